@@ -16,6 +16,7 @@ use plan::DType;
 use simd::Isa;
 use simd::activations::{self, ActivationFormat, F32Block, Q8Block};
 use simd::attention::{self, Attend};
+use simd::cache::CacheFormat;
 use simd::matmul::{Activations, Loops, Product, Q8Activations, matmul};
 use simd::packed::PackedLayout;
 
@@ -258,12 +259,15 @@ fn attention(isa: Isa, heads: usize, dim: usize, rows: usize, most: usize) -> im
             stride: heads * dim,
             heads,
             dim,
-            keys: cache.as_ptr(),
-            values: cache.as_ptr(),
+            format: CacheFormat::F16,
+            ring: usize::MAX,
+            keys: cache.as_ptr().cast(),
+            values: cache.as_ptr().cast(),
             positions,
             window: usize::MAX,
             scale: 0.1,
             cap: None,
+            sinks: None,
             scratch: scratch.as_mut_ptr(),
             out: out.as_mut_ptr(),
         };

@@ -102,6 +102,7 @@ fn load(backend: &str) -> Handle {
         prefill_chunk: CHUNK,
         draft: 0,
         stall: Duration::ZERO,
+        kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: orind::engine::tuning::Tuning::default(),

@@ -136,7 +136,7 @@ fn matrix(device: &Cuda, roof: f64, dtype: DType, n: usize, k: usize) {
 fn token(device: &Cuda, roof: f64, name: &str) {
     let path = synthetic::locate(name, &mut |_, _| {}).unwrap();
     let model = Model::open(&path).unwrap();
-    let layout = KvLayout { slots: 1, context: 512 };
+    let layout = KvLayout { slots: 1, context: 512, ring: None };
     let plan = fuse(&model.plan(layout, Bucket::decode(1, 512)).unwrap(), device.fusions());
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     let mut buffer = Vec::new();

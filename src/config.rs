@@ -49,6 +49,8 @@ pub struct Config {
     pub draft_tokens: usize,
     /// Milliseconds that a chunk may hold up those who decode; 0 for no bound.
     pub stall_ms: u64,
+    /// What keys and values are stored in: one of [`KV_TYPES`].
+    pub kv_type: String,
     /// Whether what tuning found is used, and whether it is looked for.
     pub tune: Tune,
     pub tune_dir: PathBuf,
@@ -87,6 +89,7 @@ impl Default for Config {
             prefill_chunk: 256,
             draft_tokens: 7,
             stall_ms: 200,
+            kv_type: "f16".into(),
             tune: Tune::Load,
             tune_dir: default_tune_dir(),
             state_dir: default_state_dir(),
@@ -107,6 +110,9 @@ pub const BACKENDS: [&str; 5] = ["auto", "nv", "cuda", "cpu", "reference"];
 
 /// Values of `cpu_isa`. Which of them a machine has is found out when a model is loaded.
 pub const CPU_ISAS: [&str; 6] = ["auto", "amx", "avx512", "avx2", "neon", "scalar"];
+
+/// Values of `kv_type`.
+pub const KV_TYPES: [&str; 3] = ["f16", "q8_0", "q4_0"];
 
 /// Permission bits of the socket, written as in `chmod`: `"0660"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -296,6 +302,7 @@ impl Config {
             return Err(Error::range("state_dir", value, "an absolute path is needed"));
         }
         one_of("cpu_isa", &self.cpu_isa, &CPU_ISAS)?;
+        one_of("kv_type", &self.kv_type, &KV_TYPES)?;
         number("memory_reserve_mib", self.memory_reserve_mib)?;
         count("threads", self.threads)?;
         count("slots", self.slots)?;
@@ -373,7 +380,7 @@ impl Config {
 }
 
 /// Keys in the order of the documentation, and when a change of one takes effect.
-const KEYS: [(&str, Effect); 27] = [
+const KEYS: [(&str, Effect); 28] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -390,6 +397,7 @@ const KEYS: [(&str, Effect); 27] = [
     ("prefill_chunk", Effect::NextLoad),
     ("draft_tokens", Effect::NextLoad),
     ("stall_ms", Effect::NextLoad),
+    ("kv_type", Effect::NextLoad),
     ("tune", Effect::NextLoad),
     ("tune_dir", Effect::NextLoad),
     ("state_dir", Effect::NextLoad),

@@ -17,7 +17,7 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let bucket = bucket(args)?;
     let machine = args.profile.as_deref().map(Machine::read).transpose()?;
     let model = open(&args.model, terminal)?;
-    let layout = KvLayout { slots: bucket.batch, context: bucket.context };
+    let layout = KvLayout { slots: bucket.batch, context: bucket.context, ring: None };
     let before = model.plan(layout, bucket)?;
     let after = fuse(&before, Fusions::ALL);
     let weights: Vec<_> = model.weights().cloned().collect();

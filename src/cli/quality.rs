@@ -19,6 +19,7 @@ use crate::quality::score::{Divergence, Estimate, Mean, Pairs};
 use crate::quality::text::{Text, difference};
 use device::Device;
 use model::{Model, mix};
+use plan::DType;
 use tegra_probe::runner;
 
 /// A text is in memory as a whole, and its tokens beside it.
@@ -32,7 +33,7 @@ pub(super) fn perplexity(
     let run = Run::new(&args.on, terminal, stop)?;
     let mut rows = Vec::new();
     for name in &args.models {
-        let (model, text) = run.model(name)?;
+        let (model, text) = run.model(name, args.on.kv_type)?;
         let measured = run.loaded(name, &model).and_then(|mut runner| {
             let mut cost = Mean::default();
             let live = terminal.steps();
@@ -63,11 +64,11 @@ pub(super) fn divergence(
     stop: &AtomicBool,
 ) -> Result<(), Error> {
     let run = Run::new(&args.on, terminal, stop)?;
-    let (base, text) = run.model(&args.base)?;
+    let (base, text) = run.model(&args.base, DType::F16)?;
     // All that can be refused is refused before the first is measured.
     let mut models = Vec::new();
     for name in &args.models {
-        let model = open(name, terminal)?;
+        let model = run.cached(name, args.on.kv_type)?;
         if let Some(how) = difference(&base, &model) {
             let (model, base) = (name.clone(), args.base.clone());
             return Err(Error::OtherVocabulary { model, base, how });
@@ -133,12 +134,18 @@ impl<'a> Run<'a> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn model(&self, name: &str) -> Result<(Model, Text), Error> {
-        let model = open(name, self.terminal)?;
+    fn model(&self, name: &str, cache: DType) -> Result<(Model, Text), Error> {
+        let model = self.cached(name, cache)?;
         let chunks = self.args.chunks.map(Into::into);
         let text = Text::new(&model, &self.content, self.args.context, chunks)
             .map_err(|error| Error::Text { model: name.to_owned(), error })?;
         Ok((model, text))
+    }
+
+    /// A model with its keys and values in a type.
+    fn cached(&self, name: &str, cache: DType) -> Result<Model, Error> {
+        let model = open(name, self.terminal)?.cached_in(cache);
+        model.map_err(|error| Error::Usage(format!("--kv-type: {name}: {error}")))
     }
 
     fn loaded(&self, name: &str, model: &Model) -> Result<Runner<'a>, Error> {

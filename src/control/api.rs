@@ -320,6 +320,9 @@ pub struct LoadRequest {
     /// Rows of one prefill chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill_chunk: Option<usize>,
+    /// What keys and values are stored in: `f16`, `q8_0`, `q4_0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_type: Option<String>,
     /// Worker threads; 0 takes the cores allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,

@@ -193,12 +193,14 @@ fn need_of(config: &Config) -> Result<Need, String> {
         name.into()
     };
     let model = Model::open(&path).map_err(|error| error.to_string())?;
+    let kv_type: plan::DType = config.kv_type.parse().map_err(|_| "kv_type is none")?;
+    let model = model.cached_in(kv_type).map_err(|error| error.to_string())?;
     let trained = model.hyperparameters().context;
     let context = match config.context {
         0 => trained.min(DEFAULT_CONTEXT),
         context => context,
     };
-    let kv = model.state_bytes(KvLayout { slots: config.slots, context });
+    let kv = model.state_bytes(KvLayout { slots: config.slots, context, ring: None });
     let kv = kv.ok_or("the KV cache would be larger than any memory")?;
     Ok(Need { weights: model.weight_bytes(), kv })
 }

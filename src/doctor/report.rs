@@ -36,6 +36,7 @@ impl Report {
                     "slots": config.slots,
                     "context": config.context,
                     "prefill_chunk": config.prefill_chunk,
+                    "kv_type": config.kv_type,
                     "socket_mode": config.socket_mode.to_string(),
                 })
             }),

@@ -295,14 +295,16 @@ impl Core {
         self.loaded.spec.stall
     }
 
-    /// Whether a sequence may go on from any of its positions, and not from its end alone.
+    /// Whether a sequence may go back behind what a step gave it, and not go on from its end alone.
     pub(super) fn rewinds(&self) -> bool {
-        self.continues(2, 1)
+        self.loaded.model.goes_on(2, 1)
     }
 
-    /// Whether a slot that holds so many tokens can go on behind the first `from` of them.
-    pub(super) fn continues(&self, held: usize, from: usize) -> bool {
-        self.loaded.model.goes_on(held, from)
+    /// Whether a slot that holds `held` tokens, and had `written` positions written, can go on behind the first
+    /// `from` of them.
+    pub(super) fn continues(&self, held: usize, written: usize, from: usize) -> bool {
+        let Loaded { model, layout, .. } = &self.loaded;
+        model.goes_on(held, from) && model.keeps(*layout, written, from)
     }
 
     pub(super) fn copies_slots(&self) -> bool {

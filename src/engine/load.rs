@@ -20,7 +20,7 @@ use device::{self, Device, Footprint, Instance, Request};
 use model::gguf::Gguf;
 use model::tokenizer::{self, ChatTemplate, Specials, Tokenizer, Vocabulary};
 use model::{self, KvLayout, Model, mix, synthetic};
-use plan::{Buffer, Plan, fuse};
+use plan::{Buffer, DType, Plan, fuse};
 use telemetry::memory;
 
 /// Context of a slot when none is configured and the model allows it.
@@ -61,6 +61,7 @@ struct Fitted {
     device: Arc<dyn Device>,
     reason: String,
     plans: Vec<Plan>,
+    layout: KvLayout,
 }
 
 /// Who is told how a load goes on, who can give it up, and what is loaded beside it.
@@ -106,7 +107,7 @@ pub(super) fn open(
     let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model))?;
     let Read { model, text, layout } = read(spec, watch)?;
     let first = candidates.next(&lit(spec, shared))?;
-    check_cache(&model, layout, watch.beside(&*first.device))?;
+    check_cache(&model, laid(layout, spec, &*first.device), watch.beside(&*first.device))?;
     let fitted = fit(&mut candidates, first, &model, spec, layout, &lit(spec, shared))?;
     Ok(Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout })
 }
@@ -176,7 +177,16 @@ struct Read {
 fn read(spec: &LoadSpec, watch: &dyn Watch) -> Result<Read, LoadError> {
     let (model, text) = inspect(&locate(spec, watch)?)?;
     let layout = layout(&model, spec);
+    let model = cached(model, spec)?;
     Ok(Read { model, text: Arc::new(text), layout })
+}
+
+/// The model with its keys and values in the type that is asked for.
+fn cached(model: Model, spec: &LoadSpec) -> Result<Model, LoadError> {
+    let dtype: DType = spec.kv_type.parse().map_err(|_| {
+        LoadError::Invalid(format!("kv_type is `{}`; allowed are f16, q8_0, q4_0", spec.kv_type))
+    })?;
+    model.cached_in(dtype).map_err(|error| LoadError::Invalid(format!("kv_type: {error}")))
 }
 
 fn layout(model: &Model, spec: &LoadSpec) -> KvLayout {
@@ -185,7 +195,7 @@ fn layout(model: &Model, spec: &LoadSpec) -> KvLayout {
         0 => trained.min(DEFAULT_CONTEXT),
         given => given,
     };
-    KvLayout { slots: spec.slots, context }
+    KvLayout { slots: spec.slots, context, ring: None }
 }
 
 /// Does all that a load does before it reserves memory and reads weights: what it gives is what the load would
@@ -205,15 +215,16 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
         inspect(&path)?
     };
     let layout = layout(&model, spec);
-    check_cache(&model, layout, 0)?;
+    let model = cached(model, spec)?;
     let mut candidates = Candidates::new(spec, Vec::new())?;
     let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);
     let mut found = candidates.next(&may)?;
+    check_cache(&model, laid(layout, spec, &*found.device), 0)?;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
-    let states = model.states(layout);
     loop {
-        let Fitted { device, reason, plans } =
+        let Fitted { device, reason, plans, layout } =
             fit(&mut candidates, found, &model, spec, layout, &may)?;
+        let states = model.states(layout);
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         match has_room(&*device, &request, spec.memory_reserve) {
             Ok(footprint) => {
@@ -242,6 +253,12 @@ fn has_room(
     Ok(footprint)
 }
 
+/// The layout on a device, which may take rings.
+fn laid(layout: KvLayout, spec: &LoadSpec, device: &dyn Device) -> KvLayout {
+    let chunk = spec.prefill_chunk.min(layout.context);
+    KvLayout { ring: device.rings().then_some(chunk), ..layout }
+}
+
 /// Plans for the first device from `found` on that can run the model.
 fn fit(
     candidates: &mut Candidates,
@@ -253,9 +270,10 @@ fn fit(
 ) -> Result<Fitted, LoadError> {
     let chunk = spec.prefill_chunk.min(layout.context);
     let weights: Vec<Buffer> = model.weights().cloned().collect();
-    let states = model.states(layout);
     loop {
         let Found { device, reason } = found;
+        let layout = laid(layout, spec, &*device);
+        let states = model.states(layout);
         let plan = |bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
         let plans = core::buckets(layout, chunk, device.skips_padding(), model.pooling().is_some())
             .into_iter()
@@ -269,7 +287,7 @@ fn fit(
                 found = candidates.next(pass)?;
             }
             Err(error) => return Err(device_error(error)),
-            Ok(_) => return Ok(Fitted { device, reason, plans }),
+            Ok(_) => return Ok(Fitted { device, reason, plans, layout }),
         }
     }
 }
@@ -283,7 +301,7 @@ pub(super) fn upload(
     let Opened { spec, started, model, text, mut candidates, mut fitted, layout } = opened;
     let ready = loop {
         let beside = watch.beside(&*fitted.device);
-        match bring_up(&mut fitted, &model, &spec, layout, watch, &shared.load_beats) {
+        match bring_up(&mut fitted, &model, &spec, watch, &shared.load_beats) {
             Ok(ready) => break ready,
             Err(_) if watch.is_given_up() => return Err(LoadError::Stopping),
             Err(device::Error::OutOfMemory { what, need, have })
@@ -317,7 +335,7 @@ pub(super) fn upload(
         }
     };
     let Ready { instance, entries, cases, used, provenance } = ready;
-    let Fitted { device, reason, .. } = fitted;
+    let Fitted { device, reason, layout, .. } = fitted;
     let footprint = instance.footprint();
     let mut info =
         ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
@@ -344,23 +362,23 @@ fn bring_up(
     fitted: &mut Fitted,
     model: &Model,
     spec: &LoadSpec,
-    layout: KvLayout,
     watch: &dyn Watch,
     heartbeat: &Heartbeat,
 ) -> Result<Ready, device::Error> {
-    let Fitted { device, plans, .. } = fitted;
+    let Fitted { device, plans, layout, .. } = fitted;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
-    let states = model.states(layout);
+    let states = model.states(*layout);
     let request = Request { weights: &weights, states: &states, plans, choices: None };
     let cases = tuning::cases(&**device, &request)?;
     let (choices, used) = tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());
-    let provenance = Provenance::of(model, layout, &**device, &cases, &choices);
+    let provenance = Provenance::of(model, &**device, &cases, &choices);
     leave(&**device, &request, spec.memory_reserve, watch.beside(&**device) > 0)?;
     let mut instance = device.open(&Request { choices: Some(&choices), ..request })?;
     if let Some(dir) = &spec.light.dir {
         instance.keep_faults(dir);
     }
     let total = model.weight_bytes();
+    let crowded = crowds(total, memory::available());
     let done = AtomicU64::new(0);
     for weight in &weights {
         let name = &weight.name;
@@ -374,9 +392,18 @@ fn bring_up(
             watch.progress("load", done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
         };
         instance.upload(name, &read, &report)?;
+        if crowded {
+            model.forget_weight(name);
+        }
     }
     let entries = Entries::prepare(&mut *instance, std::mem::take(plans), heartbeat)?;
     Ok(Ready { instance, entries, cases, used, provenance })
+}
+
+/// Whether there is no room for weights beside their file: then the file's pages are let go as they have been read,
+/// since the system would have to make room for weights by dropping others.
+fn crowds(weights: u64, available: Option<u64>) -> bool {
+    available.is_some_and(|available| weights.saturating_mul(2) > available)
 }
 
 /// Refuses what would leave the rest of the system less memory than the reserve. The CPU's pages can be
@@ -424,8 +451,13 @@ fn check_cache(model: &Model, layout: KvLayout, beside: u64) -> Result<(), LoadE
     let layers = model.hyperparameters().caches().count().max(1);
     let per_layer = model.state_bytes_per_token() / (2 * layers as u64);
     let have = memory::available().unwrap_or(u64::MAX).saturating_add(beside);
+    let (rings, longest) = model.rings(layout);
+    let bounded = match rings {
+        0 => String::new(),
+        _ => format!(" ({rings} of them with {longest} tokens)"),
+    };
     let arithmetic = format!(
-        "KV cache: {} slots x {} tokens x {layers} layers x 2 x {per_layer} bytes",
+        "KV cache: {} slots x {} tokens x {layers} layers{bounded} x 2 x {per_layer} bytes",
         layout.slots, layout.context
     );
     match model.state_bytes(layout) {
@@ -594,6 +626,13 @@ pub(super) mod tests {
             "{told}"
         );
         assert!(leave(true, 4096).is_err(), "more than there is");
+    }
+
+    #[test]
+    fn a_file_is_kept_in_memory_where_there_is_room_for_it_beside_its_weights() {
+        let gib = |n: u64| n << 30;
+        assert!(crowds(gib(20), Some(gib(30))) && crowds(u64::MAX, Some(gib(30))));
+        assert!(!crowds(gib(14), Some(gib(30))) && !crowds(gib(20), None));
     }
 
     #[test]

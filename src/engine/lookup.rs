@@ -15,7 +15,7 @@ const LONGEST_REST: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Lookup {
     /// The most tokens of a draft; none are made where it is 0.
-    most: usize,
+    pub(super) most: usize,
     /// The most of the next one.
     depth: usize,
     /// Drafts in a row of which nothing came true.

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::heartbeat::Heartbeat;
 use device::Device;
 use device::tune::{Case, Choice, Choices, digest};
-use model::{KvLayout, Model};
+use model::Model;
 
 /// Of a loaded model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,6 @@ impl Provenance {
     /// All but the hash of the model's file, which takes a reading of it.
     pub(super) fn of(
         model: &Model,
-        layout: KvLayout,
         device: &dyn Device,
         cases: &[Case],
         choices: &Choices,
@@ -43,8 +42,6 @@ impl Provenance {
         for tensor in model.gguf().tensors() {
             *weight_types.entry(tensor.dtype.name().to_owned()).or_insert(0) += tensor.bytes;
         }
-        let kv: BTreeSet<&str> =
-            model.states(layout).iter().map(|state| state.dtype.name()).collect();
         let spaces = device
             .tunable()
             .into_iter()
@@ -55,7 +52,7 @@ impl Provenance {
         Self {
             model_sha256: None,
             weight_types,
-            kv_type: Vec::from_iter(kv).join(", "),
+            kv_type: model.cache().name().to_owned(),
             kernels: (!all.is_empty()).then(|| digest(&all)),
             tuning: cases.iter().filter_map(used).collect(),
         }

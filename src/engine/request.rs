@@ -181,6 +181,8 @@ pub struct LoadSpec {
     pub draft: usize,
     /// How long a chunk of a prompt may hold up those who decode; without a bound where it is zero.
     pub stall: Duration,
+    /// What keys and values are stored in: `f16`, `q8_0` or `q4_0`.
+    pub kv_type: String,
     /// Worker threads; 0 takes the cores allowed.
     pub threads: usize,
     /// Instruction set of the CPU device: `auto` takes the best one, others by their names.

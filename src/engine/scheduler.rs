@@ -240,7 +240,7 @@ impl Scheduler {
 
     fn fail(&mut self, at: usize, error: GenerateError) {
         let sequence = self.active.remove(at);
-        self.release(Slot { number: sequence.slot, held: Vec::new() });
+        self.release(Slot { number: sequence.slot, held: Vec::new(), written: 0 });
         self.shared.failed();
         sequence.fail(error);
     }
@@ -623,20 +623,23 @@ impl Scheduler {
         let sequence = &self.active[at];
         let Some(held) = &sequence.held else { return Ok(true) };
         let prompt = sequence.prompt();
-        let usable = |held: &[u32]| {
+        let usable = |held: &[u32], written| {
             // The last token is evaluated in any case: its logits are wanted.
             let shared = shared(held, prompt).min(prompt.len() - 1);
-            if core.continues(held.len(), shared) { shared } else { 0 }
+            if core.continues(held.len(), written, shared) { shared } else { 0 }
         };
-        let mut cached = 0;
+        let (mut cached, mut written) = (0, 0);
         // Who wants something of every token has all of them evaluated.
         if !sequence.request.prompt_logprobs && !sequence.request.embed {
-            cached = usable(held);
+            cached = usable(held, sequence.written());
+            written = if cached > 0 { sequence.written() } else { 0 };
             let others = self.active.iter().filter(|s| s.id != sequence.id && s.held.is_none());
-            let others = others.map(|s| (s.slot, s.in_cache()));
-            let free = self.slots.iter().map(|slot| (slot.number, &slot.held[..]));
-            let found = others.chain(free).map(|(slot, held)| (usable(held), slot)).max();
-            if let Some((shared, from)) = found
+            let others = others.map(|s| (s.slot, s.in_cache(), s.written()));
+            let free = self.slots.iter().map(|slot| (slot.number, &slot.held[..], slot.written));
+            let all = others.chain(free);
+            let found =
+                all.map(|(slot, held, written)| (usable(held, written), slot, written)).max();
+            if let Some((shared, from, there)) = found
                 && core.copies_slots()
                 && shared >= cached + WORTH_A_COPY
             {
@@ -644,10 +647,10 @@ impl Scheduler {
                     return Ok(false);
                 }
                 core.copy_slot(from, sequence.slot)?;
-                cached = shared;
+                (cached, written) = (shared, there);
             }
         }
-        self.active[at].begin(cached);
+        self.active[at].begin(cached, written);
         self.shared.cached_tokens.fetch_add(cached as u64, Ordering::Relaxed);
         Ok(true)
     }

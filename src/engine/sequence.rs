@@ -50,6 +50,8 @@ pub(super) struct Sequence {
     pub(super) submitted: usize,
     /// Tokens whose keys and values are in the cache.
     pub(super) position: usize,
+    /// Positions of the slot that were written before it began its prompt.
+    written: usize,
     detokeniser: Detokeniser,
     stops: StopMatcher,
     /// What chooses its tokens where the device does not.
@@ -93,6 +95,7 @@ impl Sequence {
             id,
             slot: slot.number,
             held: Some(slot.held),
+            written: slot.written,
             cached: 0,
             submitted: 0,
             position: 0,
@@ -109,14 +112,16 @@ impl Sequence {
         self.submitted = 0;
         self.position = 0;
         self.held = None;
+        self.written = 0;
         self.prompt_logprobs.clear();
         self.pooled.clear();
     }
 
-    /// Begins the prompt behind what the slot holds of it.
-    pub(super) fn begin(&mut self, cached: usize) {
+    /// Begins the prompt behind what the slot holds of it, `written` positions of which were written.
+    pub(super) fn begin(&mut self, cached: usize, written: usize) {
         self.held = None;
         self.cached = cached;
+        self.written = written;
         self.submitted = cached;
         self.position = cached;
     }
@@ -124,6 +129,15 @@ impl Sequence {
     /// Tokens whose keys and values its slot holds, or will when what has been submitted is done.
     pub(super) fn in_cache(&self) -> &[u32] {
         &self.tokens[..self.position.max(self.submitted)]
+    }
+
+    /// Positions of its slot that may have been written: beyond those in the cache, a step that ran ahead or a draft
+    /// that did not come true has left some.
+    pub(super) fn written(&self) -> usize {
+        match self.held {
+            Some(_) => self.written,
+            None => self.written.max(self.in_cache().len() + self.lookup.most.max(1) + 1),
+        }
     }
 
     /// What the device evaluates before it samples.
@@ -299,10 +313,11 @@ impl Sequence {
             first_token: self.first_token.unwrap_or(now) - self.arrived,
             total: now - self.arrived,
         };
+        let written = self.written();
         self.tokens.truncate(self.position);
         // A request that never had its turn has changed nothing.
         let held = self.held.take().unwrap_or(self.tokens);
-        (finished, self.events, Slot { number: self.slot, held })
+        (finished, self.events, Slot { number: self.slot, held, written })
     }
 
     pub(super) fn fail(self, error: GenerateError) {

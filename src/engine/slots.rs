@@ -10,6 +10,9 @@ pub(super) struct Slot {
     pub(super) number: u32,
     /// Tokens whose keys and values it holds, from position 0 on.
     pub(super) held: Vec<u32>,
+    /// Positions that were written since it was begun at 0, whether what they have is still held or not: in a ring
+    /// they have taken the places of those before.
+    pub(super) written: usize,
 }
 
 /// The free slots; the one that has been free for longest is first.
@@ -21,8 +24,8 @@ pub(super) struct Slots {
 impl Slots {
     /// All slots of a model, which hold nothing.
     pub(super) fn new(count: usize) -> Self {
-        let free = (0..count as u32).map(|number| Slot { number, held: Vec::new() }).collect();
-        Self { free }
+        let slot = |number| Slot { number, held: Vec::new(), written: 0 };
+        Self { free: (0..count as u32).map(slot).collect() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -71,7 +74,11 @@ mod tests {
     use super::*;
 
     fn of(held: &[&[u32]]) -> Slots {
-        let slot = |(number, held): (u32, &&[u32])| Slot { number, held: held.to_vec() };
+        let slot = |(number, held): (u32, &&[u32])| Slot {
+            number,
+            held: held.to_vec(),
+            written: held.len(),
+        };
         Slots { free: (0..).zip(held).map(slot).collect() }
     }
 
@@ -90,7 +97,7 @@ mod tests {
     fn without_copies_the_longest_beginning_is_taken() {
         let mut slots = of(&[&[], &[1, 5], &[1, 2, 9, 9], &[1, 2, 8]]);
         assert_eq!(slots.take(&[1, 2, 3], false).unwrap().number, 2);
-        slots.put(Slot { number: 2, held: vec![4] });
+        slots.put(Slot { number: 2, held: vec![4], written: 1 });
         // The one that was given back last is taken last.
         assert_eq!([5, 6, 7, 8].map(|t| slots.take(&[t], false).unwrap().number), [0, 1, 3, 2]);
     }

@@ -218,8 +218,13 @@ impl<'a> Sketch<'a> {
         self.weight(name, dtype, shape, bytes)
     }
 
-    pub fn cache(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, BuildError> {
-        Ok(self.g.source(Class::State, name, DType::F16, shape)?)
+    pub fn cache(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<Tensor, BuildError> {
+        Ok(self.g.source(Class::State, name, dtype, shape)?)
     }
 }
 

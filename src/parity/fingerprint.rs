@@ -123,7 +123,7 @@ impl Set {
         buckets.extend(COMPANY.map(|(_, rows)| Bucket::decode(rows, context)));
         buckets.push(prefill(ALL, Outputs::All));
         let slots = COMPANY.iter().map(|(sequences, _)| *sequences).max().unwrap_or(1);
-        let runner = Runner::new(device, model, KvLayout { slots, context }, &buckets)?;
+        let runner = Runner::new(device, model, KvLayout { slots, context, ring: None }, &buckets)?;
         let vocabulary = model.hyperparameters().vocabulary;
         let (parts, hash) = (Vec::new(), Sha256::new());
         Ok(Self { runner, longest, vocabulary, parts, hash, rows: 0 })

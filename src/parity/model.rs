@@ -187,7 +187,11 @@ fn runner(device: &dyn Device, task: &Task<'_>) -> Result<Runner, Failure> {
     if tokens + steps > context {
         return Err(Failure::Long { tokens, steps, context });
     }
-    let layout = KvLayout { slots: 2, context: (tokens + steps).next_multiple_of(64).min(context) };
+    let layout = KvLayout {
+        slots: 2,
+        context: (tokens + steps).next_multiple_of(64).min(context),
+        ring: None,
+    };
     let chunk = CHUNK.min(layout.context);
     let prefill = Bucket::prefill(chunk, layout.context, Outputs::Last);
     Runner::new(device, model, layout, &[prefill, Bucket::decode(1, layout.context)])

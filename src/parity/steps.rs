@@ -374,14 +374,16 @@ fn attended(
             }
             let (q, k) = (s.g.rope(q, table, style)?, s.g.rope(k, table, style)?);
             let shape = [3, context, kv, d];
-            let (keys, values) = (s.cache("keys", &shape)?, s.cache("values", &shape)?);
+            let mut cache = |name| s.cache(name, DType::F16, &shape);
+            let (keys, values) = (cache("keys")?, cache("values")?);
             let rows = Rows { slots, positions };
-            let keys = s.g.kv_write(keys, rows, k)?;
-            let values = s.g.kv_write(values, rows, v)?;
+            let keys = s.g.kv_write(keys, rows, k, false)?;
+            let values = s.g.kv_write(values, rows, v, false)?;
             let y = s.g.attention(
                 q,
-                Caches { keys, values },
+                Caches { keys, values, ring: false },
                 rows,
+                None,
                 Scores::scaled(1.0 / (d as f32).sqrt()),
                 context,
             )?;

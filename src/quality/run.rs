@@ -55,7 +55,7 @@ impl<'a> Runner<'a> {
         stop: &'a AtomicBool,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Self, Error> {
-        let layout = KvLayout { slots: 1, context };
+        let layout = KvLayout { slots: 1, context, ring: None };
         let buckets = [
             Bucket::prefill(SILENT_ROWS.min(context), context, Outputs::None),
             Bucket::prefill(SCORED_ROWS.min(context), context, Outputs::All),

@@ -10,7 +10,7 @@ use orind_testing::session::Session;
 use orind_testing::tiny;
 use plan::{Bucket, Outputs, fuse};
 
-const LAYOUT: KvLayout = KvLayout { slots: 3, context: 160 };
+const LAYOUT: KvLayout = KvLayout { slots: 3, context: 160, ring: None };
 
 fn model(name: &str) -> Model {
     Model::open(tiny(name)).unwrap()
@@ -175,7 +175,7 @@ fn a_source_that_fails_is_reported_with_its_weight() {
 #[test]
 fn what_does_not_fit_is_refused_with_the_arithmetic() {
     let model = model("tiny-llama-Q8_0");
-    let huge = KvLayout { slots: 1 << 20, context: 1 << 20 };
+    let huge = KvLayout { slots: 1 << 20, context: 1 << 20, ring: None };
     let states = model.states(huge);
     let weights: Vec<_> = model.weights().cloned().collect();
     let request = Request { weights: &weights, states: &states, plans: &[], choices: None };

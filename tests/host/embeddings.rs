@@ -29,7 +29,7 @@ fn pooled(dir: &Path, pooling: u32) -> String {
 /// A text's rows behind the last norm, by the reference.
 fn rows(tokens: &[u32]) -> Vec<Vec<f64>> {
     let model = Model::open(tiny(MODEL)).unwrap();
-    let layout = KvLayout { slots: 1, context: 64 };
+    let layout = KvLayout { slots: 1, context: 64, ring: None };
     let bucket = Bucket::prefill(tokens.len(), 64, Outputs::Hidden);
     let mut session = Session::new(&Reference, &model, layout, &[bucket]);
     let rows: Vec<_> = (0..).zip(tokens).map(|(at, &token)| (token as i32, at, 0)).collect();

@@ -292,6 +292,12 @@ fn a_bad_load_leaves_the_loaded_model_in_place() {
         matches!(&refused, LoadError::Invalid(why) if why.contains("sve9") && why.contains("scalar")),
         "{refused}"
     );
+    let cache = LoadSpec { kv_type: "q6_k".into(), ..spec("tiny-llama-Q6_K", "cpu") };
+    let refused = load(&handle, cache).unwrap_err();
+    assert!(
+        matches!(&refused, LoadError::Invalid(why) if why.contains("q6_k") || why.contains("Q6_K")),
+        "{refused}"
+    );
     assert_eq!(ask(&handle, request(&[1], 3)).ids.len(), 3);
     load(&handle, spec("tiny-qwen3-Q8_0", "reference")).unwrap();
     let State::Ready(info) = handle.snapshot().state else { panic!("a model is loaded") };

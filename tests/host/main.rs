@@ -25,6 +25,7 @@ mod nixos;
 mod not_finite;
 mod orin;
 mod orinctl;
+mod page_cache;
 mod prefixes;
 mod quality;
 mod recorded;

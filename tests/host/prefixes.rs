@@ -1,8 +1,10 @@
 //! Beginnings that slots still hold: whoever begins like a request before is spared their evaluation, and no
 //! answer shows it.
 
+use model::gguf::Value;
 use orind::engine::{Handle, LoadSpec, Request};
 use orind_testing::engine::{self, Answer, ask, collect};
+use orind_testing::odd;
 use orind_testing::random::Random;
 use orind_testing::tiny;
 use plan::sample::Sampling;
@@ -10,8 +12,14 @@ use plan::sample::Sampling;
 const SLOTS: usize = 3;
 
 fn start(model: &str, slots: usize) -> Handle {
+    start_in("f16", model, slots)
+}
+
+/// With keys and values in this type.
+fn start_in(kv_type: &str, model: &str, slots: usize) -> Handle {
     let spec = engine::spec(model, "cpu");
-    engine::start(LoadSpec { slots, prefill_chunk: 16, threads: 2, ..spec })
+    let kv_type = kv_type.to_owned();
+    engine::start(LoadSpec { slots, prefill_chunk: 16, draft: 7, threads: 2, kv_type, ..spec })
 }
 
 fn cached(answer: &Answer) -> u32 {
@@ -27,12 +35,22 @@ fn lone(handle: &Handle, request: &Request) -> Answer {
     answer
 }
 
-/// Conversations that grow, fork and come back, several at a time, with a seed for each answer.
+/// Conversations that grow, fork and come back, several at a time, with a seed for each answer. The last model sees
+/// 20 positions, which it has in rings of 64: what a conversation left there is soon overwritten.
 #[test]
 fn trees_of_conversations_are_answered_as_if_each_were_alone() {
-    for (seed, model) in (1..).zip(["tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M"]) {
+    let dir = tempfile::tempdir().unwrap();
+    let window = [("llama.attention.sliding_window", Value::U32(20))];
+    let near = odd::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
+    let models = [
+        ("f16", tiny("tiny-llama-Q8_0")),
+        ("f16", tiny("tiny-qwen3-Q4_K_M")),
+        ("q8_0", tiny("tiny-qwen3-Q8_0")),
+        ("f16", near),
+    ];
+    for (seed, (kv_type, model)) in (1..).zip(&models) {
         println!("{model}: seed {seed}");
-        let (handle, other) = (start(&tiny(model), SLOTS), start(&tiny(model), 1));
+        let (handle, other) = (start_in(kv_type, model, SLOTS), start_in(kv_type, model, 1));
         let mut random = Random(seed);
         let mut spared = 0;
         // What was said so far, of every request that was answered.

@@ -11,7 +11,7 @@ use orind_testing::{data, full, tiny};
 use plan::{Bucket, Outputs};
 use serde_json::Value;
 
-const LAYOUT: KvLayout = KvLayout { slots: 2, context: 256 };
+const LAYOUT: KvLayout = KvLayout { slots: 2, context: 256, ring: None };
 
 const CHUNK: usize = 32;
 

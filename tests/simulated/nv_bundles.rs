@@ -41,7 +41,7 @@ const LAUNCHES: usize = 14;
 fn steps() {
     const STEPS: u32 = 16;
     tracing_subscriber::fmt().with_writer(|| Log).init();
-    let (layout, bucket) = (KvLayout { slots: 1, context: 64 }, Bucket::decode(1, 64));
+    let (layout, bucket) = (KvLayout { slots: 1, context: 64, ring: None }, Bucket::decode(1, 64));
     let model = Model::open(tiny("tiny-llama-Q8_0")).unwrap();
     let longest = std::env::var(LONGEST).map_or(32, |longest| longest.parse().unwrap());
     let mode = Mode { longest, ..Mode::default() };

@@ -50,7 +50,7 @@ fn a_long_day() {
     };
     let minutes: u32 = std::env::var(MINUTES).unwrap().parse().unwrap();
     let shapes = Shapes::new(&SIZES);
-    let layout = KvLayout { slots: 1, context: CONTEXT };
+    let layout = KvLayout { slots: 1, context: CONTEXT, ring: None };
     let buckets = [Bucket::decode(1, CONTEXT), Bucket::prefill(CHUNK, CONTEXT, Outputs::Last)];
     let mode = Mode { chains, longest: 2048, ..Mode::default() };
     let nv = Nv::detect().unwrap().first_light().unwrap().in_mode(mode);

@@ -147,7 +147,7 @@ fn a_step_that_never_succeeds_ends_the_request_and_not_the_daemon() {
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn many_steps_at_once() {
-    let (layout, bucket) = (KvLayout { slots: 1, context: 64 }, Bucket::decode(1, 64));
+    let (layout, bucket) = (KvLayout { slots: 1, context: 64, ring: None }, Bucket::decode(1, 64));
     let model = Model::open(tiny("tiny-llama-Q8_0")).unwrap();
     let chains = match std::env::var(CHAINS).as_deref() {
         Ok("full") => Chains::Full,

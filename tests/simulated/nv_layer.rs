@@ -16,7 +16,7 @@ const VOCABULARY: usize = 8192;
 /// The second decoded token, as the first has nothing to remember, in a context that a plan counts whole; the simulator
 /// writes what every launch did into the environment's trace.
 fn decode(model: &Model, context: usize) {
-    let (layout, bucket) = (KvLayout { slots: 1, context }, Bucket::decode(1, context));
+    let (layout, bucket) = (KvLayout { slots: 1, context, ring: None }, Bucket::decode(1, context));
     let mut session = Session::new(&Nv::detect().unwrap(), model, layout, &[bucket]);
     for position in 0..2 {
         session.load(0, &[(5, position, 0)]);

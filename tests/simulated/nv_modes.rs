@@ -28,7 +28,7 @@ fn in_mode(mode: Mode) -> Arc<dyn Device> {
 
 /// Tokens of some steps.
 fn tokens(device: &dyn Device) -> Vec<i32> {
-    let (layout, bucket) = (KvLayout { slots: 1, context: 64 }, Bucket::decode(1, 64));
+    let (layout, bucket) = (KvLayout { slots: 1, context: 64, ring: None }, Bucket::decode(1, 64));
     let model = Model::open(tiny("tiny-llama-Q8_0")).unwrap();
     let mut session = Session::new(device, &model, layout, &[bucket]);
     session.load(0, &[(5, 0, 0)]);

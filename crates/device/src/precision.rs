@@ -13,8 +13,9 @@ pub(super) fn residual_planes(plan: &Plan, project: &Project) -> usize {
     }
 }
 
-/// Residual planes that one result of a projection needs: two for keys and logits, one for the rest. The
-/// errors of scores and logits end up in an exponent; of what makes a score, keys are the fewest columns.
+/// Residual planes that one result of a projection needs: two for keys, logits and the steps of gated delta rules, one
+/// for the rest. The errors of scores, logits and decays end up in an exponent; of what makes a score, keys are the
+/// fewest columns.
 pub(super) fn residual_planes_of(plan: &Plan, out: &View) -> usize {
     1 + usize::from(is_delicate(plan, out))
 }
@@ -22,6 +23,7 @@ pub(super) fn residual_planes_of(plan: &Plan, out: &View) -> usize {
 fn is_delicate(plan: &Plan, out: &View) -> bool {
     let becomes = |step: &Step| match &step.op {
         Op::RopeKv(rope) => rope.k.buffer == out.buffer,
+        Op::GatedDelta(delta) => delta.step.buffer == out.buffer,
         // Logits on their way.
         Op::Scale { x, out: next, .. } | Op::SoftCap { x, out: next, .. } => {
             x.buffer == out.buffer && is_delicate(plan, next)

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::hyper::{Attention, Experts, FeedForward, Hyperparameters, Keys, Layer, Recurrent};
+use super::hyper::{
+    Attention, Experts, FeedForward, Hyperparameters, Keys, Layer, QkNorm, Recurrent,
+};
 use super::weights::{Kind, Weights};
 use super::{Error, KvLayout, Result, ports};
 use crate::gguf::Gguf;
@@ -23,6 +25,8 @@ const EMBEDDING: &str = "token_embd";
 pub(super) struct Step {
     pub(super) layout: KvLayout,
     pub(super) bucket: Bucket,
+    /// What keys and values are stored in.
+    pub(super) cache: DType,
 }
 
 /// The graph of a step; weights that it asks for first are looked up in the file and added to the list.
@@ -186,7 +190,7 @@ impl Decoder<'_> {
             let name = format!("blk.{i}.{}", layer.feed_forward_norm);
             h = self.norm(&name, x, self.hyper.width)?;
         }
-        let given = self.feed_forward(i, layer, h)?;
+        let given = self.feed_forward(i, layer, x, h)?;
         x = self.add(layer, x, given, &format!("blk.{i}.post_ffw_norm"))?;
         if let (Some(beside), Some(part)) = (beside, self.hyper.embedding.per_layer) {
             x = self.take_beside(i, x, beside, part)?;
@@ -247,14 +251,14 @@ impl Decoder<'_> {
             }
             Keys::OfLayer(_) => None,
         };
-        if attention.qk_norm {
-            q = self.norm(&format!("blk.{i}.attn_q_norm"), q, head_size)?;
+        if let Some(kind) = attention.qk_norm {
+            q = self.qk_norm(&format!("blk.{i}.attn_q_norm"), q, kind)?;
         }
         let own = match own {
             Some((k, v)) => {
                 let mut k = k;
-                if attention.qk_norm {
-                    k = self.norm(&format!("blk.{i}.attn_k_norm"), k, head_size)?;
+                if let Some(kind) = attention.qk_norm {
+                    k = self.qk_norm(&format!("blk.{i}.attn_k_norm"), k, kind)?;
                 }
                 let mut v = v;
                 if attention.value_norm {
@@ -274,15 +278,20 @@ impl Decoder<'_> {
                 self.g.at(format!("blk.{i}.kv"));
                 let keys = self.cache(&ports::key_cache(i), attention)?;
                 let values = self.cache(&ports::value_cache(i), attention)?;
-                let keys = self.g.kv_write(keys, rows, k)?;
-                Caches { keys, values: self.g.kv_write(values, rows, v)? }
+                let (_, ring) = self.layout().positions(attention);
+                let keys = self.g.kv_write(keys, rows, k, ring)?;
+                Caches { keys, values: self.g.kv_write(values, rows, v, ring)?, ring }
             }
             (None, Keys::OfLayer(layer)) => self.caches[&layer],
             (None, _) => unreachable!("other layers made keys and values above"),
         };
         self.caches.insert(i, caches);
         self.g.at(format!("blk.{i}.attention"));
-        let mixed = self.g.attention(q, caches, rows, scores, self.step.bucket.context)?;
+        let sinks = match attention.sinks {
+            true => Some(self.vector(&format!("blk.{i}.attn_sinks.weight"), heads)?),
+            false => None,
+        };
+        let mixed = self.g.attention(q, caches, rows, sinks, scores, self.step.bucket.context)?;
         let mixed = self.g.reshape(mixed, &[m, q_rows])?;
         if !attention.gated {
             return Ok(mixed);
@@ -290,6 +299,19 @@ impl Decoder<'_> {
         let (name, both) = (format!("blk.{i}.attn_gate"), format!("blk.{i}.attn_q.weight"));
         let gate = self.alternate(&name, &both, h, q_rows, [heads, 1])?;
         Ok(self.g.gate(gate, mixed)?)
+    }
+
+    /// Queries or keys `[M, H, D]`, normalised.
+    fn qk_norm(&mut self, name: &str, x: Tensor, kind: QkNorm) -> Result<Tensor> {
+        let &[m, heads, size] = self.g.shape(x) else { unreachable!("`attention` made them") };
+        match kind {
+            QkNorm::Head => self.norm(name, x, size),
+            QkNorm::Row => {
+                let x = self.g.reshape(x, &[m, heads * size])?;
+                let x = self.norm(name, x, heads * size)?;
+                Ok(self.g.reshape(x, &[m, heads, size])?)
+            }
+        }
     }
 
     /// Product with `rows` rows of a tensor that has twice as many: of each of its groups the first half, or the
@@ -398,31 +420,67 @@ impl Decoder<'_> {
         Ok(Recurrence { state, held, rows, chunk: self.step.bucket.chunk })
     }
 
-    fn feed_forward(&mut self, i: usize, layer: &Layer, h: Tensor) -> Result<Tensor> {
+    /// What the feed-forward part makes of the residual stream, `h` with its norm.
+    fn feed_forward(&mut self, i: usize, layer: &Layer, x: Tensor, h: Tensor) -> Result<Tensor> {
         let (rows, width) = (layer.feed_forward_width, self.hyper.width);
-        let [gate_name, up_name, down] =
-            ["gate", "up", "down"].map(|part| format!("blk.{i}.ffn_{part}"));
-        let inner = match layer.feed_forward {
-            FeedForward::Gated { activation, fused } => {
-                // Where the file has one matrix for both it is called `up`, and there is no `gate`.
-                let whole = if fused { up_name.clone() } else { String::new() };
-                let gate = self.product_of(&gate_name, &whole, h, [0, rows, 2 * rows], width)?;
-                let up = self.product_of(&up_name, &whole, h, [rows, rows, 2 * rows], width)?;
-                self.g.glu(activation, gate, up)?
-            }
-            FeedForward::Experts(experts) => return self.experts(i, layer, &experts, h),
+        match layer.feed_forward {
+            FeedForward::Gated { activation, fused } => self.gated(i, rows, activation, fused, h),
             FeedForward::Plain { activation } => {
-                let up = self.product(&up_name, h, rows, width)?;
-                self.g.activate(activation, up)?
+                let up = self.product(&format!("blk.{i}.ffn_up"), h, rows, width)?;
+                let inner = self.g.activate(activation, up)?;
+                self.product(&format!("blk.{i}.ffn_down"), inner, width, rows)
             }
-        };
+            FeedForward::Experts(of) => {
+                let logits = self.product(&format!("blk.{i}.ffn_gate_inp"), h, of.count, width)?;
+                self.experts(i, rows, &of, h, logits)
+            }
+            FeedForward::Both { activation, experts, width: expert_rows } => {
+                let given = self.gated(i, rows, activation, false, h)?;
+                let given = self.norm(&format!("blk.{i}.post_ffw_norm_1"), given, width)?;
+                let h = self.norm(&format!("blk.{i}.pre_ffw_norm_2"), x, width)?;
+                let name = format!("blk.{i}.ffn_gate_inp");
+                let scale = self.vector(&format!("{name}.scale"), width)?;
+                self.g.at(&*name);
+                let seen = self.g.rms_norm(x, scale, self.hyper.norm.eps)?;
+                let seen = self.g.scale(seen, 1.0 / (width as f32).sqrt())?;
+                let logits = self.product(&name, seen, experts.count, width)?;
+                let mixed = self.experts(i, expert_rows, &experts, h, logits)?;
+                let mixed = self.norm(&format!("blk.{i}.post_ffw_norm_2"), mixed, width)?;
+                Ok(self.g.binary(Binary::Add, given, mixed)?)
+            }
+        }
+    }
+
+    /// `down(activation(gate(h)) * up(h))`.
+    fn gated(
+        &mut self,
+        i: usize,
+        rows: usize,
+        activation: Activation,
+        fused: bool,
+        h: Tensor,
+    ) -> Result<Tensor> {
+        let width = self.hyper.width;
+        let [gate, up, down] = ["gate", "up", "down"].map(|part| format!("blk.{i}.ffn_{part}"));
+        // Where the file has one matrix for both it is called `up`, and there is no `gate`.
+        let whole = if fused { up.clone() } else { String::new() };
+        let gate = self.product_of(&gate, &whole, h, [0, rows, 2 * rows], width)?;
+        let up = self.product_of(&up, &whole, h, [rows, rows, 2 * rows], width)?;
+        let inner = self.g.glu(activation, gate, up)?;
         self.product(&down, inner, width, rows)
     }
 
-    /// What the experts that the router chooses give, and the one that takes every row.
-    fn experts(&mut self, i: usize, layer: &Layer, of: &Experts, h: Tensor) -> Result<Tensor> {
-        let (rows, width) = (layer.feed_forward_width, self.hyper.width);
-        let logits = self.product(&format!("blk.{i}.ffn_gate_inp"), h, of.count, width)?;
+    /// What the experts that the router's logits choose give, each with `rows` rows; and the one that takes every
+    /// row.
+    fn experts(
+        &mut self,
+        i: usize,
+        rows: usize,
+        of: &Experts,
+        h: Tensor,
+        logits: Tensor,
+    ) -> Result<Tensor> {
+        let width = self.hyper.width;
         let gate = self.expert_matrices(i, "ffn_gate_exps", 0, [of.count, rows, width])?;
         let up = self.expert_matrices(i, "ffn_up_exps", 1, [of.count, rows, width])?;
         let down = self.expert_matrices(i, "ffn_down_exps", 0, [of.count, width, rows])?;
@@ -431,8 +489,12 @@ impl Decoder<'_> {
             Some(_) => Some(self.vector(&preference, of.count)?),
             None => None,
         };
+        let scales = match of.scaled {
+            true => Some(self.vector(&format!("blk.{i}.ffn_down_exps.scale"), of.count)?),
+            false => None,
+        };
         self.g.at(format!("blk.{i}.ffn_exps"));
-        let weights = MixtureWeights { preference, gate, up, down };
+        let weights = MixtureWeights { preference, scales, gate, up, down };
         let given = self.g.mixture(h, logits, weights, of.routing, of.gating)?;
         let Some(rows) = of.shared else { return Ok(given) };
         let gate = self.product(&format!("blk.{i}.ffn_gate_shexp"), h, rows, width)?;
@@ -634,8 +696,14 @@ impl Decoder<'_> {
         Ok(self.g.source(Class::Mailbox, name, dtype, shape)?)
     }
 
+    /// A ring has room for this step's rows too.
+    fn layout(&self) -> KvLayout {
+        let Step { layout, bucket, .. } = self.step;
+        KvLayout { ring: layout.ring.map(|chunk| chunk.max(bucket.chunk)), ..layout }
+    }
+
     fn cache(&mut self, name: &str, attention: &Attention) -> Result<Tensor> {
-        let shape = self.step.layout.shape(attention);
-        Ok(self.g.source(Class::State, name, DType::F16, &shape)?)
+        let shape = self.layout().shape(attention);
+        Ok(self.g.source(Class::State, name, self.step.cache, &shape)?)
     }
 }

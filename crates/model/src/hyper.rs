@@ -69,8 +69,8 @@ pub struct Attention {
     pub style: RopeStyle,
     /// Which of the model's rotations.
     pub rope: usize,
-    /// Each head's queries and keys are normalised before rotation.
-    pub qk_norm: bool,
+    /// How queries and keys are normalised before rotation, if they are.
+    pub qk_norm: Option<QkNorm>,
     /// What the heads give is multiplied by the sigmoid of a gate, whose rows lie with those of the queries, head
     /// by head.
     pub gated: bool,
@@ -78,6 +78,17 @@ pub struct Attention {
     pub value_norm: bool,
     pub keys: Keys,
     pub scores: Scores,
+    /// Each head has a score of its own that takes weight and has no value.
+    pub sinks: bool,
+}
+
+/// What of queries and keys is normalised together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// The values of a head.
+    Head,
+    /// Those of all heads.
+    Row,
 }
 
 /// Where the keys and values of a layer come from.
@@ -104,6 +115,12 @@ pub enum FeedForward {
         activation: Activation,
     },
     Experts(Experts),
+    /// Gated, and experts beside it, which see the residual stream through norms of their own.
+    Both {
+        activation: Activation,
+        experts: Experts,
+        width: usize,
+    },
 }
 
 /// A mixture of experts.
@@ -115,6 +132,8 @@ pub struct Experts {
     /// Rows of the first matrices of the expert that every row goes through, where there is one. It has a gate
     /// of its own.
     pub shared: Option<usize>,
+    /// What each gives is multiplied by a number of the file.
+    pub scaled: bool,
 }
 
 /// A layer that remembers in a state of fixed size.

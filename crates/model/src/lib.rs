@@ -48,6 +48,11 @@ pub enum Error {
     TensorType { name: String, found: DType, expected: &'static str },
     #[error("tensor `{name}` is not part of what is supported of architecture `{architecture}`")]
     UnknownTensor { name: String, architecture: &'static str },
+    #[error(
+        "{dtype} cannot hold the keys and values of layer {layer}, whose heads have {head_size}: F16 holds any, \
+         Q8_0 and Q4_0 multiples of 32"
+    )]
+    CacheType { dtype: DType, layer: usize, head_size: usize },
     #[error("{bytes} bytes from {offset} of weight `{name}` are not in the model")]
     Weight { name: String, offset: u64, bytes: usize },
     /// A definition of this program is wrong.
@@ -73,12 +78,27 @@ impl Error {
 pub struct KvLayout {
     pub slots: usize,
     pub context: usize,
+    /// Layers with a window keep it in a ring, with room for the rows of the longest chunk beside it: this many.
+    pub ring: Option<usize>,
 }
 
+/// Positions of a ring are a multiple of this, so that what devices read at once lies together in it.
+const RING_STEP: usize = 32;
+
 impl KvLayout {
+    /// Positions of a layer's cache in a slot, and whether it is a ring.
+    fn positions(self, attention: &hyper::Attention) -> (usize, bool) {
+        let (Some(chunk), Some(window)) = (self.ring, attention.scores.window) else {
+            return (self.context, false);
+        };
+        let needed = window.saturating_add(chunk).checked_next_multiple_of(RING_STEP);
+        needed.filter(|needed| *needed < self.context).map_or((self.context, false), |n| (n, true))
+    }
+
     /// Shape of a layer's keys, and of its values.
-    const fn shape(self, attention: &hyper::Attention) -> [usize; 4] {
-        [self.slots, self.context, attention.kv_heads, attention.head_size]
+    fn shape(self, attention: &hyper::Attention) -> [usize; 4] {
+        let (positions, _) = self.positions(attention);
+        [self.slots, positions, attention.kv_heads, attention.head_size]
     }
 }
 
@@ -91,6 +111,8 @@ pub struct Model {
     hyper: Hyperparameters,
     pooling: Option<Pooling>,
     weights: Weights,
+    /// What keys and values are stored in.
+    cache: DType,
 }
 
 impl Model {
@@ -110,11 +132,32 @@ impl Model {
         let pooling = Pooling::of(&gguf, architecture.name())?;
         let mut weights = Weights::default();
         // Any step with logits asks for all of them.
-        let smallest =
-            Step { layout: KvLayout { slots: 1, context: 1 }, bucket: Bucket::decode(1, 1) };
+        let layout = KvLayout { slots: 1, context: 1, ring: None };
+        let smallest = Step { layout, bucket: Bucket::decode(1, 1), cache: DType::F16 };
         decoder::graph(&gguf, &hyper, &mut weights, smallest)?;
         weights.check_complete(&gguf, &read, architecture.name())?;
-        Ok(Self { gguf, architecture, hyper, pooling, weights })
+        Ok(Self { gguf, architecture, hyper, pooling, weights, cache: DType::F16 })
+    }
+
+    /// The same model with its keys and values stored in another type: F16, Q8_0 or Q4_0.
+    ///
+    /// # Errors
+    /// [`Error::CacheType`] names a layer whose heads the type cannot hold.
+    pub fn cached_in(self, dtype: DType) -> Result<Self, Error> {
+        let held = matches!(dtype, DType::F16 | DType::Q8_0 | DType::Q4_0);
+        let fits = |head_size: usize| held && head_size.is_multiple_of(dtype.block_len());
+        let other = self.hyper.caches().find(|(_, attention)| !fits(attention.head_size));
+        let other = other.map(|(layer, attention)| (layer, attention.head_size));
+        match other {
+            Some((layer, head_size)) => Err(Error::CacheType { dtype, layer, head_size }),
+            None => Ok(Self { cache: dtype, ..self }),
+        }
+    }
+
+    /// What keys and values are stored in.
+    #[must_use]
+    pub const fn cache(&self) -> DType {
+        self.cache
     }
 
     #[must_use]
@@ -197,8 +240,30 @@ impl Model {
         }
     }
 
+    /// Lets the system drop the file's pages of a weight that has been read: a model whose file and weights are not in
+    /// memory together needs that.
+    pub fn forget_weight(&self, name: &str) {
+        let Some(weight) = self.weights.get(name) else { return };
+        let bytes = weight.buffer.bytes();
+        match &weight.origin {
+            Origin::File { tensor, start } => {
+                if let Some(tensor) = self.gguf.tensor(tensor) {
+                    self.gguf.forget(tensor, *start, bytes);
+                }
+            }
+            Origin::Runs { tensor, start, run, stride } => {
+                if let Some(tensor) = self.gguf.tensor(tensor) {
+                    for at in 0..bytes / (*run).max(1) {
+                        self.gguf.forget(tensor, start + at * stride, *run);
+                    }
+                }
+            }
+            Origin::Derived(_) => {}
+        }
+    }
+
     /// The KV cache: one key and one value buffer per layer that has its own, logically `[slots, context, kv
-    /// heads, head size]` in `F16`. Then the states of fixed size of the layers that have those.
+    /// heads, head size]`, in a ring fewer positions. Then the states of fixed size of the layers that have those.
     #[must_use]
     pub fn states(&self, layout: KvLayout) -> Vec<Buffer> {
         let buffers = |(i, attention): (usize, &hyper::Attention)| {
@@ -206,7 +271,7 @@ impl Model {
             [ports::key_cache(i), ports::value_cache(i)].map(|name| Buffer {
                 name,
                 class: Class::State,
-                dtype: DType::F16,
+                dtype: self.cache,
                 shape: shape.clone(),
             })
         };
@@ -236,8 +301,8 @@ impl Model {
         states
     }
 
-    /// Whether a slot that holds `held` tokens of a sequence can go on behind the first `from` of them. A cache
-    /// has every position; a state of fixed size is where its last token left it.
+    /// Whether a slot that holds `held` tokens of a sequence can go on behind the first `from` of them, as far as
+    /// its caches [keep](Self::keeps) those: a state of fixed size is where its last token left it.
     #[must_use]
     pub fn goes_on(&self, held: usize, from: usize) -> bool {
         from == held || self.hyper.recurrent().next().is_none()
@@ -248,17 +313,45 @@ impl Model {
     pub fn state_bytes(&self, layout: KvLayout) -> Option<u64> {
         let slots = layout.slots as u64;
         let fixed: u64 = self.fixed_states(1).iter().map(Buffer::bytes).sum();
-        let cache = self.state_bytes_per_token().checked_mul(slots)?;
-        cache.checked_mul(layout.context as u64)?.checked_add(fixed.checked_mul(slots)?)
+        let mut bytes = fixed.checked_mul(slots)?;
+        for (_, attention) in self.hyper.caches() {
+            let (positions, _) = layout.positions(attention);
+            let cache = self.position_bytes(attention).checked_mul(positions as u64)?;
+            bytes = bytes.checked_add(cache.checked_mul(slots)?)?;
+        }
+        Some(bytes)
     }
 
-    /// Bytes of the KV cache for each position of a slot.
+    /// How many layers keep no more than their window in a ring, and of how many positions the longest is.
+    #[must_use]
+    pub fn rings(&self, layout: KvLayout) -> (usize, usize) {
+        let all = self.hyper.caches().map(|(_, attention)| layout.positions(attention));
+        all.filter(|(_, ring)| *ring).fold((0, 0), |(n, most), (len, _)| (n + 1, most.max(len)))
+    }
+
+    /// Whether a slot of which the first `written` positions have been written still has what a row at `from`
+    /// reads: a ring has lost what lies more than its length behind.
+    #[must_use]
+    pub fn keeps(&self, layout: KvLayout, written: usize, from: usize) -> bool {
+        self.hyper.caches().all(|(_, attention)| match layout.positions(attention) {
+            (positions, true) => {
+                let window = attention.scores.window.unwrap_or(positions);
+                from == 0 || written <= from.saturating_sub(window - 1) + positions
+            }
+            (_, false) => true,
+        })
+    }
+
+    /// Bytes of a position of a layer's keys and values.
+    fn position_bytes(&self, attention: &hyper::Attention) -> u64 {
+        let values = 2 * (attention.kv_heads * attention.head_size) as u64;
+        values / self.cache.block_len() as u64 * self.cache.block_bytes() as u64
+    }
+
+    /// Bytes of the KV cache for each position of a slot that no window bounds.
     #[must_use]
     pub fn state_bytes_per_token(&self) -> u64 {
-        let values = |(_, attention): (usize, &hyper::Attention)| {
-            2 * (attention.kv_heads * attention.head_size) as u64
-        };
-        self.hyper.caches().map(values).sum::<u64>() * DType::F16.block_bytes() as u64
+        self.hyper.caches().map(|(_, attention)| self.position_bytes(attention)).sum()
     }
 
     /// The graph of one step in a bucket.
@@ -266,7 +359,7 @@ impl Model {
     /// # Errors
     /// [`graph::Error`] would be a bug of a definition, or a band wider than the layout's context.
     pub fn graph(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Graph> {
-        let step = Step { layout, bucket };
+        let step = Step { layout, bucket, cache: self.cache };
         match decoder::graph(&self.gguf, &self.hyper, &mut self.weights.clone(), step) {
             Ok(graph) => Ok(graph),
             Err(Error::Graph(error)) => Err(error),
@@ -317,5 +410,60 @@ mod tests {
         assert_eq!(buf, [7; 4], "nothing was written");
         model.read_weight(derived, bytes - 4, &mut buf).unwrap();
         assert_ne!(buf, [7; 4]);
+    }
+
+    /// Gemma 3's window of 9 with chunks of 20 is a ring of 32: what a row at `from` sees must still be in it.
+    #[test]
+    fn a_ring_keeps_what_a_window_behind_a_position_needs() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/architectures");
+        let model = Model::open(data.join("gemma3.gguf")).unwrap();
+        let ring = KvLayout { slots: 1, context: 100, ring: Some(20) };
+        assert_eq!(model.rings(ring), (3, 32));
+        for (written, from, kept) in [
+            (80, 80, true),
+            (80, 56, true),
+            (80, 55, false),
+            (80, 1, false),
+            (80, 0, true),
+            (32, 1, true),
+            (33, 1, false),
+        ] {
+            assert_eq!(model.keeps(ring, written, from), kept, "{written}, {from}");
+            assert!(model.keeps(KvLayout { ring: None, ..ring }, written, from));
+        }
+        // A context that is no longer than a window and a chunk needs no ring.
+        assert_eq!(model.rings(KvLayout { context: 32, ..ring }), (0, 0));
+    }
+
+    #[test]
+    fn keys_and_values_lie_in_the_type_that_is_asked_for_or_it_is_refused() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/architectures");
+        let open = |name: &str| Model::open(data.join(format!("{name}.gguf"))).unwrap();
+        let layout = KvLayout { slots: 2, context: 64, ring: None };
+        for (dtype, percent) in [(DType::F16, 100), (DType::Q8_0, 53), (DType::Q4_0, 28)] {
+            let model = open("qwen3").cached_in(dtype).unwrap();
+            let caches = model.states(layout);
+            assert!(caches.iter().all(|cache| cache.dtype == dtype), "{dtype}");
+            let bytes = caches.iter().map(Buffer::bytes).sum();
+            assert_eq!(model.state_bytes(layout), Some(bytes));
+            let whole = open("qwen3").state_bytes(layout).unwrap();
+            assert_eq!(100 * bytes / whole, percent, "{dtype}");
+        }
+        for (name, dtype, expected) in [
+            (
+                "llama",
+                DType::Q8_0,
+                "Q8_0 cannot hold the keys and values of layer 0, whose heads have 16",
+            ),
+            ("gemma4", DType::Q4_0, "Q4_0 cannot hold the keys and values of layer 0, whose heads"),
+            (
+                "qwen3",
+                DType::Q6_K,
+                "Q6_K cannot hold the keys and values of layer 0, whose heads have 32",
+            ),
+        ] {
+            let error = open(name).cached_in(dtype).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
     }
 }

@@ -15,6 +15,15 @@ pub(crate) struct Rope {
     pub(crate) magnitude: f32,
 }
 
+/// Between which pairs YaRN blends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ramp {
+    /// Whole numbers of pairs around those that its definition gives, as most models were trained.
+    Whole,
+    /// Those themselves (`truncate: false` in a configuration).
+    Exact,
+}
+
 /// Name of the tensor of per-pair divisors that converters write for Llama 3.1 and later.
 const FACTORS: &str = "rope_freqs.weight";
 /// The same for contexts up to the one of the training, and for longer ones.
@@ -38,6 +47,11 @@ impl Rope {
 
     /// Of heads of which `rotated` values are, as the file says.
     pub(crate) fn read(keys: &Keys<'_>, rotated: usize) -> Result<Self> {
+        Self::with(keys, rotated, Ramp::Whole)
+    }
+
+    /// The same with such a ramp, if it is YaRN.
+    pub(crate) fn with(keys: &Keys<'_>, rotated: usize, ramp: Ramp) -> Result<Self> {
         let meta = keys.gguf.metadata();
         let base = f64::from(keys.positive("rope.freq_base")?.unwrap_or(BASE));
         let scaling = match meta.str_opt(&keys.key("rope.scaling.type"))? {
@@ -61,7 +75,7 @@ impl Rope {
                 };
                 let fast = turns("rope.scaling.yarn_beta_fast", 32.0)?;
                 let slow = turns("rope.scaling.yarn_beta_slow", 1.0)?;
-                frequencies = yarn(&frequencies, base, factor, original as f64, [fast, slow]);
+                frequencies = yarn(&frequencies, base, factor, original as f64, [fast, slow], ramp);
                 let sharper = |by: f64| (0.1 * by * factor.ln() + 1.0).max(1.0);
                 let log = f64::from(keys.set("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0));
                 magnitude *= sharper(1.0) / if log > 0.0 { sharper(log) } else { 1.0 };
@@ -104,12 +118,22 @@ fn divide(frequencies: &[f64], factors: &[f32], tensor: &str) -> Result<Vec<f32>
 /// YaRN (Peng et al., 2023, section 3.2): pairs that turn often within the original context keep their
 /// frequency, slow ones are interpolated, those between are blended. `turns` says what is often and what is
 /// slow.
-fn yarn(plain: &[f64], base: f64, factor: f64, original_context: f64, turns: [f64; 2]) -> Vec<f64> {
+fn yarn(
+    plain: &[f64],
+    base: f64,
+    factor: f64,
+    original_context: f64,
+    turns: [f64; 2],
+    ramp: Ramp,
+) -> Vec<f64> {
     let dims = 2.0 * plain.len() as f64;
     let pair_turning =
         |turns: f64| dims * (original_context / (turns * 2.0 * PI)).ln() / (2.0 * base.ln());
     let [first, last] = turns.map(pair_turning);
-    let (first, last) = (first.floor().max(0.0), last.ceil().min(dims - 1.0));
+    let (first, last) = match ramp {
+        Ramp::Whole => (first.floor().max(0.0), last.ceil().min(dims - 1.0)),
+        Ramp::Exact => (first, last),
+    };
     let blend = |(i, f): (usize, &f64)| {
         let interpolated = ((i as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
         f / factor * interpolated + f * (1.0 - interpolated)
@@ -121,10 +145,23 @@ fn yarn(plain: &[f64], base: f64, factor: f64, original_context: f64, turns: [f6
 mod tests {
     use super::*;
 
+    /// Of gpt-oss: 32 pairs, base 150,000, 4096 positions. `d/2 ln(n / (2 pi turns)) / ln(base)` by hand.
+    #[test]
+    fn an_exact_ramp_begins_and_ends_between_pairs() {
+        let plain: Vec<f64> = plain(150_000.0, 64).collect();
+        let scaled = yarn(&plain, 150_000.0, 32.0, 4096.0, [32.0, 1.0], Ramp::Exact);
+        let (low, high) = (8.092779115512, 17.398024501589);
+        for (i, (f, scaled)) in plain.iter().zip(scaled).enumerate() {
+            let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            let want = f / 32.0 * ramp + f * (1.0 - ramp);
+            assert!((scaled - want).abs() < 1e-9 * f, "pair {i}: {scaled}, {want}");
+        }
+    }
+
     #[test]
     fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
         let plain: Vec<f64> = plain(1e6, 128).collect();
-        let scaled = yarn(&plain, 1e6, 4.0, 32_768.0, [32.0, 1.0]);
+        let scaled = yarn(&plain, 1e6, 4.0, 32_768.0, [32.0, 1.0], Ramp::Whole);
         assert_eq!(scaled[0], plain[0]);
         assert!((scaled[63] - plain[63] / 4.0).abs() < 1e-15);
         assert!(scaled.windows(2).all(|w| w[0] > w[1]), "frequencies must fall");

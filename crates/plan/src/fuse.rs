@@ -320,14 +320,14 @@ impl Rewriter {
     fn fused_rope_kv(&self, at: usize) -> Option<Rewrite> {
         let steps = &self.plan.steps;
         let kv_write = |step: usize| match &steps[step].op {
-            Op::KvWrite { rows, values, cache } => Some((rows, values, cache)),
+            Op::KvWrite { rows, values, cache, ring } => Some((rows, values, cache, *ring)),
             _ => None,
         };
-        let (rows, rotated, keys) = kv_write(at)?;
+        let (rows, rotated, keys, ring) = kv_write(at)?;
         let k = self.rotated(rotated, at)?;
         let v_write = (at + 1..steps.len()).find(|&step| kv_write(step).is_some())?;
-        let (rows_of_v, v, values) = kv_write(v_write)?;
-        if rows_of_v != rows {
+        let (rows_of_v, v, values, ring_of_v) = kv_write(v_write)?;
+        if rows_of_v != rows || ring_of_v != ring {
             return None;
         }
         let attention = steps.iter().enumerate().find_map(|(step, s)| match &s.op {
@@ -359,7 +359,7 @@ impl Rewriter {
                 k: norm.weight.clone(),
                 eps: norm.eps,
             }),
-            caches: Caches { keys: keys.clone(), values: values.clone() },
+            caches: Caches { keys: keys.clone(), values: values.clone(), ring },
         });
         let mut old = vec![at, v_write];
         old.extend(q.iter().chain([&k]).flat_map(Rotated::steps));
@@ -374,7 +374,9 @@ impl Rewriter {
         let Op::Rope { style, x, table, out } = &steps[rope].op else { return None };
         let normed = self.writer(x.buffer).and_then(|at| match &steps[at].op {
             Op::Normalise(normed)
-                if normed.norm.kind == NormKind::Rms
+                // Of each head: one over all of them is another shape.
+                if normed.out == *x
+                    && normed.norm.kind == NormKind::Rms
                     && normed.norm.bias.is_none()
                     && self.only_read_by(x, rope) =>
             {

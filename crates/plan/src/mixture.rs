@@ -13,6 +13,8 @@ pub struct Mixture<T = View> {
     pub logits: T,
     /// Added to the scores where experts are chosen, and not where they are weighted: `F32 [E]`.
     pub preference: Option<T>,
+    /// Factor on what each expert gives: `F32 [E]`.
+    pub scales: Option<T>,
     pub routing: Routing,
     pub gating: Gating,
     /// `[E, F, D]`.
@@ -80,6 +82,7 @@ impl<T> Mixture<T> {
             x: read(&self.x),
             logits: read(&self.logits),
             preference: self.preference.as_ref().map(&mut read),
+            scales: self.scales.as_ref().map(&mut read),
             routing: self.routing,
             gating: self.gating,
             gate: self.gate.map(&mut read),
@@ -133,7 +136,7 @@ impl Mixture {
         }
         let fits = self.logits.shape == [rows, experts]
             && self.out.shape == self.x.shape
-            && self.preference.as_ref().is_none_or(|p| p.shape == [experts])
+            && [&self.preference, &self.scales].into_iter().flatten().all(|v| v.shape == [experts])
             && [
                 (&self.gate, hidden, width),
                 (&self.up, hidden, width),

@@ -34,6 +34,8 @@ pub enum Binary {
     Max,
     /// 1 where `a <= b`, else 0.
     LessEqual,
+    /// What is left of `a` when `b` is taken off as often as it goes; the sign is that of `a`.
+    Rem,
 }
 
 /// Reductions along one axis, which stays with extent 1.
@@ -216,6 +218,8 @@ pub enum Op<T = View> {
         rows: Rows<T>,
         values: T,
         cache: T,
+        /// See [`Caches::ring`].
+        ring: bool,
     },
     Attention(Attention<T>),
     Mixture(Mixture<T>),
@@ -241,6 +245,8 @@ pub struct Rows<T = View> {
 pub struct Caches<T = View> {
     pub keys: T,
     pub values: T,
+    /// Position p lies at p modulo C: only those of a window are read, and C is no less than a window and a chunk.
+    pub ring: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -372,6 +378,8 @@ pub struct Attention<T = View> {
     pub q: T,
     pub caches: Caches<T>,
     pub rows: Rows<T>,
+    /// A score of each head that takes weight and has no value, `F32 [H]`.
+    pub sinks: Option<T>,
     pub out: T,
 }
 
@@ -525,15 +533,19 @@ impl<T> Op<T> {
             Self::Rope { style, x, table, out } => {
                 Op::Rope { style: *style, x: read(x), table: read(table), out: write(out) }
             }
-            Self::KvWrite { rows, values, cache } => {
-                Op::KvWrite { rows: rows.map(&mut read), values: read(values), cache: write(cache) }
-            }
-            Self::Attention(Attention { scores, q, caches, rows, out }) => {
+            Self::KvWrite { rows, values, cache, ring } => Op::KvWrite {
+                rows: rows.map(&mut read),
+                values: read(values),
+                cache: write(cache),
+                ring: *ring,
+            },
+            Self::Attention(Attention { scores, q, caches, rows, sinks, out }) => {
                 Op::Attention(Attention {
                     scores: *scores,
                     q: read(q),
                     caches: caches.map(&mut read),
-                    rows: rows.map(read),
+                    rows: rows.map(&mut read),
+                    sinks: sinks.as_ref().map(read),
                     out: write(out),
                 })
             }
@@ -676,7 +688,7 @@ impl<T> Rows<T> {
 
 impl<T> Caches<T> {
     fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> Caches<U> {
-        Caches { keys: f(&self.keys), values: f(&self.values) }
+        Caches { keys: f(&self.keys), values: f(&self.values), ring: self.ring }
     }
 }
 
@@ -746,7 +758,7 @@ mod tests {
     #[test]
     fn operands_are_listed_in_order() {
         let rows = Rows { slots: "slots", positions: "positions" };
-        let caches = Caches { keys: "keys", values: "values" };
+        let caches = Caches { keys: "keys", values: "values", ring: false };
         let eps = Scalar::new(1e-5);
         let rope = RopeKv {
             style: RopeStyle::Interleaved,
@@ -809,12 +821,17 @@ mod tests {
                     q: "q",
                     caches,
                     rows,
+                    sinks: Some("sinks"),
                     out: "y",
                 }),
-                "q keys values slots positions",
+                "q keys values slots positions sinks",
                 "y",
             ),
-            (Op::KvWrite { rows, values: "v", cache: "cache" }, "slots positions v", "cache"),
+            (
+                Op::KvWrite { rows, values: "v", cache: "cache", ring: false },
+                "slots positions v",
+                "cache",
+            ),
             (Op::Scatter { indices: vec!["i", "j"], values: "v", table: "t" }, "i j v", "t"),
             (Op::Gather(Gather { table: "t", indices: vec!["i", "j"], out: "y" }), "t i j", "y"),
         ] {

@@ -122,7 +122,7 @@ mod tests {
                 table: view(),
                 rows: Rows { slots: view(), positions: view() },
                 norm: Some(QkNorm { q, k: view(), eps: Scalar::new(1e-6) }),
-                caches: Caches { keys: view(), values: view() },
+                caches: Caches { keys: view(), values: view(), ring: false },
             })
         };
         for n in 0..5 {

@@ -12,6 +12,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::cache::{CacheFormat, read_keys, read_values};
 use super::isa::{Isa, dispatch};
 use super::packed::LINE;
 use super::vector::{BIAS, BIAS_F, LANES, Simd, capped, exp_over_power};
@@ -58,10 +59,13 @@ pub struct Attend {
     pub heads: usize,
     /// Values of a head, a multiple of 16.
     pub dim: usize,
-    /// The KV head's keys, as [`super::rope`] lays them out.
-    pub keys: *const u16,
-    /// The KV head's values.
-    pub values: *const u16,
+    /// How the KV head's keys and values lie; there is the format for heads of `dim`.
+    pub format: CacheFormat,
+    /// Positions after which they begin anew, a multiple of [`POSITION_STEP`] no less than the window and the tokens
+    /// together, or more than there are.
+    pub ring: usize,
+    pub keys: *const u8,
+    pub values: *const u8,
     /// Positions that the first token attends to, from 0; at least 1.
     pub positions: usize,
     /// How many of them, the last ones, are within its window; as many for the tokens after it.
@@ -70,6 +74,8 @@ pub struct Attend {
     pub scale: f32,
     /// Their soft cap.
     pub cap: Option<f32>,
+    /// Of each query head a score that takes weight and has no value.
+    pub sinks: Option<*const f32>,
     /// [`scratch_len`] values.
     pub scratch: *mut f32,
     /// Results of the first token: `heads` times `dim` values.
@@ -81,14 +87,14 @@ pub struct Attend {
 /// # Safety
 ///
 /// The pointers are valid as described, the caches for the last token's positions rounded up to
-/// [`POSITION_STEP`]; `scratch` and `out` are accessed by nobody else.
+/// [`POSITION_STEP`], or for the ring; `scratch` and `out` are accessed by nobody else.
 pub unsafe fn attend(isa: Isa, a: &Attend) {
     let total = a.rows * a.heads;
     for first in (0..total).step_by(LINES) {
         let lines = LINES.min(total - first);
         // SAFETY: the caller's contract; the lines are split without remainder.
         unsafe {
-            if lines > GROUP {
+            if lines > GROUP || a.format != CacheFormat::F16 {
                 pass::<f32>(isa, a, first, lines);
             } else {
                 pass::<u16>(isa, a, first, lines);
@@ -116,8 +122,10 @@ unsafe fn pass_in<S: Simd, C: Cached>(a: &Attend, first: usize, lines: usize) {
 trait Cached: Copy {
     /// Whether it is the cache itself, which few lines read.
     const DIRECT: bool;
-    /// `n` (a multiple of 16) values of the cache; `room` has place for them.
-    unsafe fn read<S: Simd>(cache: *const u16, n: usize, room: *mut f32) -> *const Self;
+    /// The keys of the span at `p`; `room` has place for them.
+    unsafe fn keys<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self;
+    /// Its values.
+    unsafe fn values<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self;
     /// 16 of them.
     unsafe fn load<S: Simd>(p: *const Self) -> S::F;
 }
@@ -126,8 +134,15 @@ impl Cached for u16 {
     const DIRECT: bool = true;
 
     #[inline(always)]
-    unsafe fn read<S: Simd>(cache: *const u16, _: usize, _: *mut f32) -> *const Self {
-        cache
+    unsafe fn keys<S: Simd>(a: &Attend, p: usize, _: *mut f32) -> *const Self {
+        // SAFETY: the caller's contract.
+        unsafe { a.keys.cast::<Self>().add(p % a.ring * a.dim) }
+    }
+
+    #[inline(always)]
+    unsafe fn values<S: Simd>(a: &Attend, p: usize, _: *mut f32) -> *const Self {
+        // SAFETY: the caller's contract.
+        unsafe { a.values.cast::<Self>().add(p % a.ring * a.dim) }
     }
 
     #[inline(always)]
@@ -141,10 +156,23 @@ impl Cached for f32 {
     const DIRECT: bool = false;
 
     #[inline(always)]
-    unsafe fn read<S: Simd>(cache: *const u16, n: usize, room: *mut f32) -> *const Self {
-        for i in (0..n).step_by(LANES) {
-            // SAFETY: the caller's contract.
-            unsafe { S::store(room.add(i), S::load_f16(cache.add(i))) };
+    unsafe fn keys<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self {
+        let Attend { format, dim, .. } = *a;
+        // SAFETY: the caller's contract.
+        unsafe {
+            let keys = a.keys.add(p % a.ring * format.row_bytes(dim));
+            read_keys::<S>(format, keys, dim, SPAN, room);
+        }
+        room
+    }
+
+    #[inline(always)]
+    unsafe fn values<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self {
+        let Attend { format, dim, .. } = *a;
+        // SAFETY: the caller's contract.
+        unsafe {
+            let values = a.values.add(p % a.ring * format.row_bytes(dim));
+            read_values::<S>(format, values, dim, SPAN, room);
         }
         room
     }
@@ -262,12 +290,12 @@ impl<'a, C: Cached> Pass<'a, C> {
                 let end = most.min(start + RUN).next_multiple_of(SPAN);
                 let begin = start.max(seen);
                 for p in (begin..end).step_by(SPAN) {
-                    let keys = C::read::<S>(a.keys.add(p * a.dim), SPAN * a.dim, self.room);
+                    let keys = C::keys::<S>(a, p, self.room);
                     each_group!(self, S, score(keys, start, p));
                 }
                 let mut run = [Softmax::ZERO; LINES];
                 for p in (begin..end).step_by(SPAN) {
-                    let values = C::read::<S>(a.values.add(p * a.dim), SPAN * a.dim, self.room);
+                    let values = C::values::<S>(a, p, self.room);
                     let mut span = [Softmax::ZERO; LINES];
                     for line in self.attending(p, SPAN) {
                         span[line] = self.softmax::<S>(line, start, p);
@@ -297,8 +325,18 @@ impl<'a, C: Cached> Pass<'a, C> {
                     }
                 }
             }
-            for (line, &Softmax { sum, .. }) in totals[..self.lines].iter().enumerate() {
-                let (out, sum) = (a.out.add(self.place(line)), S::splat(sum));
+            if a.sinks.is_some() {
+                self.spans.write_bytes(0, a.dim);
+            }
+            for (line, mut total) in totals[..self.lines].iter().copied().enumerate() {
+                let out = a.out.add(self.place(line));
+                if let Some(sinks) = a.sinks {
+                    let sink = S::splat(*sinks.add((self.first + line) % a.heads));
+                    let nothing = S::splat(f32::NEG_INFINITY);
+                    let (sink, _) = Softmax::of::<S>([S::first(sink, 1, nothing), nothing]);
+                    total.fold::<S>(out, sink, self.spans, a.dim);
+                }
+                let sum = S::splat(total.sum);
                 for d in (0..a.dim).step_by(LANES) {
                     S::store(out.add(d), S::div(S::load(out.add(d)), sum));
                 }
@@ -425,18 +463,10 @@ impl<'a, C: Cached> Pass<'a, C> {
             if self.among(line, p, SPAN) > LANES {
                 scores[1] = S::load(at.add(LANES));
             }
-            // A NaN is passed over.
-            let max = S::max(scores[1], S::splat(f32::NEG_INFINITY));
-            let max = S::max_lanes(S::max(scores[0], max));
-            let exponent = max * std::f32::consts::LOG2_E;
-            // Rounded by adding it to a number whose last bit is worth 1.
-            let rounded = BIAS_F + exponent.clamp(-MOST_POWER, MOST_POWER);
-            let power = rounded.to_bits().cast_signed() - BIAS;
-            let weights = scores.map(|scores| exp_over_power::<S>(scores, max, power));
+            let (softmax, weights) = Softmax::of::<S>(scores);
             S::store(at, weights[0]);
             S::store(at.add(LANES), weights[1]);
-            let sum = S::sum(S::add(weights[0], weights[1]));
-            Softmax { power, sum: if exponent.abs() <= MOST_POWER { sum } else { f32::NAN } }
+            softmax
         }
     }
 
@@ -558,6 +588,29 @@ struct Softmax {
 
 impl Softmax {
     const ZERO: Self = Self { power: 0, sum: 0.0 };
+
+    /// Of a span's scores, and the weight of each.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Simd`].
+    #[inline(always)]
+    unsafe fn of<S: Simd>(scores: [S::F; 2]) -> (Self, [S::F; 2]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            // A NaN is passed over.
+            let max = S::max(scores[1], S::splat(f32::NEG_INFINITY));
+            let max = S::max_lanes(S::max(scores[0], max));
+            let exponent = max * std::f32::consts::LOG2_E;
+            // Rounded by adding it to a number whose last bit is worth 1.
+            let rounded = BIAS_F + exponent.clamp(-MOST_POWER, MOST_POWER);
+            let power = rounded.to_bits().cast_signed() - BIAS;
+            let weights = scores.map(|scores| exp_over_power::<S>(scores, max, power));
+            let sum = S::sum(S::add(weights[0], weights[1]));
+            let sum = if exponent.abs() <= MOST_POWER { sum } else { f32::NAN };
+            (Self { power, sum }, weights)
+        }
+    }
 
     /// Adds what further positions gave: their softmax, and the `dim` sums of what they weigh to `values`.
     ///

@@ -7,6 +7,7 @@
 pub mod activations;
 pub mod attention;
 pub mod bits;
+pub mod cache;
 mod format;
 mod isa;
 pub mod matmul;

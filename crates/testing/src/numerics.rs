@@ -341,12 +341,13 @@ fn span(scores: &[f32], values: &[&[f32]]) -> Folded {
 }
 
 /// Attention of one line, to positions from `first` on to as many as there are keys and values; `score` makes one of
-/// a dot product.
+/// a dot product. A sink is a score without a value.
 pub fn attention(
     q: &[f32],
     keys: &[&[f32]],
     values: &[&[f32]],
     first: usize,
+    sink: Option<f32>,
     score: impl Fn(f32) -> f32,
 ) -> Vec<f32> {
     let score = |(p, key): (usize, &&[f32])| {
@@ -366,6 +367,9 @@ pub fn attention(
             Some(group) => Some(Folded::fold(whole, group)),
             None => whole,
         };
+    }
+    if let Some(sink) = sink {
+        whole = Some(Folded::fold(whole, span(&[sink], &[&vec![0.0; q.len()]])));
     }
     let whole = whole.unwrap();
     whole.values.iter().map(|value| value / whole.sum).collect()

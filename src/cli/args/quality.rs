@@ -17,6 +17,9 @@ pub(in crate::cli) struct Predicted {
     /// Time 32 decoded tokens of each model too, five times
     #[arg(long)]
     pub(in crate::cli) speed: bool,
+    /// What keys and values of the models are stored in: f16, q8_0, q4_0. Those of --base are in f16
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub(in crate::cli) kv_type: plan::DType,
     /// Device: nv, cuda, cpu, reference
     #[arg(long, visible_alias = "device", value_name = "NAME", default_value = "cpu", value_parser = device::NAMES)]
     pub(in crate::cli) backend: String,
@@ -60,6 +63,8 @@ Examples:
   orinctl kld wiki.test.raw --base f16.gguf -m q4_k_m.gguf
   orinctl kld wiki.test.raw --base f16.gguf -m q8_0.gguf -m q6_k.gguf -m q4_k_m.gguf --speed
       size, divergence and speed of each type, in one table
+  orinctl kld wiki.test.raw --base model.gguf -m model.gguf --kv-type q8_0
+      what a smaller cache of keys and values costs
 
 At each token that `orinctl perplexity` would score, the divergence is the sum over the vocabulary of \
 p ln(p/q), p of the base, q of the model: 0 where they say the same. Unlike perplexity it does not reward \

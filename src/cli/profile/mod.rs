@@ -38,7 +38,7 @@ pub(super) fn run(args: &args::Profile, terminal: &Terminal) -> Result<(), Error
     }
     let device = chosen(&args.backend, args.threads, args.cpu_isa.as_deref())?;
     let model = open(&args.model, terminal)?;
-    let layout = KvLayout { slots: 1, context };
+    let layout = KvLayout { slots: 1, context, ring: None };
     let bucket = args.prompt.map_or(Bucket::decode(1, context), |n| {
         Bucket::prefill(n as usize, context, Outputs::Last)
     });

@@ -119,7 +119,7 @@ fn outcome(report: &Report, work: &Workload) -> Outcome {
             file: Some(work.sha256.clone()),
             weights: Some(manifest.model.file_type.clone()),
             activations: Some("int8 blocks".into()),
-            kv: Some("f16".into()),
+            kv: manifest.provenance.as_ref().map(|made| made.kv_type.to_lowercase()),
             threads: (manifest.threads > 0).then_some(manifest.threads),
             flash_attention: Some(true),
             warmup: Some(manifest.spec.warmup),

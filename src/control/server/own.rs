@@ -146,6 +146,7 @@ pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
         prefill_chunk: request.prefill_chunk.unwrap_or(config.prefill_chunk),
         draft: config.draft_tokens,
         stall: Duration::from_millis(config.stall_ms),
+        kv_type: request.kv_type.unwrap_or_else(|| config.kv_type.clone()),
         threads: at_most_processors(request.threads.unwrap_or(config.threads)),
         cpu_isa: request.cpu_isa.unwrap_or_else(|| config.cpu_isa.clone()),
         tuning: Tuning {

@@ -8,7 +8,7 @@ LLAMA_CPP is a folder of llama.cpp's sources with a build in `build/`. Needs num
 compiler. NAME.gguf has weights of F16 and F32 made of seeded noise. NAME.json has a sequence of tokens and, for
 each position, the largest logits in f64: of the weights as they are, and of the same weights in Q8_0; beside each
 the error of llama.cpp's logits, its cache in F16 and without flash attention: of the weights in F32, in F16, and in
-Q8_0. The f64 code below is written from the models' definitions, not from any engine's.
+Q8_0; of gpt-oss also with its experts in MXFP4. The f64 code below is written from the models' definitions, not from any engine's.
 """
 
 import json
@@ -24,7 +24,7 @@ from gguf import GGMLQuantizationType as Type
 
 HERE = pathlib.Path(__file__).parent
 # What stays in F32 whatever the matrices are.
-KEPT = ["ffn_gate_inp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"]
+KEPT = ["ffn_gate_inp.weight", "exps.bias", "ssm_conv1d.weight", "shortconv.conv.weight"]
 TOKENS = 40
 TOP = 12
 VOCABULARY = 128
@@ -98,16 +98,20 @@ class Model:
                 self.matrix(p + name, rows, WIDTH)
             self.matrix(p + "attn_output", WIDTH, heads * head)
         if qk_norm and not mixer:
-            self.vector(p + "attn_q_norm.weight", head, 1.0)
-            self.vector(p + "attn_k_norm.weight", head, 1.0)
+            whole = qk_norm == "row"
+            self.vector(p + "attn_q_norm.weight", heads * head if whole else head, 1.0)
+            self.vector(p + "attn_k_norm.weight", kv * head if whole else head, 1.0)
         if after:
             self.norm(p + "post_attention_norm")
             self.norm(p + "post_ffw_norm")
         if not parallel:
             self.norm(p + self.h.get("ffn_norm", "ffn_norm"))
-        if "experts" in self.h:
-            self.experts(p, **self.h["experts"])
-        else:
+        if self.h.get("sinks"):
+            self.vector(p + "attn_sinks.weight", heads, 0.0, 2.0)
+        experts = self.h.get("experts")
+        if experts:
+            self.experts(p, **experts)
+        if not experts or experts.get("beside"):
             if self.h["gated"] and not fused_up:
                 self.matrix(p + "ffn_gate", ff, WIDTH)
             self.matrix(p + "ffn_up", 2 * ff if fused_up else ff, WIDTH)
@@ -115,12 +119,23 @@ class Model:
         for name in biases:
             self.vector(p + name + ".bias", self.weights[p + name + ".weight"].shape[0])
 
-    def experts(self, p, count, width, shared=None, **_):
+    def experts(self, p, count, width, shared=None, spread=1.2, biased=False, beside=False, **_):
         self.matrix(p + "ffn_gate_inp", count, WIDTH)
-        self.matrix(p + "ffn_gate_exps", count, width, WIDTH)
-        self.matrix(p + "ffn_up_exps", count, width, WIDTH)
+        if beside:
+            self.matrix(p + "ffn_gate_up_exps", count, 2 * width, WIDTH)
+            self.vector(p + "ffn_gate_inp.scale", WIDTH, np.sqrt(WIDTH), 1.0)
+            self.vector(p + "ffn_down_exps.scale", count, 1.0)
+            for name in "pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2":
+                self.norm(p + name)
+        else:
+            self.matrix(p + "ffn_gate_exps", count, width, WIDTH, spread / np.sqrt(WIDTH))
+            self.matrix(p + "ffn_up_exps", count, width, WIDTH, spread / np.sqrt(WIDTH))
         # Small, so that a choice that rounding turns does not decide the logits.
-        self.matrix(p + "ffn_down_exps", count, WIDTH, width, 0.5 / np.sqrt(width))
+        self.matrix(p + "ffn_down_exps", count, WIDTH, width, 0.5 * (1.2 / spread) ** 2 / np.sqrt(width))
+        if biased:
+            self.vector(p + "ffn_gate_inp.bias", count)
+            for part, rows in ("gate", width), ("up", width), ("down", WIDTH):
+                self.vector(p + f"ffn_{part}_exps.bias", (count, rows), 0.0, 0.05)
         if shared:
             self.vector(p + "ffn_gate_inp_shexp.weight", WIDTH)
             self.matrix(p + "ffn_gate_shexp", shared, WIDTH)
@@ -156,8 +171,8 @@ class Model:
             self.vector("output.bias", VOCABULARY)
         return self
 
-    def write(self, path, matrices):
-        """As a file whose matrices have the type; the weights as that file has them."""
+    def write(self, path, matrices, experts=None):
+        """As a file whose matrices have the type, or experts another; the weights as that file has them."""
         writer = gguf.GGUFWriter(path, self.architecture)
         writer.add_string("tokenizer.ggml.model", "none")
         for key, value in self.keys.items():
@@ -178,7 +193,8 @@ class Model:
             elif matrices == Type.F16:
                 data, kind = values.astype(np.float16), Type.F16
             else:
-                data, kind = gguf.quantize(values.astype(np.float32), matrices), matrices
+                kind = experts if experts and values.ndim == 3 else matrices
+                data = gguf.quantize(values.astype(np.float32), kind)
             writer.add_tensor(name, data, raw_dtype=kind)
             stored[name] = gguf.dequantize(data, kind).astype(np.float64)
         writer.write_header_to_file()
@@ -192,11 +208,13 @@ def frequencies(base, rotated):
     return base ** (-2.0 * np.arange(rotated // 2) / rotated)
 
 
-def yarn(plain, base, factor, original, fast, slow):
-    """Peng et al., 2023, section 3.2."""
+def yarn(plain, base, factor, original, fast, slow, whole=True):
+    """Peng et al., 2023, section 3.2, between whole pairs or not."""
     d = 2 * len(plain)
     at = lambda turns: d * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(base))
-    low, high = max(np.floor(at(fast)), 0), min(np.ceil(at(slow)), d - 1)
+    low, high = at(fast), at(slow)
+    if whole:
+        low, high = max(np.floor(low), 0), min(np.ceil(high), d - 1)
     ramp = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0, 1)
     return plain / factor * ramp + plain * (1 - ramp)
 
@@ -259,8 +277,12 @@ class Exact:
         if "window" in self.h and self.windowed(i):
             hidden |= distance >= self.h["window"]
         scores = np.where(hidden, -np.inf, scores)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
+        most = scores.max(-1, keepdims=True)
+        weights = np.exp(scores - most)
+        lost = 0.0
+        if self.h.get("sinks"):
+            lost = np.exp(self.w[f"blk.{i}.attn_sinks.weight"][:, None, None] - most)
+        weights /= weights.sum(-1, keepdims=True) + lost
         return np.einsum("hts,shd->thd", weights, v).reshape(t, -1)
 
     def feed_forward(self, x, p):
@@ -269,20 +291,43 @@ class Exact:
         if p + "ffn_gate_inp.weight" not in w:
             return self.linear(self.act(self.linear(n, p + "ffn_gate")) * self.linear(n, p + "ffn_up"), p + "ffn_down")
         e = h["experts"]
-        scores = np.exp(n @ w[p + "ffn_gate_inp.weight"].T)
-        scores /= scores.sum(-1, keepdims=True)
-        y = np.zeros_like(x)
-        for row, s in enumerate(scores):
-            best = np.argsort(-s)[:e["used"]]
-            whole = s[best].sum() if e["normalised"] else 1.0
-            for i in best:
-                gate, up, down = (w[p + f"ffn_{part}_exps.weight"][i] for part in ("gate", "up", "down"))
-                y[row] += s[i] / whole * (down @ (self.act(gate @ n[row]) * (up @ n[row])))
+        if e.get("beside"):
+            dense = self.linear(self.act(self.linear(n, p + "ffn_gate")) * self.linear(n, p + "ffn_up"), p + "ffn_down")
+            seen = self.norm(x, None) * w[p + "ffn_gate_inp.scale"] / np.sqrt(WIDTH)
+            mixed = self.mixture(self.norm(x, p + "pre_ffw_norm_2"), self.linear(seen, p + "ffn_gate_inp"), p)
+            both = self.norm(dense, p + "post_ffw_norm_1") + self.norm(mixed, p + "post_ffw_norm_2")
+            return self.norm(both, p + "post_ffw_norm")
+        y = self.mixture(n, self.linear(n, p + "ffn_gate_inp"), p)
         if e.get("shared"):
             inner = self.act(self.linear(n, p + "ffn_gate_shexp")) * self.linear(n, p + "ffn_up_shexp")
             open_ = sigmoid(n @ w[p + "ffn_gate_inp_shexp.weight"])[:, None]
             y = y + open_ * self.linear(inner, p + "ffn_down_shexp")
         return y
+
+    def mixture(self, n, logits, p):
+        e, scores = self.h["experts"], np.exp(logits)
+        scores /= scores.sum(-1, keepdims=True)
+        y = np.zeros_like(n)
+        for row, s in enumerate(scores):
+            best = np.argsort(-s)[:e["used"]]
+            whole = s[best].sum() if e["normalised"] else 1.0
+            for i in best:
+                scale = self.w[p + "ffn_down_exps.scale"][i] if e.get("beside") else 1.0
+                y[row] += s[i] / whole * scale * self.expert(n[row], p, i)
+        return y
+
+    def expert(self, x, p, i):
+        def product(x, part):
+            name, both = p + f"ffn_{part}_exps", self.w.get(p + "ffn_gate_up_exps.weight")
+            if both is not None and part != "down":
+                return np.split(both[i], 2)[part == "up"] @ x
+            y = self.w[name + ".weight"][i] @ x
+            return y + self.w[name + ".bias"][i] if name + ".bias" in self.w else y
+        gate, up = product(x, "gate"), product(x, "up")
+        if self.h["act"] == "clamped":
+            gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+            return product(gate * sigmoid(1.702 * gate) * (up + 1), "down")
+        return product(self.act(gate) * up, "down")
 
     def convolved(self, x, weight):
         """Each channel's last values times its weights, the last for the value itself."""
@@ -326,6 +371,11 @@ class Exact:
         return self.linear(after * self.convolved(before * x, self.w[p + "shortconv.conv.weight"]),
                            p + "shortconv.out_proj")
 
+    def qk_norm(self, x, name):
+        """Of as many neighbouring values as the norm has weights."""
+        weight = self.w.get(name + ".weight")
+        return x if weight is None else self.norm(x.reshape(len(x), -1, len(weight)), name)
+
     def windowed(self, i):
         return self.h["windowed"][i]
 
@@ -365,14 +415,10 @@ class Exact:
             if h.get("attention_gate"):
                 q, gate = np.split(q.reshape(t, -1, 2 * head), 2, axis=2)
                 gate = sigmoid(gate.reshape(t, -1))
-            q = q.reshape(t, -1, head)
-            if p + "attn_q_norm.weight" in w:
-                q = self.norm(q, p + "attn_q_norm")
+            q = self.qk_norm(q, p + "attn_q_norm").reshape(t, -1, head)
             q = self.rotate(q, f, magnitude)
             if k is not None:
-                k, v = k.reshape(t, -1, head), v.reshape(t, -1, head)
-                if p + "attn_k_norm.weight" in w:
-                    k = self.norm(k, p + "attn_k_norm")
+                k, v = self.qk_norm(k, p + "attn_k_norm").reshape(t, -1, head), v.reshape(t, -1, head)
                 if h.get("value_norm"):
                     v = self.norm(v, None)
                 kept[i] = self.rotate(k, f, magnitude), v
@@ -384,6 +430,7 @@ class Exact:
             x = x + given * h.get("residual_scale", 1.0)
             if p + "ffn_gate_inp.weight" in w or "ffn_norm" in h:
                 x = x + self.feed_forward(x, p)
+                x = x * w.get(p + "layer_output_scale.weight", 1.0)
                 continue
             if not h.get("parallel"):
                 n = self.norm(x, p + "ffn_norm")
@@ -418,7 +465,7 @@ ALL = {}
 
 
 def architecture(make):
-    ALL[make.__name__] = make
+    ALL[make.__name__.replace("_", "-")] = make
     return make
 
 
@@ -584,6 +631,15 @@ def gemma3(name):
 
 @architecture
 def gemma4(name):
+    return of_gemma4(name, beside=32, shares={3: 1, 4: 2})
+
+
+@architecture
+def gemma4_moe(name):
+    return of_gemma4(name, experts=dict(count=5, used=2, width=32, normalised=True, beside=True))
+
+
+def of_gemma4(name, **more):
     windowed = [True, True, False, True, False]
 
     def rope(e):
@@ -592,26 +648,32 @@ def gemma4(name):
         return [near if near_layer else far for near_layer in windowed]
     m = Model(name, "gemma4", 5, kv_heads=[2, 2, 1, 2, 1], head=[16, 16, 32, 16, 32], ff=[96, 96, 96, 160, 160],
               act="gelu", rope=rope, embedding_scale=8.0, window=11, windowed=windowed, logit_cap=6.0, scale=1.0,
-              value_norm=True, beside=32, shares={3: 1, 4: 2})
+              value_norm=True, **more)
     for key, value in {"attention.key_length": 32, "attention.value_length": 32, "attention.key_length_swa": 16,
                        "attention.value_length_swa": 16, "attention.sliding_window": 11,
-                       "attention.sliding_window_pattern": windowed, "attention.shared_kv_layers": 2,
-                       "embedding_length_per_layer_input": 32, "final_logit_softcapping": 6.0,
+                       "attention.sliding_window_pattern": windowed,
+                       "attention.shared_kv_layers": len(more.get("shares", [])),
+                       "embedding_length_per_layer_input": more.get("beside", 0), "final_logit_softcapping": 6.0,
                        "rope.freq_base": 1000000.0, "rope.freq_base_swa": 10000.0, "rope.dimension_count": 32,
                        "rope.dimension_count_swa": 16}.items():
         m.set(key, value)
     m.weights["rope_freqs.weight"] = np.array([1.0] * 6 + [1e30] * 10)
-    m.matrix("per_layer_token_embd", VOCABULARY, 5 * 32, 1.0)
-    m.matrix("per_layer_model_proj", 5 * 32, WIDTH, 1.0)
-    m.norm("per_layer_proj_norm", 32)
+    if "experts" in more:
+        of_experts(m, **more["experts"])
+    if "beside" in more:
+        m.matrix("per_layer_token_embd", VOCABULARY, 5 * 32, 1.0)
+        m.matrix("per_layer_model_proj", 5 * 32, WIDTH, 1.0)
+        m.norm("per_layer_proj_norm", 32)
     for i in range(5):
         m.layer(i, qk_norm=True, after=True)
         p = f"blk.{i}."
-        m.matrix(p + "inp_gate", 32, WIDTH)
-        m.matrix(p + "proj", WIDTH, 32)
-        m.norm(p + "post_norm")
+        if "beside" in more:
+            m.matrix(p + "inp_gate", 32, WIDTH)
+            m.matrix(p + "proj", WIDTH, 32)
+            m.norm(p + "post_norm")
         m.vector(p + "layer_output_scale.weight", 1, 0.8, 0.1)
-        gone = ["attn_v.weight"] if i == 2 else ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] if i > 2 else []
+        gone = ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] if i in more.get("shares", []) else []
+        gone = ["attn_v.weight"] if i == 2 else gone
         for part in gone:
             del m.weights[p + part]
     return m.end()
@@ -642,6 +704,48 @@ def qwen2moe(name):
     of_experts(m, **m.h["experts"])
     for i in range(3):
         m.layer(i, QKV)
+    return m.end(tied=False)
+
+
+@architecture
+def olmoe(name):
+    m = Model(name, "olmoe", 3, rope=one_rope, kv_heads=4, ff=64,
+              experts=dict(count=6, used=3, width=64, normalised=False))
+    m.set("expert_count", 6)
+    m.set("expert_used_count", 3)
+    for i in range(3):
+        m.layer(i, qk_norm="row")
+    return m.end(tied=False)
+
+
+@architecture
+def mixtral(name):
+    m = Model(name, "llama", 3, style="neighbours", rope=one_rope, base=1000000.0, ff=64,
+              experts=dict(count=5, used=2, width=64, normalised=True))
+    for key, value in {"rope.freq_base": 1000000.0, "rope.dimension_count": 16, "expert_count": 5,
+                       "expert_used_count": 2}.items():
+        m.set(key, value)
+    for i in range(3):
+        m.layer(i)
+    return m.end(tied=False)
+
+
+@architecture
+def gpt_oss(name):
+    # Its ramp is between any two numbers of pairs, llama.cpp's between whole ones: with these it is from 5 to 11.
+    factor, original, base = 8.0, 3611, 10321.576171875
+
+    def rope(e):
+        return yarn(frequencies(base, 32), base, factor, original, 32.0, 1.0, whole=False), 0.1 * np.log(factor) + 1
+    m = Model(name, "gpt-oss", 4, head=32, rope=rope, window=9, windowed=[True, False] * 2, sinks=True, act="clamped",
+              ffn_norm="post_attention_norm",
+              experts=dict(count=6, used=2, width=64, normalised=True, spread=4.0, biased=True))
+    for key, value in {"rope.freq_base": base, "rope.scaling.type": "yarn", "rope.scaling.factor": factor,
+                       "rope.scaling.original_context_length": original, "attention.sliding_window": 9}.items():
+        m.set(key, value)
+    of_experts(m, **m.h["experts"])
+    for i in range(4):
+        m.layer(i, QKV + ["attn_output"])
     return m.end(tied=False)
 
 
@@ -724,10 +828,15 @@ def main():
             tokens = model.random.integers(0, VOCABULARY, TOKENS).tolist()
             paths = {"F16": HERE / f"{name}.gguf", "F32": folder / "f32.gguf", "Q8_0": folder / "q8_0.gguf"}
             stored = {kind: model.write(path, Type[kind]) for kind, path in paths.items()}
+            judges = [("plain", ["F32", "F16"]), ("Q8_0", ["Q8_0"])]
+            if name == "gpt-oss":
+                paths["MXFP4_MOE"] = folder / "mxfp4.gguf"
+                stored["MXFP4_MOE"] = model.write(paths["MXFP4_MOE"], Type.Q8_0, experts=Type.MXFP4)
+                judges.append(("MXFP4_MOE", ["MXFP4_MOE"]))
             runs = []
             for context in model.h["contexts"]:
                 run = {"context": context}
-                for judged, kinds in (("plain", ["F32", "F16"]), ("Q8_0", ["Q8_0"])):
+                for judged, kinds in judges:
                     exact = Exact(model, stored[kinds[0]], context).logits(tokens)
                     run[judged] = {"largest": largest(exact)}
                     run[judged]["llama_cpp"] = {

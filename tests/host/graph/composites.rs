@@ -151,22 +151,28 @@ fn attention_over_written_caches() {
     let cache = |case: &mut Case, name: &str, values: &[f32]| -> Tensor {
         let state = case.state(name, DType::F16, &[SLOTS, LENGTH, KV_HEADS, DIM]);
         let values = case.float(&[rows, KV_HEADS, DIM], values);
-        case.g.kv_write(state, at, values).unwrap()
+        case.g.kv_write(state, at, values, false).unwrap()
     };
-    let caches = Caches { keys: cache(&mut case, "k", &k), values: cache(&mut case, "v", &v) };
+    let (keys, values) = (cache(&mut case, "k", &k), cache(&mut case, "v", &v));
+    let caches = Caches { keys, values, ring: false };
     let tq = case.float(&[rows, HEADS, DIM], &q);
     let mut scores = Scores::scaled(1.0 / (DIM as f32).sqrt());
-    let plain = case.g.attention(tq, caches, at, scores, BAND).unwrap();
+    let plain = case.g.attention(tq, caches, at, None, scores, BAND).unwrap();
+    let sinks = [0.5f32, -2.0, 3.0, 100.0];
+    let of_heads = case.float(&[HEADS], &sinks);
+    let sunk = case.g.attention(tq, caches, at, Some(of_heads), scores, BAND).unwrap();
     scores.window = Some(2);
     scores.cap = Some(Scalar::new(0.5));
     scores.temperature = Some(Temperature { slope: Scalar::new(0.7), length: 2 });
-    let dressed = case.g.attention(tq, caches, at, scores, BAND).unwrap();
-    let outputs = case.run(&[plain, dressed]);
+    let dressed = case.g.attention(tq, caches, at, None, scores, BAND).unwrap();
+    let outputs = case.run(&[plain, dressed, sunk]);
 
     let stored = |values: &[f32], row: usize, head: usize, d: usize| {
         f64::from(f16::from_f32(values[(row * KV_HEADS + head) * DIM + d]))
     };
-    for (have, dressed) in outputs.iter().zip([false, true]) {
+    for (have, (dressed, sunk)) in
+        outputs.iter().zip([(false, false), (true, false), (false, true)])
+    {
         let score = |dot: f64, position: i32| {
             if !dressed {
                 return dot;
@@ -193,7 +199,8 @@ fn attention_over_written_caches() {
                         score(dot / (DIM as f64).sqrt(), positions[row]).exp()
                     })
                     .collect();
-                let total: f64 = weights.iter().sum();
+                let sink = if sunk { f64::from(sinks[head]).exp() } else { 0.0 };
+                let total: f64 = weights.iter().sum::<f64>() + sink;
                 let want: Vec<f64> = (0..DIM)
                     .map(|d| {
                         let mixed: f64 = seen
@@ -216,24 +223,27 @@ fn attention_refuses_what_does_not_fit() {
     let rows = Rows { slots: case.int(&[0]), positions: case.int(&[0]) };
     let keys = case.state("k", DType::F16, &[1, 8, 2, 4]);
     let values = case.state("v", DType::F16, &[1, 8, 2, 4]);
-    let caches = Caches { keys, values };
+    let caches = Caches { keys, values, ring: false };
     let flat = case.float(&[1, 16], &[0.0; 16]);
     let odd = case.float(&[1, 3, 4], &[0.0; 12]);
     let q = case.float(&[1, 4, 4], &[0.0; 16]);
     let headless = case.float(&[1, 0, 4], &[]);
+    let sinks = case.float(&[2], &[0.0; 2]);
     let [none, none_either] = ["none", "either"].map(|n| case.state(n, DType::F16, &[1, 8, 0, 4]));
-    let none = Caches { keys: none, values: none_either };
-    let mut refused = |q, caches, context, message: &str| {
+    let none = Caches { keys: none, values: none_either, ring: false };
+    let mut refused = |q, caches, sinks, context, message: &str| {
         let error = case
             .g
-            .attention(q, caches, rows, Scores::scaled(1.0), context)
+            .attention(q, caches, rows, sinks, Scores::scaled(1.0), context)
             .expect_err(message)
             .to_string();
         assert!(error.contains(message), "`{error}` does not say `{message}`");
     };
-    refused(flat, caches, 8, "q must be [M, H, D]");
-    refused(odd, caches, 8, "H must be a multiple of KVH");
-    refused(headless, none, 8, "H must be a multiple of KVH");
-    refused(q, Caches { keys: flat, values }, 8, "caches must be [slots, C, KVH, D]");
-    refused(q, caches, 9, "the context must lie inside C");
+    refused(flat, caches, None, 8, "q must be [M, H, D]");
+    refused(odd, caches, None, 8, "H must be a multiple of KVH");
+    refused(headless, none, None, 8, "H must be a multiple of KVH");
+    refused(q, Caches { keys: flat, ..caches }, None, 8, "caches must be [slots, C, KVH, D]");
+    refused(q, caches, None, 9, "the context, of a ring the window, must lie inside C");
+    refused(q, Caches { ring: true, ..caches }, None, 9, "of a ring the window, must lie inside C");
+    refused(q, caches, Some(sinks), 8, "a sink of each head expected");
 }

@@ -33,7 +33,7 @@ fn kernels<'a>(launches: &'a [Outline], of: &str) -> Vec<&'a str> {
     launches.iter().map(|l| l.kernel.as_str()).filter(|k| k.starts_with(of)).collect()
 }
 
-const LAYOUT: KvLayout = KvLayout { slots: 8, context: 512 };
+const LAYOUT: KvLayout = KvLayout { slots: 8, context: 512, ring: None };
 
 #[test]
 fn a_decoded_token_is_five_launches_a_layer() {
@@ -127,7 +127,7 @@ fn no_launch_takes_longer_than_a_second() {
     let qwen = Sizes { architecture: "qwen3", width: 5120, vocabulary: 151_936, ..large };
     let f16 = Sizes { dtype: DType::F16, feed_forward: 17_408, ..qwen };
     let (second, context) = (Duration::from_secs(1), 131_072);
-    let layout = KvLayout { slots: 8, context };
+    let layout = KvLayout { slots: 8, context, ring: None };
     for sizes in [LLAMA_3_2_1B, large, qwen, f16] {
         let shapes = Shapes::new(&sizes);
         for bucket in [
@@ -143,7 +143,7 @@ fn no_launch_takes_longer_than_a_second() {
     // What is seen makes it longer, and its parts are more then.
     let shapes = Shapes::new(&large);
     let attentions = |context| {
-        let layout = KvLayout { slots: 1, context };
+        let layout = KvLayout { slots: 1, context, ring: None };
         let bucket = Bucket::prefill(512, context, Outputs::Last);
         let launches = outline(&shapes.model, layout, bucket).unwrap();
         kernels(&launches, "prefill_attention").len()

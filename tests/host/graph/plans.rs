@@ -10,7 +10,7 @@ use plan::{Bucket, Class, DType, Fusions, Op, Outputs, Plan, RopeKv, fuse};
 use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
 use orind_testing::{data, tiny};
 
-const LAYOUT: KvLayout = KvLayout { slots: 4, context: 64 };
+const LAYOUT: KvLayout = KvLayout { slots: 4, context: 64, ring: None };
 
 fn open(name: &str) -> Model {
     Model::open(tiny(name)).unwrap()
@@ -171,7 +171,7 @@ const AROUND: usize = 4;
 #[test]
 fn launches_of_llama_3_2_1b() {
     let shapes = Shapes::new(&LLAMA_3_2_1B);
-    let layout = KvLayout { slots: 8, context: 4096 };
+    let layout = KvLayout { slots: 8, context: 4096, ring: None };
     for batch in [1, 8] {
         let plan = shapes.model.plan(layout, Bucket::decode(batch, 4096)).unwrap();
         let fused = fuse(&plan, Fusions::ALL);
@@ -209,7 +209,7 @@ fn launches_of_qwen3_0_6b() {
         head_size: 128,
         vocabulary: 151_936,
     });
-    let layout = KvLayout { slots: 1, context: 2048 };
+    let layout = KvLayout { slots: 1, context: 2048, ring: None };
     let plan = shapes.model.plan(layout, Bucket::decode(1, 2048)).unwrap();
     let fused = fuse(&plan, Fusions::ALL);
     assert_eq!(fused.steps.len(), 28 * PER_LAYER + AROUND);
@@ -285,6 +285,36 @@ fn every_architecture_fuses_to_valid_plans() {
             assert!(count(&fused, apart) <= convolutions, "{name} {bucket:?}: in projections");
         }
     }
+}
+
+/// What a device does for one token, step by step, as the page says it: in each kind of layer, and outside of layers.
+#[test]
+fn the_steps_of_a_token_are_those_of_the_page() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/models.md"));
+    let page = page.unwrap();
+    let mut other = Vec::new();
+    for name in Architecture::names().split(", ") {
+        let model = architecture(name);
+        let plan = fuse(&model.plan(LAYOUT, Bucket::decode(1, 64)).unwrap(), Fusions::ALL);
+        let mut layers = vec![0; model.hyperparameters().layers.len()];
+        let mut others = 0;
+        for step in &plan.steps {
+            let layer = step.label.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+            match layer.and_then(|layer| layer.parse::<usize>().ok()) {
+                Some(layer) => layers[layer] += 1,
+                None => others += 1,
+            }
+        }
+        layers.sort_unstable();
+        layers.dedup();
+        let kinds: Vec<String> = layers.iter().map(ToString::to_string).collect();
+        let told = format!("| {} | {others} |", kinds.join(", "));
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |"))).unwrap();
+        if !row.ends_with(&told) {
+            other.push(format!("{name} has {told}"));
+        }
+    }
+    assert!(other.is_empty(), "{}", other.join("\n"));
 }
 
 /// Two of Gemma 2's four layers here see seven positions, their own the last.

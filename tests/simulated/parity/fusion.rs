@@ -65,7 +65,7 @@ fn fused_equals_unfused() {
 #[test]
 fn steps_that_are_left_apart_are_more() {
     let model = model("tiny-llama-Q8_0");
-    let layout = model::KvLayout { slots: 1, context: 64 };
+    let layout = model::KvLayout { slots: 1, context: 64, ring: None };
     let plan = model.plan(layout, Bucket::decode(1, 64)).unwrap();
     let steps = |fusions| fuse(&plan, fusions).steps.len();
     let layers = model.hyperparameters().layers.len();

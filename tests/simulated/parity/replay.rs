@@ -6,7 +6,7 @@ use plan::{Bucket, Outputs};
 
 use super::{devices, model};
 
-const LAYOUT: KvLayout = KvLayout { slots: 4, context: 64 };
+const LAYOUT: KvLayout = KvLayout { slots: 4, context: 64, ring: None };
 
 /// A step: which recording, and token, position and slot of each row.
 type Play = (usize, Vec<Row>);

@@ -45,6 +45,10 @@ impl Device for Cpu {
         Fusions::ALL
     }
 
+    fn rings(&self) -> bool {
+        true
+    }
+
     fn skips_padding(&self) -> bool {
         true
     }

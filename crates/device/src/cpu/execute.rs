@@ -19,6 +19,7 @@ use plan::sample::{self, Candidate, Sampling};
 use plan::{NormKind, Scores, Temperature};
 use simd::activations::{self, TILE};
 use simd::attention::{self, Attend};
+use simd::cache::{HeadCache, kv_write};
 use simd::matmul::{Activations, Product, Q8Activations, matmul};
 use simd::packed::PackedLayout;
 use simd::vector::LANES;
@@ -446,14 +447,16 @@ unsafe fn rope_kv(stage: &RopeKv, c: &Context<'_>, w: &Worker<'_>, row: usize, h
             turn(q.add(offset), stage.q_norm, out.add(offset));
         }
         let slot = index(*at.slots.add(row), cache.slots);
-        let position = index(*at.positions.add(row), cache.capacity);
+        let position = index(*at.positions.add(row), cache.positions());
         if let (Some(slot), Some(position)) = (slot, position) {
             let offset = (row * cache.heads + head) * dim;
             let rotated = c.memory.thread(w.index());
             turn(k.add(offset), stage.k_norm, rotated);
-            let base = (slot * cache.heads + head) * cache.head_len();
+            let base = (slot * cache.heads + head) * cache.head_bytes();
             let (keys, values) = (keys.add(base), values.add(base));
-            rope::kv_write(c.isa, rotated, v.add(offset), dim, position, keys, values);
+            let (v, position) = (v.add(offset), position % cache.capacity);
+            let head = HeadCache { format: cache.format, dim, keys, values };
+            kv_write(c.isa, head, position, rotated, v);
         }
     }
 }
@@ -470,13 +473,13 @@ unsafe fn attend(
     part: Range<usize>,
     head: usize,
 ) {
-    let Attention { q, at, heads, cache, ref scores, out, keys, values, .. } = *stage;
+    let Attention { q, at, heads, cache, ref scores, sinks, out, keys, values, .. } = *stage;
     // SAFETY: as in `rope_kv`.
     unsafe {
         let (dim, group) = (cache.dim, heads / cache.heads);
         let place = |row: usize| {
             let slot = index(*at.slots.add(row), cache.slots)?;
-            Some((slot, index(*at.positions.add(row), cache.capacity)?))
+            Some((slot, index(*at.positions.add(row), cache.positions())?))
         };
         let mut row = part.start;
         while row < part.end {
@@ -495,19 +498,22 @@ unsafe fn attend(
             {
                 rows += 1;
             }
-            let base = (slot * cache.heads + head) * cache.head_len();
+            let base = (slot * cache.heads + head) * cache.head_bytes();
             let job = Attend {
                 q: q.add(offset),
                 rows,
                 stride: heads * dim,
                 heads: group,
                 dim,
+                format: cache.format,
+                ring: if cache.ring { cache.capacity } else { usize::MAX },
                 keys: keys.add(base),
                 values: values.add(base),
                 positions: position + 1,
                 window: scores.window.unwrap_or(usize::MAX),
                 scale,
                 cap: scores.cap.map(plan::Scalar::get),
+                sinks: sinks.map(|sinks| sinks.add(head * group)),
                 scratch: c.memory.thread(w.index()),
                 out: out.add(offset),
             };

@@ -16,6 +16,7 @@ use plan::{Arena, Buffer, BufferId, DType, Op, Plan, View};
 use simd::Isa;
 use simd::activations::{self, F32Block, Q8Block};
 use simd::attention;
+use simd::cache::CacheFormat;
 use simd::packed::PackedLayout;
 use simd::vector::LANES;
 
@@ -59,7 +60,7 @@ impl WeightStorage {
     }
 }
 
-/// Shape of a KV buffer, as this device lays it out: `[slot][kv head]`, then what `rope` says.
+/// Shape of a KV buffer, as this device lays it out: `[slot][kv head]`, then what `simd::cache` says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cache {
     pub(super) slots: usize,
@@ -67,28 +68,36 @@ pub(super) struct Cache {
     pub(super) heads: usize,
     /// Values of a head.
     pub(super) dim: usize,
+    pub(super) format: CacheFormat,
+    /// See [`plan::Caches::ring`].
+    pub(super) ring: bool,
 }
 
 impl Cache {
     fn of(buffer: &Buffer) -> Result<Self> {
-        match (buffer.shape.as_slice(), buffer.dtype) {
-            (&[slots, capacity, heads, dim], DType::F16)
-                if dim.is_multiple_of(LANES) && dim > 0 =>
-            {
-                Ok(Self { slots, capacity, heads, dim })
-            }
-            (shape, dtype) => {
-                Err(unsupported(format!("KV cache `{}` of {dtype} {shape:?}", buffer.name)))
-            }
-        }
+        let (shape, dtype) = (buffer.shape.as_slice(), buffer.dtype);
+        let &[slots, capacity, heads, dim] = shape else {
+            return Err(unsupported(format!("KV cache `{}` of {shape:?}", buffer.name)));
+        };
+        let format = CacheFormat::of(dtype, dim).ok_or_else(|| {
+            unsupported(format!("KV cache `{}` of {dtype} for heads of {dim}", buffer.name))
+        })?;
+        Ok(Self { slots, capacity, heads, dim, format, ring: false })
     }
 
-    pub(super) const fn head_len(&self) -> usize {
-        self.capacity.next_multiple_of(attention::POSITION_STEP) * self.dim
+    /// Positions that it takes, each at its place modulo this.
+    pub(super) const fn positions(&self) -> usize {
+        if self.ring { usize::MAX } else { self.capacity }
+    }
+
+    /// Bytes of a head's keys, and of its values.
+    pub(super) const fn head_bytes(&self) -> usize {
+        let positions = self.capacity.next_multiple_of(attention::POSITION_STEP);
+        positions * self.format.row_bytes(self.dim)
     }
 
     const fn bytes(&self) -> usize {
-        2 * self.slots * self.heads * self.head_len()
+        self.slots * self.heads * self.head_bytes()
     }
 }
 
@@ -336,10 +345,10 @@ impl Memory {
         Some((unsafe { self.weights.start().add(*offset) }.as_ptr(), *weight))
     }
 
-    pub(super) fn cache(&self, name: &str) -> Option<(*mut u16, Cache)> {
+    pub(super) fn cache(&self, name: &str) -> Option<(*mut u8, Cache)> {
         let (offset, cache) = self.layout.caches.get(name)?;
         // SAFETY: the layout's offsets are inside the buffer.
-        Some((unsafe { self.caches.start().add(*offset) }.as_ptr().cast(), *cache))
+        Some((unsafe { self.caches.start().add(*offset) }.as_ptr(), *cache))
     }
 
     /// A state of so many 4-byte elements.

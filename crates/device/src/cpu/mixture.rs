@@ -59,6 +59,7 @@ pub(super) struct Mixture {
     pub(super) x: *const f32,
     pub(super) logits: *const f32,
     pub(super) preference: Option<*const f32>,
+    pub(super) scales: Option<*const f32>,
     pub(super) routing: Routing,
     pub(super) gating: Gating,
     pub(super) experts: usize,
@@ -260,11 +261,14 @@ unsafe fn route(m: &Mixture, c: &Context<'_>, w: &Worker<'_>, row: usize) {
             *weight = *worth.add(expert as usize);
             sum += *weight;
         }
-        for weight in weights {
+        for (weight, &expert) in weights.iter_mut().zip(chosen.iter()) {
             if m.routing.normalised {
                 *weight /= sum;
             }
             *weight *= m.routing.scale.get();
+            if let Some(scales) = m.scales {
+                *weight *= *scales.add(expert as usize);
+            }
         }
     }
 }

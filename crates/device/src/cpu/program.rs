@@ -17,6 +17,7 @@ use plan::{
 };
 use simd::Isa;
 use simd::activations::ActivationFormat;
+use simd::attention::POSITION_STEP;
 use simd::packed::PackedLayout;
 use simd::recurrent::TAPS;
 
@@ -197,8 +198,8 @@ pub(super) struct RopeKv {
     pub(super) cache: Cache,
     pub(super) rows: usize,
     pub(super) out: *mut f32,
-    pub(super) keys: *mut u16,
-    pub(super) values: *mut u16,
+    pub(super) keys: *mut u8,
+    pub(super) values: *mut u8,
 }
 
 #[derive(Clone, Copy)]
@@ -208,10 +209,11 @@ pub(super) struct Attention {
     pub(super) heads: usize,
     pub(super) cache: Cache,
     pub(super) scores: Scores,
+    pub(super) sinks: Option<*const f32>,
     pub(super) rows: usize,
     pub(super) out: *mut f32,
-    pub(super) keys: *const u16,
-    pub(super) values: *const u16,
+    pub(super) keys: *const u8,
+    pub(super) values: *const u8,
 }
 
 /// Tokens chosen from rows of logits; then, in decode, the next step's inputs.
@@ -396,12 +398,21 @@ impl Resolver<'_> {
         }
     }
 
-    fn cache(&self, view: &View) -> Result<(*mut u16, Cache)> {
-        let buffer = self.plan.buffer(view.buffer);
-        self.memory
-            .cache(&buffer.name)
-            .filter(|(_, c)| *view.shape == [c.slots, c.capacity, c.heads, c.dim])
-            .ok_or_else(|| unsupported(format!("`{}` as a KV cache", buffer.name)))
+    /// Keys, values, and how both lie.
+    fn caches(&self, caches: &plan::Caches) -> Result<(*mut u8, *mut u8, Cache)> {
+        let of = |view: &View| {
+            let buffer = self.plan.buffer(view.buffer);
+            let whole = |c: &Cache| {
+                *view.shape == [c.slots, c.capacity, c.heads, c.dim]
+                    && (!caches.ring || c.capacity.is_multiple_of(POSITION_STEP))
+            };
+            self.memory
+                .cache(&buffer.name)
+                .filter(|(_, cache)| whole(cache))
+                .ok_or_else(|| unsupported(format!("`{}` as a KV cache", buffer.name)))
+        };
+        let ((keys, cache), (values, _)) = (of(&caches.keys)?, of(&caches.values)?);
+        Ok((keys, values, Cache { ring: caches.ring, ..cache }))
     }
 
     fn norm(&self, norm: &plan::Norm) -> Result<Norm> {
@@ -604,8 +615,7 @@ impl Resolver<'_> {
     }
 
     fn rope_kv(&self, rope: &plan::RopeKv) -> Result<RopeKv> {
-        let (keys, cache) = self.cache(&rope.caches.keys)?;
-        let (values, _) = self.cache(&rope.caches.values)?;
+        let (keys, values, cache) = self.caches(&rope.caches)?;
         let [rows, ..] = self.heads(&rope.k, &cache)?;
         let norm = |weight: &View, eps: plan::Scalar| {
             let (kind, weight, eps) = (NormKind::Rms, self.f32(weight)?, eps.get());
@@ -639,8 +649,7 @@ impl Resolver<'_> {
     }
 
     fn attention(&self, attention: &plan::Attention) -> Result<Attention> {
-        let (keys, cache) = self.cache(&attention.caches.keys)?;
-        let (values, _) = self.cache(&attention.caches.values)?;
+        let (keys, values, cache) = self.caches(&attention.caches)?;
         let [rows, heads, _] = self.heads(&attention.q, &cache)?;
         Ok(Attention {
             q: self.f32(&attention.q)?,
@@ -648,6 +657,7 @@ impl Resolver<'_> {
             heads,
             cache,
             scores: attention.scores,
+            sinks: self.optional(attention.sinks.as_ref())?,
             rows,
             out: self.f32(&attention.out)?,
             keys,
@@ -739,11 +749,11 @@ impl Resolver<'_> {
             )));
         }
         let widest = layouts.iter().map(PackedLayout::group_bytes).max().unwrap_or(1);
-        let preference = op.preference.as_ref().map(|p| self.f32(p)).transpose()?;
         Ok(mixture::Mixture {
             x: self.f32(&op.x)?,
             logits: self.f32(&op.logits)?,
-            preference: preference.map(<*mut f32>::cast_const),
+            preference: self.optional(op.preference.as_ref())?,
+            scales: self.optional(op.scales.as_ref())?,
             routing: op.routing,
             gating: op.gating,
             experts: op.experts(),

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::{Error, Result, recurrent};
 use plan::sample::{self, Sampling};
-use plan::{Binary, Buffer, Class, DType, Gather, Op, Plan, Reduce, Sample, Unary, View};
+use plan::{Binary, Buffer, Class, DType, Gather, Op, Plan, Reduce, Sample, Unary, View, quant};
 
 /// The elements of a buffer. Integers are kept as their bits; halves as `f32` rounded to them.
 #[derive(Clone, Debug)]
@@ -176,6 +176,7 @@ fn binary(op: Binary, a: f32, b: f32) -> f32 {
         Binary::Mul => a * b,
         Binary::Max => a.max(b),
         Binary::LessEqual => f32::from(a <= b),
+        Binary::Rem => a % b,
     }
 }
 
@@ -184,6 +185,10 @@ fn cast(x: Operand<'_>, to: DType) -> Vec<f32> {
     let float = |at: usize| {
         if from == DType::I32 { x.storage.int(at) as f32 } else { x.storage.values[at] }
     };
+    if to.is_quantised() {
+        let values: Vec<f32> = offsets(x.view).map(float).collect();
+        return stored(&values, to);
+    }
     let convert = |v: f32| match to {
         DType::F16 => f16::from_f32(v).to_f32(),
         DType::BF16 => bf16::from_f32(v).to_f32(),
@@ -191,6 +196,17 @@ fn cast(x: Operand<'_>, to: DType) -> Vec<f32> {
         _ => v,
     };
     offsets(x.view).map(|at| convert(float(at))).collect()
+}
+
+/// Values as blocks of a type give them back.
+fn stored(values: &[f32], dtype: DType) -> Vec<f32> {
+    let mut bytes = vec![0; values.len() / dtype.block_len() * dtype.block_bytes()];
+    quant::store(dtype, values, &mut bytes);
+    let mut stored = vec![0.0; values.len()];
+    match quant::dequantise(dtype, &bytes, &mut stored) {
+        Ok(()) => stored,
+        Err(error) => unreachable!("as many bytes as there are values: {error}"),
+    }
 }
 
 fn reduce(x: Operand<'_>, op: Reduce, axis: usize) -> Vec<f32> {

@@ -1,4 +1,5 @@
-//! Layers of which a device makes several stages, through the seam: mixtures of experts, and those that remember.
+//! Layers of which a device makes several stages, through the seam: attention, mixtures of experts, and those that
+//! remember.
 //! Reference and CPU against formulas in `f64`, the CPU against itself in other company.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
@@ -10,6 +11,8 @@
 )]
 #[path = "../../../../src/parity/case.rs"]
 mod case;
+
+mod attention;
 mod mixture;
 mod recurrent;
 

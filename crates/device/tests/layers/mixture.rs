@@ -22,7 +22,7 @@ struct Mixture {
     dtype: DType,
     routing: Routing,
     gating: Gating,
-    /// Whether there are a preference and biases.
+    /// Whether there are a preference, scales and biases.
     biased: bool,
 }
 
@@ -76,7 +76,11 @@ impl Mixture {
             };
             let x = s.floats("x", &[m, d], x.to_vec())?;
             let logits = s.floats("logits", &[m, e], logits.to_vec())?;
-            let weights = MixtureWeights { preference, gate, up, down };
+            let scales = match self.biased {
+                true => Some(s.quantised("scales", DType::F32, &[e], &noise(7, e))?),
+                false => None,
+            };
+            let weights = MixtureWeights { preference, scales, gate, up, down };
             let y = s.g.mixture(x, logits, weights, self.routing, self.gating)?;
             // What a mixture gives is added to something in models, and no output.
             let zeroes = s.floats("zeroes", &[m, d], vec![0.0; m * d])?;
@@ -118,8 +122,10 @@ impl Mixture {
             let sum: f64 = order.iter().map(|&i| score(i)).sum();
             let mut y = vec![0.0; d];
             for i in order {
+                let scale = if self.biased { wide(&noise(7, e)[i]) } else { 1.0 };
                 let weight = score(i) / if self.routing.normalised { sum } else { 1.0 }
-                    * wide(&self.routing.scale.get());
+                    * wide(&self.routing.scale.get())
+                    * scale;
                 let dot = |matrix: &[f32], at: usize, x: &[f64]| -> f64 {
                     let row = &matrix[at * x.len()..][..x.len()];
                     row.iter().zip(x).map(|(w, x)| wide(w) * x).sum()

@@ -7,14 +7,14 @@ use crate::rope::Rope;
 use plan::{Activation, RopeStyle};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
+    with(keys, FeedForward::Gated { activation: Activation::Gelu, fused: false })
+}
+
+/// The family's layers with another feed-forward part.
+pub(super) fn with(keys: &Keys<'_>, feed_forward: FeedForward) -> Result<Hyperparameters> {
     let attention = keys.attention(RopeStyle::HalfSplit)?;
     let rope = Rope::read(keys, keys.rotated("", attention.head_size)?)?;
-    let hyper = keys.model(
-        keys.rms_norm()?,
-        &attention,
-        FeedForward::Gated { activation: Activation::Gelu, fused: false },
-        rope,
-    )?;
+    let hyper = keys.model(keys.rms_norm()?, &attention, feed_forward, rope)?;
     let scale = Some((hyper.width as f32).sqrt());
     Ok(Hyperparameters { embedding: Embedding { scale, ..hyper.embedding }, ..hyper })
 }

@@ -3,7 +3,7 @@
 
 use super::{gemma, gemma2, keys::Keys};
 use crate::Result;
-use crate::hyper::{Hyperparameters, Logits};
+use crate::hyper::{Hyperparameters, Logits, QkNorm};
 use crate::rope::Rope;
 
 /// Base of the rotation in layers with a window.
@@ -21,7 +21,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     }
     for layer in &mut hyper.layers {
         layer.norm_after = true;
-        layer.attention.qk_norm = true;
+        layer.attention.qk_norm = Some(QkNorm::Head);
     }
     gemma2::scale_of_27b(&mut hyper, 62);
     Ok(hyper)

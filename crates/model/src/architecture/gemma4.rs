@@ -1,14 +1,17 @@
-//! `gemma4`: the dense models of Gemma 4. Layers with and without a window have heads of different sizes, the
-//! last ones use keys and values of earlier ones, and each gets a part of the token for itself.
+//! `gemma4`: Gemma 4. Layers with and without a window have heads of different sizes; in the small models the last
+//! ones use keys and values of earlier ones, and each gets a part of the token for itself; in the mixture experts
+//! stand beside the dense part.
 
 use super::{gemma, keys::Keys};
-use crate::hyper::{Attention, Hyperparameters, Keys as KeysOf, Logits};
+use crate::hyper::{
+    Attention, Experts, FeedForward, Hyperparameters, Keys as KeysOf, Logits, QkNorm,
+};
 use crate::rope::Rope;
 use crate::{Error, Result};
-use plan::Scores;
+use plan::{Activation, Gating, Scores};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
-    let mut hyper = gemma::describe(keys)?;
+    let mut hyper = gemma::with(keys, feed_forward(keys)?)?;
     let layers = hyper.layers.len();
     let attention = hyper.layers[0].attention.clone();
     let window = keys
@@ -49,7 +52,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
             kv_heads: layer.attention.kv_heads,
             head_size: if windowed[i] { local_size } else { attention.head_size },
             rope: usize::from(windowed[i]),
-            qk_norm: true,
+            qk_norm: Some(QkNorm::Head),
             value_norm: true,
             keys: keys_of,
             scores,
@@ -59,6 +62,17 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
         layer.output_scale = output_scale;
     }
     Ok(hyper)
+}
+
+fn feed_forward(keys: &Keys<'_>) -> Result<FeedForward> {
+    let activation = Activation::Gelu;
+    if !keys.mixed()? {
+        return Ok(FeedForward::Gated { activation, fused: false });
+    }
+    let width = keys.number("expert_feed_forward_length", 1 << 24)?;
+    let gating = Gating::Glu(activation);
+    let experts = Experts { gating, scaled: true, ..keys.experts(true, false)? };
+    Ok(FeedForward::Both { activation, experts, width })
 }
 
 fn output_scale(keys: &Keys<'_>, layer: usize) -> Result<Option<f32>> {

@@ -178,11 +178,12 @@ impl<'a> Keys<'a> {
             head_size,
             style,
             rope: 0,
-            qk_norm: false,
+            qk_norm: None,
             gated: false,
             value_norm: false,
             keys: KeysOf::Own,
             scores: Scores::scaled(scale),
+            sinks: false,
         })
     }
 
@@ -277,7 +278,8 @@ impl<'a> Keys<'a> {
             }
             false => None,
         };
-        Ok(Experts { count, routing, gating: Gating::Glu(Activation::Silu), shared })
+        let gating = Gating::Glu(Activation::Silu);
+        Ok(Experts { count, routing, gating, shared, scaled: false })
     }
 
     /// Rows of each layer's experts' first matrices.
@@ -288,6 +290,19 @@ impl<'a> Keys<'a> {
         }
         let all = self.widths()?;
         Ok(all.into_iter().map(|width| width / experts.routing.chosen).collect())
+    }
+
+    /// Gives experts the width that the feed-forward part would have without them.
+    pub(super) fn whole_experts(&self, hyper: &mut Hyperparameters) -> Result<(), Error> {
+        for (layer, width) in hyper.layers.iter_mut().zip(self.widths()?) {
+            layer.feed_forward_width = width;
+        }
+        Ok(())
+    }
+
+    /// Whether the file has a mixture of experts.
+    pub(super) fn mixed(&self) -> Result<bool, Error> {
+        Ok(self.count("expert_count", MAX_EXPERTS)? > 0)
     }
 
     /// Says that the tensors of a layer are not part of what is computed.
@@ -320,6 +335,23 @@ impl<'a> Keys<'a> {
         Ok((1..=layers).map(|layer| !layer.is_multiple_of(period)).collect())
     }
 
+    /// Rows of the embedding, at least as many as there are tokens.
+    fn vocabulary(&self) -> Result<usize, Error> {
+        let embedding = "token_embd.weight";
+        let Some([rows, _]) = self.gguf.tensor(embedding).map(|tensor| &tensor.shape[..]) else {
+            return Err(Error::missing_tensor(self.gguf, embedding));
+        };
+        let name = "tokenizer.ggml.tokens";
+        match self.gguf.metadata().get(name) {
+            Some(Value::Array(tokens)) if tokens.len() > *rows => {
+                let found = format!("{} tokens", tokens.len());
+                let expected = format!("at most {rows}, the rows of `{embedding}`,");
+                Err(Error::hyperparameter(name.into(), &found, &expected))
+            }
+            _ => Ok(*rows),
+        }
+    }
+
     /// A model of layers that differ in nothing but widths, one part after the other.
     pub(super) fn model(
         &self,
@@ -330,16 +362,14 @@ impl<'a> Keys<'a> {
     ) -> Result<Hyperparameters, Error> {
         let widths = match feed_forward {
             FeedForward::Experts(experts) => self.expert_widths(&experts)?,
+            FeedForward::Both { .. } => self.widths()?,
             FeedForward::Gated { .. } | FeedForward::Plain { .. } => {
                 self.without("expert_count", "mixtures of experts are")?;
                 self.widths()?
             }
         };
         let kv_heads = self.kv_heads(attention.heads)?;
-        let vocabulary = match self.gguf.tensor("token_embd.weight").map(|t| &t.shape[..]) {
-            Some([rows, _]) => *rows,
-            _ => return Err(Error::missing_tensor(self.gguf, "token_embd.weight")),
-        };
+        let vocabulary = self.vocabulary()?;
         let layer = |(feed_forward_width, kv_heads)| Layer {
             attention: Attention { kv_heads, ..attention.clone() },
             recurrent: None,

@@ -3,7 +3,7 @@
 
 use super::keys::Keys;
 use crate::Result;
-use crate::hyper::{FeedForward, Hyperparameters, Recurrent};
+use crate::hyper::{FeedForward, Hyperparameters, QkNorm, Recurrent};
 use crate::rope::Rope;
 use plan::{Activation, RopeStyle};
 
@@ -19,7 +19,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     hyper.output_norm = "token_embd_norm";
     let convolved = keys.headless(hyper.layers.len())?;
     for (layer, convolved) in hyper.layers.iter_mut().zip(convolved) {
-        layer.attention.qk_norm = true;
+        layer.attention.qk_norm = Some(QkNorm::Head);
         layer.recurrent = convolved.then_some(Recurrent::ShortConv { taps });
     }
     Ok(hyper)

@@ -1,5 +1,5 @@
-//! `llama`: Llama 1 to 3, Mistral, SmolLM and whatever else has their layers. Biases are where the file has
-//! them.
+//! `llama`: Llama 1 to 3, Mistral, Mixtral, SmolLM and whatever else has their layers. Biases, and experts, are where
+//! the file has them.
 
 use super::keys::Keys;
 use crate::Result;
@@ -12,10 +12,12 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let mut attention = keys.attention(RopeStyle::Interleaved)?;
     attention.scores.window = keys.window()?;
     let rope = Rope::read(keys, keys.rotated("", attention.head_size)?)?;
-    keys.model(
-        keys.rms_norm()?,
-        &attention,
-        FeedForward::Gated { activation: Activation::Silu, fused: false },
-        rope,
-    )
+    if keys.mixed()? {
+        let experts = FeedForward::Experts(keys.experts(true, false)?);
+        let mut hyper = keys.model(keys.rms_norm()?, &attention, experts, rope)?;
+        keys.whole_experts(&mut hyper)?;
+        return Ok(hyper);
+    }
+    let feed_forward = FeedForward::Gated { activation: Activation::Silu, fused: false };
+    keys.model(keys.rms_norm()?, &attention, feed_forward, rope)
 }

@@ -6,11 +6,13 @@ mod gemma2;
 mod gemma3;
 mod gemma4;
 mod gpt2;
+mod gpt_oss;
 mod granite;
 pub(crate) mod keys;
 mod lfm2;
 mod llama;
 mod mistral3;
+mod olmoe;
 mod phi2;
 mod phi3;
 mod qwen2;
@@ -37,16 +39,18 @@ pub struct Architecture {
 }
 
 /// Every family, by the name that its files have in `general.architecture`.
-const ALL: [Architecture; 19] = [
+const ALL: [Architecture; 21] = [
     Architecture { name: "gemma", describe: gemma::describe },
     Architecture { name: "gemma2", describe: gemma2::describe },
     Architecture { name: "gemma3", describe: gemma3::describe },
     Architecture { name: "gemma4", describe: gemma4::describe },
+    Architecture { name: "gpt-oss", describe: gpt_oss::describe },
     Architecture { name: "gpt2", describe: gpt2::describe },
     Architecture { name: "granite", describe: granite::describe },
     Architecture { name: "lfm2", describe: lfm2::describe },
     Architecture { name: "llama", describe: llama::describe },
     Architecture { name: "mistral3", describe: mistral3::describe },
+    Architecture { name: "olmoe", describe: olmoe::describe },
     Architecture { name: "phi2", describe: phi2::describe },
     Architecture { name: "phi3", describe: phi3::describe },
     Architecture { name: "qwen2", describe: qwen2::describe },

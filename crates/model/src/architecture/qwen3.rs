@@ -2,10 +2,10 @@
 
 use super::{keys::Keys, qwen2};
 use crate::Result;
-use crate::hyper::Hyperparameters;
+use crate::hyper::{Hyperparameters, QkNorm};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let mut hyper = qwen2::describe(keys)?;
-    hyper.layers.iter_mut().for_each(|layer| layer.attention.qk_norm = true);
+    hyper.layers.iter_mut().for_each(|layer| layer.attention.qk_norm = Some(QkNorm::Head));
     Ok(hyper)
 }

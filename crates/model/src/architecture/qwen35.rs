@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::qwen2;
 use crate::Result;
 use crate::gguf::{Array, Value};
-use crate::hyper::{FeedForward, Hyperparameters, Recurrent};
+use crate::hyper::{FeedForward, Hyperparameters, QkNorm, Recurrent};
 use plan::{Activation, DeltaHeads};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
@@ -24,7 +24,7 @@ pub(super) fn with(keys: &Keys<'_>, feed_forward: FeedForward) -> Result<Hyperpa
     let recurrent = recurrent(keys, hyper.layers.len())?;
     for (layer, recurrent) in hyper.layers.iter_mut().zip(recurrent) {
         layer.feed_forward_norm = "post_attention_norm";
-        layer.attention.qk_norm = true;
+        layer.attention.qk_norm = Some(QkNorm::Head);
         layer.attention.gated = true;
         layer.recurrent = recurrent.then_some(mixer);
     }

@@ -3,10 +3,10 @@
 
 use super::{keys::Keys, qwen2};
 use crate::Result;
-use crate::hyper::{FeedForward, Hyperparameters};
+use crate::hyper::{FeedForward, Hyperparameters, QkNorm};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let mut hyper = qwen2::with(keys, FeedForward::Experts(keys.experts(true, false)?))?;
-    hyper.layers.iter_mut().for_each(|layer| layer.attention.qk_norm = true);
+    hyper.layers.iter_mut().for_each(|layer| layer.attention.qk_norm = Some(QkNorm::Head));
     Ok(hyper)
 }

@@ -81,7 +81,7 @@ fn files_are_taken_as_they_are() {
 
 #[test]
 fn keys_that_lie_are_named() {
-    let cases: [(&str, &str, Value, &str); 32] = [
+    let cases: [(&str, &str, Value, &str); 37] = [
         ("llama", "block_count", 0u32.into(), "is 0, 1 to 1024 expected"),
         ("llama", "attention.head_count_kv", 3u32.into(), "is 3, a divisor of 4 heads expected"),
         ("llama", "attention.key_length", 20u32.into(), "is 20, a multiple of 16"),
@@ -91,7 +91,12 @@ fn keys_that_lie_are_named() {
         ("llama", "rope.dimension_count", 7u32.into(), "is 7, an even number, at most 16"),
         ("llama", "rope.dimension_count", 64u32.into(), "is 64, an even number, at most 16"),
         ("llama", "rope.scaling.type", "spiral".into(), "is `spiral`, none, linear, longrope or"),
-        ("llama", "expert_count", 8u32.into(), "is 8, mixtures of experts are not supported"),
+        ("llama", "attention.head_count", 0u32.into(), "is 0, 1 to"),
+        ("qwen2", "expert_count", 8u32.into(), "is 8, mixtures of experts are not supported"),
+        ("olmoe", "expert_count", 0u32.into(), "is 0, 1 to 4096 expected"),
+        ("gpt-oss", "expert_used_count", 7u32.into(), "is 7, 1 to 6 expected"),
+        ("gpt-oss", "attention.sliding_window", 0u32.into(), "is 0, 1 to"),
+        ("gpt-oss", "rope.scaling.factor", f32::NAN.into(), "is NaN, a positive number"),
         ("llama", "feed_forward_length", 0u32.into(), "is 0, 1 to"),
         ("mistral3", "attention.temperature_scale", f32::NAN.into(), "is NaN, a positive number"),
         ("mistral3", "rope.scaling.yarn_beta_fast", (-1.0f32).into(), "is -1, a positive number"),
@@ -134,7 +139,7 @@ fn keys_that_lie_are_named() {
 
 #[test]
 fn tensors_that_lie_are_named() {
-    let cases: [(&str, &str, &[usize], f32, &str); 13] = [
+    let cases: [(&str, &str, &[usize], f32, &str); 18] = [
         ("llama", "blk.1.attn_q.bias", &[63], 0.0, "has shape [63], [64] expected"),
         ("llama", "rope_freqs.weight", &[8], 0.0, "is a tensor with entries that are not positive"),
         ("llama", "blk.0.ffn_gate_inp.weight", &[8, 64], 0.0, "is not part of what is supported"),
@@ -157,6 +162,11 @@ fn tensors_that_lie_are_named() {
             0.0,
             "has shape [63], [64] expected",
         ),
+        ("gpt-oss", "blk.0.attn_sinks.weight", &[3], 0.0, "has shape [3], [4] expected"),
+        ("gpt-oss", "blk.1.ffn_gate_inp.bias", &[5], 0.0, "has shape [5], [6] expected"),
+        ("gpt-oss", "blk.1.ffn_up_exps.bias", &[6, 63], 0.0, "has shape [6, 63], [6, 64] expected"),
+        ("olmoe", "blk.0.attn_k_norm.weight", &[16], 0.0, "has shape [16], [64] expected"),
+        ("gemma4-moe", "blk.1.ffn_down_exps.scale", &[4], 0.0, "has shape [4], [5] expected"),
         ("qwen35", "blk.0.ssm_conv1d.weight", &[128, 3], 0.0, "has shape [128, 3], [128, 4] expec"),
         (
             "qwen35",
@@ -187,9 +197,29 @@ fn tensors_that_are_missing_are_named() {
         ("qwen2moe", "blk.1.ffn_gate_shexp.weight"),
         ("qwen35moe", "blk.0.ssm_a"),
         ("lfm2", "blk.0.shortconv.in_proj.weight"),
+        ("gpt-oss", "blk.3.attn_sinks.weight"),
+        ("gpt-oss", "blk.2.ffn_gate_exps.weight"),
+        ("olmoe", "blk.0.attn_q_norm.weight"),
+        ("mixtral", "blk.1.ffn_gate_inp.weight"),
+        ("gemma4-moe", "blk.2.ffn_gate_inp.scale"),
+        ("gemma4-moe", "blk.0.pre_ffw_norm_2.weight"),
     ] {
         let error = refused(architecture, |file| drop(file.tensors.remove(tensor)));
         assert!(error.starts_with(&format!("tensor `{tensor}` is missing")), "{error}");
+    }
+}
+
+/// Small files, each a lie away from one that is taken: `tests/data/gguf/liars.py`.
+#[test]
+fn every_liar_of_the_corpus_is_refused_by_name() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let expected = std::fs::read_to_string(root.join("tests/data/gguf/liars.tsv")).unwrap();
+    for (name, expected) in expected.lines().map(|line| line.split_once('\t').unwrap()) {
+        let file = root.join(format!("fuzz/corpus/gguf/{name}.gguf"));
+        match Model::open(file) {
+            Ok(_) => assert_eq!(expected, "ok", "{name} was taken"),
+            Err(error) => assert!(error.to_string().contains(expected), "{name}: {error}"),
+        }
     }
 }
 

@@ -165,6 +165,13 @@ impl Gguf {
         }
     }
 
+    /// Lets the system drop what it keeps in memory of bytes of a tensor that will not be read again.
+    pub fn forget(&self, tensor: &TensorInfo, at_byte: u64, bytes: u64) {
+        if let Some(source) = self.shards.get(tensor.shard) {
+            source.forget(tensor.offset + at_byte, bytes);
+        }
+    }
+
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.shards.iter().map(|source| source.len).sum()

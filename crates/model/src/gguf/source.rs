@@ -11,6 +11,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
 use super::{Defect, Error};
 
 /// One file (or a buffer standing in for one) and its name in messages.
@@ -70,6 +72,16 @@ impl Source {
             }
             _ => Error::Read { path: self.path.clone(), offset, field: field(), cause },
         })
+    }
+
+    /// Lets the system drop what it keeps of a range in memory. It is a hint: where it is not taken, nothing is lost.
+    pub(super) fn forget(&self, offset: u64, len: u64) {
+        if let Bytes::File(file) = &self.bytes
+            && let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into())
+        {
+            let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+            _ = posix_fadvise(file, offset, len, advice);
+        }
     }
 
     pub(super) fn malformed(&self, offset: u64, field: String, defect: Defect) -> Error {

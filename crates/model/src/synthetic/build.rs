@@ -99,6 +99,7 @@ impl Weights<'_> {
             Role::Norm if tensor.name == "output_norm.weight" => (2.0, 0.1),
             Role::Norm => (1.0, 0.1),
             Role::Bias => (0.0, 0.1),
+            Role::Sink => (0.0, 1.0),
             Role::Rate => (-0.5, 0.2),
             Role::Convolution => (0.0, 0.5),
             Role::Embedding | Role::Output => (0.0, 1.0 / row.sqrt()),
@@ -211,6 +212,11 @@ fn describe(writer: &mut Writer, spec: &Spec) -> Result<(), gguf::Error> {
     }
     if shape.window > 0 {
         writer.metadata(&format!("{arch}.attention.sliding_window"), shape.window)?;
+    }
+    if arch == "gpt-oss" {
+        writer.metadata("gpt-oss.rope.scaling.type", "yarn")?;
+        writer.metadata("gpt-oss.rope.scaling.factor", 32.0f32)?;
+        writer.metadata("gpt-oss.rope.scaling.original_context_length", 4096u32)?;
     }
     if arch == "gemma3" {
         writer.metadata("gemma3.rope.scaling.type", "linear")?;

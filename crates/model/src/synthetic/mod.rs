@@ -72,7 +72,7 @@ pub fn names() -> Vec<String> {
     SHAPES
         .iter()
         .flat_map(|shape| {
-            Type::of(shape).iter().map(move |kind| Spec { shape: *shape, kind: *kind, cut: false })
+            Type::of(shape).map(move |kind| Spec { shape: *shape, kind: *kind, cut: false })
         })
         .map(|spec| spec.to_string())
         .collect()
@@ -140,7 +140,7 @@ impl Spec {
                     Some((kind, layers)) => (kind, Some(layers)),
                     None => (kind, None),
                 };
-                let kind = *Type::of(&shape).iter().find(|t| t.name == kind)?;
+                let kind = *Type::of(&shape).find(|t| t.name == kind)?;
                 let cut = layers.is_some();
                 if let Some(layers) = layers {
                     let layers = layers.parse().ok()?;

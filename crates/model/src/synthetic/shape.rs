@@ -60,7 +60,7 @@ pub(super) struct Experts {
 pub(super) const DELTA: [usize; 4] = [16, 32, 128, 4];
 
 /// The models' dimensions by their published configurations, and a tiny one of each family.
-pub(super) const SHAPES: [Shape; 13] = [
+pub(super) const SHAPES: [Shape; 14] = [
     LLAMA,
     QWEN3,
     Shape { name: "qwen3-1.7b", title: "Qwen3 1.7B", dim: 2048, ffn: 6144, ..QWEN3 },
@@ -177,6 +177,26 @@ pub(super) const SHAPES: [Shape; 13] = [
         tied: false,
         ..QWEN3
     },
+    Shape {
+        name: "gpt-oss-20b",
+        title: "gpt-oss 20B",
+        architecture: "gpt-oss",
+        layers: 24,
+        dim: 2880,
+        ffn: 2880,
+        heads: 64,
+        kv_heads: 8,
+        head_dim: 64,
+        vocab: 201_088,
+        text_tokens: 199_998,
+        context: 131_072,
+        rope_base: 150_000.0,
+        window: 128,
+        experts: Some(Experts { count: 32, chosen: 4, ffn: 2880, shared: 0 }),
+        tied: false,
+        epsilon: 1e-5,
+        ..QWEN3
+    },
     Shape { name: "tiny-llama", title: "tiny llama", ..LLAMA.tiny() },
     Shape { name: "tiny-qwen3", title: "tiny qwen3", ..QWEN3.tiny() },
 ];
@@ -233,6 +253,8 @@ const QWEN3: Shape = Shape {
 pub(super) enum Role {
     Norm,
     Bias,
+    /// A score that takes weight in attention.
+    Sink,
     RopeFactors,
     /// What the step of a delta rule is multiplied by.
     Rate,
@@ -278,9 +300,10 @@ impl Shape {
         let (dim, ffn) = (self.dim, self.ffn);
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let qk_norm = matches!(self.architecture, "qwen3" | "gemma3" | "qwen3moe" | "qwen35moe");
+        let of_gpt_oss = self.architecture == "gpt-oss";
         let (fused, biases, norm_after) = (
             self.architecture == "phi3",
-            self.architecture == "qwen2",
+            self.architecture == "qwen2" || of_gpt_oss,
             self.architecture == "gemma3",
         );
         let mut tensors = Vec::new();
@@ -305,7 +328,7 @@ impl Shape {
             add(None, "rope_freqs", &[self.head_dim / 2], Role::RopeFactors);
         }
         add(None, "token_embd", &[self.vocab, dim], Role::Embedding);
-        let norm = if self.hybrid { "post_attention_norm" } else { "ffn_norm" };
+        let norm = if self.hybrid || of_gpt_oss { "post_attention_norm" } else { "ffn_norm" };
         for layer in (0..self.layers).map(Some) {
             if self.hybrid && layer.is_some_and(|layer| (layer + 1) % 4 != 0) {
                 delta(dim, |name, shape, role| add(layer, name, shape, role));
@@ -325,6 +348,9 @@ impl Shape {
                 add(layer, "attn_k_norm", &[self.head_dim], Role::Norm);
             }
             add(layer, "attn_norm", &[dim], Role::Norm);
+            if of_gpt_oss {
+                add(layer, "attn_output", &[dim], Role::Bias);
+            }
             add(layer, "attn_output", &[dim, q], Role::AttentionOutput);
             if biases {
                 add(layer, "attn_q", &[q], Role::Bias);
@@ -339,6 +365,9 @@ impl Shape {
             if qk_norm {
                 add(layer, "attn_q_norm", &[self.head_dim], Role::Norm);
             }
+            if of_gpt_oss {
+                add(layer, "attn_sinks", &[self.heads], Role::Sink);
+            }
             if biases {
                 add(layer, "attn_v", &[kv], Role::Bias);
             }
@@ -347,6 +376,9 @@ impl Shape {
             }
             if let Some(experts) = self.experts {
                 experts.tensors(dim, |name, shape, role| add(layer, name, shape, role));
+                if of_gpt_oss {
+                    experts.biases(dim, |name, shape| add(layer, name, shape, Role::Bias));
+                }
                 add(layer, norm, &[dim], Role::Norm);
                 continue;
             }
@@ -412,6 +444,16 @@ impl Experts {
     }
 }
 
+impl Experts {
+    fn biases(&self, dim: usize, mut add: impl FnMut(&str, &[usize])) {
+        let Self { count, ffn, .. } = *self;
+        add("ffn_down_exps", &[count, dim]);
+        add("ffn_gate_exps", &[count, ffn]);
+        add("ffn_gate_inp", &[count]);
+        add("ffn_up_exps", &[count, ffn]);
+    }
+}
+
 /// What a layer of Gated DeltaNet has in place of attention.
 fn delta(dim: usize, mut add: impl FnMut(&str, &[usize], Role)) {
     let [keys, values, size, taps] = DELTA;
@@ -435,22 +477,27 @@ pub(super) struct Type {
     pub(super) mix: Mix,
 }
 
-/// Every type; the first four are for all models, the rest for the tiny ones.
-const TYPES: [Type; 8] = [
+/// Every type; the first five are for all models, the rest for the tiny ones, `mxfp4` for mixtures.
+const TYPES: [Type; 9] = [
     Type { name: "f16", mix: Mix::F16 },
     Type { name: "q8_0", mix: Mix::Q8_0 },
     Type { name: "q6_k", mix: Mix::Q6_K },
     Type { name: "q4_k_m", mix: Mix::Q4_K_M },
+    Type { name: "q4_0", mix: Mix::Q4_0 },
     Type { name: "f32", mix: Mix::F32 },
     Type { name: "bf16", mix: Mix::BF16 },
-    Type { name: "q4_0", mix: Mix::Q4_0 },
     Type { name: "q5_k", mix: Mix::Q5_K_S },
+    Type { name: "mxfp4", mix: Mix::MXFP4_MOE },
 ];
 
 impl Type {
     /// The types in which `shape` can be had.
-    pub(super) fn of(shape: &Shape) -> &'static [Self] {
-        if shape.planted { &TYPES } else { &TYPES[..4] }
+    pub(super) fn of(shape: &Shape) -> impl Iterator<Item = &'static Self> + use<> {
+        let (planted, mixed) = (shape.planted, shape.experts.is_some());
+        TYPES.iter().enumerate().filter_map(move |(at, kind)| {
+            let fits = if kind.mix == Mix::MXFP4_MOE { mixed } else { planted || at < 5 };
+            fits.then_some(kind)
+        })
     }
 
     /// The type of one tensor.
@@ -488,6 +535,7 @@ mod tests {
             ("phi-3-mini", Mix::Q8_0, 4_060_000_000),
             ("smollm3-3b", Mix::Q8_0, 3_280_000_000),
             ("gemma3-4b", Mix::Q8_0, 4_130_000_000),
+            ("gpt-oss-20b", Mix::MXFP4_MOE, 12_110_000_000),
         ] {
             let found = bytes(name, mix);
             assert!(published.abs_diff(found) < 13_000_000, "{name}: {found} for {published}");

@@ -153,22 +153,31 @@ impl Graph {
         })
     }
 
-    /// The cache `[slots, C, KVH, D]` with `values [M, KVH, D]` at `(slot, position)`.
-    pub fn kv_write(&mut self, cache: Tensor, rows: Rows, values: Tensor) -> Result {
-        let op = |_| Op::KvWrite { rows, values, cache };
+    /// The cache `[slots, C, KVH, D]` with `values [M, KVH, D]` at `(slot, position)`, in a ring modulo C.
+    pub fn kv_write(&mut self, cache: Tensor, rows: Rows, values: Tensor, ring: bool) -> Result {
+        let op = |_| Op::KvWrite { rows, values, cache, ring };
+        let &[_, capacity, ..] = self.shape(cache) else {
+            return Err(self.shape_error("kv-write", &[cache], "a cache is [slots, C, KVH, D]"));
+        };
         self.composite(op, |g| {
+            let mut places = rows.positions;
+            if ring {
+                let capacity = g.constant(capacity as f32);
+                places = g.binary(Binary::Rem, places, capacity)?;
+            }
             let values = g.cast(values, g.dtype(cache))?;
-            g.scatter(cache, &[rows.slots, rows.positions], values)
+            g.scatter(cache, &[rows.slots, places], values)
         })
     }
 
     /// Causal attention of `q [M, H, D]` over the first `context` positions of each row's slot in
-    /// the caches `[slots, C, KVH, D]`: `[M, H, D]`.
+    /// the caches `[slots, C, KVH, D]`: `[M, H, D]`. A head's sink `[H]` is one more score, without a value.
     pub fn attention(
         &mut self,
         q: Tensor,
         caches: Caches,
         rows: Rows,
+        sinks: Option<Tensor>,
         scores: Scores,
         context: usize,
     ) -> Result {
@@ -181,10 +190,15 @@ impl Graph {
         };
         let fits = kv_heads > 0 && heads.is_multiple_of(kv_heads);
         self.want(fits, "attention", &[q, caches.keys], "H must be a multiple of KVH")?;
-        let reason = "the context must lie inside C";
-        self.want(context <= capacity, "attention", &[caches.keys], reason)?;
+        let held = if caches.ring { scores.window.unwrap_or(usize::MAX) } else { context };
+        let reason = "the context, of a ring the window, must lie inside C";
+        self.want(held <= capacity, "attention", &[caches.keys], reason)?;
+        if let Some(sinks) = sinks {
+            let fits = *self.shape(sinks) == [heads];
+            self.want(fits, "attention", &[q, sinks], "a sink of each head expected")?;
+        }
         let group = heads / kv_heads;
-        let op = |out| Op::Attention(Attention { scores, q, caches, rows, out });
+        let op = |out| Op::Attention(Attention { scores, q, caches, rows, sinks, out });
         self.composite(op, |g| {
             let at = g.iota(context);
             let positions = g.cast(rows.positions, DType::F32)?;
@@ -197,8 +211,13 @@ impl Graph {
                 visible = g.binary(Binary::Mul, visible, near)?;
             }
             // Each row's slot and positions; -1, so zeroes, where a position is not visible, whatever was left there.
+            let mut places = at;
+            if caches.ring {
+                let capacity = g.constant(capacity as f32);
+                places = g.binary(Binary::Rem, places, capacity)?;
+            }
             let one = g.constant(1.0);
-            let from_one = g.binary(Binary::Add, at, one)?;
+            let from_one = g.binary(Binary::Add, places, one)?;
             let from_one = g.binary(Binary::Mul, from_one, visible)?;
             let places = g.binary(Binary::Sub, from_one, one)?;
             let places = g.cast(places, DType::I32)?;
@@ -228,7 +247,9 @@ impl Graph {
             let bias = g.unary(Unary::Ln, visible)?;
             let bias = g.reshape(bias, &[m, 1, 1, context])?;
             let products = g.binary(Binary::Add, products, bias)?;
-            let weights = g.softmax(products)?;
+            let shape = [1, kv_heads, group, 1];
+            let sinks = sinks.map(|sinks| g.reshape(sinks, &shape)).transpose()?;
+            let weights = g.softmax(products, sinks)?;
             let values = g.permute(values, &[0, 2, 3, 1])?;
             let mixed = g.matmul(weights, values)?;
             g.reshape(mixed, &[m, heads, dim])
@@ -285,13 +306,21 @@ impl Graph {
         self.binary(Binary::Add, more, one)
     }
 
-    /// `exp(x) / sum(exp(x))` along the last axis.
-    pub(super) fn softmax(&mut self, x: Tensor) -> Result {
+    /// `exp(x) / sum(exp(x))` along the last axis; the sum is of `exp(sink)` too.
+    pub(super) fn softmax(&mut self, x: Tensor, sink: Option<Tensor>) -> Result {
         let axis = self.last_axis("softmax", x)?;
-        let largest = self.reduce(Reduce::Max, x, axis)?;
+        let mut largest = self.reduce(Reduce::Max, x, axis)?;
+        if let Some(sink) = sink {
+            largest = self.binary(Binary::Max, largest, sink)?;
+        }
         let shifted = self.binary(Binary::Sub, x, largest)?;
         let weights = self.unary(Unary::Exp, shifted)?;
-        let sum = self.reduce(Reduce::Sum, weights, axis)?;
+        let mut sum = self.reduce(Reduce::Sum, weights, axis)?;
+        if let Some(sink) = sink {
+            let shifted = self.binary(Binary::Sub, sink, largest)?;
+            let lost = self.unary(Unary::Exp, shifted)?;
+            sum = self.binary(Binary::Add, sum, lost)?;
+        }
         let inverse = self.unary(Unary::Recip, sum)?;
         self.binary(Binary::Mul, weights, inverse)
     }

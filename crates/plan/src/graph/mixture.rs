@@ -8,6 +8,8 @@ use crate::{Binary, DType, Gating, Mixture, Op, Reduce, RouterScores, Routing, U
 pub struct MixtureWeights {
     /// See [`Mixture::preference`].
     pub preference: Option<Tensor>,
+    /// See [`Mixture::scales`].
+    pub scales: Option<Tensor>,
     /// `[E, F, D]`, as is `up`.
     pub gate: Experts,
     pub up: Experts,
@@ -25,14 +27,17 @@ impl Graph {
         routing: Routing,
         gating: Gating,
     ) -> Result {
-        let MixtureWeights { preference, gate, up, down } = weights;
+        let MixtureWeights { preference, scales, gate, up, down } = weights;
         let op = |out| {
-            Op::Mixture(Mixture { x, logits, preference, routing, gating, gate, up, down, out })
+            let routed =
+                Mixture { x, logits, preference, scales, routing, gating, gate, up, down, out };
+            Op::Mixture(routed)
         };
         let (&[rows, width], &[scored, experts]) = (self.shape(x), self.shape(logits)) else {
             return Err(self.shape_error("mixture", &[x, logits], "[M, D] and [M, E] expected"));
         };
-        let fits = rows == scored && preference.is_none_or(|p| *self.shape(p) == [experts]);
+        let of_each = [preference, scales].into_iter().flatten();
+        let fits = rows == scored && of_each.into_iter().all(|v| *self.shape(v) == [experts]);
         self.want(fits, "mixture", &[x, logits], "logits of every row and expert expected")?;
         let hidden = self.shape(gate.weight).get(1).copied().unwrap_or(0);
         for (of, shape) in [
@@ -52,7 +57,7 @@ impl Graph {
         self.composite(op, |g| {
             let count = routing.chosen;
             let scores = match routing.scores {
-                RouterScores::Softmax => g.softmax(logits)?,
+                RouterScores::Softmax => g.softmax(logits, None)?,
                 RouterScores::Sigmoid => g.sigmoid(logits)?,
             };
             // Scores are in the order of the logits, which are not rounded once more.
@@ -76,7 +81,12 @@ impl Graph {
                 weights = g.binary(Binary::Mul, weights, inverse)?;
             }
             let scale = g.constant(routing.scale.get());
-            let weights = g.binary(Binary::Mul, weights, scale)?;
+            let mut weights = g.binary(Binary::Mul, weights, scale)?;
+            if let Some(scales) = scales {
+                let scales = g.gather(scales, &[chosen])?;
+                let scales = g.reshape(scales, &[rows, count])?;
+                weights = g.binary(Binary::Mul, weights, scales)?;
+            }
             let weights = g.reshape(weights, &[rows, count, 1])?;
 
             let x = g.gather(x, &[row])?;

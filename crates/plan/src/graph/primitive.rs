@@ -114,17 +114,20 @@ impl Graph {
         Ok(self.compute(shape, DType::F32, |out| Op::Binary { op, a, b, out }))
     }
 
-    /// Conversion between `F32`, `F16`, `BF16` and `I32`.
+    /// Conversion between `F32`, `F16`, `BF16` and `I32`, or of `F32` into the blocks of [`crate::quant::store`].
     pub fn cast(&mut self, x: Tensor, dtype: DType) -> Result {
         let found = self.dtype(x);
         if found == dtype {
             return Ok(x);
         }
-        if found.is_quantised() || dtype.is_quantised() {
-            let found = if found.is_quantised() { found } else { dtype };
-            return Err(Error::DType { op: "cast", found, expected: "plain" });
-        }
         let shape = self.shape(x).to_vec();
+        let stored = matches!(dtype, DType::Q8_0 | DType::Q4_0)
+            && found == DType::F32
+            && shape.last().is_some_and(|n| n.is_multiple_of(dtype.block_len()));
+        if (found.is_quantised() || dtype.is_quantised()) && !stored {
+            let found = if found.is_quantised() { found } else { dtype };
+            return Err(Error::DType { op: "cast", found, expected: "plain, or whole blocks" });
+        }
         Ok(self.compute(shape, dtype, |out| Op::Cast { x, out }))
     }
 

@@ -93,6 +93,29 @@ pub fn quantise(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), Erro
     Ok(())
 }
 
+/// [`quantise`] for what is computed and not given, `Q8_0` or `Q4_0`: a block with a value that its type cannot store
+/// becomes NaN throughout.
+///
+/// # Panics
+/// Values and bytes are not of as many whole blocks, or the type is another.
+pub fn store(dtype: DType, values: &[f32], out: &mut [u8]) {
+    assert!(matches!(dtype, DType::Q8_0 | DType::Q4_0), "{dtype} is none of a cache's types");
+    match quantise(dtype, values, out) {
+        Ok(()) => {}
+        Err(Error::Range { .. }) => {
+            let blocks = values.chunks_exact(dtype.block_len());
+            for (values, block) in blocks.zip(out.chunks_exact_mut(dtype.block_bytes())) {
+                if quantise(dtype, values, block).is_err() {
+                    // Both begin with the scale.
+                    block.fill(0);
+                    block[..2].copy_from_slice(&f16::NAN.to_le_bytes());
+                }
+            }
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 fn decode<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
     for (from, to) in bytes.as_chunks().0.iter().zip(out) {
         *to = decode(*from);

@@ -14,6 +14,7 @@ use plan::quant;
 use plan::{Activation, DType, RopeStyle};
 use simd::activations::{self, ActivationFormat, F32Block, Q8Block};
 use simd::attention::{self, Attend};
+use simd::cache::{CacheFormat, HeadCache, kv_write};
 use simd::matmul::{Activations, Loops, Product, Q8Activations, matmul};
 use simd::packed::{LayoutError, PackedLayout};
 use simd::read::{PARTS_OF, Pattern, read};
@@ -614,25 +615,45 @@ fn rope_rotates_the_pairs_of_its_style() {
 
 /// One KV head's keys and values, as numbers and in a cache.
 struct Cached {
+    format: CacheFormat,
     dim: usize,
     k: Vec<f32>,
     v: Vec<f32>,
-    keys: Vec<u16>,
-    values: Vec<u16>,
+    keys: Vec<u8>,
+    values: Vec<u8>,
     window: usize,
     cap: Option<f32>,
+    /// Of each head, where there are any.
+    sinks: Vec<f32>,
+    /// Positions after which the cache begins anew.
+    ring: usize,
 }
 
 const SCALE: f32 = 0.3;
 
 impl Cached {
     fn new(random: &mut Random, dim: usize, positions: usize) -> Self {
+        Self::of(CacheFormat::F16, random, dim, positions)
+    }
+
+    fn of(format: CacheFormat, random: &mut Random, dim: usize, positions: usize) -> Self {
         let (k, v) = (random.reals(positions * dim, 1.0), random.reals(positions * dim, 1.0));
         // What has not been written may be anything.
         let capacity = positions.next_multiple_of(attention::POSITION_STEP);
-        let keys = vec![f16::NAN.to_bits(); capacity * dim];
+        let keys = vec![u8::MAX; capacity * format.row_bytes(dim)];
         let values = keys.clone();
-        let mut cached = Self { dim, k, v, keys, values, window: usize::MAX, cap: None };
+        let mut cached = Self {
+            format,
+            dim,
+            k,
+            v,
+            keys,
+            values,
+            window: usize::MAX,
+            cap: None,
+            sinks: Vec::new(),
+            ring: usize::MAX,
+        };
         for p in 0..positions {
             cached.write(p);
         }
@@ -644,8 +665,9 @@ impl Cached {
         let row = p * self.dim..(p + 1) * self.dim;
         let (k, v) = (self.k[row.clone()].as_ptr(), self.v[row].as_ptr());
         let (keys, values) = (self.keys.as_mut_ptr(), self.values.as_mut_ptr());
+        let cache = HeadCache { format: self.format, dim: self.dim, keys, values };
         // SAFETY: a row of each; both caches hold the position.
-        unsafe { rope::kv_write(Isa::detect(), k, v, self.dim, p, keys, values) };
+        unsafe { kv_write(Isa::detect(), cache, p, k, v) };
     }
 
     /// Puts another key at a position.
@@ -664,12 +686,15 @@ impl Cached {
             stride: heads * self.dim,
             heads,
             dim: self.dim,
+            format: self.format,
+            ring: self.ring,
             keys: self.keys.as_ptr(),
             values: self.values.as_ptr(),
             positions,
             window: self.window,
             scale: SCALE,
             cap: self.cap,
+            sinks: (!self.sinks.is_empty()).then(|| self.sinks.as_ptr()),
             scratch: scratch.as_mut_ptr(),
             out: out.as_mut_ptr(),
         };
@@ -678,11 +703,25 @@ impl Cached {
         out
     }
 
+    /// Keys and values as the format gives them back.
+    fn stored(&self) -> [Vec<f32>; 2] {
+        let dtype = self.format.dtype();
+        [&self.k, &self.v].map(|x| {
+            let mut bytes = vec![0; x.len() / self.dim * self.format.row_bytes(self.dim)];
+            match self.format {
+                CacheFormat::F16 => quant::quantise(dtype, x, &mut bytes).unwrap(),
+                CacheFormat::Q8_0 | CacheFormat::Q4_0 => quant::store(dtype, x, &mut bytes),
+            }
+            let mut stored = vec![0.0; x.len()];
+            quant::dequantise(dtype, &bytes, &mut stored).unwrap();
+            stored
+        })
+    }
+
     /// One query's attention to `positions` positions.
     fn exact(&self, q: &[f32], positions: usize) -> Vec<f64> {
-        let rounded = |x: f32| f16::from_f32(x).to_f64();
-        let scores: Vec<f64> = self
-            .k
+        let [k, v] = self.stored();
+        let scores: Vec<f64> = k
             .chunks_exact(self.dim)
             .take(positions)
             .enumerate()
@@ -690,7 +729,7 @@ impl Cached {
                 if p + self.window.min(positions) < positions {
                     return f64::NEG_INFINITY;
                 }
-                let products = q.iter().zip(k).map(|(&q, &k)| f64::from(q) * rounded(k));
+                let products = q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k));
                 let score = products.sum::<f64>() * f64::from(SCALE);
                 self.cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
             })
@@ -698,9 +737,9 @@ impl Cached {
         let max = scores.iter().copied().fold(f64::MIN, f64::max);
         let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
         let mut out = vec![0.0; self.dim];
-        for (s, v) in scores.iter().zip(self.v.chunks_exact(self.dim)) {
+        for (s, v) in scores.iter().zip(v.chunks_exact(self.dim)) {
             for (out, &v) in out.iter_mut().zip(v) {
-                *out += (s - max).exp() / total * rounded(v);
+                *out += (s - max).exp() / total * f64::from(v);
             }
         }
         out
@@ -793,11 +832,12 @@ fn half_precision_in_the_cache_is_rounded_to_nearest_even() {
     x.extend([0.0, -0.0, 65504.0, 65520.0, -1e9, 1e-8, 5.96e-8, 2049.0, 2051.0, 0.1]);
     x.resize(80, 1.0);
     for isa in Isa::available() {
-        let mut keys = vec![0; 80 * 16];
+        let mut keys = vec![0u16; 80 * 16];
         let mut values = vec![0; 80 * 16];
-        let (k, v) = (keys.as_mut_ptr(), values.as_mut_ptr());
+        let (k, v) = (keys.as_mut_ptr().cast(), values.as_mut_ptr().cast());
+        let cache = HeadCache { format: CacheFormat::F16, dim: 80, keys: k, values: v };
         // SAFETY: room for 16 positions.
-        unsafe { rope::kv_write(isa, x.as_ptr(), x.as_ptr(), 80, 3, k, v) };
+        unsafe { kv_write(isa, cache, 3, x.as_ptr(), x.as_ptr()) };
         for (d, &x) in x.iter().enumerate() {
             let want = f16::from_f32(x).to_bits();
             assert_eq!((keys[d * 16 + 3], values[3 * 80 + d]), (want, want), "{isa}: {x}");

@@ -1,9 +1,9 @@
 //! Every kernel, on every instruction set, to the bit what `docs/numerics.md` says: the scalar `model` of it.
 
-use half::f16;
 use orind_testing::numerics as model;
 use orind_testing::random::Random;
 use plan::{Activation, DType, RopeStyle};
+use simd::cache::CacheFormat;
 use simd::{norm, rope};
 
 use super::{Cached, Matrix, SCALE, bits, everywhere, product_with_planes, raw, sets, weights};
@@ -157,12 +157,12 @@ fn exponentials_are_the_models() {
 
 impl Cached {
     /// What the model makes of the same, the cache rounded.
-    fn model(&self, q: &[f32], positions: usize) -> Vec<f32> {
-        let rounded = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_f32()).collect::<Vec<_>>();
-        let (k, v) = (rounded(&self.k), rounded(&self.v));
+    fn model(&self, q: &[f32], head: usize, positions: usize) -> Vec<f32> {
+        let [k, v] = self.stored();
         let [k, v] = [&k, &v].map(|x| x.chunks(self.dim).take(positions).collect::<Vec<_>>());
         let first = positions.saturating_sub(self.window);
-        model::attention(q, &k, &v, first, |dot| model::capped(dot * SCALE, self.cap))
+        let sink = self.sinks.get(head).copied();
+        model::attention(q, &k, &v, first, sink, |dot| model::capped(dot * SCALE, self.cap))
     }
 }
 
@@ -171,7 +171,7 @@ fn attention_is_the_models(cached: &Cached, q: &[f32], heads: usize, first: usiz
     let what = format!("{heads} heads of {} from {first}", cached.dim);
     let got = everywhere(&what, |isa| cached.attend(isa, q, heads, first));
     for (line, (q, got)) in q.chunks(cached.dim).zip(got.chunks(cached.dim)).enumerate() {
-        let want = cached.model(q, first + line / heads);
+        let want = cached.model(q, line % heads, first + line / heads);
         assert_eq!(bits(got), bits(&want), "{what}, line {line}");
     }
     got
@@ -189,8 +189,27 @@ fn attention_is_the_model_at_every_end_of_a_span_and_a_group() {
             // Sharp, so that spans differ in their powers.
             let q = random.reals(tokens * heads * dim, 4.0);
             attention_is_the_models(&cached, &q, heads, positions + 1 - tokens);
-            let narrow = Cached { window: 40, cap: Some(3.0), ..cached };
+            let mut narrow = Cached { window: 40, cap: Some(3.0), ..cached };
             attention_is_the_models(&narrow, &q, heads, positions + 1 - tokens);
+            // Sinks that take nothing, some and all of the weight.
+            narrow.sinks = (0..heads).map(|head| [1.5, -200.0, 300.0][head % 3]).collect();
+            attention_is_the_models(&narrow, &q, heads, positions + 1 - tokens);
+        }
+    }
+}
+
+#[test]
+fn attention_over_blocks_is_the_models() {
+    for format in [CacheFormat::Q8_0, CacheFormat::Q4_0] {
+        for (positions, heads, dim) in [(1, 1, 32), (33, 3, 64), (300, 2, 96), (257, 12, 128)] {
+            let mut random = Random(positions as u64);
+            let mut cached = Cached::of(format, &mut random, dim, positions);
+            let q = random.reals(heads * dim, 4.0);
+            attention_is_the_models(&cached, &q, heads, positions);
+            // A number that no block can hold is none for all of its block, and for those who see it.
+            cached.put(0, &vec![f32::INFINITY; dim]);
+            let got = attention_is_the_models(&cached, &q, heads, positions);
+            assert!(got.iter().all(|y| y.is_nan()), "{format:?}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::gpu::layout::unsupported;
 use orind_kernels::catalogue::launch::{MOST_EXPERTS, MOST_KEY, MOST_TAPS};
-use plan::{Op, Plan, ShortConv};
+use plan::{Attention, Caches, Mixture, Op, Plan, RopeKv, ShortConv};
 
 /// Refuses a plan with a step that the kernels cannot do.
 pub(in crate::gpu) fn check(plan: &Plan) -> Result<()> {
@@ -16,6 +16,12 @@ pub(in crate::gpu) fn check(plan: &Plan) -> Result<()> {
 /// What a step asks for that the kernels cannot do.
 fn lacking(op: &Op) -> Option<&'static str> {
     match op {
+        Op::RopeKv(RopeKv { caches: Caches { ring: true, .. }, .. })
+        | Op::Attention(Attention { caches: Caches { ring: true, .. }, .. }) => {
+            Some("a ring of keys and values")
+        }
+        Op::Attention(Attention { sinks: Some(_), .. }) => Some("attention sinks"),
+        Op::Mixture(Mixture { scales: Some(_), .. }) => Some("scales of experts"),
         Op::Mixture(mixture) => {
             (mixture.experts() > MOST_EXPERTS as usize).then_some("more than 1024 experts")
         }
@@ -33,7 +39,7 @@ fn lacking(op: &Op) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plan::{BufferId, Recurrence, Rows, View};
+    use plan::{BufferId, Recurrence, Rows, Scores, View};
 
     #[test]
     fn what_the_kernels_cannot_do_is_named() {
@@ -49,8 +55,17 @@ mod tests {
                 out: view(&[1, 64]),
             })
         };
+        let attention = |ring, sinks| {
+            let rows = Rows { slots: one(), positions: one() };
+            let caches = Caches { keys: one(), values: one(), ring };
+            let scores = Scores::scaled(0.1);
+            Op::Attention(Attention { scores, q: one(), caches, rows, sinks, out: one() })
+        };
         for (op, expected) in [
             (Op::Copy { x: one(), out: one() }, None),
+            (attention(false, None), None),
+            (attention(true, None), Some("a ring of keys and values")),
+            (attention(false, Some(one())), Some("attention sinks")),
             (conv(8), None),
             (conv(9), Some("a convolution of that length")),
         ] {

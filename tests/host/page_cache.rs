@@ -1,0 +1,115 @@
+//! What a load leaves of a model's file in memory, and that a model which does not fit is refused before it is read.
+
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use model::Model;
+use model::gguf::{Gguf, Writer};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use orind::engine::LoadError;
+use orind_testing::engine;
+use plan::DType;
+
+/// How many pages of the first bytes of a file are in memory.
+fn resident(path: &Path, most: usize) -> usize {
+    let file = File::open(path).unwrap();
+    let len = most.min(file.metadata().unwrap().len() as usize);
+    let len = NonZeroUsize::new(len).unwrap();
+    let mut pages = vec![0u8; len.get().div_ceil(4096)];
+    // SAFETY: a mapping of the whole file that is not touched; a byte for each of its pages of 4 KiB or more.
+    unsafe {
+        let at =
+            mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file.as_fd(), 0).unwrap();
+        assert_eq!(libc::mincore(at.as_ptr(), len.get(), pages.as_mut_ptr()), 0);
+        munmap(at, len.get()).unwrap();
+    }
+    pages.iter().filter(|page| **page & 1 == 1).count()
+}
+
+fn read(model: &Model, forget: bool) {
+    let weights: Vec<_> = model.weights().cloned().collect();
+    for weight in weights {
+        let mut bytes = vec![0; weight.bytes() as usize];
+        model.read_weight(&weight.name, 0, &mut bytes).unwrap();
+        if forget {
+            model.forget_weight(&weight.name);
+        }
+    }
+}
+
+/// Tensors that are weights whole, in rows (phi3) and in alternate runs of rows (qwen35).
+#[test]
+fn weights_that_have_been_read_need_no_page_of_their_file() {
+    for name in ["llama", "phi3", "qwen35"] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = dir.path().join("model.gguf");
+        std::fs::copy(orind_testing::data(&format!("architectures/{name}.gguf")), &path).unwrap();
+        // Pages that are not on the disk yet cannot go.
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        if fstatfs(&file).unwrap().filesystem_type() == TMPFS_MAGIC {
+            // Its pages are the file.
+            continue;
+        }
+        let model = Model::open(&path).unwrap();
+        read(&model, false);
+        let pages = std::fs::metadata(&path).unwrap().len() as usize / 4096;
+        assert!(resident(&path, usize::MAX) >= pages, "{name}: what was read is kept");
+        read(&model, true);
+        // The head is read by every load, and the page that two tensors share by both.
+        let left = resident(&path, usize::MAX);
+        assert!(left * 10 < pages, "{name}: {left} of {pages} pages are left");
+    }
+}
+
+/// A file of 6 TiB, all of it a hole but the head.
+#[test]
+fn a_model_larger_than_memory_is_refused_with_the_sum_before_it_is_read() {
+    const LAYERS: u32 = 128;
+    const WIDE: usize = 1 << 24;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let source = Gguf::open(orind_testing::data("models/tiny-llama-f16.gguf")).unwrap();
+    let mut writer = Writer::new(dir.path().join("model.gguf"));
+    for (key, value) in source.metadata().iter() {
+        let value = match key {
+            "llama.block_count" => LAYERS.into(),
+            "llama.feed_forward_length" => (WIDE as u32).into(),
+            _ => value.clone(),
+        };
+        writer.metadata(key, value).unwrap();
+    }
+    for tensor in source.tensors().iter().filter(|tensor| !tensor.name.starts_with("blk.1.")) {
+        let mut shape = tensor.shape.clone();
+        match &*tensor.name {
+            "blk.0.ffn_down.weight" => shape[1] = WIDE,
+            "blk.0.ffn_gate.weight" | "blk.0.ffn_up.weight" => shape[0] = WIDE,
+            _ => {}
+        }
+        let dtype = if tensor.dtype == DType::F16 { DType::F32 } else { tensor.dtype };
+        match tensor.name.strip_prefix("blk.0.") {
+            Some(name) => {
+                for layer in 0..LAYERS {
+                    writer.tensor(&format!("blk.{layer}.{name}"), &shape, dtype).unwrap();
+                }
+            }
+            None => _ = writer.tensor(&tensor.name, &shape, dtype).unwrap(),
+        }
+    }
+    // It is never finished: what there is of it has a name of its own until it is dropped.
+    let begun = writer.begin().unwrap();
+    let path = dir.path().join("huge.gguf");
+    let made = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap();
+    std::fs::hard_link(made.path(), &path).unwrap();
+    drop(begun);
+    assert!(std::fs::metadata(&path).unwrap().len() > 1 << 42);
+    let handle = engine::engine();
+    match engine::load(&handle, engine::spec(path.to_str().unwrap(), "cpu")) {
+        Err(LoadError::OutOfMemory(why)) => assert!(why.contains("weights"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    let read = resident(&path, 1 << 30);
+    assert!(read < 4096, "{read} pages of its first GiB were read");
+}
