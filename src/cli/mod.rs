@@ -21,6 +21,7 @@ mod install;
 mod machine;
 mod models;
 mod narrow;
+mod ops;
 mod pages;
 mod parity;
 mod plan;

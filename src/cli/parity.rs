@@ -22,6 +22,9 @@ use model::tokenizer::{Specials, Tokenizer, Vocabulary};
 const PAGE: &str = "cpu";
 
 pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error> {
+    if args.ops {
+        return super::ops::run(args, terminal);
+    }
     let model = open(&args.model, terminal)?;
     let prompts = prompts(args, &model)?;
     let task = Task { model: &model, prompts: &prompts, steps: args.tokens };
@@ -102,7 +105,7 @@ fn prompts(args: &args::Parity, model: &Model) -> Result<Vec<Vec<u32>>, Error> {
     args.prompts.iter().map(encode).collect()
 }
 
-fn parity(failure: &Failure) -> Error {
+pub(super) fn parity(failure: &Failure) -> Error {
     Error::Parity(crate::chain::one_line(failure))
 }
 

@@ -11,7 +11,7 @@ use super::terminal::Terminal;
 use super::text;
 use device::{Request, gpu};
 use model::{KvLayout, Model, synthetic};
-use plan::{Bucket, Cost, Fusions, Op, Outputs, Plan, Step, View, fuse};
+use plan::{Bucket, Cost, Fusions, Op, Outputs, Plan, Step, View, fuse, schedule};
 
 pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
     let bucket = bucket(args)?;
@@ -60,7 +60,9 @@ pub(super) fn run(args: &args::Plan, terminal: &Terminal) -> Result<(), Error> {
         let mut out = heading(&args.model, &model, &bucket);
         for (title, plan) in [("Before fusion", &before), ("After fusion", &after)] {
             let cost = plan.cost();
-            let _ = writeln!(out, "\n{title}: {} steps, {}\n", plan.steps.len(), amounts(&cost));
+            let (steps, groups) = (plan.steps.len(), schedule(plan).len());
+            let _ =
+                writeln!(out, "\n{title}: {steps} steps in {groups} groups, {}\n", amounts(&cost));
             out.push_str(&table(plan, args.full));
         }
         let _ = match &launches {
@@ -202,14 +204,18 @@ fn title(layers: &[usize]) -> String {
     format!("layers {} ({} alike)", runs.join(", "), layers.len())
 }
 
+/// Steps that run as one kernel as one line.
 fn every_step(plan: &Plan) -> Vec<Group> {
-    let line = |step: &Step| Line {
-        op: step.op.name(),
-        label: step.label.clone(),
-        steps: 1,
-        cost: step.cost,
+    let line = |group: &plan::Group| {
+        let steps = &plan.steps[group.steps.clone()];
+        Line {
+            op: group.name(plan),
+            label: steps[0].label.clone(),
+            steps: steps.len(),
+            cost: steps.iter().map(|step| step.cost).sum(),
+        }
     };
-    vec![Group { layers: Vec::new(), lines: plan.steps.iter().map(line).collect() }]
+    vec![Group { layers: Vec::new(), lines: schedule(plan).iter().map(line).collect() }]
 }
 
 /// Consecutive steps of one layer as a group, steps of one composite as one line.
@@ -291,6 +297,8 @@ fn described(plan: &Plan) -> Value {
             "flops": total.flops,
         },
         "steps": plan.steps.iter().map(step).collect::<Vec<_>>(),
+        // Of which steps each kernel of a device that makes kernels of groups is.
+        "groups": schedule(plan).iter().map(|group| group.steps.clone()).collect::<Vec<_>>(),
     })
 }
 

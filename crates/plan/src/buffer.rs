@@ -89,6 +89,32 @@ pub struct View {
     pub strides: Vec<usize>,
 }
 
+/// What slides along an axis: so many elements, `dilation` apart, from every `stride`th element on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub size: usize,
+    pub stride: usize,
+    pub dilation: usize,
+}
+
+impl Window {
+    /// Neighbouring elements, from each one on.
+    #[must_use]
+    pub const fn of(size: usize) -> Self {
+        Self { size, stride: 1, dilation: 1 }
+    }
+
+    /// How many lie within `extent` elements; `None` when none does, or it is no window.
+    #[must_use]
+    pub fn count(&self, extent: usize) -> Option<usize> {
+        if self.stride == 0 || self.dilation == 0 {
+            return None;
+        }
+        let span = self.size.checked_sub(1)?.checked_mul(self.dilation)?;
+        Some(extent.checked_sub(span)?.checked_sub(1)? / self.stride + 1)
+    }
+}
+
 #[must_use]
 pub fn row_major(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
@@ -200,6 +226,18 @@ impl View {
         view
     }
 
+    /// Windows over `axis`, which becomes their number; the place in a window is a last axis. `None` when none fits.
+    #[must_use]
+    pub fn window(&self, axis: usize, window: Window) -> Option<Self> {
+        let count = window.count(self.shape[axis])?;
+        let mut view = self.clone();
+        view.shape[axis] = count;
+        view.shape.push(window.size);
+        view.strides.push(self.strides[axis] * window.dilation);
+        view.strides[axis] *= window.stride;
+        Some(view)
+    }
+
     /// True when both views can reach a common element of the same buffer (conservative).
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
@@ -235,6 +273,17 @@ mod tests {
         let split = view.reshape(&[3, 2, 4]).unwrap();
         assert_eq!(indices(&split), indices(&view));
         assert_eq!(view.reshape(&[24]), None);
+    }
+
+    #[test]
+    fn windows_overlap_and_stay_inside() {
+        let view = View::whole(BufferId(0), &[2, 7]);
+        let windows = view.window(1, Window { size: 3, stride: 2, dilation: 2 }).unwrap();
+        assert_eq!(windows.shape, [2, 2, 3]);
+        assert_eq!(indices(&windows), [0, 2, 4, 2, 4, 6, 7, 9, 11, 9, 11, 13]);
+        for wrong in [Window::of(8), Window::of(0), Window { stride: 0, ..Window::of(1) }] {
+            assert_eq!(view.window(1, wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

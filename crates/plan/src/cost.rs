@@ -72,8 +72,8 @@ fn flops_of(op: &Op, bucket: &Bucket) -> u64 {
         2 * rows * inner * w.shape.get(w.shape.len().wrapping_sub(2)).copied().unwrap_or(0) as u64
     };
     match op {
-        Op::Unary { out, .. } | Op::Binary { out, .. } => n(out),
-        Op::Reduce { x, .. } => n(x),
+        Op::Unary { out, .. } | Op::Binary { out, .. } | Op::Where { out, .. } => n(out),
+        Op::Reduce { x, .. } | Op::ScatterAdd { values: x, .. } => n(x),
         Op::MatMul { a, b, .. } => product(a, b),
         Op::Cast { .. }
         | Op::Copy { .. }

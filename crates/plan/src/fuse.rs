@@ -4,7 +4,7 @@
 //! the KV write, then sampling. Each leaves a valid plan; what a device does not know stays as it
 //! was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::cost::cost_of;
 use super::{
@@ -164,10 +164,11 @@ impl Rewriter {
                 last_of.insert(scope, at);
             }
         }
+        let open = self.open_scopes();
         let steps = std::mem::take(&mut self.plan.steps);
         for (at, step) in steps.into_iter().enumerate() {
-            match step.scope {
-                None => self.plan.steps.push(step),
+            match step.scope.filter(|scope| !open.contains(scope)) {
+                None => self.plan.steps.push(Step { scope: None, ..step }),
                 Some(id) if last_of.get(&id) == Some(&at) => {
                     let op = self.plan.scopes[id.0 as usize].clone();
                     self.plan.steps.push(self.step(op, step.label));
@@ -176,6 +177,24 @@ impl Rewriter {
             }
         }
         self.plan.scopes.clear();
+    }
+
+    /// Composites of which a step elsewhere reads more than the result, as gradients do: they stay in primitives.
+    fn open_scopes(&self) -> BTreeSet<ScopeId> {
+        let mut writers = BTreeMap::new();
+        for step in &self.plan.steps {
+            let Some(scope) = step.scope else { continue };
+            let result = self.plan.scopes[scope.0 as usize].writes();
+            let inner = step.op.writes().into_iter().filter(|view| {
+                self.class(view) == Class::Scratch && result.iter().all(|r| r.buffer != view.buffer)
+            });
+            writers.extend(inner.map(|view| (view.buffer, scope)));
+        }
+        let elsewhere = self.plan.steps.iter().flat_map(|step| {
+            let scopes = step.op.reads().into_iter().filter_map(|view| writers.get(&view.buffer));
+            scopes.copied().filter(|scope| step.scope != Some(*scope)).collect::<Vec<_>>()
+        });
+        elsewhere.collect()
     }
 
     /// Every product with a weight becomes a projection.

@@ -16,11 +16,12 @@ mod op;
 pub mod quant;
 mod recurrent;
 pub mod sample;
+mod schedule;
 mod step;
 mod validate;
 
 pub use arena::{Arena, SCRATCH_ALIGN};
-pub use buffer::{Buffer, BufferId, Class, Scalar, View, row_major};
+pub use buffer::{Buffer, BufferId, Class, Scalar, View, Window, row_major};
 pub(crate) use cost::cost_of;
 pub use dtype::{DType, UnknownDType};
 pub use fuse::{Fusions, fuse};
@@ -31,6 +32,7 @@ pub use op::{
     RopeTable, Rows, Sample, SampleInputs, Scores, Temperature, Unary,
 };
 pub use recurrent::{DeltaHeads, DeltaRule, GatedDelta, Recurrence, ShortConv, Turn};
+pub use schedule::{Group, elementwise, schedule};
 pub use step::{Cost, ScopeId, Step};
 pub use validate::Invalid;
 

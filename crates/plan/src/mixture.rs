@@ -120,7 +120,8 @@ impl Mixture {
     }
 
     /// Whether an operand is of every expert.
-    pub(crate) fn of_experts(&self, view: &View) -> bool {
+    #[must_use]
+    pub fn of_experts(&self, view: &View) -> bool {
         let mut all = [&self.gate, &self.up, &self.down].into_iter();
         all.any(|experts| experts.weight == *view || experts.bias.as_ref() == Some(view))
     }

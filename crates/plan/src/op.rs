@@ -19,9 +19,11 @@ pub enum Unary {
     Sin,
     /// Cosine of an angle in radians.
     Cos,
+    /// The largest integer that is not above `x`.
+    Floor,
 }
 
-/// Elementwise functions of two operands.
+/// Elementwise functions of two operands: of `f32` but for those that shift or look at bits, of `i32` all, wrapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Binary {
     /// `a + b`
@@ -32,10 +34,53 @@ pub enum Binary {
     Mul,
     /// `max(a, b)`
     Max,
-    /// 1 where `a <= b`, else 0.
+    /// 1 where `a <= b`, else 0; `F32` whatever the operands are.
     LessEqual,
     /// What is left of `a` when `b` is taken off as often as it goes; the sign is that of `a`.
     Rem,
+    And,
+    Or,
+    Xor,
+    /// `a << b`, of `b` the lowest five bits.
+    ShiftLeft,
+    /// `a >> b`, of `b` the lowest five bits; the sign comes in from the left.
+    ShiftRight,
+}
+
+impl Binary {
+    /// Whether its operands are integers.
+    #[must_use]
+    pub const fn is_of_bits(self) -> bool {
+        matches!(self, Self::And | Self::Or | Self::Xor | Self::ShiftLeft | Self::ShiftRight)
+    }
+
+    /// Of integers. [`Binary::LessEqual`] as an integer too.
+    #[must_use]
+    pub const fn of_ints(self, a: i32, b: i32) -> i32 {
+        match self {
+            Self::Add => a.wrapping_add(b),
+            Self::Sub => a.wrapping_sub(b),
+            Self::Mul => a.wrapping_mul(b),
+            Self::Max => {
+                if a > b {
+                    a
+                } else {
+                    b
+                }
+            }
+            Self::LessEqual => (a <= b) as i32,
+            // As often as zero goes into anything, nothing is left.
+            Self::Rem => match b {
+                0 => 0,
+                _ => a.wrapping_rem(b),
+            },
+            Self::And => a & b,
+            Self::Or => a | b,
+            Self::Xor => a ^ b,
+            Self::ShiftLeft => a.wrapping_shl(b as u32),
+            Self::ShiftRight => a.wrapping_shr(b as u32),
+        }
+    }
 }
 
 /// Reductions along one axis, which stays with extent 1.
@@ -108,6 +153,13 @@ pub enum Op<T = View> {
         b: T,
         out: T,
     },
+    /// Elementwise: `a` where the condition is not 0, `b` elsewhere.
+    Where {
+        condition: T,
+        a: T,
+        b: T,
+        out: T,
+    },
     /// Conversion to the type of `out` (rounding to nearest, ties to even).
     Cast {
         x: T,
@@ -155,6 +207,13 @@ pub enum Op<T = View> {
         indices: Vec<T>,
         values: T,
         table: T,
+    },
+    /// Zeroes `[A.., rest..]`, to whose rows those of `values [M, rest..]` are added, one index tensor `[M]` per
+    /// leading axis. A row with a negative index is skipped.
+    ScatterAdd {
+        indices: Vec<T>,
+        values: T,
+        out: T,
     },
     Assign {
         value: T,
@@ -464,6 +523,9 @@ impl<T> Op<T> {
             Self::Binary { op, a, b, out } => {
                 Op::Binary { op: *op, a: read(a), b: read(b), out: write(out) }
             }
+            Self::Where { condition, a, b, out } => {
+                Op::Where { condition: read(condition), a: read(a), b: read(b), out: write(out) }
+            }
             Self::Cast { x, out } => Op::Cast { x: read(x), out: write(out) },
             Self::Copy { x, out } => Op::Copy { x: read(x), out: write(out) },
             Self::Reduce { op, axis, x, out } => {
@@ -484,6 +546,11 @@ impl<T> Op<T> {
                 indices: indices.iter().map(&mut read).collect(),
                 values: read(values),
                 table: write(table),
+            },
+            Self::ScatterAdd { indices, values, out } => Op::ScatterAdd {
+                indices: indices.iter().map(&mut read).collect(),
+                values: read(values),
+                out: write(out),
             },
             Self::Assign { value, mailbox } => {
                 Op::Assign { value: read(value), mailbox: write(mailbox) }
@@ -634,6 +701,7 @@ impl<T> Op<T> {
         match self {
             Self::Unary { op, .. } => format!("{op:?}").to_lowercase(),
             Self::Binary { op, .. } => format!("{op:?}").to_lowercase(),
+            Self::Where { .. } => "where".into(),
             Self::Cast { .. } => "cast".into(),
             Self::Copy { .. } => "copy".into(),
             Self::Reduce { op, .. } => format!("reduce-{op:?}").to_lowercase(),
@@ -643,6 +711,7 @@ impl<T> Op<T> {
             Self::TopK { .. } => "top-k".into(),
             Self::Gather(_) => "gather".into(),
             Self::Scatter { .. } => "scatter".into(),
+            Self::ScatterAdd { .. } => "scatter-add".into(),
             Self::Assign { .. } => "assign".into(),
             Self::Sample(Sample { next: None, .. }) => "sample".into(),
             Self::Sample(_) => "sample+advance".into(),

@@ -82,9 +82,9 @@ fn check_counts(op: &Op) -> Result<(), String> {
         }
     };
     match op {
-        Op::Gather(Gather { indices, .. }) | Op::Scatter { indices, .. } => {
-            within("indices", indices.len(), MAX_INDICES)
-        }
+        Op::Gather(Gather { indices, .. })
+        | Op::Scatter { indices, .. }
+        | Op::ScatterAdd { indices, .. } => within("indices", indices.len(), MAX_INDICES),
         Op::Project(Project { product: Product::Each(each), .. }) => {
             within("weights", each.len(), MAX_WEIGHTS)
         }

@@ -17,6 +17,7 @@ pub mod read;
 pub mod recurrent;
 pub mod rope;
 pub mod scores;
+pub mod tensor;
 pub mod vector;
 
 pub use isa::{Isa, UnknownIsa};

@@ -47,7 +47,7 @@ unsafe fn table_in<S: Simd>(
 ///
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn cos_sin<S: Simd>(p: S::F, f: S::F) -> [S::F; 2] {
+pub(crate) unsafe fn cos_sin<S: Simd>(p: S::F, f: S::F) -> [S::F; 2] {
     // SAFETY: the caller's contract.
     unsafe {
         let minus_one = S::splat(-1.0);

@@ -31,6 +31,9 @@ pub(in crate::cli) struct Parity {
     /// Leave out the single steps
     #[arg(long)]
     pub(in crate::cli) no_steps: bool,
+    /// Instead of a model: operations of tensors and their gradients, against PyTorch's values
+    #[arg(long, conflicts_with_all = ["prompts", "no_steps"])]
+    pub(in crate::cli) ops: bool,
     /// Worker threads of the CPU [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
     pub(in crate::cli) threads: Option<usize>,

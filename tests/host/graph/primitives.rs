@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use plan::graph::{Graph, Tensor};
-use plan::{Binary, Class, DType, Reduce, Unary};
+use plan::{Binary, Class, DType, Reduce, Unary, Window};
 use proptest::prelude::*;
 
 use super::{Case, noise};
@@ -429,12 +429,19 @@ fn what_does_not_fit_is_refused_by_name() {
         (g.slice(x, 0, usize::MAX, 2), "slice"),
         (g.slice(x, 2, 0, 1), "slice"),
         (g.pad(x, 2, 1, 1), "pad"),
-        (g.pad(n, 0, 1, 1), "pad: I32"),
+        (g.pad(h, 0, 1, 1), "pad: F16"),
         (g.reduce(Reduce::Sum, x, 2), "reduce"),
         (g.reduce(Reduce::Sum, h, 0), "reduce: F16"),
         (g.unary(Unary::Exp, n), "unary: I32"),
         (g.binary(Binary::Add, x, y), "expand"),
-        (g.binary(Binary::Add, n, n), "binary: I32"),
+        (g.binary(Binary::Add, h, h), "binary: F16"),
+        (g.binary(Binary::Add, n, x), "binary: F32"),
+        (g.binary(Binary::And, x, x), "binary: F32"),
+        (g.select(n, x, x), "where: I32"),
+        (g.select(x, x, n), "where: I32"),
+        (g.window(x, 1, Window::of(4)), "window"),
+        (g.scatter_add(&[5], &[n, n], x), "scatter_add"),
+        (g.scatter_add(&[5], &[x], x), "scatter_add"),
         (g.binary(Binary::Add, x, h), "binary: F16"),
         (g.cast(q, DType::F32), "cast: Q8_0"),
         (g.cast(x, DType::Q4_K), "cast: Q4_K"),

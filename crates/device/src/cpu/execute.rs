@@ -184,6 +184,11 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
             Stage::PrepareDelta(ref stage) => recurrent::prepare(stage, c, w),
             Stage::GatedDelta(ref stage) => recurrent::gated_delta(stage, c, w),
             Stage::Note(ref memory) => recurrent::note(memory, w),
+            Stage::Group(ref kernel) => kernel.run(c.isa, w, c.memory.thread(w.index())),
+            Stage::MatMul(ref product) => product.run(w),
+            Stage::TakeRows(ref gather) => gather.run(c.isa, w),
+            Stage::PutRows(ref scatter) => scatter.run(c.isa, w, c.memory.thread(w.index())),
+            Stage::TopK(ref top_k) => top_k.run(c.isa, w, c.memory.thread(w.index())),
             Stage::Sample(ref stage) => {
                 for row in w.part(c.rows(stage.rows)) {
                     choose(stage, c, w, row);

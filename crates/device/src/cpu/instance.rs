@@ -23,7 +23,7 @@ use crate::{
     Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, Scope, Source, Ticket,
     Timing, WeightSource,
 };
-use plan::{BufferId, Plan};
+use plan::{BufferId, DType, Plan, quant};
 use simd::Isa;
 use simd::packed::PackedLayout;
 
@@ -201,15 +201,10 @@ impl Instance for CpuInstance {
         self.ledger.quiet("weights cannot change")?;
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         match storage {
-            WeightStorage::Plain(n) => {
-                let mut bytes = vec![0u8; 4 * n];
-                source.read_at(0, &mut bytes).map_err(failed)?;
-                for (i, value) in bytes.as_chunks::<4>().0.iter().enumerate() {
-                    // SAFETY: the weight holds `n` values, and nothing runs.
-                    unsafe { *address.cast::<f32>().add(i) = f32::from_le_bytes(*value) };
-                }
-                progress(bytes.len() as u64);
-                Ok(())
+            WeightStorage::Plain(n, dtype) => {
+                // SAFETY: the weight holds `n` values, and nothing runs; `&mut self` is the only door.
+                let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<f32>(), n) };
+                fill(dtype, values, source, progress).map_err(failed)
             }
             WeightStorage::Packed(layout) => {
                 self.pack(address, 1, &layout, source, progress).map_err(failed)
@@ -345,6 +340,27 @@ impl Drop for CpuInstance {
             let _ = runner.join();
         }
     }
+}
+
+/// Reads values that lie as they are named, decoded where they are not stored in 4 bytes.
+fn fill(
+    dtype: DType,
+    values: &mut [f32],
+    source: &dyn WeightSource,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<(), Source> {
+    let each = UPLOAD.next_multiple_of(dtype.block_len());
+    let mut bytes = Vec::new();
+    for (i, values) in values.chunks_mut(each).enumerate() {
+        bytes.resize(values.len() / dtype.block_len() * dtype.block_bytes(), 0);
+        let start = i * each / dtype.block_len() * dtype.block_bytes();
+        source.read_at(start as u64, &mut bytes)?;
+        // Integers are their bits.
+        let dtype = if dtype == DType::I32 { DType::F32 } else { dtype };
+        quant::dequantise(dtype, &bytes, values)?;
+        progress(bytes.len() as u64);
+    }
+    Ok(())
 }
 
 /// Reads matrices of one layout and packs them, each thread some panels at a time.

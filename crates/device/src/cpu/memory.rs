@@ -1,18 +1,19 @@
 //! What lies where: the memory of an instance, and the sizes it is made of.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
+use super::group::{self, Width};
 use super::mem::AlignedBuf;
 use super::variant::{STRIP, packing};
-use super::{mixture, recurrent};
+use super::{mixture, product, recurrent};
 use crate::ledger::slot_ranges;
 use crate::plan_buffers::PlanBuffers;
 use crate::precision::residual_planes;
 use crate::tune::Choices;
 use crate::{Error, Request, Result};
 use plan::sample::Candidate;
-use plan::{Arena, Buffer, BufferId, DType, Op, Plan, View};
+use plan::{Arena, Buffer, BufferId, Class, DType, Group, Op, Plan, View, schedule};
 use simd::Isa;
 use simd::activations::{self, F32Block, Q8Block};
 use simd::attention;
@@ -30,11 +31,15 @@ pub(super) enum WeightStorage {
     Packed(PackedLayout),
     /// As many matrices of one layout, one after the other.
     Experts(usize, PackedLayout),
-    Plain(usize),
+    /// So many 4-byte elements: integers, or `F32` that are decoded from this type as they are uploaded.
+    Plain(usize, DType),
 }
 
 impl WeightStorage {
-    fn of(buffer: &Buffer, isa: Isa, choices: Option<&Choices>) -> Result<Self> {
+    fn of(buffer: &Buffer, plain: bool, isa: Isa, choices: Option<&Choices>) -> Result<Self> {
+        if plain {
+            return Ok(Self::Plain(buffer.elements(), buffer.dtype));
+        }
         let packed = |dtype, rows, k| {
             PackedLayout::new(dtype, rows, k)
                 .map(|layout| layout.packed_by(packing(isa, choices, dtype, k)))
@@ -43,7 +48,7 @@ impl WeightStorage {
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[rows, k], dtype) => Ok(Self::Packed(packed(dtype, rows, k)?)),
             (&[experts, rows, k], dtype) => Ok(Self::Experts(experts, packed(dtype, rows, k)?)),
-            (&[n], DType::F32) => Ok(Self::Plain(n)),
+            (&[n], DType::F32) => Ok(Self::Plain(n, DType::F32)),
             (shape, dtype) => {
                 Err(unsupported(format!("weight `{}` of {dtype} {shape:?}", buffer.name)))
             }
@@ -55,7 +60,7 @@ impl WeightStorage {
         match self {
             Self::Packed(layout) => Some(layout.bytes()),
             Self::Experts(count, layout) => layout.bytes().checked_mul(*count),
-            Self::Plain(n) => n.checked_mul(4),
+            Self::Plain(n, _) => n.checked_mul(4),
         }
     }
 }
@@ -118,8 +123,11 @@ pub(super) struct Workspace {
 
 impl Workspace {
     fn of(plan: &Plan) -> Result<Self> {
-        let mut w =
-            Self { arena: size(Arena::new(plan, |_, bytes| bytes).bytes)?, ..Self::default() };
+        let groups = schedule(plan);
+        let mut w = Self { arena: size(arena(plan, &groups).bytes)?, ..Self::default() };
+        for group in groups.iter().filter(|group| group.is_kernel(plan)) {
+            w.thread = w.thread.max(group::registers(plan, group) * group::BLOCK);
+        }
         let last = |view: &View| view.shape.last().copied().unwrap_or(0);
         for step in &plan.steps {
             match &step.op {
@@ -149,6 +157,16 @@ impl Workspace {
                     w.between = w.between.max(4 * recurrent::needs(rows, heads));
                     w.thread = w.thread.max(LANES * heads.key_size);
                 }
+                Op::MatMul { a, b, .. } => {
+                    let copied = [a, b].map(|view| {
+                        let width = stored(plan.buffer(view.buffer));
+                        let copied = width.is_some_and(|width| product::is_copied(view, width));
+                        if copied { view.elements().saturating_mul(4) } else { 0 }
+                    });
+                    w.between = w.between.max(copied[0].saturating_add(copied[1]));
+                }
+                Op::Scatter { .. } | Op::ScatterAdd { .. } => w.thread = w.thread.max(group::BLOCK),
+                Op::TopK { x, .. } => w.thread = w.thread.max(last(x)),
                 Op::Sample(sample) => w.vocabulary = w.vocabulary.max(last(&sample.logits)),
                 _ => {}
             }
@@ -220,7 +238,7 @@ pub(super) struct Layout {
     weights: HashMap<String, (usize, WeightStorage)>,
     weight_bytes: usize,
     caches: HashMap<String, (usize, Cache)>,
-    /// States of 4-byte elements, which lie as their buffers say, behind the caches: where, and how many.
+    /// States that lie as their buffers say, beside the caches: where, and how many elements.
     plain_states: HashMap<String, (usize, usize)>,
     /// Where each state begins, how many slots it has, and the bytes of one.
     slots: Vec<(usize, usize, usize)>,
@@ -236,10 +254,12 @@ impl Layout {
     ///
     /// [`Error::Unsupported`] for a weight, cache or step that this device cannot hold or run.
     pub(super) fn new(request: &Request<'_>, isa: Isa) -> Result<Self> {
+        let (plain, cached) = (plain_weights(request), caches(request));
         let mut weights = HashMap::new();
         let mut weight_bytes = 0usize;
         for buffer in request.weights {
-            let weight = WeightStorage::of(buffer, isa, request.choices)?;
+            let plain = plain.contains(buffer.name.as_str());
+            let weight = WeightStorage::of(buffer, plain, isa, request.choices)?;
             weights.insert(buffer.name.clone(), (weight_bytes, weight));
             weight_bytes = grow(weight_bytes, weight.bytes().unwrap_or(usize::MAX))?;
         }
@@ -248,9 +268,13 @@ impl Layout {
         let mut slots = Vec::new();
         let mut cache_bytes = 0usize;
         for buffer in request.states {
-            let bytes = if matches!(buffer.dtype, DType::F32 | DType::I32) {
+            let width = Width::of(buffer.dtype);
+            let plain = |width: &Width| {
+                *width == Width::Word || cached.get(buffer.name.as_str()) == Some(&false)
+            };
+            let bytes = if let Some(width) = width.filter(plain) {
                 plain_states.insert(buffer.name.clone(), (cache_bytes, buffer.elements()));
-                buffer.elements().saturating_mul(4)
+                buffer.elements().saturating_mul(width.bytes())
             } else {
                 let cache = Cache::of(buffer)?;
                 caches.insert(buffer.name.clone(), (cache_bytes, cache));
@@ -286,6 +310,58 @@ impl Layout {
             activations: self.workspace.bytes(threads) as u64 + self.plan_bytes,
         }
     }
+}
+
+/// Offsets of a plan's scratch buffers, of which a group's live until its end.
+pub(super) fn arena(plan: &Plan, groups: &[Group]) -> Arena {
+    let last: Vec<usize> =
+        groups.iter().flat_map(|group| group.steps.clone().map(|_| group.steps.end - 1)).collect();
+    Arena::with_launches(plan, |_, bytes| bytes, |step| last[step])
+}
+
+/// How a buffer's elements lie in memory; `None` for blocks.
+pub(super) fn stored(buffer: &Buffer) -> Option<Width> {
+    // Weights that are no matrices of products are decoded as they are uploaded.
+    if buffer.class == Class::Weight { Some(Width::Word) } else { Width::of(buffer.dtype) }
+}
+
+/// Weights that a step reads otherwise than as matrices of products and rows of tables.
+fn plain_weights<'a>(request: &Request<'a>) -> HashSet<&'a str> {
+    let mut plain = HashSet::new();
+    for plan in request.plans {
+        for step in &plan.steps {
+            let packed = |view: &View| match &step.op {
+                Op::Project(project) => project.product.weights().contains(&view),
+                Op::Mixture(mixture) => mixture.of_experts(view),
+                Op::Gather(gather) => gather.indices.len() == 1 && view.shape.len() == 2,
+                _ => false,
+            };
+            for view in step.op.reads() {
+                let buffer = plan.buffer(view.buffer);
+                if buffer.class == Class::Weight && !packed(view) {
+                    plain.insert(buffer.name.as_str());
+                }
+            }
+        }
+    }
+    plain
+}
+
+/// States that steps touch, and whether one does as a KV cache.
+fn caches<'a>(request: &Request<'a>) -> HashMap<&'a str, bool> {
+    let mut caches = HashMap::new();
+    for plan in request.plans {
+        for step in &plan.steps {
+            let cache = matches!(step.op, Op::KvWrite { .. } | Op::Attention(_) | Op::RopeKv(_));
+            for view in step.op.reads().into_iter().chain(step.op.writes()) {
+                let buffer = plan.buffer(view.buffer);
+                if buffer.class == Class::State {
+                    *caches.entry(buffer.name.as_str()).or_insert(false) |= cache;
+                }
+            }
+        }
+    }
+    caches
 }
 
 /// The memory that programs run in. They hold raw pointers into it; who may touch what, and when, is
@@ -351,7 +427,7 @@ impl Memory {
         Some((unsafe { self.caches.start().add(*offset) }.as_ptr(), *cache))
     }
 
-    /// A state of so many 4-byte elements.
+    /// A state that lies as its buffer says, and its elements.
     pub(super) fn plain_state(&self, name: &str) -> Option<(*mut u8, usize)> {
         let (offset, elements) = self.layout.plain_states.get(name)?;
         // SAFETY: the layout's offsets are inside the buffer.
@@ -447,7 +523,7 @@ mod tests {
             let panel_width = |layout: &Layout| {
                 ["chosen", "other columns", "plain"].map(|name| match layout.weights[name].1 {
                     WeightStorage::Packed(layout) => layout.panel_width(),
-                    WeightStorage::Experts(..) | WeightStorage::Plain(_) => 0,
+                    WeightStorage::Experts(..) | WeightStorage::Plain(..) => 0,
                 })
             };
             let most = isa.packings().last().unwrap() / LANES;

@@ -4,13 +4,16 @@
 
 mod device;
 mod execute;
+mod group;
 mod instance;
 pub mod mem;
 mod memory;
 mod mixture;
 pub mod pool;
+mod product;
 mod program;
 mod recurrent;
+mod rows;
 pub mod variant;
 
 pub use device::Cpu;

@@ -3,7 +3,10 @@
 //! What is known when a plan is prepared is decided here; what changes from step to step (tokens,
 //! positions, slots) is read from the mailboxes while the program runs.
 
-use super::memory::{Cache, Memory, PlanMemory, WeightStorage, unsupported};
+use super::group::{Kernel, Source, Width};
+use super::memory::{Cache, Memory, PlanMemory, WeightStorage, arena, stored, unsupported};
+use super::product::{self, MatMul};
+use super::rows::{self, Index, TopK};
 use super::variant::{self, Variant};
 use super::{mixture, recurrent};
 use crate::tune::Choices;
@@ -13,7 +16,7 @@ use crate::{
 };
 use plan::{
     Activation, Arena, Binary, Class, DType, MAX_WEIGHTS, NormKind, Op, Plan, Product, RopeStyle,
-    Scores, Step, View,
+    Scores, Step, View, schedule,
 };
 use simd::Isa;
 use simd::activations::ActivationFormat;
@@ -68,7 +71,6 @@ pub(super) struct KvRows {
 }
 
 /// One stage: all threads work on it, then meet at a barrier. `rows` are those of the plan's bucket.
-#[derive(Clone, Copy)]
 pub(super) enum Stage {
     /// Rows of a packed matrix, decoded: `out[i] = matrix[ids[i]]`.
     Embed {
@@ -130,6 +132,12 @@ pub(super) enum Stage {
     /// Notes what the versions of a state hold.
     Note(recurrent::Memory),
     Sample(Sample),
+    /// A group of tensor operations.
+    Group(Box<Kernel>),
+    MatMul(Box<MatMul>),
+    TakeRows(Box<rows::Gather>),
+    PutRows(Box<rows::Scatter>),
+    TopK(Box<TopK>),
 }
 
 /// Rows, normalised if asked, brought into the form that products read.
@@ -266,6 +274,11 @@ impl Stage {
             Self::GatedDelta(_) => "gated-delta",
             Self::Note(_) => "note",
             Self::Sample(_) => "sample",
+            Self::Group(_) => "group",
+            Self::MatMul(_) => "matmul",
+            Self::TakeRows(_) => "take-rows",
+            Self::PutRows(_) => "put-rows",
+            Self::TopK(_) => "top-k",
         }
     }
 }
@@ -280,6 +293,8 @@ pub(super) struct Program {
     /// Sampled tokens of a step, and how many.
     pub(super) sampled: Option<(*const i32, usize)>,
     pub(super) buffers: PlanMemory,
+    /// Of each buffer the value, where it is a constant: what stages point to.
+    _constants: Box<[f32]>,
 }
 
 // SAFETY: the pointers lead into the instance's memory and the plan's own, which outlive the
@@ -291,43 +306,91 @@ unsafe impl Sync for Program {}
 pub(super) fn check(plan: &Plan) -> Result<()> {
     plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
     for step in &plan.steps {
-        let fits = match &step.op {
-            Op::Gather(gather) => gather.indices.len() == 1,
-            Op::ShortConv(conv) => (2..=TAPS).contains(&conv.weight.shape[1]),
-            Op::Binary { op: Binary::Add | Binary::Mul, a, b, out } => {
-                plan.buffer(out.buffer).dtype != DType::I32 && a.shape == b.shape
+        let op = &step.op;
+        let fits = match op {
+            _ if is_of_tensors(plan, op) => {
+                check_tensors(plan, step)?;
+                continue;
             }
-            Op::Normalise(_)
-            | Op::Bias { .. }
-            | Op::Scale { .. }
-            | Op::SoftCap { .. }
-            | Op::Activate { .. }
-            | Op::Glu { .. }
-            | Op::Gate { .. }
-            | Op::RopeTable(_)
-            | Op::Rope { .. }
-            | Op::Attention(_)
-            | Op::Mixture(_)
-            | Op::GatedDelta(_)
-            | Op::Project(_)
-            | Op::RopeKv(_)
-            | Op::Sample(_) => true,
-            _ => false,
+            Op::ShortConv(conv) => (2..=TAPS).contains(&conv.weight.shape[1]),
+            Op::DeltaRule(_) => false,
+            _ => true,
         };
         if !fits {
-            return Err(unsupported(format!("step {} ({})", step.op.name(), step.label)));
+            return Err(unsupported(format!("step {} ({})", op.name(), step.label)));
         }
         let cached = |view: &View| plan.buffer(view.buffer).class == Class::State;
         let rows_apart = |view: &View| {
-            matches!(&step.op, Op::Glu { up, .. } if view == up) && row_stride(view).is_some()
+            matches!(op, Op::Glu { up, .. } if view == up) && row_stride(view).is_some()
         };
-        let mut views = step.op.reads().into_iter().chain(step.op.writes());
+        let mut views = op.reads().into_iter().chain(op.writes());
         if views.any(|view| !view.is_contiguous() && !cached(view) && !rows_apart(view)) {
-            return Err(unsupported(format!("strides in {} ({})", step.op.name(), step.label)));
+            return Err(unsupported(format!("strides in {} ({})", op.name(), step.label)));
         }
     }
     Ok(())
 }
+
+/// Whether an operation is one of tensors that may lie in any way: a primitive, other than those for which there is
+/// a stage that knows the bucket's rows.
+fn is_of_tensors(plan: &Plan, op: &Op) -> bool {
+    let of = |view: &View| plan.buffer(view.buffer);
+    let plain = |view: &View| {
+        view.is_contiguous() && !matches!(of(view).class, Class::Constant(_) | Class::State)
+    };
+    match op {
+        Op::Binary { op: Binary::Add | Binary::Mul, a, b, out } => {
+            of(out).dtype != DType::F32 || ![a, b].into_iter().all(plain)
+        }
+        Op::Gather(gather) => {
+            let word = Width::of(of(&gather.table).dtype) == Some(Width::Word);
+            let matrix = of(&gather.table).class == Class::Weight && gather.table.shape.len() == 2;
+            gather.indices.len() != 1
+                || !plain(&gather.table)
+                || !plain(&gather.indices[0])
+                || !(word || matrix)
+        }
+        Op::MatMul { .. } | Op::Scatter { .. } | Op::ScatterAdd { .. } | Op::TopK { .. } => true,
+        op => plan::elementwise(op).is_some() || matches!(op, Op::Reduce { .. }),
+    }
+}
+
+/// What is left open by a valid plan for steps of tensors.
+fn check_tensors(plan: &Plan, step: &Step) -> Result<()> {
+    let Step { op, label, .. } = step;
+    let name = || format!("{} ({label})", op.name());
+    for view in op.reads().into_iter().chain(op.writes()) {
+        let buffer = plan.buffer(view.buffer);
+        if buffer.elements() > LARGEST || view.elements() > LARGEST {
+            let elements = buffer.elements().max(view.elements());
+            return Err(unsupported(format!(
+                "{elements} elements in {}: 2^31 - 1 are the most",
+                name()
+            )));
+        }
+        if stored(buffer).is_none() {
+            return Err(unsupported(format!(
+                "`{}` of {} in {}",
+                buffer.name,
+                buffer.dtype,
+                name()
+            )));
+        }
+    }
+    // Blocks are written while others are still to be read.
+    for out in op.writes() {
+        let apart = |view: &&View| {
+            view.buffer == out.buffer && (view.offset != out.offset || !view.is_contiguous())
+        };
+        if op.reads().iter().any(apart) {
+            return Err(unsupported(format!("what {} reads written in another place", name())));
+        }
+    }
+    Ok(())
+}
+
+/// Most elements of a tensor.
+const LARGEST: usize = i32::MAX as usize;
 
 struct Resolver<'a> {
     plan: &'a Plan,
@@ -336,11 +399,27 @@ struct Resolver<'a> {
     buffers: &'a PlanMemory,
     isa: Isa,
     choices: Option<&'a Choices>,
+    constants: &'a [f32],
 }
 
 impl Resolver<'_> {
     /// Address of a view of 4-byte elements.
     fn address(&self, view: &View) -> Result<*mut u8> {
+        // SAFETY: the plan is valid, so the view lies inside its buffer.
+        Ok(unsafe { self.base(view)?.add(4 * view.offset) })
+    }
+
+    /// Address of a view's first element, and how elements lie.
+    fn locate(&self, view: &View) -> Result<(*mut u8, Width)> {
+        let buffer = self.plan.buffer(view.buffer);
+        let width = stored(buffer)
+            .ok_or_else(|| unsupported(format!("`{}` of {}", buffer.name, buffer.dtype)))?;
+        // SAFETY: as in `address`.
+        Ok((unsafe { self.base(view)?.add(width.bytes() * view.offset) }, width))
+    }
+
+    /// Address of the buffer that a view is of.
+    fn base(&self, view: &View) -> Result<*mut u8> {
         let buffer = self.plan.buffer(view.buffer);
         let base = match buffer.class {
             Class::Scratch => self
@@ -351,16 +430,21 @@ impl Resolver<'_> {
                 .map(|offset| unsafe { self.memory.arena().add(offset) }),
             Class::Mailbox | Class::Output => self.buffers.address(view.buffer),
             Class::Weight => match self.memory.weight(&buffer.name) {
-                Some((base, WeightStorage::Plain(n))) if n == buffer.elements() => Some(base),
+                Some((base, WeightStorage::Plain(n, _))) if n == buffer.elements() => Some(base),
                 _ => None,
             },
-            Class::State | Class::Constant(_) => None,
+            Class::State => match self.memory.plain_state(&buffer.name) {
+                Some((base, n)) if n == buffer.elements() => Some(base),
+                _ => None,
+            },
+            // Never written: the plan is valid.
+            Class::Constant(_) => {
+                Some(std::ptr::from_ref(&self.constants[view.buffer.index()]).cast_mut().cast())
+            }
         };
-        let base = base.ok_or_else(|| {
+        base.ok_or_else(|| {
             unsupported(format!("{:?} `{}` as an operand here", buffer.class, buffer.name))
-        })?;
-        // SAFETY: the plan is valid, so the view lies inside its buffer.
-        Ok(unsafe { base.add(4 * view.offset) })
+        })
     }
 
     fn f32(&self, view: &View) -> Result<*mut f32> {
@@ -424,8 +508,10 @@ impl Resolver<'_> {
         Ok(KvRows { slots: self.i32(&rows.slots)?, positions: self.i32(&rows.positions)? })
     }
 
+    /// Stages of a step that is no group of elementwise ones.
     fn stages(&self, step: &Step, stages: &mut Vec<Stage>) -> Result<()> {
         let stage = match &step.op {
+            op if is_of_tensors(self.plan, op) => return self.of_tensors(op, stages),
             Op::Gather(gather) => self.gather(gather)?,
             Op::Binary { op: Binary::Add, a, b, out } => {
                 self.elementwise(Elementwise::Add(self.f32(b)?), a, out)?
@@ -498,7 +584,7 @@ impl Resolver<'_> {
                 return Ok(());
             }
             Op::Sample(sample) => Stage::Sample(self.sample(sample)?),
-            op => unreachable!("`check` refuses {}", op.name()),
+            op => unreachable!("{} is of a group, or refused by `check`", op.name()),
         };
         stages.push(stage);
         Ok(())
@@ -507,6 +593,103 @@ impl Resolver<'_> {
     fn elementwise(&self, op: Elementwise, x: &View, out: &View) -> Result<Stage> {
         let (rows, n) = rows_of(x);
         Ok(Stage::Elementwise { op, x: self.f32(x)?, n, rows, out: self.f32(out)? })
+    }
+
+    fn of_tensors(&self, op: &Op, stages: &mut Vec<Stage>) -> Result<()> {
+        stages.push(match op {
+            Op::MatMul { a, b, out } => return self.matmul(a, b, out, stages),
+            Op::Gather(plan::Gather { table, indices, out }) => {
+                let axes = indices.len();
+                let (base, width) = self.locate(table)?;
+                Stage::TakeRows(Box::new(rows::Gather {
+                    table: Source::new(base, width, &table.shape[axes..], &table.strides[axes..])?,
+                    indices: self.indices(table, indices)?,
+                    rows: indices[0].elements(),
+                    width: table.shape[axes..].iter().product(),
+                    out: self.address(out)?.cast(),
+                }))
+            }
+            Op::Scatter { indices, values, table } => {
+                Stage::PutRows(Box::new(self.scatter(indices, values, table, None)?))
+            }
+            Op::ScatterAdd { indices, values, out } => {
+                let leading = out.shape[..indices.len()].iter().product();
+                Stage::PutRows(Box::new(self.scatter(indices, values, out, Some(leading))?))
+            }
+            Op::TopK { x, out } => {
+                let (rows, width) = rows_of(x);
+                let (x, count) = (self.source(x)?, out.shape[1]);
+                Stage::TopK(Box::new(TopK {
+                    x,
+                    rows,
+                    width,
+                    count,
+                    out: self.address(out)?.cast(),
+                }))
+            }
+            op => unreachable!("{} is of a group", op.name()),
+        });
+        Ok(())
+    }
+
+    fn source(&self, view: &View) -> Result<Source> {
+        let (base, width) = self.locate(view)?;
+        Source::new(base, width, &view.shape, &view.strides)
+    }
+
+    fn indices(&self, table: &View, indices: &[View]) -> Result<Vec<Index>> {
+        let index = |(axis, view): (usize, &View)| {
+            let (extent, stride) = (table.shape[axis], table.strides[axis]);
+            Ok(Index { at: self.i32(view)?, step: view.strides[0], extent, stride })
+        };
+        indices.iter().enumerate().map(index).collect()
+    }
+
+    fn scatter(
+        &self,
+        indices: &[View],
+        values: &View,
+        table: &View,
+        adds: Option<usize>,
+    ) -> Result<rows::Scatter> {
+        let (at, width) = self.locate(table)?;
+        Ok(rows::Scatter {
+            indices: self.indices(table, indices)?,
+            values: self.source(values)?,
+            rows: indices[0].elements(),
+            width: table.shape[indices.len()..].iter().product(),
+            table: at,
+            stored: width,
+            adds,
+        })
+    }
+
+    fn matmul(&self, a: &View, b: &View, out: &View, stages: &mut Vec<Stage>) -> Result<()> {
+        let rank = a.shape.len();
+        let mut free = self.memory.between().cast::<f32>();
+        let mut operand = |view: &View| {
+            let (base, width) = self.locate(view)?;
+            let (mut at, mut strides) = (base.cast::<f32>(), view.strides.clone());
+            if product::is_copied(view, width) {
+                at = free;
+                free = free.wrapping_add(view.elements());
+                strides = plan::row_major(&view.shape);
+                let kernel = Kernel::copy(self.source(view)?, view.elements(), at);
+                stages.push(Stage::Group(Box::new(kernel)));
+            }
+            let (rows, columns) = (strides[rank - 2], strides[rank - 1]);
+            Ok::<_, Error>((product::Operand { at, rows, columns }, strides))
+        };
+        let ((a_at, of_a), (b_at, of_b)) = (operand(a)?, operand(b)?);
+        let pairs = (0..rank - 2).map(|axis| (a.shape[axis], of_a[axis], of_b[axis])).collect();
+        stages.push(Stage::MatMul(Box::new(MatMul {
+            a: a_at,
+            b: b_at,
+            pairs,
+            shape: [a.shape[rank - 2], b.shape[rank - 2], a.shape[rank - 1]],
+            out: self.f32(out)?,
+        })));
+        Ok(())
     }
 
     /// The rotation of heads of `dim` values by a table `[M, 2, R/2]`.
@@ -819,12 +1002,32 @@ impl Program {
         isa: Isa,
         choices: Option<&Choices>,
     ) -> Result<Self> {
-        let arena = Arena::new(plan, |_, bytes| bytes);
-        let resolver = Resolver { plan, memory, arena, buffers: &buffers, isa, choices };
+        let groups = schedule(plan);
+        let constant = |buffer: &plan::Buffer| match buffer.class {
+            Class::Constant(value) => value.get(),
+            _ => 0.0,
+        };
+        let constants: Box<[f32]> = plan.buffers.iter().map(constant).collect();
+        let resolver = Resolver {
+            plan,
+            memory,
+            arena: arena(plan, &groups),
+            buffers: &buffers,
+            isa,
+            choices,
+            constants: &constants,
+        };
         let (mut stages, mut ends) = (Vec::new(), Vec::new());
-        for step in &plan.steps {
-            resolver.stages(step, &mut stages)?;
-            ends.push(stages.len());
+        for group in &groups {
+            let step = &plan.steps[group.steps.start];
+            let alone = group.steps.len() == 1 && !is_of_tensors(plan, &step.op);
+            if group.is_kernel(plan) && !alone {
+                let locate = |view: &View| resolver.locate(view);
+                stages.push(Stage::Group(Box::new(Kernel::new(plan, group, &locate)?)));
+            } else {
+                resolver.stages(step, &mut stages)?;
+            }
+            ends.extend(group.steps.clone().map(|_| stages.len()));
         }
         let rows = plan.bucket.rows();
         let slots = stages.iter().find_map(|stage| match stage {
@@ -841,6 +1044,6 @@ impl Program {
             Stage::Sample(Sample { ids, rows, .. }) => Some((ids.cast_const(), *rows)),
             _ => None,
         });
-        Ok(Self { stages, ends, rows, slots, sampled, buffers })
+        Ok(Self { stages, ends, rows, slots, sampled, buffers, _constants: constants })
     }
 }

@@ -65,13 +65,21 @@ fn execute(op: &Op, storage: &mut [Storage]) {
     // The result is computed aside, so that a step may overwrite what it reads.
     let (target, result): (&View, Vec<f32>) = match op {
         Op::Unary { op, x, out } => (out, read(x).elements().map(|x| unary(*op, x)).collect()),
-        Op::Binary { op, a, b, out } if dtype(out) == DType::I32 => {
-            let int = |a: i32, b: f32| f32::from_bits(binary(*op, a as f32, b) as i32 as u32);
-            (out, read(a).ints().zip(read(b).elements()).map(|(a, b)| int(a, b)).collect())
+        Op::Binary { op, a, b, out } if dtype(a) == DType::I32 => {
+            let result = |(a, b)| match op {
+                Binary::LessEqual => f32::from(a <= b),
+                op => f32::from_bits(op.of_ints(a, b) as u32),
+            };
+            (out, read(a).ints().zip(read(b).whole()).map(result).collect())
         }
         Op::Binary { op, a, b, out } => {
             let pairs = read(a).elements().zip(read(b).elements());
             (out, pairs.map(|(a, b)| binary(*op, a, b)).collect())
+        }
+        Op::Where { condition, a, b, out } => {
+            let chosen = |((c, a), b): ((f32, f32), f32)| if c == 0.0 { b } else { a };
+            let pairs = read(condition).elements().zip(read(a).elements());
+            (out, pairs.zip(read(b).elements()).map(chosen).collect())
         }
         Op::Cast { x, out } => (out, cast(read(x), dtype(out))),
         Op::Copy { x, out } | Op::Assign { value: x, mailbox: out } => {
@@ -94,6 +102,15 @@ fn execute(op: &Op, storage: &mut [Storage]) {
                 values[at] = value;
             }
             return;
+        }
+        Op::ScatterAdd { indices, values, out } => {
+            let indices: Vec<Operand<'_>> = indices.iter().map(read).collect();
+            let whole = View { offset: 0, ..out.clone() };
+            let mut sums = vec![0.0; out.elements()];
+            for (at, value) in scatter(&whole, &indices, read(values)) {
+                sums[at] += f64::from(value);
+            }
+            (out, sums.into_iter().map(|sum| sum as f32).collect())
         }
         Op::Sample(sample) => (&sample.ids, choose(sample, storage)),
         fused => unreachable!("`supported` refuses {}", fused.name()),
@@ -125,6 +142,13 @@ impl<'a> Operand<'a> {
 
     pub(super) fn ints(self) -> impl Iterator<Item = i32> + 'a {
         offsets(self.view).map(move |at| self.storage.int(at))
+    }
+
+    /// Integers, or whole parts of a constant.
+    fn whole(self) -> impl Iterator<Item = i32> + 'a {
+        let int = self.storage.dtype == DType::I32;
+        offsets(self.view)
+            .map(move |at| if int { self.storage.int(at) } else { self.storage.values[at] as i32 })
     }
 }
 
@@ -166,6 +190,7 @@ fn unary(op: Unary, x: f32) -> f32 {
         Unary::Recip => 1.0 / x,
         Unary::Sin => x.sin(),
         Unary::Cos => x.cos(),
+        Unary::Floor => x.floor(),
     }) as f32
 }
 
@@ -177,6 +202,7 @@ fn binary(op: Binary, a: f32, b: f32) -> f32 {
         Binary::Max => a.max(b),
         Binary::LessEqual => f32::from(a <= b),
         Binary::Rem => a % b,
+        op => unreachable!("{op:?} is of integers"),
     }
 }
 
@@ -213,8 +239,14 @@ fn reduce(x: Operand<'_>, op: Reduce, axis: usize) -> Vec<f32> {
     let (len, stride) = (x.view.shape[axis], x.view.strides[axis]);
     let first = x.view.slice(axis, 0, 1);
     let run = |at: usize| (0..len).map(move |i| x.storage.values[at + i * stride]);
+    let ints = |at: usize| (0..len).map(move |i| x.storage.int(at + i * stride));
+    let bits = |value: i32| f32::from_bits(value as u32);
     offsets(&first)
         .map(|at| match op {
+            Reduce::Sum if x.storage.dtype == DType::I32 => {
+                bits(ints(at).fold(0, i32::wrapping_add))
+            }
+            Reduce::Max if x.storage.dtype == DType::I32 => bits(ints(at).fold(i32::MIN, i32::max)),
             Reduce::Sum => run(at).map(f64::from).sum::<f64>() as f32,
             Reduce::Max => run(at).fold(f32::NEG_INFINITY, f32::max),
         })

@@ -10,6 +10,7 @@ pub(super) fn lower(graph: &Graph, bucket: Bucket) -> Plan {
         plan: Plan { bucket, buffers: Vec::new(), steps: Vec::new(), scopes: Vec::new() },
         views: vec![None; graph.nodes.len()],
         scopes: Vec::new(),
+        live: &live,
     };
     for (i, node) in graph.nodes.iter().enumerate() {
         if live[i] {
@@ -44,6 +45,7 @@ struct Lowering<'a> {
     views: Vec<Option<View>>,
     /// The composites that have steps, in the order of the plan's scopes.
     scopes: Vec<usize>,
+    live: &'a [bool],
 }
 
 impl Lowering<'_> {
@@ -69,6 +71,10 @@ impl Lowering<'_> {
             Kind::Permute(x, axes) => self.view(*x).permute(axes),
             Kind::Expand(x) => self.view(*x).expand(&node.shape),
             Kind::Slice { x, axis, start } => self.view(*x).slice(*axis, *start, node.shape[*axis]),
+            Kind::Window { x, axis, window } => match self.view(*x).window(*axis, *window) {
+                Some(view) => view,
+                None => unreachable!("checked when it was added"),
+            },
             Kind::Compute(op) => {
                 let output = self.graph.outputs.iter().find(|(_, tensor)| tensor.0 == i);
                 let (class, name) = match output {
@@ -119,7 +125,12 @@ impl Lowering<'_> {
     }
 
     fn step(&mut self, node: &Node, op: Op) {
-        let scope = node.scope.map(|composite| self.scope(composite));
+        // Of a composite whose result nobody needs (a gradient may need its parts) only the parts are left.
+        let whole = |composite: &usize| {
+            let op = &self.graph.composites[*composite];
+            op.reads().into_iter().chain(op.writes()).all(|tensor| self.live[tensor.0])
+        };
+        let scope = node.scope.filter(whole).map(|composite| self.scope(composite));
         let cost = cost_of(&op, &self.plan.buffers, &self.plan.bucket);
         let label = self.graph.labels[node.label].clone();
         self.plan.steps.push(Step { op, label, scope, cost });

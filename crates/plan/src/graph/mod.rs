@@ -2,6 +2,7 @@
 //! an operation is added. Nothing runs here: [`Graph::lower`] gives a [`Plan`], a device runs it.
 
 mod composite;
+mod grad;
 mod lower;
 mod mixture;
 mod primitive;
@@ -10,7 +11,7 @@ mod recurrent;
 pub use mixture::MixtureWeights;
 pub use recurrent::DeltaGates;
 
-use crate::{Bucket, Class, DType, Op, Plan, Scalar};
+use crate::{Bucket, Class, DType, Op, Plan, Scalar, Window};
 
 /// A tensor of a graph: a cheap handle, valid for the graph that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +36,8 @@ pub enum Error {
     Shape { op: &'static str, shapes: Vec<Vec<usize>>, reason: &'static str },
     #[error("{op}: {found} operand, {expected} expected")]
     DType { op: &'static str, found: DType, expected: &'static str },
+    #[error("{op} cannot be differentiated: {reason}")]
+    Gradient { op: String, reason: &'static str },
     #[error("{class:?} `{name}` is declared twice, with different shapes or types")]
     Redeclared { class: Class, name: String },
     /// The lowered plan is not valid: a bug in a definition.
@@ -62,6 +65,11 @@ enum Kind {
         axis: usize,
         start: usize,
     },
+    Window {
+        x: Tensor,
+        axis: usize,
+        window: Window,
+    },
     /// A step that writes this node, and perhaps a state in place.
     Compute(Op<Tensor>),
     /// A step that writes a new version of a state or mailbox in place: the node is what it writes.
@@ -73,9 +81,11 @@ impl Kind {
     fn inputs(&self, own: Tensor) -> Vec<Tensor> {
         match self {
             Self::Source { .. } | Self::Constant(_) => vec![],
-            Self::Reshape(x) | Self::Permute(x, _) | Self::Expand(x) | Self::Slice { x, .. } => {
-                vec![*x]
-            }
+            Self::Reshape(x)
+            | Self::Permute(x, _)
+            | Self::Expand(x)
+            | Self::Slice { x, .. }
+            | Self::Window { x, .. } => vec![*x],
             Self::Compute(op) => {
                 let all = op.reads().into_iter().chain(op.writes());
                 all.copied().filter(|&tensor| tensor != own).collect()

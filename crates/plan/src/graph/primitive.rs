@@ -1,7 +1,7 @@
 //! The primitives: sources, views, elementwise, reductions, products, gather and scatter.
 
 use super::{Error, Graph, Kind, Result, SampleInputs, Tensor};
-use crate::{Binary, Class, DType, Gather, Op, Reduce, Sample, Scalar, Unary};
+use crate::{Binary, Class, DType, Gather, MAX_INDICES, Op, Reduce, Sample, Scalar, Unary, Window};
 
 impl Graph {
     /// A named buffer of the model or the engine.
@@ -78,15 +78,27 @@ impl Graph {
         Ok(self.push(Kind::Slice { x, axis, start }, shape, dtype))
     }
 
-    /// Zeroes around `axis`.
+    /// Windows over `axis`, which becomes their number; the place in a window is a last axis.
+    pub fn window(&mut self, x: Tensor, axis: usize, window: Window) -> Result {
+        let (mut shape, dtype) = (self.shape(x).to_vec(), self.dtype(x));
+        let count = shape.get(axis).and_then(|&extent| window.count(extent));
+        let Some(count) = count else {
+            return Err(self.shape_error("window", &[x], "no window fits the axis"));
+        };
+        shape[axis] = count;
+        shape.push(window.size);
+        Ok(self.push(Kind::Window { x, axis, window }, shape, dtype))
+    }
+
+    /// Zeroes around `axis` of an `F32` or `I32`.
     pub fn pad(&mut self, x: Tensor, axis: usize, before: usize, after: usize) -> Result {
-        self.want_f32("pad", x)?;
+        let dtype = self.want_word("pad", x)?;
         let mut shape = self.shape(x).to_vec();
         let Some(extent) = shape.get_mut(axis) else {
             return Err(self.shape_error("pad", &[x], "no such axis"));
         };
         *extent += before + after;
-        Ok(self.compute(shape, DType::F32, |out| Op::Pad { axis, before, x, out }))
+        Ok(self.compute(shape, dtype, |out| Op::Pad { axis, before, x, out }))
     }
 
     pub fn unary(&mut self, op: Unary, x: Tensor) -> Result {
@@ -95,23 +107,46 @@ impl Graph {
         Ok(self.compute(shape, DType::F32, |out| Op::Unary { op, x, out }))
     }
 
-    /// Elementwise, two operands, broadcast against each other. Both `F32`, or an `I32` and a
-    /// constant.
+    /// Elementwise, two operands, broadcast against each other. Both `F32`, both `I32`, or an `I32` and a
+    /// constant, of which the whole part counts.
     pub fn binary(&mut self, op: Binary, a: Tensor, b: Tensor) -> Result {
-        let dtype = self.dtype(a);
-        if dtype == DType::I32 && matches!(self.node(b).kind, Kind::Constant(_)) {
-            let shape = self.shape(a).to_vec();
-            let b = self.expand(b, &shape)?;
-            return Ok(self.compute(shape, dtype, |out| Op::Binary { op, a, b, out }));
+        let dtype = if op.is_of_bits() {
+            self.want_type("binary", a, "I32", |found| found == DType::I32)?;
+            DType::I32
+        } else {
+            self.want_word("binary", a)?
+        };
+        if !matches!(self.node(b).kind, Kind::Constant(_)) {
+            self.want_type("binary", b, "the other's type", |found| found == dtype)?;
         }
-        self.want_f32("binary", a)?;
-        self.want_f32("binary", b)?;
-        let (sa, sb) = (self.shape(a), self.shape(b));
-        let rank = sa.len().max(sb.len());
+        let ([a, b], shape) = self.broadcast([a, b])?;
+        let dtype = if op == Binary::LessEqual { DType::F32 } else { dtype };
+        Ok(self.compute(shape, dtype, |out| Op::Binary { op, a, b, out }))
+    }
+
+    /// `a` where the condition, `F32`, is not 0, `b` elsewhere; all three broadcast against each other.
+    pub fn select(&mut self, condition: Tensor, a: Tensor, b: Tensor) -> Result {
+        self.want_f32("where", condition)?;
+        let dtype = self.want_word("where", a)?;
+        self.want_type("where", b, "the other's type", |found| found == dtype)?;
+        let ([condition, a, b], shape) = self.broadcast([condition, a, b])?;
+        Ok(self.compute(shape, dtype, |out| Op::Where { condition, a, b, out }))
+    }
+
+    /// Operands with their extents of 1 repeated as the others have them.
+    fn broadcast<const N: usize>(&mut self, all: [Tensor; N]) -> Result<([Tensor; N], Vec<usize>)> {
+        let rank = all.iter().map(|t| self.shape(*t).len()).max().unwrap_or(0);
         let extent = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |j| s[j]);
-        let shape: Vec<usize> = (0..rank).map(|i| extent(sa, i).max(extent(sb, i))).collect();
-        let (a, b) = (self.expand(a, &shape)?, self.expand(b, &shape)?);
-        Ok(self.compute(shape, DType::F32, |out| Op::Binary { op, a, b, out }))
+        let shape = (0..rank).map(|i| {
+            let mut extents = all.iter().map(|t| extent(self.shape(*t), i));
+            extents.find(|extent| *extent != 1).unwrap_or(1)
+        });
+        let shape: Vec<usize> = shape.collect();
+        let mut expanded = all;
+        for tensor in &mut expanded {
+            *tensor = self.expand(*tensor, &shape)?;
+        }
+        Ok((expanded, shape))
     }
 
     /// Conversion between `F32`, `F16`, `BF16` and `I32`, or of `F32` into the blocks of [`crate::quant::store`].
@@ -131,15 +166,15 @@ impl Graph {
         Ok(self.compute(shape, dtype, |out| Op::Cast { x, out }))
     }
 
-    /// Reduction along one axis, which stays with extent 1.
+    /// Reduction of an `F32` or `I32` along one axis, which stays with extent 1.
     pub fn reduce(&mut self, op: Reduce, x: Tensor, axis: usize) -> Result {
-        self.want_f32("reduce", x)?;
+        let dtype = self.want_word("reduce", x)?;
         let mut shape = self.shape(x).to_vec();
         let Some(extent) = shape.get_mut(axis) else {
             return Err(self.shape_error("reduce", &[x], "no such axis"));
         };
         *extent = 1;
-        Ok(self.compute(shape, DType::F32, |out| Op::Reduce { op, axis, x, out }))
+        Ok(self.compute(shape, dtype, |out| Op::Reduce { op, axis, x, out }))
     }
 
     /// `a [.., M, K]` times `b [.., N, K]` transposed: `[.., M, N]` in `F32`. `b` may be a quantised
@@ -194,7 +229,27 @@ impl Graph {
         Ok(self.push(Kind::Update(scatter), shape, dtype))
     }
 
-    /// A mailbox overwritten by `value`, for the next step. Use the returned version afterwards.
+    /// Zeroes `[A.., rest..]` with the rows of `values [M, rest..]` added to those that one `I32 [M]` index for each of
+    /// the `leading` axes names, which is what [`Graph::gather`] takes from them; a row with a negative index is
+    /// skipped.
+    pub fn scatter_add(&mut self, leading: &[usize], indices: &[Tensor], values: Tensor) -> Result {
+        self.want_f32("scatter_add", values)?;
+        let rows = self.shape(values).first().copied().unwrap_or(0);
+        let fits = !self.shape(values).is_empty()
+            && leading.len() == indices.len()
+            && (1..=MAX_INDICES).contains(&indices.len())
+            && indices.iter().all(|i| *self.shape(*i) == [rows]);
+        let reason = "values must be [M, rest..], with an index [M] for each leading axis";
+        self.want(fits, "scatter_add", &[values], reason)?;
+        for &index in indices {
+            self.want_type("scatter_add", index, "I32", |found| found == DType::I32)?;
+        }
+        let shape = [leading, &self.shape(values)[1..]].concat();
+        let indices = indices.to_vec();
+        Ok(self.compute(shape, DType::F32, |out| Op::ScatterAdd { indices, values, out }))
+    }
+
+    /// A mailbox or state overwritten by `value`, for the next step. Use the returned version afterwards.
     pub fn assign(&mut self, mailbox: Tensor, value: Tensor) -> Result {
         let (shape, dtype) = (self.shape(mailbox).to_vec(), self.dtype(mailbox));
         let fits = self.shape(value) == shape;
@@ -235,6 +290,12 @@ impl Graph {
 
     fn want_f32(&self, op: &'static str, x: Tensor) -> Result<()> {
         self.want_type(op, x, "F32", |found| found == DType::F32)
+    }
+
+    /// The type of an operand whose elements are 4 bytes.
+    fn want_word(&self, op: &'static str, x: Tensor) -> Result<DType> {
+        self.want_type(op, x, "F32 or I32", |found| matches!(found, DType::F32 | DType::I32))?;
+        Ok(self.dtype(x))
     }
 
     fn want_type(

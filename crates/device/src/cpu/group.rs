@@ -1,0 +1,797 @@
+//! Groups of tensor operations, as `plan::schedule` makes them, on blocks of elements.
+//!
+//! A group becomes a few instructions over registers of [`BLOCK`] values, which stay in the first-level cache: what
+//! nobody reads later never leaves them. An operand that lies in memory as the group's space does is read where it is,
+//! and a result written where it belongs. Every element is computed by one thread in one order, so results do not
+//! depend on how many there are.
+
+use std::collections::HashMap;
+
+use super::memory::unsupported;
+use super::pool::Worker;
+use crate::Result;
+use plan::{Binary, BufferId, Class, DType, Group, Op, Plan, Reduce, Step, Unary, View};
+use simd::tensor::{self, Conversion};
+use simd::{Isa, tensor::half};
+
+/// Values of a register.
+pub(super) const BLOCK: usize = 256;
+
+/// Most axes of a view that is not dense.
+const RANK: usize = 12;
+
+/// Elements that a thread takes at a time.
+const CLAIM: usize = 32 * BLOCK;
+
+/// Where the values of a block are.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Register(usize),
+    /// In memory, the first element of the space there.
+    At(*mut f32),
+}
+
+/// What an instruction does with up to three operands.
+#[derive(Clone, Debug)]
+enum Action {
+    Unary(Unary),
+    Binary(Binary),
+    Ints(Binary),
+    Select,
+    Convert(Conversion),
+    Move,
+    /// The number of each element.
+    Iota,
+    Load(Source),
+    /// Rounded and stored.
+    Narrow(*mut u16, bool),
+}
+
+#[derive(Clone, Debug)]
+struct Instruction {
+    action: Action,
+    reads: Vec<Place>,
+    out: Place,
+}
+
+/// A group with its addresses. A constant's register is filled before the first block.
+#[derive(Clone, Debug)]
+pub(super) struct Kernel {
+    elements: usize,
+    constants: Vec<(usize, u32)>,
+    chain: Vec<Instruction>,
+    reduction: Option<Reduction>,
+    tail: Vec<Instruction>,
+    registers: usize,
+}
+
+/// `x [outer, length, inner]` to `[outer, inner]`.
+#[derive(Clone, Debug)]
+struct Reduction {
+    op: Reduce,
+    of_ints: bool,
+    outer: usize,
+    length: usize,
+    inner: usize,
+    x: Place,
+    out: Place,
+}
+
+/// How elements are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Width {
+    Word,
+    Half,
+    Brain,
+}
+
+impl Width {
+    pub(super) const fn of(dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::F32 | DType::I32 => Some(Self::Word),
+            DType::F16 => Some(Self::Half),
+            DType::BF16 => Some(Self::Brain),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn bytes(self) -> usize {
+        match self {
+            Self::Word => 4,
+            Self::Half | Self::Brain => 2,
+        }
+    }
+}
+
+/// Elements in the order of a shape, wherever they lie.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    base: *const u8,
+    width: Width,
+    shape: Vec<usize>,
+    strides: Vec<usize>,
+    /// Elements whose place on this axis is outside of the range are zeroes; inside, the first is at `base`.
+    inside: Option<(usize, std::ops::Range<usize>)>,
+}
+
+impl Source {
+    /// Elements that are strides apart, from `base` on; neighbouring axes that lie as one become one.
+    ///
+    /// # Errors
+    /// More axes than [`RANK`] are left.
+    pub(super) fn new(
+        base: *const u8,
+        width: Width,
+        shape: &[usize],
+        strides: &[usize],
+    ) -> Result<Self> {
+        let (mut axes, mut steps) = (Vec::new(), Vec::new());
+        for (&n, &stride) in shape.iter().zip(strides).filter(|(n, _)| **n != 1) {
+            match (axes.last_mut(), steps.last_mut()) {
+                (Some(extent), Some(step)) if *step == stride * n => {
+                    *extent *= n;
+                    *step = stride;
+                }
+                _ => {
+                    axes.push(n);
+                    steps.push(stride);
+                }
+            }
+        }
+        if axes.is_empty() {
+            (axes, steps) = (vec![1], vec![0]);
+        }
+        Self { base, width, shape: axes, strides: steps, inside: None }.checked()
+    }
+
+    /// The elements of a view that lie `before` places into an axis of `shape`, and zeroes around them.
+    fn padded(
+        base: *const u8,
+        width: Width,
+        x: &View,
+        shape: &[usize],
+        axis: usize,
+        before: usize,
+    ) -> Result<Self> {
+        let inside = Some((axis, before..before + x.shape[axis]));
+        let (shape, strides) = (shape.to_vec(), x.strides.clone());
+        Self { base, width, shape, strides, inside }.checked()
+    }
+
+    fn checked(self) -> Result<Self> {
+        if self.shape.len() <= RANK {
+            return Ok(self);
+        }
+        Err(unsupported(format!("a view of {} axes, {RANK} are the most", self.shape.len())))
+    }
+
+    /// Whether a number of elements lie one after the other.
+    pub(super) fn is_dense(&self) -> bool {
+        self.inside.is_none() && self.strides == [1]
+    }
+
+    /// Writes `n` values from the `start`th on to `out`, widened to 4 bytes; all of them `shift` elements further on.
+    ///
+    /// # Safety
+    ///
+    /// The elements are there, one at least; `out` is valid for `n` values.
+    pub(super) unsafe fn fill(
+        &self,
+        isa: Isa,
+        shift: usize,
+        start: usize,
+        n: usize,
+        out: *mut f32,
+    ) {
+        let last = self.shape.len() - 1;
+        let mut index = [0; RANK];
+        let mut left = start;
+        for axis in (0..=last).rev() {
+            index[axis] = left % self.shape[axis];
+            left /= self.shape[axis];
+        }
+        let mut done = 0;
+        while done < n {
+            let run = (self.shape[last] - index[last]).min(n - done);
+            // SAFETY: the caller's contract; the run stays in the last axis.
+            unsafe { self.run(isa, shift, &index[..=last], run, out.add(done)) };
+            done += run;
+            index[last] += run;
+            let mut axis = last;
+            while axis > 0 && index[axis] == self.shape[axis] {
+                index[axis] = 0;
+                axis -= 1;
+                index[axis] += 1;
+            }
+        }
+    }
+
+    /// Writes `n` values along the last axis.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::fill`].
+    unsafe fn run(&self, isa: Isa, shift: usize, index: &[usize], n: usize, out: *mut f32) {
+        let last = self.shape.len() - 1;
+        let mut at = shift;
+        let mut from = 0..n;
+        for (axis, (&i, &stride)) in index.iter().zip(&self.strides).enumerate() {
+            let mut place = i;
+            if let Some((_, inside)) = self.inside.as_ref().filter(|(of, _)| *of == axis) {
+                if axis == last {
+                    let start = inside.start.clamp(i, i + n);
+                    from = start - i..inside.end.clamp(start, i + n) - i;
+                    place = start.wrapping_sub(inside.start);
+                } else if inside.contains(&i) {
+                    place = i - inside.start;
+                } else {
+                    from = 0..0;
+                }
+            }
+            if !from.is_empty() {
+                at += place * stride;
+            }
+        }
+        let (step, count) = (self.strides[last], from.len());
+        // SAFETY: the caller's contract: the elements of the range are there.
+        unsafe {
+            out.write_bytes(0, from.start);
+            out.add(from.end).write_bytes(0, n - from.end);
+            let out = out.add(from.start);
+            let base = self.base.add(if count == 0 { 0 } else { at * self.width.bytes() });
+            match (self.width, step) {
+                (Width::Word, 1) => out.copy_from_nonoverlapping(base.cast(), count),
+                (Width::Word, 0) if count > 0 => {
+                    let value = *base.cast::<f32>();
+                    std::slice::from_raw_parts_mut(out, count).fill(value);
+                }
+                (Width::Word, step) => {
+                    for i in 0..count {
+                        *out.add(i) = *base.cast::<f32>().add(i * step);
+                    }
+                }
+                (width, 1) => tensor::widen(isa, width == Width::Brain, base.cast(), out, count),
+                (width, step) => {
+                    for i in 0..count {
+                        *out.add(i) =
+                            half(width == Width::Brain, *base.cast::<u16>().add(i * step));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Registers that a group takes at most.
+pub(super) fn registers(plan: &Plan, group: &Group) -> usize {
+    // An integer becomes a half by way of another; and two hold the sums of a reduction, in `f64`.
+    let of = |step: &Step| step.op.reads().len() + step.op.writes().len() + 1;
+    plan.steps[group.steps.clone()].iter().map(of).sum::<usize>() + 2
+}
+
+/// Makes instructions of steps.
+struct Compiler<'a> {
+    plan: &'a Plan,
+    group: &'a Group,
+    /// Address and width of a view's first element.
+    locate: &'a dyn Fn(&View) -> Result<(*mut u8, Width)>,
+    constants: Vec<(usize, u32)>,
+    /// Of what the steps have written.
+    places: HashMap<BufferId, Place>,
+    /// Of what they have loaded.
+    loaded: Vec<(View, Place)>,
+    registers: usize,
+}
+
+impl Kernel {
+    /// The kernel of a group whose views lie where `locate` says.
+    ///
+    /// # Errors
+    /// Those of `locate`.
+    pub(super) fn new(
+        plan: &Plan,
+        group: &Group,
+        locate: &dyn Fn(&View) -> Result<(*mut u8, Width)>,
+    ) -> Result<Self> {
+        let mut compiler = Compiler {
+            plan,
+            group,
+            locate,
+            constants: Vec::new(),
+            places: HashMap::new(),
+            loaded: Vec::new(),
+            registers: 0,
+        };
+        let [before, after] = group.chains(plan);
+        let mut chain = compiler.chain(before)?;
+        let mut reduction = None;
+        let mut elements = before.last().map_or(0, |step| step.op.writes()[0].elements());
+        let mut tail = Vec::new();
+        if let Some(Op::Reduce { op, axis, x, out }) = group.reduce.map(|at| &plan.steps[at].op) {
+            elements = x.elements();
+            let x_place = compiler.operand(x, false, &mut chain)?;
+            compiler.loaded.clear();
+            reduction = Some(Reduction {
+                op: *op,
+                of_ints: plan.buffer(out.buffer).dtype == DType::I32,
+                outer: x.shape[..*axis].iter().product(),
+                length: x.shape[*axis],
+                inner: x.shape[axis + 1..].iter().product(),
+                x: x_place,
+                out: compiler.result(out)?.0,
+            });
+            tail = compiler.chain(after)?;
+        }
+        let mut kernel = Self {
+            elements,
+            constants: compiler.constants,
+            chain,
+            reduction,
+            tail,
+            registers: compiler.registers,
+        };
+        kernel.share_registers();
+        Ok(kernel)
+    }
+
+    /// Elements put one after the other.
+    pub(super) fn copy(source: Source, elements: usize, to: *mut f32) -> Self {
+        let action = Action::Load(source);
+        let load = Instruction { action, reads: Vec::new(), out: Place::At(to) };
+        let (chain, tail, constants) = (vec![load], Vec::new(), Vec::new());
+        Self { elements, constants, chain, reduction: None, tail, registers: 0 }
+    }
+
+    /// Gives registers that are no longer read to later results.
+    fn share_registers(&mut self) {
+        let mut taken: HashMap<usize, usize> = HashMap::new();
+        let mut count = 0;
+        let mut pinned = |register: &mut usize, taken: &mut HashMap<usize, usize>| {
+            *register = *taken.entry(*register).or_insert_with(|| {
+                count += 1;
+                count - 1
+            });
+        };
+        for (register, _) in &mut self.constants {
+            pinned(register, &mut taken);
+        }
+        if let Some(reduction) = &mut self.reduction {
+            for place in [&mut reduction.x, &mut reduction.out] {
+                if let Place::Register(register) = place {
+                    pinned(register, &mut taken);
+                }
+            }
+        }
+        let fixed = taken;
+        let first = count;
+        for instructions in [&mut self.chain, &mut self.tail] {
+            let mut last = HashMap::new();
+            for (at, instruction) in instructions.iter().enumerate() {
+                for place in instruction.reads.iter().chain([&instruction.out]) {
+                    if let Place::Register(register) = place {
+                        last.insert(*register, at);
+                    }
+                }
+            }
+            let (mut now, mut free, mut next) = (HashMap::new(), Vec::new(), first);
+            for (at, instruction) in instructions.iter_mut().enumerate() {
+                let Instruction { reads, out, .. } = instruction;
+                let mut ended = Vec::new();
+                for place in reads.iter_mut().chain([out]) {
+                    let Place::Register(register) = place else { continue };
+                    let virtual_one = *register;
+                    if let Some(fixed) = fixed.get(&virtual_one) {
+                        *register = *fixed;
+                        continue;
+                    }
+                    *register = *now.entry(virtual_one).or_insert_with(|| {
+                        free.pop().unwrap_or_else(|| {
+                            next += 1;
+                            next - 1
+                        })
+                    });
+                    if last.get(&virtual_one) == Some(&at) && !ended.contains(register) {
+                        ended.push(*register);
+                    }
+                }
+                free.extend(ended);
+            }
+            count = count.max(next);
+        }
+        self.registers = count;
+    }
+
+    /// This thread's share, with `4 * BLOCK` bytes of scratch for each register and two more.
+    ///
+    /// # Safety
+    ///
+    /// The addresses are valid, all threads are in this kernel, and nobody else touches what it writes.
+    pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
+        // SAFETY: the caller's contract; blocks stay inside the space, and no two threads have the same.
+        unsafe {
+            for (register, bits) in &self.constants {
+                let values = std::slice::from_raw_parts_mut(scratch.add(register * BLOCK), BLOCK);
+                values.fill(f32::from_bits(*bits));
+            }
+            match &self.reduction {
+                None => {
+                    while let Some(part) = w.claim(self.elements, CLAIM) {
+                        for start in part.clone().step_by(BLOCK) {
+                            let n = BLOCK.min(part.end - start);
+                            execute(&self.chain, isa, scratch, start, n);
+                        }
+                    }
+                }
+                Some(reduction) if reduction.inner == 1 => self.rows(reduction, isa, w, scratch),
+                Some(reduction) => self.columns(reduction, isa, w, scratch),
+            }
+        }
+    }
+
+    /// Rows that become a value each, up to a block of them at a time.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Kernel::run`].
+    unsafe fn rows(&self, r: &Reduction, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
+        let claim = (CLAIM / r.length.max(1)).clamp(1, BLOCK);
+        // Short rows go through the chain together.
+        let together = (BLOCK / r.length.max(1)).max(1);
+        while let Some(outputs) = w.claim(r.outer, claim) {
+            for first in outputs.clone().step_by(together) {
+                let count = together.min(outputs.end - first);
+                let mut sums = Sums::new(r);
+                let span = count * r.length;
+                // SAFETY: the caller's contract.
+                unsafe {
+                    if count > 1 {
+                        execute(&self.chain, isa, scratch, first * r.length, span);
+                    }
+                    for row in first..first + count {
+                        for at in (0..r.length).step_by(BLOCK) {
+                            let (start, n) = (row * r.length + at, BLOCK.min(r.length - at));
+                            let mut x = pointer(r.x, scratch, start);
+                            if count == 1 {
+                                execute(&self.chain, isa, scratch, start, n);
+                            } else if let Place::Register(_) = r.x {
+                                x = x.add((row - first) * r.length);
+                            }
+                            sums.take(r, isa, x, n);
+                        }
+                        let out = match r.out {
+                            Place::Register(at) => scratch.add(at * BLOCK + row - outputs.start),
+                            Place::At(base) => base.add(row),
+                        };
+                        *out = sums.end(r);
+                    }
+                }
+            }
+            // SAFETY: the caller's contract.
+            unsafe { execute(&self.tail, isa, scratch, outputs.start, outputs.len()) };
+        }
+    }
+
+    /// Rows that are added up column by column.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Kernel::run`].
+    unsafe fn columns(&self, r: &Reduction, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
+        let strips = r.inner.div_ceil(BLOCK);
+        // Narrow rows go through the chain together.
+        let together = (BLOCK / r.inner.max(1)).max(1);
+        // SAFETY: behind the registers there is room for a block of `f64`.
+        let sums = unsafe { scratch.add(self.registers * BLOCK) };
+        while let Some(units) = w.claim(r.outer * strips, 1) {
+            for unit in units {
+                let (outer, first) = (unit / strips, unit % strips * BLOCK);
+                let columns = BLOCK.min(r.inner - first);
+                let mut block = ColumnSums::new(r, sums, columns);
+                for row in (0..r.length).step_by(together) {
+                    let rows = together.min(r.length - row);
+                    let start = (outer * r.length + row) * r.inner + first;
+                    // SAFETY: the caller's contract.
+                    unsafe {
+                        execute(&self.chain, isa, scratch, start, (rows - 1) * r.inner + columns);
+                        let x = pointer(r.x, scratch, start);
+                        for row in 0..rows {
+                            block.take(r, isa, x.add(row * r.inner));
+                        }
+                    }
+                }
+                let start = outer * r.inner + first;
+                // SAFETY: the caller's contract.
+                unsafe {
+                    block.end(r, pointer(r.out, scratch, start));
+                    execute(&self.tail, isa, scratch, start, columns);
+                }
+            }
+        }
+    }
+}
+
+/// What a row has come to so far.
+struct Sums {
+    sum: f64,
+    largest: f32,
+    ints: i32,
+}
+
+impl Sums {
+    const fn new(r: &Reduction) -> Self {
+        Self { sum: 0.0, largest: f32::NEG_INFINITY, ints: no_ints(r.op) }
+    }
+
+    /// # Safety
+    ///
+    /// `x` is valid for `n` values.
+    unsafe fn take(&mut self, r: &Reduction, isa: Isa, x: *const f32, n: usize) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match (r.of_ints, r.op) {
+                (true, op) => {
+                    for i in 0..n {
+                        self.ints = of_ints(op, self.ints, (*x.add(i)).to_bits() as i32);
+                    }
+                }
+                (_, Reduce::Sum) => self.sum += tensor::sum(isa, x, n),
+                (_, Reduce::Max) => self.largest = self.largest.max(tensor::largest(isa, x, n)),
+            }
+        }
+    }
+
+    /// The row's value; the next begins anew.
+    fn end(&mut self, r: &Reduction) -> f32 {
+        let value = match (r.of_ints, r.op) {
+            (true, _) => f32::from_bits(self.ints as u32),
+            (_, Reduce::Sum) => self.sum as f32,
+            (_, Reduce::Max) => self.largest,
+        };
+        *self = Self::new(r);
+        value
+    }
+}
+
+/// What columns have come to so far: in `f64`, or in 4 bytes.
+struct ColumnSums {
+    at: *mut f32,
+    columns: usize,
+}
+
+impl ColumnSums {
+    fn new(r: &Reduction, at: *mut f32, columns: usize) -> Self {
+        let sums = Self { at, columns };
+        for i in 0..columns {
+            // SAFETY: there is room for a block of either.
+            unsafe {
+                match (r.of_ints, r.op) {
+                    (true, op) => *at.add(i) = f32::from_bits(no_ints(op) as u32),
+                    (_, Reduce::Sum) => *at.cast::<f64>().add(i) = 0.0,
+                    (_, Reduce::Max) => *at.add(i) = f32::NEG_INFINITY,
+                }
+            }
+        }
+        sums
+    }
+
+    /// # Safety
+    ///
+    /// `x` is valid for a value of each column.
+    unsafe fn take(&mut self, r: &Reduction, isa: Isa, x: *const f32) {
+        let (at, n) = (self.at, self.columns);
+        // SAFETY: the caller's contract.
+        unsafe {
+            match (r.of_ints, r.op) {
+                (true, op) => {
+                    for i in 0..n {
+                        let [sum, value] =
+                            [*at.add(i), *x.add(i)].map(|value| value.to_bits() as i32);
+                        *at.add(i) = f32::from_bits(of_ints(op, sum, value) as u32);
+                    }
+                }
+                (_, Reduce::Sum) => tensor::add_to(isa, x, at.cast(), n),
+                (_, Reduce::Max) => tensor::binary(isa, Binary::Max, at, x, at, n),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `out` is valid for a value of each column.
+    unsafe fn end(&self, r: &Reduction, out: *mut f32) {
+        let sums = !r.of_ints && r.op == Reduce::Sum;
+        for i in 0..self.columns {
+            // SAFETY: the caller's contract.
+            unsafe {
+                *out.add(i) =
+                    if sums { *self.at.cast::<f64>().add(i) as f32 } else { *self.at.add(i) };
+            }
+        }
+    }
+}
+
+const fn no_ints(op: Reduce) -> i32 {
+    match op {
+        Reduce::Sum => 0,
+        Reduce::Max => i32::MIN,
+    }
+}
+
+const fn of_ints(op: Reduce, a: i32, b: i32) -> i32 {
+    match op {
+        Reduce::Sum => Binary::Add.of_ints(a, b),
+        Reduce::Max => Binary::Max.of_ints(a, b),
+    }
+}
+
+impl Compiler<'_> {
+    fn chain(&mut self, steps: &[Step]) -> Result<Vec<Instruction>> {
+        let mut instructions = Vec::new();
+        for step in steps {
+            self.step(&step.op, &mut instructions)?;
+        }
+        Ok(instructions)
+    }
+
+    fn step(&mut self, op: &Op, to: &mut Vec<Instruction>) -> Result<()> {
+        let Some(out) = plan::elementwise(op) else { unreachable!("the schedule has seen to it") };
+        if let Op::Pad { axis, before, x, .. } = op {
+            let (base, width) = (self.locate)(x)?;
+            let action = Action::Load(Source::padded(base, width, x, &out.shape, *axis, *before)?);
+            return self.push(action, vec![], out, to);
+        }
+        let action = self.action(op);
+        let ints = matches!(action, Action::Ints(_));
+        let mut reads = Vec::new();
+        for view in op.reads() {
+            reads.push(self.operand(view, ints, to)?);
+        }
+        let halves = matches!(action, Action::Convert(Conversion::ToHalf | Conversion::ToBrain));
+        if halves && self.is_of_ints(op.reads()[0]) {
+            let wide = self.register();
+            let action = Action::Convert(Conversion::ToFloat);
+            to.push(Instruction { action, reads, out: wide });
+            reads = vec![wide];
+        }
+        self.push(action, reads, out, to)
+    }
+
+    fn action(&self, op: &Op) -> Action {
+        match op {
+            Op::Unary { op, .. } => Action::Unary(*op),
+            Op::Binary { op, a, .. } if self.is_of_ints(a) => Action::Ints(*op),
+            Op::Binary { op, .. } => Action::Binary(*op),
+            Op::Where { .. } => Action::Select,
+            Op::Cast { x, out } => match (self.is_of_ints(x), self.plan.buffer(out.buffer).dtype) {
+                (true, DType::F32) => Action::Convert(Conversion::ToFloat),
+                (false, DType::I32) => Action::Convert(Conversion::ToInt),
+                (_, DType::F16) => Action::Convert(Conversion::ToHalf),
+                (_, DType::BF16) => Action::Convert(Conversion::ToBrain),
+                _ => Action::Move,
+            },
+            Op::Iota { .. } => Action::Iota,
+            _ => Action::Move,
+        }
+    }
+
+    fn is_of_ints(&self, view: &View) -> bool {
+        self.plan.buffer(view.buffer).dtype == DType::I32
+    }
+
+    fn register(&mut self) -> Place {
+        self.registers += 1;
+        Place::Register(self.registers - 1)
+    }
+
+    /// Where an operand's values are; of a constant its whole part, where it is one of integers.
+    fn operand(&mut self, view: &View, ints: bool, to: &mut Vec<Instruction>) -> Result<Place> {
+        if let Some(place) = self.places.get(&view.buffer) {
+            return Ok(*place);
+        }
+        if let Class::Constant(value) = self.plan.buffer(view.buffer).class {
+            let value = value.get();
+            let bits = if ints { value as i32 as u32 } else { value.to_bits() };
+            if let Some((register, _)) = self.constants.iter().find(|(_, known)| *known == bits) {
+                return Ok(Place::Register(*register));
+            }
+            self.constants.push((self.registers, bits));
+            return Ok(self.register());
+        }
+        if let Some((_, place)) = self.loaded.iter().find(|(known, _)| known == view) {
+            return Ok(*place);
+        }
+        let (base, width) = (self.locate)(view)?;
+        let source = Source::new(base, width, &view.shape, &view.strides)?;
+        let place = if width == Width::Word && source.is_dense() {
+            Place::At(base.cast())
+        } else {
+            let out = self.register();
+            to.push(Instruction { action: Action::Load(source), reads: vec![], out });
+            out
+        };
+        self.loaded.push((view.clone(), place));
+        Ok(place)
+    }
+
+    /// Where a result goes first, and what it is stored as from there.
+    fn result(&mut self, out: &View) -> Result<(Place, Option<(*mut u16, bool)>)> {
+        let (mut place, mut stored) = (self.register(), None);
+        if !self.group.inner.contains(&out.buffer) {
+            match (self.locate)(out)? {
+                (base, Width::Word) => place = Place::At(base.cast()),
+                (base, width) => stored = Some((base.cast(), width == Width::Brain)),
+            }
+        }
+        self.places.insert(out.buffer, place);
+        Ok((place, stored))
+    }
+
+    fn push(
+        &mut self,
+        action: Action,
+        reads: Vec<Place>,
+        out: &View,
+        to: &mut Vec<Instruction>,
+    ) -> Result<()> {
+        let (out, stored) = self.result(out)?;
+        to.push(Instruction { action, reads, out });
+        if let Some((base, brain)) = stored {
+            to.push(Instruction { action: Action::Narrow(base, brain), reads: vec![out], out });
+        }
+        Ok(())
+    }
+}
+
+/// The `start`th value of a place, or the first of a register.
+///
+/// # Safety
+///
+/// The place has it.
+const unsafe fn pointer(place: Place, scratch: *mut f32, start: usize) -> *mut f32 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match place {
+            Place::Register(register) => scratch.add(register * BLOCK),
+            Place::At(base) => base.add(start),
+        }
+    }
+}
+
+/// Instructions for `n` elements, at most [`BLOCK`], from the `start`th on.
+///
+/// # Safety
+///
+/// As for [`Kernel::run`].
+unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usize, n: usize) {
+    if n == 0 {
+        return;
+    }
+    for Instruction { action, reads, out } in chain {
+        // SAFETY: the caller's contract; operands were resolved for the space that `start` is in.
+        unsafe {
+            let read = |at: usize| pointer(reads[at], scratch, start).cast_const();
+            let out = pointer(*out, scratch, start);
+            match action {
+                Action::Unary(op) => tensor::unary(isa, *op, read(0), out, n),
+                Action::Binary(op) => tensor::binary(isa, *op, read(0), read(1), out, n),
+                Action::Ints(op) => {
+                    let (a, b) = (read(0).cast(), read(1).cast());
+                    tensor::binary_of_ints(isa, *op, a, b, out.cast(), n);
+                }
+                Action::Select => tensor::select(isa, read(0), read(1), read(2), out, n),
+                Action::Convert(to) => tensor::convert(isa, *to, read(0), out, n),
+                // A value may go where it is.
+                Action::Move => out.copy_from(read(0), n),
+                Action::Iota => {
+                    for i in 0..n {
+                        *out.add(i) = (start + i) as f32;
+                    }
+                }
+                Action::Load(source) => source.fill(isa, 0, start, n, out),
+                Action::Narrow(base, brain) => {
+                    tensor::narrow(isa, *brain, read(0), base.add(start), n);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What networks are made of, over the tensor graph: [`functions`] of elements, [`shape`]s and order, windows
+//! ([`conv`]), [`norm`]s, [`loss`]es, [`layers`] with parameters, [`optimiser`]s, and a [`Trainer`] that runs a step of
+//! training on a device as one recorded plan.
+//!
+//! Everything here is made of the graph's primitives, so that it runs on every device and has gradients without a rule of
+//! its own. It is a crate above `plan` and `device`, as the daemon is: neither knows of it.
+
+#![forbid(unsafe_code)]
+
+pub mod conv;
+pub mod functions;
+pub mod init;
+pub mod layers;
+pub mod loss;
+pub mod norm;
+pub mod optimiser;
+pub mod shape;
+mod train;
+
+pub use plan::graph::{Error, Graph, Result, Tensor};
+pub use train::{Failure, Input, Trainer};

@@ -1,0 +1,35 @@
+//! Functions and layers against PyTorch: the op suite on the reference and the CPU, and training step by step.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(
+    dead_code,
+    unreachable_pub,
+    reason = "the bench of single steps and the suite of operations, of which this needs parts"
+)]
+
+#[path = "../../../../src/parity/case.rs"]
+mod case;
+#[path = "../../../../src/parity/measure.rs"]
+mod measure;
+#[path = "../../../../src/parity/ops/mod.rs"]
+mod ops;
+mod training;
+
+use device::Device;
+use device::cpu::Cpu;
+use device::reference::Reference;
+
+/// Every operation, forward and backward, in one process.
+#[test]
+fn operations_compute_what_pytorch_does_on_the_reference_and_the_cpu() {
+    let all = ops::all().unwrap();
+    assert!(all.len() >= 409, "{} cases", all.len());
+    for device in [&Reference as &dyn Device, &Cpu::detect()] {
+        let tally = ops::run(&all, device).unwrap();
+        let name = device.info().name;
+        assert!(tally.failures.is_empty(), "{name}: {}", tally.failures.join("\n"));
+        assert!(tally.skips.is_empty(), "{name}: {}", tally.skips.join("\n"));
+        let passed: usize = tally.categories.values().map(|counts| counts.passed).sum();
+        assert_eq!(passed, all.len(), "{name}");
+    }
+}

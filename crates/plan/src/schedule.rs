@@ -1,0 +1,180 @@
+//! Which steps one kernel can do together: a chain of elementwise steps over one space of elements, then perhaps a
+//! reduction of what it gave, then a chain over what that left. Values that nobody else reads never reach memory.
+//!
+//! A group is steps that follow each other in the plan. How a device runs one is its own business; steps that are not
+//! elementwise and no reduction are groups by themselves.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::{BufferId, Class, Op, Plan, Step, View};
+
+/// Most steps of a group: what a kernel's registers and a compiler's patience allow.
+const MOST_STEPS: usize = 48;
+
+/// Neighbouring steps of a plan that run as one kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub steps: Range<usize>,
+    /// The step of them that reduces; those after it are over its results.
+    pub reduce: Option<usize>,
+    /// What the steps write and nobody else reads.
+    pub inner: BTreeSet<BufferId>,
+}
+
+/// A plan's steps in groups, in their order.
+#[must_use]
+pub fn schedule(plan: &Plan) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut open: Option<Open<'_>> = None;
+    for (at, step) in plan.steps.iter().enumerate() {
+        let joined = groups.last().is_some_and(|group| group.steps.len() < MOST_STEPS)
+            && open.as_mut().is_some_and(|open| open.joins(plan, &step.op));
+        let reduces = matches!(step.op, Op::Reduce { .. }).then_some(at);
+        match groups.last_mut() {
+            Some(group) if joined => {
+                group.steps.end = at + 1;
+                group.reduce = group.reduce.or(reduces);
+            }
+            _ => {
+                open = Open::with(&step.op);
+                let inner = BTreeSet::new();
+                groups.push(Group { steps: at..at + 1, reduce: reduces, inner });
+            }
+        }
+    }
+    let mut readers: Vec<Range<usize>> = vec![usize::MAX..0; plan.buffers.len()];
+    for (at, step) in plan.steps.iter().enumerate() {
+        for view in step.op.reads() {
+            let range = &mut readers[view.buffer.index()];
+            *range = range.start.min(at)..range.end.max(at + 1);
+        }
+    }
+    for group in groups.iter_mut().filter(|group| group.is_kernel(plan)) {
+        let writes = plan.steps[group.steps.clone()].iter().flat_map(|step| step.op.writes());
+        let own = |readers: &Range<usize>| {
+            readers.start >= group.steps.start && readers.end <= group.steps.end
+        };
+        let inner = writes.map(|view| view.buffer).filter(|buffer| {
+            plan.buffer(*buffer).class == Class::Scratch && own(&readers[buffer.index()])
+        });
+        group.inner = inner.collect();
+    }
+    groups
+}
+
+impl Group {
+    /// False for a step that is neither elementwise nor a reduction.
+    #[must_use]
+    pub fn is_kernel(&self, plan: &Plan) -> bool {
+        let op = &plan.steps[self.steps.start].op;
+        elementwise(op).is_some() || matches!(op, Op::Reduce { .. })
+    }
+
+    /// The steps before the reduction, and those after it.
+    #[must_use]
+    pub fn chains<'a>(&self, plan: &'a Plan) -> [&'a [Step]; 2] {
+        let end = self.reduce.unwrap_or(self.steps.end);
+        let tail = self.reduce.map_or(self.steps.end, |at| at + 1);
+        [&plan.steps[self.steps.start..end], &plan.steps[tail..self.steps.end]]
+    }
+
+    /// What it computes: `mul+reduce-sum+mul`.
+    #[must_use]
+    pub fn name(&self, plan: &Plan) -> String {
+        let names = plan.steps[self.steps.clone()].iter().map(|step| step.op.name());
+        names.collect::<Vec<_>>().join("+")
+    }
+}
+
+/// The result of an elementwise step, or one that puts elements elsewhere.
+#[must_use]
+pub fn elementwise(op: &Op) -> Option<&View> {
+    match op {
+        Op::Unary { out, .. }
+        | Op::Binary { out, .. }
+        | Op::Where { out, .. }
+        | Op::Cast { out, .. }
+        | Op::Copy { out, .. }
+        | Op::Pad { out, .. }
+        | Op::Iota { out }
+        | Op::Assign { mailbox: out, .. } => Some(out),
+        _ => None,
+    }
+}
+
+/// True when the `i`th element of a buffer of so many is the view's `i`th.
+fn whole(view: &View, elements: usize) -> bool {
+    view.offset == 0 && view.elements() == elements && view.is_contiguous()
+}
+
+/// The group that may still grow.
+struct Open<'a> {
+    /// Elements of the space that the last steps are over.
+    elements: usize,
+    /// Written over that space.
+    here: BTreeSet<BufferId>,
+    /// Written before the reduction, if there was one.
+    before: Option<BTreeSet<BufferId>>,
+    /// Read from outside, and over which space.
+    reads: Vec<(&'a View, usize)>,
+}
+
+impl<'a> Open<'a> {
+    /// A group that begins with a step; `None` where nothing can join that.
+    fn with(op: &'a Op) -> Option<Self> {
+        let out = match op {
+            Op::Reduce { out, .. } => out,
+            op => elementwise(op)?,
+        };
+        let elements = out.elements();
+        let reads = op.reads().into_iter().map(|view| (view, view.elements())).collect();
+        let here = BTreeSet::from([out.buffer]);
+        let before = matches!(op, Op::Reduce { .. }).then(BTreeSet::new);
+        Some(Self { elements, here, before, reads })
+    }
+
+    /// Takes the step in, where it can be done for each element of the space without a look at another.
+    fn joins(&mut self, plan: &Plan, op: &'a Op) -> bool {
+        let of_this_space = match op {
+            Op::Reduce { x, .. } => self.before.is_none() && self.here.contains(&x.buffer),
+            op => elementwise(op).is_some_and(|out| out.elements() == self.elements),
+        };
+        let fits = |view: &View| {
+            let elements = plan.buffer(view.buffer).elements();
+            if self.before.as_ref().is_some_and(|before| before.contains(&view.buffer)) {
+                return false;
+            }
+            let here = self.here.contains(&view.buffer);
+            let same = self.elements == elements && whole(view, elements);
+            !here || (same && !matches!(op, Op::Pad { .. }))
+        };
+        let reads = op.reads();
+        if !of_this_space || !reads.iter().all(|view| fits(view)) {
+            return false;
+        }
+        // What the group has read elsewhere must not be written under it.
+        let free = op.writes().into_iter().all(|out| {
+            let unwritten = !self.here.contains(&out.buffer)
+                && self.before.as_ref().is_none_or(|before| !before.contains(&out.buffer));
+            let same = |(view, over): &(&View, usize)| {
+                view.buffer != out.buffer
+                    || (*over == self.elements && view.is_contiguous() && view.offset == out.offset)
+            };
+            let of_own = reads.iter().map(|view| (*view, view.elements())).collect::<Vec<_>>();
+            unwritten && self.reads.iter().chain(&of_own).all(same)
+        });
+        if !free {
+            return false;
+        }
+        let outside = reads.into_iter().filter(|view| !self.here.contains(&view.buffer));
+        self.reads.extend(outside.map(|view| (view, view.elements())));
+        let written = op.writes().into_iter().map(|view| view.buffer);
+        if let Op::Reduce { out, .. } = op {
+            self.elements = out.elements();
+            self.before = Some(std::mem::take(&mut self.here));
+        }
+        self.here.extend(written);
+        true
+    }
+}

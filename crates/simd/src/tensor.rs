@@ -1,0 +1,368 @@
+//! Elementwise functions and reductions of rows of 4-byte values: what groups of tensor operations are made of.
+//!
+//! Functions are lane by lane as `plan` defines them: sums, products and roots to the bit; `exp`, `ln`, sines and cosines
+//! within 2 units in the last place. Sums are in `f64`, in sixteen of them over the columns, so that they are the same
+//! whatever the instruction set.
+
+use super::isa::dispatch;
+use super::rope::cos_sin;
+use super::vector::{LANES, Simd, exp, load_first, store_first};
+use half::{bf16, f16};
+use plan::{Binary, Unary};
+
+dispatch! {
+    /// Writes `op(x)` to `y`, which may be `x`.
+    ///
+    /// # Safety
+    ///
+    /// `x` and `y` are valid for `n` values; `y` is `x` or overlaps nothing.
+    pub unsafe fn unary(op: Unary, x: *const f32, y: *mut f32, n: usize) = unary_in;
+
+    /// Writes `op(a, b)` to `y`, which may be `a` or `b`; `op` is one of numbers.
+    ///
+    /// # Safety
+    ///
+    /// `a`, `b`, `y` are valid for `n` values; `y` is one of them or overlaps nothing.
+    pub unsafe fn binary(op: Binary, a: *const f32, b: *const f32, y: *mut f32, n: usize) = binary_in;
+
+    /// Writes `op(a, b)` to `y`, which may be `a` or `b`; of [`Binary::LessEqual`] the bits of an `f32`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`binary`].
+    pub unsafe fn binary_of_ints(op: Binary, a: *const i32, b: *const i32, y: *mut i32, n: usize) = ints_in;
+
+    /// Writes `a` where `condition` is not 0, `b` elsewhere, to `y`, which may be one of the three.
+    ///
+    /// # Safety
+    ///
+    /// As for [`binary`].
+    pub unsafe fn select(condition: *const f32, a: *const f32, b: *const f32, y: *mut f32, n: usize) = select_in;
+
+    /// Writes `x` in another type, as its bits, to `y`, which may be `x`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`unary`].
+    pub unsafe fn convert(to: Conversion, x: *const f32, y: *mut f32, n: usize) = convert_in;
+
+    /// Widens `n` values of `f16`, or of `bf16`, exactly.
+    ///
+    /// # Safety
+    ///
+    /// `x` and `y` are valid for `n` values and do not overlap.
+    pub unsafe fn widen(brain: bool, x: *const u16, y: *mut f32, n: usize) = widen_in;
+
+    /// Rounds `n` values to `f16`, or to `bf16`, nearest even.
+    ///
+    /// # Safety
+    ///
+    /// As for [`widen`].
+    pub unsafe fn narrow(brain: bool, x: *const f32, y: *mut u16, n: usize) = narrow_in;
+
+    /// Sum of `n` values.
+    ///
+    /// # Safety
+    ///
+    /// `x` is valid for `n` values.
+    pub unsafe fn sum(x: *const f32, n: usize) -> f64 = sum_in;
+
+    /// Largest of `n` values, NaN left aside; minus infinity of none.
+    ///
+    /// # Safety
+    ///
+    /// As for [`sum`].
+    pub unsafe fn largest(x: *const f32, n: usize) -> f32 = largest_in;
+
+    /// Adds `n` values to as many sums.
+    ///
+    /// # Safety
+    ///
+    /// `x` and `sums` are valid for `n` values and do not overlap.
+    pub unsafe fn add_to(x: *const f32, sums: *mut f64, n: usize) = add_to_in;
+}
+
+/// What [`convert`] makes of 4-byte values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conversion {
+    /// `f32` to `i32`: towards 0, what is out of range to the nearest, NaN to 0.
+    ToInt,
+    /// `i32` to `f32`, nearest even.
+    ToFloat,
+    /// `f32` rounded to `f16`.
+    ToHalf,
+    /// `f32` rounded to `bf16`.
+    ToBrain,
+}
+
+/// `n` (at most 16) values, zeroes in the other lanes.
+///
+/// # Safety
+///
+/// `p` is valid for `n` values.
+#[inline(always)]
+unsafe fn lanes<T: Copy + Default>(p: *const T, n: usize) -> [T; LANES] {
+    // SAFETY: the caller's contract; the array holds 16 values.
+    unsafe {
+        if n >= LANES {
+            return p.cast::<[T; LANES]>().read_unaligned();
+        }
+        let mut t = [T::default(); LANES];
+        std::ptr::copy_nonoverlapping(p, t.as_mut_ptr(), n);
+        t
+    }
+}
+
+/// Stores the first `n` (at most 16) values.
+///
+/// # Safety
+///
+/// `p` is valid for `n` values.
+#[inline(always)]
+unsafe fn put<T: Copy>(p: *mut T, x: [T; LANES], n: usize) {
+    // SAFETY: the caller's contract; the array holds 16 values.
+    unsafe {
+        if n >= LANES {
+            return p.cast::<[T; LANES]>().write_unaligned(x);
+        }
+        std::ptr::copy_nonoverlapping(x.as_ptr(), p, n);
+    }
+}
+
+/// Writes a function of each of `n` values of some operands to `y`, sixteen at a time; a macro, as closures are not
+/// compiled for an instruction set.
+macro_rules! each {
+    ($y:expr, $n:expr, [$($v:ident = $x:expr),+] => $f:expr) => {
+        for i in (0..$n).step_by(LANES) {
+            $(let $v = lanes($x.add(i), $n - i);)+
+            let mut out = [Default::default(); LANES];
+            for lane in 0..LANES {
+                $(let $v = $v[lane];)+
+                out[lane] = $f;
+            }
+            put($y.add(i), out, $n - i);
+        }
+    };
+}
+
+#[inline(always)]
+unsafe fn unary_in<S: Simd>(op: Unary, x: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        match op {
+            Unary::Neg => each!(y, n, [v = x] => -v),
+            Unary::Sqrt => each!(y, n, [v = x] => v.sqrt()),
+            Unary::Recip => each!(y, n, [v = x] => 1.0 / v),
+            Unary::Floor => each!(y, n, [v = x] => v.floor()),
+            Unary::Ln => each!(y, n, [v = x] => ln(v)),
+            Unary::Exp => {
+                for i in (0..n).step_by(LANES) {
+                    store_first::<S>(y.add(i), exp::<S>(load_first::<S>(x.add(i), n - i)), n - i);
+                }
+            }
+            Unary::Sin | Unary::Cos => {
+                for i in (0..n).step_by(LANES) {
+                    let angles = lanes(x.add(i), n - i);
+                    // Larger angles lose their place in the turn there.
+                    let out = if angles.iter().all(|angle| angle.abs() < 1e6) {
+                        let [cosine, sine] = cos_sin::<S>(S::splat(1.0), S::load(angles.as_ptr()));
+                        let mut out = [0.0; LANES];
+                        S::store(out.as_mut_ptr(), if op == Unary::Sin { sine } else { cosine });
+                        out
+                    } else if op == Unary::Sin {
+                        angles.map(|angle| f64::from(angle).sin() as f32)
+                    } else {
+                        angles.map(|angle| f64::from(angle).cos() as f32)
+                    };
+                    put(y.add(i), out, n - i);
+                }
+            }
+        }
+    }
+}
+
+/// The natural logarithm, as Cephes' `logf` has it: the mantissa brought to between the roots of 1/2 and 2, a
+/// polynomial of degree 9 there, and the exponent's share in two parts.
+#[inline(always)]
+fn ln(x: f32) -> f32 {
+    const COEFFICIENTS: [f32; 8] = [
+        -1.151_461_03e-1,
+        1.167_699_87e-1,
+        -1.242_014_08e-1,
+        1.424_932_28e-1,
+        -1.666_805_77e-1,
+        2.000_071_48e-1,
+        -2.499_999_4e-1,
+        3.333_333_12e-1,
+    ];
+    // What is too small to be normal is made so.
+    let small = x < f32::MIN_POSITIVE;
+    let scaled = if small { x * 8_388_608.0 } else { x };
+    let bits = scaled.to_bits() as i32;
+    // Exponent and mantissa, the latter from the root of 1/2 on.
+    let shifted = bits.wrapping_sub(0x3f35_04f3);
+    let exponent = shifted >> 23;
+    let m = f32::from_bits((bits.wrapping_sub(exponent << 23)) as u32) - 1.0;
+    let e = exponent as f32 - if small { 23.0 } else { 0.0 };
+    let z = m * m;
+    let mut p = 7.037_683_63e-2;
+    for k in COEFFICIENTS {
+        p = p * m + k;
+    }
+    let y = p * m * z - 2.121_944_4e-4 * e - 0.5 * z;
+    let y = m + y + 0.693_359_375 * e;
+    let y = if x == f32::INFINITY { x } else { y };
+    let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
+    if x >= 0.0 { y } else { f32::NAN }
+}
+
+#[inline(always)]
+unsafe fn binary_in<S: Simd>(op: Binary, a: *const f32, b: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        match op {
+            Binary::Add => each!(y, n, [a = a, b = b] => a + b),
+            Binary::Sub => each!(y, n, [a = a, b = b] => a - b),
+            Binary::Mul => each!(y, n, [a = a, b = b] => a * b),
+            Binary::Max => each!(y, n, [a = a, b = b] => a.max(b)),
+            Binary::Rem => each!(y, n, [a = a, b = b] => a % b),
+            Binary::LessEqual => {
+                each!(y, n, [a = a, b = b] => if a <= b { 1.0f32 } else { 0.0 });
+            }
+            Binary::And | Binary::Or | Binary::Xor | Binary::ShiftLeft | Binary::ShiftRight => {
+                unreachable!("{op:?} is of integers")
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn ints_in<S: Simd>(op: Binary, a: *const i32, b: *const i32, y: *mut i32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        match op {
+            Binary::Add => each!(y, n, [a = a, b = b] => a.wrapping_add(b)),
+            Binary::Sub => each!(y, n, [a = a, b = b] => a.wrapping_sub(b)),
+            Binary::Mul => each!(y, n, [a = a, b = b] => a.wrapping_mul(b)),
+            Binary::Max => each!(y, n, [a = a, b = b] => a.max(b)),
+            Binary::Rem => each!(y, n, [a = a, b = b] => Binary::Rem.of_ints(a, b)),
+            Binary::LessEqual => {
+                each!(y, n, [a = a, b = b] => if a <= b { 0x3f80_0000 } else { 0 });
+            }
+            Binary::And => each!(y, n, [a = a, b = b] => a & b),
+            Binary::Or => each!(y, n, [a = a, b = b] => a | b),
+            Binary::Xor => each!(y, n, [a = a, b = b] => a ^ b),
+            Binary::ShiftLeft => each!(y, n, [a = a, b = b] => a.wrapping_shl(b as u32)),
+            Binary::ShiftRight => each!(y, n, [a = a, b = b] => a.wrapping_shr(b as u32)),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn select_in<S: Simd>(
+    condition: *const f32,
+    a: *const f32,
+    b: *const f32,
+    y: *mut f32,
+    n: usize,
+) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe { each!(y, n, [c = condition, a = a, b = b] => if c == 0.0 { b } else { a }) }
+}
+
+#[inline(always)]
+unsafe fn convert_in<S: Simd>(to: Conversion, x: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        match to {
+            Conversion::ToInt => each!(y, n, [v = x] => f32::from_bits(v as i32 as u32)),
+            Conversion::ToFloat => each!(y, n, [v = x] => v.to_bits() as i32 as f32),
+            Conversion::ToHalf => {
+                for i in (0..n).step_by(LANES) {
+                    let mut half = [0u16; LANES];
+                    S::store_f16(half.as_mut_ptr(), load_first::<S>(x.add(i), n - i));
+                    store_first::<S>(y.add(i), S::load_f16(half.as_ptr()), n - i);
+                }
+            }
+            Conversion::ToBrain => each!(y, n, [v = x] => bf16::from_f32(v).to_f32()),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn widen_in<S: Simd>(brain: bool, x: *const u16, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        for i in (0..n).step_by(LANES) {
+            let bits = lanes(x.add(i), n - i);
+            let wide = if brain { S::load_bf16(bits.as_ptr()) } else { S::load_f16(bits.as_ptr()) };
+            store_first::<S>(y.add(i), wide, n - i);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn narrow_in<S: Simd>(brain: bool, x: *const f32, y: *mut u16, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        if brain {
+            each!(y, n, [v = x] => bf16::from_f32(v).to_bits());
+            return;
+        }
+        for i in (0..n).step_by(LANES) {
+            let mut half = [0u16; LANES];
+            S::store_f16(half.as_mut_ptr(), load_first::<S>(x.add(i), n - i));
+            put(y.add(i), half, n - i);
+        }
+    }
+}
+
+/// One value of `f16`, or of `bf16`.
+#[must_use]
+pub fn half(brain: bool, bits: u16) -> f32 {
+    if brain { bf16::from_bits(bits).to_f32() } else { f16::from_bits(bits).to_f32() }
+}
+
+#[inline(always)]
+unsafe fn sum_in<S: Simd>(x: *const f32, n: usize) -> f64 {
+    let mut sums = [0.0f64; LANES];
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        for i in (0..n).step_by(LANES) {
+            let values = lanes(x.add(i), n - i);
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum += f64::from(value);
+            }
+        }
+    }
+    sums.iter().sum()
+}
+
+#[inline(always)]
+unsafe fn largest_in<S: Simd>(x: *const f32, n: usize) -> f32 {
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    let whole = n / LANES * LANES;
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        for i in (0..whole).step_by(LANES) {
+            let values = lanes(x.add(i), LANES);
+            for (largest, value) in largest.iter_mut().zip(values) {
+                *largest = largest.max(value);
+            }
+        }
+        for i in whole..n {
+            largest[0] = largest[0].max(*x.add(i));
+        }
+    }
+    largest.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b))
+}
+
+#[inline(always)]
+unsafe fn add_to_in<S: Simd>(x: *const f32, sums: *mut f64, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        for i in 0..n {
+            *sums.add(i) += f64::from(*x.add(i));
+        }
+    }
+}
