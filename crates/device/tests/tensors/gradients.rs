@@ -189,19 +189,19 @@ const FUNCTIONS: &[(&str, f64, Build)] = &[
         let mut cache = |name: &str| {
             let state = u.g.source(Class::State, name, DType::F16, &[2, 4, 1, 16])?;
             let values = u.any(&[4, 1, 16]);
-            u.g.kv_write(state, at, values)
+            u.g.kv_write(state, at, values, false)
         };
-        let caches = Caches { keys: cache("keys")?, values: cache("values")? };
+        let caches = Caches { keys: cache("keys")?, values: cache("values")?, ring: false };
         let q = u.any(&[4, 2, 16]);
         let mut scores = Scores::scaled(0.5);
         scores.cap = Some(Scalar::new(2.0));
-        u.g.attention(q, caches, at, scores, 4)
+        u.g.attention(q, caches, at, None, scores, 4)
     }),
     ("mixture", 1e-4, |u| {
         let (x, logits) = (u.any(&[3, 4]), u.between(-2.0, 2.0, &[3, 5]));
         let [gate, up] = [0, 1].map(|_| Experts { weight: u.any(&[5, 6, 4]), bias: None });
         let down = Experts { weight: u.any(&[5, 4, 6]), bias: None };
-        let weights = MixtureWeights { preference: None, gate, up, down };
+        let weights = MixtureWeights { preference: None, scales: None, gate, up, down };
         let scale = Scalar::new(1.5);
         let scores = RouterScores::Softmax;
         let routing = Routing { chosen: 2, scores, normalised: true, scale };
