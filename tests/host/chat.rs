@@ -21,6 +21,12 @@ fn chat(daemon: &Daemon, home: &Path, args: &[&str]) -> Command {
     command
 }
 
+/// Presses keys where a line is asked for: between two lines the terminal is its owner's, who reads keys otherwise.
+fn say(terminal: &mut Terminal, keys: &str) {
+    terminal.wait_for("> ");
+    terminal.press(keys);
+}
+
 #[test]
 fn a_conversation_on_a_terminal() {
     let daemon = Daemon::start(ROOM);
@@ -28,14 +34,14 @@ fn a_conversation_on_a_terminal() {
     let args = ["--temp", "0", "-n", "4", "--system", "Be brief."];
     let mut terminal = Terminal::start(chat(&daemon, home.path(), &args));
     terminal.wait_for("/help lists commands");
-    terminal.press(&format!("Hello\\{ENTER}there{ALT_ENTER}you{ENTER}"));
+    say(&mut terminal, &format!("Hello\\{ENTER}there{ALT_ENTER}you{ENTER}"));
     terminal.wait_for(" tok/s");
-    terminal.press(&format!("/tok\t{ENTER}"));
+    say(&mut terminal, &format!("/tok\t{ENTER}"));
     let counted = terminal.wait_for(" of 512 tokens");
     let counted = counted.trim_end_matches(" of 512 tokens").rsplit(char::is_whitespace).next();
     let counted = counted.and_then(|word| word.parse::<usize>().ok());
     assert!(counted.is_some_and(|tokens| tokens > 10), "{counted:?}");
-    terminal.press(&format!("/save said.json{ENTER}"));
+    say(&mut terminal, &format!("/save said.json{ENTER}"));
     terminal.wait_for("1 turns written");
     let said: Value =
         serde_json::from_slice(&std::fs::read(home.path().join("said.json")).unwrap()).unwrap();
@@ -43,25 +49,25 @@ fn a_conversation_on_a_terminal() {
     assert_eq!(said["messages"][1], json!({"role": "user", "content": "Hello\nthere\nyou"}));
     assert_eq!(said["messages"][2]["role"], "assistant");
 
-    terminal.press(&format!("/undo{ENTER}"));
+    say(&mut terminal, &format!("/undo{ENTER}"));
     terminal.wait_for("taken back: Hello");
-    terminal.press(&format!("/tokens{ENTER}"));
+    say(&mut terminal, &format!("/tokens{ENTER}"));
     terminal.wait_for("nothing was asked yet");
-    terminal.press(&format!("/load said.json{ENTER}"));
+    say(&mut terminal, &format!("/load said.json{ENTER}"));
     terminal.wait_for("1 turns read");
-    terminal.press(&format!("/system{ENTER}"));
+    say(&mut terminal, &format!("/system{ENTER}"));
     terminal.wait_for("Be brief.");
-    terminal.press(&format!("/model synthetic:tiny-qwen3:q8_0{ENTER}"));
+    say(&mut terminal, &format!("/model synthetic:tiny-qwen3:q8_0{ENTER}"));
     terminal.wait_for("synthetic:tiny-qwen3:q8_0 is loaded");
-    terminal.press(&format!("/nope{ENTER}"));
+    say(&mut terminal, &format!("/nope{ENTER}"));
     terminal.wait_for("there is no command /nope");
     // A line that is given up, and the one that is remembered.
-    terminal.press(&format!("half{CTRL_C}\x1b[A"));
+    say(&mut terminal, &format!("half{CTRL_C}"));
+    terminal.wait_for("half");
+    say(&mut terminal, "\x1b[A");
     terminal.wait_for("/nope");
     terminal.press(CTRL_C);
-    // Between two lines the terminal is its owner's.
-    terminal.wait_for("> ");
-    terminal.press(CTRL_D);
+    say(&mut terminal, CTRL_D);
     assert_eq!(terminal.wait().code(), Some(0));
 }
 
@@ -73,14 +79,14 @@ fn ctrl_c_ends_the_answer_and_not_the_program() {
     let mut terminal =
         Terminal::start(chat(&daemon, home.path(), &["--temp", "2", "--top-k", "0"]));
     terminal.wait_for("/help lists commands");
-    terminal.press(&format!("Tell me all.{ENTER}"));
+    say(&mut terminal, &format!("Tell me all.{ENTER}"));
     daemon.until("it answers", |status| status["requests"]["completion_tokens"].as_u64() > Some(0));
     terminal.press(CTRL_C);
     terminal.wait_for("interrupted");
     daemon.until("the slot is free", |status| status["requests"]["active"] == 0);
-    terminal.press(&format!("/save kept.json{ENTER}"));
+    say(&mut terminal, &format!("/save kept.json{ENTER}"));
     terminal.wait_for("1 turns written");
-    terminal.press(CTRL_D);
+    say(&mut terminal, CTRL_D);
     assert_eq!(terminal.wait().code(), Some(0));
 }
 

@@ -49,7 +49,7 @@ impl Browser {
     }
 
     /// Asks, and waits for the answer.
-    pub fn ask(&mut self, method: &str, params: Value) -> Value {
+    pub fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.asked += 1;
         let mut message = json!({"id": self.asked, "method": method, "params": params});
         if let Some(page) = &self.page {
@@ -85,28 +85,28 @@ impl Browser {
     /// Opens a page of a size in one of the schemes, `light` or `dark`.
     pub fn open(&mut self, url: &str, size: (u32, u32), scheme: &str) {
         self.page = None;
-        let target = self.ask("Target.createTarget", json!({"url": "about:blank"}));
+        let target = self.ask("Target.createTarget", &json!({"url": "about:blank"}));
         let attach = json!({"targetId": target["targetId"], "flatten": true});
-        let session = self.ask("Target.attachToTarget", attach);
+        let session = self.ask("Target.attachToTarget", &attach);
         self.page = session["sessionId"].as_str().map(str::to_owned);
         self.complaints.clear();
         for domain in ["Runtime.enable", "Log.enable", "Page.enable"] {
-            self.ask(domain, json!({}));
+            self.ask(domain, &json!({}));
         }
         let (width, height) = size;
         let metrics =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        self.ask("Emulation.setDeviceMetricsOverride", metrics);
+        self.ask("Emulation.setDeviceMetricsOverride", &metrics);
         let scheme = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
-        self.ask("Emulation.setEmulatedMedia", scheme);
-        self.ask("Page.navigate", json!({"url": url}));
+        self.ask("Emulation.setEmulatedMedia", &scheme);
+        self.ask("Page.navigate", &json!({"url": url}));
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'");
     }
 
     /// What a script's expression gives.
     pub fn evaluate(&mut self, script: &str) -> Value {
         let asked = json!({"expression": script, "returnByValue": true, "awaitPromise": true});
-        let answer = self.ask("Runtime.evaluate", asked);
+        let answer = self.ask("Runtime.evaluate", &asked);
         assert!(answer["exceptionDetails"].is_null(), "{script}: {answer}");
         answer["result"]["value"].clone()
     }
@@ -118,7 +118,7 @@ impl Browser {
 
     /// Types a text where the focus is.
     pub fn write(&mut self, text: &str) {
-        self.ask("Input.insertText", json!({"text": text}));
+        self.ask("Input.insertText", &json!({"text": text}));
     }
 
     /// Presses a key by its name: `Enter`, `Escape`, `Tab`.
@@ -135,13 +135,13 @@ impl Browser {
         }
         for kind in ["keyDown", "keyUp"] {
             event["type"] = kind.into();
-            self.ask("Input.dispatchKeyEvent", event.clone());
+            self.ask("Input.dispatchKeyEvent", &event);
         }
     }
 
     /// A picture of the page as base 64 of a PNG, which goes into the folder that `ORIND_TEST_PICTURES` names too.
     pub fn picture(&mut self, name: &str) -> String {
-        let picture = self.ask("Page.captureScreenshot", json!({"format": "png"}));
+        let picture = self.ask("Page.captureScreenshot", &json!({"format": "png"}));
         let picture = picture["data"].as_str().unwrap().to_owned();
         if let Some(folder) = env::var_os("ORIND_TEST_PICTURES") {
             let file = Path::new(&folder).join(format!("{name}.png.base64"));

@@ -59,7 +59,6 @@ fn litellm_is_content() {
 
 /// `ORIND_TEST_NODE` names a folder with `node_modules`: `npm install openai @anthropic-ai/sdk ollama` makes it.
 #[test]
-#[expect(clippy::print_stdout, reason = "a test says that it is skipped")]
 fn the_clients_of_npm_are_content() {
     let Some(folder) = std::env::var_os("ORIND_TEST_NODE") else {
         println!("skipped: ORIND_TEST_NODE names no folder with node_modules");

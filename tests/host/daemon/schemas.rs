@@ -144,7 +144,6 @@ fn change(value: &mut Value, random: &mut Random) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a test tells what it has seen")]
 fn odd_requests_are_answered_or_refused_by_their_place() {
     let daemon = Daemon::start("slots = 2\ncontext = 512\nqueue_limit = 64");
     for (route, sound) in sound() {
