@@ -193,7 +193,7 @@ fn need_of(config: &Config) -> Result<Need, String> {
         name.into()
     };
     let model = Model::open(&path).map_err(|error| error.to_string())?;
-    let kv_type: plan::DType = config.kv_type.parse().map_err(|_| "kv_type is none")?;
+    let kv_type = config.kv_type.parse().map_err(|_| "kv_type is none")?;
     let model = model.cached_in(kv_type).map_err(|error| error.to_string())?;
     let trained = model.hyperparameters().context;
     let context = match config.context {

@@ -1,14 +1,12 @@
-//! What a load leaves of a model's file in memory, and that a model which does not fit is refused before it is read.
+//! A model that does not fit is refused before it is read.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use model::Model;
 use model::gguf::{Gguf, Writer};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
-use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use orind::engine::LoadError;
 use orind_testing::engine;
 use plan::DType;
@@ -29,42 +27,6 @@ fn resident(path: &Path, most: usize) -> usize {
     pages.iter().filter(|page| **page & 1 == 1).count()
 }
 
-fn read(model: &Model, forget: bool) {
-    let weights: Vec<_> = model.weights().cloned().collect();
-    for weight in weights {
-        let mut bytes = vec![0; weight.bytes() as usize];
-        model.read_weight(&weight.name, 0, &mut bytes).unwrap();
-        if forget {
-            model.forget_weight(&weight.name);
-        }
-    }
-}
-
-/// Tensors that are weights whole, in rows (phi3) and in alternate runs of rows (qwen35).
-#[test]
-fn weights_that_have_been_read_need_no_page_of_their_file() {
-    for name in ["llama", "phi3", "qwen35"] {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let path = dir.path().join("model.gguf");
-        std::fs::copy(orind_testing::data(&format!("architectures/{name}.gguf")), &path).unwrap();
-        // Pages that are not on the disk yet cannot go.
-        let file = File::open(&path).unwrap();
-        file.sync_all().unwrap();
-        if fstatfs(&file).unwrap().filesystem_type() == TMPFS_MAGIC {
-            // Its pages are the file.
-            continue;
-        }
-        let model = Model::open(&path).unwrap();
-        read(&model, false);
-        let pages = std::fs::metadata(&path).unwrap().len() as usize / 4096;
-        assert!(resident(&path, usize::MAX) >= pages, "{name}: what was read is kept");
-        read(&model, true);
-        // The head is read by every load, and the page that two tensors share by both.
-        let left = resident(&path, usize::MAX);
-        assert!(left * 10 < pages, "{name}: {left} of {pages} pages are left");
-    }
-}
-
 /// A file of 6 TiB, all of it a hole but the head.
 #[test]
 fn a_model_larger_than_memory_is_refused_with_the_sum_before_it_is_read() {
@@ -81,7 +43,9 @@ fn a_model_larger_than_memory_is_refused_with_the_sum_before_it_is_read() {
         };
         writer.metadata(key, value).unwrap();
     }
-    for tensor in source.tensors().iter().filter(|tensor| !tensor.name.starts_with("blk.1.")) {
+    // Factors of rotations are read, and a hole has none.
+    let left_out = |name: &str| name.starts_with("blk.1.") || name == "rope_freqs.weight";
+    for tensor in source.tensors().iter().filter(|tensor| !left_out(&tensor.name)) {
         let mut shape = tensor.shape.clone();
         match &*tensor.name {
             "blk.0.ffn_down.weight" => shape[1] = WIDE,

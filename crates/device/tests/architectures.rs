@@ -39,7 +39,7 @@ const KINDS: [(&str, Mix, &str); 4] = [
 ];
 
 /// Errors of activations in 8 bits are drawn anew by each engine, and one may turn the choice of an expert.
-const DRAWN: f64 = 1.25;
+const DRAWN: f64 = 1.3;
 
 /// The logits of every position.
 fn logits(device: &dyn Device, model: &Model, context: usize, tokens: &[i32]) -> Vec<Vec<f32>> {

@@ -275,7 +275,11 @@ fn every_architecture_fuses_to_valid_plans() {
                 let plan = fuse(&unfused, fusions);
                 plan.validate().unwrap_or_else(|e| panic!("{name} {bucket:?} {fusions:?}: {e}"));
                 assert_eq!(names(&plan, Class::Weight), names(&unfused, Class::Weight), "{name}");
-                assert_eq!(plan.cost().weight_bytes, unfused.cost().weight_bytes, "{name}");
+                // The definition reads sinks for the largest score and for the sum, attention once.
+                let (read, all) = (plan.cost().weight_bytes, unfused.cost().weight_bytes);
+                let sinks = model.weights().filter(|weight| weight.name.contains("attn_sinks"));
+                let sinks: u64 = sinks.map(plan::Buffer::bytes).sum();
+                assert!(read == all || read + sinks == all, "{name}: {read} of {all} bytes");
             }
             let fused = fuse(&unfused, Fusions::ALL);
             // A convolution is activated by itself.
