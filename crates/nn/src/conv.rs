@@ -246,7 +246,7 @@ pub fn linear(g: &mut Graph, x: Tensor, axis: usize, extent: usize, corners: boo
     let last = g.constant(have as f32 - 1.0);
     let next = super::functions::plus(g, low, 1.0)?;
     let next = super::functions::minimum(g, next, last)?;
-    let mut side = |g: &mut Graph, at: Tensor| {
+    let side = |g: &mut Graph, at: Tensor| {
         let at = g.cast(at, plan::DType::I32)?;
         take(g, x, axis, at)
     };

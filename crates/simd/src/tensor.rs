@@ -184,6 +184,7 @@ unsafe fn unary_in<S: Simd>(op: Unary, x: *const f32, y: *mut f32, n: usize) {
 /// The natural logarithm, as Cephes' `logf` has it: the mantissa brought to between the roots of 1/2 and 2, a
 /// polynomial of degree 9 there, and the exponent's share in two parts.
 #[inline(always)]
+#[expect(clippy::excessive_precision, reason = "constants as the source has them")]
 fn ln(x: f32) -> f32 {
     const COEFFICIENTS: [f32; 8] = [
         -1.151_461_03e-1,
