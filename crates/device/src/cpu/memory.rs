@@ -499,7 +499,7 @@ mod tests {
     fn weights_lie_as_the_request_chooses_and_take_no_more_room() {
         let matrix = |name: &str, dtype, cols| Buffer {
             name: name.to_owned(),
-            class: plan::Class::Weight,
+            class: Class::Weight,
             dtype,
             shape: vec![48, cols],
         };
