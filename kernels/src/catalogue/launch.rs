@@ -1,8 +1,8 @@
 //! The arithmetic of launches: grids, dynamic shared memory, scratch. Pure numbers, as the kernels'
 //! headers state them.
 
-use super::{Kernel, ProjectVariant, Weight};
-use crate::repack::{self, BLOCK, PANEL, PIECE, SUPERBLOCK};
+use super::{Form, Kernel, ProjectVariant, Weight};
+use crate::repack::{BLOCK, PANEL, PIECE, SUPERBLOCK};
 
 /// Blocks in x, y and z.
 pub type Grid = [u32; 3];
@@ -74,12 +74,7 @@ const MATMUL_STAGE: u32 = 32;
 
 /// `f32` beside 256 quantised activations of a row: of blocks, then of all (`Record` in `quantise.cuh`).
 const fn matmul_record(weight: Weight) -> [u32; 2] {
-    match weight {
-        Weight::Q8_0 => [8, 0],
-        Weight::Q6_K => [0, 1],
-        Weight::Q4_K | Weight::Q5_K => [8, 1],
-        Weight::F16 => [0, 0],
-    }
+    [weight.extras() as u32, (weight.form().span == SUPERBLOCK) as u32]
 }
 
 /// Bytes of the activations that `matmul_*` with tiles of `tile` rows reads: what `quantise_*` makes of rows of `k`
@@ -128,7 +123,8 @@ pub const fn matmul_shared_bytes(weight: Weight, tile: u32) -> u32 {
     }
     let [of_blocks, _] = matmul_record(weight);
     let stages = tile * (SUPERBLOCK as u32 + 4 * of_blocks);
-    let raw = MATMUL_PANELS * (PANEL * PIECE * repack::pieces(weight)) as u32;
+    let Form { head, quants, .. } = weight.form();
+    let raw = MATMUL_PANELS * (PANEL * PIECE * (head + quants)) as u32;
     let bytes = PANEL as u32 * SUPERBLOCK as u32;
     // Signed bytes stay where they arrive, so they have two places.
     let weights =

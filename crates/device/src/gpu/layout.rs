@@ -39,7 +39,7 @@ pub(super) fn of_device(device: &'static str) -> impl Fn(Error) -> Error {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WeightLayout {
-    Matrix(Weight, repack::Layout),
+    Matrix(repack::Layout),
     Plain(u64),
 }
 
@@ -48,45 +48,18 @@ impl WeightLayout {
         let refused = |why: String| unsupported(format!("weight `{}`{why}", buffer.name));
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[n], DType::F32) => Ok(Self::Plain(4 * n as u64)),
-            (&[rows, k], dtype) => {
-                let weight = weight(dtype).ok_or_else(|| {
-                    refused(format!(" of {dtype}; kernels exist for F16, Q8_0, Q4_K, Q5_K, Q6_K"))
-                })?;
-                let layout = repack::Layout::new(weight, rows, k);
-                layout.map(|l| Self::Matrix(weight, l)).map_err(|e| refused(format!(": {e}")))
-            }
+            (&[rows, k], dtype) => repack::Layout::new(dtype, rows, k)
+                .map(Self::Matrix)
+                .map_err(|e| refused(format!(": {e}"))),
             (shape, dtype) => Err(refused(format!(" of {dtype} {shape:?}"))),
         }
     }
 
     pub(super) const fn bytes(&self) -> u64 {
         match self {
-            Self::Matrix(_, layout) => layout.bytes() as u64,
+            Self::Matrix(layout) => layout.bytes() as u64,
             Self::Plain(bytes) => *bytes,
         }
-    }
-}
-
-/// The kernels' name of a type.
-pub(super) const fn weight(dtype: DType) -> Option<Weight> {
-    Some(match dtype {
-        DType::F16 => Weight::F16,
-        DType::Q8_0 => Weight::Q8_0,
-        DType::Q4_K => Weight::Q4_K,
-        DType::Q5_K => Weight::Q5_K,
-        DType::Q6_K => Weight::Q6_K,
-        _ => return None,
-    })
-}
-
-/// The type that the kernels call so.
-pub(super) const fn dtype(weight: Weight) -> DType {
-    match weight {
-        Weight::F16 => DType::F16,
-        Weight::Q8_0 => DType::Q8_0,
-        Weight::Q4_K => DType::Q4_K,
-        Weight::Q5_K => DType::Q5_K,
-        Weight::Q6_K => DType::Q6_K,
     }
 }
 
@@ -163,7 +136,7 @@ impl Workspace {
                     let (rows, k) = lower::rows_of(&project.x);
                     let planes = precision::residual_planes(plan, project) as u32;
                     for view in project.product.weights() {
-                        let Some(weight) = weight(plan.buffer(view.buffer).dtype) else {
+                        let Some(weight) = Weight::of(plan.buffer(view.buffer).dtype) else {
                             continue;
                         };
                         // Any tile may be chosen.

@@ -19,7 +19,7 @@ pub(super) fn fill(
 ) -> Result<()> {
     let failed = |source| Error::Weight { weight: weight.to_owned(), source };
     match layout {
-        WeightLayout::Matrix(_, layout) => {
+        WeightLayout::Matrix(layout) => {
             let row = layout.file_row_bytes();
             let rows = (PIECE / row).max(1);
             let total = layout.rows();

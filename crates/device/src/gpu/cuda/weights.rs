@@ -136,7 +136,7 @@ struct Staging {
 impl Staging {
     fn new(gpu: &Arc<Gpu>, layout: &Layout, half: usize) -> Result<Self> {
         let row = |weight: &WeightLayout| match weight {
-            WeightLayout::Matrix(_, layout) => layout.of_rows(PANEL).bytes(),
+            WeightLayout::Matrix(layout) => layout.of_rows(PANEL).bytes(),
             WeightLayout::Plain(_) => 0,
         };
         let bytes = layout.weights.values().map(row).max().unwrap_or(0).max(half);
@@ -159,7 +159,7 @@ impl Staging {
     ) -> Result<()> {
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         match layout {
-            WeightLayout::Matrix(_, layout) => {
+            WeightLayout::Matrix(layout) => {
                 let (row, total) = (layout.file_row_bytes(), layout.rows());
                 // Whole panels, which are what lies together.
                 let rows = PANEL * (self.bytes / layout.of_rows(PANEL).bytes()).max(1);

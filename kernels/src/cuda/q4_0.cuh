@@ -1,0 +1,20 @@
+// Eight steps, nibbles of two's complement: q - 8.
+#pragma once
+#include "nibbles.cuh"
+
+struct Q4_0 : Leaf<4, 0> {
+    enum : int { HEAD = 1, QUANTS = 8, TAIL = 0 };
+    struct Raw {
+        uint4 nibbles;
+        u32 step;
+    };
+    DEVICE Raw load(const Superblock& s, u32 chunk) {
+        return {fetch_piece(s.piece(chunk), 1), fetch<u16>(s.pieces + static_cast<u64>(2 * chunk))};
+    }
+    DEVICE Weights unpack(const Head&, const Raw& raw, u32, int) {
+        Weights out;
+        sixteenfold(raw.nibbles, out.w);
+        scales(half_to_float(raw.step), 0.0f, out);
+        return out;
+    }
+};
