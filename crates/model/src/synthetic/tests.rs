@@ -201,7 +201,7 @@ fn names_are_parsed_and_the_nearest_is_suggested() {
         let shouted = name.to_uppercase().replace("SYNTHETIC", "synthetic");
         assert_eq!(Spec::parse(&shouted).unwrap(), spec);
     }
-    assert_eq!(names().len(), 11 * 4 + 2 * 8);
+    assert_eq!(names().len(), 11 * 4 + 2 * 17);
     for (wrong, nearest) in [
         ("synthetic:qwen3-0.6:q8_0", "synthetic:qwen3-0.6b:q8_0"),
         ("synthetic:tiny-lama:f16", "synthetic:tiny-llama:f16"),
