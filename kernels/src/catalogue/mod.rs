@@ -37,8 +37,8 @@ pub enum Unit {
 impl Unit {
     /// Every unit.
     pub fn all() -> impl Iterator<Item = Self> {
-        let matmul = Weight::ALL.into_iter().filter(|w| !w.tiles().is_empty()).map(Self::Matmul);
-        Weight::ALL.into_iter().map(Self::Project).chain(matmul).chain([
+        let projects = Weight::ALL.into_iter().map(Self::Project);
+        projects.chain(Weight::ALL.into_iter().map(Self::Matmul)).chain([
             Self::Embed,
             Self::Rows,
             Self::Attention,
@@ -160,10 +160,8 @@ impl Kernel {
             }
         }
         for weight in Weight::ALL {
-            let tiles = weight.tiles();
-            let quantised = weight.is_quantised() && !tiles.is_empty();
-            all.extend(quantised.then_some(Self::Quantise(weight)));
-            all.extend(tiles.iter().map(|&tile| Self::Matmul { weight, tile }));
+            all.extend(weight.is_quantised().then_some(Self::Quantise(weight)));
+            all.extend(weight.tiles().iter().map(|&tile| Self::Matmul { weight, tile }));
         }
         all.extend(Weight::ALL.map(Self::Embed));
         all.extend([Self::Gather, Self::RmsNorm, Self::Add, Self::SwiGlu]);

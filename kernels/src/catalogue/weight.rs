@@ -159,15 +159,10 @@ impl Weight {
         self.form().span > 0
     }
 
-    /// Rows of activations that a block of the kernels for many rows may take, ascending; none where projections take
-    /// them all, as many at a time as [`Weight::rows`] says.
+    /// Rows of activations that a block of the kernels for many rows may take, ascending.
     #[must_use]
     pub const fn tiles(self) -> &'static [u32] {
-        match self {
-            Self::Q8_0 | Self::Q6_K | Self::Q4_K | Self::Q5_K => &[32, 128],
-            Self::F16 | Self::BF16 | Self::F32 => &[64],
-            _ => &[],
-        }
+        if self.is_quantised() { &[32, 128] } else { &[64] }
     }
 
     /// Rows that projections are compiled for.

@@ -103,3 +103,32 @@ struct Fours : ByteScales<16, 0> {
         return out;
     }
 };
+
+template <class F>
+struct TileOfByteScales {
+    enum : u32 { AS_IS = 0, OF_16 = 1 };
+    template <int COUNT>
+    DEVICE void scales(const Pieces<COUNT>& raw, u32 row, const u8* tail, u32 quarter, float2* out, float& begin) {
+        u32 four = reinterpret_cast<const u32*>(&raw.row(0, row))[quarter];
+        typename F::Head of = {*reinterpret_cast<const float*>(tail), sum_of_4(F::difference(four, 0))};
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            // Where odd 16 columns meet negated activations, the product of both negated is what is to be added.
+            float odd = times_signed(four, 2 * i + 1, of.step);
+            out[i] = {times_signed(four, 2 * i, of.step), F::ALTERNATES > 0 ? -odd : odd};
+        }
+        if (quarter == 0) begin = F::begin(of);
+    }
+};
+
+template <class F>
+struct TileOfThrees : TileOfByteScales<F>, TileByBlocks<F> {
+    template <int COUNT>
+    DEVICE void bytes(const Pieces<COUNT>& raw, u32 block, u32 row, u32 (&w)[8]) {
+        uint2 pairs = reinterpret_cast<const uint2*>(&raw.row(F::HEAD + block / 2, row))[block % 2];
+        F::levels(pairs.x, pairs.y, reinterpret_cast<const u32*>(&raw.row(1 + block / 4, row))[block % 4], w);
+    }
+};
+
+template <class F>
+struct TileOfFours : TileOfByteScales<F>, TileByLevels<F, typename F::Table> {};

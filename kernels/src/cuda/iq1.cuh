@@ -3,3 +3,6 @@
 #include "byte_scales.cuh"
 
 struct IQ1 : Threes<0x01fff9f7u, 0x00000907u, 0, 1> {};
+
+template <>
+struct Tile<IQ1> : TileOfThrees<IQ1> {};

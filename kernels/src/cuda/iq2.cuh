@@ -3,3 +3,6 @@
 #include "byte_scales.cuh"
 
 struct IQ2 : Threes<0x08f8e7d5u, 0x00002b19u, 16, 0> {};
+
+template <>
+struct Tile<IQ2> : TileOfThrees<IQ2> {};

@@ -18,3 +18,6 @@ struct IQ4_NL : Leaf<0, 0> {
         return out;
     }
 };
+
+template <>
+struct Tile<IQ4_NL> : TileOfSteps, TileByLevels<IQ4_NL, FourBitLevels> {};

@@ -42,3 +42,15 @@ struct IQ4_XS {
         return __fmul_rn(w.scale[0], static_cast<float>(static_cast<i8>(w.w[i / 4] >> (8 * (i % 4)))));
     }
 };
+
+template <>
+struct Tile<IQ4_XS> : TileByLevels<IQ4_XS, FourBitLevels> {
+    enum : u32 { AS_IS = 0, OF_16 = 0 };
+    template <int COUNT>
+    DEVICE void scales(const Pieces<COUNT>&, u32, const u8* tail, u32 quarter, float2* out, float& begin) {
+        IQ4_XS::Head of = IQ4_XS::of(*reinterpret_cast<const uint2*>(tail));
+        out[0] = {IQ4_XS::scale(of, 2 * quarter), 0.0f};
+        out[1] = {IQ4_XS::scale(of, 2 * quarter + 1), 0.0f};
+        if (quarter == 0) begin = IQ4_XS::begin(of);
+    }
+};

@@ -1,7 +1,7 @@
 // Codes that are places in a table of levels: a permutation of bytes looks up four at a time. Nibble n of a word is the code of
 // column n of 8.
 #pragma once
-#include "format.cuh"
+#include "tile.cuh"
 
 // Four bytes of two words, by nibbles below 8.
 DEVICE u32 permute(u32 low, u32 high, u32 nibbles) {
@@ -28,3 +28,12 @@ struct Levels {
 
 // Of IQ4_NL and IQ4_XS.
 typedef Levels<0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u> FourBitLevels;
+
+// The codes of a block of a tile by such a table.
+template <class F, class TABLE>
+struct TileByLevels : TileByBlocks<F> {
+    template <int COUNT>
+    DEVICE void bytes(const Pieces<COUNT>& raw, u32 block, u32 row, u32 (&w)[8]) {
+        TABLE::of(raw.row(F::HEAD + block, row), w);
+    }
+};

@@ -23,3 +23,16 @@ struct MXFP4 : Leaf<0, 0> {
         return out;
     }
 };
+
+template <>
+struct Tile<MXFP4> : TileByLevels<MXFP4, MXFP4::Table> {
+    enum : u32 { AS_IS = 0, OF_16 = 0 };
+    template <int COUNT>
+    DEVICE void scales(const Pieces<COUNT>&, u32, const u8* tail, u32 quarter, float2* out, float&) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float power = MXFP4::power(tail[2 * quarter + i]);
+            out[i] = {power, __fmul_rn(-bias(), power)};
+        }
+    }
+};

@@ -1,6 +1,6 @@
 // What types of two bits share: byte l of a piece has columns l, 16 + l, 32 + l and 48 + l of 64, the first in its lowest bits.
 #pragma once
-#include "format.cuh"
+#include "tile.cuh"
 
 struct Pairs {
     enum : int { QUANTS = 4, CHUNK = 64, WHOLE = 1, SPAN = 256, LEAF = 0, CONVERTS = 0 };
@@ -27,4 +27,16 @@ struct Pairs {
         return static_cast<i32>(by == 0 ? sum : __funnelshift_r(sum, bias >> (32 - by), by));
     }
     DEVICE u32 code(const Weights& w, int b, int i) { return (w.w[i / 4] >> (8 * (i % 4) + shift(b, i / 16))) & 3; }
+};
+
+template <class F>
+struct TileOfPairs {
+    enum : u32 { AS_IS = 0 };
+    template <int COUNT>
+    DEVICE void unpack(const Pieces<COUNT>& raw, u32 chunk, u32 row, Bytes& to) {
+        uint4 v = raw.row(F::HEAD + chunk, row);
+#pragma unroll
+        for (u32 k = 0; k < 4; k++)
+            to.row(4 * chunk + k, row) = each_word([&](int i) { return (word(v, i) >> 2 * k) & 0x03030303u; });
+    }
 };

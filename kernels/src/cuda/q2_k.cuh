@@ -57,3 +57,20 @@ struct Q2_K : Pairs {
         return __fadd_rn(__fmul_rn(w.scale[i / 16], static_cast<float>(code(w, b, i))), w.offset[i / 16]);
     }
 };
+
+template <>
+struct Tile<Q2_K> : TileOfPairs<Q2_K> {
+    enum : u32 { OF_16 = 1 };
+    template <int COUNT>
+    DEVICE void scales(const Pieces<COUNT>& raw, u32 row, const u8* tail, u32 quarter, float2* out, float& begin) {
+        u32 both = reinterpret_cast<const u32*>(&raw.row(0, row))[quarter];
+        Q2_K::Head of = Q2_K::of(*reinterpret_cast<const u32*>(tail), sum_of_4(Q2_K::difference(both, 0)));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            // Odd 16 columns meet negated activations: the product of both negated is what is to be added.
+            out[2 * i] = {Q2_K::scale(of, both, 2 * i), -Q2_K::scale(of, both, 2 * i + 1)};
+            out[2 * i + 1] = {Q2_K::minus_minimum(of, both, 2 * i), Q2_K::minus_minimum(of, both, 2 * i + 1)};
+        }
+        if (quarter == 0) begin = Q2_K::begin(of);
+    }
+};

@@ -3,3 +3,6 @@
 #include "byte_scales.cuh"
 
 struct Q3_K : Threes<0xfffefdfcu, 0x03020100u, 0, 1> {};
+
+template <>
+struct Tile<Q3_K> : TileOfThrees<Q3_K> {};

@@ -18,3 +18,13 @@ struct Q4_0 : Leaf<4, 0> {
         return out;
     }
 };
+
+template <>
+struct Tile<Q4_0> : TileOfSteps, TileByBlocks<Q4_0> {
+    template <int COUNT>
+    DEVICE void bytes(const Pieces<COUNT>& raw, u32 block, u32 row, u32 (&w)[8]) {
+        nibbles_of<Q4_0>(raw, block, row, w);
+#pragma unroll
+        for (int i = 0; i < 8; i++) w[i] = extend<8>(w[i]);
+    }
+};

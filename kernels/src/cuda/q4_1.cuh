@@ -18,3 +18,11 @@ struct Q4_1 : Leaf<4, 1> {
         return out;
     }
 };
+
+template <>
+struct Tile<Q4_1> : TileOfStepsAndMinima, TileByBlocks<Q4_1> {
+    template <int COUNT>
+    DEVICE void bytes(const Pieces<COUNT>& raw, u32 block, u32 row, u32 (&w)[8]) {
+        nibbles_of<Q4_1>(raw, block, row, w);
+    }
+};

@@ -20,3 +20,13 @@ struct Q5_0 : Leaf<3, 0> {
         return out;
     }
 };
+
+template <>
+struct Tile<Q5_0> : TileOfSteps, TileByBlocks<Q5_0> {
+    template <int COUNT>
+    DEVICE void bytes(const Pieces<COUNT>& raw, u32 block, u32 row, u32 (&w)[8]) {
+        fives_of<Q5_0>(raw, block, row, w);
+#pragma unroll
+        for (int i = 0; i < 8; i++) w[i] = extend<16>(w[i]);
+    }
+};

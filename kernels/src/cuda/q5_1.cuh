@@ -20,3 +20,11 @@ struct Q5_1 : Leaf<3, 1> {
         return out;
     }
 };
+
+template <>
+struct Tile<Q5_1> : TileOfStepsAndMinima, TileByBlocks<Q5_1> {
+    template <int COUNT>
+    DEVICE void bytes(const Pieces<COUNT>& raw, u32 block, u32 row, u32 (&w)[8]) {
+        fives_of<Q5_1>(raw, block, row, w);
+    }
+};

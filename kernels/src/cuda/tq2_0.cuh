@@ -29,3 +29,16 @@ struct TQ2_0 : Pairs {
         return __fmul_rn(w.scale[0], __fsub_rn(static_cast<float>(code(w, b, i)), 1.0f));
     }
 };
+
+template <>
+struct Tile<TQ2_0> : TileOfPairs<TQ2_0> {
+    enum : u32 { OF_16 = 0 };
+    template <int COUNT>
+    DEVICE void scales(const Pieces<COUNT>&, u32, const u8* tail, u32 quarter, float2* out, float& begin) {
+        float step = half_to_float(*reinterpret_cast<const u16*>(tail));
+        // Odd blocks meet negated activations: the product of both negated is what is to be added.
+        out[0] = {step, -step};
+        out[1] = {-step, -step};
+        if (quarter == 0) begin = 0.0f;
+    }
+};

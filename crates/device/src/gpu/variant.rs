@@ -18,7 +18,7 @@ use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, di
 pub const RESIDENT: &str = "warps_per_sm";
 
 /// Rows of activations of a block of the kernels for many rows that takes a product of several; 0: projections take it,
-/// eight rows at a time.
+/// a few rows at a time.
 pub const TILE: &str = "tile";
 
 /// Rows up to which that is chosen; more take the largest tile.
@@ -185,9 +185,7 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
 fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Option<Space> {
     let weight = Weight::of(case.dtype)?;
     let known = ["project", "project_fine", "gate"].contains(&case.family.as_str());
-    let tiles = if matmul_takes(weight, case.cols as usize) { weight.tiles() } else { &[] };
-    let several = case.batch.is_power_of_two() && (2..=MOST_TILED).contains(&(case.batch as usize));
-    let tiled = several && !tiles.is_empty();
+    let tiled = case.batch.is_power_of_two() && (2..=MOST_TILED).contains(&(case.batch as usize));
     let projected = weight.rows().contains(&case.batch);
     if !known || !(tiled || projected) || planes(case) > 1 && !weight.is_quantised() {
         return None;
@@ -198,7 +196,7 @@ fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Opti
     }
     let tile = Parameter {
         name: TILE,
-        meaning: "rows of activations of a block of the kernels for many rows; 0: projections take eight at a time",
+        meaning: "rows of activations of a block of the kernels for many rows; 0: projections take a few at a time",
         values: tiles,
         scope: Scope::Launch,
     };

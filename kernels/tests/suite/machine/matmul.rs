@@ -14,7 +14,7 @@ use sass::count::Counters;
 use super::device::Device;
 use super::weights::{Matrix, types};
 
-/// Every type that has them, with every tile.
+/// Every type with every tile.
 fn kernels() -> impl Iterator<Item = (DType, u32)> {
     types().flat_map(|dtype| {
         let tiles = Weight::of(dtype).map_or(&[][..], Weight::tiles);
