@@ -213,7 +213,12 @@ struct Matmul {
             copy_pieces<WHOLE, 32 * PIECE>(to, from);
             if (lane < PIECES * PANEL % 32) copy_pieces<1, 0, AT, AT>(to, from);
         } else {
-            for (u32 i = 0; i * 32 + lane < pieces * PANEL; i++) copy_piece(to + i * 32 * PIECE, from + i * 32 * PIECE);
+            // What is missing is unpacked too.
+            uint4* missing = reinterpret_cast<uint4*>(&shared.raw[s % RAWS][warp]);
+            for (u32 i = 0; i * 32 + lane < PIECES * PANEL; i++) {
+                if (i * 32 + lane < pieces * PANEL) copy_piece(to + i * 32 * PIECE, from + i * 32 * PIECE);
+                else missing[i * 32 + lane] = {};
+            }
         }
         if (F::TAIL > 0 && lane < F::TAIL * PANEL / PIECE)
             copy_piece(shared_address(shared.tails[warp]) + lane * PIECE, shared.panels[warp].tail + s * (PANEL * F::TAIL) + lane * PIECE);
@@ -428,9 +433,10 @@ struct Matmul {
     }
 };
 
-// Registers for two blocks an SM, for small tiles three; on Hopper, sums of 16 columns would be kept in memory.
+// Registers for two blocks an SM, for small tiles three. Where 16 columns have a minimum, and on Hopper sums of 16 columns, some
+// would be kept in memory.
 #if __CUDA_ARCH__ < 900
-#define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : 2)
+#define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : format::SUMS == 2 ? 1 : 2)
 #else
 #define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : Tile<format>::OF_16 ? 1 : 2)
 #endif
