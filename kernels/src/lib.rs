@@ -3,7 +3,7 @@
 //! Owns: the CUDA C++ sources (`src/cuda`), what they are called with ([`params`]), how weights must
 //! lie for them ([`repack`]), what else their constants hold ([`bank0`]), which kernels exist and how they may be tuned ([`catalogue`]), the
 //! machine code checked in under `prebuilt/` ([`prebuilt`]), what is compiled beside it on the machine
-//! ([`jit`], by [`nvrtc`]), what a loader reads out of it ([`cubin`]), kernels that tell whether a GPU can be trusted ([`first_light`]), and random programs for holding GPUs against each other ([`snippets`]). Does not know plans, models, drivers or queues.
+//! ([`jit`], by [`nvrtc`]), what a loader reads out of it ([`cubin`]), kernels that tell whether a GPU can be trusted ([`first_light`]), and random programs for holding GPUs against each other ([`snippets`]). Of plans it knows the types of weights; models, drivers and queues it does not know.
 
 #![warn(missing_docs)]
 

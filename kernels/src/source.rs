@@ -27,19 +27,36 @@ macro_rules! headers {
 pub const HEADERS: &[(&str, &str)] = headers![
     "attention.cuh",
     "base.cuh",
+    "byte_scales.cuh",
     "cut.cuh",
     "elementwise.cuh",
     "embed.cuh",
     "experts.cuh",
     "first_light.cuh",
     "format.cuh",
+    "iq1.cuh",
+    "iq2.cuh",
+    "iq3_s.cuh",
+    "iq3_xxs.cuh",
+    "iq4_nl.cuh",
+    "iq4_xs.cuh",
+    "levels.cuh",
     "matmul.cuh",
     "matmul_plain.cuh",
     "mixture.cuh",
+    "mxfp4.cuh",
+    "nibbles.cuh",
     "noise.cuh",
+    "pairs.cuh",
     "params.cuh",
     "prefill_attention.cuh",
     "project.cuh",
+    "q2_k.cuh",
+    "q3_k.cuh",
+    "q4_0.cuh",
+    "q4_1.cuh",
+    "q5_0.cuh",
+    "q5_1.cuh",
     "quantise.cuh",
     "recurrent.cuh",
     "rope.cuh",
@@ -47,6 +64,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "sample.cuh",
     "stage.cuh",
     "tile.cuh",
+    "tq2_0.cuh",
 ];
 
 /// What a unit is compiled to.
@@ -129,6 +147,10 @@ pub fn text(unit: Unit, target: Target) -> String {
 #[must_use]
 pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String {
     let mut text = format!("#include \"{}\"\n", unit.header());
+    for weight in unit.weights() {
+        text.extend(weight.header().map(|header| format!("#include \"{header}\"\n")));
+        text += &weight.asserts();
+    }
     if unit == Unit::FirstLight {
         asserts::<ProbeParams>(&mut text);
         asserts::<OrderParams>(&mut text);

@@ -11,8 +11,27 @@ use plan::{Activation, Binary, Bucket, DType, Outputs, RopeStyle, Scores};
 
 type Built = Result<Case, BuildError>;
 
-/// Types of matrices that GPUs take; the CPU takes these and more.
-pub const TYPES: [DType; 5] = [DType::F16, DType::Q8_0, DType::Q6_K, DType::Q5_K, DType::Q4_K];
+/// Types of matrices that numbers can be brought into; every device takes them.
+pub const TYPES: [DType; 18] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q5_1,
+    DType::Q5_0,
+    DType::Q4_1,
+    DType::Q4_0,
+    DType::IQ4_NL,
+    DType::MXFP4,
+    DType::Q6_K,
+    DType::Q5_K,
+    DType::Q4_K,
+    DType::Q3_K,
+    DType::Q2_K,
+    DType::IQ4_XS,
+    DType::TQ2_0,
+    DType::TQ1_0,
+];
 
 /// Tolerances, in units of the result's root mean square.
 mod tolerance {
@@ -241,7 +260,7 @@ fn projection(
     let found = inputs(5, batch * k).into_iter().find(|(name, _)| *name == values);
     let x = found.map_or_else(|| noise(5, batch * k), |(_, x)| x);
     // An output of the plan has logits' precision; what other steps read has the usual one.
-    let exact = dtype == DType::F16;
+    let exact = !dtype.is_quantised();
     let allowed = match (exact, around, values) {
         (true, ..) => tolerance::ROUNDING,
         (_, Around::Behind, _) => tolerance::QUANTISED,
@@ -300,8 +319,10 @@ fn projection(
 fn saturated(dtype: DType, n: usize) -> Option<Vec<u8>> {
     let scales = match dtype {
         DType::Q6_K => 208..210,
-        DType::Q4_K | DType::Q5_K => 0..4,
-        DType::Q8_0 => 0..2,
+        DType::Q3_K => 108..110,
+        DType::Q2_K => 80..84,
+        DType::Q4_K | DType::Q5_K | DType::Q4_1 | DType::Q5_1 => 0..4,
+        DType::Q8_0 | DType::Q5_0 | DType::Q4_0 | DType::IQ4_NL | DType::IQ4_XS => 0..2,
         _ => return None,
     };
     let mut bytes = vec![0; n / dtype.block_len() * dtype.block_bytes()];

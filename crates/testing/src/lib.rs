@@ -2,7 +2,7 @@
 //!
 //! | feature | what | for the tests of |
 //! | --- | --- | --- |
-//! | `numerics` | `docs/numerics.md` in scalars | whatever computes |
+//! | `numerics` | `docs/numerics.md` in scalars, and rows of weights | whatever computes |
 //! | `machine` | kernels executed instruction by instruction | `orind-kernels` and above |
 //! | `device` | a model on a device, driven through the seam; models with odd weights | `orind` |
 //! | `engine` | load, ask, collect the answer | `orind` |
@@ -36,6 +36,8 @@ pub mod session;
 pub mod shapes;
 #[cfg(feature = "daemon")]
 pub mod terminal;
+#[cfg(feature = "numerics")]
+pub mod weights;
 
 /// A file of the repository, by its path from the root.
 pub fn repository(path: &str) -> PathBuf {

@@ -1,8 +1,8 @@
 //! The arithmetic of launches: grids, dynamic shared memory, scratch. Pure numbers, as the kernels'
 //! headers state them.
 
-use super::{Kernel, ProjectVariant, Weight};
-use crate::repack::{self, BLOCK, PANEL, PIECE, SUPERBLOCK};
+use super::{Form, Kernel, ProjectVariant, Weight};
+use crate::repack::{BLOCK, PANEL, PIECE, SUPERBLOCK};
 
 /// Blocks in x, y and z.
 pub type Grid = [u32; 3];
@@ -43,13 +43,13 @@ const MATMUL_OUTPUTS: u32 = 64;
 const MATMUL_PANELS: u32 = MATMUL_OUTPUTS / PANEL as u32;
 
 /// The first choice of the kernel for many rows of activations, by the rows that a block of it takes; `None` where
-/// projections take them eight at a time. A tile of plain weights computes for all its rows, whether they are there or not.
+/// projections take them a few at a time. A tile of plain weights computes for all its rows, whether they are there or not.
 #[must_use]
 pub fn matmul_tile(weight: Weight, rows: usize) -> Option<u32> {
     let tiles = weight.tiles();
     let least = tiles.iter().copied().find(|&tile| rows <= tile as usize);
-    let few = if weight.is_quantised() { 8 } else { 32 };
-    (rows > few).then(|| least.or(tiles.last().copied())).flatten()
+    let few = if weight.is_quantised() { weight.most_rows() } else { 32 };
+    (rows > few as usize).then(|| least.or(tiles.last().copied())).flatten()
 }
 
 /// Whether `matmul_*` of a type takes matrices of `k` columns.
@@ -74,12 +74,7 @@ const MATMUL_STAGE: u32 = 32;
 
 /// `f32` beside 256 quantised activations of a row: of blocks, then of all (`Record` in `quantise.cuh`).
 const fn matmul_record(weight: Weight) -> [u32; 2] {
-    match weight {
-        Weight::Q8_0 => [8, 0],
-        Weight::Q6_K => [0, 1],
-        Weight::Q4_K | Weight::Q5_K => [8, 1],
-        Weight::F16 => [0, 0],
-    }
+    [weight.extras() as u32, (weight.form().span == SUPERBLOCK) as u32]
 }
 
 /// Bytes of the activations that `matmul_*` with tiles of `tile` rows reads: what `quantise_*` makes of rows of `k`
@@ -128,14 +123,17 @@ pub const fn matmul_shared_bytes(weight: Weight, tile: u32) -> u32 {
     }
     let [of_blocks, _] = matmul_record(weight);
     let stages = tile * (SUPERBLOCK as u32 + 4 * of_blocks);
-    let raw = MATMUL_PANELS * (PANEL * PIECE * repack::pieces(weight)) as u32;
+    let Form { head, quants, tail, sums, .. } = weight.form();
+    let raw = MATMUL_PANELS * (PANEL * PIECE * (head + quants)) as u32;
     let bytes = PANEL as u32 * SUPERBLOCK as u32;
     // Signed bytes stay where they arrive, so they have two places.
     let weights =
         if matches!(weight, Weight::Q8_0) { 2 * raw + bytes } else { raw + MATMUL_PANELS * bytes };
     // Tails, scales in pairs, what sums begin with, where panels are, and which matrix it is.
-    let scales = PIECE as u32 * MATMUL_PANELS + (10 * 8 + 4) * MATMUL_OUTPUTS;
-    stages + 4 * tile + weights + scales + 16 * MATMUL_PANELS + 16
+    let tails = MATMUL_PANELS * if tail > 0 { PANEL * tail } else { PIECE } as u32;
+    let pairs = if sums == 2 { 2 } else { 1 };
+    let scales = ((8 * pairs + 2) * 8 + 4) * MATMUL_OUTPUTS;
+    stages + 4 * tile + weights + tails + scales + 16 * MATMUL_PANELS + 16
 }
 
 /// Positions that a tile of the cache's keys holds: a slot's capacity is rounded up to whole tiles.

@@ -3,8 +3,11 @@
 
 pub mod launch;
 mod variant;
+mod weight;
 
 pub use variant::{InvalidVariant, PROJECT_SPACE, Parameter, ProjectVariant};
+pub(crate) use weight::Form;
+pub use weight::Weight;
 
 use crate::params::{
     AttentionParams, CombineParams, ElementwiseParams, EmbedParams, ExpertsParams,
@@ -12,94 +15,6 @@ use crate::params::{
     RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams,
 };
 use crate::source::Target;
-
-/// A weight type that the kernels read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(non_camel_case_types, reason = "the field's names are Q4_K and Q6_K")]
-pub enum Weight {
-    /// 32 signed bytes and a step.
-    Q8_0,
-    /// 256 six-bit values, 16 scales.
-    Q6_K,
-    /// 256 nibbles, 8 scales and minima.
-    Q4_K,
-    /// 256 five-bit values, 8 scales and minima.
-    Q5_K,
-    /// Half precision.
-    F16,
-}
-
-impl Weight {
-    /// All types.
-    pub const ALL: [Self; 5] = [Self::Q8_0, Self::Q6_K, Self::Q4_K, Self::Q5_K, Self::F16];
-
-    /// The GGUF name, which is also the format's name in CUDA.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Q8_0 => "Q8_0",
-            Self::Q6_K => "Q6_K",
-            Self::Q4_K => "Q4_K",
-            Self::Q5_K => "Q5_K",
-            Self::F16 => "F16",
-        }
-    }
-
-    /// Columns that fill whole blocks: a matrix must have a multiple of these.
-    #[must_use]
-    pub const fn block(self) -> usize {
-        match self {
-            Self::Q8_0 => 32,
-            Self::Q6_K | Self::Q4_K | Self::Q5_K => 256,
-            Self::F16 => 1,
-        }
-    }
-
-    /// Registers of a lane that the weights of a chunk take, as it loads and multiplies them (`CHUNK` and `Raw` in
-    /// `format.cuh`).
-    const fn chunk_registers(self) -> u32 {
-        match self {
-            Self::Q4_K => 8,
-            Self::Q8_0 => 9,
-            Self::Q5_K => 10,
-            Self::Q6_K => 13,
-            Self::F16 => 16,
-        }
-    }
-
-    /// Pieces of 16 bytes of 256 activations, and whether the 256 have one scale (`Staged` in `stage.cuh`).
-    const fn record(self) -> (usize, bool) {
-        match self {
-            Self::F16 => (64, false),
-            // With the scales of eight spans.
-            Self::Q8_0 => (18, false),
-            // With the sums of eight blocks.
-            Self::Q4_K | Self::Q5_K => (18, true),
-            Self::Q6_K => (16, true),
-        }
-    }
-
-    /// Whether activations are quantised (in one or two planes) or stay `f32`.
-    #[must_use]
-    pub const fn is_quantised(self) -> bool {
-        !matches!(self, Self::F16)
-    }
-
-    /// Planes that a kernel may have.
-    const fn planes(self) -> &'static [u32] {
-        if self.is_quantised() { &[1, 2] } else { &[1] }
-    }
-
-    /// Rows of activations that a block of the kernels for many rows may take, ascending.
-    #[must_use]
-    pub const fn tiles(self) -> &'static [u32] {
-        if self.is_quantised() { &[32, 128] } else { &[64] }
-    }
-
-    fn lower(self) -> String {
-        self.name().to_lowercase()
-    }
-}
 
 /// What is compiled together, into one cubin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -164,6 +79,21 @@ impl Unit {
         }
     }
 
+    /// The types that it reads.
+    pub(crate) fn weights(self) -> Vec<Weight> {
+        match self {
+            Self::Project(weight) | Self::Matmul(weight) | Self::Experts(weight) => vec![weight],
+            Self::Embed => Weight::ALL.into(),
+            Self::Rows
+            | Self::Elementwise
+            | Self::Mixture
+            | Self::Recurrent
+            | Self::Attention
+            | Self::Sample
+            | Self::FirstLight => Vec::new(),
+        }
+    }
+
     /// The header that its kernels come from.
     #[must_use]
     pub const fn header(self) -> &'static str {
@@ -191,7 +121,7 @@ pub enum Kernel {
     Project {
         /// Type of the matrices.
         weight: Weight,
-        /// Most rows of activations: 1, 2, 4 or 8.
+        /// Most rows of activations, one of [`Weight::rows`].
         rows: u32,
         /// Planes of quantised activations: 1, or 2 for queries, keys, values and logits.
         planes: u32,
@@ -254,9 +184,6 @@ pub enum Kernel {
     Sample,
 }
 
-/// Rows that projections are compiled for.
-const ROWS: [u32; 4] = [1, 2, 4, 8];
-
 /// Widths that attention is compiled for, and most values of the heads that a block takes.
 const ATTENTION_WIDTHS: [u32; 4] = [64, 128, 256, 512];
 const ATTENTION_VALUES: u32 = 512;
@@ -275,7 +202,7 @@ impl Kernel {
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for weight in Weight::ALL {
-            for rows in ROWS {
+            for &rows in weight.rows() {
                 for &planes in weight.planes() {
                     for variant in ProjectVariant::prebuilt(weight, rows) {
                         all.push(Self::Project { weight, rows, planes, variant });
@@ -306,7 +233,7 @@ impl Kernel {
     /// The kernel for a projection by the heuristic.
     #[must_use]
     pub fn project(weight: Weight, rows: u32, planes: u32) -> Option<Self> {
-        let rows = ROWS.into_iter().find(|&most| rows <= most)?;
+        let rows = weight.rows().iter().copied().find(|&most| rows <= most)?;
         let variant = ProjectVariant::heuristic(weight);
         weight.planes().contains(&planes).then_some(Self::Project { weight, rows, planes, variant })
     }

@@ -2,7 +2,7 @@
 //! which are prebuilt, and the first choice.
 
 use super::Weight;
-use crate::repack::PANEL;
+use crate::repack::{BLOCK, PANEL};
 
 /// One parameter of a variant space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl ProjectVariant {
             )));
         }
         let chains = if weight.is_quantised() { 1 } else { 4 };
-        let held = rows_per_thread * (unroll * weight.chunk_registers() + chains * columns);
+        let held = rows_per_thread * (unroll * weight.form().registers as u32 + chains * columns);
         let limit = if warps > 8 { 64 } else { 160 };
         if held > limit {
             return Err(InvalidVariant(format!(
@@ -117,10 +117,14 @@ impl ProjectVariant {
     }
 
     /// The first choice: two warps for 8 rows of two panels, so that matrices of a thousand rows keep 16 SMs busy,
-    /// and 128 columns asked for at a time (of F16 64).
+    /// and 128 columns asked for at a time (of types of single numbers 128 bytes).
     #[must_use]
     pub const fn heuristic(weight: Weight) -> Self {
-        let unroll = if matches!(weight, Weight::Q8_0) { 4 } else { 2 };
+        let unroll = match weight.form().span {
+            0 => 32 / weight.form().registers as u32,
+            BLOCK => 4,
+            _ => 2,
+        };
         Self { threads_per_row: 8, rows_per_thread: 2, warps: 8, unroll }
     }
 
@@ -137,7 +141,8 @@ impl ProjectVariant {
         let first = Self::heuristic(weight);
         let mut variants = vec![first];
         // A type that no model of the bench uses as its main one gets no more.
-        if rows > 1 || weight == Weight::Q5_K {
+        let main = matches!(weight, Weight::Q8_0 | Weight::Q6_K | Weight::Q4_K | Weight::F16);
+        if rows > 1 || !main {
             return variants;
         }
         variants.extend([4, 16, 32].map(|threads_per_row| Self { threads_per_row, ..first }));

@@ -8,7 +8,9 @@
 //   WHOLE     whether every superblock has 256 columns
 //   SPAN      activations that have one scale; 0: they stay f32
 //   LEAF      whether sums of a superblock are added up, or times the activations' scale
-//   SUMS      whether a block needs the sum of its activations; odd blocks then meet negated ones
+//   SUMS      sums of a block's activations that it meets: of none, of 32, of 16 twice
+//   ALTERNATES   columns (16 or 32) of which every other meet negated activations; 0: none do
+//   CONVERTS  whether integers are converted, so that their rounding knows no bias
 //   Head, head   what a lane holds of a superblock; begin: what its sum starts from
 //   Raw, load    the bytes of a chunk, each read once
 //   unpack    block b of a chunk: 32 weights as 8 words of bytes, with what a byte is worth
@@ -23,17 +25,19 @@ enum : u32 { PANEL = 8, PIECE = 16, PIECE_STRIDE = PANEL * PIECE, SUPERBLOCK = 2
 enum : u32 { BIAS_BITS = 0x4b400000u, MINUS_BIAS_BITS = 0xcb400000u };
 DEVICE float bias() { return __uint_as_float(BIAS_BITS); }
 
-// 32 weights. Q6_K has a scale for each half; `offset` is minus the minimum, or minus the biased scale.
+// 32 weights, and what each half of them is times. `offset` is what is added: for each half minus its minimum; of blocks
+// with a step of their own minus the biased step, then the minimum.
 struct Weights {
     u32 w[8];
     float scale[2];
-    float offset;
+    float offset[2];
 };
 
-// 32 activations of one plane; `extra` is the sum of their integers, or the scale of their span.
+// 32 activations of one plane, and as the type needs it the scale of their span and the sums of their integers.
 struct Activations {
     uint4 low, high;
-    float extra;
+    float scale;
+    float sums[2];
 };
 
 DEVICE u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
@@ -95,44 +99,68 @@ DEVICE i32 dot_block(const Weights& w, const Activations& a, i32 sum) {
     return sum;
 }
 
+// A signed byte of a word times a step: 2^15 + 128 + the byte, times the step, less 2^15 + 128 of it: all exact.
+DEVICE float times_signed(u32 bytes, u32 i, float step) {
+    float above = __uint_as_float(__byte_perm(bytes ^ 0x80808080u, 0x47000000u, 0x7404 | i << 4));
+    return __fmaf_rn(above, step, __fmul_rn(-32896.0f, step));
+}
+
 // Byte `i` of `bytes` as `2^23 + byte`, from which a multiply-add makes any multiple: conversions are slow.
 DEVICE float byte_above_2_23(u32 bytes, u32 i) {
     return __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7440 | i));
 }
 
-// 32 signed bytes and an f16 step.
-struct Q8_0 {
-    enum : int { HEAD = 1, QUANTS = 16, TAIL = 0, CHUNK = 32, WHOLE = 0, SPAN = 32, LEAF = 1, SUMS = 0 };
+// What blocks of 32 columns with a step of their own share. A byte is 2^SHIFT times its level, which is signed where there is
+// no minimum.
+template <int SHIFT, int MINIMUM>
+struct Leaf {
+    enum : int { CHUNK = 32, WHOLE = 0, SPAN = 32, LEAF = 1, SUMS = MINIMUM, ALTERNATES = 0, CONVERTS = 0 };
     struct Head {};
+    DEVICE Head head(const Superblock&) { return {}; }
+    DEVICE float begin(const Head&) { return 0.0f; }
+    DEVICE void scales(float step, float minimum, Weights& out) {
+        out.scale[0] = step;
+        out.offset[0] = __fmul_rn(-bias(), step), out.offset[1] = minimum;
+    }
+    DEVICE float dot(const Weights& w, const Activations& a, int, float sum) {
+        // From 2^SHIFT times the bias, whose top bits return in the shift.
+        constexpr i32 START = static_cast<i32>(BIAS_BITS << SHIFT);
+        u32 biased = MINIMUM ? dot_block<dot4_unsigned>(w, a, START) : dot_block<dot4>(w, a, START);
+        if constexpr (SHIFT > 0) biased = __funnelshift_r(biased, BIAS_BITS >> (32 - SHIFT), SHIFT);
+        float part = __fmaf_rn(__uint_as_float(biased), w.scale[0], w.offset[0]);
+        if constexpr (MINIMUM) part = __fmaf_rn(w.offset[1], a.sums[0], part);
+        return __fmaf_rn(part, a.scale, sum);
+    }
+    DEVICE float value(const Weights& w, int, int i) {
+        u32 byte = w.w[i / 4] >> (8 * (i % 4));
+        if constexpr (!MINIMUM) return __fmul_rn(w.scale[0], static_cast<float>(static_cast<i8>(byte) >> SHIFT));
+        return __fadd_rn(__fmul_rn(w.scale[0], static_cast<float>((byte & 255) >> SHIFT)), w.offset[1]);
+    }
+};
+
+// 32 signed bytes and an f16 step.
+struct Q8_0 : Leaf<0, 0> {
+    enum : int { HEAD = 1, QUANTS = 16, TAIL = 0 };
     struct Raw {
         uint4 low, high;
         u32 step;
     };
-    DEVICE Head head(const Superblock&) { return {}; }
-    DEVICE float begin(const Head&) { return 0.0f; }
     DEVICE Raw load(const Superblock& s, u32 chunk) {
         const u8* quants = s.piece(2 * chunk);
         return {fetch_piece(quants, 1), fetch_piece(quants, 2), fetch<u16>(s.pieces + static_cast<u64>(2 * chunk))};
     }
     DEVICE Weights unpack(const Head&, const Raw& raw, u32, int) {
-        float step = half_to_float(raw.step);
-        return {{raw.low.x, raw.low.y, raw.low.z, raw.low.w, raw.high.x, raw.high.y, raw.high.z, raw.high.w},
-                {step, step},
-                __fmul_rn(-bias(), step)};
-    }
-    DEVICE float dot(const Weights& w, const Activations& a, int, float sum) {
-        float biased = __int_as_float(dot_block<dot4>(w, a, BIAS_BITS));
-        return __fmaf_rn(__fmaf_rn(biased, w.scale[0], w.offset), a.extra, sum);
-    }
-    DEVICE float value(const Weights& w, int, int i) {
-        return __fmul_rn(w.scale[0], static_cast<float>(static_cast<i8>(w.w[i / 4] >> (8 * (i % 4)))));
+        Weights out = {{raw.low.x, raw.low.y, raw.low.z, raw.low.w, raw.high.x, raw.high.y, raw.high.z, raw.high.w}};
+        scales(half_to_float(raw.step), 0.0f, out);
+        return out;
     }
 };
 
 // 6 bits in 4 (q - 32), which fits a signed byte: 64 weights in the pieces A, B, C. The upper six bits of
 // their bytes are the first three 16 weights; the lower two, put together, the last 16.
 struct Q6_K {
-    enum : int { HEAD = 1, QUANTS = 12, TAIL = 2, CHUNK = 64, WHOLE = 1, SPAN = 256, LEAF = 0, SUMS = 0 };
+    enum : int { HEAD = 1, QUANTS = 12, TAIL = 2, CHUNK = 64, WHOLE = 1 };
+    enum : int { SPAN = 256, LEAF = 0, SUMS = 0, ALTERNATES = 0, CONVERTS = 0 };
     struct Head {
         float step;
         i32 scales;
@@ -156,11 +184,8 @@ struct Q6_K {
         return {fetch_piece(quants, 1), fetch_piece(quants, 2), fetch_piece(quants, 3),
                 fetch<u32>(s.pieces + static_cast<u64>(4 * chunk))};
     }
-    // The scale of 16 weights: 2^15 + 128 + scale, times the step, less 2^15 + 128 of it: all exact.
-    DEVICE float scale(const Head& head, u32 scales, int i) {
-        float above = __uint_as_float(__byte_perm(scales ^ 0x80808080u, 0x47000000u, 0x7404 | i << 4));
-        return __fmaf_rn(above, head.step, __fmul_rn(-32896.0f, head.step));
-    }
+    // The scale of 16 weights.
+    DEVICE float scale(const Head& head, u32 scales, int i) { return times_signed(scales, i, head.step); }
     DEVICE Weights unpack(const Head& head, const Raw& raw, u32, int b) {
         Weights out;
 #pragma unroll
@@ -174,7 +199,6 @@ struct Q6_K {
         }
         out.scale[0] = scale(head, raw.scales, 2 * b);
         out.scale[1] = scale(head, raw.scales, 2 * b + 1);
-        out.offset = 0.0f;
         return out;
     }
     DEVICE float dot(const Weights& w, const Activations& a, int, float sum) {
@@ -197,7 +221,7 @@ struct Q6_K {
 
 // What Q4_K and Q5_K share: a chunk is two blocks, of which a byte of each word below has scale or minimum.
 struct WithMinimum {
-    enum : int { CHUNK = 64, WHOLE = 1, SPAN = 256, LEAF = 0, SUMS = 1 };
+    enum : int { CHUNK = 64, WHOLE = 1, SPAN = 256, LEAF = 0, SUMS = 1, ALTERNATES = 32, CONVERTS = 0 };
     struct Head {
         u32 scales[2], minima[2];
         float step, minus_least;
@@ -220,14 +244,14 @@ struct WithMinimum {
     }
     DEVICE void scales(const Head& head, u32 chunk, int b, Weights& out) {
         out.scale[0] = out.scale[1] = times(head.scales[b], chunk, head.step);
-        out.offset = times(head.minima[b], chunk, head.minus_least);
+        out.offset[0] = times(head.minima[b], chunk, head.minus_least);
     }
     DEVICE float add(i32 biased, const Weights& w, const Activations& a, float sum) {
         sum = __fmaf_rn(__int_as_float(biased), w.scale[0], sum);
-        return __fmaf_rn(w.offset, a.extra, sum);
+        return __fmaf_rn(w.offset[0], a.sums[0], sum);
     }
     DEVICE float value_of(const Weights& w, u32 q) {
-        return __fadd_rn(__fmul_rn(w.scale[0], static_cast<float>(q)), w.offset);
+        return __fadd_rn(__fmul_rn(w.scale[0], static_cast<float>(q)), w.offset[0]);
     }
 };
 
@@ -292,17 +316,36 @@ struct Q5_K : WithMinimum {
     DEVICE float value(const Weights& w, int, int i) { return value_of(w, (w.w[i / 4] >> (8 * (i % 4))) & 255); }
 };
 
-// Halves, zeroes up to whole blocks. Activations stay f32.
-struct F16 {
-    enum : int { HEAD = 0, QUANTS = 32, TAIL = 0, CHUNK = 32, WHOLE = 0, SPAN = 0, LEAF = 1, SUMS = 0 };
+// Single numbers of BYTES bytes, zeroes up to whole blocks. Activations stay f32.
+template <int BYTES>
+struct Numbers {
+    enum : int { PIECES = 2 * BYTES, HEAD = 0, QUANTS = 8 * PIECES, TAIL = 0, CHUNK = 32, WHOLE = 0 };
+    enum : int { SPAN = 0, LEAF = 1, SUMS = 0, ALTERNATES = 0, CONVERTS = 0 };
     struct Raw {
-        uint4 pieces[4];
+        uint4 pieces[PIECES];
     };
     DEVICE Raw load(const Superblock& s, u32 chunk) {
-        const u8* quants = s.piece(4 * chunk);
-        return {{fetch_piece(quants, 0), fetch_piece(quants, 1), fetch_piece(quants, 2), fetch_piece(quants, 3)}};
+        const u8* quants = s.piece(PIECES * chunk);
+        Raw raw;
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) raw.pieces[i] = fetch_piece(quants, i);
+        return raw;
     }
+    // The word with number `i` in it.
+    DEVICE u32 of(const Raw& raw, int i) { return word(raw.pieces[i * BYTES / 16], i * BYTES / 4 % 4); }
+};
+
+struct F16 : Numbers<2> {
+    DEVICE float value(const Raw& raw, int i) { return half_to_float(of(raw, i) >> (16 * (i % 2))); }
+};
+
+// The upper half of single precision.
+struct BF16 : Numbers<2> {
     DEVICE float value(const Raw& raw, int i) {
-        return half_to_float(word(raw.pieces[i / 8], i / 2 % 4) >> (16 * (i % 2)));
+        return __uint_as_float(i % 2 == 0 ? of(raw, i) << 16 : of(raw, i) & 0xffff0000u);
     }
+};
+
+struct F32 : Numbers<4> {
+    DEVICE float value(const Raw& raw, int i) { return __uint_as_float(of(raw, i)); }
 };

@@ -154,8 +154,10 @@ struct Matmul {
     enum : u32 { UNIT = TOKENS * BLOCK, HALF = TOKENS * Record<F>::HALF, RECORD = TOKENS * Record<F>::ALL };
     enum : u32 { PIECES = F::HEAD + F::QUANTS, BLOCKS = SUPERBLOCK / BLOCK };
     enum : u32 { AS_IS = Tile<F>::AS_IS, RAWS = AS_IS ? 2 : 1, PANEL_STRIDE = AS_IS ? sizeof(Pieces<PIECES>) : sizeof(Bytes) };
-    // Bytes between the scales of neighbouring rows: those of 8 lie in different banks.
-    enum : u32 { SCALES = 10, STRIDE = SCALES * sizeof(float2) };
+    // Pairs of a block's scales; pairs of a row, and bytes between neighbouring ones: those of 8 lie in different banks.
+    enum : u32 { PAIRS = F::SUMS == 2 ? 2 : 1, SCALES = 8 * PAIRS + 2, STRIDE = SCALES * sizeof(float2) };
+    // What stands beside a block's activations.
+    enum : u32 { EXTRAS = Record<F>::OF_BLOCK, EXTRAS_STRIDE = TOKENS * 4 * sizeof(float) };
 
     struct __align__(16) Shared {
         u8 stages[2][HALF];
@@ -171,6 +173,8 @@ struct Matmul {
         u32 planes, reserved;
     };
     typedef float Sums[TALL][WIDE][4];
+    // Of the thread's activations, two neighbours at a time.
+    typedef float2 Extras[EXTRAS > 0 ? EXTRAS : 1][WIDE];
 
     // Which part of the block's work is the thread's: of its rows and of its activations the first.
     struct Place {
@@ -194,11 +198,12 @@ struct Matmul {
                 copy_piece(to + i * THREADS * PIECE, half + unit % 2 * RECORD + (2 * B + unit / 2) * UNIT + piece % (UNIT / PIECE) * PIECE);
             }
             u32 unit = thread / (TOKENS / 4);
-            if (Record<F>::OF_BLOCK && thread < TOKENS)
-                copy_piece(to + 4 * UNIT, half + unit % 2 * RECORD + 4 * UNIT + (2 * B + unit / 2) * TOKENS * 4 + thread % (TOKENS / 4) * PIECE);
+            if (thread < TOKENS)
+                copy_pieces<EXTRAS, EXTRAS_STRIDE>(to + 4 * UNIT, half + unit % 2 * RECORD + 4 * UNIT
+                                                       + (2 * B + unit / 2) * TOKENS * 4 + thread % (TOKENS / 4) * PIECE);
         } else {
             copy_pieces<UNIT / PIECE * 4 / THREADS, THREADS * PIECE, B * HALF>(to, from);
-            if (Record<F>::OF_BLOCK && thread < TOKENS) copy_pieces<1, 0, B * HALF + 4 * UNIT, 4 * UNIT>(to, from);
+            if (thread < TOKENS) copy_pieces<EXTRAS, EXTRAS_STRIDE, B * HALF + 4 * UNIT, 4 * UNIT>(to, from);
         }
         // Its last reader was the pass before.
         if (Record<F>::OF_ALL && B == 1 && thread < TOKENS / 4)
@@ -215,7 +220,12 @@ struct Matmul {
             copy_pieces<WHOLE, 32 * PIECE>(to, from);
             if (lane < PIECES * PANEL % 32) copy_pieces<1, 0, AT, AT>(to, from);
         } else {
-            for (u32 i = 0; i * 32 + lane < pieces * PANEL; i++) copy_piece(to + i * 32 * PIECE, from + i * 32 * PIECE);
+            // What is missing is unpacked too.
+            uint4* missing = reinterpret_cast<uint4*>(&shared.raw[s % RAWS][warp]);
+            for (u32 i = 0; i * 32 + lane < PIECES * PANEL; i++) {
+                if (i * 32 + lane < pieces * PANEL) copy_piece(to + i * 32 * PIECE, from + i * 32 * PIECE);
+                else missing[i * 32 + lane] = {};
+            }
         }
         if (F::TAIL > 0 && lane < F::TAIL * PANEL / PIECE)
             copy_piece(shared_address(shared.tails[warp]) + lane * PIECE, shared.panels[warp].tail + s * (PANEL * F::TAIL) + lane * PIECE);
@@ -226,7 +236,7 @@ struct Matmul {
         u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         const Pieces<PIECES>& raw = shared.raw[s % RAWS][warp];
         u32 row = warp * PANEL + lane / 4;
-        Tile<F>::scales(raw, lane / 4, shared.tails[warp] + lane / 4 * F::TAIL, lane % 4, shared.scales[row] + lane % 4 * 2,
+        Tile<F>::scales(raw, lane / 4, shared.tails[warp] + lane / 4 * F::TAIL, lane % 4, shared.scales[row] + lane % 4 * 2 * PAIRS,
                         shared.begin[row]);
         if constexpr (!AS_IS) Tile<F>::unpack(raw, lane / PANEL, lane % PANEL, shared.bytes[warp]);
     }
@@ -303,7 +313,7 @@ struct Matmul {
         for (u32 i = 0; i < count; i++) {
             u32 block = F::LEAF ? first + (i >> planes - 1) : i;
             constexpr u32 FIRST = F::LEAF ? 0 : 4 * B;
-            multiply_block<B * HALF, FIRST>(activations + i * UNIT, weights + block * 2 * PIECE_STRIDE, scales + block * sizeof(float2),
+            multiply_block<B * HALF, FIRST>(activations + i * UNIT, weights + block * 2 * PIECE_STRIDE, scales + block * PAIRS * sizeof(float2),
                                             extras + i * TOKENS * 4, up, part);
         }
     }
@@ -326,31 +336,41 @@ struct Matmul {
     template <u32 AT, u32 BLOCK_AT>
     DEVICE void multiply_block(u32 activations, u32 weights, u32 scales, u32 extras, const u32 (&up)[4], Sums& part) {
         u32 b[WIDE / 2][4];
-        float2 extra[WIDE];
+        Extras extra;
         load_activations<AT, 0>(activations, extras, b, extra);
         multiply_rows<BLOCK_AT, 0>(weights, scales, b, extra, up, part);
     }
 
     template <u32 AT, u32 W>
-    DEVICE void load_activations(u32 activations, u32 extras, u32 (&b)[WIDE / 2][4], float2 (&extra)[WIDE]) {
+    DEVICE void load_activations(u32 activations, u32 extras, u32 (&b)[WIDE / 2][4], Extras& extra) {
         if constexpr (W < WIDE) {
             load_matrices<AT + W * 2 * PIECE_STRIDE>(b[W / 2], activations);
-            if constexpr (Record<F>::OF_BLOCK) {
-                extra[W] = load_two<AT + 4 * UNIT + 32 * W>(extras);
-                extra[W + 1] = load_two<AT + 4 * UNIT + 32 * (W + 1)>(extras);
-            }
+            load_extras<AT + 4 * UNIT, W, 0>(extras, extra);
             load_activations<AT, W + 2>(activations, extras, b, extra);
         }
     }
 
+    template <u32 AT, u32 W, u32 I>
+    DEVICE void load_extras(u32 extras, Extras& extra) {
+        if constexpr (I < EXTRAS) {
+            extra[I][W] = load_two<AT + I * EXTRAS_STRIDE + 32 * W>(extras);
+            extra[I][W + 1] = load_two<AT + I * EXTRAS_STRIDE + 32 * (W + 1)>(extras);
+            load_extras<AT, W, I + 1>(extras, extra);
+        }
+    }
+
     template <u32 BLOCK_AT, u32 R>
-    DEVICE void multiply_rows(u32 weights, u32 scales, const u32 (&b)[WIDE / 2][4], const float2 (&extra)[WIDE], const u32 (&up)[4],
+    DEVICE void multiply_rows(u32 weights, u32 scales, const u32 (&b)[WIDE / 2][4], const Extras& extra, const u32 (&up)[4],
                               Sums& part) {
         if constexpr (R < TALL) {
-            constexpr u32 SCALE_AT = BLOCK_AT * sizeof(float2) + 16 * R * STRIDE;
+            constexpr u32 SCALE_AT = BLOCK_AT * PAIRS * sizeof(float2) + 16 * R * STRIDE;
             u32 a[4];
             load_matrices<BLOCK_AT * 2 * PIECE_STRIDE + 2 * R * PANEL_STRIDE>(a, weights);
-            float2 scale[2] = {load_two<SCALE_AT>(scales), load_two<SCALE_AT + 8 * STRIDE>(scales)};
+            float2 scale[2] = {load_two<SCALE_AT>(scales), load_two<SCALE_AT + 8 * STRIDE>(scales)}, minima[2];
+            if constexpr (PAIRS == 2) {
+                minima[0] = load_two<SCALE_AT + sizeof(float2)>(scales);
+                minima[1] = load_two<SCALE_AT + sizeof(float2) + 8 * STRIDE>(scales);
+            }
 #pragma unroll
             for (u32 h = 0; h < (Tile<F>::OF_16 ? 2 : 1); h++) {
 #pragma unroll
@@ -361,14 +381,20 @@ struct Matmul {
                     else multiply(products, a, of[0], of[1], up);
 #pragma unroll
                     for (u32 c = 0; c < 4; c++) {
-                        float number = __uint_as_float(products[c]), of_token = c % 2 == 0 ? extra[w].x : extra[w].y;
+                        float number = __uint_as_float(products[c]);
+                        if constexpr (F::CONVERTS) number = __fsub_rn(number, bias());
                         float2 of_row = scale[c / 2];
+                        auto of_token = [&](u32 i) { return c % 2 == 0 ? extra[i][w].x : extra[i][w].y; };
                         float& sum = part[R][w][c];
                         if constexpr (F::LEAF) {
-                            sum = __fmaf_rn(__fmaf_rn(number, of_row.x, of_row.y), of_token, sum);
+                            float offset = F::SUMS ? __fmul_rn(-bias(), of_row.x) : of_row.y;
+                            float product = __fmaf_rn(number, of_row.x, offset);
+                            if constexpr (F::SUMS) product = __fmaf_rn(of_row.y, of_token(1), product);
+                            sum = __fmaf_rn(product, of_token(0), sum);
                         } else {
                             sum = __fmaf_rn(number, h == 0 ? of_row.x : of_row.y, sum);
-                            if constexpr (F::SUMS) sum = __fmaf_rn(of_row.y, of_token, sum);
+                            if constexpr (PAIRS == 2) sum = __fmaf_rn(h == 0 ? minima[c / 2].x : minima[c / 2].y, of_token(h), sum);
+                            else if constexpr (F::SUMS) sum = __fmaf_rn(of_row.y, of_token(0), sum);
                         }
                     }
                 }
@@ -414,9 +440,10 @@ struct Matmul {
     }
 };
 
-// Registers for two blocks an SM, for small tiles three; on Hopper, sums of 16 columns would be kept in memory.
+// Registers for two blocks an SM, for small tiles three. Where 16 columns have a minimum, and on Hopper sums of 16 columns, some
+// would be kept in memory.
 #if __CUDA_ARCH__ < 900
-#define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : 2)
+#define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : format::SUMS == 2 ? 1 : 2)
 #else
 #define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : Tile<format>::OF_16 ? 1 : 2)
 #endif

@@ -3,7 +3,7 @@
 //
 // [tile of rows][superblock][plane] of records. A record is two halves, each
 //   i8   [4 blocks][rows / 8][2][8][16]   as `ldmatrix` takes them
-//   f32  [4 blocks][rows]                 where blocks have scales or sums
+//   f32  [1 or 2][4 blocks][rows]         where blocks have scales, sums
 // and behind them
 //   f32  [rows]                           where a superblock has a scale
 //
@@ -25,7 +25,7 @@ struct QuantiseParams {
 
 template <class F>
 struct Record {
-    enum : u32 { OF_BLOCK = F::SUMS || F::SPAN == BLOCK, OF_ALL = F::SPAN == SUPERBLOCK };
+    enum : u32 { SCALES = F::SPAN == BLOCK, OF_BLOCK = SCALES + F::SUMS, OF_ALL = F::SPAN == SUPERBLOCK };
     // Bytes that a row of a tile has of a half, and of all of it.
     enum : u32 { HALF = 4 * BLOCK + 4 * 4 * OF_BLOCK, ALL = 2 * HALF + 4 * OF_ALL };
 };
@@ -50,8 +50,13 @@ struct Quantise {
             u8* half = tile + static_cast<u64>(i / PIECES) * record + piece / 8 * p.tile * HALF;
             u32 to = block * p.tile * BLOCK + row / PANEL * 2 * PIECE_STRIDE + piece % 2 * PIECE_STRIDE + row % PANEL * PIECE;
             *reinterpret_cast<uint4*>(half + to) = Staged::record(s, plane)[piece];
-            if (Record<F>::OF_BLOCK && piece % 2 == 0)
-                reinterpret_cast<float*>(half + p.tile * 4 * BLOCK)[block * p.tile + row] = Staged::extra(s, plane, piece / 2);
+#pragma unroll
+            for (u32 j = 0; j < Record<F>::OF_BLOCK; j++) {
+                if (piece % 2 == 1) continue;
+                reinterpret_cast<float*>(half + p.tile * 4 * BLOCK)[(4 * j + block) * p.tile + row] = j < Record<F>::SCALES
+                    ? Staged::extra(s, plane, piece / 2)
+                    : Staged::sum(s, plane, F::SUMS * (piece / 2) + j - Record<F>::SCALES);
+            }
             if (Record<F>::OF_ALL && piece == PIECES - 1)
                 reinterpret_cast<float*>(half + p.tile * HALF)[row] = Staged::scale(s, plane);
         }

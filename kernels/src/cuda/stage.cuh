@@ -15,7 +15,9 @@ template <class F, int COLUMNS>
 struct Staged {
     // `orind_kernels::catalogue` knows the same formula.
     enum : u32 {
-        EXTRAS = F::SUMS || F::SPAN == BLOCK ? 2 : 0,
+        // Of spans of 32 eight scales; then sums, block by block.
+        SCALE_PIECES = F::SPAN == BLOCK ? 2 : 0,
+        EXTRAS = SCALE_PIECES + 2 * F::SUMS,
         RECORD = F::SPAN == 0 ? SUPERBLOCK / 4 : SUPERBLOCK / PIECE + EXTRAS,
         SCALES = F::SPAN == SUPERBLOCK ? (COLUMNS + 3) / 4 : 0,
         STRIDE = (COLUMNS * RECORD + SCALES) | 1,
@@ -23,19 +25,22 @@ struct Staged {
 
     DEVICE uint4* superblock(u32 s) { return dynamic_shared + s * STRIDE; }
     DEVICE uint4* record(u32 s, u32 column) { return superblock(s) + column * RECORD; }
-    // Sum or scale of a block.
-    DEVICE float& extra(u32 s, u32 column, u32 block) {
-        return reinterpret_cast<float*>(record(s, column) + SUPERBLOCK / PIECE)[block];
+    // What stands behind the integers: scales of spans of 32, then sums.
+    DEVICE float& extra(u32 s, u32 column, u32 i) {
+        return reinterpret_cast<float*>(record(s, column) + SUPERBLOCK / PIECE)[i];
     }
+    DEVICE float& sum(u32 s, u32 column, u32 i) { return extra(s, column, 4 * SCALE_PIECES + i); }
     // Scale of a superblock.
     DEVICE float& scale(u32 s, u32 column) {
         return reinterpret_cast<float*>(superblock(s) + COLUMNS * RECORD)[column];
     }
     DEVICE Activations block(u32 s, u32 column, u32 block) {
         const uint4* pieces = record(s, column) + 2 * block;
-        float more = 0.0f;
-        if constexpr (EXTRAS) more = extra(s, column, block);
-        return {pieces[0], pieces[1], more};
+        Activations out = {pieces[0], pieces[1]};
+        if constexpr (SCALE_PIECES > 0) out.scale = extra(s, column, block);
+#pragma unroll
+        for (int i = 0; i < F::SUMS; i++) out.sums[i] = sum(s, column, F::SUMS * block + i);
+        return out;
     }
 };
 
@@ -101,8 +106,8 @@ template <class F, int COLUMNS>
 DEVICE void quantise(Values& values, u32 s, u32 column) {
     typedef Staged<F, COLUMNS> Staged;
     u32 lane = threadIdx.x % 32;
-    // Odd blocks are staged negated where a sum alternates.
-    bool negated = F::SUMS && lane / 8 % 2 == 1;
+    // Where sums alternate, those of every other 32 or 16 columns are of negated activations.
+    bool negated = F::ALTERNATES > 0 && lane / (F::ALTERNATES == 16 ? 4 : 8) % 2 == 1;
     u32 largest[2] = {largest_of(values.v[0]), largest_of(values.v[1])};
     if constexpr (F::SPAN == SUPERBLOCK) largest[0] = largest[1] = max(largest[0], largest[1]);
 #pragma unroll
@@ -124,14 +129,15 @@ DEVICE void quantise(Values& values, u32 s, u32 column) {
         float scale = negated ? -step.scale : step.scale;
         v = {rest_of(v.x, steps, 0, scale), rest_of(v.y, steps, 1, scale), rest_of(v.z, steps, 2, scale),
              rest_of(v.w, steps, 3, scale)};
-        float extra = step.scale;
-        if constexpr (F::SUMS) {
+        if (F::SPAN == BLOCK && lane % 8 == 0) Staged::extra(s, column, 4 * h + lane / 8) = step.scale;
+        if constexpr (F::SUMS > 0) {
+            constexpr u32 LANES = 8 / F::SUMS;
             i32 sum = dot4(steps, 0x01010101u, 0);
 #pragma unroll
-            for (int d = 4; d > 0; d /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, d);
-            extra = static_cast<float>(negated ? -sum : sum);
+            for (u32 d = LANES / 2; d > 0; d /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, d);
+            if (lane % LANES == 0)
+                Staged::sum(s, column, 4 * F::SUMS * h + lane / LANES) = static_cast<float>(negated ? -sum : sum);
         }
-        if (Staged::EXTRAS && lane % 8 == 0) Staged::extra(s, column, 4 * h + lane / 8) = extra;
     }
 }
 

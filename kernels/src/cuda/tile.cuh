@@ -4,7 +4,8 @@
 //   AS_IS     whether quants are signed bytes as they lie
 //   OF_16     whether 16 columns have a scale, or a block
 //   scales    of a row of a panel's superblock, by four lanes: a pair of f32 for each of two blocks, and what its sum starts from.
-//             A pair is the scales of 16 columns each; a scale and a minimum; or a step and what it makes of the bias
+//             A pair is the scales of 16 columns each, behind which there is one of minima where there are such; or of 32
+//             columns a scale and a minimum, or a step and what it makes of the bias
 //   unpack    of 64 columns of a row of a panel
 #pragma once
 #include "format.cuh"
@@ -36,9 +37,9 @@ DEVICE uint4 each_word(const Function& f) {
     return {f(0), f(1), f(2), f(3)};
 }
 
-template <>
-struct Tile<Q8_0> {
-    enum : u32 { AS_IS = 1, OF_16 = 0 };
+// Eight steps f16 as the head.
+struct TileOfSteps {
+    enum : u32 { AS_IS = 0, OF_16 = 0 };
     template <int COUNT>
     DEVICE void scales(const Pieces<COUNT>& raw, u32 row, const u8*, u32 quarter, float2* out, float&) {
         u32 two = reinterpret_cast<const u32*>(&raw.row(0, row))[quarter];
@@ -47,6 +48,32 @@ struct Tile<Q8_0> {
         out[1] = {second, __fmul_rn(-bias(), second)};
     }
 };
+
+template <>
+struct Tile<Q8_0> : TileOfSteps {
+    enum : u32 { AS_IS = 1 };
+};
+
+// Where `Tile<F>::bytes` makes a block of a row 32 signed bytes.
+template <class F>
+struct TileByBlocks {
+    template <int COUNT>
+    DEVICE void unpack(const Pieces<COUNT>& raw, u32 chunk, u32 row, Bytes& to) {
+#pragma unroll
+        for (u32 b = 2 * chunk; b < 2 * chunk + 2; b++) {
+            u32 w[8];
+            Tile<F>::bytes(raw, b, row, w);
+            to.row(2 * b, row) = {w[0], w[1], w[2], w[3]};
+            to.row(2 * b + 1, row) = {w[4], w[5], w[6], w[7]};
+        }
+    }
+};
+
+// Bytes with a sign bit as signed ones.
+template <u32 SIGN>
+DEVICE u32 extend(u32 v) {
+    return (v & SIGN * 0x01010101u) * ((256 - 2 * SIGN) / SIGN) + v;
+}
 
 template <>
 struct Tile<Q6_K> {

@@ -10,7 +10,7 @@ use orind_kernels::catalogue::{Kernel, PROJECT_SPACE, ProjectVariant, Weight};
 #[test]
 fn prebuilt_variants_are_few_valid_and_begin_with_the_heuristic() {
     for weight in Weight::ALL {
-        for rows in [1, 2, 4, 8] {
+        for &rows in weight.rows() {
             let variants = ProjectVariant::prebuilt(weight, rows);
             assert!(variants.len() <= 16);
             assert_eq!(variants[0], ProjectVariant::heuristic(weight));
@@ -26,9 +26,10 @@ fn prebuilt_variants_are_few_valid_and_begin_with_the_heuristic() {
 /// The space that a compiler opens, as docs/tuning.md states its size.
 #[test]
 fn every_value_of_every_parameter_is_in_some_combination() {
-    for weight in Weight::ALL {
+    // A chunk of F32 fills 32 registers, so four of them are too many.
+    for weight in Weight::ALL.into_iter().filter(|weight| *weight != Weight::F32) {
         let all = ProjectVariant::all(weight, 1);
-        assert!((36..=60).contains(&all.len()), "{weight:?}: {}", all.len());
+        assert!((36..=62).contains(&all.len()), "{weight:?}: {}", all.len());
         for (i, parameter) in PROJECT_SPACE.iter().enumerate() {
             for value in parameter.values {
                 let has = all.iter().any(|v| v.values()[i] == *value);
@@ -36,7 +37,8 @@ fn every_value_of_every_parameter_is_in_some_combination() {
             }
         }
         assert!(all.iter().all(|v| ProjectVariant::of(v.values()) == *v));
-        let many = ProjectVariant::all(weight, if weight.is_quantised() { 16 } else { 8 });
+        let many = weight.most_rows() * if weight.is_quantised() { 2 } else { 1 };
+        let many = ProjectVariant::all(weight, many);
         assert!(many.len() <= all.len() && many.contains(&ProjectVariant::heuristic(weight)));
     }
 }
@@ -69,14 +71,15 @@ fn values_outside_the_space_are_refused_by_name() {
 fn every_shape_of_the_known_models_has_a_kernel() {
     let all = Kernel::all();
     for weight in Weight::ALL {
-        for rows in 1..=8 {
+        let most = weight.most_rows();
+        for rows in 1..=most {
             let kernel = Kernel::project(weight, rows, 1).expect("one plane");
             assert!(all.contains(&kernel));
-            let Kernel::Project { rows: most, .. } = kernel else { panic!("{kernel:?}") };
-            assert!(rows <= most && most < 2 * rows);
+            let Kernel::Project { rows: room, .. } = kernel else { panic!("{kernel:?}") };
+            assert!(rows <= room && (room < 2 * rows || most == 4));
         }
-        assert_eq!(Kernel::project(weight, 8, 2).is_some(), weight != Weight::F16);
-        assert_eq!(Kernel::project(weight, 9, 1), None);
+        assert_eq!(Kernel::project(weight, most, 2).is_some(), weight.is_quantised());
+        assert_eq!(Kernel::project(weight, most + 1, 1), None);
         assert_eq!(Kernel::project(weight, 1, 3), None);
     }
     // Llama 3.2 1B, Qwen3, and groups that no power of two divides.

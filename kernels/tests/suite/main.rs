@@ -4,7 +4,6 @@
 
 mod catalogue;
 mod cubin;
-mod layout;
 mod machine;
 mod nvrtc;
 mod prebuilt;

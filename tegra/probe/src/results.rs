@@ -323,7 +323,7 @@ fn product(
     let Kernel::Project { variant, .. } = kernel else { return Err(broken()) };
     let dynamic = launch::project_shared_bytes(weight, 1, 1, COLUMNS).ok_or_else(broken)?;
     let refused = |error: repack::Error| Error::Kernel(error.to_string());
-    let layout = repack::Layout::new(weight, ROWS, COLUMNS).map_err(refused)?;
+    let layout = repack::Layout::new(weight.dtype(), ROWS, COLUMNS).map_err(refused)?;
     let mut matrix = vec![0; layout.bytes()];
     layout.pack(0, file, &mut matrix).map_err(refused)?;
     // A span with 127 as its largest is quantised in steps of 1.

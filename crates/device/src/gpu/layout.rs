@@ -39,9 +39,9 @@ pub(super) fn of_device(device: &'static str) -> impl Fn(Error) -> Error {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WeightLayout {
-    Matrix(Weight, repack::Layout),
+    Matrix(repack::Layout),
     /// The same matrix of so many experts, one after the other.
-    Experts(Weight, repack::Layout, usize),
+    Experts(repack::Layout, usize),
     Plain(u64),
 }
 
@@ -49,27 +49,22 @@ impl WeightLayout {
     fn of(buffer: &Buffer) -> Result<Self> {
         let refused = |why: String| unsupported(format!("weight `{}`{why}", buffer.name));
         let matrix = |dtype, rows, k| {
-            let weight = weight(dtype).ok_or_else(|| {
-                refused(format!(" of {dtype}; kernels exist for F16, Q8_0, Q4_K, Q5_K, Q6_K"))
-            })?;
-            let layout = repack::Layout::new(weight, rows, k);
-            layout.map(|layout| (weight, layout)).map_err(|e| refused(format!(": {e}")))
+            repack::Layout::new(dtype, rows, k).map_err(|e| refused(format!(": {e}")))
         };
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[n], DType::F32) => Ok(Self::Plain(4 * n as u64)),
-            (&[rows, k], dtype) => {
-                matrix(dtype, rows, k).map(|(weight, layout)| Self::Matrix(weight, layout))
+            (&[rows, k], dtype) => matrix(dtype, rows, k).map(Self::Matrix),
+            (&[experts, rows, k], dtype) => {
+                matrix(dtype, rows, k).map(|layout| Self::Experts(layout, experts))
             }
-            (&[experts, rows, k], dtype) => matrix(dtype, rows, k)
-                .map(|(weight, layout)| Self::Experts(weight, layout, experts)),
             (shape, dtype) => Err(refused(format!(" of {dtype} {shape:?}"))),
         }
     }
 
     pub(super) const fn bytes(&self) -> u64 {
         match self {
-            Self::Matrix(_, layout) => layout.bytes() as u64,
-            Self::Experts(_, _, experts) => self.stride() * *experts as u64,
+            Self::Matrix(layout) => layout.bytes() as u64,
+            Self::Experts(_, experts) => self.stride() * *experts as u64,
             Self::Plain(bytes) => *bytes,
         }
     }
@@ -77,7 +72,7 @@ impl WeightLayout {
     /// Bytes from an expert's matrix to the next one's; all bytes of what is no matrix of experts.
     pub(super) const fn stride(&self) -> u64 {
         match self {
-            Self::Experts(_, layout, _) => (layout.bytes() as u64).next_multiple_of(ALIGN),
+            Self::Experts(layout, _) => (layout.bytes() as u64).next_multiple_of(ALIGN),
             Self::Matrix(..) | Self::Plain(_) => self.bytes(),
         }
     }
@@ -85,33 +80,10 @@ impl WeightLayout {
     /// Its matrices' layout, and how many there are; none where it is plain numbers.
     pub(super) const fn matrices(&self) -> Option<(&repack::Layout, usize)> {
         match self {
-            Self::Matrix(_, layout) => Some((layout, 1)),
-            Self::Experts(_, layout, experts) => Some((layout, *experts)),
+            Self::Matrix(layout) => Some((layout, 1)),
+            Self::Experts(layout, experts) => Some((layout, *experts)),
             Self::Plain(_) => None,
         }
-    }
-}
-
-/// The kernels' name of a type.
-pub(super) const fn weight(dtype: DType) -> Option<Weight> {
-    Some(match dtype {
-        DType::F16 => Weight::F16,
-        DType::Q8_0 => Weight::Q8_0,
-        DType::Q4_K => Weight::Q4_K,
-        DType::Q5_K => Weight::Q5_K,
-        DType::Q6_K => Weight::Q6_K,
-        _ => return None,
-    })
-}
-
-/// The type that the kernels call so.
-pub(super) const fn dtype(weight: Weight) -> DType {
-    match weight {
-        Weight::F16 => DType::F16,
-        Weight::Q8_0 => DType::Q8_0,
-        Weight::Q4_K => DType::Q4_K,
-        Weight::Q5_K => DType::Q5_K,
-        Weight::Q6_K => DType::Q6_K,
     }
 }
 
@@ -226,7 +198,7 @@ impl Workspace {
                     }
                     let planes = precision::residual_planes(plan, project) as u32;
                     for view in project.product.weights() {
-                        let Some(weight) = weight(plan.buffer(view.buffer).dtype) else {
+                        let Some(weight) = Weight::of(plan.buffer(view.buffer).dtype) else {
                             continue;
                         };
                         // Any tile may be chosen.

@@ -151,7 +151,7 @@ impl Speed {
     }
 
     /// Counted are at most 60,000 instructions for 32 rows, 32 outputs and 256 columns of quantised weights, and
-    /// 1.3 for a product with a plain one; and no byte is longer than two for a weight.
+    /// 1.3 for a product with a plain one; and no weight is longer than two bytes, but for single precision.
     fn matmul(
         self,
         weight: Weight,
@@ -165,7 +165,8 @@ impl Speed {
         let products = weights * u64::from(rows.next_multiple_of(matmul_warp_rows(weight, tile)));
         let instructions =
             if weight.is_quantised() { products / 4 } else { products + products / 2 };
-        self.time(2 * weights, instructions)
+        let bytes = if weight == Weight::F32 { 4 } else { 2 };
+        self.time(bytes * weights, instructions)
     }
 
     /// No byte is longer than two for a weight; two instructions to decode one, and a product.
@@ -187,7 +188,7 @@ impl Speed {
         let used = params.segments.iter().filter(|segment| segment.n > 0);
         let (bytes, weights) = used.fold((0, 0), |(bytes, weights), segment| {
             // They lie in memory so already.
-            let layout = Layout::new(weight, segment.n as usize, params.k as usize);
+            let layout = Layout::new(weight.dtype(), segment.n as usize, params.k as usize);
             let weights = weights + u64::from(segment.n) * u64::from(params.k);
             (bytes + layout.map_or(0, |layout| layout.bytes() as u64), weights)
         });

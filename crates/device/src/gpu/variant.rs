@@ -12,14 +12,13 @@ use orind_kernels::params::Segment;
 use orind_kernels::source::{self, Target};
 
 use super::launch::{Launch, Params};
-use super::layout;
 use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, digest};
 
 /// Warps of a projection that an SM gets at a time.
 pub const RESIDENT: &str = "warps_per_sm";
 
 /// Rows of activations of a block of the kernels for many rows that takes a product of several; 0: projections take it,
-/// eight rows at a time.
+/// a few rows at a time.
 pub const TILE: &str = "tile";
 
 /// Rows up to which that is chosen; more take the largest tile.
@@ -80,9 +79,6 @@ impl Tuning<'_> {
     }
 }
 
-/// Rows of activations that projections have kernels for.
-const ROWS: [u32; 4] = [1, 2, 4, 8];
-
 /// The variants that there is machine code of.
 fn variants(target: Target, weight: Weight, rows: u32) -> Vec<ProjectVariant> {
     if target == Target::Compute80 {
@@ -98,7 +94,7 @@ fn can_compile(weight: Weight, case: &Case, variant: ProjectVariant) -> bool {
 
 /// The kernel that a choice takes, if it has to be compiled.
 fn compiled(target: Target, case: &Case, choice: &Choice) -> Option<Kernel> {
-    let weight = layout::weight(case.dtype)?;
+    let weight = Weight::of(case.dtype)?;
     let (variant, _) = variant(choice)?;
     let missing = !variants(target, weight, case.batch).contains(&variant);
     missing.then_some(Kernel::Project { weight, rows: case.batch, planes: planes(case), variant })
@@ -151,7 +147,7 @@ pub(super) fn case(
         (_, 2) => ("project_fine", segments.iter().map(|s| s.n).sum()),
         _ => ("project", segments.iter().map(|s| s.n).sum()),
     };
-    Case { family: family.into(), dtype: layout::dtype(weight), rows, cols, batch }
+    Case { family: family.into(), dtype: weight.dtype(), rows, cols, batch }
 }
 
 /// Cases are of powers of two.
@@ -187,10 +183,10 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
 
 /// The same with a compiler of that version, or none.
 fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Option<Space> {
-    let weight = layout::weight(case.dtype)?;
+    let weight = Weight::of(case.dtype)?;
     let known = ["project", "project_fine", "gate"].contains(&case.family.as_str());
     let tiled = case.batch.is_power_of_two() && (2..=MOST_TILED).contains(&(case.batch as usize));
-    let projected = ROWS.contains(&case.batch);
+    let projected = weight.rows().contains(&case.batch);
     if !known || !(tiled || projected) || planes(case) > 1 && !weight.is_quantised() {
         return None;
     }
@@ -200,7 +196,7 @@ fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Opti
     }
     let tile = Parameter {
         name: TILE,
-        meaning: "rows of activations of a block of the kernels for many rows; 0: projections take eight at a time",
+        meaning: "rows of activations of a block of the kernels for many rows; 0: projections take a few at a time",
         values: tiles,
         scope: Scope::Launch,
     };
@@ -284,7 +280,7 @@ mod tests {
     #[test]
     fn the_heuristic_is_in_every_space() {
         for dtype in [DType::Q8_0, DType::Q6_K, DType::Q4_K, DType::Q5_K, DType::F16] {
-            for batch in ROWS {
+            for &batch in Weight::of(dtype).unwrap().rows() {
                 for target in Target::ALL {
                     let space = space_with(target, &case_of(dtype, 512, batch), None).unwrap();
                     space.check(&space.heuristic).unwrap();
@@ -305,7 +301,7 @@ mod tests {
                 assert_eq!(choice.len(), space.parameters.len());
             }
         }
-        assert!(space(Target::Sm87, &case_of(DType::Q4_0, 512, 1)).is_none());
+        assert!(space(Target::Sm87, &case_of(DType::I32, 512, 1)).is_none());
         assert!(space(Target::Sm87, &case_of(DType::Q8_0, 512, 3)).is_none());
         let space = space(Target::Sm87, &case_of(DType::Q8_0, 512, 1)).unwrap();
         for (name, value, says) in [

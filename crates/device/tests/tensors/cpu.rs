@@ -240,7 +240,14 @@ fn integers_wrap_and_their_bits_move() {
         let (a, b) = (s.ints("a", &[n], a.clone())?, s.ints("b", &[n], b.clone())?);
         let mut results = Vec::new();
         let ops = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Rem];
-        let bits = [Binary::LessEqual, Binary::And, Binary::Or, Binary::Xor, Binary::ShiftLeft, Binary::ShiftRight];
+        let bits = [
+            Binary::LessEqual,
+            Binary::And,
+            Binary::Or,
+            Binary::Xor,
+            Binary::ShiftLeft,
+            Binary::ShiftRight,
+        ];
         for op in ops.into_iter().chain(bits) {
             results.push(s.g.binary(op, a, b)?);
         }

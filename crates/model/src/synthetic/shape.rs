@@ -478,7 +478,7 @@ pub(super) struct Type {
 }
 
 /// Every type; the first five are for all models, the rest for the tiny ones, `mxfp4` for mixtures.
-const TYPES: [Type; 9] = [
+const TYPES: [Type; 18] = [
     Type { name: "f16", mix: Mix::F16 },
     Type { name: "q8_0", mix: Mix::Q8_0 },
     Type { name: "q6_k", mix: Mix::Q6_K },
@@ -486,7 +486,16 @@ const TYPES: [Type; 9] = [
     Type { name: "q4_0", mix: Mix::Q4_0 },
     Type { name: "f32", mix: Mix::F32 },
     Type { name: "bf16", mix: Mix::BF16 },
+    Type { name: "q5_1", mix: Mix::Q5_1 },
+    Type { name: "q5_0", mix: Mix::Q5_0 },
+    Type { name: "q4_1", mix: Mix::Q4_1 },
+    Type { name: "iq4_nl", mix: Mix::IQ4_NL },
+    Type { name: "iq4_xs", mix: Mix::IQ4_XS },
     Type { name: "q5_k", mix: Mix::Q5_K_S },
+    Type { name: "q3_k_m", mix: Mix::Q3_K_M },
+    Type { name: "q2_k", mix: Mix::Q2_K },
+    Type { name: "tq2_0", mix: Mix::TQ2_0 },
+    Type { name: "tq1_0", mix: Mix::TQ1_0 },
     Type { name: "mxfp4", mix: Mix::MXFP4_MOE },
 ];
 

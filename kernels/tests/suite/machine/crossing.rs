@@ -1,4 +1,4 @@
-//! From how many rows on the kernels for many rows execute less than projections, eight rows at a time, do:
+//! From how many rows on the kernels for many rows execute less than projections, a few rows at a time, do:
 //! `docs/kernels.md` has the table.
 
 use orind_kernels::catalogue::launch::matmul_tile;
@@ -14,11 +14,12 @@ const SIDE: usize = 2048;
 const EXECUTED: usize = 128;
 
 /// Instructions of warps by projections: a block has two tiles of the matrix.
-fn eights(weight: Weight, rows: usize) -> u64 {
-    let case = project::Case::new(weight, 1, &[EXECUTED], SIDE, &mut Random(1));
-    let (taken, launches) = (rows.min(8), rows.div_ceil(8));
+fn projections(weight: Weight, rows: usize) -> u64 {
+    let case = project::Case::new(weight.dtype(), 1, &[EXECUTED], SIDE, &mut Random(1));
+    let most = weight.most_rows() as usize;
+    let (taken, launches) = (rows.min(most), rows.div_ceil(most));
     let Some(Kernel::Project { rows: most, .. }) = Kernel::project(weight, taken as u32, 1) else {
-        unreachable!("eight rows at most");
+        unreachable!("rows that there is a kernel for");
     };
     let variant = ProjectVariant::heuristic(weight);
     let how = project::How { most, rows: taken, variant, grid: 1 };
@@ -27,7 +28,8 @@ fn eights(weight: Weight, rows: usize) -> u64 {
 }
 
 fn tile(weight: Weight, tile: u32, rows: usize) -> u64 {
-    let case = matmul::Case::new((weight, tile), rows, SIDE, &[(EXECUTED, 1)], &mut Random(1));
+    let kernel = (weight.dtype(), tile);
+    let case = matmul::Case::new(kernel, rows, SIDE, &[(EXECUTED, 1)], &mut Random(1));
     let (_, [rows, products]) = case.launch(&mut Device::new(1));
     instructions(&rows) + instructions(&products) * (SIDE / EXECUTED) as u64
 }
@@ -37,7 +39,7 @@ fn the_first_choice_of_a_tile_is_near_the_best() {
     for weight in Weight::ALL {
         println!("{}: projections, tiles {:?}", weight.name(), weight.tiles());
         for rows in [2, 4, 8, 16, 32, 64] {
-            let projections = (None, eights(weight, rows));
+            let projections = (None, projections(weight, rows));
             let tiles = weight.tiles().iter().map(|&m| (Some(m), tile(weight, m, rows)));
             let all: Vec<_> = std::iter::once(projections).chain(tiles).collect();
             let per_weight = |count: u64| 32.0 * count as f64 / (SIDE * SIDE) as f64;

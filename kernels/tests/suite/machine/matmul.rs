@@ -8,24 +8,26 @@ use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{GELU, MatmulParams, QuantiseParams, RowsParams, SILU, Segment};
 use orind_testing::numerics::{norm, product};
 use orind_testing::random::Random;
+use plan::DType;
 use sass::count::Counters;
 
 use super::device::Device;
-use super::project::{dtype, gated};
-use super::weights::Matrix;
+use super::project::gated;
+use super::weights::{Matrix, types};
 
 /// Every type with every tile.
-fn kernels() -> impl Iterator<Item = (Weight, u32)> {
-    Weight::ALL
-        .into_iter()
-        .flat_map(|weight| weight.tiles().iter().map(move |&tile| (weight, tile)))
+fn kernels() -> impl Iterator<Item = (DType, u32)> {
+    types().flat_map(|dtype| {
+        let tiles = Weight::of(dtype).map_or(&[][..], Weight::tiles);
+        tiles.iter().map(move |&tile| (dtype, tile))
+    })
 }
 
 const EPS: f32 = 1e-5;
 
 /// What the products of some rows with some matrices are made of.
 pub(crate) struct Case {
-    weight: Weight,
+    dtype: DType,
     tile: u32,
     rows: usize,
     k: usize,
@@ -43,19 +45,19 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn new(
-        (weight, tile): (Weight, u32),
+        (dtype, tile): (DType, u32),
         rows: usize,
         k: usize,
         n: &[(usize, u32)],
         random: &mut Random,
     ) -> Self {
-        let most = if weight.is_quantised() { 2 } else { 1 };
-        let mut matrix = |&(n, planes)| (Matrix::random(weight, n, k, random), most.min(planes));
+        let most = if dtype.is_quantised() { 2 } else { 1 };
+        let mut matrix = |&(n, planes)| (Matrix::random(dtype, n, k, random), most.min(planes));
         let matrices = n.iter().map(&mut matrix).collect();
         let mut x = random.reals(rows * k, 3.0);
         x[k / 2] = 40.0;
         let (norm, residual, bias) = (None, None, None);
-        Self { weight, tile, rows, k, matrices, x, norm, residual, glu: 0, bias, activation: 0 }
+        Self { dtype, tile, rows, k, matrices, x, norm, residual, glu: 0, bias, activation: 0 }
     }
 
     fn run(&self, seed: u64) -> Vec<Vec<f32>> {
@@ -66,7 +68,7 @@ impl Case {
 
     /// Both launches, and what they did.
     pub(crate) fn launch(&self, device: &mut Device) -> (MatmulParams, [Counters; 2]) {
-        let (weight, tile) = (self.weight, self.tile);
+        let (weight, tile) = (Weight::of(self.dtype).unwrap(), self.tile);
         let (rows, k) = (self.rows as u32, self.k as u32);
         let planes = self.matrices.iter().map(|m| m.1).max().unwrap();
         let activations = matmul_activations_bytes(weight, tile, rows, planes, k);
@@ -127,7 +129,7 @@ impl Case {
                 x = norm(&x, weight, EPS);
             }
             let product = |(matrix, planes): &(Matrix, u32), r: usize| {
-                product(dtype(self.weight), matrix.file_row(r), &x, *planes as usize)
+                product(self.dtype, matrix.file_row(r), &x, *planes as usize)
             };
             for (s, got) in got.iter().enumerate() {
                 let n = self.matrices[s].0.n;
@@ -148,7 +150,7 @@ impl Case {
                     assert!(
                         got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
                         "{}, {} rows, seed {seed}: output {r} of matrix {s}, row {m}: {got:e}, not {want:e}",
-                        self.weight.name(),
+                        self.dtype,
                         self.rows
                     );
                 }
@@ -158,10 +160,10 @@ impl Case {
 }
 
 /// Columns: a short superblock alone, a short last one, whole ones.
-fn shapes(weight: Weight) -> &'static [usize] {
-    match weight {
-        Weight::Q8_0 => &[96, 544, 768],
-        Weight::F16 => &[96, 544],
+fn shapes(dtype: DType) -> &'static [usize] {
+    match dtype.block_len() {
+        32 => &[96, 544, 768],
+        1 => &[96, 544],
         _ => &[256, 768],
     }
 }

@@ -3,14 +3,14 @@
 use orind_kernels::catalogue::launch::{
     elements_grid, experts_grid, project_shared_bytes, rows_grid,
 };
-use orind_kernels::catalogue::{Kernel, Weight};
+use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::{CLAMPED, CombineParams, ExpertsParams, RouteParams, SILU};
 use orind_testing::numerics::{exp, product};
 use orind_testing::random::Random;
 
 use super::device::Device;
-use super::project::{dtype, gated};
-use super::weights::Matrix;
+use super::project::{gated, weight};
+use super::weights::{Matrix, types};
 
 /// What a router is asked.
 #[derive(Clone, Debug)]
@@ -120,12 +120,11 @@ fn rows_choose_their_experts() {
 #[test]
 fn pairs_meet_their_experts() {
     const CHOSEN: [i32; 6] = [3, 0, 3, 1, 2, 3];
-    for (seed, weight) in (1..).zip(Weight::ALL) {
-        let mut random = Random(seed);
-        let dtype = dtype(weight);
-        let (n, k) = (21, if weight.block() == 256 { 768 } else { 352 });
+    for (seed, dtype) in (1..).zip(types()) {
+        let (mut random, weight) = (Random(seed), weight(dtype));
+        let (n, k) = (21, if dtype.block_len() == 256 { 768 } else { 352 });
         let experts: Vec<[Matrix; 2]> =
-            (0..4).map(|_| [(); 2].map(|()| Matrix::random(weight, n, k, &mut random))).collect();
+            (0..4).map(|_| [(); 2].map(|()| Matrix::random(dtype, n, k, &mut random))).collect();
         let stride = experts[0][0].packed.len().next_multiple_of(256);
         let packed = |which: usize| -> Vec<u8> {
             let matrix = |e: &[Matrix; 2]| {

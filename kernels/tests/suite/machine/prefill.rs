@@ -80,7 +80,8 @@ struct Tile {
 impl Tile {
     fn counted(weight: Weight) -> Self {
         let [[_, short], [quantise, long]] = [1024, 2048].map(|k| {
-            let case = Case::new((weight, TILE), TILE as usize, k, &[(64, 1)], &mut Random(1));
+            let case =
+                Case::new((weight.dtype(), TILE), TILE as usize, k, &[(64, 1)], &mut Random(1));
             case.launch(&mut Device::new(1)).1
         });
         let superblock = (instructions(&long) - instructions(&short)) / 4;

@@ -4,18 +4,19 @@ use orind_kernels::catalogue::launch::{embed_grid, project_shared_bytes, project
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
 use orind_kernels::jit;
 use orind_kernels::params::{CLAMPED, EmbedParams, GELU, ProjectParams, SILU, Segment};
+use orind_kernels::repack::Layout;
 use orind_testing::numerics::{exp, gelu, norm, product, swiglu};
 use orind_testing::random::Random;
 use plan::DType;
-use sass::count::Counters;
+use sass::count::{Class, Counters};
 
 use super::device::Device;
-use super::weights::Matrix;
+use super::weights::{Matrix, types};
 
 /// One projection and what it is made of.
 #[derive(Clone)]
 pub(crate) struct Case {
-    weight: Weight,
+    dtype: DType,
     planes: u32,
     matrices: Vec<Matrix>,
     x: Vec<f32>,
@@ -41,17 +42,17 @@ pub(crate) struct How {
 
 impl Case {
     pub(crate) fn new(
-        weight: Weight,
+        dtype: DType,
         planes: u32,
         n: &[usize],
         k: usize,
         random: &mut Random,
     ) -> Self {
-        let matrices = n.iter().map(|&n| Matrix::random(weight, n, k, random)).collect();
+        let matrices = n.iter().map(|&n| Matrix::random(dtype, n, k, random)).collect();
         let mut x = random.reals(8 * k, 3.0);
         x[k / 2] = 40.0;
         let (norm, residual, bias) = (None, None, None);
-        Self { weight, planes, matrices, x, norm, residual, swiglu: false, activation: 0, bias, k }
+        Self { dtype, planes, matrices, x, norm, residual, swiglu: false, activation: 0, bias, k }
     }
 
     fn run(&self, how: How, seed: u64) -> Vec<Vec<f32>> {
@@ -85,7 +86,7 @@ impl Case {
             let (n, planes) = (matrix.n as u32, self.planes_of(i));
             params.segments[i] = Segment { weights, out, bias, n, planes, activation, reserved: 0 };
         }
-        let (weight, planes, variant) = (self.weight, self.planes, how.variant);
+        let (weight, planes, variant) = (weight(self.dtype), self.planes, how.variant);
         let kernel = Kernel::Project { weight, rows: how.most, planes, variant };
         let shared = project_shared_bytes(weight, how.most, planes, self.k).unwrap();
         let n: Vec<u32> = self.matrices[..outputs].iter().map(|m| m.n as u32).collect();
@@ -111,7 +112,7 @@ impl Case {
             let x = self.operand(m);
             let product = |s: usize, r: usize| {
                 let planes = self.planes_of(s) as usize;
-                let product = product(dtype(self.weight), self.matrices[s].file_row(r), &x, planes);
+                let product = product(self.dtype, self.matrices[s].file_row(r), &x, planes);
                 self.bias.as_ref().map_or(product, |bias| product + bias[r])
             };
             for (s, got) in got.iter().enumerate() {
@@ -130,7 +131,7 @@ impl Case {
                     assert!(
                         got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
                         "{} {what}: output {r} of matrix {s}, row {m}: {got:e}, not {want:e}",
-                        self.weight.name()
+                        self.dtype
                     );
                 }
             }
@@ -155,39 +156,39 @@ pub(crate) fn gated(activation: u32, gate: f32, up: f32) -> f32 {
     }
 }
 
-pub(crate) const fn dtype(weight: Weight) -> DType {
-    match weight {
-        Weight::Q8_0 => DType::Q8_0,
-        Weight::Q6_K => DType::Q6_K,
-        Weight::Q4_K => DType::Q4_K,
-        Weight::Q5_K => DType::Q5_K,
-        Weight::F16 => DType::F16,
-    }
+pub(crate) fn weight(dtype: DType) -> Weight {
+    Weight::of(dtype).unwrap()
 }
 
 /// Columns of a short last superblock, and of several.
-fn shapes(weight: Weight) -> [usize; 2] {
-    match weight {
-        Weight::Q8_0 => [96, 1056],
-        Weight::F16 => [77, 593],
-        Weight::Q6_K | Weight::Q4_K | Weight::Q5_K => [256, 768],
+fn shapes(dtype: DType) -> [usize; 2] {
+    match dtype.block_len() {
+        256 => [256, 768],
+        32 => [96, 1056],
+        _ => [77, 593],
     }
 }
 
-fn planes(weight: Weight) -> std::ops::RangeInclusive<u32> {
-    1..=if weight.is_quantised() { 2 } else { 1 }
+fn planes(dtype: DType) -> std::ops::RangeInclusive<u32> {
+    1..=if dtype.is_quantised() { 2 } else { 1 }
+}
+
+/// Rows that a type's kernels are compiled for, and how many of them there are.
+fn batches(dtype: DType) -> impl Iterator<Item = (u32, usize)> {
+    let all = [(1, 1), (2, 2), (4, 3), (8, 7)].into_iter();
+    all.filter(move |(most, _)| weight(dtype).rows().contains(most))
 }
 
 #[test]
 fn every_type_and_batch_with_norm_over_three_matrices() {
     let mut random = Random(1);
-    for weight in Weight::ALL {
-        for (most, rows) in [(1, 1), (2, 2), (4, 3), (8, 7)] {
-            for planes in planes(weight) {
-                let k = shapes(weight)[rows % 2];
-                let mut case = Case::new(weight, planes, &[19, 3, 5], k, &mut random);
+    for dtype in types() {
+        for (i, (most, rows)) in batches(dtype).enumerate() {
+            for planes in planes(dtype) {
+                let k = shapes(dtype)[i % 2];
+                let mut case = Case::new(dtype, planes, &[19, 3, 5], k, &mut random);
                 case.norm = Some(random.reals(k, 2.0));
-                let variant = ProjectVariant::heuristic(weight);
+                let variant = ProjectVariant::heuristic(weight(dtype));
                 case.check(How { most, rows, variant, grid: 2 }, random.bits());
             }
         }
@@ -197,12 +198,12 @@ fn every_type_and_batch_with_norm_over_three_matrices() {
 #[test]
 fn residual_and_gate() {
     let mut random = Random(2);
-    for weight in Weight::ALL {
-        let (k, variant) = (shapes(weight)[1], ProjectVariant::heuristic(weight));
-        let mut case = Case::new(weight, 1, &[37], k, &mut random);
+    for dtype in types() {
+        let (k, variant) = (shapes(dtype)[1], ProjectVariant::heuristic(weight(dtype)));
+        let mut case = Case::new(dtype, 1, &[37], k, &mut random);
         case.residual = Some(random.reals(8 * 37, 5.0));
-        case.check(How { most: 2, rows: 2, variant, grid: 3 }, 7);
-        let mut case = Case::new(weight, 1, &[21, 21], k, &mut random);
+        case.check(How { most: 1, rows: 1, variant, grid: 3 }, 7);
+        let mut case = Case::new(dtype, 1, &[21, 21], k, &mut random);
         case.norm = Some(random.reals(k, 1.0));
         case.swiglu = true;
         case.check(How { most: 4, rows: 3, variant, grid: 2 }, 8);
@@ -213,20 +214,20 @@ fn residual_and_gate() {
 #[test]
 fn biases_and_activations() {
     let mut random = Random(4);
-    for weight in [Weight::Q8_0, Weight::F16, Weight::Q4_K] {
-        let (k, variant) = (shapes(weight)[1], ProjectVariant::heuristic(weight));
+    for dtype in [DType::Q8_0, DType::F16, DType::Q4_K, DType::BF16, DType::F32] {
+        let (k, variant) = (shapes(dtype)[1], ProjectVariant::heuristic(weight(dtype)));
         let how = How { most: 4, rows: 3, variant, grid: 2 };
-        let mut case = Case::new(weight, 1, &[37, 11], k, &mut random);
+        let mut case = Case::new(dtype, 1, &[37, 11], k, &mut random);
         case.bias = Some(random.reals(37, 3.0));
         for activation in [0, SILU, GELU] {
             case.activation = activation;
             case.check(how, 9);
         }
-        let mut case = Case::new(weight, 1, &[37], k, &mut random);
+        let mut case = Case::new(dtype, 1, &[37], k, &mut random);
         case.bias = Some(random.reals(37, 3.0));
         case.residual = Some(random.reals(8 * 37, 5.0));
         case.check(how, 10);
-        let mut case = Case::new(weight, 1, &[21, 21], k, &mut random);
+        let mut case = Case::new(dtype, 1, &[21, 21], k, &mut random);
         case.swiglu = true;
         for (activation, bias) in [(GELU, None), (CLAMPED, Some(random.reals(21, 3.0)))] {
             (case.activation, case.bias) = (activation, bias);
@@ -236,11 +237,11 @@ fn biases_and_activations() {
 }
 
 /// Columns of which the last turn of most numbers of lanes has some, and not for all of them.
-fn long(weight: Weight) -> usize {
-    match weight {
-        Weight::Q8_0 => 256 * 10 + 32 * 3,
-        Weight::F16 => 256 * 8 + 35,
-        Weight::Q6_K | Weight::Q4_K | Weight::Q5_K => 256 * 11,
+fn long(dtype: DType) -> usize {
+    match dtype.block_len() {
+        256 => 256 * 11,
+        32 => 256 * 10 + 32 * 3,
+        _ => 256 * 8 + 35,
     }
 }
 
@@ -250,9 +251,10 @@ fn long(weight: Weight) -> usize {
 fn every_prebuilt_variant() {
     let mut random = Random(3);
     for weight in Weight::ALL {
-        for planes in planes(weight) {
-            let case = Case::new(weight, planes, &[83, 83], long(weight), &mut random);
-            for (most, rows) in [(1, 1), (2, 2), (4, 3), (8, 7)] {
+        let dtype = weight.dtype();
+        for planes in planes(dtype) {
+            let case = Case::new(dtype, planes, &[83, 83], long(dtype), &mut random);
+            for (most, rows) in batches(dtype) {
                 for (i, variant) in ProjectVariant::prebuilt(weight, most).into_iter().enumerate() {
                     let swiglu = planes == 1 && i % 2 == 1;
                     let grid = 1 + i as u32 % 3;
@@ -273,10 +275,11 @@ fn a_sample_of_what_can_be_compiled() {
     let seed = 7;
     println!("seed {seed}");
     let mut random = Random(seed);
-    for weight in Weight::ALL {
+    for weight in [Weight::Q8_0, Weight::Q6_K, Weight::Q4_K, Weight::Q5_K, Weight::F16] {
+        let dtype = weight.dtype();
         for (most, rows) in [(1, 1), (1, 1), (2, 2), (4, 3), (8, 5)] {
             let planes = if weight.is_quantised() { random.pick(&[1, 2]) } else { 1 };
-            let mut case = Case::new(weight, planes, &[37, 37], long(weight), &mut random);
+            let mut case = Case::new(dtype, planes, &[37, 37], long(dtype), &mut random);
             match random.below(3) {
                 0 => {
                     case.matrices.truncate(1);
@@ -295,20 +298,60 @@ fn a_sample_of_what_can_be_compiled() {
     }
 }
 
+/// What a weight costs a token, as docs/kernels.md has it: what a block does for 64 more rows, so without the activations.
+/// Bytes are read once, but for scales that a sum begins with.
+#[test]
+fn what_a_weight_costs() {
+    const ROWS: usize = 64;
+    const COLUMNS: usize = 4096;
+    for weight in Weight::ALL {
+        let dtype = weight.dtype();
+        for planes in planes(dtype) {
+            let variant = ProjectVariant::heuristic(weight);
+            let [less, more] = [ROWS, 2 * ROWS].map(|n| {
+                let case = Case::new(dtype, planes, &[n], COLUMNS, &mut Random(1));
+                case.launch(How { most: 1, rows: 1, variant, grid: 1 }, &mut Device::new(1)).1
+            });
+            let weights = (ROWS * COLUMNS) as f64;
+            let of = |classes: &[Class]| {
+                let warps = classes.iter().map(|&class| more.warps(class) - less.warps(class));
+                32.0 * warps.sum::<u64>() as f64 / weights
+            };
+            let bytes = (more.bytes_loaded - less.bytes_loaded) as f64;
+            let packed = Layout::new(dtype, ROWS, COLUMNS).unwrap().bytes() as f64;
+            println!(
+                "{} {planes}: all {:.2}, integers {:.2}, f32 {:.2}, loads {:.2} and {:.2}; {:.2} bits, read {:.2}",
+                weight.name(),
+                of(Class::ALL),
+                of(&[Class::Integer, Class::Dot]),
+                of(&[Class::Float]),
+                of(&[Class::Global]),
+                of(&[Class::Shared]),
+                8.0 * packed / weights,
+                8.0 * bytes / weights,
+            );
+            assert!(bytes >= packed && bytes <= 1.2 * packed, "{dtype}: {bytes} of {packed}");
+            let conflicts = (more.bank_conflicts - less.bank_conflicts) as f64;
+            let passes = (more.shared_bytes - less.shared_bytes) as f64 / 128.0;
+            assert!(conflicts < 0.02 * passes, "{dtype}: {conflicts} conflicts in {passes} passes");
+        }
+    }
+}
+
 #[test]
 fn extreme_activations() {
     let mut random = Random(5);
-    for weight in [Weight::Q8_0, Weight::Q6_K, Weight::Q5_K] {
-        let k = shapes(weight)[0];
-        let variant = ProjectVariant::heuristic(weight);
+    for dtype in [DType::Q8_0, DType::Q6_K, DType::Q5_K, DType::Q4_1, DType::Q2_K, DType::IQ2_S] {
+        let k = shapes(dtype)[0];
+        let variant = ProjectVariant::heuristic(weight(dtype));
         let how = How { most: 1, rows: 1, variant, grid: 1 };
         for scale in [0.0, 1e-38, 1e-20, 1e30] {
-            let mut case = Case::new(weight, 2, &[5], k, &mut random);
+            let mut case = Case::new(dtype, 2, &[5], k, &mut random);
             case.x = random.reals(8 * k, scale);
             case.check(how, 1);
         }
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut case = Case::new(weight, 1, &[5], k, &mut random);
+            let mut case = Case::new(dtype, 1, &[5], k, &mut random);
             case.x[k - 1] = odd;
             assert!(case.run(how, 1)[0].iter().all(|y| y.is_nan()), "{odd} reaches every output");
         }
@@ -318,9 +361,9 @@ fn extreme_activations() {
 #[test]
 fn embedded_rows_are_the_matrix_bit_for_bit() {
     let mut random = Random(6);
-    for weight in Weight::ALL {
-        for k in shapes(weight) {
-            let matrix = Matrix::random(weight, 9, k, &mut random);
+    for dtype in types() {
+        for k in shapes(dtype) {
+            let matrix = Matrix::random(dtype, 9, k, &mut random);
             let ids = [0, 8, -1, 9, 3, i32::MAX];
             let mut device = Device::new(1);
             let params = EmbedParams {
@@ -332,15 +375,15 @@ fn embedded_rows_are_the_matrix_bit_for_bit() {
                 rows: ids.len() as u32,
                 reserved: 0,
             };
-            let grid = embed_grid(weight, params.k, params.rows);
-            device.launch(Kernel::Embed(weight), grid, 0, &params);
+            let grid = embed_grid(weight(dtype), params.k, params.rows);
+            device.launch(Kernel::Embed(weight(dtype)), grid, 0, &params);
             let got = device.read(params.out);
             for (got, id) in got.chunks_exact(k).zip(ids) {
                 let want = match usize::try_from(id) {
                     Ok(id) if id < 9 => matrix.row(id).to_vec(),
                     _ => vec![0.0; k],
                 };
-                assert_eq!(got, want, "{} row {id}", weight.name());
+                assert_eq!(got, want, "{dtype} row {id}");
             }
         }
     }

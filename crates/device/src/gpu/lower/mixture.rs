@@ -49,10 +49,10 @@ impl Lowering<'_> {
     fn experts(&self, experts: &Experts) -> Result<Matrices> {
         let buffer = self.buffer(&experts.weight);
         match (self.addresses.weights.get(&buffer.name), &buffer.shape[..]) {
-            (Some(&(address, layout @ WeightLayout::Experts(weight, ..))), &[_, n, k])
+            (Some(&(address, layout @ WeightLayout::Experts(matrix, _))), &[_, n, k])
                 if buffer.class == Class::Weight && experts.weight.shape == buffer.shape =>
             {
-                let bias = self.optional(experts.bias.as_ref())?;
+                let (weight, bias) = (matrix.weight(), self.optional(experts.bias.as_ref())?);
                 Ok(Matrices { address, weight, stride: layout.stride(), bias, n, k })
             }
             _ => Err(unsupported(format!("`{}` as matrices of experts", buffer.name))),

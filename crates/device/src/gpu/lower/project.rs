@@ -10,7 +10,7 @@ use orind_kernels::params::{ProjectParams, Segment};
 
 use super::{Addresses, Lowering, count, number_of, rows_of};
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::{WeightLayout, unsupported, weight};
+use crate::gpu::layout::{WeightLayout, unsupported};
 use crate::gpu::variant::{self, Shape};
 use crate::{Result, precision};
 use plan::{Class, Cost, Linear, NormKind, Op, Plan, Product, Project, View};
@@ -106,7 +106,7 @@ pub(in crate::gpu) fn cost(plan: &Plan) -> Cost {
     for step in &plan.steps {
         let Op::Project(project) = &step.op else { continue };
         let (rows, k) = rows_of(&project.x);
-        let of = |view: &View| weight(plan.buffer(view.buffer).dtype);
+        let of = |view: &View| Weight::of(plan.buffer(view.buffer).dtype);
         for view in project.product.weights() {
             let few = of(view)
                 .filter(|&weight| !matmul_takes(weight, k) || matmul_tile(weight, rows).is_none());
@@ -140,9 +140,10 @@ impl Lowering<'_> {
     pub(super) fn matrix(&self, view: &View, out: Option<&View>) -> Result<Matrix> {
         let buffer = self.buffer(view);
         match self.addresses.weights.get(&buffer.name) {
-            Some(&(address, WeightLayout::Matrix(weight, _)))
+            Some(&(address, WeightLayout::Matrix(layout)))
                 if buffer.class == Class::Weight && view.shape == buffer.shape =>
             {
+                let weight = layout.weight();
                 let planes = out.map_or(1, |out| planes(self.plan, weight, out));
                 let out = out.map(|out| self.f32(out)).transpose()?;
                 let n = count(view.shape[0])?;

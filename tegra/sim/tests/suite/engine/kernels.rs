@@ -118,7 +118,7 @@ fn embedding_of_halves() {
     let bits = |row: usize, i: usize| 0x3c00 + ((row * 131 + i) % 1024) as u16;
     let bytes: Vec<u8> =
         (0..n).flat_map(|row| (0..k).flat_map(move |i| bits(row, i).to_le_bytes())).collect();
-    let layout = Layout::new(Weight::F16, n, k).unwrap();
+    let layout = Layout::new(Weight::F16.dtype(), n, k).unwrap();
     let mut packed = vec![0; layout.bytes()];
     layout.pack(0, &bytes, &mut packed).unwrap();
     let table = rig.buffer(packed.len() as u64);

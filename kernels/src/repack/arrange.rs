@@ -1,0 +1,257 @@
+//! Superblocks as kernels read them, made of the blocks of a file: a function for each type.
+//!
+//! | type | pieces | tail |
+//! |---|---|---|
+//! | Q8_0 | 8 steps `f16`; then 16 of quants, columns in order | |
+//! | Q4_K | head; then 8 of nibbles, as in the file | |
+//! | Q5_K | head; 2 of fifth bits; then 8 of nibbles, as in the file | |
+//! | Q6_K | 16 scales; then for each 64 columns A, B, C | `f16` |
+//! | F16, BF16, F32 | 32 of 8 columns; 64 of 4 | |
+//! | Q4_0 | 8 steps; then 8 of nibbles, each of a block, as in the file but two's complement | |
+//! | Q4_1 | 2 of 4 pairs of step and minimum; then 8 of nibbles, as in the file | |
+//! | Q5_0, Q5_1 | as Q4_0 and Q4_1, but 2 of fifth bits before the nibbles; of Q5_0 they are the other way round | |
+//! | IQ4_NL, MXFP4 | 8 steps, of MXFP4 none; then 8 of codes of four bits | 8 exponents |
+//! | IQ4_XS | 8 of codes of four bits | the file's first 8 bytes |
+//! | Q2_K, TQ2_0 | of Q2_K 16 scales and minima; then 4 of pairs of bits | as in the file |
+//! | Q3_K, IQ2, IQ1 | 16 scales; 2 of third bits; then 4 of pairs of bits | `f32` |
+//! | IQ3 | 16 scales; then 8 of codes of four bits | `f32` |
+//!
+//! The head of Q4_K and Q5_K is that of the file with blocks of 32 columns in the order 0 2 4 6 1 3 5 7, so that
+//! a byte of a word is a pair of blocks. Of the fifth bits word `b` is block `b`'s: bit `8 j + i` is of its column
+//! `4 i + j`.
+//!
+//! A byte of Q6_K is `v = 4 (q - 32)`, signed. The upper six bits of A, B and C are `v` of the first three 16
+//! columns; of the last 16 the top pair of bits is in the lowest bits of A, the middle one in those of B, the lower
+//! one in those of C.
+//!
+//! A piece of codes of four bits is a block, nibble by nibble in the order of columns. A piece of pairs of bits is 64 columns:
+//! of Q2_K and TQ2_0 byte `l` has columns `l`, `16 + l`, `32 + l`, `48 + l`; where there are third bits, nibble `n` of word
+//! `w` has columns `16 w + n` and `16 w + 8 + n`, and bit `4 n + j` of a block's third bits is of its column `8 j + n`.
+//!
+//! TQ1_0 becomes TQ2_0. What stores an index for several weights gets a code for each, so IQ2 takes 3.6 bits and IQ3 4.6.
+
+use half::f16;
+use plan::DType;
+use plan::quant::{self, Format, blocks, scale_and_min};
+
+/// From the blocks of a file, at most a superblock of them, to its pieces and its tail, which are zeroes.
+pub(super) type Arrange = fn(&[u8], &mut [u8]);
+
+/// That of a type of weights.
+pub(super) fn of(dtype: DType) -> Arrange {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => |file, to| put(to, 0, file),
+        DType::Q8_0 => q8_0,
+        DType::Q4_0 => q4_0,
+        DType::Q4_1 => q4_1,
+        DType::Q5_0 => q5_0,
+        DType::Q5_1 => q5_1,
+        DType::IQ4_NL => iq4_nl,
+        DType::MXFP4 => mxfp4,
+        DType::IQ4_XS => iq4_xs,
+        DType::Q2_K => q2_k,
+        DType::TQ2_0 => ternary::<quant::TQ2_0>,
+        DType::TQ1_0 => ternary::<quant::TQ1_0>,
+        DType::Q3_K => byte_scales::<quant::Q3_K, 3>,
+        DType::IQ3_S => byte_scales::<quant::IQ3_S, 4>,
+        DType::IQ3_XXS => byte_scales::<quant::IQ3_XXS, 4>,
+        DType::IQ2_S => byte_scales::<quant::IQ2_S, 3>,
+        DType::IQ2_XS => byte_scales::<quant::IQ2_XS, 3>,
+        DType::IQ2_XXS => byte_scales::<quant::IQ2_XXS, 3>,
+        DType::IQ1_M => byte_scales::<quant::IQ1_M, 3>,
+        DType::IQ1_S => byte_scales::<quant::IQ1_S, 3>,
+        DType::Q4_K => q4_k,
+        DType::Q5_K => q5_k,
+        DType::Q6_K => q6_k,
+        other => unreachable!("`Layout::new` refuses {other}"),
+    }
+}
+
+fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
+    to[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn q8_0(file: &[u8], to: &mut [u8]) {
+    for (b, block) in blocks::<quant::Q8_0, 32>(file).iter().enumerate() {
+        put(to, 2 * b, &block.d);
+        put(to, 16 + 32 * b, &block.qs.map(i8::cast_unsigned));
+    }
+}
+
+fn q4_k(file: &[u8], to: &mut [u8]) {
+    for block in blocks::<quant::Q4_K, 256>(file) {
+        put(to, 0, &head(block.d, block.dmin, &block.scales));
+        put(to, 16, &block.qs);
+    }
+}
+
+fn q5_k(file: &[u8], to: &mut [u8]) {
+    for block in blocks::<quant::Q5_K, 256>(file) {
+        put(to, 0, &head(block.d, block.dmin, &block.scales));
+        for b in 0..8 {
+            let fifth = |l: usize| block.qh[l] >> b & 1;
+            put(to, 16 + 4 * b, &by_byte(fifth).to_le_bytes());
+        }
+        put(to, 48, &block.qs);
+    }
+}
+
+/// A block's bits: bit `8 j + i` is of column `4 i + j`.
+fn by_byte(bit: impl Fn(usize) -> u8) -> u32 {
+    (0..32).map(|l| u32::from(bit(l)) << (8 * (l % 4) + l / 4)).sum()
+}
+
+/// The head of Q4_K and Q5_K, with its scales and minima in the kernels' order.
+fn head(d: [u8; 2], dmin: [u8; 2], scales: &[u8; 12]) -> [u8; 16] {
+    let mut to = [0; 16];
+    put(&mut to, 0, &d);
+    put(&mut to, 2, &dmin);
+    for (i, block) in [0, 2, 4, 6, 1, 3, 5, 7].into_iter().enumerate() {
+        let (scale, minimum) = scale_and_min(scales, block);
+        if i < 4 {
+            to[4 + i] |= scale;
+            to[8 + i] |= minimum;
+        } else {
+            to[8 + i] = scale & 15 | minimum << 4;
+            to[i] |= scale >> 4 << 6;
+            to[4 + i] |= minimum >> 4 << 6;
+        }
+    }
+    to
+}
+
+fn q6_k(file: &[u8], to: &mut [u8]) {
+    for block in blocks::<quant::Q6_K, 256>(file) {
+        let codes = block.parts().codes;
+        put(to, 0, &block.scales.map(i8::cast_unsigned));
+        for (codes, to) in codes.as_chunks::<64>().0.iter().zip(to[16..].chunks_exact_mut(48)) {
+            for l in 0..16 {
+                // 4 (q - 32): two bits up, the top one flipped.
+                let v = [0, 1, 2, 3].map(|i| codes[16 * i + l] << 2 ^ 0x80);
+                for (i, low) in [v[3] >> 6, v[3] >> 4 & 3, v[3] >> 2 & 3].into_iter().enumerate() {
+                    to[16 * i + l] = v[i] | low;
+                }
+            }
+        }
+        put(to, 208, &block.d);
+    }
+}
+
+fn q4_0(file: &[u8], to: &mut [u8]) {
+    for (b, block) in blocks::<quant::Q4_0, 32>(file).iter().enumerate() {
+        put(to, 2 * b, &block.d);
+        put(to, 16 + 16 * b, &block.qs.map(|two| two ^ 0x88));
+    }
+}
+
+fn q4_1(file: &[u8], to: &mut [u8]) {
+    for (b, block) in blocks::<quant::Q4_1, 32>(file).iter().enumerate() {
+        put(to, 4 * b, &block.d);
+        put(to, 4 * b + 2, &block.m);
+        put(to, 32 + 16 * b, &block.qs);
+    }
+}
+
+fn q5_0(file: &[u8], to: &mut [u8]) {
+    for (b, block) in blocks::<quant::Q5_0, 32>(file).iter().enumerate() {
+        put(to, 2 * b, &block.d);
+        put(to, 16 + 4 * b, &(!fifths(block.qh)).to_le_bytes());
+        put(to, 48 + 16 * b, &block.qs);
+    }
+}
+
+fn q5_1(file: &[u8], to: &mut [u8]) {
+    for (b, block) in blocks::<quant::Q5_1, 32>(file).iter().enumerate() {
+        put(to, 4 * b, &block.d);
+        put(to, 4 * b + 2, &block.m);
+        put(to, 32 + 4 * b, &fifths(block.qh).to_le_bytes());
+        put(to, 64 + 16 * b, &block.qs);
+    }
+}
+
+fn fifths(qh: [u8; 4]) -> u32 {
+    by_byte(|l| qh[l / 8] >> (l % 8) & 1)
+}
+
+fn iq4_nl(file: &[u8], to: &mut [u8]) {
+    for (b, block) in blocks::<quant::IQ4_NL, 32>(file).iter().enumerate() {
+        put(to, 2 * b, &block.d);
+        fours(&block.parts().codes, &mut to[16 + 16 * b..]);
+    }
+}
+
+fn mxfp4(file: &[u8], to: &mut [u8]) {
+    let tail = to.len() - 8;
+    for (b, block) in blocks::<quant::MXFP4, 32>(file).iter().enumerate() {
+        to[tail + b] = block.e;
+        fours(&block.parts().codes, &mut to[16 * b..]);
+    }
+}
+
+fn iq4_xs(file: &[u8], to: &mut [u8]) {
+    for (block, file) in blocks::<quant::IQ4_XS, 256>(file).iter().zip(file.chunks(136)) {
+        fours(&block.parts().codes, to);
+        put(to, 128, &file[..8]);
+    }
+}
+
+fn q2_k(file: &[u8], to: &mut [u8]) {
+    for block in blocks::<quant::Q2_K, 256>(file) {
+        put(to, 0, &block.scales);
+        pairs(&block.parts().codes, &mut to[16..]);
+        put(to, 80, &block.d);
+        put(to, 82, &block.dmin);
+    }
+}
+
+fn ternary<F: Format<256>>(file: &[u8], to: &mut [u8]) {
+    for block in blocks::<F, 256>(file) {
+        let parts = block.parts();
+        pairs(&parts.codes, to);
+        // It was `f16` in the file.
+        put(to, 64, &f16::from_f32(parts.d).to_le_bytes());
+    }
+}
+
+/// Types of which every 16 columns have a scale that fits a signed byte, with codes of so many bits.
+fn byte_scales<F: Format<256>, const BITS: usize>(file: &[u8], to: &mut [u8]) {
+    for block in blocks::<F, 256>(file) {
+        let parts = block.parts();
+        put(to, 0, &parts.scales.map(i8::cast_unsigned));
+        let codes = if BITS == 3 { threes } else { fours::<256> };
+        codes(&parts.codes, &mut to[16..]);
+        put(to, 16 + 32 * BITS, &parts.d.to_le_bytes());
+    }
+}
+
+/// Codes of four bits, column after column.
+fn fours<const N: usize>(codes: &[u8; N], to: &mut [u8]) {
+    for (two, byte) in codes.as_chunks::<2>().0.iter().zip(to) {
+        *byte = two[0] | two[1] << 4;
+    }
+}
+
+/// Codes of two bits.
+fn pairs(codes: &[u8; 256], to: &mut [u8]) {
+    for (codes, to) in codes.as_chunks::<64>().0.iter().zip(to.chunks_exact_mut(16)) {
+        for (l, byte) in to.iter_mut().enumerate() {
+            *byte = (0..4).map(|k| codes[16 * k + l] << (2 * k)).sum();
+        }
+    }
+}
+
+/// Codes of three bits: third bits, then pairs.
+fn threes(codes: &[u8; 256], to: &mut [u8]) {
+    let (thirds, pairs) = to.split_at_mut(32);
+    let blocks = thirds.chunks_exact_mut(4).zip(pairs.chunks_exact_mut(8));
+    for (codes, (thirds, pairs)) in codes.as_chunks::<32>().0.iter().zip(blocks) {
+        let (mut third, mut low) = (0_u32, [0_u32; 2]);
+        for (l, &code) in codes.iter().enumerate() {
+            let nibble = 4 * (l % 8);
+            third |= u32::from(code >> 2) << (nibble + l / 8);
+            low[l / 16] |= u32::from(code & 3) << (nibble + l / 8 % 2 * 2);
+        }
+        put(thirds, 0, &third.to_le_bytes());
+        put(pairs, 0, low.map(u32::to_le_bytes).as_flattened());
+    }
+}
