@@ -14,12 +14,12 @@ fn main() -> std::io::Result<()> {
         }
     }
     files.sort();
-    let mut list = String::from("static FILES: &[(&str, &[u8])] = &[\n");
+    let mut list = format!("static FILES: [File; {}] = [\n", files.len());
     for file in &files {
         // rustc sees the variable: a list that is left from a checkout elsewhere is compiled anew.
         let path = format!("/prebuilt/{file}");
         let bytes = format!("include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {path:?}))");
-        writeln!(list, "    ({file:?}, {bytes}),").map_err(std::io::Error::other)?;
+        writeln!(list, "    File::new({file:?}, {bytes}),").map_err(std::io::Error::other)?;
     }
     list.push_str("];\n");
     std::fs::write(Path::new(&variable("OUT_DIR")?).join("prebuilt.rs"), list)

@@ -1,9 +1,9 @@
 //! Mixtures of experts: which experts a row chooses, products with those and no others, the weighted sum.
 
+use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{
     elements_grid, experts_grid, project_shared_bytes, rows_grid,
 };
-use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::{CLAMPED, CombineParams, ExpertsParams, RouteParams, SILU};
 use orind_testing::numerics::{exp, product};
 use orind_testing::random::Random;
