@@ -43,7 +43,8 @@ pub fn schedule(plan: &Plan) -> Vec<Group> {
             }
         }
     }
-    let mut readers: Vec<Range<usize>> = vec![usize::MAX..0; plan.buffers.len()];
+    let mut readers: Vec<Range<usize>> =
+        vec![Range { start: usize::MAX, end: 0 }; plan.buffers.len()];
     for (at, step) in plan.steps.iter().enumerate() {
         for view in step.op.reads() {
             let range = &mut readers[view.buffer.index()];

@@ -63,7 +63,7 @@ pub(super) fn of(dtype: DType) -> Arrange {
         DType::Q4_K => q4_k,
         DType::Q5_K => q5_k,
         DType::Q6_K => q6_k,
-        other => unreachable!("`Layout::new` refuses {other}"),
+        DType::I32 => unreachable!("`Layout::new` refuses integers"),
     }
 }
 

@@ -76,7 +76,7 @@ impl Two {
     /// takes too much of the CPU's time, as on a simulated GPU.
     fn as_long_as(&mut self, wanted: f64) -> Result<(usize, Reader), Error> {
         const MOST_LAUNCHES: usize = 1 << 14;
-        const MOST_CPU: f64 = 500e6;
+        const MOST_CPU: f64 = 2e9;
         let (compute, mut count) = (self.waiting.compute, 1);
         loop {
             let chain = self.chain(count)?;

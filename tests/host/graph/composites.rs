@@ -187,7 +187,7 @@ fn attention_over_written_caches() {
                 .filter(|&other| slots[other] == slots[row] && positions[other] <= positions[row])
                 .filter(|&other| near(row, other))
                 .collect();
-            for head in 0..HEADS {
+            for (head, &sink) in sinks.iter().enumerate() {
                 let kv_head = head / (HEADS / KV_HEADS);
                 let at = (row * HEADS + head) * DIM;
                 let weights: Vec<f64> = seen
@@ -199,7 +199,7 @@ fn attention_over_written_caches() {
                         score(dot / (DIM as f64).sqrt(), positions[row]).exp()
                     })
                     .collect();
-                let sink = if sunk { f64::from(sinks[head]).exp() } else { 0.0 };
+                let sink = if sunk { f64::from(sink).exp() } else { 0.0 };
                 let total: f64 = weights.iter().sum::<f64>() + sink;
                 let want: Vec<f64> = (0..DIM)
                     .map(|d| {

@@ -23,7 +23,8 @@ impl Graph {
         }
         let mut gradients: Vec<Option<Tensor>> = vec![None; loss.0 + 1];
         let one = self.constant(1.0);
-        gradients[loss.0] = Some(self.expand(one, &self.shape(loss).to_vec())?);
+        let shape = self.shape(loss).to_vec();
+        gradients[loss.0] = Some(self.expand(one, &shape)?);
         for i in (0..=loss.0).rev().filter(|&i| depends[i]) {
             let (Some(gradient), node) = (gradients[i], self.nodes[i].clone()) else { continue };
             self.at(self.labels[node.label].clone());
@@ -38,7 +39,10 @@ impl Graph {
         let zero = self.constant(0.0);
         let of = of.iter().map(|tensor| match gradients.get(tensor.0) {
             Some(&Some(gradient)) => Ok(gradient),
-            _ => self.expand(zero, &self.shape(*tensor).to_vec()),
+            _ => {
+                let shape = self.shape(*tensor).to_vec();
+                self.expand(zero, &shape)
+            }
         });
         of.collect()
     }
@@ -54,7 +58,10 @@ impl Graph {
         let wanted = |tensor: Tensor| depends[tensor.0];
         let op = match &node.kind {
             Kind::Source { .. } | Kind::Constant(_) => return Ok(vec![]),
-            Kind::Reshape(x) => return Ok(vec![(*x, self.reshape(g, &self.shape(*x).to_vec())?)]),
+            Kind::Reshape(x) => {
+                let shape = self.shape(*x).to_vec();
+                return Ok(vec![(*x, self.reshape(g, &shape)?)]);
+            }
             Kind::Permute(x, axes) => {
                 let mut back = vec![0; axes.len()];
                 axes.iter().enumerate().for_each(|(to, &from)| back[from] = to);
@@ -92,7 +99,8 @@ impl Graph {
             }
             Op::Cast { x, .. } | Op::Copy { x, .. } => Ok(vec![(*x, g)]),
             Op::Reduce { op: Reduce::Sum, x, .. } => {
-                Ok(vec![(*x, self.expand(g, &self.shape(*x).to_vec())?)])
+                let shape = self.shape(*x).to_vec();
+                Ok(vec![(*x, self.expand(g, &shape)?)])
             }
             Op::Reduce { op: Reduce::Max, axis, x, .. } => {
                 let (zero, largest) = (self.constant(0.0), self.binary(Binary::LessEqual, y, *x)?);

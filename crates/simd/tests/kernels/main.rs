@@ -645,7 +645,7 @@ impl Cached {
             window: self.window,
             scale: SCALE,
             cap: self.cap,
-            sinks: (!self.sinks.is_empty()).then(|| self.sinks.as_ptr()),
+            sinks: (!self.sinks.is_empty()).then_some(self.sinks.as_ptr()),
             scratch: scratch.as_mut_ptr(),
             out: out.as_mut_ptr(),
         };
