@@ -80,7 +80,7 @@ LIES = [
     ("no-heads", "llama", key("attention.head_count", 0), "`llama.attention.head_count` is 0"),
     ("heads", "llama", key("attention.head_count", 3), "`llama.attention.key_length` is 5, a multiple of 16"),
     ("kv-heads", "llama", key("attention.head_count_kv", 2), "`llama.attention.head_count_kv` is 2, 1 to 1"),
-    ("head-size", "llama", key("attention.key_length", 32), "`blk.0.attn_q.weight` has shape [16, 16], [32, 16]"),
+    ("head-size", "llama", key("attention.key_length", 32), "`rope_freqs.weight` has shape [8], [16]"),
     ("layers", "llama", key("block_count", 2), "`blk.1.attn_norm.weight` is missing"),
     ("width", "llama", key("feed_forward_length", 64), "`blk.0.ffn_gate.weight` has shape [32, 16], [64, 16]"),
     ("context", "llama", key("context_length", 0), "`llama.context_length` is 0"),
