@@ -439,7 +439,7 @@ fn a_token_of_a_mixture_counts_its_experts_and_no_others() {
         let plan = model.plan(layout, plan::Bucket::decode(1, 16)).unwrap();
         // The definition of attention reads sinks twice: for the largest score, and for the sum.
         let sinks = model.weights().filter(|weight| weight.name.contains("attn_sinks"));
-        let twice: u64 = sinks.map(|weight| weight.bytes()).sum();
+        let twice: u64 = sinks.map(plan::Buffer::bytes).sum();
         assert_eq!(plan.cost().weight_bytes, want + twice, "{name}");
         let fused = plan::fuse(&plan, plan::Fusions::ALL);
         assert_eq!(fused.cost().weight_bytes, want, "{name}, fused");
