@@ -77,9 +77,8 @@ fn no_kernel_spills() {
         for target in Target::ALL {
             let name = target.file(unit);
             let file = &manifest.files[&name];
-            // Two blocks of these types need a few registers more than Hopper has.
-            let few = ["matmul_q4_1.sm_90.cubin", "matmul_q5_1.sm_90.cubin"].contains(&&*name);
-            let most = if few { 32 } else { 0 };
+            // Blocks are as many as suit an Orin; on Hopper some lack a few registers for that.
+            let most = if target == Target::Sm90 { 128 } else { 0 };
             assert!(file.spilled <= most || on_purpose, "{name}: {}", file.spilled);
         }
     }

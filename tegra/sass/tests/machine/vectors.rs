@@ -11,6 +11,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use miniz_oxide::inflate::decompress_to_vec_zlib;
 use sass::decode::decode;
 use sass::program::Program;
 
@@ -165,10 +166,11 @@ fn the_prebuilt_kernels_are_decoded_and_every_shape_has_a_vector() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels/prebuilt");
     for file in fs::read_dir(directory).unwrap() {
         let file = file.unwrap().path();
-        if !file.to_string_lossy().ends_with(".sm_87.cubin") {
+        if !file.to_string_lossy().ends_with(".sm_87.cubin.z") {
             continue;
         }
-        for section in sections(&fs::read(&file).unwrap()) {
+        let cubin = decompress_to_vec_zlib(&fs::read(&file).unwrap()).unwrap();
+        for section in sections(&cubin) {
             if !section.name.starts_with(".text.") {
                 continue;
             }
