@@ -47,7 +47,8 @@ mod tolerance {
     pub(super) const OUTLIER: f64 = 1e-2;
     /// Activations in twice 8 bits, as logits have them.
     pub(super) const TWO_PLANES: f64 = 1.5e-3;
-    /// So much more with weights of two bits: most of a row's products cancel or are zero, which leaves a small result.
+    /// So much more with weights of two bits: their blocks' sums are small integers, and the bias that these carry
+    /// (docs/numerics.md) is rounded in the same steps as for large ones.
     pub(super) const COARSE: f64 = 5.0;
 }
 

@@ -241,7 +241,7 @@ impl Model {
     }
 
     /// Lets the system drop the file's pages of a weight that has been read: a model whose file and weights are not in
-    /// memory together needs that.
+    /// memory together needs that. Of a name that no weight has there are none.
     pub fn forget_weight(&self, name: &str) {
         let Some(weight) = self.weights.get(name) else { return };
         let bytes = weight.buffer.bytes();

@@ -440,12 +440,12 @@ struct Matmul {
     }
 };
 
-// Registers for two blocks an SM, for small tiles three. Where 16 columns have a minimum, and on Hopper sums of 16 columns, some
-// would be kept in memory.
+// Registers for two blocks an SM, for small tiles three. Where 16 columns have a minimum, and on Hopper sums of 16 columns and
+// steps with a minimum for 32, some would be kept in memory.
 #if __CUDA_ARCH__ < 900
 #define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : format::SUMS == 2 ? 1 : 2)
 #else
-#define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : Tile<format>::OF_16 ? 1 : 2)
+#define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : Tile<format>::OF_16 || (format::SPAN == BLOCK && format::SUMS > 0) ? 1 : 2)
 #endif
 
 #define MATMUL(name, format, tokens, tall, wide, shared_bytes)                                      \

@@ -364,9 +364,16 @@ struct PrefillAttention {
     }
 };
 
-// Registers for three blocks an SM.
-#define PREFILL_ATTENTION(name, width, shared_bytes)                                                        \
-    static_assert(sizeof(PrefillAttention<width>::Shared) == shared_bytes, "ABI");                          \
-    extern "C" __global__ __launch_bounds__(128, 3) void name(const __grid_constant__ AttentionParams p) { \
-        PrefillAttention<width>::run(p);                                                                    \
+// Registers for three blocks an SM; of 128 columns for two on Hopper, whose compiler keeps sums in memory else.
+#if __CUDA_ARCH__ < 900
+#define PREFILL_ATTENTION_BLOCKS(width) 3
+#else
+#define PREFILL_ATTENTION_BLOCKS(width) ((width) > 64 ? 2 : 3)
+#endif
+
+#define PREFILL_ATTENTION(name, width, shared_bytes)                                                  \
+    static_assert(sizeof(PrefillAttention<width>::Shared) == shared_bytes, "ABI");                    \
+    extern "C" __global__ __launch_bounds__(128, PREFILL_ATTENTION_BLOCKS(width)) void name(          \
+        const __grid_constant__ AttentionParams p) {                                                  \
+        PrefillAttention<width>::run(p);                                                              \
     }
