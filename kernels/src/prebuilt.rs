@@ -1,8 +1,6 @@
 //! The machine code that is checked in: a program needs no CUDA to have it.
 //!
-//! It is kept deflated, which is a quarter, and inflated when it is asked for, once.
-
-use std::sync::OnceLock;
+//! It is kept deflated, which is a quarter, and inflated when it is asked for; who asks has it, and lets go of it.
 
 use miniz_oxide::deflate::compress_to_vec_zlib;
 use miniz_oxide::inflate::{DecompressError, decompress_to_vec_zlib};
@@ -22,12 +20,11 @@ const DEFLATED: &str = ".z";
 struct File {
     name: &'static str,
     bytes: &'static [u8],
-    inflated: OnceLock<Vec<u8>>,
 }
 
 impl File {
     const fn new(name: &'static str, bytes: &'static [u8]) -> Self {
-        Self { name, bytes, inflated: OnceLock::new() }
+        Self { name, bytes }
     }
 }
 
@@ -54,14 +51,13 @@ pub fn inflate(bytes: &[u8]) -> Result<Vec<u8>, DecompressError> {
 
 /// A unit for a target: a cubin, or PTX as text. `None` when it has not been built.
 #[must_use]
-pub fn file(unit: Unit, target: Target) -> Option<&'static [u8]> {
+pub fn file(unit: Unit, target: Target) -> Option<Vec<u8>> {
     let name = target.file(unit);
     let found = FILES.iter().find(|file| file.name.strip_suffix(DEFLATED) == Some(&name))?;
-    let inflated = found.inflated.get_or_init(|| match inflate(found.bytes) {
-        Ok(code) => code,
+    match inflate(found.bytes) {
+        Ok(code) => Some(code),
         Err(error) => unreachable!("{name} is checked in as the build deflated it: {error}"),
-    });
-    Some(inflated)
+    }
 }
 
 /// Every file as it lies there, by name.

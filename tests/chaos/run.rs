@@ -27,6 +27,9 @@ const MODELS: &str = "/orin/v1/models";
 const TUNE: &str = "/orin/v1/tune";
 const BENCH: &str = "/orin/v1/bench";
 
+/// The part of the resident set that a program takes: pages of its file come and go as its code is run.
+const TAKEN: &str = "RssAnon";
+
 /// Bytes that the resident set may have grown by: the noise of an allocator with several threads.
 const NOISE: u64 = 16 << 20;
 
@@ -490,7 +493,7 @@ impl<'a> Trial<'a> {
         }
         let device = self.device();
         self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
-        let resident = Census::memory(self.subject.pid(), "VmRSS");
+        let resident = Census::memory(self.subject.pid(), TAKEN);
         let census = Census::take(&self.subject, self.settings().device);
         self.baseline = Some(Baseline { device, resident, census });
         load(&self.subject, File::Llama, self.settings().slots);
@@ -558,7 +561,7 @@ impl<'a> Trial<'a> {
     fn settles(&self, limit: u64) {
         let start = Instant::now();
         loop {
-            let now = Census::memory(self.subject.pid(), "VmRSS");
+            let now = Census::memory(self.subject.pid(), TAKEN);
             if now <= limit {
                 return;
             }

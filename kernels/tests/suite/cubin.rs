@@ -7,13 +7,14 @@ use orind_kernels::prebuilt;
 use orind_kernels::source::Target;
 use proptest::prelude::*;
 
-fn rows(target: Target) -> &'static [u8] {
+fn rows(target: Target) -> Vec<u8> {
     prebuilt::file(Unit::Rows, target).unwrap()
 }
 
 #[test]
 fn facts_of_a_known_kernel() {
-    let cubin = Cubin::parse(rows(Target::Sm87)).unwrap();
+    let file = rows(Target::Sm87);
+    let cubin = Cubin::parse(&file).unwrap();
     let names: Vec<&str> = cubin.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
     for name in ["gather", "rms_norm", "add", "swiglu"] {
         assert!(names.contains(&name), "{names:?}");
@@ -32,17 +33,17 @@ fn facts_of_a_known_kernel() {
 fn other_files_are_refused_by_name() {
     assert!(matches!(Cubin::parse(b""), Err(Error::Elf(_))));
     assert!(matches!(Cubin::parse(b"\x7fELF"), Err(Error::Elf(_))));
-    let mut bytes = rows(Target::Sm87).to_vec();
+    let mut bytes = rows(Target::Sm87);
     bytes[18] = 62;
     assert!(matches!(Cubin::parse(&bytes), Err(Error::Machine { machine: 62 })));
-    let mut bytes = rows(Target::Sm87).to_vec();
+    let mut bytes = rows(Target::Sm87);
     bytes[8] = 9;
     assert!(matches!(Cubin::parse(&bytes), Err(Error::Abi { version: 9, .. })));
 }
 
 #[test]
 fn every_truncation_is_survived() {
-    let bytes = rows(Target::Sm87);
+    let bytes = &rows(Target::Sm87);
     let whole = Cubin::parse(bytes).unwrap();
     for end in (0..bytes.len()).step_by(7) {
         // What is only for debuggers may be missing at the end.
@@ -61,7 +62,7 @@ proptest! {
         places in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         sm90 in any::<bool>(),
     ) {
-        let mut bytes = rows(if sm90 { Target::Sm90 } else { Target::Sm87 }).to_vec();
+        let mut bytes = rows(if sm90 { Target::Sm90 } else { Target::Sm87 });
         for (at, value) in places {
             let at = at.index(bytes.len());
             bytes[at] = value;
@@ -78,7 +79,7 @@ proptest! {
         value in any::<u64>(),
         small in any::<bool>(),
     ) {
-        let mut bytes = rows(Target::Sm87).to_vec();
+        let mut bytes = rows(Target::Sm87);
         let table = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
         let count = usize::from(u16::from_le_bytes([bytes[60], bytes[61]]));
         let at = if header { 4 * field } else { table + 64 * section.index(count) + 4 * field };

@@ -26,7 +26,7 @@ fn every_file_is_there_and_is_the_one_that_was_built() {
             let bytes = prebuilt::file(unit, target).expect("missing: build the kernels");
             let stated = &manifest.files[&name];
             assert_eq!(stated.bytes, bytes.len(), "{name}");
-            assert_eq!(stated.sha256, source::hex(&Sha256::digest(bytes)), "{name}");
+            assert_eq!(stated.sha256, source::hex(&Sha256::digest(&bytes)), "{name}");
             assert_eq!(stated.unit, source::unit_hash(unit, target), "{name}: build again");
         }
     }
@@ -40,7 +40,8 @@ fn every_file_is_there_and_is_the_one_that_was_built() {
 fn cubins_hold_the_catalogue() {
     for (target, sm, params) in [(Target::Sm87, 87, 0x160), (Target::Sm90, 90, 0x210)] {
         for unit in Unit::all() {
-            let cubin = Cubin::parse(prebuilt::file(unit, target).unwrap()).unwrap();
+            let file = prebuilt::file(unit, target).unwrap();
+            let cubin = Cubin::parse(&file).unwrap();
             assert_eq!(cubin.sm, sm);
             // No unit has globals, so nothing needs an address but code and parameters.
             assert_eq!(cubin.relocations, []);
@@ -88,7 +89,8 @@ fn the_manifest_belongs_to_the_cubins() {
     let manifest = prebuilt::manifest().unwrap();
     let mut kernels = 0;
     for unit in Unit::all() {
-        let cubin = Cubin::parse(prebuilt::file(unit, Target::Sm87).unwrap()).unwrap();
+        let file = prebuilt::file(unit, Target::Sm87).unwrap();
+        let cubin = Cubin::parse(&file).unwrap();
         for Compiled { symbol, .. } in source::compiled(unit, Target::Sm87) {
             let (found, usage) = (cubin.kernel(&symbol).unwrap(), manifest.kernels[&symbol]);
             kernels += 1;

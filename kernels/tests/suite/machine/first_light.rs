@@ -20,7 +20,8 @@ const BLOCK: usize = 64;
 const WARP: usize = 32;
 
 fn launch(device: &Device, kernel: Kernel, grid: [u32; 3], params: &[u8]) {
-    let cubin = Cubin::parse(prebuilt::file(Unit::FirstLight, Target::Sm87).unwrap()).unwrap();
+    let file = prebuilt::file(Unit::FirstLight, Target::Sm87).unwrap();
+    let cubin = Cubin::parse(&file).unwrap();
     let found = cubin.kernel(kernel.symbol()).unwrap();
     device.execute(kernel.symbol(), found, kernel.block(), grid, kernel.dynamic_shared(), params);
 }
@@ -197,7 +198,8 @@ fn the_words_are_written() {
 /// The part of the machine code that the words are for: what it should use, it uses.
 #[test]
 fn the_probe_uses_what_it_tells_about() {
-    let cubin = Cubin::parse(prebuilt::file(Unit::FirstLight, Target::Sm87).unwrap()).unwrap();
+    let file = prebuilt::file(Unit::FirstLight, Target::Sm87).unwrap();
+    let cubin = Cubin::parse(&file).unwrap();
     let kernel = cubin.kernel(Kernel::Probe.symbol()).unwrap();
     assert!(kernel.constants2.is_some_and(|bank| !bank.is_empty()), "no literals in bank 2");
     assert!(kernel.stack_bytes >= 64, "no stack");

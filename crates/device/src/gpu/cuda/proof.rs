@@ -70,12 +70,11 @@ fn same(found: &[u32], expected: &[u32], what: impl Fn(usize) -> String) -> Resu
 impl Trial {
     fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         let target = code::target(gpu.capability);
-        let Some(file) = prebuilt::file(Unit::FirstLight, target) else {
+        let Some(mut image) = prebuilt::file(Unit::FirstLight, target) else {
             let what = format!("{}: not built", target.file(Unit::FirstLight));
             return Err(Error::Unsupported { device: DEVICE, what });
         };
         // PTX is text, which the driver reads up to a zero.
-        let mut image = file.to_vec();
         image.push(0);
         Self::load(gpu, &image).map_err(Fault::at_the_seam)
     }

@@ -1,10 +1,11 @@
 //! The kernels' machine code in GPU memory, and what a launch of each needs.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use orind_kernels::catalogue::Kernel;
-use orind_kernels::cubin::{self, Cubin};
+use orind_kernels::cubin::Cubin;
 use orind_kernels::{jit, prebuilt};
 use tegra::buffer::{Filling, Weights};
 use tegra::local_memory::LocalMemorySize;
@@ -43,19 +44,19 @@ fn broken(what: String) -> Error {
     Error::Unsupported { device: DEVICE, what }
 }
 
-/// The file that a kernel is in, and its name: a prebuilt unit, or the kernel alone, compiled here.
-fn machine_code(kernel: Kernel) -> Result<(String, &'static [u8])> {
+/// Name of the file that a kernel is in: a prebuilt unit, or the kernel alone, compiled here.
+fn file_name(kernel: Kernel) -> String {
+    if kernel.is_prebuilt(TARGET) { TARGET.file(kernel.unit()) } else { kernel.symbol() }
+}
+
+/// The file of that name.
+fn machine_code(kernel: Kernel, name: &str) -> Result<Cow<'static, [u8]>> {
     if kernel.is_prebuilt(TARGET) {
-        let name = TARGET.file(kernel.unit());
-        return match prebuilt::file(kernel.unit(), TARGET) {
-            Some(file) => Ok((name, file)),
-            None => Err(broken(format!("{name}: no machine code"))),
-        };
+        let file = prebuilt::file(kernel.unit(), TARGET).map(Cow::Owned);
+        return file.ok_or_else(|| broken(format!("{name}: no machine code")));
     }
-    match jit::code(kernel, TARGET, &|| true) {
-        Ok(code) => Ok((kernel.symbol(), code)),
-        Err(error) => Err(broken(format!("{}: {error}", kernel.symbol()))),
-    }
+    let code = jit::code(kernel, TARGET, &|| true).map(Cow::Borrowed);
+    code.map_err(|error| broken(format!("{name}: {error}")))
 }
 
 /// A cubin that needs nothing but its code and literals.
@@ -74,31 +75,52 @@ struct Image {
     placed: Vec<Placed>,
 }
 
+/// A kernel in an image, whose file is not needed any more.
 struct Placed {
     kernel: Kernel,
-    code: cubin::Kernel<'static>,
     at: usize,
-    literals: Option<usize>,
+    code_bytes: u32,
+    /// Where the literals are, and their bytes.
+    literals: Option<(usize, u32)>,
+    registers: u32,
+    barriers: u32,
+    stack_bytes: u32,
+    shared_bytes: u64,
+    params_offset: u32,
 }
 
 impl Image {
     /// The code of some kernels: what is prebuilt, else what is compiled here.
     fn new(kernels: &[Kernel]) -> Result<Self> {
+        let mut files = HashMap::new();
+        for &kernel in kernels {
+            if let Entry::Vacant(entry) = files.entry(file_name(kernel)) {
+                let file = machine_code(kernel, entry.key())?;
+                entry.insert(file);
+            }
+        }
         let mut cubins = HashMap::new();
+        for (name, file) in &files {
+            cubins.insert(name.as_str(), parsed(name, file)?);
+        }
         let mut image = Self::default();
         for &kernel in kernels {
-            let (name, file) = machine_code(kernel)?;
-            let cubin = match cubins.entry(file.as_ptr()) {
-                Entry::Occupied(entry) => entry.into_mut(),
-                Entry::Vacant(entry) => entry.insert(parsed(&name, file)?),
-            };
-            let code = cubin
-                .kernel(&kernel.symbol())
-                .ok_or_else(|| broken(format!("kernel {} is not built", kernel.symbol())))?
-                .clone();
+            let code = cubins[file_name(kernel).as_str()].kernel(&kernel.symbol());
+            let code =
+                code.ok_or_else(|| broken(format!("kernel {} is not built", kernel.symbol())))?;
             let at = image.put(code.code);
-            let literals = code.constants2.map(|bytes| image.put(bytes));
-            image.placed.push(Placed { kernel, code, at, literals });
+            let literals = code.constants2.map(|bytes| (image.put(bytes), bytes.len() as u32));
+            image.placed.push(Placed {
+                kernel,
+                at,
+                code_bytes: code.code.len() as u32,
+                literals,
+                registers: code.registers,
+                barriers: code.barriers,
+                stack_bytes: code.stack_bytes,
+                shared_bytes: code.shared_bytes,
+                params_offset: code.params_offset,
+            });
         }
         Ok(image)
     }
@@ -112,7 +134,7 @@ impl Image {
 
     /// Local memory of a thread that the largest takes.
     fn stack(&self) -> u32 {
-        self.placed.iter().map(|p| p.code.stack_bytes).max().unwrap_or(0)
+        self.placed.iter().map(|p| p.stack_bytes).max().unwrap_or(0)
     }
 }
 
@@ -147,25 +169,26 @@ impl Code {
         let mut memory = Filling::new(space, (bytes + PREFETCH) as u64).map_err(failed)?;
         memory.as_mut_slice()[..bytes].copy_from_slice(&image.bytes);
         let memory = memory.seal().map_err(failed)?;
-        for Placed { kernel, code, at, literals } in image.placed {
+        for placed in image.placed {
             let address = |at: usize| {
                 memory.address().offset(at as u64).map_err(|e| failed(tegra::Error::from(e)))
             };
-            let literals = match (literals, code.constants2) {
-                (Some(at), Some(bytes)) => Some((address(at)?, bytes.len() as u32)),
-                _ => None,
+            let literals = match placed.literals {
+                Some((at, bytes)) => Some((address(at)?, bytes)),
+                None => None,
             };
             let program = Program {
-                address: address(at)?,
-                code_bytes: code.code.len() as u32,
-                registers: code.registers,
-                barriers: code.barriers,
+                address: address(placed.at)?,
+                code_bytes: placed.code_bytes,
+                registers: placed.registers,
+                barriers: placed.barriers,
                 local_bytes: self.local.per_thread,
             };
-            let shared_bytes = u32::try_from(code.shared_bytes)
-                .map_err(|_| broken(format!("{} bytes of shared memory", code.shared_bytes)))?;
-            let params_offset = code.params_offset;
-            self.loaded.insert(kernel, Loaded { program, shared_bytes, params_offset, literals });
+            let shared_bytes = u32::try_from(placed.shared_bytes)
+                .map_err(|_| broken(format!("{} bytes of shared memory", placed.shared_bytes)))?;
+            let params_offset = placed.params_offset;
+            let loaded = Loaded { program, shared_bytes, params_offset, literals };
+            self.loaded.insert(placed.kernel, loaded);
         }
         self.memory.push(memory);
         Ok(())
