@@ -63,6 +63,8 @@ parameters! {
         norm_weight: u64,
         /// `f32 [rows][n]` added to the first segment's result; 0 for none. May be its `out`.
         residual: u64,
+        /// What the next launch reads first.
+        next: u64,
         /// The matrices; with `swiglu` the gate, then the up projection.
         segments: [Segment; 3],
         /// Columns of every matrix.
@@ -75,8 +77,8 @@ parameters! {
         eps: f32,
         /// `1 / k`.
         inverse_k: f32,
-        /// 0.
-        reserved: u32,
+        /// Bytes of it that are asked for at the end; 0 for none.
+        next_bytes: u32,
     }
 
     /// `quantise_*`: rows of activations as `matmul_*` reads them.
@@ -206,6 +208,11 @@ parameters! {
         /// Likewise: `u32 [rows][grid x]`, 0 before the first launch; the kernel leaves them 0. To
         /// be cleared again after a launch that faulted.
         counters: u64,
+        /// `attention_*` and `prefill_attention_*`: of each query head a score that takes weight and has no value,
+        /// `f32 [heads]`; 0 for none.
+        sinks: u64,
+        /// What the next launch reads first.
+        next: u64,
         /// Rows; the grid's z (y for `rope_kv`).
         rows: u32,
         /// Query heads.
@@ -218,6 +225,9 @@ parameters! {
         slot_count: u32,
         /// Positions of a slot.
         capacity: u32,
+        /// 1: positions begin anew after so many, a multiple of [`crate::catalogue::launch::CACHE_TILE`] and no less
+        /// than a tile more than the window. 0: there are no further ones, as always for `prefill_attention_*`.
+        ring: u32,
         /// 1: pairs are `2i, 2i + 1`; 0: `i, i + rotated / 2`.
         interleaved: u32,
         /// Values of a head that are rotated, the first ones: an even number.
@@ -236,6 +246,8 @@ parameters! {
         slope: f32,
         /// Positions that it counts in; 0 for none.
         length: u32,
+        /// Bytes of it that `attention_rope_*` asks for at its end; 0 for none.
+        next_bytes: u32,
     }
 
     /// `sample`: tokens from logits, and the next step's inputs.
@@ -345,6 +357,8 @@ parameters! {
         logits: u64,
         /// `f32 [experts]`, added to what experts are chosen by; 0 for none.
         preference: u64,
+        /// `f32 [experts]`, factors on their weights; 0 for none.
+        scales: u64,
         /// `u32 [rows][count]`: the experts.
         chosen: u64,
         /// `f32 [rows][count]`: their weights.

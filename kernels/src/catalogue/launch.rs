@@ -142,10 +142,17 @@ pub const CACHE_TILE: u32 = 32;
 /// Positions that attention adds up before they join the rest: what a block takes at a time.
 pub const ATTENTION_GROUP: u64 = 256;
 
-/// Bytes of attention's scratch for `rows` rows of more than one block, in slots of `capacity` positions.
+/// Bytes of attention's scratch for `rows` rows of more than one block, in slots of `capacity` positions, whose
+/// groups a window may begin and end within where they are a `ring`.
 #[must_use]
-pub const fn attention_partial_bytes(rows: u64, heads: u64, dim: u64, capacity: u64) -> u64 {
-    rows * heads * capacity.div_ceil(ATTENTION_GROUP) * (8 + 4 * dim)
+pub const fn attention_partial_bytes(
+    rows: u64,
+    heads: u64,
+    dim: u64,
+    capacity: u64,
+    ring: bool,
+) -> u64 {
+    rows * heads * (capacity.div_ceil(ATTENTION_GROUP) + ring as u64) * (8 + 4 * dim)
 }
 
 /// The grid of `embed_*`: `rows` rows of `k` columns.

@@ -12,7 +12,8 @@
 // A block that is alone folds its groups as it goes; several write them to memory.
 //
 // Where there is a window, groups and spans before it are left out; positions before it in a span that is not have
-// no weight.
+// no weight. In a ring no span is torn, as its length is a multiple of theirs; a span that a window reaches into is
+// still whole when a row is written. A sink is folded last.
 //
 // With ROPE the block first normalises and rotates its queries, and the one whose group holds the
 // row's position writes key and value (rows must then be in different slots).
@@ -45,6 +46,16 @@ DEVICE float factor_of(const AttentionParams& p, u32 position) {
 DEVICE float score_of(const AttentionParams& p, float factor, float product) {
     float score = __fmul_rn(product, factor);
     return p.cap == 0.0f ? score : soft_capped(p.cap, score);
+}
+
+// A head's sink, as a span of one position.
+DEVICE Softmax sink_of(const AttentionParams& p, u32 head) {
+    float score = at<const float>(p.sinks)[head];
+    float exponent = __fmul_rn(score, 1.44269504f);
+    // Without such a power there is no number.
+    if (!(fabsf(exponent) <= MOST_POWER)) return {0, quiet_nan()};
+    i32 power = __float2int_rn(exponent);
+    return {power, exp_over_power(score, score, power)};
 }
 
 // The first position that a row sees that sees up to `count`.
@@ -120,7 +131,7 @@ struct Attention {
         for (int t = 0; t < 2; t++) {
             u32 tile = start + t * WARPS * SPAN;
             seen[t] = tile + lane >= first && tile + lane < count;
-            keys[t] = cache + static_cast<u64>(tile) * p.dim + lane * 8;
+            keys[t] = cache + static_cast<u64>(stored_at(p, tile)) * p.dim + lane * 8;
         }
         float dots[2][HEADS] = {};
 #pragma unroll 1
@@ -190,7 +201,8 @@ struct Attention {
         u32 span = threadIdx.x / 32 + half * WARPS, from = start + half * WARPS * SPAN;
         u32 stride = p.dim * 2;
         bool inside = column < p.dim;
-        const u8* values = reinterpret_cast<const u8*>(cache + (inside ? column : 0)) + static_cast<u64>(from) * stride;
+        const u8* values = reinterpret_cast<const u8*>(cache + (inside ? column : 0));
+        values += static_cast<u64>(stored_at(p, from)) * stride;
         float sums[HEADS][COLUMNS] = {};
 #pragma unroll 1
         for (u32 base = 0; base < SPAN && (WHOLE || start + base < count); base += VALUES) {
@@ -268,13 +280,13 @@ struct Attention {
 
         const u16* keys = at<const u16>(p.keys) + cache_head(p, slot, kv_head);
         const u16* values = at<const u16>(p.values) + cache_head(p, slot, kv_head);
-        // Parts of [row][head][group]: the softmax of each, then the sums of values.
-        u32 most = (p.capacity + GROUP - 1) / GROUP;
+        // Parts of [row][head][group], from the first group that is seen: the softmax of each, then the sums of values.
+        u32 most = (p.capacity + GROUP - 1) / GROUP + p.ring;
         Softmax* softmax_of = at<Softmax>(p.partial);
         float* sums_of = reinterpret_cast<float*>(softmax_of + static_cast<u64>(p.rows) * p.heads * most);
         // This thread's columns, FOLDERS apart, of one head.
         u32 head = threadIdx.x / FOLDERS, column = threadIdx.x % FOLDERS;
-        u64 part = (row_heads + head) * most;
+        u64 parts = (row_heads + head) * most;
         Total<FOLDED> total;
 #pragma unroll 1
         for (u32 group = first_group + blockIdx.y; group < groups; group += active) {
@@ -299,11 +311,12 @@ struct Attention {
             if (active == 1) {
                 total.fold(of_group.softmax, of_group.sums);
             } else {
-                if (column == 0) softmax_of[part + group] = of_group.softmax;
+                u64 part = parts + group - first_group;
+                if (column == 0) softmax_of[part] = of_group.softmax;
 #pragma unroll
                 for (int i = 0; i < FOLDED; i++) {
                     u32 c = column + i * FOLDERS;
-                    if (c < p.dim) sums_of[(part + group) * p.dim + c] = of_group.sums[i];
+                    if (c < p.dim) sums_of[part * p.dim + c] = of_group.sums[i];
                 }
             }
             __syncthreads();
@@ -311,15 +324,19 @@ struct Attention {
         if (active > 1) {
             if (!last_block(at<u32>(p.counters) + row * gridDim.x + blockIdx.x, active)) return;
 #pragma unroll 4
-            for (u32 group = first_group; group < groups; group++) {
+            for (u64 part = parts; part < parts + groups - first_group; part++) {
                 float sums[FOLDED];
 #pragma unroll
                 for (int i = 0; i < FOLDED; i++) {
                     u32 c = column + i * FOLDERS;
-                    sums[i] = c < p.dim ? sums_of[(part + group) * p.dim + c] : 0.0f;
+                    sums[i] = c < p.dim ? sums_of[part * p.dim + c] : 0.0f;
                 }
-                total.fold(softmax_of[part + group], sums);
+                total.fold(softmax_of[part], sums);
             }
+        }
+        if (p.sinks) {
+            const float nothing[FOLDED] = {};
+            total.fold(sink_of(p, first_head + head), nothing);
         }
 #pragma unroll
         for (int i = 0; i < FOLDED; i++) {
@@ -335,4 +352,5 @@ struct Attention {
     extern "C" __global__ __launch_bounds__(128, width > 128 ? 3 : heads > 2 ? 4 : 5) void name(    \
         const __grid_constant__ AttentionParams p) {                                                \
         Attention<width, heads, rope>::run(p);                                                      \
+        if (rope) look_ahead(p.next, p.next_bytes);                                                 \
     }

@@ -77,7 +77,9 @@ extern "C" __global__ __launch_bounds__(ROUTE_THREADS) void route(const __grid_c
         for (u32 k = 0; k < p.count; k++) {
             float weight = worth[picked[k]];
             if (p.normalised) weight = __fdiv_rn(weight, sum);
-            at<float>(p.weights)[pair + k] = __fmul_rn(weight, p.scale);
+            weight = __fmul_rn(weight, p.scale);
+            if (p.scales) weight = __fmul_rn(weight, at<const float>(p.scales)[picked[k]]);
+            at<float>(p.weights)[pair + k] = weight;
         }
     }
 }

@@ -17,13 +17,14 @@ struct ProjectParams {
     u64 x;
     u64 norm_weight;
     u64 residual;
+    u64 next;
     Segment segments[3];
     u32 k;
     u32 rows;
     u32 swiglu;
     float eps;
     float inverse_k;
-    u32 reserved;
+    u32 next_bytes;
 };
 
 struct EmbedParams {
@@ -71,12 +72,15 @@ struct AttentionParams {
     u64 out;
     u64 partial;
     u64 counters;
+    u64 sinks;
+    u64 next;
     u32 rows;
     u32 heads;
     u32 kv_heads;
     u32 dim;
     u32 slot_count;
     u32 capacity;
+    u32 ring;
     u32 interleaved;
     u32 rotated;
     u32 window;
@@ -85,6 +89,7 @@ struct AttentionParams {
     float cap;
     float slope;
     u32 length;
+    u32 next_bytes;
 };
 
 struct SampleParams {
@@ -144,6 +149,7 @@ struct NormParams {
 struct RouteParams {
     u64 logits;
     u64 preference;
+    u64 scales;
     u64 chosen;
     u64 weights;
     u32 experts;
@@ -219,3 +225,14 @@ struct GatedDeltaParams {
     float query_scale;
     float key_scale;
 };
+
+// Asks the L2 for what the next launch reads first, which decides no number: at the end of a launch memory has nothing
+// else to do.
+DEVICE void look_ahead(u64 next, u32 bytes) {
+    enum : u32 { LINE = 128 };
+    u32 block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    u32 threads = gridDim.x * gridDim.y * gridDim.z * blockDim.x;
+#pragma unroll 1
+    for (u32 to = (block * blockDim.x + threadIdx.x) * LINE; to < bytes; to += threads * LINE)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(next + to));
+}

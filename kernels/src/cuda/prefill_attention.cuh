@@ -358,6 +358,15 @@ struct PrefillAttention {
                 fold(total, run, shared.old[0] + place.row, shared.young[0] + place.row);
                 clear(run, -0.0f);
             }
+            if (p.sinks) {
+                __syncthreads();
+                if (owner)
+                    fold(shared.total[query], sink_of(p, kv_head * group + query % group), shared.old[0][query],
+                         shared.young[0][query]);
+                __syncthreads();
+                clear(run, 0.0f);
+                fold(total, run, shared.old[0] + place.row, shared.young[0] + place.row);
+            }
             write(p, at<float>(p.out) + head, first, next, total, shared);
             __syncthreads();
         }

@@ -231,4 +231,5 @@ struct Project {
     extern "C" __global__ __launch_bounds__(Project<format, rows, planes, __VA_ARGS__>::THREADS, 1) void   \
         name(const __grid_constant__ ProjectParams p) {                                                    \
         Project<format, rows, planes, __VA_ARGS__>::run(p);                                                \
+        look_ahead(p.next, p.next_bytes);                                                                  \
     }

@@ -3,7 +3,7 @@
 //
 // A cache is f16 of [slots][kv heads][capacity][dim], capacity rounded up to whole tiles of 32
 // positions. Values lie row by row; keys in tiles, [capacity / 32][dim / 8][32][8]: lanes that take a
-// position each read neighbouring 16-byte pieces.
+// position each read neighbouring 16-byte pieces. In a ring a position lies where it does modulo the capacity.
 #pragma once
 #include "base.cuh"
 #include "params.cuh"
@@ -77,8 +77,11 @@ DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const
 DEVICE bool place_of(const AttentionParams& p, u32 row, u32& slot, u32& position) {
     slot = static_cast<u32>(at<const i32>(p.slots)[row]);
     position = static_cast<u32>(at<const i32>(p.positions)[row]);
-    return slot < p.slot_count && position < p.capacity;
+    return slot < p.slot_count && position < (p.ring ? 1u << 31 : p.capacity);
 }
+
+// Where a position lies in its slot.
+DEVICE u32 stored_at(const AttentionParams& p, u32 position) { return p.ring ? position % p.capacity : position; }
 
 // Element 0 of a head's keys or values in a cache.
 DEVICE u64 cache_head(const AttentionParams& p, u32 slot, u32 kv_head) {
@@ -87,15 +90,17 @@ DEVICE u64 cache_head(const AttentionParams& p, u32 slot, u32 kv_head) {
 
 // One warp: the rotated key of `kv_head` into the cache, then the value.
 DEVICE void write_key(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position) {
-    u64 tile = cache_head(p, slot, kv_head) + static_cast<u64>(position / TILE) * TILE * p.dim;
-    u16* keys = at<u16>(p.keys) + tile + position % TILE * 8;
+    u32 place = stored_at(p, position);
+    u64 tile = cache_head(p, slot, kv_head) + static_cast<u64>(place / TILE) * TILE * p.dim;
+    u16* keys = at<u16>(p.keys) + tile + place % TILE * 8;
     const float* k = at<const float>(p.k) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
     rotate_head(p, row, k, at<const float>(p.k_norm),
                 [&](u32 i, float v) { keys[i / 8 * (TILE * 8) + i % 8] = float_to_half(v); });
 }
 
 DEVICE void write_value(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position) {
-    u16* values = at<u16>(p.values) + cache_head(p, slot, kv_head) + static_cast<u64>(position) * p.dim;
+    u64 row_of_slot = static_cast<u64>(stored_at(p, position)) * p.dim;
+    u16* values = at<u16>(p.values) + cache_head(p, slot, kv_head) + row_of_slot;
     const float* v = at<const float>(p.v) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
 #pragma unroll 1
     for (u32 i = threadIdx.x % 32; i < p.dim; i += 32) values[i] = float_to_half(v[i]);

@@ -120,7 +120,9 @@ fn launch_arithmetic() {
     // Four groups of two warps, with two panels each.
     assert_eq!(project_tiles(variant, &[2048, 512, 513], false), 32 + 8 + 9);
     assert_eq!(project_tiles(variant, &[8192], true), 256);
-    assert_eq!(attention_partial_bytes(1, 32, 64, 300), 32 * 2 * (8 + 256));
+    assert_eq!(attention_partial_bytes(1, 32, 64, 300, false), 32 * 2 * (8 + 256));
+    // A window of 270 positions may begin in one group and end in the next but one.
+    assert_eq!(attention_partial_bytes(1, 32, 64, 300, true), 32 * 3 * (8 + 256));
 
     // Llama 3.2 1B: 2048 columns in blocks of 32, 32 heads over 8.
     assert_eq!(embed_grid(Weight::Q6_K, 2048, 3), [1, 3, 1]);

@@ -186,7 +186,8 @@ impl Workspace {
                     let splits = lower::splits(h, kv, d, r, plan.bucket.context);
                     let [rows, heads, dim] = [rows as u64, heads as u64, dim as u64];
                     if splits > 1 {
-                        let parts = attention_partial_bytes(rows, heads, dim, capacity as u64);
+                        let parts =
+                            attention_partial_bytes(rows, heads, dim, capacity as u64, caches.ring);
                         grow(&mut w.attention, parts);
                     }
                     grow(&mut w.block_counters, 4 * rows * heads);

@@ -28,7 +28,11 @@ struct Shape<'a> {
     /// Positions that a row sees at most, and the soft cap of its scores; 0 for none.
     window: usize,
     cap: f32,
+    /// Of each head in turn, where there are sinks.
+    sinks: &'a [f32],
     capacity: usize,
+    /// Positions begin anew after the capacity.
+    ring: bool,
     /// Slot and position of each row.
     rows: &'a [(i32, i32)],
 }
@@ -36,6 +40,11 @@ struct Shape<'a> {
 impl Shape<'_> {
     fn rotated(&self) -> usize {
         self.rotated.unwrap_or(self.dim)
+    }
+
+    /// The sinks of all heads.
+    fn sinks(&self) -> Vec<f32> {
+        self.sinks.iter().copied().cycle().take(self.heads).collect()
     }
 
     /// The first position that a row sees that stands at `position`.
@@ -115,6 +124,7 @@ fn cache_len(s: &Shape<'_>) -> usize {
 
 /// Where a value lies in the cache of values, and in that of keys.
 fn places(s: &Shape<'_>, slot: i32, kv_head: usize, position: usize, i: usize) -> [usize; 2] {
+    let position = if s.ring { position % s.capacity } else { position };
     let head = (slot as usize * s.kv_heads + kv_head) * cache_len(s);
     let tile = (position / 32 * (s.dim / 8) + i / 8) * 32 + position % 32;
     [head + position * s.dim + i, head + tile * 8 + i % 8]
@@ -154,7 +164,7 @@ fn run(
     };
     let (grid, shared) = (grid.unwrap(), prefill_attention_shared_bytes(kernel));
     let [rows_, heads_, dim_, capacity_] = [rows, s.heads, s.dim, s.capacity].map(|n| n as u64);
-    let partial = attention_partial_bytes(rows_, heads_, dim_, capacity_);
+    let partial = attention_partial_bytes(rows_, heads_, dim_, capacity_, s.ring);
     let (slots, positions): (Vec<i32>, Vec<i32>) = s.rows.iter().copied().unzip();
     let mut params = AttentionParams {
         q: device.floats(&inputs.q),
@@ -171,20 +181,21 @@ fn run(
         out: device.scratch(rows * s.heads * s.dim),
         partial: device.scratch(partial as usize / 4),
         counters: device.integers(&vec![0; attention_counters(grid) as usize]),
+        sinks: if s.sinks.is_empty() { 0 } else { device.floats(&s.sinks()) },
         rows: count,
         heads,
         kv_heads,
         dim: s.dim as u32,
         slot_count: SLOTS as u32,
         capacity: s.capacity as u32,
+        ring: u32::from(s.ring),
         interleaved: u32::from(s.interleaved),
         rotated: s.rotated() as u32,
         window: if s.window == 0 { u32::MAX } else { s.window as u32 },
         eps: EPS,
         scale: 1.0 / (s.dim as f32).sqrt(),
         cap: s.cap,
-        slope: 0.0,
-        length: 0,
+        ..AttentionParams::default()
     };
     if how != How::Fused {
         device.launch(Kernel::RopeKv, rope_kv_grid(heads, kv_heads, count), 0, &params);
@@ -213,7 +224,8 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
     let (out, keys, values, _) = run(s, &inputs, how, seed);
     let (mut want_keys, mut want_values) = (inputs.keys.clone(), inputs.values.clone());
     let inside = |slot: i32, position: i32| {
-        (0..SLOTS as i32).contains(&slot) && (0..s.capacity as i32).contains(&position)
+        let most = if s.ring { i32::MAX } else { s.capacity as i32 };
+        (0..SLOTS as i32).contains(&slot) && (0..most).contains(&position)
     };
     for (row, &(slot, position)) in s.rows.iter().enumerate().filter(|(_, r)| inside(r.0, r.1)) {
         for g in 0..s.kv_heads {
@@ -252,20 +264,21 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
                 let cap = (s.cap > 0.0).then_some(s.cap);
                 orind_testing::numerics::capped(scale * product, cap)
             };
-            let want = numbers::attention(&q, &seen, first, score);
+            let sink = s.sinks().get(head).copied();
+            let want = numbers::attention(&q, &seen, first, sink, score);
             let what = format!("row {row} head {head}, seed {seed}");
             for (i, (&got, want)) in got.iter().zip(want).enumerate() {
                 assert!(same(got, want), "{what}, value {i}: {got:e}, not {want:e}");
             }
             if got.iter().all(|got| got.is_finite()) {
-                near(&q, &seen[first..], got, s.cap, &what);
+                near(&q, &seen[first..], got, sink, s.cap, &what);
             }
         }
     }
 }
 
 /// What attention gives is near what it is in exact numbers.
-fn near(q: &[f32], seen: &[[Vec<f32>; 2]], got: &[f32], cap: f32, what: &str) {
+fn near(q: &[f32], seen: &[[Vec<f32>; 2]], got: &[f32], sink: Option<f32>, cap: f32, what: &str) {
     let dim = q.len() as f64;
     let dot = |key: &[f32]| -> f64 {
         q.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum()
@@ -273,9 +286,10 @@ fn near(q: &[f32], seen: &[[Vec<f32>; 2]], got: &[f32], cap: f32, what: &str) {
     let cap = f64::from(cap);
     let capped = |score: f64| if cap > 0.0 { cap * (score / cap).tanh() } else { score };
     let scores: Vec<f64> = seen.iter().map(|[key, _]| capped(dot(key) / dim.sqrt())).collect();
-    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sink = sink.map_or(f64::NEG_INFINITY, f64::from);
+    let largest = scores.iter().copied().fold(sink, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
-    let sum: f64 = weights.iter().sum();
+    let sum = weights.iter().sum::<f64>() + (sink - largest).exp();
     for (i, &got) in got.iter().enumerate() {
         let mixed = weights.iter().zip(seen).map(|(w, [_, value])| w * f64::from(value[i]));
         let error = (mixed.sum::<f64>() / sum - f64::from(got)).abs();
@@ -308,7 +322,9 @@ const LLAMA: Shape<'_> = Shape {
     norm: false,
     window: 0,
     cap: 0.0,
+    sinks: &[],
     capacity: 320,
+    ring: false,
     rows: &[(0, 0), (2, 63), (1, 64), (-1, 5), (3, 319)],
 };
 
@@ -429,6 +445,37 @@ fn wide_heads_parts_of_heads_windows_and_caps() {
         check(&shape, How::Rows, seed);
     }
     check(&Shape { cap: 2.0, rows: &[(1, 70), (1, 71), (1, 72)], ..wide }, How::Prefill, 95);
+}
+
+/// Sinks of every size beside rows of one block and of several, with and without a window, in decode and in a prompt;
+/// one that is no number makes its head none.
+#[test]
+fn sinks_take_weight_and_have_no_value() {
+    let decode = &[(0, 299), (1, 31), (3, 600), (2, 0)];
+    let prompt: Vec<(i32, i32)> = (250..268).map(|position| (1, position)).collect();
+    let sinks = &[1.5, -200.0, 300.0, 0.0, f32::NAN, f32::NEG_INFINITY];
+    let shape = Shape { capacity: 700, sinks, rows: decode, ..LLAMA };
+    for (seed, splits, window) in [(110, 1, 0), (111, 3, 0), (112, 2, 100)] {
+        check(&Shape { splits, window, ..shape }, How::Fused, seed);
+        check(&Shape { splits, window, rows: &prompt, ..shape }, How::Rows, seed);
+    }
+    check(&Shape { rows: &prompt, ..shape }, How::Prefill, 113);
+    check(&Shape { heads: 2, kv_heads: 1, dim: 128, rows: &prompt, ..shape }, How::Prefill, 114);
+}
+
+/// A slot that holds a window and a little more: positions far beyond it, windows that lie across its end, rows of one
+/// block and of several.
+#[test]
+fn rings_hold_the_window() {
+    let prompt: Vec<(i32, i32)> = (1000..1010).map(|position| (1, position)).collect();
+    for (seed, window, capacity, splits) in
+        [(120, 64, 96, 1), (121, 40, 96, 2), (122, 300, 352, 3), (123, 1, 64, 1)]
+    {
+        let rows = &[(0, 100), (1, 3), (3, 1_000), (2, 95)];
+        let shape = Shape { window, capacity, splits, ring: true, rows, ..LLAMA };
+        check(&shape, How::Fused, seed);
+        check(&Shape { rows: &prompt, ..shape }, How::Rows, seed);
+    }
 }
 
 /// Scores far apart, infinities and what is no number, in one span and in several.

@@ -20,6 +20,7 @@ struct Router {
     sigmoid: bool,
     normalised: bool,
     preference: Option<Vec<f32>>,
+    scales: Option<Vec<f32>>,
     scale: f32,
 }
 
@@ -30,6 +31,7 @@ impl Router {
         let params = RouteParams {
             logits: device.floats(logits),
             preference: self.preference.as_ref().map_or(0, |p| device.floats(p)),
+            scales: self.scales.as_ref().map_or(0, |s| device.floats(s)),
             chosen: device.scratch(rows * self.count),
             weights: device.scratch(rows * self.count),
             experts: self.experts as u32,
@@ -68,7 +70,8 @@ impl Router {
         let sum = chosen.iter().fold(0.0f32, |sum, &e| sum + scores[e as usize]);
         let weight = |&e: &u32| {
             let score = scores[e as usize];
-            (if self.normalised { score / sum } else { score }) * self.scale
+            let weight = (if self.normalised { score / sum } else { score }) * self.scale;
+            self.scales.as_ref().map_or(weight, |scales| weight * scales[e as usize])
         };
         let weights = chosen.iter().map(weight).collect();
         (chosen, weights)
@@ -95,7 +98,9 @@ fn rows_choose_their_experts() {
         for sigmoid in [false, true] {
             let preference = (seed % 2 == 0).then(|| random.reals(experts, 0.5));
             let normalised = seed % 3 > 0;
-            let router = Router { experts, count, sigmoid, normalised, preference, scale: 2.5 };
+            let scales = (seed % 2 == 1).then(|| random.reals(experts, 2.0));
+            let router =
+                Router { experts, count, sigmoid, normalised, preference, scales, scale: 2.5 };
             let mut logits = random.reals(4 * experts, 6.0);
             // Equal ones, infinities, what is no number.
             logits[experts..2 * experts].fill(0.25);
@@ -110,6 +115,7 @@ fn rows_choose_their_experts() {
         sigmoid: true,
         normalised: false,
         preference: None,
+        scales: None,
         scale: 1.0,
     };
     router.check(&[0.0, -0.0, f32::NAN, 1.0, f32::NAN, -200.0, 1.0, f32::INFINITY, 0.0], 9);

@@ -132,11 +132,13 @@ impl Part {
     }
 }
 
-/// One query head's attention to positions from `first` on, each a key and a value; `score` makes one of a product.
+/// One query head's attention to positions from `first` on, each a key and a value; `score` makes one of a product. A
+/// sink is a score without a value.
 pub(crate) fn attention(
     q: &[f32],
     seen: &[[Vec<f32>; 2]],
     first: usize,
+    sink: Option<f32>,
     score: impl Fn(f32) -> f32,
 ) -> Vec<f32> {
     let score = |(position, [key, _]): (usize, &[Vec<f32>; 2])| match position {
@@ -154,7 +156,8 @@ pub(crate) fn attention(
             before => groups.extend(before.into_iter().chain([(group, span)])),
         }
     }
-    let parts = groups.into_iter().map(|(_, part)| part);
+    let sink = sink.map(|score| Part::span(&[score], &[[Vec::new(), vec![0.0; q.len()]]]));
+    let parts = groups.into_iter().map(|(_, part)| part).chain(sink);
     let whole = parts.reduce(|so_far, more| so_far.fold(&more)).unwrap();
     whole.values.into_iter().map(|value| value / whole.sum).collect()
 }

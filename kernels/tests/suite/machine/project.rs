@@ -63,6 +63,12 @@ impl Case {
 
     /// The launch, and what it did.
     pub(crate) fn launch(&self, how: How, device: &mut Device) -> (ProjectParams, Counters) {
+        let params = self.params(how, device);
+        (params, self.execute(how, device, &params))
+    }
+
+    /// What the launch is told; at its end it asks for a part of its own weights, which changes no bit.
+    fn params(&self, how: How, device: &mut Device) -> ProjectParams {
         let mut params = ProjectParams {
             x: device.floats(&self.x[..how.rows * self.k]),
             norm_weight: self.norm.as_ref().map_or(0, |w| device.floats(w)),
@@ -86,13 +92,19 @@ impl Case {
             let (n, planes) = (matrix.n as u32, self.planes_of(i));
             params.segments[i] = Segment { weights, out, bias, n, planes, activation, reserved: 0 };
         }
+        params.next = params.segments[0].weights;
+        params.next_bytes = self.matrices[0].packed.len().min(1000) as u32;
+        params
+    }
+
+    fn execute(&self, how: How, device: &Device, params: &ProjectParams) -> Counters {
+        let outputs = if self.swiglu { 1 } else { self.matrices.len() };
         let (weight, planes, variant) = (weight(self.dtype), self.planes, how.variant);
         let kernel = Kernel::Project { weight, rows: how.most, planes, variant };
         let shared = project_shared_bytes(weight, how.most, planes, self.k).unwrap();
         let n: Vec<u32> = self.matrices[..outputs].iter().map(|m| m.n as u32).collect();
         let grid = how.grid.min(project_tiles(variant, &n, self.swiglu));
-        let counters = device.launch(kernel, [grid, 1, 1], shared, &params);
-        (params, counters)
+        device.launch(kernel, [grid, 1, 1], shared, params)
     }
 
     /// Planes of a matrix: of three, which may differ, the second has one.
@@ -211,6 +223,20 @@ fn residual_and_gate() {
 }
 
 /// What stands behind a product: its bias, an activation, a residual; gates of every kind with biases.
+/// That it is asked for at all: where nothing is mapped, nothing may be.
+#[test]
+#[should_panic(expected = "CCTL")]
+fn the_end_asks_for_what_comes_next() {
+    let mut device = Device::new(11);
+    let variant = ProjectVariant::heuristic(weight(DType::Q8_0));
+    let (case, how) = (
+        Case::new(DType::Q8_0, 1, &[37], 256, &mut Random(11)),
+        How { most: 1, rows: 1, variant, grid: 2 },
+    );
+    let params = case.params(how, &mut device);
+    case.execute(how, &device, &ProjectParams { next: 1 << 44, ..params });
+}
+
 #[test]
 fn biases_and_activations() {
     let mut random = Random(4);

@@ -111,6 +111,7 @@ impl Lowering<'_> {
         (params.rows, params.heads) = (count(rows)?, heads);
         (params.kv_heads, params.dim) = (cache.heads, cache.dim);
         (params.slot_count, params.capacity) = (cache.slots, cache.capacity);
+        params.ring = u32::from(caches.ring);
         Ok([keys, values])
     }
 
@@ -185,6 +186,7 @@ impl Lowering<'_> {
         regions.extend(caches);
         let out = self.f32(&attention.out)?;
         params.out = out.address;
+        params.sinks = self.optional(attention.sinks.as_ref())?;
         let Scores { scale, temperature, cap, window } = attention.scores;
         (params.scale, params.cap) = (scale.get(), cap.map_or(0.0, Scalar::get));
         if let Some(Temperature { slope, length }) = temperature {

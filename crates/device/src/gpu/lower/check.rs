@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::gpu::layout::unsupported;
 use orind_kernels::catalogue::launch::{MOST_EXPERTS, MOST_KEY, MOST_TAPS};
-use plan::{Attention, Caches, Mixture, Op, Plan, RopeKv, ShortConv};
+use plan::{Attention, Caches, Op, Plan, RopeKv, ShortConv};
 
 /// Refuses a plan with a step that the kernels cannot do.
 pub(in crate::gpu) fn check(plan: &Plan) -> Result<()> {
@@ -20,8 +20,6 @@ fn lacking(op: &Op) -> Option<&'static str> {
         | Op::Attention(Attention { caches: Caches { ring: true, .. }, .. }) => {
             Some("a ring of keys and values")
         }
-        Op::Attention(Attention { sinks: Some(_), .. }) => Some("attention sinks"),
-        Op::Mixture(Mixture { scales: Some(_), .. }) => Some("scales of experts"),
         Op::Mixture(mixture) => {
             (mixture.experts() > MOST_EXPERTS as usize).then_some("more than 1024 experts")
         }
@@ -55,17 +53,16 @@ mod tests {
                 out: view(&[1, 64]),
             })
         };
-        let attention = |ring, sinks| {
+        let attention = |ring| {
             let rows = Rows { slots: one(), positions: one() };
             let caches = Caches { keys: one(), values: one(), ring };
             let scores = Scores::scaled(0.1);
-            Op::Attention(Attention { scores, q: one(), caches, rows, sinks, out: one() })
+            Op::Attention(Attention { scores, q: one(), caches, rows, sinks: None, out: one() })
         };
         for (op, expected) in [
             (Op::Copy { x: one(), out: one() }, None),
-            (attention(false, None), None),
-            (attention(true, None), Some("a ring of keys and values")),
-            (attention(false, Some(one())), Some("attention sinks")),
+            (attention(false), None),
+            (attention(true), Some("a ring of keys and values")),
             (conv(8), None),
             (conv(9), Some("a convolution of that length")),
         ] {

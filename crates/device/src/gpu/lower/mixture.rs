@@ -77,6 +77,7 @@ impl Lowering<'_> {
         let params = RouteParams {
             logits: logits.address,
             preference: self.optional(op.preference.as_ref())?,
+            scales: self.optional(op.scales.as_ref())?,
             chosen: chosen.address,
             weights: weights.address,
             experts: count(op.experts())?,

@@ -4,6 +4,7 @@
 //! kernels, so a list of launches is good for as long as the memory stands. Here are the walk over the plan, operands,
 //! and what stands between projections; families of kernels have files of their own, [`check`] says what there is no kernel for.
 
+mod ahead;
 mod attention;
 mod check;
 mod elementwise;
@@ -105,7 +106,9 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
             None => lowering.step(step)?,
         }
     }
-    Ok(lowering.launches)
+    let mut launches = lowering.launches;
+    ahead::look_ahead(&mut launches);
+    Ok(launches)
 }
 
 struct Absorbed<'a> {

@@ -255,7 +255,7 @@ impl Lowering<'_> {
             swiglu: glu,
             eps,
             inverse_k: inverse(k),
-            reserved: 0,
+            ..ProjectParams::default()
         };
         let weight = matrices[0].weight;
         let Addresses { sms, tuning, .. } = self.addresses;

@@ -1,0 +1,84 @@
+//! What a launch of decode asks the L2 for at its end: the weights that the next one reads first.
+
+use orind_kernels::catalogue::Kernel;
+use orind_kernels::repack::Layout;
+
+use crate::gpu::launch::{Launch, Params};
+
+/// Bytes of it at most, a quarter of an Orin's L2: what its memory moves in 5 us, about as long as a launch takes to
+/// begin and to prepare its activations.
+const MOST: usize = 1 << 20;
+
+/// Tells each launch that may what comes after it.
+pub(super) fn look_ahead(launches: &mut [Launch]) {
+    for at in 1..launches.len() {
+        let (before, rest) = launches.split_at_mut(at);
+        let (last, next) = (&mut before[at - 1], &rest[0]);
+        let (Kernel::Project { weight, .. }, Params::Project(p)) = (next.kernel, &next.params)
+        else {
+            continue;
+        };
+        let first = p.segments[0];
+        let Ok(layout) = Layout::new(weight.dtype(), first.n as usize, p.k as usize) else {
+            unreachable!("a matrix that is multiplied has been laid out")
+        };
+        let bytes = layout.bytes().min(MOST) as u32;
+        match &mut last.params {
+            Params::Project(p) => (p.next, p.next_bytes) = (first.weights, bytes),
+            Params::Attention(p) if matches!(last.kernel, Kernel::Attention { rope: true, .. }) => {
+                (p.next, p.next_bytes) = (first.weights, bytes);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orind_kernels::catalogue::{ProjectVariant, Weight};
+    use orind_kernels::params::{AttentionParams, ProjectParams, Segment};
+
+    fn launch(kernel: Kernel, params: Params) -> Launch {
+        let (label, grid) = (String::new(), [1, 1, 1]);
+        let (reads, writes) = (Vec::new(), Vec::new());
+        Launch { step: 0, label, kernel, grid, shared_bytes: 0, params, reads, writes }
+    }
+
+    fn project(weights: u64, n: u32, k: u32) -> Launch {
+        let (weight, planes) = (Weight::of(plan::DType::Q8_0).unwrap(), 1);
+        let variant = ProjectVariant::heuristic(weight);
+        let mut params = ProjectParams { k, ..ProjectParams::default() };
+        params.segments[0] = Segment { weights, n, ..Segment::default() };
+        launch(Kernel::Project { weight, rows: 1, planes, variant }, Params::Project(params))
+    }
+
+    fn attention(rope: bool) -> Launch {
+        let kernel = Kernel::Attention { width: 64, heads: 4, rope };
+        launch(kernel, Params::Attention(AttentionParams::default()))
+    }
+
+    fn told(launch: &Launch) -> (u64, u32) {
+        match &launch.params {
+            Params::Project(p) => (p.next, p.next_bytes),
+            Params::Attention(p) => (p.next, p.next_bytes),
+            other => unreachable!("not launched here: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_launch_names_its_successor_s_weights() {
+        let mut launches = vec![
+            project(0x1000, 64, 256),
+            attention(true),
+            project(0x2000, 64, 512),
+            project(0x3000, 4096, 4096),
+            attention(false),
+            project(0x4000, 64, 256),
+        ];
+        look_ahead(&mut launches);
+        let bytes = 64 * 512 / 32 * 34;
+        let expected = [(0, 0), (0x2000, bytes), (0x3000, MOST as u32), (0, 0), (0, 0), (0, 0)];
+        assert_eq!(launches.iter().map(told).collect::<Vec<_>>(), expected);
+    }
+}
