@@ -129,6 +129,15 @@ impl<'a> Env<'a> {
         self.regions.iter().flatten().find(holds)
     }
 
+    /// Whether a cache may be asked for the line of an address: nothing is read.
+    pub(super) fn readable(&self, address: u64, lane: usize) -> Outcome<()> {
+        if self.recent(address).is_some() {
+            return Ok(());
+        }
+        let region = self.memory.region(address, Access::Read);
+        region.map(drop).map_err(|fault| Raised::new(fault, 1 << lane))
+    }
+
     #[cold]
     fn find(
         &mut self,

@@ -40,6 +40,10 @@ impl Warp {
                 let full = self.holds(p);
                 self.copy_async::<C>(env, mask, full, to, from, bytes)?;
             }
+            Op::CacheLine { ref pointer } => {
+                let addresses = self.addresses(pointer);
+                Each(mask).try_for_each(|lane| env.readable(addresses[lane], lane))?;
+            }
             Op::CommitCopies => {
                 let group = std::mem::take(&mut self.open);
                 self.committed.push_back(group);

@@ -300,6 +300,7 @@ impl Effects {
                 self.pointer(from);
                 self.decides(*p);
             }
+            Op::CacheLine { pointer } => self.pointer(pointer),
             Op::LoadMatrix { d, pointer, count, .. } => {
                 self.pointer(pointer);
                 self.write(*d, *count);

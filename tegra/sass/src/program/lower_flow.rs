@@ -23,7 +23,10 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
     };
     match view.0.opcode {
         // Caches and fences change nothing here: every access takes place at once and in order.
-        O::Nop | O::Membar | O::Errbar | O::Cctl | O::Pmtrig => Some(Op::Nothing),
+        O::Nop | O::Membar | O::Errbar | O::Pmtrig => Some(Op::Nothing),
+        O::Cctl if view.has(Modifier::Ivall) => Some(Op::Nothing),
+        // Of one line: nothing that is counted moves, but its address has to be good.
+        O::Cctl => Some(Op::CacheLine { pointer: view.pointer(0, Space::Global)? }),
         O::Ldg => load(Space::Global),
         O::Ld => load(Space::Generic),
         O::Lds => load(Space::Shared),

@@ -487,6 +487,7 @@ pub(crate) enum Op {
     Load { d: u8, pointer: Pointer, size: Size },
     Store { pointer: Pointer, source: u8, size: Size },
     Atomic(AtomicOp),
+    CacheLine { pointer: Pointer },
     CopyAsync { to: Pointer, from: Pointer, bytes: u8, p: Condition },
     CommitCopies,
     WaitCopies { left: u8 },
