@@ -216,9 +216,10 @@ proptest! {
         bundle.write(&path).unwrap();
         prop_assert_eq!(&Bundle::read(&path).unwrap(), &bundle);
         let mut file = fs::read(&path).unwrap();
+        let mut flipped = file.clone();
         let at = flip % file.len();
-        file[at] ^= 1 << (flip % 8);
-        fs::write(&path, &file).unwrap();
+        flipped[at] ^= 1 << (flip % 8);
+        fs::write(&path, &flipped).unwrap();
         if let Ok(bundle) = Bundle::read(&path) {
             // Replaying what can be read must not bring the program down either.
             let _ = Replay::run(&bundle, None);
