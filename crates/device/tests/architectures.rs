@@ -180,7 +180,7 @@ fn in_chunks(threads: usize, model: &Model, tokens: &[i32], chunk: usize, slot: 
 #[test]
 fn chunks_threads_and_company_do_not_change_a_bit() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["qwen3moe", "qwen35moe", "lfm2"] {
+    for name in ["qwen3moe", "qwen35moe", "lfm2", "rwkv7"] {
         let file = data(&format!("architectures/{name}.gguf"));
         let model = converted(&file, Mix::Q8_0, &dir.path().join(name));
         let tokens: Vec<i32> = (0..40).map(|i| (i * 37 + 11) % 128).collect();
@@ -270,5 +270,5 @@ macro_rules! architectures {
 }
 architectures! {
     gemma gemma2 gemma3 gemma4 gpt_oss gpt2 granite lfm2 llama mistral3 olmoe phi2 phi3 qwen2 qwen2moe qwen3 qwen35 qwen35moe qwen3moe qwen3next
-    smollm3
+    rwkv7 smollm3
 }

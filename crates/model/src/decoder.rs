@@ -4,16 +4,18 @@
 use std::collections::BTreeMap;
 
 use super::hyper::{
-    Attention, Experts, FeedForward, Hyperparameters, Keys, Layer, QkNorm, Recurrent,
+    Attention, Experts, FeedForward, Hyperparameters, Keys, Layer, QkNorm, Ranks, Recurrent,
 };
 use super::weights::{Kind, Weights};
 use super::{Error, KvLayout, Result, ports};
 use crate::gguf::Gguf;
 use plan::graph::{
-    Caches, DeltaGates, Graph, MixtureWeights, Norm, Recurrence, Rows, SampleInputs, Tensor,
+    Caches, DeltaGates, DeltaOperands, Graph, MixtureWeights, Norm, Recurrence, Rows, SampleInputs,
+    Tensor,
 };
 use plan::{
-    Activation, Binary, Bucket, Buffer, Class, DType, DeltaHeads, NormKind, Outputs, Scalar,
+    Activation, Binary, Bucket, Buffer, Class, DType, DeltaHeads, NormKind, Outputs, Reduce,
+    Scalar, Unary,
 };
 
 /// The output projection; where a file lacks it, the embedding serves for both.
@@ -36,8 +38,15 @@ pub(super) fn graph(
     weights: &mut Weights,
     step: Step,
 ) -> Result<Graph> {
-    let mut decoder =
-        Decoder { g: Graph::new(), gguf, hyper, weights, step, caches: BTreeMap::new() };
+    let mut decoder = Decoder {
+        g: Graph::new(),
+        gguf,
+        hyper,
+        weights,
+        step,
+        caches: BTreeMap::new(),
+        first_values: None,
+    };
     decoder.draw()?;
     Ok(decoder.g)
 }
@@ -50,6 +59,8 @@ struct Decoder<'a> {
     step: Step,
     /// Of each layer so far, as they are after its keys and values have been written.
     caches: BTreeMap<usize, Caches>,
+    /// The values of the first layer that mixes in time.
+    first_values: Option<Tensor>,
 }
 
 #[derive(Clone, Copy)]
@@ -69,7 +80,7 @@ impl Decoder<'_> {
         let layers = &self.hyper.layers;
         for (i, layer) in layers.iter().enumerate() {
             let selected = if i + 1 == layers.len() { inputs.logit_rows } else { None };
-            let table = tables[layer.attention.rope];
+            let table = tables.get(layer.attention.rope).copied();
             x = self.layer(i, layer, x, beside, table, inputs.rows, selected)?;
         }
         if self.step.bucket.outputs == Outputs::Hidden {
@@ -105,6 +116,9 @@ impl Decoder<'_> {
         let mut x = self.g.gather(table, &[inputs.tokens])?;
         if let Some(factor) = embedding.scale {
             x = self.g.scale(x, factor)?;
+        }
+        if embedding.norm {
+            x = self.norm("token_embd_norm", x, width)?;
         }
         if embedding.positions {
             let table = self.matrix("position_embd", context, width)?;
@@ -150,7 +164,7 @@ impl Decoder<'_> {
         Ok(tables)
     }
 
-    /// One layer. After its attention only the `selected` rows go on.
+    /// One layer. After its last part that looks at other rows only the `selected` ones go on.
     #[expect(clippy::too_many_arguments, reason = "all that layers share")]
     fn layer(
         &mut self,
@@ -158,7 +172,7 @@ impl Decoder<'_> {
         layer: &Layer,
         x: Tensor,
         beside: Option<Tensor>,
-        table: Tensor,
+        table: Option<Tensor>,
         rows: Rows,
         selected: Option<Tensor>,
     ) -> Result<Tensor> {
@@ -166,12 +180,14 @@ impl Decoder<'_> {
         let mut h = self.norm(&format!("blk.{i}.attn_norm"), x, self.hyper.width)?;
         let (mut mixed, output, inner) = match layer.recurrent {
             None => {
+                let table = table.unwrap_or_else(|| unreachable!("attention names a rotation"));
                 let inner = layer.attention.heads * layer.attention.head_size;
                 (self.attention(i, &layer.attention, h, table, rows)?, "attn_output", inner)
             }
             Some(recurrent) => self.recurrent(i, recurrent, h, rows)?,
         };
-        if let Some(selected) = selected {
+        let mixes = layer.feed_forward == FeedForward::ChannelMix;
+        if let Some(selected) = selected.filter(|_| !mixes) {
             self.g.at(format!("blk.{i}.select"));
             mixed = self.g.gather(mixed, &[selected])?;
             x = self.g.gather(x, &[selected])?;
@@ -189,6 +205,21 @@ impl Decoder<'_> {
         if !layer.parallel {
             let name = format!("blk.{i}.{}", layer.feed_forward_norm);
             h = self.norm(&name, x, self.hyper.width)?;
+        }
+        if mixes {
+            let before = self.before(&ports::channel_state(i), h, rows)?;
+            h = self.lerp(
+                &format!("blk.{i}.channel_mix_lerp_k"),
+                h,
+                before,
+                0,
+                &[1, 1, self.hyper.width],
+            )?;
+            if let Some(selected) = selected {
+                self.g.at(format!("blk.{i}.select"));
+                x = self.g.gather(x, &[selected])?;
+                h = self.g.gather(h, &[selected])?;
+            }
         }
         let given = self.feed_forward(i, layer, x, h)?;
         x = self.add(layer, x, given, &format!("blk.{i}.post_ffw_norm"))?;
@@ -341,6 +372,10 @@ impl Decoder<'_> {
         rows: Rows,
     ) -> Result<(Tensor, &'static str, usize)> {
         let (m, width) = (self.step.bucket.rows(), self.hyper.width);
+        if let Recurrent::TimeMix { heads, head_size, ranks } = recurrent {
+            let mixed = self.time_mix(i, [heads, head_size], ranks, h, rows)?;
+            return Ok((mixed, "time_mix_output", width));
+        }
         let (columns, taps) = recurrent.convolution(width);
         let last = self.memory(&ports::conv_state(i), &[taps - 1, columns], rows)?;
         match recurrent {
@@ -378,7 +413,133 @@ impl Decoder<'_> {
                 let y = self.g.glu(Activation::Silu, z, y)?;
                 Ok((self.g.reshape(y, &[m, inner])?, "ssm_out", inner))
             }
+            Recurrent::TimeMix { .. } => unreachable!("returned above"),
         }
+    }
+
+    /// RWKV-7's time mixing (Peng et al., 2025, section 4), before its last matrix.
+    fn time_mix(
+        &mut self,
+        i: usize,
+        [heads, size]: [usize; 2],
+        ranks: Ranks,
+        h: Tensor,
+        rows: Rows,
+    ) -> Result<Tensor> {
+        /// The negative logarithm of the smallest decay, `exp(-1/2)`.
+        const MOST_DECAY: f32 = 0.606_531;
+        /// Of the norm of a head's result, where heads have 64 values.
+        const EPS: f32 = 64e-5;
+        let (m, width) = (self.step.bucket.rows(), self.hyper.width);
+        let part = |name: &str| format!("blk.{i}.time_mix_{name}");
+        let back = self.before(&ports::conv_state(i), h, rows)?;
+        let mut mixes = Vec::new();
+        for at in 0..6 {
+            mixes.push(self.lerp(&part("lerp_fused"), h, back, at, &[6, 1, 1, width])?);
+        }
+        let [xr, xw, xk, xv, xa, xg] = mixes[..] else { unreachable!("six were pushed") };
+        let query = self.product(&part("receptance"), xr, width, width)?;
+        let mut key = self.product(&part("key"), xk, width, width)?;
+        let mut value = self.product(&part("value"), xv, width, width)?;
+
+        let decay = self.product(&part("w1"), xw, ranks.decay, width)?;
+        let decay = self.g.soft_cap(decay, 1.0)?;
+        let decay = self.raised(&part("w"), decay, ranks.decay)?;
+        let most = self.g.constant(-MOST_DECAY);
+        let decay = self.g.binary(Binary::Mul, decay, most)?;
+        let decay = self.g.unary(Unary::Exp, decay)?;
+        let rate = self.product(&part("a1"), xa, ranks.rate, width)?;
+        let rate = self.raised(&part("a"), rate, ranks.rate)?;
+        match self.first_values {
+            None => self.first_values = Some(value),
+            Some(first) => {
+                let share = self.product(&part("v1"), xv, ranks.value, width)?;
+                let share = self.raised(&part("v"), share, ranks.value)?;
+                let off = self.g.binary(Binary::Sub, first, value)?;
+                let off = self.g.binary(Binary::Mul, off, share)?;
+                value = self.g.binary(Binary::Add, value, off)?;
+            }
+        }
+
+        self.g.at(part("wkv"));
+        let of_heads = |decoder: &mut Self, x| decoder.g.reshape(x, &[m, heads, size]);
+        let scale = self.vector(&format!("{}.weight", part("k_k")), width)?;
+        let take = self.g.binary(Binary::Mul, key, scale)?;
+        let take = of_heads(self, take)?;
+        let take = self.g.of_length_1(take, 1e-24)?;
+        let share = self.vector(&format!("{}.weight", part("k_a")), width)?;
+        let share = self.g.binary(Binary::Mul, key, share)?;
+        let scaled = self.g.binary(Binary::Mul, rate, share)?;
+        let scaled = self.g.binary(Binary::Sub, scaled, share)?;
+        key = self.g.binary(Binary::Add, key, scaled)?;
+        let rate = of_heads(self, rate)?;
+        let add = self.g.binary(Binary::Mul, take, rate)?;
+        let take = self.g.unary(Unary::Neg, take)?;
+        let (query, decay) = (of_heads(self, query)?, of_heads(self, decay)?);
+        let (key, value) = (of_heads(self, key)?, of_heads(self, value)?);
+        let memory = self.memory(&ports::delta_state(i), &[heads, size, size], rows)?;
+        let operands = DeltaOperands { query, decay, key, value, take, add };
+        let y = self.g.delta_rule(operands, memory)?;
+
+        // A norm of each head; its weights are those of all.
+        let ones = self.derived(&ports::ones(size), &vec![1.0; size])?;
+        let norm = Norm { kind: NormKind::Layer, weight: ones, bias: None, eps: Scalar::new(EPS) };
+        let y = self.g.normalise(y, norm)?;
+        let y = self.g.reshape(y, &[m, width])?;
+        let weight = self.vector(&format!("{}.weight", part("ln")), width)?;
+        let y = self.g.binary(Binary::Mul, y, weight)?;
+        let y = self.biased(&part("ln"), y, width)?;
+
+        let bonus = self.vector(&format!("{}.weight", part("r_k")), width)?;
+        let bonus = self.g.reshape(bonus, &[1, heads, size])?;
+        let asked = self.g.binary(Binary::Mul, key, query)?;
+        let asked = self.g.binary(Binary::Mul, asked, bonus)?;
+        let asked = self.g.reduce(Reduce::Sum, asked, 2)?;
+        let own = self.g.binary(Binary::Mul, value, asked)?;
+        let own = self.g.reshape(own, &[m, width])?;
+        let y = self.g.binary(Binary::Add, y, own)?;
+
+        let gate = self.product(&part("g1"), xg, ranks.gate, width)?;
+        let gate = self.g.sigmoid(gate)?;
+        let gate = self.product(&part("g2"), gate, width, ranks.gate)?;
+        Ok(self.g.binary(Binary::Mul, y, gate)?)
+    }
+
+    /// The second matrix of a product of low rank, what is added to it, and the sigmoid of both.
+    fn raised(&mut self, name: &str, x: Tensor, rank: usize) -> Result<Tensor> {
+        let width = self.hyper.width;
+        let x = self.product(&format!("{name}2"), x, width, rank)?;
+        let bias = self.vector(&format!("{name}0.weight"), width)?;
+        let x = self.g.bias(x, bias)?;
+        Ok(self.g.sigmoid(x)?)
+    }
+
+    /// What the row before each has more than it; before the first there are zeroes.
+    fn before(&mut self, state: &str, x: Tensor, rows: Rows) -> Result<Tensor> {
+        let width = self.hyper.width;
+        self.g.at(state);
+        let memory = self.memory(state, &[1, width], rows)?;
+        let weight = self.derived(&ports::step_back(width), &[1.0, -1.0].repeat(width))?;
+        let weight = self.g.reshape(weight, &[width, 2])?;
+        Ok(self.g.short_conv(x, weight, memory)?)
+    }
+
+    /// `x + back * share`, the share of each column in row `at` of a tensor of that shape.
+    fn lerp(
+        &mut self,
+        name: &str,
+        x: Tensor,
+        back: Tensor,
+        at: usize,
+        shape: &[usize],
+    ) -> Result<Tensor> {
+        self.g.at(name);
+        let shares = self.flat(&format!("{name}.weight"), shape)?;
+        let width = self.hyper.width;
+        let shares = self.g.reshape(shares, &[shape[0], width])?;
+        let share = self.g.slice(shares, 0, at, 1)?;
+        let back = self.g.binary(Binary::Mul, back, share)?;
+        Ok(self.g.binary(Binary::Add, x, back)?)
     }
 
     /// The step and the strength of each head of values; the rows of both may lie in one tensor, those of the heads
@@ -429,6 +590,13 @@ impl Decoder<'_> {
                 let up = self.product(&format!("blk.{i}.ffn_up"), h, rows, width)?;
                 let inner = self.g.activate(activation, up)?;
                 self.product(&format!("blk.{i}.ffn_down"), inner, width, rows)
+            }
+            FeedForward::ChannelMix => {
+                let key = self.product(&format!("blk.{i}.channel_mix_key"), h, rows, width)?;
+                let zero = self.g.constant(0.0);
+                let key = self.g.binary(Binary::Max, key, zero)?;
+                let key = self.g.binary(Binary::Mul, key, key)?;
+                self.product(&format!("blk.{i}.channel_mix_value"), key, width, rows)
             }
             FeedForward::Experts(of) => {
                 let logits = self.product(&format!("blk.{i}.ffn_gate_inp"), h, of.count, width)?;

@@ -34,6 +34,8 @@ pub struct Norm {
 pub struct Embedding {
     /// Factor on the row of the table.
     pub scale: Option<f32>,
+    /// It is normalised.
+    pub norm: bool,
     /// A second table has a row for each position, which is added.
     pub positions: bool,
     /// Width of what each layer gets of the token beside the residual stream, if it does.
@@ -114,6 +116,8 @@ pub enum FeedForward {
     Plain {
         activation: Activation,
     },
+    /// RWKV's channel mixing: `value(relu(key(x))^2)` of a mix of each row with the one before it.
+    ChannelMix,
     Experts(Experts),
     /// Gated, and experts beside it, which see the residual stream through norms of their own.
     Both {
@@ -143,6 +147,17 @@ pub enum Recurrent {
     GatedDelta { heads: DeltaHeads, taps: usize },
     /// A short convolution between two gates.
     ShortConv { taps: usize },
+    /// RWKV-7's time mixing, with the ranks of the products that make decay, learning rate, value and gate.
+    TimeMix { heads: usize, head_size: usize, ranks: Ranks },
+}
+
+/// Columns between the two matrices of a product of low rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    pub decay: usize,
+    pub rate: usize,
+    pub value: usize,
+    pub gate: usize,
 }
 
 impl Recurrent {
@@ -152,6 +167,19 @@ impl Recurrent {
         match self {
             Self::GatedDelta { heads, taps } => (heads.columns(), *taps),
             Self::ShortConv { taps } => (width, *taps),
+            Self::TimeMix { .. } => (width, 2),
+        }
+    }
+
+    /// Heads, and rows and columns of their matrices, where it keeps such.
+    #[must_use]
+    pub const fn matrices(&self) -> Option<[usize; 3]> {
+        match *self {
+            Self::GatedDelta { heads, .. } => {
+                Some([heads.values, heads.key_size, heads.value_size])
+            }
+            Self::ShortConv { .. } => None,
+            Self::TimeMix { heads, head_size, .. } => Some([heads, head_size, head_size]),
         }
     }
 }

@@ -293,9 +293,11 @@ impl Model {
         for (i, recurrent) in self.hyper.recurrent() {
             let (columns, taps) = recurrent.convolution(self.hyper.width);
             states.extend(state(ports::conv_state(i), &[taps - 1, columns]));
-            if let hyper::Recurrent::GatedDelta { heads, .. } = recurrent {
-                let shape = [heads.values, heads.key_size, heads.value_size];
+            if let Some(shape) = recurrent.matrices() {
                 states.extend(state(ports::delta_state(i), &shape));
+            }
+            if self.hyper.layers[i].feed_forward == hyper::FeedForward::ChannelMix {
+                states.extend(state(ports::channel_state(i), &[1, self.hyper.width]));
             }
         }
         states
@@ -381,7 +383,7 @@ mod tests {
     fn what_remembers_goes_on_from_its_end_alone() {
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/architectures");
         for (name, remembers) in
-            [("llama", false), ("gemma3", false), ("qwen35", true), ("lfm2", true)]
+            [("llama", false), ("gemma3", false), ("qwen35", true), ("lfm2", true), ("rwkv7", true)]
         {
             let model = Model::open(files.join(format!("{name}.gguf"))).unwrap();
             assert!(model.goes_on(9, 9) && model.goes_on(0, 0), "{name}");

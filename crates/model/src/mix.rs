@@ -132,7 +132,8 @@ impl Mix {
             || name.contains("_norm.weight")
             || name.contains("ffn_gate_inp.weight")
             || name.contains("ssm_conv1d.weight")
-            || name.contains("shortconv.conv.weight");
+            || name.contains("shortconv.conv.weight")
+            || is_small_of_rwkv(name);
         if kept {
             return None;
         }
@@ -194,6 +195,13 @@ impl Mix {
             _ => base,
         }
     }
+}
+
+/// RWKV's mixes with the row before, and its products of low rank.
+fn is_small_of_rwkv(name: &str) -> bool {
+    let part = name.split("time_mix_").nth(1).and_then(|part| part.strip_suffix(".weight"));
+    name.contains("mix_lerp_")
+        || part.is_some_and(|part| part.len() == 2 && part.ends_with(['0', '1', '2']))
 }
 
 /// What stands for a type whose blocks do not fill a row.
@@ -372,6 +380,8 @@ mod tests {
             ("rope_freqs.weight", &[64]),
             ("blk.0.attn_q_norm.weight", &[8, 64]),
             ("blk.0.ffn_gate_inp.weight", &[8, 512]),
+            ("blk.0.time_mix_g2.weight", &[512, 64]),
+            ("blk.0.time_mix_lerp_fused.weight", &[6, 1, 1, 512]),
         ] {
             assert_eq!(Mix::Q4_0.dtype(name, shape, LARGE), None, "{name}");
         }

@@ -60,6 +60,18 @@ pub fn delta_state(layer: usize) -> String {
     format!("blk.{layer}.delta_state")
 }
 
+/// State `F32 [slots, 2, 1, D]`: the last row that a layer's channel mixing saw.
+#[must_use]
+pub fn channel_state(layer: usize) -> String {
+    format!("blk.{layer}.channel_state")
+}
+
+/// Weight `F32 [2 D]`: of each channel the weights of a convolution that gives the value before it less its own.
+#[must_use]
+pub fn step_back(width: usize) -> String {
+    format!("step_back.{width}")
+}
+
 /// State `I32 [slots, 2]`: how many tokens each version of a state holds.
 #[must_use]
 pub fn held(state: &str) -> String {

@@ -1,4 +1,4 @@
-//! Layers that remember: short convolutions and the gated delta rule, 16 columns of a state at a time.
+//! Layers that remember: short convolutions and delta rules, 16 columns of a state at a time.
 
 use super::isa::dispatch;
 use super::vector::{LANES, Simd, exp, load_first, store_first};
@@ -52,6 +52,32 @@ pub struct GatedDelta {
     pub out_stride: usize,
 }
 
+/// Up to 16 columns of the matrix of one head of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaRule {
+    pub rows: usize,
+    /// Rows of the matrix.
+    pub size: usize,
+    pub columns: usize,
+    /// Of the first row; the next ones `key_stride` further.
+    pub query: *const f32,
+    pub decay: *const f32,
+    pub key: *const f32,
+    pub take: *const f32,
+    pub add: *const f32,
+    pub key_stride: usize,
+    /// Of the first row, as is `out`; the next ones `value_stride` further.
+    pub value: *const f32,
+    pub out: *mut f32,
+    pub value_stride: usize,
+    /// The matrix before the first row, if not zeroes, and the one after the last; rows are `state_stride` apart.
+    pub from: Option<*const f32>,
+    pub to: *mut f32,
+    pub state_stride: usize,
+    /// `16 * size` values.
+    pub scratch: *mut f32,
+}
+
 dispatch! {
     /// Products of a channel's last values with its weights, the oldest first.
     ///
@@ -67,6 +93,13 @@ dispatch! {
     ///
     /// Everything is valid for rows, columns and the matrix as described; what is written overlaps nothing.
     pub unsafe fn gated_delta(job: &GatedDelta) = gated_delta_in;
+
+    /// The same with a decay for each of the matrix's rows.
+    ///
+    /// # Safety
+    ///
+    /// As for [`gated_delta`].
+    pub unsafe fn delta_rule(job: &DeltaRule) = delta_rule_in;
 
     /// Writes `exp(rate * softplus(step + bias))` of `n` heads to `gates`, and behind them
     /// `1 / (1 + exp(-strength))`.
@@ -146,6 +179,47 @@ unsafe fn gated_delta_in<S: Simd>(job: &GatedDelta) {
                 asked[i % 4] = S::fma(s, S::splat(*query.add(i)), asked[i % 4]);
             }
             store_first::<S>(job.out.add(row * job.out_stride), sum::<S>(asked), n);
+        }
+        for i in 0..size {
+            let s = S::load(scratch.add(i * LANES));
+            store_first::<S>(job.to.add(i * job.state_stride), s, n);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn delta_rule_in<S: Simd>(job: &DeltaRule) {
+    let DeltaRule { rows, size, columns: n, scratch, .. } = *job;
+    // SAFETY: the caller's contract; every access is cut at `n` columns.
+    unsafe {
+        for i in 0..size {
+            let row = match job.from {
+                Some(from) => load_first::<S>(from.add(i * job.state_stride), n),
+                None => S::splat(0.0),
+            };
+            S::store(scratch.add(i * LANES), row);
+        }
+        for row in 0..rows {
+            let [query, decay, key, take, add] = [job.query, job.decay, job.key, job.take, job.add]
+                .map(|p| p.add(row * job.key_stride));
+            let value = load_first::<S>(job.value.add(row * job.value_stride), n);
+            // Four chains each, over the matrix's rows in turn.
+            let mut taken = [S::splat(0.0); 4];
+            for i in 0..size {
+                let s = S::load(scratch.add(i * LANES));
+                taken[i % 4] = S::fma(s, S::splat(*take.add(i)), taken[i % 4]);
+            }
+            let taken = sum::<S>(taken);
+            let mut asked = [S::splat(0.0); 4];
+            for i in 0..size {
+                // What is new first: numbers of the matrix's size are rounded once.
+                let new = S::mul(S::splat(*add.add(i)), taken);
+                let new = S::fma(S::splat(*key.add(i)), value, new);
+                let s = S::fma(S::splat(*decay.add(i)), S::load(scratch.add(i * LANES)), new);
+                S::store(scratch.add(i * LANES), s);
+                asked[i % 4] = S::fma(s, S::splat(*query.add(i)), asked[i % 4]);
+            }
+            store_first::<S>(job.out.add(row * job.value_stride), sum::<S>(asked), n);
         }
         for i in 0..size {
             let s = S::load(scratch.add(i * LANES));

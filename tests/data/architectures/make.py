@@ -24,7 +24,8 @@ from gguf import GGMLQuantizationType as Type
 
 HERE = pathlib.Path(__file__).parent
 # What stays in F32 whatever the matrices are.
-KEPT = ["ffn_gate_inp.weight", "exps.bias", "ssm_conv1d.weight", "shortconv.conv.weight"]
+KEPT = ["ffn_gate_inp.weight", "exps.bias", "ssm_conv1d.weight", "shortconv.conv.weight", "mix_lerp_"] + [
+    f"time_mix_{part}{i}" for part in "wavg" for i in (0, 1, 2)]
 TOKENS = 40
 TOP = 12
 VOCABULARY = 128
@@ -162,6 +163,29 @@ class Model:
         self.matrix(p + "shortconv.in_proj", 3 * WIDTH, WIDTH)
         self.matrix(p + "shortconv.conv", WIDTH, self.h["taps"], 0.7)
         self.matrix(p + "shortconv.out_proj", WIDTH, WIDTH)
+
+    def rwkv(self, i):
+        p, width, ranks = f"blk.{i}.", WIDTH, self.h["ranks"]
+        self.norm(p + "attn_norm")
+        self.norm(p + "attn_norm_2")
+        for part in "wavg":
+            rank = ranks["a" if i == 0 and part == "v" else part]
+            if part != "g":
+                self.vector(p + f"time_mix_{part}0.weight", width, 0.3, 0.6)
+            self.matrix(p + f"time_mix_{part}1", rank, width)
+            self.matrix(p + f"time_mix_{part}2", width, rank)
+        self.weights[p + "time_mix_lerp_fused.weight"] = self.random.uniform(0, 1, (6, 1, 1, width)).astype(
+            np.float32).astype(np.float64)
+        for part in "k_k", "k_a":
+            self.vector(p + f"time_mix_{part}.weight", width, 0.9)
+        self.vector(p + "time_mix_r_k.weight", width)
+        for part in "receptance", "key", "value", "output":
+            self.matrix(p + f"time_mix_{part}", width, width)
+        self.norm(p + "time_mix_ln")
+        self.weights[p + "channel_mix_lerp_k.weight"] = self.random.uniform(0, 1, (1, 1, width)).astype(
+            np.float32).astype(np.float64)
+        self.matrix(p + "channel_mix_key", self.h["ff"], width)
+        self.matrix(p + "channel_mix_value", width, self.h["ff"])
 
     def end(self, tied=True, bias=False):
         self.norm(self.h.get("output_norm", "output_norm"))
@@ -371,6 +395,41 @@ class Exact:
         return self.linear(after * self.convolved(before * x, self.w[p + "shortconv.conv.weight"]),
                            p + "shortconv.out_proj")
 
+    def time_mix(self, n, p, first):
+        """Peng et al., 2025, section 4: S = S diag(w) + S a^T b + v^T k, asked by r, token after token."""
+        w, t, size = self.w, len(n), self.h["head"]
+        back = np.concatenate([np.zeros((1, WIDTH)), n[:-1]]) - n
+        xr, xw, xk, xv, xa, xg = (n + back * share for share in w[p + "time_mix_lerp_fused.weight"].reshape(6, -1))
+        of = lambda x, name: self.linear(x, p + "time_mix_" + name)
+        raised = lambda x, part: sigmoid(of(x, part + "2") + w[p + f"time_mix_{part}0.weight"])
+        heads = lambda x: x.reshape(t, -1, size)
+        r, k, v = of(xr, "receptance"), of(xk, "key"), of(xv, "value")
+        decay = np.exp(-np.exp(-0.5) * raised(np.tanh(of(xw, "w1")), "w"))
+        rate = raised(of(xa, "a1"), "a")
+        if first is not None:
+            v = v + (first - v) * raised(of(xv, "v1"), "v")
+        taken = heads(k * w[p + "time_mix_k_k.weight"])
+        taken = taken / np.maximum(np.sqrt((taken * taken).sum(-1, keepdims=True)), 1e-12)
+        k = k * (1 + (rate - 1) * w[p + "time_mix_k_a.weight"])
+        r, k, own, decay, rate = map(heads, (r, k, v, decay, rate))
+        state, out = np.zeros((WIDTH // size, size, size)), np.zeros((t, WIDTH // size, size))
+        for row in range(t):
+            for head, s in enumerate(state):
+                a, b = -taken[row, head], taken[row, head] * rate[row, head]
+                state[head] = s * decay[row, head] + np.outer(s @ a, b) + np.outer(own[row, head], k[row, head])
+                out[row, head] = state[head] @ r[row, head]
+        out = out - out.mean(-1, keepdims=True)
+        out = out / np.sqrt((out * out).mean(-1, keepdims=True) + 64e-5)
+        out = out.reshape(t, -1) * w[p + "time_mix_ln.weight"] + w[p + "time_mix_ln.bias"]
+        bonus = (r * k * w[p + "time_mix_r_k.weight"].reshape(-1, size)).sum(-1, keepdims=True)
+        out = (out + (bonus * own).reshape(t, -1)) * of(sigmoid(of(xg, "g1")), "g2")
+        return of(out, "output"), v
+
+    def channel_mix(self, n, p):
+        back = np.concatenate([np.zeros((1, WIDTH)), n[:-1]]) - n
+        k = self.linear(n + back * self.w[p + "channel_mix_lerp_k.weight"].reshape(-1), p + "channel_mix_key")
+        return self.linear(np.maximum(k, 0) ** 2, p + "channel_mix_value")
+
     def qk_norm(self, x, name):
         """Of as many neighbouring values as the norm has weights."""
         weight = self.w.get(name + ".weight")
@@ -388,7 +447,9 @@ class Exact:
         x = w["token_embd.weight"][tokens] * h.get("embedding_scale", 1.0)
         if "position_embd.weight" in w:
             x = x + w["position_embd.weight"][:t]
-        beside = None
+        if "token_embd_norm.bias" in w:
+            x = self.norm(x, "token_embd_norm")
+        beside, first = None, None
         if "beside" in h:
             n = h["beside"]
             looked_up = w["per_layer_token_embd.weight"][tokens] * np.sqrt(n)
@@ -400,6 +461,12 @@ class Exact:
             p, head, kv = f"blk.{i}.", self.m.per_layer("head", i), self.m.per_layer("kv_heads", i)
             q_size, kv_size = h["heads"] * head, kv * head
             n = self.norm(x, p + "attn_norm")
+            if p + "time_mix_w0.weight" in w:
+                given, values = self.time_mix(n, p, first)
+                first = values if first is None else first
+                x = x + given
+                x = x + self.channel_mix(self.norm(x, p + "attn_norm_2"), p)
+                continue
             if p + "ssm_a" in w or p + "shortconv.conv.weight" in w:
                 x = x + (self.gated_delta(n, p) if p + "ssm_a" in w else self.short_conv(n, p))
                 x = x + self.feed_forward(x, p)
@@ -794,6 +861,22 @@ def lfm2(name):
     for i in range(5):
         m.layer(i, qk_norm=True, mixer=None if m.h["kv_heads"][i] else m.short_conv)
     return m.end()
+
+
+@architecture
+def rwkv7(name):
+    ranks = dict(w=32, a=32, v=32, g=64)
+    m = Model(name, "rwkv7", 3, rms=False, head=32, ff=128, heads=2, ranks=ranks)
+    for key in "attention.head_count_kv", "attention.key_length", "attention.value_length":
+        m.keys.pop("rwkv7." + key, None)
+    m.set("attention.head_count", 0)
+    m.set("wkv.head_size", 32)
+    for key, part in {"decay": "w", "iclr": "a", "value_residual_mix": "v", "gate": "g"}.items():
+        m.set(f"attention.{key}_lora_rank", ranks[part])
+    m.norm("token_embd_norm")
+    for i in range(3):
+        m.rwkv(i)
+    return m.end(tied=False)
 
 
 def theirs(program, path, context, tokens):

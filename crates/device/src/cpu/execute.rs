@@ -183,6 +183,7 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
             Stage::ShortConv(ref stage) => recurrent::short_conv(stage, c, w),
             Stage::PrepareDelta(ref stage) => recurrent::prepare(stage, c, w),
             Stage::GatedDelta(ref stage) => recurrent::gated_delta(stage, c, w),
+            Stage::DeltaRule(ref stage) => recurrent::delta_rule(stage, c, w),
             Stage::Note(ref memory) => recurrent::note(memory, w),
             Stage::Group(ref kernel) => kernel.run(c.isa, w, c.memory.thread(w.index())),
             Stage::MatMul(ref product) => product.run(w),

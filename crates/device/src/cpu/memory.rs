@@ -157,6 +157,7 @@ impl Workspace {
                     w.between = w.between.max(4 * recurrent::needs(rows, heads));
                     w.thread = w.thread.max(LANES * heads.key_size);
                 }
+                Op::DeltaRule(rule) => w.thread = w.thread.max(LANES * last(&rule.key)),
                 Op::MatMul { a, b, .. } => {
                     let copied = [a, b].map(|view| {
                         let width = stored(plan.buffer(view.buffer));

@@ -129,6 +129,7 @@ pub(super) enum Stage {
     /// Queries, keys and gates for [`Stage::GatedDelta`].
     PrepareDelta(recurrent::GatedDelta),
     GatedDelta(recurrent::GatedDelta),
+    DeltaRule(recurrent::DeltaRule),
     /// Notes what the versions of a state hold.
     Note(recurrent::Memory),
     Sample(Sample),
@@ -272,6 +273,7 @@ impl Stage {
             Self::ShortConv(_) => "short-conv",
             Self::PrepareDelta(_) => "prepare-delta",
             Self::GatedDelta(_) => "gated-delta",
+            Self::DeltaRule(_) => "delta-rule",
             Self::Note(_) => "note",
             Self::Sample(_) => "sample",
             Self::Group(_) => "group",
@@ -313,7 +315,6 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
                 continue;
             }
             Op::ShortConv(conv) => (2..=TAPS).contains(&conv.weight.shape[1]),
-            Op::DeltaRule(_) => false,
             _ => true,
         };
         if !fits {
@@ -581,6 +582,11 @@ impl Resolver<'_> {
                     Stage::GatedDelta(delta),
                     Stage::Note(delta.memory),
                 ]);
+                return Ok(());
+            }
+            Op::DeltaRule(rule) => {
+                let rule = self.delta_rule(rule)?;
+                stages.extend([Stage::DeltaRule(rule), Stage::Note(rule.memory)]);
                 return Ok(());
             }
             Op::Sample(sample) => Stage::Sample(self.sample(sample)?),
@@ -899,6 +905,25 @@ impl Resolver<'_> {
             gates: keyed.wrapping_add(rows * 2 * heads.keys * heads.key_size),
             rows,
             out: self.f32(&delta.out)?,
+        })
+    }
+
+    fn delta_rule(&self, rule: &plan::DeltaRule) -> Result<recurrent::DeltaRule> {
+        let [_, heads, key_size] = rule.query.shape[..] else {
+            return Err(unsupported(format!("heads {:?}", rule.query.shape)));
+        };
+        Ok(recurrent::DeltaRule {
+            query: self.f32(&rule.query)?,
+            decay: self.f32(&rule.decay)?,
+            key: self.f32(&rule.key)?,
+            value: self.f32(&rule.value)?,
+            take: self.f32(&rule.take)?,
+            add: self.f32(&rule.add)?,
+            heads,
+            key_size,
+            value_size: rule.value.shape[2],
+            memory: self.remembered(&rule.memory)?,
+            out: self.f32(&rule.out)?,
         })
     }
 

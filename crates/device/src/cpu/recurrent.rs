@@ -52,6 +52,21 @@ pub(super) struct GatedDelta {
     pub(super) out: *mut f32,
 }
 
+#[derive(Clone, Copy)]
+pub(super) struct DeltaRule {
+    pub(super) query: *const f32,
+    pub(super) decay: *const f32,
+    pub(super) key: *const f32,
+    pub(super) value: *const f32,
+    pub(super) take: *const f32,
+    pub(super) add: *const f32,
+    pub(super) heads: usize,
+    pub(super) key_size: usize,
+    pub(super) value_size: usize,
+    pub(super) memory: Memory,
+    pub(super) out: *mut f32,
+}
+
 /// `f32` values that a gated delta layer of `rows` rows keeps between its stages.
 pub(super) const fn needs(rows: usize, heads: &DeltaHeads) -> usize {
     rows * 2 * (heads.keys * heads.key_size + heads.values)
@@ -207,6 +222,44 @@ pub(super) unsafe fn gated_delta(stage: &GatedDelta, c: &Context<'_>, w: &Worker
                 out_stride: values * value_size,
             };
             kernels::gated_delta(c.isa, &job);
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`super::execute::stage`].
+pub(super) unsafe fn delta_rule(stage: &DeltaRule, c: &Context<'_>, w: &Worker<'_>) {
+    let DeltaRule { heads, key_size, value_size, memory, .. } = *stage;
+    let blocks = value_size.div_ceil(LANES);
+    for item in w.part(memory.sequences * heads * blocks) {
+        let (head, column) = (item / blocks % heads, item % blocks * LANES);
+        // SAFETY: the caller's contract; columns of a head's matrix are one thread's.
+        unsafe {
+            let Some(sequence) = memory.sequence(item / blocks / heads) else { continue };
+            let Sequence { slot, turn, first, rows } = sequence;
+            let at = head * key_size * value_size + column;
+            let of_keys = (first * heads + head) * key_size;
+            let of_values = (first * heads + head) * value_size + column;
+            let job = kernels::DeltaRule {
+                rows,
+                size: key_size,
+                columns: LANES.min(value_size - column),
+                query: stage.query.add(of_keys),
+                decay: stage.decay.add(of_keys),
+                key: stage.key.add(of_keys),
+                take: stage.take.add(of_keys),
+                add: stage.add.add(of_keys),
+                key_stride: heads * key_size,
+                value: stage.value.add(of_values),
+                out: stage.out.add(of_values),
+                value_stride: heads * value_size,
+                from: turn.from.map(|from| memory.version(slot, from).add(at).cast_const()),
+                to: memory.version(slot, turn.to).add(at),
+                state_stride: value_size,
+                scratch: c.memory.thread(w.index()),
+            };
+            kernels::delta_rule(c.isa, &job);
         }
     }
 }

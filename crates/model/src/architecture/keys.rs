@@ -14,7 +14,7 @@ use plan::{Activation, DType, Gating, NormKind, RopeStyle, RouterScores, Routing
 
 /// Bounds against absurd files; every model in the field is far below.
 const MAX_LAYERS: usize = 1024;
-const MAX_EXTENT: usize = 1 << 24;
+pub(super) const MAX_EXTENT: usize = 1 << 24;
 const MAX_HEAD: usize = 512;
 const MAX_EXPERTS: usize = 4096;
 
@@ -305,11 +305,10 @@ impl<'a> Keys<'a> {
         Ok(self.count("expert_count", MAX_EXPERTS)? > 0)
     }
 
-    /// Says that the tensors of a layer are not part of what is computed.
-    pub(super) fn pass_over(&self, layer: usize) {
-        let prefix = format!("blk.{layer}.");
+    /// Says that the tensors whose names begin so are not part of what is computed.
+    pub(super) fn pass_over(&self, prefix: &str) {
         let names = self.gguf.tensors().iter().map(|tensor| &tensor.name);
-        let names = names.filter(|name| name.starts_with(&prefix)).cloned();
+        let names = names.filter(|name| name.starts_with(prefix)).cloned();
         self.read.borrow_mut().extend(names);
     }
 
@@ -363,7 +362,7 @@ impl<'a> Keys<'a> {
         let widths = match feed_forward {
             FeedForward::Experts(experts) => self.expert_widths(&experts)?,
             FeedForward::Both { .. } => self.widths()?,
-            FeedForward::Gated { .. } | FeedForward::Plain { .. } => {
+            FeedForward::Gated { .. } | FeedForward::Plain { .. } | FeedForward::ChannelMix => {
                 self.without("expert_count", "mixtures of experts are")?;
                 self.widths()?
             }

@@ -22,6 +22,7 @@ mod qwen35;
 mod qwen35moe;
 mod qwen3moe;
 mod qwen3next;
+mod rwkv7;
 mod smollm3;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,7 @@ pub struct Architecture {
 }
 
 /// Every family, by the name that its files have in `general.architecture`.
-const ALL: [Architecture; 21] = [
+const ALL: [Architecture; 22] = [
     Architecture { name: "gemma", describe: gemma::describe },
     Architecture { name: "gemma2", describe: gemma2::describe },
     Architecture { name: "gemma3", describe: gemma3::describe },
@@ -60,6 +61,7 @@ const ALL: [Architecture; 21] = [
     Architecture { name: "qwen35moe", describe: qwen35moe::describe },
     Architecture { name: "qwen3moe", describe: qwen3moe::describe },
     Architecture { name: "qwen3next", describe: qwen3next::describe },
+    Architecture { name: "rwkv7", describe: rwkv7::describe },
     Architecture { name: "smollm3", describe: smollm3::describe },
 ];
 

@@ -19,7 +19,7 @@ pub(super) fn with(keys: &Keys<'_>, feed_forward: FeedForward) -> Result<Hyperpa
     let all = hyper.layers.len();
     let ahead = keys.count("nextn_predict_layers", all - 1)?;
     hyper.layers.truncate(all - ahead);
-    (all - ahead..all).for_each(|layer| keys.pass_over(layer));
+    (all - ahead..all).for_each(|layer| keys.pass_over(&format!("blk.{layer}.")));
     let mixer = gated_delta(keys)?;
     let recurrent = recurrent(keys, hyper.layers.len())?;
     for (layer, recurrent) in hyper.layers.iter_mut().zip(recurrent) {

@@ -81,7 +81,7 @@ fn files_are_taken_as_they_are() {
 
 #[test]
 fn keys_that_lie_are_named() {
-    let cases: [(&str, &str, Value, &str); 37] = [
+    let cases: [(&str, &str, Value, &str); 40] = [
         ("llama", "block_count", 0u32.into(), "is 0, 1 to 1024 expected"),
         ("llama", "attention.head_count_kv", 3u32.into(), "is 3, a divisor of 4 heads expected"),
         ("llama", "attention.key_length", 20u32.into(), "is 20, a multiple of 16"),
@@ -117,6 +117,9 @@ fn keys_that_lie_are_named() {
         ("qwen35", "ssm.conv_kernel", 1u32.into(), "is 1, 2 to 8 expected"),
         ("qwen35moe", "nextn_predict_layers", 6u32.into(), "is 6, at most 5 expected"),
         ("lfm2", "shortconv.l_cache", 9u32.into(), "is 9, 1 to 8 expected"),
+        ("rwkv7", "wkv.head_size", 24u32.into(), "is 24, a divisor of 64 (embedding_length)"),
+        ("rwkv7", "token_shift_count", 1u32.into(), "is 1, 2 expected"),
+        ("rwkv7", "attention.decay_lora_rank", 0u32.into(), "is 0, 1 to"),
         (
             "gemma4",
             "attention.sliding_window_pattern",
@@ -139,7 +142,7 @@ fn keys_that_lie_are_named() {
 
 #[test]
 fn tensors_that_lie_are_named() {
-    let cases: [(&str, &str, &[usize], f32, &str); 18] = [
+    let cases: [(&str, &str, &[usize], f32, &str); 19] = [
         ("llama", "blk.1.attn_q.bias", &[63], 0.0, "has shape [63], [64] expected"),
         ("llama", "rope_freqs.weight", &[8], 0.0, "is a tensor with entries that are not positive"),
         ("llama", "blk.0.ffn_gate_inp.weight", &[8, 64], 0.0, "is not part of what is supported"),
@@ -176,6 +179,13 @@ fn tensors_that_lie_are_named() {
             "has shape [128, 64], [256, 64] expecte",
         ),
         ("gemma4", "blk.3.layer_output_scale.weight", &[1], f32::NAN, "is NaN, a number expected"),
+        (
+            "rwkv7",
+            "blk.2.time_mix_w1.weight",
+            &[16, 64],
+            0.0,
+            "has shape [16, 64], [32, 64] expect",
+        ),
     ];
     for (architecture, tensor, shape, value, expected) in cases {
         let error = refused(architecture, |file| file.put(tensor, shape, value));
@@ -197,6 +207,8 @@ fn tensors_that_are_missing_are_named() {
         ("qwen2moe", "blk.1.ffn_gate_shexp.weight"),
         ("qwen35moe", "blk.0.ssm_a"),
         ("lfm2", "blk.0.shortconv.in_proj.weight"),
+        ("rwkv7", "blk.1.time_mix_v2.weight"),
+        ("rwkv7", "blk.0.channel_mix_value.weight"),
         ("gpt-oss", "blk.3.attn_sinks.weight"),
         ("gpt-oss", "blk.2.ffn_gate_exps.weight"),
         ("olmoe", "blk.0.attn_q_norm.weight"),

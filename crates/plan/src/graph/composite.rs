@@ -272,7 +272,7 @@ impl Graph {
     }
 
     /// `1 / (1 + exp(-x))`
-    pub(super) fn sigmoid(&mut self, x: Tensor) -> Result {
+    pub fn sigmoid(&mut self, x: Tensor) -> Result {
         let negative = self.unary(Unary::Neg, x)?;
         let exp = self.unary(Unary::Exp, negative)?;
         let one = self.constant(1.0);

@@ -9,7 +9,7 @@ mod primitive;
 mod recurrent;
 
 pub use mixture::MixtureWeights;
-pub use recurrent::DeltaGates;
+pub use recurrent::{DeltaGates, DeltaOperands};
 
 use crate::{Bucket, Class, DType, Op, Plan, Scalar, Window};
 

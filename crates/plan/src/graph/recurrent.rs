@@ -14,6 +14,17 @@ pub struct DeltaGates {
     pub bias: Tensor,
 }
 
+/// What moves a head's matrix on and asks it, see [`DeltaRule`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaOperands {
+    pub query: Tensor,
+    pub decay: Tensor,
+    pub key: Tensor,
+    pub value: Tensor,
+    pub take: Tensor,
+    pub add: Tensor,
+}
+
 impl Graph {
     /// See [`ShortConv`]: `[M, C]`.
     pub fn short_conv(&mut self, x: Tensor, weight: Tensor, memory: Recurrence) -> Result {
@@ -98,20 +109,33 @@ impl Graph {
             let taken = g.unary(Unary::Neg, taken)?;
             let add = g.binary(Binary::Mul, key, taken)?;
             let decay = g.expand(decay, &[rows, values, key_size])?;
-            g.delta_rule(|out| DeltaRule { query, decay, key, value, take: key, add, memory, out })
+            g.delta_rule(DeltaOperands { query, decay, key, value, take: key, add }, memory)
         })
     }
 
-    /// See [`DeltaRule`]; its operands fit.
-    fn delta_rule(&mut self, rule: impl FnOnce(Tensor) -> DeltaRule<Tensor>) -> Result {
-        let out = Tensor(self.nodes.len());
-        let rule = rule(out);
-        let shape = self.shape(rule.value).to_vec();
-        Ok(self.push(Kind::Compute(Op::DeltaRule(rule)), shape, DType::F32))
+    /// See [`DeltaRule`]: `[M, H, V]`.
+    pub fn delta_rule(&mut self, operands: DeltaOperands, memory: Recurrence) -> Result {
+        let DeltaOperands { query, decay, key, value, take, add } = operands;
+        let of_keys = [query, decay, key, take, add];
+        let (&[rows, heads, keys], &[_, _, values]) = (self.shape(query), self.shape(value)) else {
+            return Err(self.shape_error("delta_rule", &[query, value], "three axes expected"));
+        };
+        let fits = of_keys.iter().all(|&tensor| *self.shape(tensor) == [rows, heads, keys])
+            && *self.shape(value) == [rows, heads, values];
+        self.want(
+            fits,
+            "delta_rule",
+            &[query, decay, key, value, take, add],
+            "[M, H, K], and [M, H, V] of values, expected",
+        )?;
+        self.remembers("delta_rule", memory, rows, &[heads, keys, values])?;
+        let op =
+            |out| Op::DeltaRule(DeltaRule { query, decay, key, value, take, add, memory, out });
+        Ok(self.compute(vec![rows, heads, values], DType::F32, op))
     }
 
-    /// Rows of `x` over their length.
-    fn of_length_1(&mut self, x: Tensor, eps: f32) -> Result {
+    /// Rows of `x` over their length; `eps` is added to its square.
+    pub fn of_length_1(&mut self, x: Tensor, eps: f32) -> Result {
         let axis = self.shape(x).len() - 1;
         let square = self.binary(Binary::Mul, x, x)?;
         let sum = self.reduce(Reduce::Sum, square, axis)?;
