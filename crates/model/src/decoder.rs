@@ -426,8 +426,8 @@ impl Decoder<'_> {
         h: Tensor,
         rows: Rows,
     ) -> Result<Tensor> {
-        /// The negative logarithm of the smallest decay, `exp(-1/2)`.
-        const MOST_DECAY: f32 = 0.606_531;
+        /// The negative logarithm of the smallest decay: `exp(-1/2)`, which llama.cpp has to six digits.
+        const MOST_DECAY: f32 = 0.606_530_66;
         /// Of the norm of a head's result, where heads have 64 values.
         const EPS: f32 = 64e-5;
         let (m, width) = (self.step.bucket.rows(), self.hyper.width);

@@ -9,7 +9,8 @@ the two differ, a case has llama.cpp's ids under `llama_cpp` too. `pieces` is a 
 with its length in front; `decoded` is what Hugging Face makes of the ids, or for byte-level BPE those pieces joined, since
 it reads tokens that were added as if they were in the byte-level alphabet.
 Every pre-tokeniser is tried with `trained.gguf` too, a vocabulary trained on whole texts, in which tokens reach over
-words, so that each place where text is cut shows. Vocabularies are cut as `make.py` says.
+words, so that each place where text is cut shows. `rwkv.gguf` has those tokens as RWKV's vocabularies write them; its ids are
+those of the rule itself (the longest token first), which is written out here. Vocabularies are cut as `make.py` says.
 """
 
 import ctypes
@@ -251,6 +252,51 @@ def trained(keys, texts):
     }
 
 
+def rwkv(keys, texts):
+    """What `vectors` gives, of a vocabulary of RWKV's kind with the trained tokens."""
+    alphabet = {character: byte for byte, character in make.byte_level().items()}
+    words = [bytes(alphabet[c] for c in token) for token in keys["tokenizer.ggml.tokens"]]
+    words = [bytes([i]) for i in range(256)] + sorted(word for word in words if len(word) > 1 and word not in (b"<s>", b"</s>"))
+    keys = {key: value for key, value in keys.items() if key != "tokenizer.ggml.merges"} | {
+        "tokenizer.ggml.model": "rwkv",
+        "tokenizer.ggml.tokens": ["<s>"] + [repr(word)[2:-1] for word in words],
+        "tokenizer.ggml.token_type": [CONTROL] + [NORMAL] * len(words),
+        "llama.vocab_size": 1 + len(words),
+    }
+    path = make.HERE / "rwkv.gguf"
+    with tempfile.TemporaryDirectory() as folder:
+        whole = pathlib.Path(folder) / "rwkv.gguf"
+        make.write(whole, keys)
+        llama = LlamaCpp(whole)
+    known = {word: i for i, word in enumerate(words, 1)}
+    longest = max(map(len, words))
+
+    def plain(text):
+        ids, rest = [], text.encode()
+        while rest:
+            size = next(size for size in range(longest, 0, -1) if rest[:size] in known)
+            ids.append(known[rest[:size]])
+            rest = rest[size:]
+        return ids
+
+    def special(text):
+        first, *others = map(plain, text.split("<s>"))
+        return first + [i for other in others for i in [0] + other]
+
+    cases = []
+    for text in texts:
+        case = {"text": text, "special": special(text), "plain": plain(text)}
+        # Of which llama.cpp makes the control token whether it may or not.
+        theirs = {way: llama.ids(text, way == "special") for way in ("special", "plain")}
+        theirs = {way: ids for way, ids in theirs.items() if ids != case[way]}
+        cases.append(case | ({"llama_cpp": theirs} if theirs else {}) | {"decoded": text})
+    report("rwkv", cases)
+    count = 1 + len(words)
+    small = {key: value for key, value in keys.items() if key.startswith("tokenizer.ggml")}
+    make.write(path, {"general.architecture": "rwkv7"} | small | {"original_ids": list(range(count))})
+    return {"pieces": checksum([llama.piece(token) for token in range(count)]), "cases": cases}
+
+
 def vectors(name, keys, path, texts):
     """Ids of all texts; those of Hugging Face, and llama.cpp's where they are others."""
     llama = LlamaCpp(path)
@@ -313,6 +359,7 @@ def main():
             path = pathlib.Path(folder) / "trained.gguf"
             make.write(path, keys)
             result[f"trained:{name}"] = vectors("trained", keys, path, common)
+    result["rwkv"] = rwkv(keys, common)
     lines = ",\n".join(
         f' "{name}": {{"pieces": "{family["pieces"]}", "cases": [\n'
         + ",\n".join("  " + json.dumps(case, separators=(",", ":")) for case in family["cases"]) + "\n ]}"

@@ -6,7 +6,7 @@ use super::*;
 /// Each family of `families.json`, and for how many texts llama.cpp has other ids than the rules
 /// that the model's authors publish: its regular expressions take white space beyond ASCII for one
 /// and the same character, and in Tekken's and GPT-4o's know no case beyond ASCII and no marks.
-const FAMILIES: [(&str, usize); 29] = [
+const FAMILIES: [(&str, usize); 30] = [
     ("llama-spm", 0),
     ("phi-3", 0),
     ("gemma-4", 0),
@@ -36,6 +36,7 @@ const FAMILIES: [(&str, usize); 29] = [
     ("trained:deepseek-v3", 0),
     ("trained:deepseek-llm", 2),
     ("trained:deepseek-coder", 1),
+    ("rwkv", 0),
 ];
 
 /// The tokeniser of a family, its types of tokens, and the ids of the vocabulary that it was cut
@@ -112,6 +113,7 @@ fn texts_begin_as_the_family_says() {
     assert_eq!(first("command-r"), Some(5));
     assert_eq!(first("falcon"), None);
     assert_eq!(first("qwen35"), None);
+    assert_eq!(first("rwkv"), None);
 }
 
 /// `</s>` is an end in most vocabularies, and text in Gemma 4's.

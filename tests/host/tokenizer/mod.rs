@@ -4,6 +4,7 @@
 mod bounds;
 mod corpus;
 mod families;
+mod greedy;
 mod messages;
 mod sentencepiece;
 

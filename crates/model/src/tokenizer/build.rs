@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::bpe::ByteLevel;
 use super::decode::Pieces;
+use super::greedy::Greedy;
 use super::patterns::PreTokeniser;
 use super::sentencepiece::SentencePiece;
 use super::special::{self, Kind, Matcher};
@@ -33,13 +34,15 @@ pub struct Tokenizer {
 #[derive(Debug)]
 pub(super) enum Algorithm {
     ByteLevel(ByteLevel),
+    Greedy(Greedy),
     SentencePiece(SentencePiece),
 }
 
 /// The algorithms by name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
+pub(super) enum Named {
     ByteLevel(PreTokeniser),
+    Longest,
     Scores,
     Merges,
 }
@@ -49,6 +52,7 @@ impl Named {
         match (vocabulary.model.as_str(), vocabulary.pre.as_deref()) {
             ("llama", _) => Ok(Self::Scores),
             ("gemma4", _) | ("gpt2", Some("gemma4")) => Ok(Self::Merges),
+            ("rwkv", _) => Ok(Self::Longest),
             ("gpt2", pre) => PreTokeniser::named(pre).map(Self::ByteLevel),
             (model, _) => Err(Error::Model { model: model.to_owned() }),
         }
@@ -58,6 +62,8 @@ impl Named {
     fn begins(self, asked: Option<bool>) -> bool {
         match self {
             Self::ByteLevel(family) => asked.unwrap_or(family.begins),
+            // llama.cpp puts nothing in front, whatever a file says.
+            Self::Longest => false,
             Self::Scores => asked.unwrap_or(true),
             // Files exist that say otherwise, and the model needs it all the same (llama.cpp).
             Self::Merges => true,
@@ -74,8 +80,7 @@ impl Tokenizer {
     pub fn new(vocabulary: Vocabulary) -> Result<Self, Error> {
         let named = Named::of(&vocabulary)?;
         let (kinds, ends) = special::classify(&vocabulary)?;
-        let byte_level = matches!(named, Named::ByteLevel(_));
-        let pieces = Pieces::new(&vocabulary.tokens, &kinds, byte_level)?;
+        let pieces = Pieces::new(&vocabulary.tokens, &kinds, named)?;
         let user_defined =
             Matcher::new(&vocabulary.tokens, &kinds, |kind| kind == Kind::UserDefined)?;
         let parsed = Matcher::new(&vocabulary.tokens, &kinds, Kind::is_special)?;
@@ -106,6 +111,7 @@ impl Tokenizer {
                 Named::ByteLevel(family) => {
                     Algorithm::ByteLevel(ByteLevel::new(family, vocabulary, &kinds)?)
                 }
+                Named::Longest => Algorithm::Greedy(Greedy::new(&pieces, &kinds)?),
                 Named::Scores => {
                     Algorithm::SentencePiece(SentencePiece::with_scores(vocabulary, &kinds)?)
                 }

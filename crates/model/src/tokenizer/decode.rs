@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::build::{Algorithm, Tokenizer};
+use super::build::{Algorithm, Named, Tokenizer};
 use super::special::Kind;
-use super::{Error, bpe, sentencepiece};
+use super::{Error, bpe, greedy, sentencepiece};
 use crate::gguf::Strings;
 
 impl Tokenizer {
@@ -75,14 +75,19 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// Reads `tokens` as the algorithm writes them.
-    pub(super) fn new(tokens: &Strings, kinds: &[Kind], byte_level: bool) -> Result<Self, Error> {
+    pub(super) fn new(tokens: &Strings, kinds: &[Kind], written: Named) -> Result<Self, Error> {
         let mut bytes = Vec::with_capacity(tokens.text_len());
         let mut ends = Vec::with_capacity(tokens.len());
         for (id, (text, kind)) in (0u32..).zip(tokens.iter().zip(kinds)) {
-            match kind {
-                Kind::Normal if byte_level => bpe::spell_out(text, &mut bytes),
-                Kind::Normal => sentencepiece::spell_out(text, &mut bytes),
-                Kind::Byte if !byte_level => bytes.push(sentencepiece::byte_of(id, text)?),
+            match (kind, written) {
+                (Kind::Normal, Named::ByteLevel(_)) => bpe::spell_out(text, &mut bytes),
+                (Kind::Normal, Named::Longest) => greedy::spell_out(id, text, &mut bytes)?,
+                (Kind::Normal, Named::Scores | Named::Merges) => {
+                    sentencepiece::spell_out(text, &mut bytes);
+                }
+                (Kind::Byte, Named::Scores | Named::Merges) => {
+                    bytes.push(sentencepiece::byte_of(id, text)?);
+                }
                 _ => bytes.extend_from_slice(text.as_bytes()),
             }
             ends.push(bytes.len());

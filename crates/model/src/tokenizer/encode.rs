@@ -1,7 +1,7 @@
 //! Text to ids, within bounds.
 //!
 //! Text is cut at special tokens ([`super::special`]); what lies between them is for the algorithm
-//! ([`super::bpe`], [`super::sentencepiece`]), which takes one word after the other, so that memory
+//! ([`super::bpe`], [`super::greedy`], [`super::sentencepiece`]), which takes one word after the other, so that memory
 //! goes by the longest of them, not by the text. The parts of each word are merged
 //! ([`super::word`]) as the vocabulary says.
 
@@ -151,6 +151,7 @@ impl Tokenizer {
         match &self.algorithm {
             _ if range.is_empty() => Ok(()),
             Algorithm::ByteLevel(bpe) => bpe.encode(text, range, self, run),
+            Algorithm::Greedy(tokens) => tokens.encode(text, range, self, run),
             Algorithm::SentencePiece(pieces) => pieces.encode(text, range, self.prefix, self, run),
         }
     }

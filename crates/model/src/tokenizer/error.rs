@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum Error {
     #[error(
-        "tokeniser model `{model}` (tokenizer.ggml.model) is not supported; supported: `gpt2` (byte-level BPE), `llama` (SentencePiece with scores), `gemma4` (SentencePiece with merges)"
+        "tokeniser model `{model}` (tokenizer.ggml.model) is not supported; supported: `gpt2` (byte-level BPE), `llama` (SentencePiece with scores), `gemma4` (SentencePiece with merges), `rwkv` (the longest token first)"
     )]
     Model { model: String },
     #[error("pre-tokeniser `{pre}` (tokenizer.ggml.pre) is not supported; supported: {supported}")]
@@ -28,6 +28,10 @@ pub enum Error {
         "token {id} {text:?} stands for a byte, as its type says; such tokens are `<0x00>` to `<0xFF>`"
     )]
     ByteToken { id: u32, text: String },
+    #[error(
+        "token {id} {text:?} (tokenizer.ggml.tokens) ends in the middle of an escape, or has one that is none; `\\t`, `\\n`, `\\r` and `\\x00` to `\\xff` are"
+    )]
+    Escape { id: u32, text: String },
     #[error("token {id} has type {value} (tokenizer.ggml.token_type); 1 to 6 are defined")]
     TokenType { id: u32, value: i32 },
     /// Two ids with the same text: encoding would be ambiguous.

@@ -1,7 +1,7 @@
 //! Text to token ids and back, and chat messages to text.
 //!
-//! This room owns the tokeniser built from a GGUF vocabulary ([`Tokenizer`]: byte-level BPE and
-//! SentencePiece), the streaming side of text ([`Detokeniser`], [`StopMatcher`]) and chat templates
+//! This room owns the tokeniser built from a GGUF vocabulary ([`Tokenizer`]: byte-level BPE,
+//! SentencePiece and RWKV's), the streaming side of text ([`Detokeniser`], [`StopMatcher`]) and chat templates
 //! ([`ChatTemplate`]). It knows nothing of models, devices or sampling, and it does not read
 //! files: a [`Vocabulary`] is its only input.
 //!
@@ -16,6 +16,7 @@ mod chat;
 mod decode;
 mod encode;
 mod error;
+mod greedy;
 mod merges;
 mod patterns;
 mod sentencepiece;

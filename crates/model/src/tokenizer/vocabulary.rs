@@ -13,14 +13,14 @@ const PAD: &str = "tokenizer.ggml.padding_token_id";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
     /// The algorithm (`model`): `gpt2` for byte-level BPE, `llama` for SentencePiece with scores,
-    /// `gemma4` for SentencePiece with merges.
+    /// `gemma4` for SentencePiece with merges, `rwkv` for the longest token first.
     pub model: String,
     /// The model's architecture (`general.architecture`).
     pub architecture: Option<String>,
     /// The pre-tokeniser (`pre`).
     pub pre: Option<String>,
-    /// The text of every token, by id (`tokens`): of `gpt2` in the byte-level alphabet, of the
-    /// others with U+2581 for a space.
+    /// The text of every token, by id (`tokens`): of `gpt2` in the byte-level alphabet, of
+    /// `rwkv` as Python writes bytes, of the others with U+2581 for a space.
     pub tokens: Strings,
     /// The type of every token, by id (`token_type`); empty when all are normal.
     pub token_types: Vec<i32>,
