@@ -499,6 +499,213 @@ parameters! {
         /// Factor on keys of mean square 1.
         key_scale: f32,
     }
+
+    /// Where elements of a group of tensor operations come from, in the order of a shape.
+    struct TensorSource {
+        /// The first element.
+        base: u64,
+        /// Extents, outermost first.
+        shape: [u32; TENSOR_AXES],
+        /// Distance between neighbours of each axis, in elements.
+        strides: [u32; TENSOR_AXES],
+        /// Axes in use.
+        axes: u32,
+        /// [`Width`] of an element.
+        width: u32,
+        /// The axis on which there are zeroes around; none where it is not below `axes`.
+        padded: u32,
+        /// Zeroes before the elements there.
+        before: u32,
+        /// Elements there.
+        inside: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `tensor`: a group of tensor operations.
+    struct TensorParams {
+        /// Steps that are taken for each element: [`step`].
+        steps: [[u64; TENSOR_STEPS / 2]; 2],
+        /// What [`Action::Load`] reads.
+        sources: [TensorSource; TENSOR_OPERANDS],
+        /// Where [`Action::Store`] writes: an element for each of the space.
+        stores: [u64; TENSOR_OPERANDS],
+        /// What the first registers hold.
+        constants: [u32; TENSOR_OPERANDS],
+        /// Steps before the reduction.
+        chain: u32,
+        /// All steps.
+        tail: u32,
+        /// Elements of the space, without a reduction.
+        elements: u32,
+        /// [`Reduction`].
+        reduce: u32,
+        /// The space is `[outer][length][inner]` where there is one.
+        outer: u32,
+        /// Elements that become one.
+        length: u32,
+        /// Neighbours that do not.
+        inner: u32,
+        /// The register that is reduced.
+        from: u32,
+        /// The register that what comes out is in.
+        into: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `tensor_matmul`: `a [.., M, K]` times `b [.., N, K]` transposed.
+    struct TensorMatmulParams {
+        /// First element.
+        a: u64,
+        /// First element.
+        b: u64,
+        /// `f32 [batches][m][n]`.
+        out: u64,
+        /// Extents of the axes before the last two.
+        shape: [u32; TENSOR_AXES],
+        /// Distance between neighbours of each axis, in elements.
+        a_strides: [u32; TENSOR_AXES],
+        /// Likewise.
+        b_strides: [u32; TENSOR_AXES],
+        /// Axes of each, 2 at least.
+        axes: u32,
+        /// Matrices; the grid's z.
+        batches: u32,
+        /// Rows of `a`.
+        m: u32,
+        /// Rows of `b`.
+        n: u32,
+        /// Columns of both.
+        k: u32,
+        /// [`Width`] of an element.
+        a_width: u32,
+        /// Likewise.
+        b_width: u32,
+        /// 0.
+        reserved: u32,
+    }
+
+    /// `delta_rule`: a matrix for each head, with a decay for each of its rows, moved on and asked once a row.
+    struct DeltaRuleParams {
+        /// Of `[heads][key_size][value_size]`.
+        memory: Recurrence,
+        /// `f32 [rows][heads][key_size]`, as are `decay`, `key`, `take` and `add`.
+        query: u64,
+        /// Factor on each row of the matrix.
+        decay: u64,
+        /// What values are written under.
+        key: u64,
+        /// What is asked before.
+        take: u64,
+        /// What the answer to that is written under.
+        add: u64,
+        /// `f32 [rows][heads][value_size]`.
+        value: u64,
+        /// `f32 [rows][heads][value_size]`.
+        out: u64,
+        /// The grid's y.
+        heads: u32,
+        /// At most [`crate::catalogue::launch::MOST_KEY`].
+        key_size: u32,
+        /// Width of values.
+        value_size: u32,
+        /// 0.
+        reserved: u32,
+    }
+}
+
+/// Most axes of an operand of tensor operations.
+pub const TENSOR_AXES: usize = 8;
+/// Most steps of a group.
+pub const TENSOR_STEPS: usize = 48;
+/// Most sources of a group, and most results; and its constants, which are in as many registers.
+pub const TENSOR_OPERANDS: usize = 8;
+/// Registers of a group.
+pub const TENSOR_REGISTERS: usize = 24;
+
+/// How elements of tensors lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Width {
+    /// `f32`, `i32`.
+    Word,
+    /// `f16`
+    Half,
+    /// `bf16`
+    Brain,
+}
+
+/// What a group of tensor operations does to elements before its last steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reduction {
+    /// There is none.
+    None,
+    /// Of numbers, in `f64`.
+    Sum,
+    /// Of numbers, NaN left aside.
+    Largest,
+    /// Wrapping.
+    IntSum,
+    /// Of integers.
+    IntLargest,
+}
+
+/// What a step of `tensor` does with up to three registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "the rest have the names of `plan`'s operations")]
+pub enum Action {
+    /// The element of a source.
+    Load,
+    /// Writes a register as the element of a result.
+    Store,
+    /// The number of the element, as `f32`.
+    Number,
+    Neg,
+    Exp,
+    Ln,
+    Sqrt,
+    Recip,
+    Sin,
+    Cos,
+    Floor,
+    Add,
+    Sub,
+    Mul,
+    Max,
+    LessEqual,
+    Rem,
+    IntAdd,
+    IntSub,
+    IntMul,
+    IntMax,
+    IntLessEqual,
+    IntRem,
+    And,
+    Or,
+    Xor,
+    ShiftLeft,
+    ShiftRight,
+    /// The second where the first is not 0, the third elsewhere.
+    Select,
+    /// `f32` to `i32`.
+    ToInt,
+    /// `i32` to `f32`.
+    ToFloat,
+    /// Rounded to `f16`, as `f32`.
+    ToHalf,
+    /// Rounded to `bf16`, as `f32`.
+    ToBrain,
+}
+
+/// A step of [`TensorParams`]: `out` is the register of the result, or the number of the store; `operands` are registers,
+/// of a load the number of the source, of a store the register and the [`Width`].
+#[must_use]
+pub fn step(action: Action, out: u8, operands: [u8; 3]) -> u64 {
+    let [a, b, c] = operands;
+    u64::from_le_bytes([action as u8, out, a, b, c, 0, 0, 0])
 }
 
 /// Numbers of activations; 0 is none.

@@ -13,10 +13,10 @@ use sha2::{Digest as _, Sha256};
 use crate::catalogue::{Kernel, Unit};
 use crate::first_light::{self, AtomicsParams, HandoverParams, OrderParams, ProbeParams};
 use crate::params::{
-    AttentionParams, CombineParams, ElementwiseParams, EmbedParams, ExpertsParams,
+    AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
     GatedDeltaParams, GatherParams, MatmulParams, NormParams, Parameters, ProjectParams,
     QuantiseParams, Recurrence, RopeTableParams, RouteParams, RowsParams, SampleParams, Segment,
-    ShortConvParams,
+    ShortConvParams, TensorMatmulParams, TensorParams, TensorSource,
 };
 
 macro_rules! headers {
@@ -63,8 +63,10 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "rows.cuh",
     "sample.cuh",
     "stage.cuh",
+    "tensor.cuh",
     "tile.cuh",
     "tq2_0.cuh",
+    "trig.cuh",
 ];
 
 /// What a unit is compiled to.
@@ -158,6 +160,12 @@ pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String 
         asserts::<HandoverParams>(&mut text);
         return text;
     }
+    if unit == Unit::Tensor {
+        asserts::<TensorSource>(&mut text);
+        asserts::<TensorParams>(&mut text);
+        asserts::<TensorMatmulParams>(&mut text);
+        return text;
+    }
     asserts::<Segment>(&mut text);
     asserts::<ProjectParams>(&mut text);
     asserts::<EmbedParams>(&mut text);
@@ -177,6 +185,9 @@ pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String 
     if matches!(unit, Unit::Matmul(_)) {
         asserts::<QuantiseParams>(&mut text);
         asserts::<MatmulParams>(&mut text);
+    }
+    if unit == Unit::Recurrent {
+        asserts::<DeltaRuleParams>(&mut text);
     }
     for kernel in kernels {
         text.extend(kernel.instantiation());

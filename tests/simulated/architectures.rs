@@ -1,20 +1,17 @@
 //! Every architecture on the simulated Orin: the CPU's logits, to the last bit, of prompts with padding behind them and
 //! of two sequences decoded together, of steps that are done again and slots that begin anew.
 
+use device::Device;
 use device::cpu::Cpu;
 use device::gpu::nv::Nv;
-use device::{Device, Request};
 use model::gguf::Gguf;
 use model::mix::Mix;
 use model::quantise::Conversion;
 use model::{KvLayout, Model};
 use orind_testing::data;
 use orind_testing::session::{Row, Session};
-use plan::{Bucket, Outputs, fuse};
+use plan::{Bucket, Outputs};
 use std::sync::atomic::AtomicBool;
-
-/// What there is no kernel for, of architectures that need it.
-const REFUSED: [(&str, &str); 1] = [("rwkv7", "a delta rule with a decay for each value of a key")];
 
 const LAYOUT: KvLayout = KvLayout { slots: 3, context: 96, ring: None };
 /// Rows of a prompt's chunk: more than a span of positions, and no whole number of tiles.
@@ -48,16 +45,6 @@ fn logits(device: &dyn Device, model: &Model) -> Vec<Vec<u32>> {
     all
 }
 
-/// Why the device does not run the model.
-fn refusal(device: &dyn Device, model: &Model) -> Option<String> {
-    let plans =
-        buckets().map(|bucket| fuse(&model.plan(LAYOUT, bucket).unwrap(), device.fusions()));
-    let weights: Vec<_> = model.weights().cloned().collect();
-    let states = model.states(LAYOUT);
-    let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
-    device.footprint(&request).err().map(|error| error.to_string())
-}
-
 fn check(name: &str) {
     let file = data(&format!("architectures/{name}.gguf"));
     let dir = tempfile::tempdir().unwrap();
@@ -66,12 +53,6 @@ fn check(name: &str) {
         let conversion = Conversion::new(Gguf::open(&file).unwrap(), mix, false).unwrap();
         conversion.write(&path, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
         let (model, nv) = (Model::open(&path).unwrap(), Nv::detect().unwrap());
-        let refused = REFUSED.iter().find(|(refused, _)| *refused == name);
-        match (refusal(&nv, &model), refused) {
-            (None, None) => {}
-            (Some(why), Some((_, says))) if why.contains(says) => continue,
-            (found, expected) => panic!("{name}: {found:?}, expected {expected:?}"),
-        }
         let (got, want) = (logits(&nv, &model), logits(&Cpu::detect(), &model));
         for (step, (got, want)) in got.iter().zip(&want).enumerate() {
             let differ = got.iter().zip(want).filter(|(a, b)| a != b).count();

@@ -2,6 +2,7 @@
 //! headers state them.
 
 use super::{Form, Kernel, ProjectVariant, Weight};
+use crate::params::{TensorMatmulParams, TensorParams};
 use crate::repack::{BLOCK, PANEL, PIECE, SUPERBLOCK};
 
 /// Blocks in x, y and z.
@@ -193,10 +194,32 @@ pub const MOST_KEY: u32 = 128;
 /// Columns of a block.
 const DELTA_COLUMNS: u32 = 32;
 
-/// The grid of `gated_delta`.
+/// The grid of `gated_delta` and `delta_rule`.
 #[must_use]
 pub const fn gated_delta_grid(heads: u32, value_size: u32, sequences: u32) -> Grid {
     [value_size.div_ceil(DELTA_COLUMNS), heads, sequences]
+}
+
+/// Lanes that share a row of a reduction.
+const ROW_LANES: u32 = 16;
+/// Rows and columns of a block of `tensor_matmul`.
+const TENSOR_SIDE: u32 = 32;
+
+/// The grid of `tensor`: a thread for each element, or for each column of a reduction, or some for each of its rows.
+#[must_use]
+pub fn tensor_grid(params: &TensorParams) -> Grid {
+    let threads = match (params.reduce, params.inner) {
+        (0, _) => params.elements,
+        (_, 1) => params.outer.saturating_mul(ROW_LANES),
+        (_, inner) => params.outer.saturating_mul(inner),
+    };
+    [threads.div_ceil(Kernel::Tensor.threads()).max(1), 1, 1]
+}
+
+/// The grid of `tensor_matmul`.
+#[must_use]
+pub const fn tensor_matmul_grid(params: &TensorMatmulParams) -> Grid {
+    [params.n.div_ceil(TENSOR_SIDE), params.m.div_ceil(TENSOR_SIDE), params.batches]
 }
 
 /// The grid of `normalise`, `route` and `rope_table`: a block for each row.

@@ -10,9 +10,10 @@ pub(crate) use weight::Form;
 pub use weight::Weight;
 
 use crate::params::{
-    AttentionParams, CombineParams, ElementwiseParams, EmbedParams, ExpertsParams,
+    AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
     GatedDeltaParams, GatherParams, MatmulParams, NormParams, ProjectParams, QuantiseParams,
-    RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams,
+    RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams, TensorMatmulParams,
+    TensorParams,
 };
 use crate::source::Target;
 
@@ -39,6 +40,8 @@ pub enum Unit {
     Attention,
     /// Sampling.
     Sample,
+    /// Tensor operations, one by one and in groups.
+    Tensor,
     /// What tells whether a GPU can be trusted: [`crate::first_light`], none of this catalogue.
     FirstLight,
 }
@@ -57,6 +60,7 @@ impl Unit {
             Self::Recurrent,
             Self::Attention,
             Self::Sample,
+            Self::Tensor,
             Self::FirstLight,
         ])
     }
@@ -75,6 +79,7 @@ impl Unit {
             Self::Recurrent => "recurrent".into(),
             Self::Attention => "attention".into(),
             Self::Sample => "sample".into(),
+            Self::Tensor => "tensor".into(),
             Self::FirstLight => "first_light".into(),
         }
     }
@@ -90,6 +95,7 @@ impl Unit {
             | Self::Recurrent
             | Self::Attention
             | Self::Sample
+            | Self::Tensor
             | Self::FirstLight => Vec::new(),
         }
     }
@@ -109,6 +115,7 @@ impl Unit {
             Self::Recurrent => "recurrent.cuh",
             Self::Attention => "prefill_attention.cuh",
             Self::Sample => "sample.cuh",
+            Self::Tensor => "tensor.cuh",
             Self::FirstLight => "first_light.cuh",
         }
     }
@@ -162,6 +169,12 @@ pub enum Kernel {
     ShortConv,
     /// The gated delta rule.
     GatedDelta,
+    /// The delta rule with a decay for each row of the matrix.
+    DeltaRule,
+    /// A group of tensor operations.
+    Tensor,
+    /// Products of tensors that are no weights.
+    TensorMatmul,
     /// Cosines and sines.
     RopeTable,
     /// Rotation and KV write by themselves.
@@ -218,7 +231,8 @@ impl Kernel {
         all.extend(Weight::ALL.map(Self::Experts));
         all.extend([Self::Gather, Self::RmsNorm, Self::Add, Self::SwiGlu, Self::Norm]);
         all.extend([Self::Elementwise, Self::Route, Self::Combine]);
-        all.extend([Self::ShortConv, Self::GatedDelta]);
+        all.extend([Self::ShortConv, Self::GatedDelta, Self::DeltaRule]);
+        all.extend([Self::Tensor, Self::TensorMatmul]);
         all.extend([Self::RopeTable, Self::RopeKv]);
         for width in ATTENTION_WIDTHS {
             for heads in heads_of(width) {
@@ -284,6 +298,9 @@ impl Kernel {
             Self::Combine => "combine".into(),
             Self::ShortConv => "short_conv".into(),
             Self::GatedDelta => "gated_delta".into(),
+            Self::DeltaRule => "delta_rule".into(),
+            Self::Tensor => "tensor".into(),
+            Self::TensorMatmul => "tensor_matmul".into(),
             Self::RopeTable => "rope_table".into(),
             Self::RopeKv => "rope_kv".into(),
             Self::Attention { width, heads, rope } => {
@@ -305,7 +322,8 @@ impl Kernel {
             Self::Elementwise => Unit::Elementwise,
             Self::Route | Self::Combine => Unit::Mixture,
             Self::Experts(weight) => Unit::Experts(weight),
-            Self::ShortConv | Self::GatedDelta => Unit::Recurrent,
+            Self::ShortConv | Self::GatedDelta | Self::DeltaRule => Unit::Recurrent,
+            Self::Tensor | Self::TensorMatmul => Unit::Tensor,
             Self::RopeTable
             | Self::RopeKv
             | Self::Attention { .. }
@@ -362,6 +380,9 @@ impl Kernel {
             Self::Combine => size_of::<CombineParams>(),
             Self::ShortConv => size_of::<ShortConvParams>(),
             Self::GatedDelta => size_of::<GatedDeltaParams>(),
+            Self::DeltaRule => size_of::<DeltaRuleParams>(),
+            Self::Tensor => size_of::<TensorParams>(),
+            Self::TensorMatmul => size_of::<TensorMatmulParams>(),
             Self::RopeTable => size_of::<RopeTableParams>(),
             Self::RopeKv | Self::Attention { .. } | Self::PrefillAttention { .. } => {
                 size_of::<AttentionParams>()

@@ -206,3 +206,107 @@ extern "C" __global__ __launch_bounds__(128, 4) void gated_delta(const __grid_co
     }
     sequence.note(p.memory, blockIdx.z, gridDim.x * gridDim.y);
 }
+
+struct DeltaRuleParams {
+    Recurrence memory;
+    u64 query;
+    u64 decay;
+    u64 key;
+    u64 take;
+    u64 add;
+    u64 value;
+    u64 out;
+    u32 heads;
+    u32 key_size;
+    u32 value_size;
+    u32 reserved;
+};
+
+// The same with a decay for each row of the matrix, and with other vectors to take by and to add under than the key's. They
+// come as they are to be used.
+//
+// Grid: x = columns, y = head, z = sequence.
+extern "C" __global__ __launch_bounds__(128, 4) void delta_rule(const __grid_constant__ DeltaRuleParams p) {
+    enum : u32 { OWN = MOST_KEY / 4, QUERY = 0, DECAY, KEY, TAKE, GIVE, VECTORS };
+    struct Shared {
+        // Of each vector the values of each chain together.
+        float keyed[DELTA_ROWS][VECTORS][4][OWN];
+        float values[DELTA_ROWS][DELTA_COLUMNS];
+    };
+    __shared__ __align__(16) Shared shared;
+    Sequence sequence = Sequence::find(p.memory, blockIdx.z);
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane / 8, head = blockIdx.y;
+    u32 own = warp * 8 + lane % 8, column = blockIdx.x * DELTA_COLUMNS + own;
+    bool real = column < p.value_size;
+    // The thread's first element of the matrix, and how many it has.
+    u32 first = (head * p.key_size + chain) * p.value_size + column;
+    u32 count = real && chain < p.key_size ? (p.key_size - chain + 3) / 4 : 0;
+
+    float state[OWN];
+    const float* from = sequence.from + first;
+#pragma unroll
+    for (u32 j = 0; j < OWN; j++) {
+        state[j] = sequence.from && j < count ? *from : 0.0f;
+        from += 4 * p.value_size;
+    }
+    // What vectors lack to whole chains stays zero.
+    for (u32 i = threadIdx.x; i < sizeof(shared.keyed) / 4; i += blockDim.x) (&shared.keyed[0][0][0][0])[i] = 0.0f;
+
+#pragma unroll 1
+    for (u32 base = 0; base < p.memory.chunk; base += DELTA_ROWS) {
+        __syncthreads();
+        u32 row = base + warp;
+        if (row < sequence.rows) {
+            u64 at_row = static_cast<u64>(sequence.first + row) * p.heads + head;
+            u64 vectors[VECTORS] = {p.query, p.decay, p.key, p.take, p.add};
+#pragma unroll
+            for (u32 v = 0; v < VECTORS; v++) {
+                const float* x = at<const float>(vectors[v]) + at_row * p.key_size;
+#pragma unroll 1
+                for (u32 i = lane; i < p.key_size; i += 32) shared.keyed[warp][v][i % 4][i / 4] = x[i];
+            }
+            u32 value = blockIdx.x * DELTA_COLUMNS + lane;
+            shared.values[warp][lane] = value < p.value_size ? at<const float>(p.value)[at_row * p.value_size + value] : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (u32 r = 0; r < DELTA_ROWS && base + r < p.memory.chunk; r++) {
+            float result = 0.0f;
+            if (base + r < sequence.rows) {
+                u32 vector[VECTORS];
+#pragma unroll
+                for (u32 v = 0; v < VECTORS; v++) vector[v] = address_of(shared.keyed[r][v][chain]);
+                float taken = 0.0f, value = shared.values[r][own], x[VECTORS][4];
+#pragma unroll
+                for (u32 j = 0; j < OWN; j += 4) {
+                    here(vector[TAKE] + 4 * j, x[TAKE]);
+#pragma unroll
+                    for (u32 i = 0; i < 4; i++) taken = __fmaf_rn(state[j + i], x[TAKE][i], taken);
+                }
+                taken = sum_of_chains(taken);
+#pragma unroll
+                for (u32 j = 0; j < OWN; j += 4) {
+#pragma unroll
+                    for (u32 v = 0; v < VECTORS; v++)
+                        if (v != TAKE) here(vector[v] + 4 * j, x[v]);
+#pragma unroll
+                    for (u32 i = 0; i < 4; i++) {
+                        float added = __fmaf_rn(x[KEY][i], value, __fmul_rn(x[GIVE][i], taken));
+                        state[j + i] = __fmaf_rn(x[DECAY][i], state[j + i], added);
+                        result = __fmaf_rn(state[j + i], x[QUERY][i], result);
+                    }
+                }
+                result = sum_of_chains(result);
+            }
+            u64 to = (static_cast<u64>(sequence.first + base + r) * p.heads + head) * p.value_size + column;
+            if (chain == 0 && real) at<float>(p.out)[to] = result;
+        }
+    }
+    float* to = sequence.to + first;
+#pragma unroll
+    for (u32 j = 0; j < OWN; j++) {
+        if (sequence.rows > 0 && j < count) *to = state[j];
+        to += 4 * p.value_size;
+    }
+    sequence.note(p.memory, blockIdx.z, gridDim.x * gridDim.y);
+}

@@ -2,9 +2,10 @@
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::{
-    AttentionParams, CombineParams, ElementwiseParams, EmbedParams, ExpertsParams,
+    AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
     GatedDeltaParams, GatherParams, IntoBytes, MatmulParams, NormParams, ProjectParams,
     QuantiseParams, RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams,
+    TensorMatmulParams, TensorParams,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,10 @@ impl Region {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a plan has hundreds of launches, each of which is made once"
+)]
 pub(super) enum Params {
     Project(ProjectParams),
     Quantise(QuantiseParams),
@@ -41,6 +46,9 @@ pub(super) enum Params {
     Combine(CombineParams),
     ShortConv(ShortConvParams),
     GatedDelta(GatedDeltaParams),
+    DeltaRule(DeltaRuleParams),
+    Tensor(TensorParams),
+    TensorMatmul(TensorMatmulParams),
 }
 
 impl Params {
@@ -63,6 +71,9 @@ impl Params {
             Self::Combine(p) => p.as_bytes(),
             Self::ShortConv(p) => p.as_bytes(),
             Self::GatedDelta(p) => p.as_bytes(),
+            Self::DeltaRule(p) => p.as_bytes(),
+            Self::Tensor(p) => p.as_bytes(),
+            Self::TensorMatmul(p) => p.as_bytes(),
         }
     }
 }

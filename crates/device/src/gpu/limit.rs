@@ -10,7 +10,8 @@ use std::time::Duration;
 use orind_kernels::catalogue::launch::{matmul_warp_rows, prefill_attention_rows};
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{
-    AttentionParams, ExpertsParams, GatedDeltaParams, ProjectParams, Segment,
+    AttentionParams, ExpertsParams, ProjectParams, Recurrence, Segment, TensorMatmulParams,
+    TensorParams,
 };
 use orind_kernels::repack::Layout;
 
@@ -128,7 +129,10 @@ impl Speed {
                     products.max(self.time(reads + writes, 0))
                 }
                 (Params::Experts(p), _) => self.experts(p),
-                (Params::GatedDelta(p), _) => self.gated_delta(p),
+                (Params::GatedDelta(p), _) => self.delta_rule(&p.memory),
+                (Params::DeltaRule(p), _) => self.delta_rule(&p.memory),
+                (Params::Tensor(p), _) => self.tensor(p, reads + writes),
+                (Params::TensorMatmul(p), _) => self.matmul_of_tensors(p),
                 // What it writes to the caches is among what it reads.
                 (Params::Attention(_), _) => self.time(2 * reads, 0),
                 (Params::Sample(p), _) => self.logit * p.vocabulary,
@@ -178,10 +182,23 @@ impl Speed {
     }
 
     /// Every element of the matrices, read and written once, with some six instructions for each row.
-    fn gated_delta(self, params: &GatedDeltaParams) -> Duration {
-        let memory = &params.memory;
+    fn delta_rule(self, memory: &Recurrence) -> Duration {
         let elements = u64::from(memory.size) * u64::from(memory.sequences);
         self.time(8 * elements, 6 * elements * u64::from(memory.chunk))
+    }
+
+    /// Some hundred instructions for each step of each element, most of them to find the step and where an element lies.
+    fn tensor(self, params: &TensorParams, bytes: u64) -> Duration {
+        let [outer, length, inner] = [params.outer, params.length, params.inner].map(u64::from);
+        let space = outer * length * inner + u64::from(params.elements);
+        self.time(4 * bytes, 100 * space * u64::from(params.tail + 1))
+    }
+
+    /// Each element of either is read once for 32 of the other.
+    fn matmul_of_tensors(self, params: &TensorMatmulParams) -> Duration {
+        let [batches, m, n, k] = [params.batches, params.m, params.n, params.k].map(u64::from);
+        let products = batches * m.next_multiple_of(32) * n.next_multiple_of(32) * k;
+        self.time(8 * products / 32 + 4 * batches * m * n, 4 * products)
     }
 
     fn project(self, params: &ProjectParams, weight: Weight, planes: u32) -> Duration {

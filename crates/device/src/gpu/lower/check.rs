@@ -27,7 +27,10 @@ fn lacking(op: &Op) -> Option<&'static str> {
             let taps = weight.shape.last().copied().unwrap_or(0);
             (!(2..=MOST_TAPS as usize).contains(&taps)).then_some("a convolution of that length")
         }
-        Op::DeltaRule(_) => Some("a delta rule with a decay for each value of a key"),
+        Op::DeltaRule(rule) => {
+            let size = rule.query.shape.last().copied().unwrap_or(0);
+            (size > MOST_KEY as usize).then_some("keys of more than 128 values")
+        }
         Op::GatedDelta(delta) => {
             (delta.heads.key_size > MOST_KEY as usize).then_some("keys of more than 128 values")
         }

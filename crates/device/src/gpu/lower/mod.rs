@@ -13,6 +13,7 @@ mod mixture;
 mod project;
 mod recurrent;
 mod sample;
+mod tensor;
 
 use std::collections::HashMap;
 
@@ -26,7 +27,7 @@ use super::variant::Tuning;
 use crate::plan_buffers::PlanBuffers;
 use crate::{Error, Result};
 use plan::{
-    Activation, Arena, Attention, Buffer, Class, DType, Gather, Normalise, Op, Plan, RopeKv,
+    Activation, Arena, Attention, Buffer, Class, DType, Gather, Group, Normalise, Op, Plan, RopeKv,
     RopeTable, Step, View,
 };
 
@@ -94,21 +95,29 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
     plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
     let arena = arena(plan);
     let mut lowering = Lowering { plan, addresses, arena, launches: Vec::new(), at: 0 };
-    let mut steps = plan.steps.iter().enumerate().peekable();
-    while let Some((at, step)) = steps.next() {
+    let groups = groups(plan);
+    let mut at = 0;
+    while let Some(step) = plan.steps.get(at) {
+        let group = groups.iter().find(|group| group.steps.start == at);
         lowering.at = at;
-        match absorbed(plan, at) {
-            Some(Absorbed { rope, attention, label }) => {
-                steps.next();
+        match (group, absorbed(plan, at)) {
+            (Some(group), _) => lowering.group(group)?,
+            (None, Some(Absorbed { rope, attention, label })) => {
                 lowering.at = at + 1;
                 lowering.attention(label, attention, Some(rope))?;
             }
-            None => lowering.step(step)?,
+            (None, None) => lowering.step(step)?,
         }
+        at = lowering.at + 1;
     }
     let mut launches = lowering.launches;
     ahead::look_ahead(&mut launches);
     Ok(launches)
+}
+
+/// Steps that one launch does together, of those that are elementwise or reductions.
+fn groups(plan: &Plan) -> Vec<Group> {
+    plan::schedule(plan).into_iter().filter(|group| group.is_kernel(plan)).collect()
 }
 
 struct Absorbed<'a> {
@@ -135,7 +144,12 @@ fn absorbed(plan: &Plan, at: usize) -> Option<Absorbed<'_>> {
 
 /// Where scratch lies. What one launch reads for two steps lives until the second has written.
 pub(super) fn arena(plan: &Plan) -> Arena {
-    let last_of = |at| at + usize::from(absorbed(plan, at).is_some());
+    let groups = groups(plan);
+    let last_of = |at| {
+        let group = groups.iter().find(|group| group.steps.contains(&at));
+        let own = at + usize::from(absorbed(plan, at).is_some());
+        group.map_or(own, |group| group.steps.end - 1)
+    };
     Arena::with_launches(plan, |_, bytes| bytes, last_of)
 }
 
@@ -265,6 +279,8 @@ impl Lowering<'_> {
             Op::Mixture(mixture) => self.mixture(label, mixture),
             Op::ShortConv(conv) => self.short_conv(label, conv),
             Op::GatedDelta(delta) => self.gated_delta(label, delta),
+            Op::DeltaRule(rule) => self.delta_rule(label, rule),
+            Op::MatMul { a, b, out } => self.matmul_of_tensors(label, [a, b], out),
             Op::Project(project) => self.project(label, project),
             Op::Sample(sample) => self.sample(label, sample),
             op if self.elementwise(label, op)? => Ok(()),

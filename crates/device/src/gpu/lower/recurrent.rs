@@ -2,13 +2,13 @@
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{gated_delta_grid, short_conv_grid};
-use orind_kernels::params::{self, GatedDeltaParams, ShortConvParams};
+use orind_kernels::params::{self, DeltaRuleParams, GatedDeltaParams, ShortConvParams};
 
 use super::{Lowering, count};
 use crate::Result;
 use crate::gpu::launch::{Params, Region};
 use crate::gpu::layout::{State, unsupported};
-use plan::{GatedDelta, Recurrence, ShortConv, View};
+use plan::{DeltaRule, GatedDelta, Recurrence, ShortConv, View};
 
 /// A state in parameters, what a launch reads and what it writes of it.
 struct Memory {
@@ -98,6 +98,37 @@ impl Lowering<'_> {
         writes.push(out);
         let grid = gated_delta_grid(params.heads, params.value_size, memory.sequences);
         self.launch(label, Kernel::GatedDelta, grid, Params::GatedDelta(params), reads, writes);
+        Ok(())
+    }
+
+    pub(super) fn delta_rule(&mut self, label: &str, rule: &DeltaRule) -> Result<()> {
+        let Memory { params: memory, mut reads, mut writes } = self.memory(&rule.memory)?;
+        let &[_, heads, key_size] = &rule.query.shape[..] else {
+            return Err(unsupported(format!("heads {:?}", rule.query.shape)));
+        };
+        let [query, decay, key] =
+            [self.f32(&rule.query)?, self.f32(&rule.decay)?, self.f32(&rule.key)?];
+        let [take, add, value] =
+            [self.f32(&rule.take)?, self.f32(&rule.add)?, self.f32(&rule.value)?];
+        let out = self.f32(&rule.out)?;
+        let params = DeltaRuleParams {
+            memory,
+            query: query.address,
+            decay: decay.address,
+            key: key.address,
+            take: take.address,
+            add: add.address,
+            value: value.address,
+            out: out.address,
+            heads: count(heads)?,
+            key_size: count(key_size)?,
+            value_size: count(rule.value.shape[2])?,
+            reserved: 0,
+        };
+        reads.extend([query, decay, key, take, add, value]);
+        writes.push(out);
+        let grid = gated_delta_grid(params.heads, params.value_size, memory.sequences);
+        self.launch(label, Kernel::DeltaRule, grid, Params::DeltaRule(params), reads, writes);
         Ok(())
     }
 }

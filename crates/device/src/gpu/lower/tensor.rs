@@ -1,0 +1,512 @@
+//! Launches of tensor operations: of groups that [`plan::schedule`] makes, and of products of tensors.
+//!
+//! A group becomes a list of steps that one kernel takes for every element. Values that nobody else reads stay in the
+//! kernel's registers; a group that needs more of them, or of anything else, than there are is taken in parts.
+
+use std::collections::HashMap;
+
+use orind_kernels::catalogue::Kernel;
+use orind_kernels::catalogue::launch::{tensor_grid, tensor_matmul_grid};
+use orind_kernels::params::{
+    Action, Reduction, TENSOR_AXES, TENSOR_OPERANDS, TENSOR_REGISTERS, TensorMatmulParams,
+    TensorParams, TensorSource, Width, step,
+};
+
+use super::{Lowering, count};
+use crate::Result;
+use crate::gpu::launch::{Params, Region};
+use crate::gpu::layout::unsupported;
+use plan::{Binary, BufferId, Class, DType, Group, Op, Plan, Reduce, Step, Unary, View};
+
+/// The most elements that one launch takes: their numbers are of 32 bits.
+const MOST_ELEMENTS: usize = 1 << 31;
+
+/// A value of a group, before it has a register.
+type Value = usize;
+
+/// A step with values for registers.
+struct Instruction {
+    action: Action,
+    /// None where something is written to memory.
+    out: Option<Value>,
+    reads: Vec<Value>,
+    /// What stands in for a register: the number of a source, of a store with its width.
+    operands: [u8; 2],
+}
+
+/// A group as steps, before values have registers.
+struct Compiler<'a, 'b> {
+    lowering: &'a Lowering<'b>,
+    params: TensorParams,
+    sources: usize,
+    stores: usize,
+    /// Each with its value.
+    constants: Vec<(u32, Value)>,
+    values: usize,
+    /// Of what the steps have written.
+    places: HashMap<BufferId, Value>,
+    loaded: Vec<(&'a View, Value)>,
+    reads: Vec<Region>,
+    writes: Vec<Region>,
+}
+
+/// Why a group is no launch.
+enum Refusal {
+    /// It does not fit in one.
+    TooLarge,
+    Error(crate::Error),
+}
+
+impl From<crate::Error> for Refusal {
+    fn from(error: crate::Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+type Compiled<T> = std::result::Result<T, Refusal>;
+
+impl Lowering<'_> {
+    /// The launches of a group that is a kernel.
+    pub(super) fn group(&mut self, group: &Group) -> Result<()> {
+        let steps = &self.plan.steps[group.steps.clone()];
+        self.at = group.steps.end - 1;
+        // Some have kernels of their own.
+        if let [only] = steps
+            && matches!(self.elementwise(&only.label, &only.op), Ok(true))
+        {
+            return Ok(());
+        }
+        let label = &steps[steps.len() - 1].label;
+        match Compiler::new(self).launch(group) {
+            Ok((params, reads, writes)) => {
+                let params = Params::Tensor(params);
+                let Params::Tensor(tensor) = &params else { unreachable!("it was just made") };
+                self.launch(label, Kernel::Tensor, tensor_grid(tensor), params, reads, writes);
+                Ok(())
+            }
+            Err(Refusal::TooLarge) if steps.len() > 1 => {
+                for part in halves(self.plan, group) {
+                    self.group(&part)?;
+                }
+                Ok(())
+            }
+            Err(Refusal::TooLarge) => {
+                Err(unsupported(format!("{} of so many operands ({label})", steps[0].op.name())))
+            }
+            Err(Refusal::Error(error)) => Err(error),
+        }
+    }
+
+    /// A product of tensors of which none is a weight.
+    pub(super) fn matmul_of_tensors(
+        &mut self,
+        label: &str,
+        [a, b]: [&View; 2],
+        out: &View,
+    ) -> Result<()> {
+        let axes = out.shape.len();
+        if axes < 2 || axes > TENSOR_AXES || b.shape.len() != axes || a.shape.len() != axes {
+            return Err(unsupported(format!("a product of {} axes ({label})", a.shape.len())));
+        }
+        let [(a_at, a_width), (b_at, b_width)] = [self.operand(a)?, self.operand(b)?];
+        let [rows, columns] = [out.shape[axes - 2], out.shape[axes - 1]];
+        let mut params = TensorMatmulParams {
+            a: a_at.address,
+            b: b_at.address,
+            out: self.f32(out)?.address,
+            axes: count(axes)?,
+            batches: count(out.shape[..axes - 2].iter().product())?,
+            m: count(rows)?,
+            n: count(columns)?,
+            k: count(a.shape[axes - 1])?,
+            a_width: a_width as u32,
+            b_width: b_width as u32,
+            ..TensorMatmulParams::default()
+        };
+        for (axis, &extent) in out.shape[..axes - 2].iter().enumerate() {
+            params.shape[axis] = count(extent)?;
+        }
+        for axis in 0..axes {
+            params.a_strides[axis] = count(a.strides[axis])?;
+            params.b_strides[axis] = count(b.strides[axis])?;
+        }
+        let grid = tensor_matmul_grid(&params);
+        if grid[1] > 0xffff || grid[2] > 0xffff {
+            return Err(unsupported(format!("a product of {:?} ({label})", out.shape)));
+        }
+        let (reads, writes) = (vec![self.buffer_of(a)?, self.buffer_of(b)?], vec![self.f32(out)?]);
+        self.launch(label, Kernel::TensorMatmul, grid, Params::TensorMatmul(params), reads, writes);
+        Ok(())
+    }
+
+    /// Where a view of numbers begins, whatever its strides, and how they lie.
+    fn operand(&self, view: &View) -> Result<(Region, Width)> {
+        let buffer = self.buffer(view);
+        let width = match buffer.dtype {
+            DType::F32 | DType::I32 => Width::Word,
+            DType::F16 => Width::Half,
+            DType::BF16 => Width::Brain,
+            other => {
+                return Err(unsupported(format!(
+                    "`{}` of {other} as an operand here",
+                    buffer.name
+                )));
+            }
+        };
+        let bytes = if width == Width::Word { 4 } else { 2 };
+        let base = self.buffer_of(view)?;
+        Ok((Region::new(base.address + bytes * view.offset as u64, base.bytes), width))
+    }
+
+    /// All of the buffer that a view is of.
+    fn buffer_of(&self, view: &View) -> Result<Region> {
+        let whole = View::whole(view.buffer, &self.buffer(view).shape);
+        Ok(Region::new(self.address(&whole)?, self.buffer(view).bytes() as u64))
+    }
+}
+
+/// A group in two.
+fn halves(plan: &Plan, group: &Group) -> [Group; 2] {
+    let middle = group.steps.start + group.steps.len() / 2;
+    [group.steps.start..middle, middle..group.steps.end].map(|steps| {
+        let reads = |step: &Step, buffer: BufferId| {
+            step.op.reads().iter().any(|view| view.buffer == buffer)
+        };
+        let own = |buffer: &&BufferId| {
+            group.steps.clone().all(|at| steps.contains(&at) || !reads(&plan.steps[at], **buffer))
+        };
+        let reduce = group.reduce.filter(|at| steps.contains(at));
+        let inner = group.inner.iter().filter(own).copied().collect();
+        Group { steps, reduce, inner }
+    })
+}
+
+impl<'a, 'b> Compiler<'a, 'b> {
+    fn new(lowering: &'a Lowering<'b>) -> Self {
+        Self {
+            lowering,
+            params: TensorParams::default(),
+            sources: 0,
+            stores: 0,
+            constants: Vec::new(),
+            values: 0,
+            places: HashMap::new(),
+            loaded: Vec::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+        }
+    }
+
+    fn launch(mut self, group: &Group) -> Compiled<(TensorParams, Vec<Region>, Vec<Region>)> {
+        let plan = self.lowering.plan;
+        let [before, after] = group.chains(plan);
+        let (mut chain, mut tail) = (Vec::new(), Vec::new());
+        for step in before {
+            self.step(group, &step.op, &mut chain)?;
+        }
+        let mut ends = [None, None];
+        let reduction = group.reduce.map(|at| &plan.steps[at].op);
+        if let Some(Op::Reduce { op, axis, x, out }) = reduction {
+            let ints = self.is_of_ints(out);
+            self.params.reduce = match (op, ints) {
+                (Reduce::Sum, false) => Reduction::Sum,
+                (Reduce::Max, false) => Reduction::Largest,
+                (Reduce::Sum, true) => Reduction::IntSum,
+                (Reduce::Max, true) => Reduction::IntLargest,
+            } as u32;
+            let space = |axes: &[usize]| elements(axes.iter().product());
+            self.params.outer = space(&x.shape[..*axis])?;
+            self.params.length = space(&x.shape[*axis..=*axis])?;
+            self.params.inner = space(&x.shape[axis + 1..])?;
+            elements(x.elements())?;
+            let from = self.read(x, ints, &mut chain)?;
+            self.loaded.clear();
+            let into = self.value();
+            ends = [Some(from), Some(into)];
+            self.store(group, out, into, &mut tail)?;
+            for step in after {
+                self.step(group, &step.op, &mut tail)?;
+            }
+        } else {
+            let space = before.last().map_or(0, |step| step.op.writes()[0].elements());
+            self.params.elements = elements(space)?;
+        }
+        self.encode(&[chain, tail], ends)?;
+        Ok((self.params, self.reads, self.writes))
+    }
+
+    /// Gives values registers, and writes the steps down.
+    fn encode(&mut self, parts: &[Vec<Instruction>; 2], ends: [Option<Value>; 2]) -> Compiled<()> {
+        let fixed = self.constants.iter().map(|(_, value)| *value);
+        let mut registers: HashMap<Value, u8> = fixed.zip(0..).collect();
+        for (constant, (bits, _)) in self.params.constants.iter_mut().zip(&self.constants) {
+            *constant = *bits;
+        }
+        let first = u8::try_from(TENSOR_OPERANDS).unwrap_or(u8::MAX);
+        let last = u8::try_from(TENSOR_REGISTERS).unwrap_or(u8::MAX);
+        let mut at = 0;
+        for (number, (part, end)) in parts.iter().zip(ends).enumerate() {
+            let mut free: Vec<u8> = (first..last).rev().collect();
+            // What was reduced is there from the start; what is to be reduced stays to the end.
+            if let (1, Some(into)) = (number, end) {
+                registers.insert(into, free.pop().ok_or(Refusal::TooLarge)?);
+            }
+            let pinned = |value: Value| {
+                (number == 0 && end == Some(value))
+                    || self.constants.iter().any(|(_, constant)| *constant == value)
+            };
+            for (i, instruction) in part.iter().enumerate() {
+                let mut operands = [instruction.operands[0], instruction.operands[1], 0];
+                for (operand, value) in operands.iter_mut().zip(&instruction.reads) {
+                    *operand = registers[value];
+                }
+                let mut done: Vec<Value> = instruction.reads.clone();
+                done.dedup();
+                for value in done {
+                    let later = part[i + 1..].iter().any(|next| next.reads.contains(&value));
+                    if !later && !pinned(value) && !free.contains(&registers[&value]) {
+                        free.push(registers[&value]);
+                    }
+                }
+                let out = match instruction.out {
+                    Some(value) => {
+                        let register = free.pop().ok_or(Refusal::TooLarge)?;
+                        registers.insert(value, register);
+                        // What nobody reads has its register for this step alone.
+                        let read = part[i + 1..].iter().any(|next| next.reads.contains(&value));
+                        if !read && !pinned(value) {
+                            free.push(register);
+                        }
+                        register
+                    }
+                    // The number of the store.
+                    None => instruction.operands[0],
+                };
+                if instruction.action == Action::Store {
+                    operands[1] = instruction.operands[1];
+                }
+                let place = self.params.steps.as_flattened_mut().get_mut(at);
+                *place.ok_or(Refusal::TooLarge)? = step(instruction.action, out, operands);
+                at += 1;
+            }
+            if number == 0 {
+                self.params.chain = count(at)?;
+            }
+        }
+        self.params.tail = count(at)?;
+        let [from, into] = ends.map(|end| end.map_or(0, |value| u32::from(registers[&value])));
+        (self.params.from, self.params.into) = (from, into);
+        Ok(())
+    }
+
+    fn step(&mut self, group: &Group, op: &'a Op, to: &mut Vec<Instruction>) -> Compiled<()> {
+        let Some(out) = plan::elementwise(op) else { unreachable!("the schedule has seen to it") };
+        if let Op::Pad { axis, before, x, .. } = op {
+            let value = self.load(x, &out.shape, Some((*axis, *before)), to)?;
+            return self.store(group, out, value, to);
+        }
+        let action = self.action(op);
+        let ints = action.is_some_and(|action| {
+            (Action::IntAdd as u8..Action::Select as u8).contains(&(action as u8))
+        });
+        let mut reads = Vec::new();
+        for view in op.reads() {
+            reads.push(self.read(view, ints, to)?);
+        }
+        if matches!(action, Some(Action::ToHalf | Action::ToBrain))
+            && self.is_of_ints(op.reads()[0])
+        {
+            let wide = self.value();
+            let action = Action::ToFloat;
+            to.push(Instruction { action, out: Some(wide), reads, operands: [0; 2] });
+            reads = vec![wide];
+        }
+        let value = match action {
+            None => reads[0],
+            Some(action) => {
+                let value = self.value();
+                to.push(Instruction { action, out: Some(value), reads, operands: [0; 2] });
+                value
+            }
+        };
+        self.store(group, out, value, to)
+    }
+
+    /// `None` where a value goes on as it is.
+    fn action(&self, op: &Op) -> Option<Action> {
+        Some(match op {
+            Op::Unary { op, .. } => match op {
+                Unary::Neg => Action::Neg,
+                Unary::Exp => Action::Exp,
+                Unary::Ln => Action::Ln,
+                Unary::Sqrt => Action::Sqrt,
+                Unary::Recip => Action::Recip,
+                Unary::Sin => Action::Sin,
+                Unary::Cos => Action::Cos,
+                Unary::Floor => Action::Floor,
+            },
+            Op::Binary { op, a, .. } => match (op, self.is_of_ints(a)) {
+                (Binary::Add, false) => Action::Add,
+                (Binary::Sub, false) => Action::Sub,
+                (Binary::Mul, false) => Action::Mul,
+                (Binary::Max, false) => Action::Max,
+                (Binary::LessEqual, false) => Action::LessEqual,
+                (Binary::Rem, false) => Action::Rem,
+                (Binary::Add, true) => Action::IntAdd,
+                (Binary::Sub, true) => Action::IntSub,
+                (Binary::Mul, true) => Action::IntMul,
+                (Binary::Max, true) => Action::IntMax,
+                (Binary::LessEqual, true) => Action::IntLessEqual,
+                (Binary::Rem, true) => Action::IntRem,
+                (Binary::And, _) => Action::And,
+                (Binary::Or, _) => Action::Or,
+                (Binary::Xor, _) => Action::Xor,
+                (Binary::ShiftLeft, _) => Action::ShiftLeft,
+                (Binary::ShiftRight, _) => Action::ShiftRight,
+            },
+            Op::Where { .. } => Action::Select,
+            Op::Cast { x, out } => match (self.is_of_ints(x), self.lowering.buffer(out).dtype) {
+                (true, DType::F32) => Action::ToFloat,
+                (false, DType::I32) => Action::ToInt,
+                (_, DType::F16) => Action::ToHalf,
+                (_, DType::BF16) => Action::ToBrain,
+                _ => return None,
+            },
+            Op::Iota { .. } => Action::Number,
+            _ => return None,
+        })
+    }
+
+    fn is_of_ints(&self, view: &View) -> bool {
+        self.lowering.buffer(view).dtype == DType::I32
+    }
+
+    fn value(&mut self) -> Value {
+        self.values += 1;
+        self.values - 1
+    }
+
+    /// The value of a view; of a constant its whole part, where it is one of integers.
+    fn read(&mut self, view: &'a View, ints: bool, to: &mut Vec<Instruction>) -> Compiled<Value> {
+        if let Some(value) = self.places.get(&view.buffer) {
+            return Ok(*value);
+        }
+        let buffer = self.lowering.buffer(view);
+        if let Class::Constant(value) = buffer.class {
+            let value = value.get();
+            #[expect(clippy::cast_possible_truncation, reason = "the whole part is meant")]
+            let bits = if ints || buffer.dtype == DType::I32 {
+                (value as i32).cast_unsigned()
+            } else {
+                value.to_bits()
+            };
+            if let Some((_, value)) = self.constants.iter().find(|(known, _)| *known == bits) {
+                return Ok(*value);
+            }
+            if self.constants.len() == TENSOR_OPERANDS {
+                return Err(Refusal::TooLarge);
+            }
+            let value = self.value();
+            self.constants.push((bits, value));
+            return Ok(value);
+        }
+        if let Some((_, value)) = self.loaded.iter().find(|(known, _)| *known == view) {
+            return Ok(*value);
+        }
+        let value = self.load(view, &view.shape, None, to)?;
+        self.loaded.push((view, value));
+        Ok(value)
+    }
+
+    /// The element of a view in memory, with zeroes around it on an axis.
+    fn load(
+        &mut self,
+        view: &View,
+        shape: &[usize],
+        padded: Option<(usize, usize)>,
+        to: &mut Vec<Instruction>,
+    ) -> Compiled<Value> {
+        let number = u8::try_from(self.sources).map_err(|_| Refusal::TooLarge)?;
+        let place = self.params.sources.get_mut(self.sources).ok_or(Refusal::TooLarge)?;
+        let (at, width) = self.lowering.operand(view)?;
+        let (shape, strides) = match padded {
+            Some(_) => (shape.to_vec(), view.strides.clone()),
+            None => merged(shape, &view.strides),
+        };
+        if shape.len() > TENSOR_AXES {
+            return Err(unsupported(format!("a view of {} axes", shape.len())).into());
+        }
+        let mut source = TensorSource {
+            base: at.address,
+            axes: count(shape.len())?,
+            width: width as u32,
+            padded: u32::MAX,
+            ..TensorSource::default()
+        };
+        for (axis, (&extent, &stride)) in shape.iter().zip(&strides).enumerate() {
+            (source.shape[axis], source.strides[axis]) = (count(extent)?, count(stride)?);
+        }
+        if let Some((axis, before)) = padded {
+            (source.padded, source.before) = (count(axis)?, count(before)?);
+            source.inside = count(view.shape[axis])?;
+        }
+        *place = source;
+        self.sources += 1;
+        self.reads.push(self.lowering.buffer_of(view)?);
+        let value = self.value();
+        let operands = [number, 0];
+        let action = Action::Load;
+        to.push(Instruction { action, out: Some(value), reads: Vec::new(), operands });
+        Ok(value)
+    }
+
+    /// Remembers a result, and writes it where others read it.
+    fn store(
+        &mut self,
+        group: &Group,
+        out: &View,
+        value: Value,
+        to: &mut Vec<Instruction>,
+    ) -> Compiled<()> {
+        self.places.insert(out.buffer, value);
+        if group.inner.contains(&out.buffer) {
+            return Ok(());
+        }
+        if !out.is_contiguous() {
+            let name = &self.lowering.buffer(out).name;
+            return Err(unsupported(format!("`{name}` with strides as a result here")).into());
+        }
+        let number = u8::try_from(self.stores).map_err(|_| Refusal::TooLarge)?;
+        let place = self.params.stores.get_mut(self.stores).ok_or(Refusal::TooLarge)?;
+        let (at, width) = self.lowering.operand(out)?;
+        *place = at.address;
+        self.stores += 1;
+        self.writes.push(self.lowering.buffer_of(out)?);
+        let (reads, operands) = (vec![value], [number, width as u8]);
+        to.push(Instruction { action: Action::Store, out: None, reads, operands });
+        Ok(())
+    }
+}
+
+/// Neighbouring axes that lie as one, as one.
+fn merged(shape: &[usize], strides: &[usize]) -> (Vec<usize>, Vec<usize>) {
+    let (mut axes, mut steps): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    for (&n, &stride) in shape.iter().zip(strides).filter(|(n, _)| **n != 1) {
+        match (axes.last_mut(), steps.last_mut()) {
+            (Some(extent), Some(step)) if *step == stride * n => {
+                *extent *= n;
+                *step = stride;
+            }
+            _ => {
+                axes.push(n);
+                steps.push(stride);
+            }
+        }
+    }
+    (axes, steps)
+}
+
+/// A number of elements, of which each has a number.
+fn elements(n: usize) -> Result<u32> {
+    if n < MOST_ELEMENTS { count(n) } else { Err(unsupported(format!("a tensor of {n} elements"))) }
+}
