@@ -586,6 +586,48 @@ parameters! {
         reserved: u32,
     }
 
+    /// `tensor_gather` and `tensor_scatter`: rows of a table by indices.
+    struct TensorRowsParams {
+        /// The first of `count` `i32` for each leading axis of the table.
+        indices: [u64; TENSOR_INDICES],
+        /// The table that is gathered from, or the rows that are scattered.
+        source: TensorSource,
+        /// What is written, dense.
+        out: u64,
+        /// Extents of the table's leading axes.
+        extents: [u32; TENSOR_INDICES],
+        /// Distance between neighbouring indices.
+        apart: [u32; TENSOR_INDICES],
+        /// Leading axes, at most [`TENSOR_INDICES`].
+        leading: u32,
+        /// Rows.
+        count: u32,
+        /// Elements of a row.
+        width: u32,
+        /// What is written.
+        elements: u32,
+        /// 1: rows are added up from zero.
+        adds: u32,
+        /// [`Width`] of what is written.
+        out_width: u32,
+    }
+
+    /// `tensor_top_k`: the numbers of the greatest elements of each row.
+    struct TensorTopKParams {
+        /// The first element, `f32`.
+        x: u64,
+        /// `i32 [rows][count]`.
+        out: u64,
+        /// Elements of a row.
+        n: u32,
+        /// How many are wanted, at most `n`.
+        count: u32,
+        /// Distance between neighbouring rows, in elements.
+        row_stride: u32,
+        /// Distance between neighbours in a row, in elements.
+        column_stride: u32,
+    }
+
     /// `delta_rule`: a matrix for each head, with a decay for each of its rows, moved on and asked once a row.
     struct DeltaRuleParams {
         /// Of `[heads][key_size][value_size]`.
@@ -621,6 +663,8 @@ pub const TENSOR_AXES: usize = 8;
 pub const TENSOR_STEPS: usize = 48;
 /// Most sources of a group, and most results; and its constants, which are in as many registers.
 pub const TENSOR_OPERANDS: usize = 8;
+/// Most leading axes of a table that indices are for.
+pub const TENSOR_INDICES: usize = 3;
 /// Registers of a group.
 pub const TENSOR_REGISTERS: usize = 24;
 
@@ -634,6 +678,8 @@ pub enum Width {
     Half,
     /// `bf16`
     Brain,
+    /// Nowhere: all have the value that [`TensorSource::base`] is.
+    Fixed,
 }
 
 /// What a group of tensor operations does to elements before its last steps.

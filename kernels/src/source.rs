@@ -16,7 +16,8 @@ use crate::params::{
     AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
     GatedDeltaParams, GatherParams, MatmulParams, NormParams, Parameters, ProjectParams,
     QuantiseParams, Recurrence, RopeTableParams, RouteParams, RowsParams, SampleParams, Segment,
-    ShortConvParams, TensorMatmulParams, TensorParams, TensorSource,
+    ShortConvParams, TensorMatmulParams, TensorParams, TensorRowsParams, TensorSource,
+    TensorTopKParams,
 };
 
 macro_rules! headers {
@@ -164,6 +165,8 @@ pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String 
         asserts::<TensorSource>(&mut text);
         asserts::<TensorParams>(&mut text);
         asserts::<TensorMatmulParams>(&mut text);
+        asserts::<TensorRowsParams>(&mut text);
+        asserts::<TensorTopKParams>(&mut text);
         return text;
     }
     asserts::<Segment>(&mut text);

@@ -23,5 +23,6 @@ mod nv_layer;
 mod nv_modes;
 mod nv_tune;
 mod parity;
+mod tensors;
 
 use tegra_sim_preload as _;

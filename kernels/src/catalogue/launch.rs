@@ -213,7 +213,13 @@ pub fn tensor_grid(params: &TensorParams) -> Grid {
         (_, 1) => params.outer.saturating_mul(ROW_LANES),
         (_, inner) => params.outer.saturating_mul(inner),
     };
-    [threads.div_ceil(Kernel::Tensor.threads()).max(1), 1, 1]
+    tensor_elements_grid(threads)
+}
+
+/// The grid of `tensor_gather` and `tensor_scatter`: a thread for each element that is written.
+#[must_use]
+pub fn tensor_elements_grid(elements: u32) -> Grid {
+    [elements.div_ceil(Kernel::Tensor.threads()).max(1), 1, 1]
 }
 
 /// The grid of `tensor_matmul`.
@@ -222,7 +228,7 @@ pub const fn tensor_matmul_grid(params: &TensorMatmulParams) -> Grid {
     [params.n.div_ceil(TENSOR_SIDE), params.m.div_ceil(TENSOR_SIDE), params.batches]
 }
 
-/// The grid of `normalise`, `route` and `rope_table`: a block for each row.
+/// The grid of `normalise`, `route`, `rope_table` and `tensor_top_k`: a block for each row.
 #[must_use]
 pub const fn rows_grid(rows: u32) -> Grid {
     [rows, 1, 1]

@@ -13,7 +13,7 @@ use crate::params::{
     AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
     GatedDeltaParams, GatherParams, MatmulParams, NormParams, ProjectParams, QuantiseParams,
     RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams, TensorMatmulParams,
-    TensorParams,
+    TensorParams, TensorRowsParams, TensorTopKParams,
 };
 use crate::source::Target;
 
@@ -175,6 +175,12 @@ pub enum Kernel {
     Tensor,
     /// Products of tensors that are no weights.
     TensorMatmul,
+    /// Rows of a table.
+    TensorGather,
+    /// Rows that a table gets.
+    TensorScatter,
+    /// The numbers of the greatest elements.
+    TensorTopK,
     /// Cosines and sines.
     RopeTable,
     /// Rotation and KV write by themselves.
@@ -232,7 +238,8 @@ impl Kernel {
         all.extend([Self::Gather, Self::RmsNorm, Self::Add, Self::SwiGlu, Self::Norm]);
         all.extend([Self::Elementwise, Self::Route, Self::Combine]);
         all.extend([Self::ShortConv, Self::GatedDelta, Self::DeltaRule]);
-        all.extend([Self::Tensor, Self::TensorMatmul]);
+        all.extend([Self::Tensor, Self::TensorMatmul, Self::TensorGather]);
+        all.extend([Self::TensorScatter, Self::TensorTopK]);
         all.extend([Self::RopeTable, Self::RopeKv]);
         for width in ATTENTION_WIDTHS {
             for heads in heads_of(width) {
@@ -301,6 +308,9 @@ impl Kernel {
             Self::DeltaRule => "delta_rule".into(),
             Self::Tensor => "tensor".into(),
             Self::TensorMatmul => "tensor_matmul".into(),
+            Self::TensorGather => "tensor_gather".into(),
+            Self::TensorScatter => "tensor_scatter".into(),
+            Self::TensorTopK => "tensor_top_k".into(),
             Self::RopeTable => "rope_table".into(),
             Self::RopeKv => "rope_kv".into(),
             Self::Attention { width, heads, rope } => {
@@ -323,7 +333,11 @@ impl Kernel {
             Self::Route | Self::Combine => Unit::Mixture,
             Self::Experts(weight) => Unit::Experts(weight),
             Self::ShortConv | Self::GatedDelta | Self::DeltaRule => Unit::Recurrent,
-            Self::Tensor | Self::TensorMatmul => Unit::Tensor,
+            Self::Tensor
+            | Self::TensorMatmul
+            | Self::TensorGather
+            | Self::TensorScatter
+            | Self::TensorTopK => Unit::Tensor,
             Self::RopeTable
             | Self::RopeKv
             | Self::Attention { .. }
@@ -383,6 +397,8 @@ impl Kernel {
             Self::DeltaRule => size_of::<DeltaRuleParams>(),
             Self::Tensor => size_of::<TensorParams>(),
             Self::TensorMatmul => size_of::<TensorMatmulParams>(),
+            Self::TensorGather | Self::TensorScatter => size_of::<TensorRowsParams>(),
+            Self::TensorTopK => size_of::<TensorTopKParams>(),
             Self::RopeTable => size_of::<RopeTableParams>(),
             Self::RopeKv | Self::Attention { .. } | Self::PrefillAttention { .. } => {
                 size_of::<AttentionParams>()

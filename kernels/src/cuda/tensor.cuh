@@ -9,8 +9,8 @@
 
 enum : u32 { TENSOR_THREADS = 128, TENSOR_AXES = 8, TENSOR_REGISTERS = 24, TENSOR_STEPS = 48, ROW_LANES = 16, ROW_BLOCK = 256 };
 
-// How elements lie in memory.
-enum : u32 { WORD, HALF, BRAIN };
+// How elements lie in memory; of a fixed one the base is the value.
+enum : u32 { WORD, HALF, BRAIN, FIXED };
 
 // Elements in the order of a shape, wherever they lie. On one axis those outside of some places are zeroes.
 struct TensorSource {
@@ -88,30 +88,45 @@ DEVICE float natural_logarithm(float x) {
     return x > 0.0f ? y : quiet_nan();
 }
 
-// Sine, or cosine, of what is below 2^30: angles that `sin_cos` does not take are brought into +-pi/4 in f64. Beyond, where
-// neighbouring numbers are 64 apart and more, there is none.
+// 32 bits of the fraction of 2 / pi, from a place on.
+DEVICE u32 two_over_pi(u32 place) {
+    auto word = [](u32 i) {
+        return i == 0 ? 0xa2f9836eu : i == 1 ? 0x4e441529u : i == 2 ? 0xfc2757d1u : i == 3 ? 0xf534ddc0u
+             : i == 4 ? 0xdb629599u : i == 5 ? 0x3c439041u : 0xfe5163abu;
+    };
+    return __funnelshift_l(word(place / 32 + 1), word(place / 32), place % 32);
+}
+
+// Sine, or a quarter of a turn later cosine. Angles that `sin_cos` does not take are brought into +-pi/4 by as many bits of
+// 2 / pi as count for them (Payne and Hanek, 1983).
 DEVICE float sine(float x, u32 quarters) {
-    float s, c;
+    float s, c, r = x;
     u32 turned = quarters;
-    float r = x;
+    if (!is_finite(x)) return quiet_nan();
     if (fabsf(x) >= 1e6f) {
-        if (!(fabsf(x) < 1073741824.0f)) return quiet_nan();
-        double wide = x, whole = __fma_rn(wide, 6.366197723675814e-1, 6755399441055744.0);
-        turned += static_cast<u32>(__double2loint(whole));
-        double turns = __dadd_rn(whole, -6755399441055744.0);
-        r = static_cast<float>(__fma_rn(turns, -6.123233995736766e-17, __fma_rn(turns, -1.5707963267948966, wide)));
+        // Of x = mantissa * 2^(exponent - 150). A turn is 2^64; whole ones do not count.
+        u64 mantissa = (bits(x) & 0x7fffffu) | 0x800000u;
+        u32 exponent = bits(x) >> 23 & 0xff, place = max(exponent, 152u) - 152, less = 152 - min(exponent, 152u);
+        u64 low = mantissa * two_over_pi(place + 64), middle = mantissa * two_over_pi(place + 32) + (low >> 32);
+        u64 high = mantissa * two_over_pi(place) + (middle >> 32);
+        u64 turn = (high << (32 - less)) | ((middle & 0xffffffffu) >> less);
+        u32 quarter = static_cast<u32>((turn + (1ull << 61)) >> 62);
+        double rest = static_cast<double>(static_cast<long long>(turn << 2)) * (1.5707963267948966 / 18446744073709551616.0);
+        r = static_cast<float>(rest);
+        if (bits(x) >> 31) quarter = 0u - quarter, r = -r;
+        turned += quarter;
     }
     sin_cos(1.0f, r, s, c);
     float value = turned & 1 ? c : s;
     return turned & 2 ? -value : value;
 }
 
-// The element of a source.
-DEVICE u32 loaded(const TensorSource& source, u32 element) {
-    u32 left = element, place = 0;
+// The element of a source, as far in as `place` and without its first axes.
+DEVICE u32 loaded(const TensorSource& source, u32 element, u32 place = 0, u32 leading = 0) {
+    u32 left = element;
     bool outside = false;
 #pragma unroll 1
-    for (u32 axis = source.axes; axis-- > 0;) {
+    for (u32 axis = source.axes; axis-- > leading;) {
         u32 extent = source.shape[axis], i = left % extent;
         left /= extent;
         if (axis == source.padded) {
@@ -121,6 +136,7 @@ DEVICE u32 loaded(const TensorSource& source, u32 element) {
         place += i * source.strides[axis];
     }
     if (outside) return 0;
+    if (source.width == FIXED) return static_cast<u32>(source.base);
     if (source.width == WORD) return at<const u32>(source.base)[place];
     u32 half = at<const u16>(source.base)[place];
     return source.width == HALF ? bits(half_to_float(half)) : half << 16;
@@ -348,5 +364,115 @@ extern "C" __global__ __launch_bounds__(128) void tensor_matmul(const __grid_con
     for (u32 o = 0; o < OWN; o++) {
         u32 to = row_at + row + 4 * o;
         if (to < p.m && column_at + column < p.n) out[to * p.n + column_at + column] = sums[o];
+    }
+}
+
+enum : u32 { TENSOR_INDICES = 3 };
+
+// Rows of a table by up to three indices each, or rows that a table gets.
+struct TensorRowsParams {
+    u64 indices[TENSOR_INDICES];
+    TensorSource source;
+    u64 out;
+    u32 extents[TENSOR_INDICES];
+    u32 apart[TENSOR_INDICES];
+    u32 leading;
+    u32 count;
+    u32 width;
+    u32 elements;
+    u32 adds;
+    u32 out_width;
+};
+
+// out[i] = source[indices[i]], zeroes for an index that is not in the table.
+extern "C" __global__ __launch_bounds__(128) void tensor_gather(const __grid_constant__ TensorRowsParams p) {
+    u32 element = blockIdx.x * TENSOR_THREADS + threadIdx.x;
+    if (element >= p.elements) return;
+    u32 row = element / p.width, place = 0, value = 0;
+    bool inside = true;
+#pragma unroll
+    for (u32 axis = 0; axis < TENSOR_INDICES; axis++) {
+        if (axis >= p.leading) break;
+        u32 index = static_cast<u32>(at<const i32>(p.indices[axis])[row * p.apart[axis]]);
+        inside = inside && index < p.extents[axis];
+        place += index * p.source.strides[axis];
+    }
+    if (inside) value = loaded(p.source, element % p.width, place, p.leading);
+    stored(p.out, p.out_width, element, value);
+}
+
+// out[indices[i]] = source[i], the last of those with the same index; or the sums of all of them in f64, and zeroes
+// elsewhere. The table is dense; a thread has an element of it and looks at all rows.
+extern "C" __global__ __launch_bounds__(128) void tensor_scatter(const __grid_constant__ TensorRowsParams p) {
+    u32 element = blockIdx.x * TENSOR_THREADS + threadIdx.x;
+    if (element >= p.elements) return;
+    u32 own = element / p.width, value = 0, place[TENSOR_INDICES] = {};
+#pragma unroll
+    for (u32 axis = TENSOR_INDICES; axis-- > 0;) {
+        if (axis >= p.leading) continue;
+        place[axis] = own % p.extents[axis];
+        own /= p.extents[axis];
+    }
+    double sum = 0.0;
+    bool found = p.adds;
+#pragma unroll 1
+    for (u32 row = 0; row < p.count; row++) {
+        bool here = true;
+#pragma unroll
+        for (u32 axis = 0; axis < TENSOR_INDICES; axis++)
+            if (axis < p.leading) here = here && static_cast<u32>(at<const i32>(p.indices[axis])[row * p.apart[axis]]) == place[axis];
+        if (!here) continue;
+        value = loaded(p.source, row * p.width + element % p.width);
+        sum = __dadd_rn(sum, static_cast<double>(number(value)));
+        found = true;
+    }
+    if (found) stored(p.out, p.out_width, element, p.adds ? bits(__double2float_rn(sum)) : value);
+}
+
+struct TensorTopKParams {
+    u64 x;
+    u64 out;
+    u32 n;
+    u32 count;
+    u32 row_stride;
+    u32 column_stride;
+};
+
+// The numbers of the greatest elements of a row, best first, of equal ones the first; NaN is the greatest. Each is looked
+// for among those behind the one before it. A block has a row.
+extern "C" __global__ __launch_bounds__(128) void tensor_top_k(const __grid_constant__ TensorTopKParams p) {
+    __shared__ float values[TENSOR_THREADS];
+    __shared__ u32 numbers[TENSOR_THREADS];
+    auto above = [](float a, float b) { return a > b || (a != a && b == b); };
+    auto before = [&](float a, u32 i, float b, u32 j) { return above(a, b) || (!above(b, a) && i < j); };
+    const float* x = at<const float>(p.x) + static_cast<u64>(blockIdx.x) * p.row_stride;
+    float last = 0.0f;
+    u32 last_at = 0;
+#pragma unroll 1
+    for (u32 k = 0; k < p.count; k++) {
+        float best = 0.0f;
+        u32 best_at = ALL_LANES;
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < p.n; i += TENSOR_THREADS) {
+            float value = x[i * p.column_stride];
+            if (k > 0 && !before(last, last_at, value, i)) continue;
+            if (best_at == ALL_LANES || before(value, i, best, best_at)) best = value, best_at = i;
+        }
+        values[threadIdx.x] = best;
+        numbers[threadIdx.x] = best_at;
+        __syncthreads();
+#pragma unroll 1
+        for (u32 half = TENSOR_THREADS / 2; half > 0; half /= 2) {
+            if (threadIdx.x < half) {
+                u32 i = numbers[threadIdx.x], j = numbers[threadIdx.x + half];
+                bool other = j != ALL_LANES && (i == ALL_LANES || before(values[threadIdx.x + half], j, values[threadIdx.x], i));
+                if (other) values[threadIdx.x] = values[threadIdx.x + half], numbers[threadIdx.x] = j;
+            }
+            __syncthreads();
+        }
+        last = values[0];
+        last_at = numbers[0];
+        if (threadIdx.x == 0) at<u32>(p.out)[static_cast<u64>(blockIdx.x) * p.count + k] = last_at;
+        __syncthreads();
     }
 }

@@ -5,7 +5,7 @@ use orind_kernels::params::{
     AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
     GatedDeltaParams, GatherParams, IntoBytes, MatmulParams, NormParams, ProjectParams,
     QuantiseParams, RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams,
-    TensorMatmulParams, TensorParams,
+    TensorMatmulParams, TensorParams, TensorRowsParams, TensorTopKParams,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub(super) enum Params {
     DeltaRule(DeltaRuleParams),
     Tensor(TensorParams),
     TensorMatmul(TensorMatmulParams),
+    TensorRows(TensorRowsParams),
+    TensorTopK(TensorTopKParams),
 }
 
 impl Params {
@@ -74,6 +76,8 @@ impl Params {
             Self::DeltaRule(p) => p.as_bytes(),
             Self::Tensor(p) => p.as_bytes(),
             Self::TensorMatmul(p) => p.as_bytes(),
+            Self::TensorRows(p) => p.as_bytes(),
+            Self::TensorTopK(p) => p.as_bytes(),
         }
     }
 }

@@ -100,7 +100,8 @@ pub(super) struct Cache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Cache(Cache),
-    /// So many bytes of what layers of fixed memory keep, as its buffer says, and how many slots share them.
+    /// So many bytes as its buffer says, of a layer of fixed memory or of a parameter that is trained, and how many
+    /// slots share them.
     Recurrent {
         bytes: u64,
         slots: u32,
@@ -117,7 +118,7 @@ impl State {
                     return Ok(Self::Cache(Cache { slots, capacity, heads, dim }));
                 }
             }
-            (&[slots, ..], DType::F32 | DType::I32) => {
+            (&[slots, ..], DType::F32 | DType::I32 | DType::F16 | DType::BF16) => {
                 if let Some(slots) = size(slots) {
                     return Ok(Self::Recurrent { bytes: buffer.bytes(), slots });
                 }

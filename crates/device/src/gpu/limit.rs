@@ -11,7 +11,7 @@ use orind_kernels::catalogue::launch::{matmul_warp_rows, prefill_attention_rows}
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{
     AttentionParams, ExpertsParams, ProjectParams, Recurrence, Segment, TensorMatmulParams,
-    TensorParams,
+    TensorParams, TensorRowsParams, TensorTopKParams,
 };
 use orind_kernels::repack::Layout;
 
@@ -133,6 +133,8 @@ impl Speed {
                 (Params::DeltaRule(p), _) => self.delta_rule(&p.memory),
                 (Params::Tensor(p), _) => self.tensor(p, reads + writes),
                 (Params::TensorMatmul(p), _) => self.matmul_of_tensors(p),
+                (Params::TensorRows(p), kernel) => self.rows_of_tensors(p, kernel, reads + writes),
+                (Params::TensorTopK(p), _) => self.top_k(p, launch.grid[0]),
                 // What it writes to the caches is among what it reads.
                 (Params::Attention(_), _) => self.time(2 * reads, 0),
                 (Params::Sample(p), _) => self.logit * p.vocabulary,
@@ -199,6 +201,19 @@ impl Speed {
         let [batches, m, n, k] = [params.batches, params.m, params.n, params.k].map(u64::from);
         let products = batches * m.next_multiple_of(32) * n.next_multiple_of(32) * k;
         self.time(8 * products / 32 + 4 * batches * m * n, 4 * products)
+    }
+
+    /// Who writes to a table looks at all rows for each of its elements.
+    fn rows_of_tensors(self, params: &TensorRowsParams, kernel: Kernel, bytes: u64) -> Duration {
+        let looks = if kernel == Kernel::TensorScatter { params.count } else { 1 };
+        let each = 60 + 20 * u64::from(looks);
+        self.time(4 * bytes, each * u64::from(params.elements))
+    }
+
+    /// The row is looked at for each that is wanted.
+    fn top_k(self, params: &TensorTopKParams, rows: u32) -> Duration {
+        let looks = u64::from(params.n.next_multiple_of(128)) * u64::from(params.count);
+        self.time(4 * looks * u64::from(rows), 20 * looks * u64::from(rows))
     }
 
     fn project(self, params: &ProjectParams, weight: Weight, planes: u32) -> Duration {

@@ -10,28 +10,24 @@
 #[path = "../../../../src/parity/case.rs"]
 mod case;
 mod cpu;
+mod draw;
 mod gradients;
 mod groups;
 mod model;
+mod programs;
 
-/// Numbers from a seed, to draw shapes and choices from.
-struct Draw {
-    seed: u64,
-    count: u32,
-}
+use std::num::NonZeroUsize;
 
-impl Draw {
-    const fn new(seed: u64) -> Self {
-        Self { seed, count: 0 }
-    }
+use device::Device;
+use device::cpu::{Cpu, Isa};
+use draw::Draw;
 
-    fn below(&mut self, n: usize) -> usize {
-        self.count += 1;
-        plan::sample::philox([self.count, 0, 0, 7], self.seed)[0] as usize % n
-    }
+/// Random programs that are tried.
+const PROGRAMS: u64 = 60;
 
-    fn shape(&mut self, most: usize) -> Vec<usize> {
-        let rank = 1 + self.below(3);
-        (0..rank).map(|_| 1 + self.below(most)).collect()
-    }
+/// Every instruction set, with one thread and several.
+fn devices() -> Vec<Box<dyn Device>> {
+    let threads = |n| NonZeroUsize::new(n).unwrap();
+    let all = Isa::available().flat_map(|isa| [1, 3].map(|n| Cpu::new(isa, threads(n))));
+    all.map(|cpu| Box::new(cpu) as Box<dyn Device>).collect()
 }

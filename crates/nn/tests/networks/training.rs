@@ -1,8 +1,8 @@
-//! Training against PyTorch's, loss by loss (tests/data/nn/make.py); what a trainer refuses; states out and in.
+//! Training against PyTorch's, loss by loss (tests/data/nn/make.py); what a trainer refuses; states out and in. On the
+//! devices that whoever includes this names.
 
+use super::devices;
 use super::ops::unit;
-use device::cpu::Cpu;
-use device::reference::Reference;
 use device::{Data, Device};
 use nn::conv::{Windows, max_pool};
 use nn::functions::{relu, tanh};
@@ -75,8 +75,8 @@ fn losses_are_those_of_pytorch() {
             if words[0] == "mlp" { (mlp, BATCH * 8) } else { (convolutional, BATCH * 64) };
         let x = numbers(100, inputs, -1.0, 1.0);
         let classes: Vec<i32> = unit(101, BATCH).map(|u| (u * 4.0) as i32).collect();
-        for device in [&Reference as &dyn Device, &Cpu::detect()] {
-            let mut trainer = trainer(device, network, optimiser(words[1]));
+        for device in devices() {
+            let mut trainer = trainer(&*device, network, optimiser(words[1]));
             let first: Vec<(String, Vec<f32>)> = trainer
                 .states()
                 .filter(|(name, _)| {
@@ -107,28 +107,29 @@ fn losses_are_those_of_pytorch() {
 /// A submission of several steps is as many of one.
 #[test]
 fn steps_are_replayed_and_states_come_out_and_in() {
-    let device = Cpu::detect();
-    let x = numbers(100, BATCH * 8, -1.0, 1.0);
-    let classes: Vec<i32> = unit(101, BATCH).map(|u| (u * 4.0) as i32).collect();
-    let batch = [("x", Data::F32(&x)), ("classes", Data::I32(&classes))];
-    let by = Optimiser::Adam(Moments::new(0.01));
-    let (mut one, mut many) = (trainer(&device, mlp, by), trainer(&device, mlp, by));
-    let mut last = 0.0;
-    for _ in 0..8 {
-        last = one.train(&batch).unwrap();
+    for device in devices() {
+        let x = numbers(100, BATCH * 8, -1.0, 1.0);
+        let classes: Vec<i32> = unit(101, BATCH).map(|u| (u * 4.0) as i32).collect();
+        let batch = [("x", Data::F32(&x)), ("classes", Data::I32(&classes))];
+        let by = Optimiser::Adam(Moments::new(0.01));
+        let (mut one, mut many) = (trainer(&*device, mlp, by), trainer(&*device, mlp, by));
+        let mut last = 0.0;
+        for _ in 0..8 {
+            last = one.train(&batch).unwrap();
+        }
+        assert_eq!(many.train_for(&batch, 8).unwrap(), last);
+        let saved = one.save().unwrap();
+        assert_eq!(saved, many.save().unwrap());
+        assert!(saved.iter().any(|(name, _)| name == "first.weight.square"));
+
+        let mut other = trainer(&*device, mlp, by);
+        other.load(saved.iter().map(|(name, values)| (&**name, &**values))).unwrap();
+        assert_eq!(other.train(&batch).unwrap(), one.train(&batch).unwrap());
+        assert_eq!(other.answer(&batch[..1]).unwrap(), one.answer(&batch[..1]).unwrap());
+
+        let unknown = one.train(&[("y", Data::F32(&x))]).unwrap_err();
+        assert!(matches!(&unknown, Failure::Unknown { known, .. } if known.contains(&"x".into())));
+        let short = one.train(&[("x", Data::F32(&x[1..]))]).unwrap_err().to_string();
+        assert_eq!(short, "`x` has 128 values, 127 are given");
     }
-    assert_eq!(many.train_for(&batch, 8).unwrap(), last);
-    let saved = one.save().unwrap();
-    assert_eq!(saved, many.save().unwrap());
-    assert!(saved.iter().any(|(name, _)| name == "first.weight.square"));
-
-    let mut other = trainer(&device, mlp, by);
-    other.load(saved.iter().map(|(name, values)| (&**name, &**values))).unwrap();
-    assert_eq!(other.train(&batch).unwrap(), one.train(&batch).unwrap());
-    assert_eq!(other.answer(&batch[..1]).unwrap(), one.answer(&batch[..1]).unwrap());
-
-    let unknown = one.train(&[("y", Data::F32(&x))]).unwrap_err();
-    assert!(matches!(&unknown, Failure::Unknown { known, .. } if known.contains(&"x".into())));
-    let short = one.train(&[("x", Data::F32(&x[1..]))]).unwrap_err().to_string();
-    assert_eq!(short, "`x` has 128 values, 127 are given");
 }

@@ -208,7 +208,11 @@ impl Lowering<'_> {
                 Some((at, WeightLayout::Plain(bytes))) if *bytes == buffer.bytes() => Some(*at),
                 _ => None,
             },
-            Class::State | Class::Constant(_) => None,
+            Class::State => match self.addresses.states.get(&buffer.name) {
+                Some((at, State::Recurrent { .. })) => Some(*at),
+                _ => None,
+            },
+            Class::Constant(_) => None,
         };
         let base = base.ok_or_else(|| {
             unsupported(format!("{:?} `{}` as an operand here", buffer.class, buffer.name))
@@ -280,6 +284,13 @@ impl Lowering<'_> {
             Op::ShortConv(conv) => self.short_conv(label, conv),
             Op::GatedDelta(delta) => self.gated_delta(label, delta),
             Op::DeltaRule(rule) => self.delta_rule(label, rule),
+            Op::Scatter { indices, values, table } => {
+                self.scatter(label, indices, [values, table], false)
+            }
+            Op::ScatterAdd { indices, values, out } => {
+                self.scatter(label, indices, [values, out], true)
+            }
+            Op::TopK { x, out } => self.top_k(label, x, out),
             Op::MatMul { a, b, out } => self.matmul_of_tensors(label, [a, b], out),
             Op::Project(project) => self.project(label, project),
             Op::Sample(sample) => self.sample(label, sample),
@@ -290,8 +301,16 @@ impl Lowering<'_> {
 
     fn gather(&mut self, label: &str, gather: &Gather) -> Result<()> {
         let table = &gather.table;
-        let [ids] = &gather.indices[..] else {
-            return Err(unsupported(format!("gather by several indices ({label})")));
+        let ids = match &gather.indices[..] {
+            [ids] if self.buffer(table).class == Class::Weight && ids.is_contiguous() => ids,
+            [ids]
+                if table.is_contiguous()
+                    && ids.is_contiguous()
+                    && self.buffer(table).dtype.block_bytes() == 4 =>
+            {
+                ids
+            }
+            _ => return self.gather_of_tensors(label, gather),
         };
         let out = self.region(&gather.out)?;
         let rows = count(ids.elements())?;

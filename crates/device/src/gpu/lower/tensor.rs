@@ -1,4 +1,4 @@
-//! Launches of tensor operations: of groups that [`plan::schedule`] makes, and of products of tensors.
+//! Launches of tensor operations: of groups that [`plan::schedule`] makes, of products, and of rows by indices.
 //!
 //! A group becomes a list of steps that one kernel takes for every element. Values that nobody else reads stay in the
 //! kernel's registers; a group that needs more of them, or of anything else, than there are is taken in parts.
@@ -6,17 +6,23 @@
 use std::collections::HashMap;
 
 use orind_kernels::catalogue::Kernel;
-use orind_kernels::catalogue::launch::{tensor_grid, tensor_matmul_grid};
+use orind_kernels::catalogue::launch::{
+    rows_grid, tensor_elements_grid, tensor_grid, tensor_matmul_grid,
+};
 use orind_kernels::params::{
-    Action, Reduction, TENSOR_AXES, TENSOR_OPERANDS, TENSOR_REGISTERS, TensorMatmulParams,
-    TensorParams, TensorSource, Width, step,
+    Action, Reduction, TENSOR_AXES, TENSOR_INDICES, TENSOR_OPERANDS, TENSOR_REGISTERS,
+    TensorMatmulParams, TensorParams, TensorRowsParams, TensorSource, TensorTopKParams, Width,
+    step,
 };
 
 use super::{Lowering, count};
 use crate::Result;
 use crate::gpu::launch::{Params, Region};
 use crate::gpu::layout::unsupported;
-use plan::{Binary, BufferId, Class, DType, Group, Op, Plan, Reduce, Step, Unary, View};
+use plan::{
+    Binary, Buffer, BufferId, Class, DType, Gather, Group, Op, Plan, Reduce, Scalar, Step, Unary,
+    View,
+};
 
 /// The most elements that one launch takes: their numbers are of 32 bits.
 const MOST_ELEMENTS: usize = 1 << 31;
@@ -137,6 +143,107 @@ impl Lowering<'_> {
         let (reads, writes) = (vec![self.buffer_of(a)?, self.buffer_of(b)?], vec![self.f32(out)?]);
         self.launch(label, Kernel::TensorMatmul, grid, Params::TensorMatmul(params), reads, writes);
         Ok(())
+    }
+
+    /// Rows of a table however it lies, by any number of indices.
+    pub(super) fn gather_of_tensors(&mut self, label: &str, gather: &Gather) -> Result<()> {
+        let Gather { table, indices, out } = gather;
+        let kernel = (Kernel::TensorGather, TensorRowsParams::default());
+        self.rows_by(label, kernel, indices, [table, table, out])
+    }
+
+    /// Rows that a table gets; or their sums, from zero, and nothing of what was there.
+    pub(super) fn scatter(
+        &mut self,
+        label: &str,
+        indices: &[View],
+        [values, table]: [&View; 2],
+        adds: bool,
+    ) -> Result<()> {
+        let params = TensorRowsParams { adds: u32::from(adds), ..TensorRowsParams::default() };
+        self.rows_by(label, (Kernel::TensorScatter, params), indices, [table, values, table])
+    }
+
+    /// Rows by their indices in a table: from a source to what is written, of which one is the table.
+    fn rows_by(
+        &mut self,
+        label: &str,
+        (kernel, rest): (Kernel, TensorRowsParams),
+        indices: &[View],
+        [table, source, out]: [&View; 3],
+    ) -> Result<()> {
+        let [leading, axes] = [indices.len(), table.shape.len()];
+        if leading > TENSOR_INDICES || axes > TENSOR_AXES {
+            return Err(unsupported(format!("{leading} indices of {axes} axes ({label})")));
+        }
+        let ((written, width), whole) = (self.operand(out)?, self.buffer_of(out)?);
+        if !out.is_contiguous() {
+            return Err(unsupported(format!("rows with strides as a result ({label})")));
+        }
+        let mut params = TensorRowsParams {
+            source: self.source(source, &source.shape, &source.strides)?,
+            out: written.address,
+            out_width: width as u32,
+            leading: count(leading)?,
+            count: count(indices.first().map_or(0, View::elements))?,
+            width: elements(table.shape[leading..].iter().product::<usize>().max(1))?,
+            elements: elements(out.elements())?,
+            ..rest
+        };
+        let mut reads = vec![self.buffer_of(source)?];
+        for (i, index) in indices.iter().enumerate() {
+            let &[apart] = &index.strides[..] else {
+                return Err(unsupported(format!("indices {:?} ({label})", index.shape)));
+            };
+            params.indices[i] = self.operand(index)?.0.address;
+            params.extents[i] = count(table.shape[i])?;
+            params.apart[i] = count(apart)?;
+            reads.push(self.buffer_of(index)?);
+        }
+        let (grid, params) = (tensor_elements_grid(params.elements), Params::TensorRows(params));
+        self.launch(label, kernel, grid, params, reads, vec![whole]);
+        Ok(())
+    }
+
+    /// The numbers of the greatest elements of each row of `x [M, E]`.
+    pub(super) fn top_k(&mut self, label: &str, x: &View, out: &View) -> Result<()> {
+        let (&[rows, n], &[row_stride, column_stride]) = (&x.shape[..], &x.strides[..]) else {
+            return Err(unsupported(format!("the greatest of {:?} ({label})", x.shape)));
+        };
+        let [read, written] = [self.buffer_of(x)?, self.i32(out)?];
+        let params = TensorTopKParams {
+            x: self.operand(x)?.0.address,
+            out: written.address,
+            n: count(n)?,
+            count: count(out.elements() / rows.max(1))?,
+            row_stride: count(row_stride)?,
+            column_stride: count(column_stride)?,
+        };
+        let (grid, params) = (rows_grid(count(rows)?), Params::TensorTopK(params));
+        self.launch(label, Kernel::TensorTopK, grid, params, vec![read], vec![written]);
+        Ok(())
+    }
+
+    /// A view as a source, in the order of a shape.
+    fn source(&self, view: &View, shape: &[usize], strides: &[usize]) -> Result<TensorSource> {
+        if shape.len() > TENSOR_AXES {
+            return Err(unsupported(format!("a view of {} axes", shape.len())));
+        }
+        let (base, width) = match self.buffer(view).class {
+            Class::Constant(value) => (u64::from(bits_of(value, self.buffer(view))), Width::Fixed),
+            _ => self.operand(view).map(|(region, width)| (region.address, width))?,
+        };
+        let mut source = TensorSource {
+            base,
+            axes: count(shape.len())?,
+            width: width as u32,
+            padded: u32::MAX,
+            ..TensorSource::default()
+        };
+        for (axis, (&extent, &stride)) in shape.iter().zip(strides).enumerate() {
+            (source.shape[axis], source.strides[axis]) = (count(extent)?, count(stride)?);
+        }
+        Ok(source)
     }
 
     /// Where a view of numbers begins, whatever its strides, and how they lie.
@@ -393,13 +500,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
         }
         let buffer = self.lowering.buffer(view);
         if let Class::Constant(value) = buffer.class {
-            let value = value.get();
-            #[expect(clippy::cast_possible_truncation, reason = "the whole part is meant")]
-            let bits = if ints || buffer.dtype == DType::I32 {
-                (value as i32).cast_unsigned()
-            } else {
-                value.to_bits()
-            };
+            let bits = if ints { whole(value) } else { bits_of(value, buffer) };
             if let Some((_, value)) = self.constants.iter().find(|(known, _)| *known == bits) {
                 return Ok(*value);
             }
@@ -428,31 +529,20 @@ impl<'a, 'b> Compiler<'a, 'b> {
     ) -> Compiled<Value> {
         let number = u8::try_from(self.sources).map_err(|_| Refusal::TooLarge)?;
         let place = self.params.sources.get_mut(self.sources).ok_or(Refusal::TooLarge)?;
-        let (at, width) = self.lowering.operand(view)?;
         let (shape, strides) = match padded {
             Some(_) => (shape.to_vec(), view.strides.clone()),
             None => merged(shape, &view.strides),
         };
-        if shape.len() > TENSOR_AXES {
-            return Err(unsupported(format!("a view of {} axes", shape.len())).into());
-        }
-        let mut source = TensorSource {
-            base: at.address,
-            axes: count(shape.len())?,
-            width: width as u32,
-            padded: u32::MAX,
-            ..TensorSource::default()
-        };
-        for (axis, (&extent, &stride)) in shape.iter().zip(&strides).enumerate() {
-            (source.shape[axis], source.strides[axis]) = (count(extent)?, count(stride)?);
-        }
+        let mut source = self.lowering.source(view, &shape, &strides)?;
         if let Some((axis, before)) = padded {
             (source.padded, source.before) = (count(axis)?, count(before)?);
             source.inside = count(view.shape[axis])?;
         }
         *place = source;
         self.sources += 1;
-        self.reads.push(self.lowering.buffer_of(view)?);
+        if source.width != Width::Fixed as u32 {
+            self.reads.push(self.lowering.buffer_of(view)?);
+        }
         let value = self.value();
         let operands = [number, 0];
         let action = Action::Load;
@@ -486,6 +576,16 @@ impl<'a, 'b> Compiler<'a, 'b> {
         to.push(Instruction { action: Action::Store, out: None, reads, operands });
         Ok(())
     }
+}
+
+/// What a constant is where its tensor's elements are.
+fn bits_of(value: Scalar, buffer: &Buffer) -> u32 {
+    if buffer.dtype == DType::I32 { whole(value) } else { value.get().to_bits() }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the whole part is meant")]
+fn whole(value: Scalar) -> u32 {
+    (value.get() as i32).cast_unsigned()
 }
 
 /// Neighbouring axes that lie as one, as one.

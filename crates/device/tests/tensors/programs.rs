@@ -1,0 +1,302 @@
+//! Primitives against the reference, on the devices that whoever includes this names: random programs, shapes around the
+//! edges of blocks, functions at their edges.
+
+use super::case::{BuildError, Case, Sketch, noise};
+use super::{Draw, PROGRAMS, devices};
+use device::reference::Reference;
+use plan::graph::{Graph, Tensor};
+use plan::{Binary, Bucket, Class, DType, Fusions, Outputs, Reduce, Unary, Window};
+
+pub(super) const BUCKET: Bucket =
+    Bucket { batch: 1, chunk: 1, context: 16, outputs: Outputs::None };
+
+pub(super) fn case(build: impl FnOnce(&mut Sketch<'_>) -> Result<Vec<Tensor>, BuildError>) -> Case {
+    let stage = |s: &mut Sketch<'_>| {
+        for (i, tensor) in build(s)?.into_iter().enumerate() {
+            let tensor = s.g.cast(tensor, DType::F32)?;
+            s.g.output(format!("y{i}"), tensor);
+        }
+        Ok(())
+    };
+    Case::new("tensors", "", 0.0).stage(BUCKET, stage).unwrap()
+}
+
+/// Runs a case on the reference and on devices, whatever the fusions; results may be `tolerance` apart.
+pub(super) fn assert_same(case: &Case, tolerance: f32, what: &str) {
+    let want = case.run_with(&Reference, Fusions::NONE, 2).unwrap();
+    for device in devices() {
+        for fusions in [Fusions::NONE, Fusions::ALL] {
+            let info = format!("{what}, on {:?}", device.info());
+            let have =
+                case.run_with(&*device, fusions, 2).unwrap_or_else(|e| panic!("{info}: {e}"));
+            assert_eq!(have.len(), want.len(), "{info}");
+            for ((name, have), (_, want)) in have.iter().zip(&want) {
+                assert_eq!(have.len(), want.len(), "{info}");
+                for (i, (h, w)) in have.iter().zip(want).enumerate() {
+                    let near = (h - w).abs() <= tolerance * w.abs().max(1.0);
+                    let same = h == w || (h.is_nan() && w.is_nan());
+                    assert!(near || same, "{info}, {name}[{i}]: {h}, {w} expected");
+                }
+            }
+        }
+    }
+}
+
+/// Adds an operation to a graph whose tensors so far are in `pool`, where it fits.
+pub(super) fn grow(
+    g: &mut Graph,
+    pool: &mut Vec<Tensor>,
+    draw: &mut Draw,
+) -> plan::graph::Result<()> {
+    const LARGEST: usize = 3000;
+    let x = pool[draw.below(pool.len())];
+    let y = pool[draw.below(pool.len())];
+    let shape = g.shape(x).to_vec();
+    let (rank, count) = (shape.len(), shape.iter().product::<usize>());
+    let axis = draw.below(rank.max(1));
+    let added = match draw.below(14) {
+        0 => {
+            let ops = [Unary::Neg, Unary::Sin, Unary::Cos, Unary::Floor];
+            g.unary(ops[draw.below(ops.len())], x)?
+        }
+        1 => {
+            // Of what is positive, so that no number becomes none.
+            let square = g.binary(Binary::Mul, x, x)?;
+            let one = g.constant(1.0);
+            let positive = g.binary(Binary::Add, square, one)?;
+            let ops = [Unary::Ln, Unary::Sqrt, Unary::Recip];
+            let y = g.unary(ops[draw.below(ops.len())], positive)?;
+            let small = g.unary(Unary::Neg, y)?;
+            if draw.below(2) == 0 { g.unary(Unary::Exp, small)? } else { y }
+        }
+        2 | 3 => {
+            let ops = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::LessEqual];
+            match g.binary(ops[draw.below(ops.len())], x, y) {
+                Ok(z) => z,
+                Err(_) => return Ok(()),
+            }
+        }
+        4 if rank > 0 => g.reduce([Reduce::Sum, Reduce::Max][draw.below(2)], x, axis)?,
+        5 => {
+            let mut axes: Vec<usize> = (0..rank).collect();
+            if rank > 1 {
+                axes.swap(axis, draw.below(rank));
+            }
+            g.permute(x, &axes)?
+        }
+        6 => g.reshape(x, &[count])?,
+        7 if rank > 0 && shape[axis] > 1 => g.slice(x, axis, 1, shape[axis] - 1)?,
+        8 if rank > 0 => g.pad(x, axis, draw.below(3), draw.below(3))?,
+        9 if rank < 4 => {
+            let mut wide = shape.clone();
+            wide.insert(0, 2);
+            g.expand(x, &wide)?
+        }
+        10 => {
+            let to = [DType::F16, DType::BF16, DType::I32][draw.below(3)];
+            let other = g.cast(x, to)?;
+            g.cast(other, DType::F32)?
+        }
+        11 if rank > 0 && shape[axis] > 2 => g.window(x, axis, Window::of(2))?,
+        12 if rank >= 2 => {
+            let mut axes: Vec<usize> = (0..rank).collect();
+            axes.swap(rank - 1, rank - 2);
+            let columns = g.permute(x, &axes)?;
+            if shape[rank - 2] != shape[rank - 1] {
+                return Ok(());
+            }
+            g.matmul(x, columns)?
+        }
+        13 => {
+            let zero = g.constant(0.0);
+            let condition = g.binary(Binary::LessEqual, x, zero)?;
+            match g.select(condition, y, x) {
+                Ok(z) => z,
+                Err(_) => return Ok(()),
+            }
+        }
+        _ => return Ok(()),
+    };
+    if g.shape(added).iter().product::<usize>() <= LARGEST {
+        pool.push(added);
+    }
+    Ok(())
+}
+
+#[test]
+fn random_programs_compute_what_they_compute_on_the_reference() {
+    for seed in 0..PROGRAMS {
+        let mut draw = Draw::new(seed);
+        let case = case(|s| {
+            let mut pool = Vec::new();
+            for i in 0..3 {
+                let most = [3, 40][draw.below(2)];
+                let shape = draw.shape(most);
+                let count = shape.iter().product();
+                let values = noise(seed * 10 + i, count);
+                pool.push(s.floats(&format!("x{i}"), &shape, values)?);
+            }
+            for _ in 0..30 {
+                grow(&mut s.g, &mut pool, &mut draw)?;
+            }
+            Ok(pool)
+        });
+        assert_same(&case, 2e-4, &format!("seed {seed}"));
+    }
+}
+
+/// Rows shorter and longer than a block, columns fewer and more, none at all.
+#[test]
+fn reductions_of_every_shape() {
+    for [outer, length, inner] in [
+        [1, 1, 1],
+        [3, 5, 1],
+        [1, 1000, 1],
+        [300, 7, 1],
+        [2, 256, 1],
+        [2, 257, 3],
+        [5, 3, 100],
+        [2, 3, 700],
+        [1, 2000, 2],
+        [3, 0, 4],
+        [3, 0, 1],
+        [0, 3, 2],
+        [2, 3, 0],
+    ] {
+        let values = noise(1, outer * length * inner);
+        let case = case(|s| {
+            let x = s.floats("x", &[outer, length, inner], values)?;
+            let twice = s.g.binary(Binary::Add, x, x)?;
+            let half = s.g.constant(0.5);
+            let mut results = vec![twice];
+            for op in [Reduce::Sum, Reduce::Max] {
+                // In one group with what is before it and after it, and alone.
+                let whole = s.g.reduce(op, twice, 1)?;
+                results.push(s.g.binary(Binary::Mul, whole, half)?);
+                results.push(s.g.reduce(op, x, 1)?);
+                let thousands = s.g.constant(1000.0);
+                let large = s.g.binary(Binary::Mul, x, thousands)?;
+                let ints = s.g.cast(large, DType::I32)?;
+                results.push(s.g.reduce(op, ints, 1)?);
+            }
+            Ok(results)
+        });
+        assert_same(&case, 1e-6, &format!("{outer}x{length}x{inner}"));
+    }
+}
+
+#[test]
+fn functions_at_their_edges() {
+    let mut values = vec![0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, 1e30, -1e30, 87.0, -80.0, 2.5, -2.5];
+    values.extend([
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        f32::MIN_POSITIVE,
+        1e-42,
+        3e6,
+        -7e8,
+    ]);
+    values.extend(noise(3, 500).iter().map(|v| v * 50.0));
+    let n = values.len();
+    let case = case(|s| {
+        let x = s.floats("x", &[n], values.clone())?;
+        let mut other = values.clone();
+        other.rotate_left(1);
+        let y = s.floats("y", &[n], other)?;
+        let mut results = Vec::new();
+        for op in [Unary::Neg, Unary::Exp, Unary::Ln, Unary::Sqrt, Unary::Recip, Unary::Floor] {
+            results.push(s.g.unary(op, x)?);
+        }
+        for op in [Unary::Sin, Unary::Cos] {
+            results.push(s.g.unary(op, x)?);
+        }
+        let ops = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Rem];
+        for op in ops.into_iter().chain([Binary::LessEqual]) {
+            results.push(s.g.binary(op, x, y)?);
+        }
+        for to in [DType::F16, DType::BF16, DType::I32] {
+            results.push(s.g.cast(x, to)?);
+        }
+        results.push(s.g.select(x, y, x)?);
+        Ok(results)
+    });
+    assert_same(&case, 4e-7, "edges");
+}
+
+#[test]
+fn integers_wrap_and_their_bits_move() {
+    let a = vec![0, 1, -1, 7, -8, i32::MAX, i32::MIN, 0x0f0f_0f0f, 123_456_789];
+    let mut b = a.clone();
+    b.rotate_left(2);
+    let n = a.len();
+    let want: Vec<i32> = a.iter().zip(&b).map(|(a, b)| a.wrapping_mul(*b) ^ (a >> 3)).collect();
+    let case = case(|s| {
+        let (a, b) = (s.ints("a", &[n], a.clone())?, s.ints("b", &[n], b.clone())?);
+        let mut results = Vec::new();
+        let ops = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Rem];
+        let bits = [
+            Binary::LessEqual,
+            Binary::And,
+            Binary::Or,
+            Binary::Xor,
+            Binary::ShiftLeft,
+            Binary::ShiftRight,
+        ];
+        for op in ops.into_iter().chain(bits) {
+            results.push(s.g.binary(op, a, b)?);
+        }
+        let three = s.g.constant(3.7);
+        let shifted = s.g.binary(Binary::ShiftRight, a, three)?;
+        let product = s.g.binary(Binary::Mul, a, b)?;
+        results.push(s.g.binary(Binary::Xor, product, shifted)?);
+        // Halves of an integer, to the bit: of its float.
+        results.push(s.g.cast(a, DType::F16)?);
+        Ok(results)
+    });
+    assert_same(&case, 0.0, "integers");
+    let wide: Vec<f32> = want.iter().map(|v| *v as f32).collect();
+    for device in devices() {
+        let have = case.run_with(&*device, Fusions::NONE, 1).unwrap();
+        assert_eq!(have[11].1, wide);
+    }
+}
+
+#[test]
+fn rows_are_taken_written_and_added() {
+    for (rows, width) in [(5, 1), (7, 3), (4, 700)] {
+        let case = case(|s| {
+            let table = s.floats("table", &[6, 2, width], noise(1, 12 * width))?;
+            let values = s.floats("values", &[rows, width], noise(2, rows * width))?;
+            let first = (0..rows as i32).map(|i| i % 5 - 1).collect();
+            let (first, second) = (
+                s.ints("first", &[rows], first)?,
+                s.ints("second", &[rows], (0..rows as i32).map(|i| i % 2).collect())?,
+            );
+            let mut results = vec![
+                s.g.gather(table, &[first])?,
+                s.g.gather(table, &[first, second])?,
+                s.g.scatter_add(&[6], &[first], values)?,
+                s.g.scatter_add(&[6, 2], &[first, second], values)?,
+            ];
+            // A column of a table that lies across, and indices that are one.
+            let across = s.g.permute(table, &[2, 1, 0])?;
+            results.push(s.g.gather(across, &[second])?);
+            let one = s.g.slice(first, 0, 1, 1)?;
+            let all = s.g.expand(one, &[rows])?;
+            results.push(s.g.gather(table, &[all])?);
+            // Into a state, of which only those rows are read.
+            for dtype in [DType::F32, DType::F16, DType::BF16] {
+                let state = s.g.source(Class::State, dtype.name(), dtype, &[6, 2, width])?;
+                let cast = s.g.cast(values, dtype)?;
+                let state = s.g.scatter(state, &[first, second], cast)?;
+                results.push(s.g.gather(state, &[first, second])?);
+            }
+            let square = s.g.reshape(table, &[6, 2 * width])?;
+            let best = s.g.top_k(square, 2)?;
+            results.push(best);
+            Ok(results)
+        });
+        assert_same(&case, 1e-6, &format!("{rows} rows of {width}"));
+    }
+}
