@@ -200,7 +200,8 @@ fn need_of(config: &Config) -> Result<Need, String> {
         0 => trained.min(DEFAULT_CONTEXT),
         context => context,
     };
-    let kv = model.state_bytes(KvLayout { slots: config.slots, context, ring: None });
+    let ring = Some(config.prefill_chunk.min(context));
+    let kv = model.state_bytes(KvLayout { slots: config.slots, context, ring });
     let kv = kv.ok_or("the KV cache would be larger than any memory")?;
     Ok(Need { weights: model.weight_bytes(), kv })
 }

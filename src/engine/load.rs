@@ -51,9 +51,9 @@ pub(super) struct Opened {
     started: Instant,
     model: Model,
     text: Arc<Text>,
+    layout: KvLayout,
     candidates: Candidates,
     fitted: Fitted,
-    layout: KvLayout,
 }
 
 /// A device, and the model's plans in the steps that it knows.
@@ -61,7 +61,6 @@ struct Fitted {
     device: Arc<dyn Device>,
     reason: String,
     plans: Vec<Plan>,
-    layout: KvLayout,
 }
 
 /// Who is told how a load goes on, who can give it up, and what is loaded beside it.
@@ -107,7 +106,7 @@ pub(super) fn open(
     let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model))?;
     let Read { model, text, layout } = read(spec, watch)?;
     let first = candidates.next(&lit(spec, shared))?;
-    check_cache(&model, laid(layout, spec, &*first.device), watch.beside(&*first.device))?;
+    check_cache(&model, layout, watch.beside(&*first.device))?;
     let fitted = fit(&mut candidates, first, &model, spec, layout, &lit(spec, shared))?;
     Ok(Opened { spec: spec.clone(), started, model, text, candidates, fitted, layout })
 }
@@ -195,7 +194,7 @@ fn layout(model: &Model, spec: &LoadSpec) -> KvLayout {
         0 => trained.min(DEFAULT_CONTEXT),
         given => given,
     };
-    KvLayout { slots: spec.slots, context, ring: None }
+    KvLayout { slots: spec.slots, context, ring: Some(spec.prefill_chunk.min(context)) }
 }
 
 /// Does all that a load does before it reserves memory and reads weights: what it gives is what the load would
@@ -219,10 +218,10 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     let mut candidates = Candidates::new(spec, Vec::new())?;
     let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);
     let mut found = candidates.next(&may)?;
-    check_cache(&model, laid(layout, spec, &*found.device), 0)?;
+    check_cache(&model, layout, 0)?;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     loop {
-        let Fitted { device, reason, plans, layout } =
+        let Fitted { device, reason, plans } =
             fit(&mut candidates, found, &model, spec, layout, &may)?;
         let states = model.states(layout);
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
@@ -253,12 +252,6 @@ fn has_room(
     Ok(footprint)
 }
 
-/// The layout on a device, which may take rings.
-fn laid(layout: KvLayout, spec: &LoadSpec, device: &dyn Device) -> KvLayout {
-    let chunk = spec.prefill_chunk.min(layout.context);
-    KvLayout { ring: device.rings().then_some(chunk), ..layout }
-}
-
 /// Plans for the first device from `found` on that can run the model.
 fn fit(
     candidates: &mut Candidates,
@@ -272,7 +265,6 @@ fn fit(
     let weights: Vec<Buffer> = model.weights().cloned().collect();
     loop {
         let Found { device, reason } = found;
-        let layout = laid(layout, spec, &*device);
         let states = model.states(layout);
         let plan = |bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
         let plans = core::buckets(layout, chunk, device.skips_padding(), model.pooling().is_some())
@@ -287,7 +279,7 @@ fn fit(
                 found = candidates.next(pass)?;
             }
             Err(error) => return Err(device_error(error)),
-            Ok(_) => return Ok(Fitted { device, reason, plans, layout }),
+            Ok(_) => return Ok(Fitted { device, reason, plans }),
         }
     }
 }
@@ -301,7 +293,7 @@ pub(super) fn upload(
     let Opened { spec, started, model, text, mut candidates, mut fitted, layout } = opened;
     let ready = loop {
         let beside = watch.beside(&*fitted.device);
-        match bring_up(&mut fitted, &model, &spec, watch, &shared.load_beats) {
+        match bring_up(&mut fitted, &model, &spec, layout, watch, &shared.load_beats) {
             Ok(ready) => break ready,
             Err(_) if watch.is_given_up() => return Err(LoadError::Stopping),
             Err(device::Error::OutOfMemory { what, need, have })
@@ -335,7 +327,7 @@ pub(super) fn upload(
         }
     };
     let Ready { instance, entries, cases, used, provenance } = ready;
-    let Fitted { device, reason, layout, .. } = fitted;
+    let Fitted { device, reason, .. } = fitted;
     let footprint = instance.footprint();
     let mut info =
         ModelInfo { tuning: used, ..describe(&spec, &model, &*device, reason, layout, footprint) };
@@ -362,12 +354,13 @@ fn bring_up(
     fitted: &mut Fitted,
     model: &Model,
     spec: &LoadSpec,
+    layout: KvLayout,
     watch: &dyn Watch,
     heartbeat: &Heartbeat,
 ) -> Result<Ready, device::Error> {
-    let Fitted { device, plans, layout, .. } = fitted;
+    let Fitted { device, plans, .. } = fitted;
     let weights: Vec<Buffer> = model.weights().cloned().collect();
-    let states = model.states(*layout);
+    let states = model.states(layout);
     let request = Request { weights: &weights, states: &states, plans, choices: None };
     let cases = tuning::cases(&**device, &request)?;
     let (choices, used) = tuning::choices(&**device, &cases, &spec.tuning, &|| heartbeat.beat());

@@ -1,5 +1,5 @@
 //! Every architecture on the simulated Orin: the CPU's logits, to the last bit, of prompts with padding behind them and
-//! of two sequences decoded together, of steps that are done again and slots that begin anew.
+//! of two sequences decoded together, of steps that are done again and slots that begin anew; windows in rings.
 
 use device::Device;
 use device::cpu::Cpu;
@@ -11,38 +11,61 @@ use model::{KvLayout, Model};
 use orind_testing::data;
 use orind_testing::session::{Row, Session};
 use plan::{Bucket, Outputs};
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 const LAYOUT: KvLayout = KvLayout { slots: 3, context: 96, ring: None };
 /// Rows of a prompt's chunk: more than a span of positions, and no whole number of tiles.
 const CHUNK: usize = 40;
 
-fn buckets() -> [Bucket; 2] {
-    let context = LAYOUT.context;
-    [Bucket::prefill(CHUNK, context, Outputs::All), Bucket::decode(2, context)]
+/// The plan of a chunk or of decoding, and its rows.
+type Step = (usize, Vec<Row>);
+
+/// A token at a position of a slot.
+fn row(at: i32, slot: i32) -> Row {
+    ((at * 37 + slot * 11 + 5) % 128, at, slot)
 }
 
-/// The logits of all rows of all steps, as bits.
-fn logits(device: &dyn Device, model: &Model) -> Vec<Vec<u32>> {
-    let mut session = Session::new(device, model, LAYOUT, &buckets());
-    let token = |at: i32, slot: i32| (at * 37 + slot * 11 + 5) % 128;
-    let row = |at: i32, slot: i32| -> Row { (token(at, slot), at, slot) };
-    // A second chunk goes on from the first; then each slot's next token, one twice, one step back; a slot anew.
-    let prompts = [(0, 0..36), (2, 0..17), (0, 36..41)];
-    let mut steps: Vec<(usize, Vec<Row>)> =
-        prompts.into_iter().map(|(slot, at)| (0, at.map(|at| row(at, slot)).collect())).collect();
+fn prompt(at: Range<i32>, slot: i32) -> Step {
+    (0, at.map(|at| row(at, slot)).collect())
+}
+
+/// A second chunk goes on from the first; then each slot's next token, one twice, one step back; a slot anew.
+fn steps() -> Vec<Step> {
+    let mut steps = vec![prompt(0..36, 0), prompt(0..17, 2), prompt(36..41, 0)];
     steps.extend([0, 1, 2, 2, 3, 3, 2].map(|i| (1, vec![row(41 + i, 0), row(17 + i, 2)])));
-    steps.push((0, (0..9).map(|at| row(at, 0)).collect()));
+    steps.push(prompt(0..9, 0));
     steps.push((1, vec![row(20, 2), row(9, 0)]));
+    steps
+}
+
+/// The logits of all rows of all steps, as bits; a prompt's chunk has up to `chunk` rows.
+fn logits(
+    device: &dyn Device,
+    model: &Model,
+    layout: KvLayout,
+    chunk: usize,
+    steps: &[Step],
+) -> Vec<Vec<u32>> {
+    let context = layout.context;
+    let buckets = [Bucket::prefill(chunk, context, Outputs::All), Bucket::decode(2, context)];
+    let mut session = Session::new(device, model, layout, &buckets);
     let mut all = Vec::new();
     for (plan, rows) in steps {
-        session.load(plan, &rows);
-        session.run(plan, 1);
-        let logits = session.logits(plan);
+        session.load(*plan, rows);
+        session.run(*plan, 1);
+        let logits = session.logits(*plan);
         let real = &logits[..rows.len() * session.vocabulary];
         all.push(real.iter().map(|v| v.to_bits()).collect());
     }
     all
+}
+
+fn same(got: &[Vec<u32>], want: &[Vec<u32>], what: &str) {
+    for (step, (got, want)) in got.iter().zip(want).enumerate() {
+        let differ = got.iter().zip(want).filter(|(a, b)| a != b).count();
+        assert_eq!(differ, 0, "{what}, step {step}: of {} logits", want.len());
+    }
 }
 
 fn check(name: &str) {
@@ -53,11 +76,35 @@ fn check(name: &str) {
         let conversion = Conversion::new(Gguf::open(&file).unwrap(), mix, false).unwrap();
         conversion.write(&path, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
         let (model, nv) = (Model::open(&path).unwrap(), Nv::detect().unwrap());
-        let (got, want) = (logits(&nv, &model), logits(&Cpu::detect(), &model));
-        for (step, (got, want)) in got.iter().zip(&want).enumerate() {
-            let differ = got.iter().zip(want).filter(|(a, b)| a != b).count();
-            assert_eq!(differ, 0, "{name} {}, step {step}: of {} logits", mix.name(), want.len());
-        }
+        let run = |device: &dyn Device| logits(device, &model, LAYOUT, CHUNK, &steps());
+        same(&run(&nv), &run(&Cpu::detect()), &format!("{name} {}", mix.name()));
+    }
+}
+
+/// Windows in rings on the GPU give the bits of whole caches on the CPU: chunks and tokens that begin a ring anew, a step
+/// back, as many rows again as a chunk has, a slot anew.
+#[test]
+fn windows_in_rings_do_not_change_a_bit() {
+    const CHUNK: usize = 12;
+    let whole = KvLayout { slots: 3, context: 112, ring: None };
+    let rings = KvLayout { ring: Some(CHUNK), ..whole };
+    let mut steps: Vec<Step> =
+        (0..70).step_by(CHUNK).map(|at| prompt(at..at + CHUNK as i32, 0)).collect();
+    let mut decode = |at: Range<i32>, beside: i32| {
+        steps.extend(at.map(|at| (1, vec![row(at, 0), row(at - beside, 2)])));
+    };
+    decode(72..80, 72);
+    decode(76..100, 72);
+    decode(98..102, 72);
+    steps.push(prompt(90..102, 0));
+    steps.push(prompt(0..12, 0));
+    steps.push((1, vec![row(30, 2), row(12, 0)]));
+    for name in ["gemma2", "gemma3", "gemma4", "gpt-oss"] {
+        let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();
+        let (layers, positions) = model.rings(rings);
+        assert!(layers > 0 && positions < 72, "{name}: {positions}");
+        let got = logits(&Nv::detect().unwrap(), &model, rings, CHUNK, &steps);
+        same(&got, &logits(&Cpu::detect(), &model, whole, CHUNK, &steps), name);
     }
 }
 

@@ -3,14 +3,14 @@
 
 use std::process::Command;
 
-use device::Device;
 use device::first_light::{Chains, Mode};
 use device::gpu::nv::Nv;
-use model::{KvLayout, Model};
+use device::{Data, Device};
+use model::{KvLayout, Model, ports};
 use orind::engine::{LoadSpec, Request, State};
 use orind_testing::program::{again, said, stderr};
 use orind_testing::session::Session;
-use orind_testing::{engine, tiny};
+use orind_testing::{data, engine, tiny};
 use plan::Bucket;
 use plan::sample::{Sampling, philox};
 use tegra_bundle::Bundle;
@@ -21,6 +21,8 @@ const TOKENS: u32 = 60;
 const STEPS: &str = "ORIND_TEST_STEPS";
 /// The variable that says how many launches the GPU is given at once.
 const CHAINS: &str = "ORIND_TEST_CHAINS";
+/// The variable that has steps over rings of keys and values that begin anew.
+const RINGS: &str = "ORIND_TEST_RINGS";
 /// The variable that says how many positions a slot of a generation has.
 const CONTEXT: &str = "ORIND_TEST_CONTEXT";
 
@@ -147,8 +149,13 @@ fn a_step_that_never_succeeds_ends_the_request_and_not_the_daemon() {
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn many_steps_at_once() {
-    let (layout, bucket) = (KvLayout { slots: 1, context: 64, ring: None }, Bucket::decode(1, 64));
-    let model = Model::open(tiny("tiny-llama-Q8_0")).unwrap();
+    let (file, context, ring, before) = match std::env::var(RINGS) {
+        Ok(_) => (data("architectures/gemma3.gguf"), 96, Some(1), 56),
+        Err(_) => (tiny("tiny-llama-Q8_0").into(), 64, None, 0),
+    };
+    let (layout, bucket) = (KvLayout { slots: 1, context, ring }, Bucket::decode(1, context));
+    let model = Model::open(file).unwrap();
+    assert_eq!(ring.map(|_| (3, 64)).unwrap_or_default(), model.rings(layout));
     let chains = match std::env::var(CHAINS).as_deref() {
         Ok("full") => Chains::Full,
         Ok("serial") => Chains::Serial,
@@ -158,6 +165,13 @@ fn many_steps_at_once() {
     let nv = Nv::detect().unwrap().first_light().unwrap().in_mode(mode);
     let mut session = Session::new(&*nv, &model, layout, &[bucket]);
     session.load(0, &[(5, 0, 0)]);
+    if before > 0 {
+        // Greedy, this model would repeat itself.
+        for (port, value) in [(ports::TEMPERATURE, 30.0), (ports::TOP_P, 1.0)] {
+            session.write(0, port, Data::F32(&[value]));
+        }
+        session.run(0, before);
+    }
     let Session { instance, plans, .. } = &mut session;
     let steps = std::env::var(STEPS).map_or(16, |steps| steps.parse().unwrap());
     let ticket = instance.submit(plans[0].1, steps).unwrap();
@@ -219,6 +233,22 @@ fn faults_among_many_steps_change_no_token() {
     let undisturbed = steps_with("", "tokens ");
     assert_eq!(undisturbed.split(',').count(), 16);
     assert_eq!(steps_with("mmu-fault@3,mmu-fault@50,mmu-fault@140", "tokens "), undisturbed);
+}
+
+/// Keys and values that take the place of older ones do so once more.
+#[test]
+fn faults_where_rings_begin_anew_change_no_token() {
+    let steps = |faults: &str| {
+        let mut command = again(module_path!(), "many_steps_at_once");
+        said(command.env("TEGRA_SIM_FAULTS", faults).env(RINGS, "1"))
+    };
+    let undisturbed = line(&steps(""), "tokens ");
+    assert_eq!(undisturbed.split(',').count(), 16);
+    // From position 48 or so on; 64, where they do, is that of the eighth step.
+    let disturbed = steps(&faults("mmu-fault", (22..42).map(|i| 100 * i)));
+    assert_eq!(line(&disturbed, "tokens "), undisturbed);
+    let rebuilds: u32 = line(&disturbed, "rebuilds ").parse().unwrap();
+    assert!((10..20).contains(&rebuilds), "{rebuilds}: to the end and no further");
 }
 
 /// Two faults of one step: it is repeated launch by launch, and so are those after it.

@@ -264,11 +264,6 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// Whether it takes caches that are rings: [`plan::Caches::ring`].
-    fn rings(&self) -> bool {
-        false
-    }
-
     /// What a plan that is fused for this device moves and computes: weights as often as kernels read them.
     fn cost(&self, plan: &Plan) -> Cost {
         plan.cost()

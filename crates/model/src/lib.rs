@@ -82,16 +82,18 @@ pub struct KvLayout {
     pub ring: Option<usize>,
 }
 
-/// Positions of a ring are a multiple of this, so that what devices read at once lies together in it.
-const RING_STEP: usize = 32;
+/// Positions that devices read at once, a span: those of a ring are a multiple of it, so that a span lies together.
+const SPAN: usize = 32;
 
 impl KvLayout {
-    /// Positions of a layer's cache in a slot, and whether it is a ring.
+    /// Positions of a layer's cache in a slot, and whether it is a ring. The span that a window begins in is read
+    /// whole, if without weight: until a chunk's first row has seen it, no row of the chunk may have taken its place.
     fn positions(self, attention: &hyper::Attention) -> (usize, bool) {
         let (Some(chunk), Some(window)) = (self.ring, attention.scores.window) else {
             return (self.context, false);
         };
-        let needed = window.saturating_add(chunk).checked_next_multiple_of(RING_STEP);
+        let needed = (window - 1).saturating_add(SPAN - 1).saturating_add(chunk);
+        let needed = needed.checked_next_multiple_of(SPAN);
         needed.filter(|needed| *needed < self.context).map_or((self.context, false), |n| (n, true))
     }
 
@@ -331,14 +333,14 @@ impl Model {
         all.filter(|(_, ring)| *ring).fold((0, 0), |(n, most), (len, _)| (n + 1, most.max(len)))
     }
 
-    /// Whether a slot of which the first `written` positions have been written still has what a row at `from`
-    /// reads: a ring has lost what lies more than its length behind.
+    /// Whether a slot of which the first `written` positions have been written still has the spans that a row at
+    /// `from` reads: a ring has lost what lies more than its length behind.
     #[must_use]
     pub fn keeps(&self, layout: KvLayout, written: usize, from: usize) -> bool {
         self.hyper.caches().all(|(_, attention)| match layout.positions(attention) {
             (positions, true) => {
                 let window = attention.scores.window.unwrap_or(positions);
-                from == 0 || written <= from.saturating_sub(window - 1) + positions
+                from == 0 || written <= from.saturating_sub(window - 1) / SPAN * SPAN + positions
             }
             (_, false) => true,
         })
@@ -414,27 +416,33 @@ mod tests {
         assert_ne!(buf, [7; 4]);
     }
 
-    /// Gemma 3's window of 9 with chunks of 20 is a ring of 32: what a row at `from` sees must still be in it.
+    /// Gemma 3's window of 9 with chunks of 20 is a ring of 64: what a row at `from` reads must still be in it.
     #[test]
     fn a_ring_keeps_what_a_window_behind_a_position_needs() {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/architectures");
         let model = Model::open(data.join("gemma3.gguf")).unwrap();
         let ring = KvLayout { slots: 1, context: 100, ring: Some(20) };
-        assert_eq!(model.rings(ring), (3, 32));
+        assert_eq!(model.rings(ring), (3, 64));
         for (written, from, kept) in [
-            (80, 80, true),
-            (80, 56, true),
-            (80, 55, false),
-            (80, 1, false),
-            (80, 0, true),
-            (32, 1, true),
-            (33, 1, false),
+            (96, 96, true),
+            (96, 40, true),
+            (96, 39, false),
+            (97, 71, false),
+            (97, 72, true),
+            (96, 0, true),
+            (64, 1, true),
+            (65, 1, false),
         ] {
             assert_eq!(model.keeps(ring, written, from), kept, "{written}, {from}");
             assert!(model.keeps(KvLayout { ring: None, ..ring }, written, from));
         }
-        // A context that is no longer than a window and a chunk needs no ring.
-        assert_eq!(model.rings(KvLayout { context: 32, ..ring }), (0, 0));
+        // Of every chunk the first row finds what it reads when the last one is written.
+        for chunk in 1..70 {
+            let layout = KvLayout { ring: Some(chunk), context: 1000, ..ring };
+            assert!((0..200).all(|from| model.keeps(layout, from + chunk, from)), "{chunk}");
+        }
+        // A context that is no longer than that needs no ring.
+        assert_eq!(model.rings(KvLayout { context: 64, ..ring }), (0, 0));
     }
 
     #[test]

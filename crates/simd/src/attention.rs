@@ -61,8 +61,8 @@ pub struct Attend {
     pub dim: usize,
     /// How the KV head's keys and values lie; there is the format for heads of `dim`.
     pub format: CacheFormat,
-    /// Positions after which they begin anew, a multiple of [`POSITION_STEP`] no less than the window and the tokens
-    /// together, or more than there are.
+    /// Positions after which they begin anew, a multiple of [`POSITION_STEP`] no less than the spans of the window and
+    /// the tokens together, or more than there are.
     pub ring: usize,
     pub keys: *const u8,
     pub values: *const u8,

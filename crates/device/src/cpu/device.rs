@@ -45,10 +45,6 @@ impl Device for Cpu {
         Fusions::ALL
     }
 
-    fn rings(&self) -> bool {
-        true
-    }
-
     fn skips_padding(&self) -> bool {
         true
     }

@@ -39,10 +39,6 @@ impl Device for Reference {
         Fusions::NONE
     }
 
-    fn rings(&self) -> bool {
-        true
-    }
-
     fn footprint(&self, request: &Request<'_>) -> Result<Footprint> {
         // Everything is held as f32 or i32.
         let sum = |buffers: &[Buffer]| buffers.iter().map(|b| 4 * b.elements() as u64).sum();

@@ -236,6 +236,8 @@ impl Lowering<'_> {
         if u64::from(window) < self.plan.bucket.context as u64 || length > 0 {
             return false;
         }
+        // No position of such rows is beyond the window, so none begins a ring anew.
+        let params = AttentionParams { ring: 0, ..params };
         let group = heads / kv_heads;
         let Some(kernel) = Kernel::prefill_attention(dim, group) else { return false };
         let grid = |rows| prefill_attention_grid(kernel, heads, kv_heads, rows);

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::gpu::layout::unsupported;
-use orind_kernels::catalogue::launch::{MOST_EXPERTS, MOST_KEY, MOST_TAPS};
+use orind_kernels::catalogue::launch::{CACHE_TILE, MOST_EXPERTS, MOST_KEY, MOST_TAPS};
 use plan::{Attention, Caches, Op, Plan, RopeKv, ShortConv};
 
 /// Refuses a plan with a step that the kernels cannot do.
@@ -16,9 +16,10 @@ pub(in crate::gpu) fn check(plan: &Plan) -> Result<()> {
 /// What a step asks for that the kernels cannot do.
 fn lacking(op: &Op) -> Option<&'static str> {
     match op {
-        Op::RopeKv(RopeKv { caches: Caches { ring: true, .. }, .. })
-        | Op::Attention(Attention { caches: Caches { ring: true, .. }, .. }) => {
-            Some("a ring of keys and values")
+        Op::RopeKv(RopeKv { caches: Caches { keys, ring: true, .. }, .. })
+        | Op::Attention(Attention { caches: Caches { keys, ring: true, .. }, .. }) => {
+            let whole = keys.shape[1].is_multiple_of(CACHE_TILE as usize);
+            (!whole).then_some("a ring of keys and values of no whole number of spans")
         }
         Op::Mixture(mixture) => {
             (mixture.experts() > MOST_EXPERTS as usize).then_some("more than 1024 experts")
@@ -57,16 +58,18 @@ mod tests {
                 out: view(&[1, 64]),
             })
         };
-        let attention = |ring| {
+        let attention = |positions, ring| {
             let rows = Rows { slots: one(), positions: one() };
-            let caches = Caches { keys: one(), values: one(), ring };
+            let cache = || view(&[2, positions, 1, 64]);
+            let caches = Caches { keys: cache(), values: cache(), ring };
             let scores = Scores::scaled(0.1);
             Op::Attention(Attention { scores, q: one(), caches, rows, sinks: None, out: one() })
         };
         for (op, expected) in [
             (Op::Copy { x: one(), out: one() }, None),
-            (attention(false), None),
-            (attention(true), Some("a ring of keys and values")),
+            (attention(40, false), None),
+            (attention(64, true), None),
+            (attention(40, true), Some("a ring of keys and values of no whole number of spans")),
             (conv(8), None),
             (conv(9), Some("a convolution of that length")),
         ] {
