@@ -111,7 +111,7 @@ impl Lowering<'_> {
         out: &View,
     ) -> Result<()> {
         let axes = out.shape.len();
-        if axes < 2 || axes > TENSOR_AXES || b.shape.len() != axes || a.shape.len() != axes {
+        if !(2..=TENSOR_AXES).contains(&axes) || b.shape.len() != axes || a.shape.len() != axes {
             return Err(unsupported(format!("a product of {} axes ({label})", a.shape.len())));
         }
         let [(a_at, a_width), (b_at, b_width)] = [self.operand(a)?, self.operand(b)?];
@@ -268,7 +268,7 @@ impl Lowering<'_> {
     /// All of the buffer that a view is of.
     fn buffer_of(&self, view: &View) -> Result<Region> {
         let whole = View::whole(view.buffer, &self.buffer(view).shape);
-        Ok(Region::new(self.address(&whole)?, self.buffer(view).bytes() as u64))
+        Ok(Region::new(self.address(&whole)?, self.buffer(view).bytes()))
     }
 }
 
