@@ -1,0 +1,237 @@
+//! Arrays in files: safetensors, which have many by name, and NumPy's `.npy`, which has one.
+//!
+//! Owns what numbers become `f32`, how errors name file and array, and `.npy` itself, whose crates bring a generator of
+//! parsers for one line of text (format: `numpy.lib.format`). What it reads goes to
+//! [`Trainer::load`](crate::Trainer::load), and what [`Trainer::save`](crate::Trainer::save) gives is what it writes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+/// Numbers in the order of a shape, the last axis first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Array {
+    /// Extents, outermost first; none of a single number.
+    pub shape: Vec<usize>,
+    /// As many as the shape says.
+    pub values: Vec<f32>,
+}
+
+/// Why a file is not read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refuses.
+    #[error("{}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is no such file, or a damaged one.
+    #[error("{} is no file of safetensors, or is damaged", path.display())]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: safetensors::SafeTensorError,
+    },
+    /// It is no `.npy` file, or a damaged one.
+    #[error("{} is no array of NumPy, or is damaged: {what}", path.display())]
+    Npy {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// An array has numbers that are not read.
+    #[error(
+        "{}: `{name}` is of {dtype}; F32, F16, BF16, F64, I32 and I64 are read (of NumPy f4, f2, f8, i4, i8)",
+        path.display()
+    )]
+    Type {
+        /// The file.
+        path: PathBuf,
+        /// The array.
+        name: String,
+        /// Its type, as the format calls it.
+        dtype: String,
+    },
+    /// An array that NumPy wrote column by column.
+    #[error("{} is in Fortran's order; write it with numpy.ascontiguousarray", path.display())]
+    Order {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An array has more or fewer numbers than its shape says.
+    #[error("`{name}` has {values} numbers, its shape {shape:?} has another count")]
+    Shape {
+        /// The array.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its numbers.
+        values: usize,
+    },
+}
+
+/// What comes of files.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The arrays of a file of safetensors, by name. Integers beyond 2^24 and numbers of 64 bits are rounded.
+///
+/// # Errors
+/// The file cannot be read, is damaged, or has an array of other numbers.
+pub fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Array>> {
+    let bytes = fs::read(path).map_err(|source| io_error(path, source))?;
+    let file = SafeTensors::deserialize(&bytes)
+        .map_err(|source| Error::Safetensors { path: path.to_owned(), source })?;
+    let read = |(name, view): (&str, TensorView<'_>)| {
+        let data = view.data();
+        let values = match view.dtype() {
+            Dtype::F32 => numbers(data, f32::from_le_bytes),
+            Dtype::F16 => numbers(data, |bytes| f16::from_le_bytes(bytes).to_f32()),
+            Dtype::BF16 => numbers(data, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+            Dtype::F64 => numbers(data, |bytes| f64::from_le_bytes(bytes) as f32),
+            Dtype::I32 => numbers(data, |bytes| i32::from_le_bytes(bytes) as f32),
+            Dtype::I64 => numbers(data, |bytes| i64::from_le_bytes(bytes) as f32),
+            other => {
+                let (path, name, dtype) = (path.to_owned(), name.to_owned(), format!("{other:?}"));
+                return Err(Error::Type { path, name, dtype });
+            }
+        };
+        Ok((name.to_owned(), Array { shape: view.shape().to_vec(), values }))
+    };
+    file.iter().map(read).collect()
+}
+
+/// Writes arrays as `F32`.
+///
+/// # Errors
+/// An array has not as many numbers as its shape says, or the file cannot be written.
+pub fn write_safetensors(path: &Path, arrays: &BTreeMap<String, Array>) -> Result<()> {
+    let mut data = Vec::new();
+    for (name, array) in arrays {
+        checked(name, array)?;
+        data.push(array.values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+    }
+    let damaged = |source| Error::Safetensors { path: path.to_owned(), source };
+    let views = arrays.iter().zip(&data).map(|((name, array), data)| {
+        Ok((name, TensorView::new(Dtype::F32, array.shape.clone(), data).map_err(damaged)?))
+    });
+    let views = views.collect::<Result<Vec<_>>>()?;
+    let bytes = safetensors::serialize(views, None).map_err(damaged)?;
+    fs::write(path, bytes).map_err(|source| io_error(path, source))
+}
+
+/// The array of an `.npy` file. Integers beyond 2^24 and numbers of 64 bits are rounded.
+///
+/// # Errors
+/// The file cannot be read, is damaged, has other numbers, or is in Fortran's order.
+pub fn read_npy(path: &Path) -> Result<Array> {
+    let bytes = fs::read(path).map_err(|source| io_error(path, source))?;
+    let damaged = |what| Error::Npy { path: path.to_owned(), what };
+    let (header, data) = parts(&bytes).ok_or_else(|| damaged("it has no header"))?;
+    let Header { dtype, fortran, shape } =
+        Header::parse(header).ok_or_else(|| damaged("its header is none of NumPy's"))?;
+    if fortran && shape.len() > 1 {
+        return Err(Error::Order { path: path.to_owned() });
+    }
+    let count = shape.iter().try_fold(1usize, |all, &n| all.checked_mul(n));
+    let values = match dtype {
+        "<f4" => numbers(data, f32::from_le_bytes),
+        "<f2" => numbers(data, |bytes| f16::from_le_bytes(bytes).to_f32()),
+        "<f8" => numbers(data, |bytes| f64::from_le_bytes(bytes) as f32),
+        "<i4" => numbers(data, |bytes| i32::from_le_bytes(bytes) as f32),
+        "<i8" => numbers(data, |bytes| i64::from_le_bytes(bytes) as f32),
+        other => {
+            let (path, name) = (path.to_owned(), "the array".to_owned());
+            return Err(Error::Type { path, name, dtype: other.to_owned() });
+        }
+    };
+    let size = usize::from(dtype.as_bytes()[2] - b'0');
+    if count.and_then(|count| count.checked_mul(size)) != Some(data.len()) {
+        return Err(damaged("it has not the numbers that its shape says"));
+    }
+    Ok(Array { shape, values })
+}
+
+/// Writes an array as `f4`.
+///
+/// # Errors
+/// It has not as many numbers as its shape says, or the file cannot be written.
+pub fn write_npy(path: &Path, array: &Array) -> Result<()> {
+    /// Headers end where data may begin.
+    const ALIGNED: usize = 64;
+    checked("the array", array)?;
+    let shape: String = array.shape.iter().map(|n| format!("{n}, ")).collect();
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
+    let length = (PREFIX + header.len() + 1).next_multiple_of(ALIGNED) - PREFIX;
+    header += &" ".repeat(length - 1 - header.len());
+    header.push('\n');
+    let mut bytes = [&MAGIC[..], &[1, 0]].concat();
+    bytes.extend(u16::try_from(length).unwrap_or(u16::MAX).to_le_bytes());
+    bytes.extend(header.bytes());
+    bytes.extend(array.values.iter().flat_map(|value| value.to_le_bytes()));
+    fs::write(path, bytes).map_err(|source| io_error(path, source))
+}
+
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+/// Bytes before the header of version 1: magic, version, length.
+const PREFIX: usize = 10;
+
+/// Header and data of an `.npy` file, of version 1 or 2.
+fn parts(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let rest = bytes.strip_prefix(MAGIC)?;
+    let (version, rest) = rest.split_at_checked(2)?;
+    let (length, rest) = if version[0] == 1 {
+        let (length, rest) = rest.split_first_chunk::<2>()?;
+        (u32::from(u16::from_le_bytes(*length)), rest)
+    } else {
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        (u32::from_le_bytes(*length), rest)
+    };
+    let (header, data) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+    Some((std::str::from_utf8(header).ok()?, data))
+}
+
+/// What the header of an `.npy` file says: a literal of Python's with three keys.
+struct Header<'a> {
+    dtype: &'a str,
+    fortran: bool,
+    shape: Vec<usize>,
+}
+
+impl<'a> Header<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let value = |key: &str| Some(text.split_once(key)?.1.trim_start());
+        let dtype = value("'descr':")?.strip_prefix('\'')?.split_once('\'')?.0;
+        let fortran = value("'fortran_order':")?.starts_with("True");
+        let extents = value("'shape':")?.strip_prefix('(')?.split_once(')')?.0;
+        let extents = extents.split(',').map(str::trim).filter(|extent| !extent.is_empty());
+        let shape = extents.map(|extent| extent.parse().ok()).collect::<Option<_>>()?;
+        Some(Self { dtype, fortran, shape })
+    }
+}
+
+fn io_error(path: &Path, source: io::Error) -> Error {
+    Error::Io { path: path.to_owned(), source }
+}
+
+fn checked(name: &str, array: &Array) -> Result<()> {
+    let Array { shape, values } = array;
+    if shape.iter().try_fold(1usize, |all, &n| all.checked_mul(n)) == Some(values.len()) {
+        return Ok(());
+    }
+    Err(Error::Shape { name: name.to_owned(), shape: shape.clone(), values: values.len() })
+}
+
+/// Little-endian numbers of N bytes each, of which there is a whole count.
+fn numbers<const N: usize>(data: &[u8], number: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+    data.as_chunks::<N>().0.iter().map(|bytes| number(*bytes)).collect()
+}

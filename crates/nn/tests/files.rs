@@ -1,0 +1,96 @@
+//! Files of arrays: those that NumPy and the safetensors package wrote (tests/data/nn/files.py), what is written and read
+//! again, and what is refused.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::path::{Path, PathBuf};
+
+use nn::files::{Array, Error, read_npy, read_safetensors, write_npy, write_safetensors};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/nn").join(name)
+}
+
+/// Halves from -1 on; of integers their whole parts.
+fn array(of_ints: bool) -> Array {
+    let halves = (0..6u8).map(|i| f32::from(i) * 0.5 - 1.0);
+    let values = halves.map(|value| if of_ints { value.trunc() } else { value }).collect();
+    Array { shape: vec![2, 3], values }
+}
+
+#[test]
+fn what_others_wrote_is_read() {
+    for (name, ints) in [("f4", false), ("f2", false), ("f8", false), ("i4", true), ("i8", true)] {
+        let read = read_npy(&data(&format!("array-{name}.npy"))).unwrap();
+        assert_eq!(read, array(ints), "{name}");
+    }
+    let one = Array { shape: vec![], values: vec![2.5] };
+    assert_eq!(read_npy(&data("array-one.npy")).unwrap(), one);
+    let all = read_safetensors(&data("arrays.safetensors")).unwrap();
+    assert_eq!(all.len(), 6);
+    for (name, ints) in
+        [("single", false), ("half", false), ("double", false), ("int", true), ("long", true)]
+    {
+        assert_eq!(all[name], array(ints), "{name}");
+    }
+    assert_eq!(all["none"], Array { shape: vec![0, 3], values: vec![] });
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let values = vec![f32::MIN_POSITIVE, -0.0, f32::INFINITY, 1.5];
+    let odd = Array { shape: vec![1, 4], values };
+    let one = Array { shape: vec![], values: vec![7.0] };
+    let (npy, file) = (dir.path().join("a.npy"), dir.path().join("a.safetensors"));
+    for array in [&odd, &one] {
+        write_npy(&npy, array).unwrap();
+        assert_eq!(&read_npy(&npy).unwrap(), array);
+    }
+    let all = [("first.weight".to_owned(), odd), ("second".to_owned(), one)].into();
+    write_safetensors(&file, &all).unwrap();
+    assert_eq!(read_safetensors(&file).unwrap(), all);
+    let wrong = Array { shape: vec![3], values: vec![1.0] };
+    let error = write_npy(&npy, &wrong).unwrap_err();
+    assert!(matches!(error, Error::Shape { values: 1, .. }), "{error}");
+}
+
+#[test]
+fn what_cannot_be_read_is_refused_by_name() {
+    let message = |error: Error| {
+        let text = error.to_string();
+        assert!(
+            text.contains("array-") || text.contains("bytes") || text.contains("cut"),
+            "{text}"
+        );
+        text
+    };
+    assert!(message(read_npy(&data("array-fortran.npy")).unwrap_err()).contains("Fortran"));
+    assert!(message(read_npy(&data("array-u1.npy")).unwrap_err()).contains("u1"));
+    let text = message(read_safetensors(&data("bytes.safetensors")).unwrap_err());
+    assert!(text.contains("`bytes` is of I8"), "{text}");
+    message(read_npy(&data("array-absent.npy")).unwrap_err());
+
+    // Every prefix of a file.
+    let dir = tempfile::tempdir().unwrap();
+    let cut = dir.path().join("cut");
+    let whole = std::fs::read(data("array-f4.npy")).unwrap();
+    for length in 0..whole.len() {
+        std::fs::write(&cut, &whole[..length]).unwrap();
+        message(read_npy(&cut).unwrap_err());
+    }
+    // Every byte of the header another one: refused, or an array as it says.
+    for (at, other) in (0..128).flat_map(|at| [(at, 0x01), (at, 0x0f), (at, 0x80)]) {
+        let mut odd = whole.clone();
+        odd[at] ^= other;
+        std::fs::write(&cut, &odd).unwrap();
+        if let Ok(array) = read_npy(&cut) {
+            assert_eq!(array.values.len(), array.shape.iter().product::<usize>());
+        }
+    }
+    let whole = std::fs::read(data("arrays.safetensors")).unwrap();
+    for length in 0..whole.len() {
+        std::fs::write(&cut, &whole[..length]).unwrap();
+        message(read_safetensors(&cut).unwrap_err());
+    }
+}

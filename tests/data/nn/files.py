@@ -1,0 +1,19 @@
+#!/usr/bin/env python3
+"""Makes the files of arrays beside it, with NumPy and the safetensors package: what `crates/nn/tests/files.rs` reads."""
+
+import pathlib
+
+import numpy as np
+from safetensors import numpy as safetensors
+
+HERE = pathlib.Path(__file__).parent
+values = np.arange(6, dtype=np.float64).reshape(2, 3) * 0.5 - 1
+for name, dtype in {"f4": "<f4", "f8": "<f8", "i4": "<i4", "i8": "<i8", "f2": "<f2", "u1": "u1"}.items():
+    np.save(HERE / f"array-{name}.npy", values.astype(dtype))
+np.save(HERE / "array-fortran.npy", np.asfortranarray(values.astype("<f4")))
+np.save(HERE / "array-one.npy", np.float32(2.5))
+safetensors.save_file({
+    "single": values.astype(np.float32), "half": values.astype(np.float16), "double": values,
+    "int": values.astype(np.int32), "long": values.astype(np.int64), "none": np.zeros((0, 3), np.float32),
+}, HERE / "arrays.safetensors")
+safetensors.save_file({"bytes": values.astype(np.int8)}, HERE / "bytes.safetensors")
