@@ -311,9 +311,9 @@ impl Core {
         self.loaded.instance.copies_slots()
     }
 
-    /// Copies what a slot holds into another one. Nothing is under way.
-    pub(super) fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), Error> {
-        self.loaded.instance.copy_slot(from, to)
+    /// Copies the first positions that a slot holds into another one. Nothing is under way.
+    pub(super) fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), Error> {
+        self.loaded.instance.copy_slot(from, to, positions)
     }
 
     pub const fn context(&self) -> usize {

@@ -59,8 +59,7 @@ enum Work {
     Verify { id: u64, draft: Vec<u32> },
 }
 
-/// Tokens of a prompt for whose sake a slot is copied: to evaluate fewer takes no longer than the copy of all
-/// that a slot holds.
+/// Tokens of a prompt for whose sake a slot is copied: to evaluate fewer takes no longer.
 const WORTH_A_COPY: usize = 32;
 
 pub(super) struct Scheduler {
@@ -646,7 +645,7 @@ impl Scheduler {
                 if !self.under_way.is_empty() {
                     return Ok(false);
                 }
-                core.copy_slot(from, sequence.slot)?;
+                core.copy_slot(from, sequence.slot, shared)?;
                 (cached, written) = (shared, there);
             }
         }

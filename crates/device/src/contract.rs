@@ -10,8 +10,8 @@ use plan::sample::NOT_FINITE;
 use plan::{Binary, Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
 
 use super::{
-    Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, STAGED_WRITES,
-    Ticket,
+    Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, SLOT_BLOCK,
+    STAGED_WRITES, Ticket,
 };
 
 /// Tokens, after the last of which comes the first. More than a ring's, so that none repeats in it.
@@ -32,6 +32,7 @@ pub(crate) fn check(device: &dyn Device) {
     tokens_are_those_of_their_ticket(device);
     a_profile_is_two_steps(device);
     slots_are_copied_at_rest(device);
+    blocks_of_slots_are_read_and_written_at_rest(device);
     no_token_follows_from_logits_that_are_not_finite(device);
     a_row_that_is_not_finite_is_alone(device);
     what_is_not_supported_names_the_device(device);
@@ -97,18 +98,67 @@ fn one_hot(weight: &str) -> Vec<u8> {
 fn slots_are_copied_at_rest(device: &dyn Device) {
     let mut s = Session::new(device);
     if !s.instance.copies_slots() {
-        assert!(matches!(s.instance.copy_slot(0, 1), Err(Error::Unsupported { .. })));
+        assert!(matches!(s.instance.copy_slot(0, 1, 1), Err(Error::Unsupported { .. })));
         return;
     }
-    s.instance.copy_slot(0, 1).unwrap();
-    s.instance.copy_slot(1, 1).unwrap();
-    refused(s.instance.copy_slot(0, SLOTS));
-    refused(s.instance.copy_slot(SLOTS, 0));
+    if let Some(bytes) = s.instance.block_bytes() {
+        s.instance.write_block(0, 0, &vec![7; bytes]).unwrap();
+    }
+    s.instance.copy_slot(0, 1, SLOT_BLOCK).unwrap();
+    s.instance.copy_slot(1, 1, usize::MAX).unwrap();
+    s.instance.copy_slot(1, 0, 0).unwrap();
+    refused(s.instance.copy_slot(0, SLOTS, SLOT_BLOCK));
+    refused(s.instance.copy_slot(SLOTS, 0, SLOT_BLOCK));
     s.start(1);
     let ticket = s.submit(1);
-    refused(s.instance.copy_slot(0, 1));
+    refused(s.instance.copy_slot(0, 1, SLOT_BLOCK));
     s.instance.wait(ticket).unwrap();
-    s.instance.copy_slot(0, 1).unwrap();
+    s.instance.copy_slot(0, 1, SLOT_BLOCK).unwrap();
+}
+
+/// What is written to a block is read there, there alone, and in the slot that the other is copied to. How often
+/// channels were made anew.
+pub(crate) fn blocks_of_slots_are_read_and_written_at_rest(device: &dyn Device) -> u64 {
+    let mut s = Session::new(device);
+    let Some(bytes) = s.instance.block_bytes() else {
+        assert!(matches!(s.instance.read_block(0, 0, &mut []), Err(Error::Unsupported { .. })));
+        assert!(matches!(s.instance.write_block(0, 0, &[]), Err(Error::Unsupported { .. })));
+        return 0;
+    };
+    let block = |number: usize| -> Vec<u8> {
+        (0..bytes).map(|at| (at * 7 + at / 251 + number * 89) as u8).collect()
+    };
+    let places = [(0, 0), (0, 1), (1, 0), (1, 1)];
+    for (number, (slot, at)) in places.into_iter().enumerate() {
+        s.instance.write_block(slot, at, &block(number)).unwrap();
+    }
+    let read = |s: &mut Session, slot, at| {
+        let mut out = vec![0; bytes];
+        s.instance.read_block(slot, at, &mut out).unwrap();
+        out
+    };
+    for (number, (slot, at)) in places.into_iter().enumerate() {
+        assert!(read(&mut s, slot, at) == block(number), "block {at} of slot {slot}");
+    }
+    if s.instance.copies_slots() {
+        s.instance.copy_slot(1, 0, SLOT_BLOCK).unwrap();
+        // The first block alone.
+        for (number, (slot, at)) in [(2, (0, 0)), (1, (0, 1)), (2, (1, 0)), (3, (1, 1))] {
+            assert!(read(&mut s, slot, at) == block(number), "block {at} of slot {slot}");
+        }
+    }
+    let mut out = vec![0; bytes];
+    for (slot, at, len) in [(SLOTS, 0, bytes), (0, 2, bytes), (0, usize::MAX, bytes), (0, 0, 1)] {
+        refused(s.instance.read_block(slot, at, &mut out[..len]));
+        refused(s.instance.write_block(slot, at, &block(0)[..len]));
+    }
+    s.start(1);
+    let ticket = s.submit(1);
+    refused(s.instance.read_block(0, 0, &mut out));
+    refused(s.instance.write_block(0, 0, &out));
+    s.instance.wait(ticket).unwrap();
+    s.instance.read_block(0, 0, &mut out).unwrap();
+    s.instance.activity().rebuilds
 }
 
 struct Session {
@@ -130,7 +180,8 @@ impl Session {
             name: "keys".into(),
             class: Class::State,
             dtype: DType::F16,
-            shape: vec![SLOTS as usize, 16, 1, 64],
+            // Of a third block there is only a part.
+            shape: vec![SLOTS as usize, 2 * SLOT_BLOCK + 16, 3, 64],
         }];
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         let mut instance = device.open(&request).unwrap();

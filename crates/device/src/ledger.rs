@@ -6,7 +6,6 @@
 //! driver needs for each plan beside them.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
@@ -274,16 +273,6 @@ impl<S> Entry<S> {
         self.staged.push(Write { bytes: write.bytes.into_owned().into(), ..write });
         Ok(())
     }
-}
-
-/// Where two slots lie in a state of so many slots of a size each.
-pub(super) fn slot_ranges(which: [u32; 2], slots: usize, size: usize) -> Result<[Range<usize>; 2]> {
-    for slot in which {
-        if slot as usize >= slots {
-            return invalid(format!("slot {slot} of {slots}"));
-        }
-    }
-    Ok(which.map(|slot| slot as usize * size..(slot as usize + 1) * size))
 }
 
 /// Words as a device wrote them.

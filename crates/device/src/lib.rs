@@ -37,6 +37,7 @@ mod named;
 mod plan_buffers;
 mod precision;
 pub mod reference;
+mod slots;
 pub mod tune;
 
 pub use kernels::Kernels;
@@ -61,6 +62,9 @@ pub const MAX_SUBMISSIONS: usize = 8;
 /// Writes to a plan's mailboxes that can wait for its next submission while it is under way. Together
 /// they are no larger than its mailboxes.
 pub const STAGED_WRITES: usize = 16;
+
+/// Positions of a slot that are read and written at once: a block.
+pub const SLOT_BLOCK: usize = 128;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
@@ -366,13 +370,39 @@ pub trait Instance: Send {
         false
     }
 
-    /// Copies all that a slot holds of every state into another slot.
+    /// Copies the first positions of a slot into another one, and all that it keeps beside positions. In a ring these
+    /// are places.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a slot that is not there, or while anything is under way;
     /// [`Error::Unsupported`] where [`Instance::copies_slots`] is false.
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<()> {
-        let what = format!("copies of slots ({from} to {to})");
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<()> {
+        let what = format!("copies of slots ({positions} positions of {from} to {to})");
+        Err(Error::Unsupported { device: "this device", what })
+    }
+
+    /// Bytes of a block of [`SLOT_BLOCK`] positions of a slot, of all states together; `None` where they can be neither
+    /// read nor written, or a state does not lie by positions.
+    fn block_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// Reads a block of a slot, as this device lays it out: nobody else knows what it says.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a slot, block or length that is not there, or while anything is under way;
+    /// [`Error::Unsupported`] where there are no [`Instance::block_bytes`]; [`Error::Lost`].
+    fn read_block(&mut self, slot: u32, block: usize, _out: &mut [u8]) -> Result<()> {
+        let what = format!("reading slots (block {block} of {slot})");
+        Err(Error::Unsupported { device: "this device", what })
+    }
+
+    /// Writes what [`Instance::read_block`] has read, maybe from another instance with the same states.
+    ///
+    /// # Errors
+    /// As [`Instance::read_block`].
+    fn write_block(&mut self, slot: u32, block: usize, _bytes: &[u8]) -> Result<()> {
+        let what = format!("writing slots (block {block} of {slot})");
         Err(Error::Unsupported { device: "this device", what })
     }
 

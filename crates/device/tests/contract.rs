@@ -6,8 +6,8 @@
 
 use device::cpu::Isa;
 use device::{
-    Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, STAGED_WRITES,
-    Ticket, named,
+    Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, SLOT_BLOCK,
+    STAGED_WRITES, Ticket, named,
 };
 use orind_testing::program::{again, said};
 use tegra_sim_preload as _;
@@ -38,6 +38,27 @@ fn pipelined_on_the_simulated_orin() {
     let (tokens, rebuilds) = contract::pipelined(&*nv);
     assert_eq!(tokens, contract::PIPELINED);
     println!("rebuilds: {rebuilds}.");
+}
+
+/// Moves slots and says how often the channels were rebuilt.
+#[test]
+#[ignore = "run by the next test, in a process of its own"]
+fn slots_on_the_simulated_orin() {
+    let nv = named("nv", "auto", 0).unwrap();
+    let rebuilds = contract::blocks_of_slots_are_read_and_written_at_rest(&*nv);
+    println!("rebuilds: {rebuilds}.");
+}
+
+/// A fault while slots are moved: the copy is made again.
+#[test]
+fn faults_repeat_copies_of_slots() {
+    let mut rebuilds = 0;
+    for at in [2, 4, 7, 11, 12] {
+        let mut command = again(module_path!(), "slots_on_the_simulated_orin");
+        let text = said(command.env("TEGRA_SIM_FAULTS", format!("mmu-fault@{at}")));
+        rebuilds += usize::from(text.contains("rebuilds: 1."));
+    }
+    assert!(rebuilds > 3, "{rebuilds} of 5 faults were met");
 }
 
 /// A fault between submissions that were written for while they were under way: steps are repeated

@@ -98,7 +98,7 @@ fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Res
 
 fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> {
     let mut run = Run { sampled: Vec::new(), logits: Vec::new() };
-    let mut row = Row { slot: 1, token: 0, position: 0, sampling: Sampling::GREEDY };
+    let mut row = Row { slot: 0, token: 0, position: 0, sampling: Sampling::GREEDY };
     let mut tokens = Vec::new();
     let (whole, last) = PROMPT.split_at(CHUNK);
     for (chunk, outputs) in [(whole, Outputs::None), (last, Outputs::Last)] {
@@ -107,6 +107,10 @@ fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> 
     }
     core.finish(&mut tokens)?;
     for i in 0..=STEPS {
+        if i == 1 && core.copies_slots() {
+            core.copy_slot(0, 1, PROMPT.len())?;
+            row.slot = 1;
+        }
         if i > 0 {
             row.token = forced.unwrap_or(&run.sampled)[i - 1];
             core.submit_decode(&[row])?;

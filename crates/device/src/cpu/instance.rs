@@ -183,10 +183,26 @@ impl Instance for CpuInstance {
         true
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<(), Error> {
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), Error> {
         self.ledger.quiet("slots cannot be copied")?;
         // SAFETY: nothing is under way.
-        unsafe { self.memory.copy_slot(from, to) }
+        unsafe { self.memory.copy_slot(from, to, positions) }
+    }
+
+    fn block_bytes(&self) -> Option<usize> {
+        self.memory.block_bytes()
+    }
+
+    fn read_block(&mut self, slot: u32, block: usize, out: &mut [u8]) -> Result<(), Error> {
+        self.ledger.quiet("slots cannot be read")?;
+        // SAFETY: nothing is under way.
+        unsafe { self.memory.read_block(slot, block, out) }
+    }
+
+    fn write_block(&mut self, slot: u32, block: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.ledger.quiet("slots cannot be written")?;
+        // SAFETY: nothing is under way.
+        unsafe { self.memory.write_block(slot, block, bytes) }
     }
 
     fn upload(

@@ -7,9 +7,9 @@ use super::group::{self, Width};
 use super::mem::AlignedBuf;
 use super::variant::{STRIP, packing};
 use super::{mixture, product, recurrent};
-use crate::ledger::slot_ranges;
 use crate::plan_buffers::PlanBuffers;
 use crate::precision::residual_planes;
+use crate::slots::{Positions, States};
 use crate::tune::Choices;
 use crate::{Error, Request, Result};
 use plan::sample::Candidate;
@@ -103,6 +103,13 @@ impl Cache {
 
     const fn bytes(&self) -> usize {
         self.slots * self.heads * self.head_bytes()
+    }
+
+    const fn at(&self, begin: usize) -> Positions {
+        let Self { slots, capacity: count, heads, .. } = *self;
+        let bytes = self.format.row_bytes(self.dim);
+        let (head_bytes, tile) = (self.head_bytes(), LANES);
+        Positions { begin, slots, heads, count, head_bytes, bytes, tile }
     }
 }
 
@@ -241,8 +248,7 @@ pub(super) struct Layout {
     caches: HashMap<String, (usize, Cache)>,
     /// States that lie as their buffers say, beside the caches: where, and how many elements.
     plain_states: HashMap<String, (usize, usize)>,
-    /// Where each state begins, how many slots it has, and the bytes of one.
-    slots: Vec<(usize, usize, usize)>,
+    states: States,
     cache_bytes: usize,
     workspace: Workspace,
     plan_bytes: u64,
@@ -266,7 +272,7 @@ impl Layout {
         }
         let mut caches = HashMap::new();
         let mut plain_states = HashMap::new();
-        let mut slots = Vec::new();
+        let mut states = States::default();
         let mut cache_bytes = 0usize;
         for buffer in request.states {
             let width = Width::of(buffer.dtype);
@@ -275,14 +281,16 @@ impl Layout {
             };
             let bytes = if let Some(width) = width.filter(plain) {
                 plain_states.insert(buffer.name.clone(), (cache_bytes, buffer.elements()));
-                buffer.elements().saturating_mul(width.bytes())
+                let bytes = buffer.elements().saturating_mul(width.bytes());
+                let slots = buffer.shape.first().copied().unwrap_or(1).max(1);
+                states.whole.push((cache_bytes, slots, bytes / slots));
+                bytes
             } else {
                 let cache = Cache::of(buffer)?;
+                states.by_position.push(cache.at(cache_bytes));
                 caches.insert(buffer.name.clone(), (cache_bytes, cache));
                 cache.bytes()
             };
-            let count = buffer.shape.first().copied().unwrap_or(1).max(1);
-            slots.push((cache_bytes, count, bytes / count));
             cache_bytes = grow(cache_bytes, bytes)?;
         }
         let mut workspace = Workspace::default();
@@ -297,7 +305,7 @@ impl Layout {
             weight_bytes,
             caches,
             plain_states,
-            slots,
+            states,
             cache_bytes,
             workspace,
             plan_bytes,
@@ -435,20 +443,62 @@ impl Memory {
         Some((unsafe { self.caches.start().add(*offset) }.as_ptr(), *elements))
     }
 
-    /// Copies a slot of every state into another one.
+    /// Copies positions of a slot into another one, and what it keeps beside.
     ///
     /// # Safety
     /// Nothing runs on this memory meanwhile.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a slot that is not there.
-    pub(super) unsafe fn copy_slot(&self, from: u32, to: u32) -> Result<()> {
-        for &(begin, slots, bytes) in &self.layout.slots {
-            let [from, to] = slot_ranges([from, to], slots, bytes)?;
-            // SAFETY: both slots are inside the state, which is inside the buffer; nobody else is there.
+    pub(super) unsafe fn copy_slot(&self, from: u32, to: u32, positions: usize) -> Result<()> {
+        let states = self.caches.start().as_ptr();
+        for [from, to, bytes] in self.layout.states.copies(from, to, positions)? {
+            // SAFETY: both are inside a state, which is inside the buffer, and of two slots; nobody else is there.
+            unsafe { states.add(from).copy_to_nonoverlapping(states.add(to), bytes) };
+        }
+        Ok(())
+    }
+
+    /// Bytes of a block of a slot, where every state lies by positions.
+    pub(super) fn block_bytes(&self) -> Option<usize> {
+        self.layout.states.block_bytes()
+    }
+
+    /// Copies a block of a slot out.
+    ///
+    /// # Safety
+    /// Nothing runs on this memory meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a block that is not there, or another length.
+    pub(super) unsafe fn read_block(&self, slot: u32, block: usize, out: &mut [u8]) -> Result<()> {
+        let (mut out, len) = (out.as_mut_ptr(), out.len());
+        for range in self.layout.states.block(slot, block, len)? {
+            // SAFETY: the range is inside the states, and together they are as long as `out`; nobody else is there.
             unsafe {
-                let state = self.caches.start().as_ptr().add(begin);
-                std::ptr::copy(state.add(from.start), state.add(to.start), bytes);
+                let from = self.caches.start().as_ptr().add(range.start);
+                out.copy_from_nonoverlapping(from, range.len());
+                out = out.add(range.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a block of a slot in.
+    ///
+    /// # Safety
+    /// As [`Memory::read_block`].
+    ///
+    /// # Errors
+    /// As [`Memory::read_block`].
+    pub(super) unsafe fn write_block(&self, slot: u32, block: usize, bytes: &[u8]) -> Result<()> {
+        let (mut from, len) = (bytes.as_ptr(), bytes.len());
+        for range in self.layout.states.block(slot, block, len)? {
+            // SAFETY: as in `read_block`.
+            unsafe {
+                let to = self.caches.start().as_ptr().add(range.start);
+                to.copy_from_nonoverlapping(from, range.len());
+                from = from.add(range.len());
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! How much memory an instance takes, and where everything lies in it: arithmetic only.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use orind_kernels::catalogue::Weight;
 use orind_kernels::catalogue::launch::{
@@ -9,8 +9,8 @@ use orind_kernels::catalogue::launch::{
 use orind_kernels::repack;
 
 use super::lower;
-use crate::ledger::slot_ranges;
 use crate::plan_buffers::PlanBuffers;
+use crate::slots::{Positions, States};
 use crate::{Error, Footprint, Request, Result, precision};
 use plan::{Attention, Buffer, DType, GatedDelta, NormKind, Op, Plan, Sample, ShortConv};
 
@@ -135,15 +135,17 @@ impl State {
             Self::Recurrent { bytes, .. } => bytes,
         }
     }
-
-    const fn slots(self) -> u32 {
-        match self {
-            Self::Cache(Cache { slots, .. }) | Self::Recurrent { slots, .. } => slots,
-        }
-    }
 }
 
 impl Cache {
+    /// As it lies at `begin`, in tiles of so many positions.
+    fn at(self, begin: u64, tile: u32) -> Positions {
+        let [slots, heads, count] = [self.slots, self.heads, self.capacity].map(|n| n as usize);
+        let (head_bytes, bytes) = (self.bytes() as usize / (slots * heads), 2 * self.dim as usize);
+        let (begin, tile) = (begin as usize, tile as usize);
+        Positions { begin, slots, heads, count, head_bytes, bytes, tile }
+    }
+
     pub(super) fn bytes(self) -> u64 {
         let positions = u64::from(self.capacity).next_multiple_of(u64::from(CACHE_TILE));
         [self.slots, self.heads, self.dim]
@@ -264,6 +266,8 @@ pub(super) struct Layout {
     /// Offset and kind of each state.
     pub(super) states: HashMap<String, (u64, State)>,
     pub(super) state_bytes: u64,
+    /// Where slots lie in the states.
+    pub(super) slots: States,
     pub(super) workspace: Workspace,
     plan_bytes: u64,
     /// The most bytes of mailboxes that a plan has.
@@ -283,10 +287,21 @@ impl Layout {
             weight_bytes = weight_bytes.saturating_add(weight.bytes().next_multiple_of(ALIGN));
             weights.insert(buffer.name.clone(), weight);
         }
-        let mut states = HashMap::new();
+        let tiled = tiled(request.plans);
+        let (mut states, mut slots) = (HashMap::new(), States::default());
         let mut state_bytes = 0u64;
         for buffer in request.states {
             let state = State::of(buffer)?;
+            match state {
+                State::Cache(cache) => {
+                    let tile = if tiled.contains(&*buffer.name) { CACHE_TILE } else { 1 };
+                    slots.by_position.push(cache.at(state_bytes, tile));
+                }
+                State::Recurrent { bytes, slots: count } => {
+                    let each = bytes / u64::from(count);
+                    slots.whole.push((state_bytes as usize, count as usize, each as usize));
+                }
+            }
             states.insert(buffer.name.clone(), (state_bytes, state));
             state_bytes = state_bytes.saturating_add(state.bytes().next_multiple_of(ALIGN));
         }
@@ -303,6 +318,7 @@ impl Layout {
             weight_bytes,
             states,
             state_bytes,
+            slots,
             workspace,
             plan_bytes,
             mailbox_bytes,
@@ -312,21 +328,6 @@ impl Layout {
     /// Where each state lies when they begin at an address.
     pub(super) fn states_at(&self, base: u64) -> HashMap<String, (u64, State)> {
         self.states.iter().map(|(name, (at, state))| (name.clone(), (base + at, *state))).collect()
-    }
-
-    /// What has to be copied to make a slot of every state like another: from where, to where, how many bytes;
-    /// offsets from the begin of the states.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a slot that is not there.
-    pub(super) fn slot_copies(&self, from: u32, to: u32) -> Result<Vec<[u64; 3]>> {
-        let copy = |(begin, state): &(u64, State)| {
-            let slots = state.slots();
-            let bytes = state.bytes() / u64::from(slots);
-            let [from, to] = slot_ranges([from, to], slots as usize, bytes as usize)?;
-            Ok([begin + from.start as u64, begin + to.start as u64, bytes])
-        };
-        self.states.values().map(copy).collect()
     }
 
     /// Refuses a plan that was not counted.
@@ -346,4 +347,17 @@ impl Layout {
             activations: self.workspace.scratch() + self.workspace.counters() + self.plan_bytes,
         }
     }
+}
+
+/// The states whose positions lie in tiles: keys.
+fn tiled(plans: &[Plan]) -> HashSet<&str> {
+    let mut keys = HashSet::new();
+    for plan in plans {
+        for step in &plan.steps {
+            if let Op::Attention(Attention { caches, .. }) = &step.op {
+                keys.insert(&*plan.buffer(caches.keys.buffer).name);
+            }
+        }
+    }
+    keys
 }

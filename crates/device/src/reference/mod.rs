@@ -9,8 +9,9 @@ use std::collections::HashMap;
 
 use std::time::Instant;
 
-use super::ledger::{Ledger, Write, slot_ranges};
+use super::ledger::{Ledger, Write};
 use super::plan_buffers::PlanBuffers;
+use super::slots::exist;
 use super::{
     Data, Device, Error, Footprint, Info, Instance, Prepared, Profile, RING_STEPS, Request, Result,
     Ticket, Timing, Tunable, WeightSource,
@@ -152,15 +153,16 @@ impl Instance for ReferenceInstance {
         true
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<()> {
+    /// All of it: it is not in a hurry.
+    fn copy_slot(&mut self, from: u32, to: u32, _: usize) -> Result<()> {
         self.ledger.quiet("slots cannot be copied")?;
         for (name, slots) in &self.slots {
             let Some(storage) = self.shared.get_mut(&(Class::State, name.clone())) else {
                 continue;
             };
             let size = storage.values.len() / slots;
-            let [from, to] = slot_ranges([from, to], *slots, size)?;
-            storage.values.copy_within(from, to.start);
+            let [from, to] = exist([from, to], *slots)?;
+            storage.values.copy_within(from * size..(from + 1) * size, to * size);
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 //!
 //! Channels order each other by semaphores alone: a release publishes what the channel has done, an
 //! acquire takes it over. The CPU may have looked at every semaphore that was released before it
-//! rang a doorbell, so that much is ordered before what the doorbell starts. The host unit's own
-//! accesses to semaphores are what orders, and are not recorded.
+//! rang a doorbell, and knows which channels it has closed: that much is ordered before what the
+//! doorbell starts. The host unit's own accesses to semaphores are what orders, and are not recorded.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -127,6 +127,14 @@ impl Dependencies {
         let clock = self.channels.entry(channel).or_default();
         clock.epoch += 1;
         clock.drained = clock.serial;
+    }
+
+    /// A channel is closed, and does nothing any more: the CPU, which closed it, knows that.
+    pub(crate) fn close(&mut self, channel: u16) {
+        let Some(clock) = self.channels.get(&channel) else { return };
+        join(&mut self.cpu, &clock.seen);
+        let own = self.cpu.entry(channel).or_default();
+        *own = (*own).max(clock.epoch);
     }
 
     /// Releases so far: what a doorbell's ring remembers.

@@ -154,6 +154,7 @@ impl Machine {
         self.held.retain(|held| held.channel != id);
         self.doorbell.unregister(id);
         self.core.switches.close(channel.tsg, id);
+        self.core.dependencies.close(id);
         channel.write_back();
         let put = channel.userd.load_u32(userd::GP_PUT).unwrap_or(channel.put);
         if channel.alive && !channel.stalled && !rung && put != channel.put {

@@ -195,17 +195,62 @@ impl Instance for CudaInstance {
         true
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32) -> Result<()> {
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<()> {
         self.ledger.quiet("slots cannot be copied")?;
-        if from == to {
-            return Ok(());
-        }
         let driver = self.gpu.enter().map_err(failed)?;
         let (base, stream) = (self.caches.address(), self.steps.get());
-        for [from, to, bytes] in self.layout.slot_copies(from, to)? {
+        for copy in self.layout.slots.copies(from, to, positions)? {
+            let [from, to, bytes] = copy.map(|n| n as u64);
             driver.copy(base + to, base + from, bytes, stream).map_err(failed)?;
         }
         // The steps behind it are of the same stream.
+        Ok(())
+    }
+
+    fn block_bytes(&self) -> Option<usize> {
+        self.layout.slots.block_bytes()
+    }
+
+    fn read_block(&mut self, slot: u32, block: usize, out: &mut [u8]) -> Result<()> {
+        self.ledger.quiet("slots cannot be read")?;
+        let ranges = self.layout.slots.block(slot, block, out.len())?;
+        let driver = self.gpu.enter().map_err(failed)?;
+        // Behind the copies of slots that are queued there.
+        let (base, stream) = (self.caches.address(), self.steps.get());
+        // Pageable memory of its own: where a copy fails, others that were queued may still be writing.
+        let mut bytes = vec![0; out.len()];
+        let mut at = 0;
+        let queued = ranges.iter().try_for_each(|range| {
+            let part = &mut bytes[at..at + range.len()];
+            at += range.len();
+            // SAFETY: `bytes` lives until the stream has been waited for below.
+            unsafe {
+                driver.copy_out(part.as_mut_ptr(), base + range.start as u64, range.len(), stream)
+            }
+        });
+        if let Err(fault) = queued.and(driver.synchronize(stream)) {
+            std::mem::forget(bytes);
+            return Err(self.ledger.lose(failed(fault)));
+        }
+        out.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn write_block(&mut self, slot: u32, block: usize, bytes: &[u8]) -> Result<()> {
+        self.ledger.quiet("slots cannot be written")?;
+        let ranges = self.layout.slots.block(slot, block, bytes.len())?;
+        let driver = self.gpu.enter().map_err(failed)?;
+        let (base, stream) = (self.caches.address(), self.steps.get());
+        let mut from = bytes;
+        for range in ranges {
+            let (part, rest) = from.split_at(range.len());
+            from = rest;
+            // SAFETY: the bytes are pageable: the driver has taken them when the call returns.
+            let taken = unsafe {
+                driver.copy_in(base + range.start as u64, part.as_ptr(), part.len(), stream)
+            };
+            taken.map_err(|fault| self.ledger.lose(failed(fault)))?;
+        }
         Ok(())
     }
 

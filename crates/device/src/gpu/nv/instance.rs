@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use tegra::address::GpuAddress;
 use tegra::buffer::{Loading, Mailbox, Placement, Scratch, WeightsPool};
 use tegra::context::{self, Context, Options, QueueId};
 use tegra::local_memory::LocalMemory;
@@ -31,6 +32,7 @@ use super::code::Code;
 use super::evidence::{self, Scene};
 use super::keeper::Keeper;
 use super::record::{Recording, Source, Stamped};
+use super::slots::Slots;
 use super::uploads::Uploads;
 use super::watchdog::watch;
 use super::{DEVICE, TARGET, failed};
@@ -127,6 +129,8 @@ pub(super) struct NvInstance {
     ledger: Ledger<PlanState>,
     flights: VecDeque<Flight>,
     uploads: Uploads,
+    /// Made when it is first needed: not everybody shares a beginning.
+    slots: Option<Slots>,
     layout: Layout,
     pool: Option<Pool>,
     placements: HashMap<String, Placement>,
@@ -172,6 +176,7 @@ impl NvInstance {
             ledger: Ledger::new(),
             flights: VecDeque::new(),
             uploads,
+            slots: None,
             pool: Some(Pool::Loading(Box::new(Loading::new(&space, layout.weight_bytes)))),
             placements: HashMap::new(),
             caches: scratch(layout.state_bytes)?,
@@ -328,6 +333,30 @@ impl NvInstance {
             self.flights[i].tickets.splice(done.., again);
         }
         Ok(())
+    }
+
+    /// Moves what slots hold: once more, on channels that were rebuilt, where a fault interrupts it.
+    fn move_slots(
+        &mut self,
+        mut what: impl FnMut(&mut Slots, &mut Context, GpuAddress) -> Result<(), tegra::Error>,
+    ) -> Result<()> {
+        let base = self.caches.address();
+        let mut slots = match self.slots.take() {
+            Some(slots) => slots,
+            None => Slots::new(&self.space, self.context.get_mut()).map_err(failed)?,
+        };
+        let moved = match what(&mut slots, self.context.get_mut(), base) {
+            Err(error) if error.can_rebuild() => {
+                tracing::warn!(%error, "GPU fault: the channel is rebuilt, the copy repeated");
+                let rebuilt = self.recover(None);
+                rebuilt.and_then(|()| {
+                    what(&mut slots, self.context.get_mut(), base).map_err(failed)
+                })
+            }
+            moved => moved.map_err(failed),
+        };
+        self.slots = Some(slots);
+        moved.map_err(|error| self.ledger.lose(error))
     }
 
     /// Records every plan anew. Nothing may be running.
@@ -530,6 +559,32 @@ impl Instance for NvInstance {
         fill(weight, &layout, source, place, progress)?;
         self.placements.insert(weight.to_owned(), placement);
         Ok(())
+    }
+
+    fn copies_slots(&self) -> bool {
+        true
+    }
+
+    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<()> {
+        self.ledger.quiet("slots cannot be copied")?;
+        let copies = self.layout.slots.copies(from, to, positions)?;
+        self.move_slots(|slots, context, base| slots.copy(context, base, &copies))
+    }
+
+    fn block_bytes(&self) -> Option<usize> {
+        self.layout.slots.block_bytes()
+    }
+
+    fn read_block(&mut self, slot: u32, block: usize, out: &mut [u8]) -> Result<()> {
+        self.ledger.quiet("slots cannot be read")?;
+        let ranges = self.layout.slots.block(slot, block, out.len())?;
+        self.move_slots(|slots, context, base| slots.read(context, base, &ranges, out))
+    }
+
+    fn write_block(&mut self, slot: u32, block: usize, bytes: &[u8]) -> Result<()> {
+        self.ledger.quiet("slots cannot be written")?;
+        let ranges = self.layout.slots.block(slot, block, bytes.len())?;
+        self.move_slots(|slots, context, base| slots.write(context, base, &ranges, bytes))
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<Prepared> {

@@ -2,7 +2,7 @@
 //!
 //! `code` puts the kernels' machine code where the GPU finds it; `chains` says how many launches the
 //! hardware gets at once; `record` writes them down once, as QMDs, constant banks and a command
-//! stream that never change again; `uploads` writes mailboxes between two steps under way;
+//! stream that never change again; `uploads` writes mailboxes between two steps under way; `slots` moves what slots hold between them;
 //! `instance` replays recordings step by step, reads what comes back, and repeats a step that a
 //! fault interrupted, or that the `watchdog` gave up, in a lower mode if need be. `evidence` is what a
 //! fault leaves, `keeper` has it written to a file. `proof` says which mode first light allows. Memory, channels and queues are those of the crate `tegra`.
@@ -14,6 +14,7 @@ mod instance;
 mod keeper;
 mod proof;
 mod record;
+mod slots;
 mod uploads;
 mod watchdog;
 

@@ -182,6 +182,28 @@ fn pipelined_copies_may_swap_and_others_may_not() {
     assert!(swapped.contains(&1) && swapped.contains(&2), "{swapped:?}");
 }
 
+/// Whoever closes a channel knows that it does nothing any more.
+#[test]
+fn a_closed_channel_is_before_those_that_come_later() {
+    for closed in [true, false] {
+        let rig = Rig::new(9);
+        let (from, to) = (rig.buffer(4096), rig.buffer(4096));
+        from.write(0, &pattern(4096, 1));
+        let mut stream = copy_stream();
+        stream.transfer(copy(from.at(0), to.at(0), 64));
+        let mut first = rig.channel();
+        rig.submit(&mut first, stream.words());
+        rig.gpu.drain();
+        if closed {
+            rig.gpu.close_channel(first.id);
+        }
+        rig.submit(&mut rig.channel(), stream.words());
+        rig.gpu.drain();
+        let expected = if closed { vec![] } else { vec![Rule::UnorderedAccess] };
+        assert_eq!(rig.rules(), expected, "closed: {closed}");
+    }
+}
+
 #[test]
 fn signals_of_the_copy_engine() {
     let rig = Rig::new(5);
