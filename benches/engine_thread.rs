@@ -108,6 +108,7 @@ fn load(backend: &str) -> Handle {
         tuning: orind::engine::tuning::Tuning::default(),
         light: orind::engine::Light::default(),
         memory_reserve: 0,
+        prefixes: None,
         models_dir: PathBuf::new(),
     });
     loop {

@@ -51,6 +51,10 @@ pub struct Config {
     pub stall_ms: u64,
     /// What keys and values are stored in: one of [`KV_TYPES`].
     pub kv_type: String,
+    /// MiB of disk for beginnings of conversations; 0 for none.
+    pub prefix_cache_mib: u64,
+    /// Directory of these.
+    pub prefix_cache_dir: PathBuf,
     /// Whether what tuning found is used, and whether it is looked for.
     pub tune: Tune,
     pub tune_dir: PathBuf,
@@ -90,6 +94,8 @@ impl Default for Config {
             draft_tokens: 7,
             stall_ms: 200,
             kv_type: "f16".into(),
+            prefix_cache_mib: 0,
+            prefix_cache_dir: default_prefix_cache_dir(),
             tune: Tune::Load,
             tune_dir: default_tune_dir(),
             state_dir: default_state_dir(),
@@ -297,6 +303,11 @@ impl Config {
             let allowed = "an absolute path is needed, or tune = \"off\"";
             return Err(Error::range("tune_dir", value, allowed));
         }
+        if self.prefix_cache_mib > 0 && !self.prefix_cache_dir.is_absolute() {
+            let value = format!("`{}`", self.prefix_cache_dir.display());
+            let allowed = "an absolute path is needed, or prefix_cache_mib = 0";
+            return Err(Error::range("prefix_cache_dir", value, allowed));
+        }
         if !self.state_dir.is_absolute() {
             let value = format!("`{}`", self.state_dir.display());
             return Err(Error::range("state_dir", value, "an absolute path is needed"));
@@ -310,6 +321,7 @@ impl Config {
         count("prefill_chunk", self.prefill_chunk)?;
         count("draft_tokens", self.draft_tokens)?;
         number("stall_ms", self.stall_ms)?;
+        number("prefix_cache_mib", self.prefix_cache_mib)?;
         count("queue_limit", self.queue_limit)?;
         count("max_connections", self.max_connections)?;
         count("max_body_bytes", self.max_body_bytes)?;
@@ -380,7 +392,7 @@ impl Config {
 }
 
 /// Keys in the order of the documentation, and when a change of one takes effect.
-const KEYS: [(&str, Effect); 28] = [
+const KEYS: [(&str, Effect); 30] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -398,6 +410,8 @@ const KEYS: [(&str, Effect); 28] = [
     ("draft_tokens", Effect::NextLoad),
     ("stall_ms", Effect::NextLoad),
     ("kv_type", Effect::NextLoad),
+    ("prefix_cache_mib", Effect::NextLoad),
+    ("prefix_cache_dir", Effect::NextLoad),
     ("tune", Effect::NextLoad),
     ("tune_dir", Effect::NextLoad),
     ("state_dir", Effect::NextLoad),
@@ -412,7 +426,7 @@ const KEYS: [(&str, Effect); 28] = [
 ];
 
 /// The keys that are whole numbers, and what is allowed of each.
-const NUMBERS: [(&str, RangeInclusive<u64>); 12] = [
+const NUMBERS: [(&str, RangeInclusive<u64>); 13] = [
     // More is more than any Orin has.
     ("memory_reserve_mib", 0..=65_536),
     ("threads", 0..=1024),
@@ -421,6 +435,7 @@ const NUMBERS: [(&str, RangeInclusive<u64>); 12] = [
     ("prefill_chunk", 1..=8192),
     ("draft_tokens", 0..=7),
     ("stall_ms", 0..=60_000),
+    ("prefix_cache_mib", 0..=1 << 20),
     ("queue_limit", 0..=65_536),
     ("max_connections", 1..=65_536),
     ("max_body_bytes", 1024..=1 << 30),
@@ -519,6 +534,20 @@ pub fn client_state_dir(file: &str) -> PathBuf {
     if !own.join(file).exists() && service.join(file).exists() { service.into() } else { own }
 }
 
+/// Where beginnings of conversations are kept when nothing else is said: `prefixes` in `$CACHE_DIRECTORY`, which
+/// systemd sets for the service, and in the same place for root; in the user's cache directory otherwise.
+fn default_prefix_cache_dir() -> PathBuf {
+    let own = || {
+        let home = || variable("HOME").map(|home| home.join(".cache"));
+        variable("XDG_CACHE_HOME").or_else(home).map(|cache| cache.join("orind"))
+    };
+    let root = nix::unistd::Uid::effective().is_root();
+    service_directory("CACHE_DIRECTORY")
+        .or_else(|| if root { None } else { own() })
+        .unwrap_or_else(|| SERVICE_CACHE.into())
+        .join("prefixes")
+}
+
 /// Where tuned choices are remembered when nothing else is said.
 pub fn default_tune_dir() -> PathBuf {
     default_state_dir().join("tune")
@@ -539,6 +568,7 @@ fn data_dir() -> Option<PathBuf> {
 }
 
 const SERVICE_DATA: &str = "/var/lib/orind";
+const SERVICE_CACHE: &str = "/var/cache/orind";
 
 /// The directory that systemd has made for this service, the first when there are several.
 fn service_directory(name: &str) -> Option<PathBuf> {
@@ -635,6 +665,10 @@ mod tests {
                 "tune_dir = 'tune'",
                 "tune_dir is `tune`; an absolute path is needed, or tune = \"off\"",
             ),
+            (
+                "prefix_cache_mib = 1\nprefix_cache_dir = 'p'",
+                "prefix_cache_dir is `p`; an absolute path is needed, or prefix_cache_mib = 0",
+            ),
             ("state_dir = ''", "state_dir is ``; an absolute path is needed"),
             (
                 "listen = 'localhost'",
@@ -684,8 +718,8 @@ mod tests {
         assert!(found.eq(keys()), "{shown:?}");
         let config = Config::parse(&shown.join("\n"), "docs/orind.toml").unwrap();
         let paths = Config::default();
-        let Config { socket, models_dir, tune_dir, state_dir, .. } = paths;
-        let config = Config { socket, models_dir, tune_dir, state_dir, ..config };
+        let Config { socket, models_dir, prefix_cache_dir, tune_dir, state_dir, .. } = paths;
+        let config = Config { socket, models_dir, prefix_cache_dir, tune_dir, state_dir, ..config };
         assert_eq!(config, Config::default());
     }
 

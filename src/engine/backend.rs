@@ -122,6 +122,7 @@ mod tests {
             tuning: crate::engine::tuning::Tuning::default(),
             light: crate::engine::Light::default(),
             memory_reserve: 0,
+            prefixes: None,
             models_dir: std::path::PathBuf::new(),
         }
     }

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::provenance::{self, Provenance};
 use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
-use super::{GpuBandwidth, Light, LoadSpec, ModelInfo, Text};
+use super::{GpuBandwidth, Light, LoadSpec, ModelInfo, PrefixStore, Text};
 use device::first_light::Mode;
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
@@ -314,6 +315,53 @@ impl Core {
     /// Copies the first positions that a slot holds into another one. Nothing is under way.
     pub(super) fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), Error> {
         self.loaded.instance.copy_slot(from, to, positions)
+    }
+
+    /// Where beginnings of conversations are kept, if anywhere.
+    pub(super) const fn prefix_store(&self) -> Option<&PrefixStore> {
+        self.loaded.spec.prefixes.as_ref()
+    }
+
+    /// Bytes of a block of a slot: see [`Instance::block_bytes`]. None of a model whose slots hold more than something
+    /// for each position.
+    pub(super) fn block_bytes(&self) -> Option<usize> {
+        let Loaded { model, layout, instance, .. } = &self.loaded;
+        let by_position = self.rewinds() && model.rings(*layout).0 == 0;
+        instance.block_bytes().filter(|_| by_position)
+    }
+
+    pub(super) fn model_files(&self) -> impl Iterator<Item = &Path> {
+        self.loaded.model.gguf().paths()
+    }
+
+    /// What a slot's bytes depend on beside the model and the tokens: the device, which lays them out, its arithmetic,
+    /// their type, and the context, by which rotations are chosen.
+    pub(super) fn evaluated_by(&self) -> String {
+        let Loaded { device, model, layout, .. } = &self.loaded;
+        let (name, numerics) = (self.device(), device.numerics());
+        format!("{name}, numerics {numerics:?}, {}, {}", model.cache(), layout.context)
+    }
+
+    /// Reads a block of a slot. Nothing is under way.
+    pub(super) fn read_block(
+        &mut self,
+        slot: u32,
+        block: usize,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        self.loaded.heartbeat.beat();
+        self.loaded.instance.read_block(slot, block, out)
+    }
+
+    /// Writes one. Nothing is under way.
+    pub(super) fn write_block(
+        &mut self,
+        slot: u32,
+        block: usize,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        self.loaded.heartbeat.beat();
+        self.loaded.instance.write_block(slot, block, bytes)
     }
 
     pub const fn context(&self) -> usize {

@@ -19,7 +19,8 @@ use super::loader::Asked;
 use super::scheduler::{Command, Scheduler};
 use super::tuning::{self, Tuning};
 use super::{
-    Event, GenerateError, LoadError, LoadEvent, LoadSpec, Loading, Request, Snapshot, State,
+    Event, GenerateError, LoadError, LoadEvent, LoadSpec, Loading, PrefixCounts, Request, Snapshot,
+    State,
 };
 use device::tune::DeviceKey;
 use device::tune::report::Searching;
@@ -47,6 +48,7 @@ pub(super) struct Shared {
     failures: AtomicU64,
     pub(super) prompt_tokens: AtomicU64,
     pub(super) cached_tokens: AtomicU64,
+    pub(super) prefixes: Mutex<PrefixCounts>,
     completion_tokens: AtomicU64,
     steps: AtomicU64,
     activity: Mutex<Activity>,
@@ -218,6 +220,7 @@ impl Handle {
             failures: shared.failures.load(Ordering::Relaxed),
             prompt_tokens: shared.prompt_tokens.load(Ordering::Relaxed),
             cached_tokens: shared.cached_tokens.load(Ordering::Relaxed),
+            prefixes: *shared.prefixes.lock(),
             completion_tokens: shared.completion_tokens.load(Ordering::Relaxed),
             steps: shared.steps.load(Ordering::Relaxed),
             activity: *shared.activity.lock(),

@@ -17,6 +17,7 @@ mod load;
 mod loader;
 mod logprobs;
 mod lookup;
+mod prefixes;
 mod provenance;
 mod request;
 mod scheduler;
@@ -39,6 +40,7 @@ pub use device::cpu::pool::at_most_processors;
 pub use handle::{Handle, Settings};
 pub use infill::Infill;
 pub use load::{Text, check, inspect};
+pub use prefixes::{PrefixCounts, PrefixStore};
 pub use provenance::Provenance;
 pub use request::{
     DeviceInfo, DeviceMemory, Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::constraint::Constraint;
 use super::devices::DeviceHealth;
 use super::first_light::Light;
+use super::prefixes::{PrefixCounts, PrefixStore};
 use super::shaping::Shaping;
 use super::tuning::Tuning;
 use device::Activity;
@@ -191,6 +192,8 @@ pub struct LoadSpec {
     pub light: Light,
     /// Bytes left to the rest of the system by a GPU that shares its memory.
     pub memory_reserve: u64,
+    /// Where beginnings of conversations are kept from one start to the next, if anywhere.
+    pub prefixes: Option<PrefixStore>,
 }
 
 /// Progress of a load. After [`LoadEvent::Loaded`] or [`LoadEvent::Failed`] nothing follows.
@@ -339,6 +342,8 @@ pub struct Snapshot {
     pub prompt_tokens: u64,
     /// Prompt tokens since start that needed not be evaluated.
     pub cached_tokens: u64,
+    /// What has become of prefixes on disk.
+    pub prefixes: PrefixCounts,
     /// Tokens generated since start.
     pub completion_tokens: u64,
     /// Steps submitted to the device since start.

@@ -21,13 +21,14 @@ use super::devices::Verdict;
 use super::first_light;
 use super::handle::{Shared, TunedDevice};
 use super::loader::{Asked, Job, Loader, Thread};
+use super::prefixes::Prefixes;
 use super::sequence::{Sequence, Waiting};
 use super::slots::{Slot, Slots, shared};
 use super::stall::Stall;
 use super::tuning::Idle;
 use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, Loading, Request, State};
 use crate::chain::one_line;
-use device::MAX_SUBMISSIONS;
+use device::{MAX_SUBMISSIONS, SLOT_BLOCK};
 use model::Pooling;
 use plan::Outputs;
 use plan::sample::{NOT_FINITE, Sampling};
@@ -59,7 +60,7 @@ enum Work {
     Verify { id: u64, draft: Vec<u32> },
 }
 
-/// Tokens of a prompt for whose sake a slot is copied: to evaluate fewer takes no longer.
+/// Tokens of a prompt for whose sake a slot is copied, or files are read: to evaluate fewer takes no longer.
 const WORTH_A_COPY: usize = 32;
 
 pub(super) struct Scheduler {
@@ -78,6 +79,7 @@ pub(super) struct Scheduler {
     /// Whether the latest step submitted was a chunk.
     chunk_was_last: bool,
     slots: Slots,
+    prefixes: Option<Prefixes>,
     stall: Stall,
     /// Commands that wait until nothing is being served.
     idle_work: VecDeque<Command>,
@@ -109,6 +111,7 @@ impl Scheduler {
             under_way: VecDeque::new(),
             chunk_was_last: false,
             slots: Slots::default(),
+            prefixes: None,
             stall: Stall::new(Duration::ZERO),
             idle_work: VecDeque::new(),
             loader: None,
@@ -135,11 +138,15 @@ impl Scheduler {
                 break;
             }
             if self.is_idle() {
-                if self.stop.is_some() {
+                if let Some(deadline) = self.stop {
+                    while Instant::now() < deadline && self.keep_block() {}
                     break;
                 }
                 if let Some(work) = self.next_idle_work().and_then(|at| self.idle_work.remove(at)) {
                     self.do_idle_work(work);
+                    continue;
+                }
+                if self.waiting.is_empty() && self.keep_block() {
                     continue;
                 }
             }
@@ -239,7 +246,7 @@ impl Scheduler {
 
     fn fail(&mut self, at: usize, error: GenerateError) {
         let sequence = self.active.remove(at);
-        self.release(Slot { number: sequence.slot, held: Vec::new(), written: 0 });
+        self.release(Slot::empty(sequence.slot));
         self.shared.failed();
         sequence.fail(error);
     }
@@ -270,7 +277,8 @@ impl Scheduler {
     fn leisure(&self) -> Duration {
         let can_admit = !self.waiting.is_empty() && !self.slots.is_empty();
         let can_step = self.core.is_some() && (!self.is_idle() || can_admit);
-        let can_work = self.is_idle() && (self.next_idle_work().is_some() || self.stop.is_some());
+        let can_work = self.is_idle()
+            && (self.next_idle_work().is_some() || self.stop.is_some() || self.keeps());
         if can_step || can_work {
             return Duration::ZERO;
         }
@@ -500,6 +508,9 @@ impl Scheduler {
         let (device, _, tuning) = core.tunable();
         *self.shared.tuned_device.lock() = Some(TunedDevice { device, tuning: tuning.clone() });
         self.stall = Stall::new(core.stall());
+        let counts = *self.shared.prefixes.lock();
+        self.prefixes = Prefixes::open(&core, counts);
+        self.tell_prefixes();
         self.idle = Idle::start(&core, &self.shared);
         self.core = Some(core);
     }
@@ -517,6 +528,7 @@ impl Scheduler {
     fn drop_model(&mut self) {
         self.idle = None;
         self.core = None;
+        self.prefixes = None;
         *self.shared.tuned_device.lock() = None;
         *self.shared.served.lock() = None;
     }
@@ -587,6 +599,15 @@ impl Scheduler {
             return Ok(false);
         }
         let held_up = self.active.iter().any(|s| !s.in_prompt());
+        if self.active[at].submitted < self.active[at].on_disk {
+            if !self.under_way.is_empty() {
+                return Ok(false);
+            }
+            if !self.restore(at, held_up)? {
+                self.chunk_was_last = true;
+                return Ok(true);
+            }
+        }
         let core = core(&mut self.core);
         let sequence = &mut self.active[at];
         let prompt = sequence.prompt();
@@ -627,9 +648,10 @@ impl Scheduler {
             let shared = shared(held, prompt).min(prompt.len() - 1);
             if core.continues(held.len(), written, shared) { shared } else { 0 }
         };
-        let (mut cached, mut written) = (0, 0);
+        let (mut cached, mut written, mut on_disk) = (0, 0, 0);
         // Who wants something of every token has all of them evaluated.
         if !sequence.request.prompt_logprobs && !sequence.request.embed {
+            on_disk = self.prefixes.as_ref().map_or(0, |prefixes| prefixes.covers(prompt));
             cached = usable(held, sequence.written());
             written = if cached > 0 { sequence.written() } else { 0 };
             let others = self.active.iter().filter(|s| s.id != sequence.id && s.held.is_none());
@@ -649,9 +671,79 @@ impl Scheduler {
                 (cached, written) = (shared, there);
             }
         }
-        self.active[at].begin(cached, written);
+        if on_disk < cached + WORTH_A_COPY {
+            on_disk = 0;
+        }
+        self.active[at].begin(cached, written, on_disk);
         self.shared.cached_tokens.fetch_add(cached as u64, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// Reads what the disk has of a prompt's beginning into its slot. Nothing is under way. False where others have
+    /// been held up for long enough and there is more.
+    fn restore(&mut self, at: usize, held_up: bool) -> Result<bool, device::Error> {
+        let (Some(core), Some(prefixes)) = (&mut self.core, &mut self.prefixes) else {
+            unreachable!("what is on disk was found in what is loaded");
+        };
+        let (sequence, begun) = (&mut self.active[at], Instant::now());
+        let before = sequence.cached;
+        while sequence.submitted < sequence.on_disk {
+            let block = sequence.submitted / SLOT_BLOCK;
+            let end = (block + 1) * SLOT_BLOCK;
+            match prefixes.read(&sequence.prompt()[..end]) {
+                Some(bytes) => {
+                    core.write_block(sequence.slot, block, bytes)?;
+                    sequence.restored(end);
+                }
+                // The rest of it is evaluated.
+                None => sequence.on_disk = 0,
+            }
+            if held_up && !core.stall().is_zero() && begun.elapsed() >= core.stall() {
+                break;
+            }
+        }
+        prefixes.touch(&sequence.prompt()[..sequence.submitted]);
+        let spared = (sequence.cached - before) as u64;
+        let done = sequence.submitted >= sequence.on_disk;
+        self.shared.cached_tokens.fetch_add(spared, Ordering::Relaxed);
+        self.tell_prefixes();
+        Ok(done)
+    }
+
+    /// Whether there is something to keep on disk.
+    fn keeps(&self) -> bool {
+        self.prefixes.as_ref().is_some_and(Prefixes::writes) && !self.slots.all_kept()
+    }
+
+    /// Keeps a block of what a free slot holds on disk, so that it outlives this daemon. Nothing is under way. False
+    /// where there is none.
+    fn keep_block(&mut self) -> bool {
+        if !self.keeps() {
+            return false;
+        }
+        let (Some(core), Some(prefixes), Some(slot)) =
+            (&mut self.core, &mut self.prefixes, self.slots.unkept())
+        else {
+            return false;
+        };
+        let Some(block) = prefixes.missing(&slot.held) else {
+            slot.kept = true;
+            prefixes.touch(&slot.held);
+            return true;
+        };
+        let tokens = &slot.held[..(block + 1) * SLOT_BLOCK];
+        let read = prefixes.write(tokens, |out| core.read_block(slot.number, block, out));
+        self.tell_prefixes();
+        if let Err(error) = read {
+            self.step_failed(&error);
+        }
+        true
+    }
+
+    fn tell_prefixes(&self) {
+        if let Some(prefixes) = &self.prefixes {
+            *self.shared.prefixes.lock() = prefixes.counts();
+        }
     }
 
     /// Submits the next token of every sequence that is past its prompt: from the tokens that the host has

@@ -42,6 +42,8 @@ pub(super) struct Sequence {
     pub(super) held: Option<Vec<u32>>,
     /// Tokens of the prompt that needed not be evaluated.
     pub(super) cached: usize,
+    /// Tokens that the prompt begins with and that can be read from the disk.
+    pub(super) on_disk: usize,
     /// The prompt, and the tokens generated.
     tokens: Vec<u32>,
     /// How many of them were there before this device sampled any: its prompt.
@@ -97,6 +99,7 @@ impl Sequence {
             held: Some(slot.held),
             written: slot.written,
             cached: 0,
+            on_disk: 0,
             submitted: 0,
             position: 0,
             arrived,
@@ -112,18 +115,28 @@ impl Sequence {
         self.submitted = 0;
         self.position = 0;
         self.held = None;
+        self.on_disk = 0;
         self.written = 0;
         self.prompt_logprobs.clear();
         self.pooled.clear();
     }
 
-    /// Begins the prompt behind what the slot holds of it, `written` positions of which were written.
-    pub(super) fn begin(&mut self, cached: usize, written: usize) {
+    /// Begins the prompt behind what the slot holds of it, `written` positions of which were written; the first
+    /// `on_disk` tokens can be read from there.
+    pub(super) fn begin(&mut self, cached: usize, written: usize, on_disk: usize) {
         self.held = None;
+        self.on_disk = on_disk;
         self.cached = cached;
         self.written = written;
         self.submitted = cached;
         self.position = cached;
+    }
+
+    /// Has so many tokens of the prompt from the disk.
+    pub(super) fn restored(&mut self, tokens: usize) {
+        self.cached = tokens;
+        self.submitted = tokens;
+        self.position = tokens;
     }
 
     /// Tokens whose keys and values its slot holds, or will when what has been submitted is done.
@@ -317,7 +330,8 @@ impl Sequence {
         self.tokens.truncate(self.position);
         // A request that never had its turn has changed nothing.
         let held = self.held.take().unwrap_or(self.tokens);
-        (finished, self.events, Slot { number: self.slot, held, written })
+        let kept = held.is_empty();
+        (finished, self.events, Slot { number: self.slot, held, written, kept })
     }
 
     pub(super) fn fail(self, error: GenerateError) {

@@ -13,6 +13,15 @@ pub(super) struct Slot {
     /// Positions that were written since it was begun at 0, whether what they have is still held or not: in a ring
     /// they have taken the places of those before.
     pub(super) written: usize,
+    /// Whether all that it holds is on disk, as far as it can be.
+    pub(super) kept: bool,
+}
+
+impl Slot {
+    /// One that holds nothing.
+    pub(super) const fn empty(number: u32) -> Self {
+        Self { number, held: Vec::new(), written: 0, kept: true }
+    }
 }
 
 /// The free slots; the one that has been free for longest is first.
@@ -24,8 +33,7 @@ pub(super) struct Slots {
 impl Slots {
     /// All slots of a model, which hold nothing.
     pub(super) fn new(count: usize) -> Self {
-        let slot = |number| Slot { number, held: Vec::new(), written: 0 };
-        Self { free: (0..count as u32).map(slot).collect() }
+        Self { free: (0..count as u32).map(Slot::empty).collect() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -34,6 +42,15 @@ impl Slots {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
         self.free.iter()
+    }
+
+    /// The one that has been free for longest of those that are not on disk.
+    pub(super) fn unkept(&mut self) -> Option<&mut Slot> {
+        self.free.iter_mut().find(|slot| !slot.kept)
+    }
+
+    pub(super) fn all_kept(&self) -> bool {
+        self.free.iter().all(|slot| slot.kept)
     }
 
     /// A slot for a prompt: the one that holds most of its beginning and nothing else. Where there is none: the
@@ -60,7 +77,7 @@ impl Slots {
 
     /// Nothing of what they hold can be relied on any more.
     pub(super) fn forget(&mut self) {
-        self.free.iter_mut().for_each(|slot| slot.held.clear());
+        self.free.iter_mut().for_each(|slot| *slot = Slot::empty(slot.number));
     }
 }
 
@@ -78,6 +95,7 @@ mod tests {
             number,
             held: held.to_vec(),
             written: held.len(),
+            kept: false,
         };
         Slots { free: (0..).zip(held).map(slot).collect() }
     }
@@ -97,7 +115,7 @@ mod tests {
     fn without_copies_the_longest_beginning_is_taken() {
         let mut slots = of(&[&[], &[1, 5], &[1, 2, 9, 9], &[1, 2, 8]]);
         assert_eq!(slots.take(&[1, 2, 3], false).unwrap().number, 2);
-        slots.put(Slot { number: 2, held: vec![4], written: 1 });
+        slots.put(Slot { held: vec![4], written: 1, ..Slot::empty(2) });
         // The one that was given back last is taken last.
         assert_eq!([5, 6, 7, 8].map(|t| slots.take(&[t], false).unwrap().number), [0, 1, 3, 2]);
     }

@@ -173,6 +173,7 @@ fn spec(slots: usize) -> LoadSpec {
         tuning: Tuning::default(),
         light: Light::default(),
         memory_reserve: 0,
+        prefixes: None,
         models_dir: std::path::PathBuf::new(),
     }
 }

@@ -1,8 +1,10 @@
 //! Beginnings that slots still hold: whoever begins like a request before is spared their evaluation, and no
 //! answer shows it.
 
+use std::time::Duration;
+
 use model::gguf::Value;
-use orind::engine::{Handle, LoadSpec, Request};
+use orind::engine::{Handle, LoadSpec, PrefixStore, Request};
 use orind_testing::engine::{self, Answer, ask, collect};
 use orind_testing::odd;
 use orind_testing::random::Random;
@@ -138,4 +140,88 @@ fn a_request_that_was_given_up_leaves_what_it_had() {
     drop(events);
     let answer = ask(&handle, engine::request([&said[..], &[5, 6]].concat(), 2));
     assert_eq!(cached(&answer), 99);
+}
+
+/// Conversations of an engine that is stopped and started again, with what it held in files: each is answered as if it
+/// were alone. The last model has rings, which lose what there would be files of.
+#[test]
+fn an_engine_that_starts_again_answers_as_if_nothing_had_been_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let window = [("llama.attention.sliding_window", Value::U32(20))];
+    let near = odd::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
+    let models = [
+        ("f16", tiny("tiny-llama-Q8_0"), true),
+        ("q8_0", tiny("tiny-qwen3-Q8_0"), true),
+        ("q4_0", tiny("tiny-qwen3-Q4_K_M"), true),
+        ("f16", near, false),
+    ];
+    for (seed, (kv_type, model, kept)) in (1..).zip(models) {
+        println!("{model}: seed {seed}");
+        let store = PrefixStore { dir: dir.path().join("prefixes"), limit: 1 << 30 };
+        let start = |slots, prefixes| {
+            let (kv_type, spec) = (kv_type.to_owned(), engine::spec(&model, "cpu"));
+            let spec = LoadSpec { slots, context: 512, prefill_chunk: 32, kv_type, ..spec };
+            engine::start(LoadSpec { draft: 7, threads: 2, prefixes, ..spec })
+        };
+        let other = start(1, None);
+        let mut random = Random(seed);
+        let mut said: Vec<Vec<u32>> = vec![vec![1]];
+        let (mut written, mut read, mut spared) = (0, 0, 0);
+        for _ in 0..3 {
+            let handle = start(2, Some(store.clone()));
+            for _ in 0..3 {
+                let before = &said[random.below(said.len())];
+                let mut prompt = before[..1 + random.below(before.len())].to_vec();
+                prompt.truncate(300);
+                prompt.extend((0..150).map(|_| 2 + random.below(200) as u32));
+                let temperature = random.pick(&[0.0, 1.0]);
+                let sampling =
+                    Sampling { temperature, top_k: 40, top_p: 0.95, seed: random.bits() };
+                let request =
+                    Request { sampling, logprobs: Some(1), ..engine::request(prompt, 10) };
+                let (answer, alone) = (ask(&handle, request.clone()), lone(&other, &request));
+                assert_eq!((&answer.ids, &answer.text), (&alone.ids, &alone.text), "seed {seed}");
+                assert_eq!(answer.logprobs, alone.logprobs, "equal to the bit, seed {seed}");
+                said.push([&request.prompt[..], &answer.ids].concat());
+            }
+            handle.stop(Duration::from_secs(20));
+            let now = handle.snapshot();
+            (written, read) = (written + now.prefixes.written, read + now.prefixes.read);
+            spared += now.cached_tokens;
+            assert_eq!((now.prefixes.refused, now.prefixes.failed), (0, 0));
+        }
+        println!("{written} blocks written, {read} read, {spared} tokens spared");
+        assert_eq!((written > 3, read > 0), (kept, kept), "{written} written, {read} read");
+    }
+}
+
+/// Whoever decodes while a long beginning is read from the disk goes on, and both are answered as ever.
+#[test]
+fn a_beginning_is_read_beside_others_who_decode() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
+    let start = || {
+        let spec = engine::spec(tiny("tiny-llama-Q8_0"), "cpu");
+        let stall = Duration::from_nanos(1);
+        let prefixes = Some(store.clone());
+        engine::start(LoadSpec {
+            slots: 2,
+            context: 1024,
+            prefill_chunk: 32,
+            stall,
+            prefixes,
+            ..spec
+        })
+    };
+    let long = engine::request((0..700).map(|i| 2 + i % 90), 5);
+    let other = engine::request([9, 8, 7], 200);
+    let first = start();
+    let expected = [ask(&first, long.clone()).ids, ask(&first, other.clone()).ids];
+    first.stop(Duration::from_secs(20));
+    let again = start();
+    let events = [other, long].map(|request| again.generate(request).unwrap());
+    let [other, long] = events.map(|events| collect(events).unwrap());
+    assert_eq!([&long.ids, &other.ids], [&expected[0], &expected[1]]);
+    assert_eq!(cached(&long), 640);
+    assert_eq!(again.snapshot().prefixes.read, 5);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use orind::engine::{Event, Handle, LoadSpec, Request, TokenLogprobs};
+use orind::engine::{Event, Handle, LoadSpec, PrefixStore, Request, TokenLogprobs};
 use orind_testing::{engine, full};
 use plan::sample::philox;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -155,4 +155,32 @@ fn attention_in_parts_is_the_same() {
     let another = self::prompt(10, 64);
     let more = launches(&wide, &another) - launches(&short, &another);
     assert_eq!(more, 7 + 7, "two layers");
+}
+
+/// What a slot holds, a copy of it, and what an engine before has left on disk stand for evaluating it.
+#[test]
+fn beginnings_that_are_held_copied_or_read_from_disk_change_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
+    let start = |backend| {
+        let prefixes = (backend == "nv").then(|| store.clone());
+        let spec = spec("synthetic:tiny-qwen3:q4_k_m", backend);
+        engine::start(LoadSpec { slots: 2, context: 256, prefill_chunk: 32, prefixes, ..spec })
+    };
+    let beginning = prompt(1, 170);
+    let with = |more: &[u32]| [&beginning[..], more].concat();
+    let prompts = [with(&[7]), with(&[7, 8, 9]), with(&[5, 6]), with(&[3])];
+    let cpu = start("cpu");
+    let expected = prompts.each_ref().map(|prompt| end(begin(&cpu, prompt, 3)));
+    for (round, cached) in [(0, [0, 171, 170, 170]), (1, [128, 171, 170, 170])] {
+        let nv = start("nv");
+        for ((prompt, expected), cached) in prompts.iter().zip(&expected).zip(cached) {
+            let before = nv.snapshot().cached_tokens;
+            assert_eq!(end(begin(&nv, prompt, 3)), *expected, "round {round}");
+            assert_eq!(nv.snapshot().cached_tokens - before, cached, "round {round}");
+        }
+        nv.stop(Duration::from_secs(20));
+        let counts = nv.snapshot().prefixes;
+        assert_eq!((counts.read, counts.written), [(0, 1), (1, 0)][round]);
+    }
 }

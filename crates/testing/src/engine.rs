@@ -24,6 +24,7 @@ pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
         tuning: Tuning::default(),
         light: Light::default(),
         memory_reserve: 0,
+        prefixes: None,
         models_dir: std::path::PathBuf::new(),
     }
 }

@@ -114,7 +114,23 @@ impl Collector for EngineMetrics {
         let sum = |of: fn(&DeviceHealth) -> u64| now.devices.iter().map(of).sum::<u64>();
         for (name, help, value) in [
             ("prompt_tokens", "Prompt tokens evaluated", now.prompt_tokens),
-            ("cached_tokens", "Prompt tokens that a slot still held", now.cached_tokens),
+            (
+                "cached_tokens",
+                "Prompt tokens that a slot still held, or the disk",
+                now.cached_tokens,
+            ),
+            ("prefix_blocks_read", "Blocks of prefixes read from disk", now.prefixes.read),
+            ("prefix_blocks_written", "Blocks of prefixes kept on disk", now.prefixes.written),
+            (
+                "prefix_files_refused",
+                "Files of prefixes that were damaged, cut or foreign",
+                now.prefixes.refused,
+            ),
+            (
+                "prefix_write_failures",
+                "Times that a prefix could not be kept on disk",
+                now.prefixes.failed,
+            ),
             ("completion_tokens", "Tokens generated", now.completion_tokens),
             ("generations", "Generations finished, whatever the reason", now.requests),
             ("generation_failures", "Generations accepted that failed", now.failures),
@@ -170,6 +186,7 @@ impl Collector for EngineMetrics {
             ),
             ("weights_bytes", "Memory of the weights", device.weights),
             ("kv_bytes", "Memory of the KV cache", device.kv),
+            ("prefix_bytes", "Files of prefixes on disk", now.prefixes.bytes),
             ("activations_bytes", "Memory of the activations", device.activations),
             ("code_bytes", "Machine code in a GPU's memory", device.code.unwrap_or(0)),
             ("resident_bytes", "Resident set of the process", memory::resident().unwrap_or(0)),

@@ -19,7 +19,7 @@ use crate::bench;
 use crate::config::{Config, GpuMode};
 use crate::control::api;
 use crate::engine::tuning::Tuning;
-use crate::engine::{self, Light, LoadEvent, LoadSpec, at_most_processors};
+use crate::engine::{self, Light, LoadEvent, LoadSpec, PrefixStore, at_most_processors};
 use crate::wording;
 use device::first_light::{Chains, Mode};
 
@@ -157,6 +157,10 @@ pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
         },
         light: Light { dir: Some(config.state_dir.clone()), wanted: wanted(config.gpu_mode) },
         memory_reserve: config.memory_reserve_mib << 20,
+        prefixes: (config.prefix_cache_mib > 0).then(|| PrefixStore {
+            dir: config.prefix_cache_dir.clone(),
+            limit: config.prefix_cache_mib << 20,
+        }),
     }
 }
 

@@ -90,6 +90,7 @@ fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Res
         tuning: Tuning::default(),
         light: Light::default(),
         memory_reserve: 0,
+        prefixes: None,
         models_dir: std::path::PathBuf::new(),
     };
     let mut core = load::on(device, &spec, shared).map_err(|error| error.to_string())?;

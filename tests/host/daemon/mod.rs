@@ -2,6 +2,7 @@
 
 mod clients;
 mod dialects;
+mod kept;
 mod limits;
 mod loads;
 mod page;

@@ -1,0 +1,68 @@
+//! Time to the first token of a long prompt: evaluated, still held by a slot, and read from disk by an engine that was
+//! started again.
+//!
+//!     cargo bench --bench prefixes
+//!
+//! The model is `ORIND_MODEL`, 14,000 tokens or `ORIND_TOKENS` are asked for on `ORIND_BACKEND`. Files lie below
+//! `ORIND_DIR`, by default the system's folder for temporary files; that they are in the page cache is no more true
+//! after a restart of the machine. Prints one JSON object.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
+
+use std::env;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use orind::engine::{Handle, LoadSpec, PrefixStore, at_most_processors};
+use orind_testing::engine;
+use serde_json::json;
+
+fn variable(name: &str, default: &str) -> String {
+    env::var(name).unwrap_or_else(|_| default.into())
+}
+
+fn start(context: usize, dir: &Path) -> Handle {
+    let model = variable("ORIND_MODEL", "synthetic:llama-3.2-1b:q6_k");
+    engine::start(LoadSpec {
+        context,
+        prefill_chunk: 256,
+        threads: at_most_processors(0),
+        prefixes: Some(PrefixStore { dir: dir.into(), limit: 1 << 40 }),
+        ..engine::spec(model, &variable("ORIND_BACKEND", "cpu"))
+    })
+}
+
+/// Seconds to the first token, and how many tokens of the prompt were cached.
+fn ask(handle: &Handle, prompt: &[u32]) -> (f64, u32) {
+    let request = engine::request(prompt.iter().copied(), 1);
+    let finished = engine::ask(handle, request).finished.unwrap();
+    (finished.first_token.as_secs_f64(), finished.cached_tokens)
+}
+
+fn main() {
+    let tokens: usize = variable("ORIND_TOKENS", "14000").parse().unwrap();
+    let base = variable("ORIND_DIR", &env::temp_dir().display().to_string());
+    let dir = tempfile::tempdir_in(base).unwrap();
+    let prompt: Vec<u32> = (0..tokens as u32).map(|i| 1 + i * i % 30_011).collect();
+    let first = start(tokens + 8, dir.path());
+    let (cold, _) = ask(&first, &prompt);
+    let (held, _) = ask(&first, &prompt);
+    let begun = Instant::now();
+    first.stop(Duration::from_secs(600));
+    let kept = begun.elapsed();
+    let bytes = first.snapshot().prefixes.bytes;
+    let again = start(tokens + 8, dir.path());
+    let (read, cached) = ask(&again, &prompt);
+    println!(
+        "{}",
+        json!({
+            "tokens": tokens,
+            "cold_s": cold,
+            "held_s": held,
+            "from_disk_s": read,
+            "cached_from_disk": cached,
+            "bytes_on_disk": bytes,
+            "left_to_write_at_stop_s": kept.as_secs_f64(),
+        })
+    );
+}

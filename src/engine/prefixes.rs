@@ -1,0 +1,489 @@
+//! Beginnings of conversations on disk: what slots hold, block by block, so that a daemon that was started again
+//! need not evaluate them again.
+//!
+//! A block is [`SLOT_BLOCK`] tokens. Its file is named by a hash of all tokens up to its end, of the model, and of all
+//! else that its bytes follow from: a prompt is looked up by its own names, conversations share what they begin with,
+//! and one that goes on adds blocks. A file is written under another name first, checked by its own hash when it is
+//! read, and touched when it is used; the ones that were not used for longest make room for others. What is read may be
+//! damaged, cut or somebody else's: then it is not used, and told of.
+//!
+//! Only models that keep something for each position, and nothing else, have blocks: a ring has lost the beginning, and
+//! a state of fixed size is that of the end.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest as _, Sha256};
+
+use super::core::Core;
+use device::SLOT_BLOCK;
+
+/// Version of the files, and of how devices lay blocks out.
+const MAGIC: &[u8; 8] = b"ORINDKV1";
+/// Magic, name, bytes of the block; behind it their hash.
+const HEAD: usize = 8 + 32 + 8;
+const HASH: usize = 32;
+const SUFFIX: &str = "kv";
+/// Bytes of each of the model's files that say which model it is, beside what the file system says.
+const BEGINNING: u64 = 1 << 20;
+
+/// Where blocks are kept, and how many bytes of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixStore {
+    pub dir: PathBuf,
+    pub limit: u64,
+}
+
+/// What has become of blocks since the engine started, and the bytes of all files now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixCounts {
+    pub read: u64,
+    pub written: u64,
+    /// Files that were not what they should be.
+    pub refused: u64,
+    /// Times that a file could not be written.
+    pub failed: u64,
+    pub bytes: u64,
+}
+
+/// The hash of a block's tokens, all before them, and what they are evaluated with.
+type Name = [u8; 32];
+
+/// A file.
+struct Kept {
+    bytes: u64,
+    used: SystemTime,
+}
+
+/// Why there is no block.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{found} bytes instead of {expected}")]
+    Length { found: u64, expected: u64 },
+    #[error("not the block that its name says")]
+    Foreign,
+    #[error("its bytes are not those that were written")]
+    Damaged,
+}
+
+/// The blocks of one loaded model among all files of a directory.
+pub(super) struct Prefixes {
+    store: PrefixStore,
+    /// The name before the first block: what all depends on.
+    root: Name,
+    files: HashMap<Name, Kept>,
+    /// A block on its way.
+    block: Vec<u8>,
+    /// Whether files can be written.
+    writes: bool,
+    counts: PrefixCounts,
+}
+
+impl Prefixes {
+    /// Those of a model, where they are configured and the model and its device have blocks.
+    pub(super) fn open(core: &Core, counts: PrefixCounts) -> Option<Self> {
+        let store = core.prefix_store()?;
+        let dir = store.dir.display();
+        let Some(bytes) = core.block_bytes() else {
+            let (model, device) = (&core.model().id, core.device());
+            tracing::info!(model, device, "prefixes of this model are not kept on disk");
+            return None;
+        };
+        let opened = identity(core).and_then(|root| Self::new(store, root, bytes, counts));
+        opened.inspect_err(|error| tracing::warn!(%error, %dir, "no prefixes on disk")).ok()
+    }
+
+    fn new(
+        store: &PrefixStore,
+        root: Name,
+        block_bytes: usize,
+        counts: PrefixCounts,
+    ) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&store.dir)?;
+        let files = found(&store.dir)?;
+        let bytes = files.values().map(|file| file.bytes).sum();
+        let mut prefixes = Self {
+            store: store.clone(),
+            root,
+            files,
+            block: vec![0; block_bytes],
+            writes: true,
+            counts: PrefixCounts { bytes, ..counts },
+        };
+        prefixes.make_room(0);
+        Ok(prefixes)
+    }
+
+    pub(super) const fn counts(&self) -> PrefixCounts {
+        self.counts
+    }
+
+    /// Whether blocks are still written.
+    pub(super) const fn writes(&self) -> bool {
+        self.writes
+    }
+
+    /// Tokens that a prompt begins with and that can be read; the last one never is.
+    pub(super) fn covers(&self, prompt: &[u32]) -> usize {
+        let whole = prompt.len().saturating_sub(1) / SLOT_BLOCK;
+        let names = self.names(&prompt[..whole * SLOT_BLOCK]);
+        names.take_while(|name| self.files.contains_key(name)).count() * SLOT_BLOCK
+    }
+
+    /// The names of the whole blocks of a sequence.
+    fn names(&self, tokens: &[u32]) -> impl Iterator<Item = Name> {
+        let blocks = tokens.chunks_exact(SLOT_BLOCK);
+        blocks.scan(self.root, |name, tokens| {
+            let mut hash = Sha256::new_with_prefix(*name);
+            tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+            *name = hash.finalize().into();
+            Some(*name)
+        })
+    }
+
+    /// The block at the end of `tokens`, whole blocks. `None` where it cannot be used, which is told of.
+    pub(super) fn read(&mut self, tokens: &[u32]) -> Option<&[u8]> {
+        let name = self.names(tokens).last()?;
+        let path = self.path(&name);
+        match read(&path, &name, &mut self.block) {
+            Ok(()) => {
+                self.counts.read += 1;
+                Some(&self.block)
+            }
+            Err(error) => {
+                let gone = matches!(&error, Refused::Io(e) if e.kind() == io::ErrorKind::NotFound);
+                if !gone {
+                    self.counts.refused += 1;
+                    let file = path.display();
+                    tracing::warn!(%file, %error, "a kept prefix is not used: it is evaluated");
+                }
+                self.forget(&name);
+                None
+            }
+        }
+    }
+
+    /// The first whole block of a sequence that there is no file of.
+    pub(super) fn missing(&self, tokens: &[u32]) -> Option<usize> {
+        self.names(tokens).position(|name| !self.files.contains_key(&name))
+    }
+
+    /// Writes the block at the end of `tokens`, whole blocks, once `fill` has brought its bytes. Where that is not
+    /// possible nothing more is written.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub(super) fn write<E>(
+        &mut self,
+        tokens: &[u32],
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(name) = self.names(tokens).last() else { return Ok(()) };
+        fill(&mut self.block)?;
+        let bytes = (HEAD + HASH + self.block.len()) as u64;
+        self.make_room(bytes);
+        let written = match self.counts.bytes + bytes <= self.store.limit {
+            true => write(&self.path(&name), &name, &self.block),
+            false => Err(io::Error::other("prefix_cache_mib is less than one block")),
+        };
+        match written {
+            Ok(()) => {
+                self.files.insert(name, Kept { bytes, used: SystemTime::now() });
+                self.counts.bytes += bytes;
+                self.counts.written += 1;
+            }
+            Err(error) => {
+                self.counts.failed += 1;
+                self.writes = false;
+                let dir = self.store.dir.display();
+                tracing::warn!(%dir, %error, "prefixes are not kept until the next load");
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the blocks of a sequence were used: each longer ago than the ones before it, without which it is
+    /// worth nothing.
+    pub(super) fn touch(&mut self, tokens: &[u32]) {
+        let now = SystemTime::now();
+        let names: Vec<Name> = self.names(tokens).collect();
+        for (name, age) in names.iter().zip(0..) {
+            let path = self.path(name);
+            let Some(kept) = self.files.get_mut(name) else { return };
+            kept.used = now - Duration::from_millis(age);
+            // Where that fails the next start takes it for older.
+            let _ = File::open(path).and_then(|file| file.set_modified(kept.used));
+        }
+    }
+
+    /// Removes what was not used for longest until there is room for so many bytes more.
+    fn make_room(&mut self, bytes: u64) {
+        while self.counts.bytes + bytes > self.store.limit {
+            let oldest = self.files.iter().min_by_key(|(_, kept)| kept.used);
+            let Some(name) = oldest.map(|(name, _)| *name) else { return };
+            let path = self.path(&name);
+            if let Err(error) = fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(file = %path.display(), %error, "a kept prefix cannot be removed");
+            }
+            self.forget(&name);
+        }
+    }
+
+    fn forget(&mut self, name: &Name) {
+        let bytes = self.files.remove(name).map_or(0, |kept| kept.bytes);
+        self.counts.bytes -= bytes;
+    }
+
+    fn path(&self, name: &Name) -> PathBuf {
+        self.store.dir.join(hex(name)).with_extension(SUFFIX)
+    }
+}
+
+fn hex(name: &Name) -> String {
+    name.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn unhex(text: &str) -> Option<Name> {
+    let mut name = Name::default();
+    if text.len() != 2 * name.len() || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in name.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(name)
+}
+
+/// The files of a directory that are named like blocks. What a write that was cut short has left is removed.
+fn found(dir: &Path) -> io::Result<HashMap<Name, Kept>> {
+    let mut files = HashMap::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).and_then(unhex);
+        let (Some(name), Ok(metadata)) = (stem, entry.metadata()) else { continue };
+        match path.extension().and_then(|suffix| suffix.to_str()) {
+            Some(SUFFIX) if metadata.is_file() => {
+                let used = metadata.modified()?;
+                files.insert(name, Kept { bytes: metadata.len(), used });
+            }
+            Some("tmp") => fs::remove_file(&path)?,
+            _ => {}
+        }
+    }
+    Ok(files)
+}
+
+/// What a block's bytes follow from beside its tokens.
+fn identity(core: &Core) -> io::Result<Name> {
+    let mut hash = Sha256::new_with_prefix(MAGIC);
+    for path in core.model_files() {
+        let file = File::open(path)?;
+        let facts = file.metadata()?;
+        // Whoever writes to a file, even to set its times, sets the time of its change.
+        for fact in [facts.len(), facts.ino()] {
+            hash.update(fact.to_le_bytes());
+        }
+        for fact in [facts.ctime(), facts.ctime_nsec()] {
+            hash.update(fact.to_le_bytes());
+        }
+        let mut beginning = Vec::new();
+        file.take(BEGINNING).read_to_end(&mut beginning)?;
+        hash.update(beginning);
+    }
+    hash.update(core.evaluated_by());
+    Ok(hash.finalize().into())
+}
+
+fn head(name: &Name, bytes: usize) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[..8].copy_from_slice(MAGIC);
+    head[8..40].copy_from_slice(name);
+    head[40..].copy_from_slice(&(bytes as u64).to_le_bytes());
+    head
+}
+
+fn checksum(head: &[u8; HEAD], block: &[u8]) -> [u8; HASH] {
+    Sha256::new_with_prefix(head).chain_update(block).finalize().into()
+}
+
+/// Reads a block of known length and checks it.
+fn read(path: &Path, name: &Name, block: &mut [u8]) -> Result<(), Refused> {
+    let mut file = File::open(path)?;
+    let (found, expected) = (file.metadata()?.len(), (HEAD + HASH + block.len()) as u64);
+    if found != expected {
+        return Err(Refused::Length { found, expected });
+    }
+    let (mut begins, mut hash) = ([0; HEAD], [0; HASH]);
+    file.read_exact(&mut begins)?;
+    if begins != head(name, block.len()) {
+        return Err(Refused::Foreign);
+    }
+    file.read_exact(&mut hash)?;
+    file.read_exact(block)?;
+    if hash != checksum(&begins, block) { Err(Refused::Damaged) } else { Ok(()) }
+}
+
+/// Writes a block so that its file is there whole or not at all.
+fn write(path: &Path, name: &Name, block: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let head = head(name, block.len());
+    let written = options.open(&temporary).and_then(|mut file| {
+        file.write_all(&head)?;
+        file.write_all(&checksum(&head, block))?;
+        file.write_all(block)
+    });
+    let renamed = written.and_then(|()| fs::rename(&temporary, path));
+    // What a full disk has cut short is in nobody's way.
+    renamed.inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: usize = 1000;
+    const FILE: u64 = (HEAD + HASH + BYTES) as u64;
+
+    fn open(dir: &Path, limit: u64) -> Prefixes {
+        let store = PrefixStore { dir: dir.join("prefixes"), limit };
+        Prefixes::new(&store, [7; 32], BYTES, PrefixCounts::default()).unwrap()
+    }
+
+    fn tokens(seed: u32, blocks: usize) -> Vec<u32> {
+        (0..(blocks * SLOT_BLOCK) as u32).map(|i| i.wrapping_mul(seed) % 1000).collect()
+    }
+
+    fn write(prefixes: &mut Prefixes, tokens: &[u32], blocks: std::ops::RangeInclusive<usize>) {
+        for block in blocks {
+            let fill = |bytes: &mut [u8]| {
+                bytes.fill(block as u8);
+                Ok::<_, ()>(())
+            };
+            prefixes.write(&tokens[..block * SLOT_BLOCK], fill).unwrap();
+        }
+    }
+
+    fn file(prefixes: &Prefixes, tokens: &[u32]) -> PathBuf {
+        prefixes.path(&prefixes.names(tokens).last().unwrap())
+    }
+
+    #[test]
+    fn what_was_written_is_found_again_as_far_as_it_is_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = tokens(3, 3);
+        let mut first = open(dir.path(), 1 << 20);
+        assert_eq!(first.missing(&said), Some(0));
+        write(&mut first, &said, 1..=3);
+        assert_eq!((first.missing(&said), first.counts().written), (None, 3));
+        let mut again = open(dir.path(), 1 << 20);
+        assert_eq!(again.counts().bytes, 3 * FILE);
+        // The last token of a prompt is evaluated in any case.
+        assert_eq!(again.covers(&said), 2 * SLOT_BLOCK);
+        assert_eq!(again.covers(&[&said[..], &[9]].concat()), 3 * SLOT_BLOCK);
+        let mut other = said.clone();
+        other[SLOT_BLOCK + 5] += 1;
+        assert_eq!(again.covers(&other), SLOT_BLOCK);
+        assert_eq!(again.read(&said[..2 * SLOT_BLOCK]).unwrap(), [2; BYTES]);
+        // Of another model, or evaluated otherwise.
+        again.root = [8; 32];
+        assert_eq!(again.covers(&said), 0);
+        let mode = fs::metadata(file(&first, &said)).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::metadata(dir.path().join("prefixes")).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn damaged_cut_and_foreign_files_are_counted_and_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = tokens(5, 2);
+        let one = &said[..SLOT_BLOCK];
+        let mut prefixes = open(dir.path(), 1 << 20);
+        write(&mut prefixes, &said, 1..=2);
+        let whole = fs::read(file(&prefixes, one)).unwrap();
+        let other = fs::read(file(&prefixes, &said)).unwrap();
+        let mut wrong: Vec<Vec<u8>> = (0..whole.len())
+            .step_by(61)
+            .map(|at| {
+                let mut bytes = whole.clone();
+                bytes[at] ^= 1;
+                bytes
+            })
+            .collect();
+        let cuts = [0, 1, HEAD, HEAD + HASH, whole.len() - 1];
+        wrong.extend(cuts.map(|len| whole[..len].to_vec()));
+        wrong.extend([[&whole[..], &[0]].concat(), other, vec![0; whole.len()]]);
+        let count = wrong.len() as u64;
+        for bytes in wrong {
+            fs::write(file(&prefixes, one), bytes).unwrap();
+            let mut again = open(dir.path(), 1 << 20);
+            assert_eq!(again.covers(&said), SLOT_BLOCK);
+            assert!(again.read(one).is_none());
+            // It is written again then.
+            assert_eq!((again.covers(&said), again.missing(&said)), (0, Some(0)));
+            prefixes.counts.refused += again.counts().refused;
+        }
+        assert_eq!(prefixes.counts().refused, count);
+        write(&mut prefixes, &said, 1..=1);
+        assert_eq!(prefixes.read(one).unwrap(), [1; BYTES]);
+        // What another program has removed is not there, and nothing to tell of.
+        fs::remove_file(file(&prefixes, one)).unwrap();
+        assert!(prefixes.read(one).is_none());
+        assert_eq!(prefixes.counts().refused, count);
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first_and_ends_before_beginnings() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = (tokens(3, 3), tokens(7, 3));
+        let mut prefixes = open(dir.path(), 5 * FILE);
+        write(&mut prefixes, &old, 1..=3);
+        prefixes.touch(&old);
+        write(&mut prefixes, &new, 1..=3);
+        prefixes.touch(&new);
+        assert_eq!(prefixes.counts().bytes, 5 * FILE);
+        let covered = |prefixes: &Prefixes, tokens: &[u32]| {
+            prefixes.covers(&[tokens, &[1]].concat()) / SLOT_BLOCK
+        };
+        assert_eq!([covered(&prefixes, &old), covered(&prefixes, &new)], [2, 3]);
+        // The order is kept on disk, and a lower limit holds at once.
+        prefixes.touch(&old);
+        let smaller = open(dir.path(), 3 * FILE);
+        assert_eq!([covered(&smaller, &old), covered(&smaller, &new)], [2, 1]);
+        assert_eq!(fs::read_dir(dir.path().join("prefixes")).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_tried_once_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = tokens(3, 1);
+        let mut small = open(dir.path(), FILE - 1);
+        write(&mut small, &said, 1..=1);
+        assert_eq!((small.writes(), small.counts().failed, small.counts().written), (false, 1, 0));
+        let mut blocked = open(dir.path(), 1 << 20);
+        // A folder where the file would be.
+        fs::create_dir(file(&blocked, &said)).unwrap();
+        write(&mut blocked, &said, 1..=1);
+        assert!(!blocked.writes());
+        let left = fs::read_dir(dir.path().join("prefixes")).unwrap().count();
+        assert_eq!((left, blocked.counts().bytes), (1, 0));
+        // A write that was cut short.
+        fs::write(file(&blocked, &said).with_extension("tmp"), b"ORIND").unwrap();
+        open(dir.path(), 1 << 20);
+        assert!(!file(&blocked, &said).with_extension("tmp").exists());
+    }
+}
