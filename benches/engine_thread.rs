@@ -101,6 +101,7 @@ fn load(backend: &str) -> Handle {
         context: TOKENS as usize + 8,
         prefill_chunk: CHUNK,
         draft: 0,
+        draft_model: None,
         stall: Duration::ZERO,
         kv_type: "f16".into(),
         threads: 1,

@@ -45,8 +45,10 @@ pub struct Config {
     pub context: usize,
     /// Rows of one prefill chunk.
     pub prefill_chunk: usize,
-    /// The most tokens that are guessed from what was said before; 0 for none.
+    /// The most tokens that are guessed; 0 for none.
     pub draft_tokens: usize,
+    /// Model that guesses what the served one will say, or nothing.
+    pub draft_model: String,
     /// Milliseconds that a chunk may hold up those who decode; 0 for no bound.
     pub stall_ms: u64,
     /// What keys and values are stored in: one of [`KV_TYPES`].
@@ -92,6 +94,7 @@ impl Default for Config {
             context: 0,
             prefill_chunk: 256,
             draft_tokens: 7,
+            draft_model: String::new(),
             stall_ms: 200,
             kv_type: "f16".into(),
             prefix_cache_mib: 0,
@@ -392,7 +395,7 @@ impl Config {
 }
 
 /// Keys in the order of the documentation, and when a change of one takes effect.
-const KEYS: [(&str, Effect); 30] = [
+const KEYS: [(&str, Effect); 31] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -408,6 +411,7 @@ const KEYS: [(&str, Effect); 30] = [
     ("context", Effect::NextLoad),
     ("prefill_chunk", Effect::NextLoad),
     ("draft_tokens", Effect::NextLoad),
+    ("draft_model", Effect::NextLoad),
     ("stall_ms", Effect::NextLoad),
     ("kv_type", Effect::NextLoad),
     ("prefix_cache_mib", Effect::NextLoad),

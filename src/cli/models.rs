@@ -47,6 +47,7 @@ pub(super) async fn load(
         slots: args.slots,
         context: args.context,
         prefill_chunk: args.prefill_chunk,
+        draft: args.draft.as_deref().map(|draft| connection.model(draft)),
         kv_type: args.kv_type.clone(),
         threads: args.threads,
         cpu_isa: args.cpu_isa.clone(),

@@ -39,6 +39,9 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
         let Device { name, description, reason, .. } = &model.device;
         row("device", format!("{name}: {description}{threads} ({reason})"));
         row("slots", format!("{} of {} tokens each", model.slots, model.context));
+        if let Some(draft) = &model.draft {
+            row("drafts", format!("by {draft}"));
+        }
         let memory = &model.memory;
         let [weights, kv, other] = [memory.weights, memory.kv, memory.activations].map(text::bytes);
         let code = memory.code.map(|code| format!(", machine code {}", text::bytes(code)));

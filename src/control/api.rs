@@ -320,6 +320,9 @@ pub struct LoadRequest {
     /// Rows of one prefill chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill_chunk: Option<usize>,
+    /// A draft model; empty for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft: Option<String>,
     /// What keys and values are stored in: `f16`, `q8_0`, `q4_0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_type: Option<String>,

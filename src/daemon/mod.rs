@@ -86,6 +86,9 @@ struct Args {
     /// Give each sequence room for this many tokens; 0 takes the model's own, at most 4096.
     #[arg(long, short, value_name = "N")]
     context: Option<usize>,
+    /// Have this model guess what the other will say.
+    #[arg(long, value_name = "MODEL")]
+    draft: Option<String>,
     /// Limit the daemon's own ioctls to those it knows: auto, on or off.
     #[arg(long, value_name = "WHEN")]
     ioctl_filter: Option<IoctlFilter>,
@@ -125,6 +128,7 @@ impl Args {
         set(&mut config.cpu_isa, self.cpu_isa.as_ref());
         set(&mut config.slots, self.slots.as_ref());
         set(&mut config.context, self.context.as_ref());
+        set(&mut config.draft_model, self.draft.as_ref());
         set(&mut config.ioctl_filter, self.ioctl_filter.as_ref());
         config.check()?;
         Ok(config)

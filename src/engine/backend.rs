@@ -116,6 +116,7 @@ mod tests {
             prefill_chunk: 2,
             stall: std::time::Duration::ZERO,
             draft: 0,
+            draft_model: None,
             kv_type: "f16".into(),
             threads: 1,
             cpu_isa: "auto".into(),

@@ -12,6 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::drafter::Drafter;
+use super::drafts::Drafts;
 use super::heartbeat::Heartbeat;
 use super::loader::Beside;
 use super::provenance::{self, Provenance};
@@ -19,6 +21,7 @@ use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
 use super::{GpuBandwidth, Light, LoadSpec, ModelInfo, PrefixStore, Text};
+use crate::chain::one_line;
 use device::first_light::Mode;
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
@@ -58,6 +61,7 @@ pub struct Core {
     steps: u64,
     /// Whether it has given logits that tell tokens apart.
     proven: bool,
+    drafter: Option<Box<Drafter>>,
     /// What of a step has been wasted on purpose.
     #[cfg(debug_assertions)]
     waste: f64,
@@ -211,6 +215,7 @@ impl Core {
             scratch,
             steps: 0,
             proven: false,
+            drafter: None,
             #[cfg(debug_assertions)]
             waste: 0.0,
         }
@@ -244,6 +249,14 @@ impl Core {
         provenance
     }
 
+    pub(super) const fn spec(&self) -> &LoadSpec {
+        &self.loaded.spec
+    }
+
+    pub(super) const fn device_of(&self) -> &Arc<dyn Device> {
+        &self.loaded.device
+    }
+
     /// What the load was asked for.
     pub(super) fn model_name(&self) -> &str {
         &self.loaded.spec.model
@@ -263,11 +276,12 @@ impl Core {
 
     /// What another load has to know of it.
     pub(super) fn beside(&self) -> Beside {
+        let drafter = self.drafter.as_ref().map_or(0, |drafter| drafter.core().beside().bytes);
         let Footprint { weights, state, activations } = self.loaded.instance.footprint();
         Beside {
             model: self.loaded.info.id.clone(),
             device: Arc::clone(&self.loaded.device),
-            bytes: weights + state + activations,
+            bytes: weights + state + activations + drafter,
         }
     }
 
@@ -285,8 +299,35 @@ impl Core {
         self.loaded.layout.slots
     }
 
+    /// Has a draft model guess for it.
+    pub(super) fn draft_with(&mut self, drafter: Drafter) {
+        self.loaded.info.draft = Some(drafter.core().model().id.clone());
+        self.drafter = Some(Box::new(drafter));
+    }
+
+    /// What the draft model guesses to follow these tokens: see [`Drafter::draft`]. Where that fails there are no more
+    /// guesses, and nothing else is lost.
+    pub(super) fn guess(&mut self, tokens: &[u32], sampling: Sampling, most: usize) -> Vec<u32> {
+        let vocabulary = self.vocabulary();
+        let Some(drafter) = &mut self.drafter else { return Vec::new() };
+        match drafter.draft(tokens, sampling, most, vocabulary) {
+            Ok(draft) => draft,
+            Err(error) => {
+                let (model, error) = (&drafter.core().model().id, one_line(&error));
+                tracing::error!(model, error, "the draft model is given up");
+                self.drafter = None;
+                Vec::new()
+            }
+        }
+    }
+
+    /// The drafts of a sequence that begins.
+    pub(super) fn drafts(&self) -> Drafts {
+        Drafts::new(self.draft(), self.drafter.is_some())
+    }
+
     /// The most tokens of a draft: none where a sequence cannot go back behind those that do not come true.
-    pub(super) fn draft(&self) -> usize {
+    fn draft(&self) -> usize {
         let room = self.bucket_rows(Outputs::All) - 1;
         if self.rewinds() { self.loaded.spec.draft.min(room) } else { 0 }
     }

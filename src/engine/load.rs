@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::backend::{Candidates, Found, Pass};
 use super::core::{self, Core, Entries, Loaded};
+use super::drafter::{self, Drafter};
 use super::first_light;
 use super::handle::Shared;
 use super::heartbeat::Heartbeat;
@@ -105,6 +106,7 @@ pub(super) fn open(
     let spec = &LoadSpec { model, ..spec.clone() };
     let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model))?;
     let Read { model, text, layout } = read(spec, watch)?;
+    check_draft(spec, (&model, &text), |spec| inspect(&locate(spec, watch)?))?;
     let first = candidates.next(&lit(spec, shared))?;
     check_cache(&model, layout, watch.beside(&*first.device))?;
     let fitted = fit(&mut candidates, first, &model, spec, layout, &lit(spec, shared))?;
@@ -150,6 +152,54 @@ fn lit<'a>(
 /// What can be known of a model's file without a device: a load begins with it.
 pub fn inspect(path: &Path) -> Result<(Model, Text), LoadError> {
     understand(path, Gguf::open(path))
+}
+
+/// The same, without making a synthetic model.
+fn outline(spec: &LoadSpec) -> Result<(Model, Text), LoadError> {
+    let path = PathBuf::from(&spec.model);
+    if !synthetic::is_synthetic(&spec.model) {
+        return inspect(&path);
+    }
+    let outline = synthetic::Spec::parse(&spec.model).and_then(|spec| spec.outline());
+    understand(&path, Ok(outline.map_err(synthetic_error)?))
+}
+
+/// What loads the draft model of a load, and its name, if there is one.
+fn draft(spec: &LoadSpec) -> Option<(LoadSpec, &str)> {
+    let name = spec.draft_model.as_deref()?;
+    let model = synthetic::resolve(name, &spec.models_dir);
+    let spec =
+        LoadSpec { model, slots: 1, draft: 0, draft_model: None, prefixes: None, ..spec.clone() };
+    Some((spec, name))
+}
+
+/// Refuses a draft model that cannot guess for the served one, before anything is loaded.
+fn check_draft(
+    spec: &LoadSpec,
+    (model, text): (&Model, &Text),
+    find: impl FnOnce(&LoadSpec) -> Result<(Model, Text), LoadError>,
+) -> Result<(), LoadError> {
+    let Some((spec, name)) = draft(spec) else { return Ok(()) };
+    let (ours, words) = find(&spec).map_err(|error| of_draft(name, error))?;
+    let moves_on = |model: &Model| !model.goes_on(2, 1);
+    let why = if moves_on(model) || moves_on(&ours) {
+        let which = if moves_on(model) { "the served model" } else { "it" };
+        Some(format!("{which} keeps a state of fixed size, and cannot go back behind a guess"))
+    } else {
+        drafter::disagreement(&words.tokenizer, &text.tokenizer)
+    };
+    why.map_or(Ok(()), |why| Err(of_draft(name, LoadError::Invalid(why))))
+}
+
+fn of_draft(name: &str, error: LoadError) -> LoadError {
+    let told = |why: String| format!("draft model {name}: {why}");
+    match error {
+        LoadError::OutOfMemory(why) => LoadError::OutOfMemory(told(why)),
+        LoadError::NotFound(why) => LoadError::NotFound(told(why)),
+        LoadError::Invalid(why) => LoadError::Invalid(told(why)),
+        LoadError::Device(why) => LoadError::Device(told(why)),
+        error @ (LoadError::GivenUp(_) | LoadError::Stopping) => error,
+    }
 }
 
 /// What a file says of its model.
@@ -206,13 +256,8 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     check_ranges(spec)?;
     let name = synthetic::resolve(&spec.model, &spec.models_dir);
     let spec = &LoadSpec { model: name, ..spec.clone() };
-    let path = PathBuf::from(&spec.model);
-    let (model, _) = if synthetic::is_synthetic(&spec.model) {
-        let outline = synthetic::Spec::parse(&spec.model).and_then(|spec| spec.outline());
-        understand(&path, Ok(outline.map_err(synthetic_error)?))?
-    } else {
-        inspect(&path)?
-    };
+    let (model, text) = outline(spec)?;
+    check_draft(spec, (&model, &text), outline)?;
     let layout = layout(&model, spec);
     let model = cached(model, spec)?;
     let mut candidates = Candidates::new(spec, Vec::new())?;
@@ -336,6 +381,12 @@ pub(super) fn upload(
     let loaded =
         Loaded { info, text, model, device, instance, layout, heartbeat, cases, spec, provenance };
     let mut core = Core::new(loaded, entries);
+    if let Some((draft, name)) = draft(core.spec()) {
+        let draft = LoadSpec { context: core.context(), ..draft };
+        let device = Arc::clone(core.device_of());
+        let loaded = on(&device, &draft, shared).map_err(|error| of_draft(name, error))?;
+        core.draft_with(Drafter::new(loaded));
+    }
     core.finish_load(started.elapsed()).map_err(device_error)?;
     Ok(core)
 }

@@ -8,6 +8,8 @@ mod bandwidth;
 mod constraint;
 mod core;
 mod devices;
+mod drafter;
+mod drafts;
 mod first_light;
 mod gbnf;
 mod handle;

@@ -178,8 +178,10 @@ pub struct LoadSpec {
     pub context: usize,
     /// Rows of one prefill chunk.
     pub prefill_chunk: usize,
-    /// The most tokens that are guessed from what was said before, 0 for none.
+    /// The most tokens that are guessed, 0 for none.
     pub draft: usize,
+    /// A model that guesses as well, if any; loaded beside this one.
+    pub draft_model: Option<String>,
     /// How long a chunk of a prompt may hold up those who decode; without a bound where it is zero.
     pub stall: Duration,
     /// What keys and values are stored in: `f16`, `q8_0` or `q4_0`.
@@ -262,6 +264,9 @@ pub struct ModelInfo {
     pub trained_context: usize,
     /// Sequences served at once.
     pub slots: usize,
+    /// The model that guesses what this one will say, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft: Option<String>,
     /// Numbers of an embedding, if it makes any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<usize>,

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use super::admission::Served;
 use super::core::{Core, Row, Step};
 use super::devices::Verdict;
+use super::drafts::Draft;
 use super::first_light;
 use super::handle::{Shared, TunedDevice};
 use super::loader::{Asked, Job, Loader, Thread};
@@ -554,7 +555,7 @@ impl Scheduler {
                 core.text(),
                 self.admitted,
                 slot,
-                core.draft(),
+                core.drafts(),
             ));
         }
     }
@@ -756,10 +757,17 @@ impl Scheduler {
         let ids = match self.under_way.iter().rev().find(|work| decodes(work)) {
             None => {
                 // In slot order: rows change places only when a sequence comes or goes.
-                let mut sequences: Vec<&Sequence> = past_prompt().collect();
+                let mut sequences: Vec<&mut Sequence> =
+                    self.active.iter_mut().filter(|s| !s.in_prompt()).collect();
                 // Who decodes alone reads the weights for one token: more of them cost little more.
-                if let [alone] = sequences[..] {
-                    let draft = alone.draft(core.context());
+                if let [alone] = &mut sequences[..] {
+                    let draft = match alone.draft(core.context()) {
+                        Draft::Nothing => Vec::new(),
+                        Draft::Said(draft) => draft,
+                        Draft::Model(most) => {
+                            core.guess(alone.tokens(), alone.request.sampling, most)
+                        }
+                    };
                     if !draft.is_empty() {
                         let rows = [&[alone.row().token], &draft[..]].concat();
                         if !core.submit_chunk(alone.row(), &rows, Outputs::All)? {
@@ -781,8 +789,9 @@ impl Scheduler {
             Some(Work::Decode(ids))
                 if under_way == 1
                     && past_prompt().count() == ids.len()
-                    && past_prompt()
-                        .all(|s| s.can_run_ahead(core.context()) && ids.contains(&s.id)) =>
+                    && past_prompt().all(|s| {
+                        s.can_run_ahead(core.context(), ids.len() == 1) && ids.contains(&s.id)
+                    }) =>
             {
                 if !core.submit_ahead()? {
                     return Ok(false);

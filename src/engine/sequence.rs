@@ -6,8 +6,8 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::core::Row;
+use super::drafts::{Draft, Drafts};
 use super::logprobs;
-use super::lookup::Lookup;
 use super::shaping::Chooser;
 use super::slots::Slot;
 use super::{
@@ -58,7 +58,7 @@ pub(super) struct Sequence {
     stops: StopMatcher,
     /// What chooses its tokens where the device does not.
     chooser: Option<Chooser>,
-    lookup: Lookup,
+    drafts: Drafts,
     prompt_logprobs: Vec<TokenLogprobs>,
     /// The sum of those rows of the prompt's hidden state so far that its embedding is made of.
     pooled: Vec<f64>,
@@ -68,13 +68,13 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// In a slot, with drafts of at most so many tokens.
+    /// In a slot.
     pub(super) fn start(
         waiting: Waiting,
         text: &Arc<Text>,
         id: u64,
         slot: Slot,
-        draft: usize,
+        drafts: Drafts,
     ) -> Self {
         let Waiting { mut request, events, arrived, .. } = waiting;
         let stops = StopMatcher::new(request.stop.iter().cloned());
@@ -86,7 +86,7 @@ impl Sequence {
                 .showing(std::mem::take(&mut request.shown)),
             stops,
             chooser: Chooser::new(&request.shaping, request.constraint.take(), request.sampling),
-            lookup: Lookup::new(draft),
+            drafts,
             prompt_logprobs: Vec::new(),
             pooled: Vec::new(),
             given: tokens.len(),
@@ -149,8 +149,13 @@ impl Sequence {
     pub(super) fn written(&self) -> usize {
         match self.held {
             Some(_) => self.written,
-            None => self.written.max(self.in_cache().len() + self.lookup.most.max(1) + 1),
+            None => self.written.max(self.in_cache().len() + self.drafts.most().max(1) + 1),
         }
+    }
+
+    /// The prompt, and the tokens generated.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 
     /// What the device evaluates before it samples.
@@ -173,25 +178,25 @@ impl Sequence {
 
     /// Whether the step after the one under way can be submitted before its token is known: it is needed
     /// unless that token ends the generation, and nobody on the host looks at its logits or holds its text
-    /// against stop texts first.
-    pub(super) fn can_run_ahead(&self, context: usize) -> bool {
+    /// against stop texts first. Who decodes `alone` waits for its drafts as well.
+    pub(super) fn can_run_ahead(&self, context: usize, alone: bool) -> bool {
         self.request.stop.is_empty()
             && !self.wants_logits()
-            && !self.lookup.sees(&self.tokens)
+            && !(alone && self.drafts.sees(&self.tokens))
             && self.generated() + 1 < self.request.max_tokens
             && self.position + 1 < context
     }
 
-    /// What is likely to follow its tokens, where nobody on the host looks at its logits: so much that the step
+    /// What is evaluated with its newest token, where nobody on the host looks at its logits: so much that the step
     /// that evaluates it gives no token too many.
-    pub(super) fn draft(&self, context: usize) -> Vec<u32> {
+    pub(super) fn draft(&mut self, context: usize) -> Draft {
         let left = (self.request.max_tokens - self.generated()) as usize;
         let room = left.min(context.saturating_sub(self.position)).saturating_sub(1);
-        if self.wants_logits() { Vec::new() } else { self.lookup.draft(&self.tokens, room) }
+        if self.wants_logits() { Draft::Nothing } else { self.drafts.next(&self.tokens, room) }
     }
 
     pub(super) fn judged(&mut self, drafted: usize, accepted: usize) {
-        self.lookup.judged(drafted, accepted);
+        self.drafts.judged(drafted, accepted);
     }
 
     pub(super) fn cancelled(&self) -> bool {
@@ -278,7 +283,7 @@ impl Sequence {
             return Some(FinishReason::End { id });
         }
         self.tokens.push(id);
-        self.lookup.token();
+        self.drafts.token();
         let complete = self.chooser.as_mut().map_or(Ok(false), |chooser| chooser.taken(id));
         let logprobs = logits
             .zip(self.request.logprobs)
@@ -320,8 +325,8 @@ impl Sequence {
             prompt_tokens: self.request.prompt.len() as u32,
             cached_tokens: self.cached as u32,
             completion_tokens: self.generated(),
-            drafted_tokens: self.lookup.drafted,
-            accepted_tokens: self.lookup.accepted,
+            drafted_tokens: self.drafts.drafted,
+            accepted_tokens: self.drafts.accepted,
             queued: self.started - self.arrived,
             first_token: self.first_token.unwrap_or(now) - self.arrived,
             total: now - self.arrived,

@@ -167,6 +167,7 @@ fn spec(slots: usize) -> LoadSpec {
         prefill_chunk: CHUNK,
         stall: Duration::ZERO,
         draft: 0,
+        draft_model: None,
         kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),

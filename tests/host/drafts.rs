@@ -1,8 +1,9 @@
 //! Drafts from what was said before: they change how many steps an answer takes, and never the answer.
 
-use orind::engine::{Handle, LoadSpec, Request};
-use orind_testing::engine::{self, Answer, ask};
+use orind::engine::{Handle, LoadSpec, Request, State};
+use orind_testing::engine::{self, Answer, ask, collect};
 use orind_testing::random::Random;
+use orind_testing::tiny;
 use plan::sample::Sampling;
 
 /// Models that say the same again when they come to the same token.
@@ -62,6 +63,84 @@ fn tokens_are_those_without_greedy_and_sampled() {
         println!("{model}: {accepted} of {drafted} drafted tokens came true");
         assert!(accepted > 50 && accepted <= drafted, "{accepted} of {drafted}");
     }
+}
+
+fn start_with(draft_model: Option<&str>, model: &str, kv_type: &str) -> Handle {
+    let (spec, kv_type) = (engine::spec(model, "cpu"), kv_type.to_owned());
+    let draft_model = draft_model.map(str::to_owned);
+    let spec = LoadSpec { draft: 7, draft_model, slots: 2, kv_type, ..spec };
+    engine::start(LoadSpec { context: CONTEXT, prefill_chunk: 16, ..spec })
+}
+
+/// By the served model itself, and by one of other types: how much comes true differs, the answers do not.
+#[test]
+fn tokens_are_those_without_a_draft_model() {
+    let seed = 20_261_126;
+    println!("seed {seed}");
+    let (served, near) = (tiny("tiny-llama-f16"), tiny("tiny-llama-Q4_K_M"));
+    let without = start_with(None, &served, "f16");
+    let mut came_true = Vec::new();
+    for draft in [&served, &near] {
+        let mut random = Random(seed);
+        let with = start_with(Some(draft), &served, "f16");
+        let info = match with.snapshot().state {
+            State::Ready(info) => info.draft.unwrap(),
+            state => panic!("{state:?}"),
+        };
+        assert!(draft.contains(&*info), "{info}");
+        let (mut drafted, mut accepted) = (0, 0);
+        for i in 0..8 {
+            let temperature = [0.0, 0.7, 1.0][i % 3];
+            let sampling = Sampling { temperature, top_k: 0, top_p: 0.95, seed: random.bits() };
+            // Longer than what the draft model evaluates in a step.
+            let len = 1 + random.below(60);
+            let prompt: Vec<u32> = (0..len).map(|_| 1 + random.below(200) as u32).collect();
+            let request = engine::request(prompt, 40 + random.below(60) as u32);
+            let request = Request { sampling, ..request };
+            let (one, other) = (ask(&with, request.clone()), ask(&without, request));
+            assert_eq!((&one.ids, &one.text), (&other.ids, &other.text), "{draft}, request {i}");
+            assert_eq!(one.reason(), other.reason());
+            drafted += drafts(&one).0;
+            accepted += drafts(&one).1;
+        }
+        println!("{draft}: {accepted} of {drafted} drafted tokens came true");
+        assert!(accepted <= drafted && drafted > 0);
+        came_true.push(f64::from(accepted) / f64::from(drafted));
+    }
+    assert!(came_true[0] > 0.9 && came_true[1] < came_true[0], "{came_true:?}");
+}
+
+/// Two sequences in turn, of which the draft model knows one at a time, and two at once, which have no drafts.
+#[test]
+fn a_draft_model_follows_whoever_decodes_alone() {
+    let served = tiny("tiny-llama-Q8_0");
+    let [with, without] = [Some(&*served), None].map(|draft| start_with(draft, &served, "f16"));
+    let requests: Vec<Request> =
+        (0..6).map(|i| engine::request((0..30).map(|at| 1 + i % 2 + at), 20 + 10 * i)).collect();
+    for request in &requests {
+        let (one, other) = (ask(&with, request.clone()), ask(&without, request.clone()));
+        assert_eq!(one.ids, other.ids);
+        assert!(drafts(&one).1 > 0);
+    }
+    let streams = [&requests[0], &requests[5]].map(|r| with.generate(r.clone()).unwrap());
+    for (events, request) in streams.into_iter().zip([&requests[0], &requests[5]]) {
+        assert_eq!(collect(events).unwrap().ids, ask(&without, request.clone()).ids);
+    }
+}
+
+#[test]
+fn a_draft_model_with_other_words_is_refused_by_name() {
+    let (served, other) = (tiny("tiny-llama-Q8_0"), tiny("tiny-qwen3-Q8_0"));
+    let refused = |draft: &str| {
+        let draft_model = Some(draft.to_owned());
+        let spec = LoadSpec { draft: 7, draft_model, ..engine::spec(&*served, "cpu") };
+        engine::load(&engine::engine(), spec).unwrap_err().to_string()
+    };
+    let told = refused(&other);
+    assert!(told.starts_with(&format!("draft model {other}: its ")), "{told}");
+    assert!(told.contains("the served model's"), "{told}");
+    let told = refused("/nowhere.gguf");
+    assert!(told.starts_with("draft model /nowhere.gguf: "), "{told}");
 }
 
 /// An answer that ends at the last position of its slot, drafts or not.

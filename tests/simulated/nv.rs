@@ -184,3 +184,19 @@ fn beginnings_that_are_held_copied_or_read_from_disk_change_no_bit() {
         assert_eq!((counts.read, counts.written), [(0, 1), (1, 0)][round]);
     }
 }
+
+/// A draft model beside the served one on the same GPU: fewer steps, the same tokens.
+#[test]
+fn a_draft_model_changes_no_token() {
+    let start = |backend, draft_model: Option<&str>| {
+        let draft_model = draft_model.map(str::to_owned);
+        engine::start(LoadSpec { slots: 2, draft: 7, draft_model, ..spec(MODEL, backend) })
+    };
+    let (nv, cpu) = (start("nv", Some(MODEL)), start("cpu", None));
+    let request = engine::request(prompt(3, 20), 12);
+    let [ours, theirs] = [&nv, &cpu].map(|handle| engine::ask(handle, request.clone()));
+    assert_eq!(ours.ids, theirs.ids);
+    let finished = ours.finished.unwrap();
+    assert!(finished.accepted_tokens > 4, "{finished:?}");
+    assert!(nv.snapshot().steps < cpu.snapshot().steps);
+}

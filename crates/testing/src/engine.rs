@@ -18,6 +18,7 @@ pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
         prefill_chunk: 8,
         stall: std::time::Duration::ZERO,
         draft: 0,
+        draft_model: None,
         kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),

@@ -22,6 +22,9 @@ pub(in crate::cli) struct Load {
     /// Rows of one prefill chunk
     #[arg(long, value_name = "N")]
     pub(in crate::cli) prefill_chunk: Option<usize>,
+    /// Model that guesses what this one will say; an empty one for none
+    #[arg(long, value_name = "MODEL")]
+    pub(in crate::cli) draft: Option<String>,
     /// What keys and values are stored in: f16, q8_0, q4_0
     #[arg(long, value_name = "TYPE")]
     pub(in crate::cli) kv_type: Option<String>,

@@ -145,6 +145,8 @@ pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
         context: request.context.unwrap_or(config.context),
         prefill_chunk: request.prefill_chunk.unwrap_or(config.prefill_chunk),
         draft: config.draft_tokens,
+        draft_model: Some(request.draft.unwrap_or_else(|| config.draft_model.clone()))
+            .filter(|model| !model.is_empty()),
         stall: Duration::from_millis(config.stall_ms),
         kv_type: request.kv_type.unwrap_or_else(|| config.kv_type.clone()),
         threads: at_most_processors(request.threads.unwrap_or(config.threads)),

@@ -84,6 +84,7 @@ fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Res
         prefill_chunk: CHUNK,
         stall: std::time::Duration::ZERO,
         draft: 0,
+        draft_model: None,
         kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),

@@ -349,9 +349,8 @@ impl NvInstance {
             Err(error) if error.can_rebuild() => {
                 tracing::warn!(%error, "GPU fault: the channel is rebuilt, the copy repeated");
                 let rebuilt = self.recover(None);
-                rebuilt.and_then(|()| {
-                    what(&mut slots, self.context.get_mut(), base).map_err(failed)
-                })
+                rebuilt
+                    .and_then(|()| what(&mut slots, self.context.get_mut(), base).map_err(failed))
             }
             moved => moved.map_err(failed),
         };
