@@ -1,8 +1,6 @@
 //! Files of arrays: those that NumPy and the safetensors package wrote (tests/data/nn/files.py), what is written and read
 //! again, and what is refused.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::path::{Path, PathBuf};
 
 use nn::files::{Array, Error, read_npy, read_safetensors, write_npy, write_safetensors};
