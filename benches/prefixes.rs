@@ -43,7 +43,7 @@ fn main() {
     let tokens: usize = variable("ORIND_TOKENS", "14000").parse().unwrap();
     let base = variable("ORIND_DIR", &env::temp_dir().display().to_string());
     let dir = tempfile::tempdir_in(base).unwrap();
-    let prompt: Vec<u32> = (0..tokens as u32).map(|i| 1 + i * i % 30_011).collect();
+    let prompt: Vec<u32> = (0..tokens as u32).map(|i| 1 + i * i % 997).collect();
     let first = start(tokens + 8, dir.path());
     let (cold, _) = ask(&first, &prompt);
     let (held, _) = ask(&first, &prompt);
