@@ -89,9 +89,11 @@ parameters! {
         norm_weight: u64,
         /// Of [`crate::catalogue::launch::matmul_activations_bytes`], 16-byte aligned.
         out: u64,
+        /// What `group` wrote, where rows are pairs; 0: they are rows.
+        pairs: u64,
         /// Columns.
         k: u32,
-        /// Rows; the grid's x is that of whole tiles.
+        /// Rows, or pairs; the grid's x is that of whole tiles.
         rows: u32,
         /// Rows of a tile.
         tile: u32,
@@ -99,8 +101,8 @@ parameters! {
         planes: u32,
         /// Added to the mean square of the norm.
         eps: f32,
-        /// 0.
-        reserved: u32,
+        /// Neighbouring pairs that share a row of `x`; 1 of rows.
+        share: u32,
     }
 
     /// `matmul_*`: products of any number of rows with up to three matrices of one type.
@@ -109,11 +111,17 @@ parameters! {
         activations: u64,
         /// `f32 [rows][n]` added to the first segment's result, without `swiglu`; 0 for none. May be its `out`.
         residual: u64,
+        /// What `group` wrote, where rows are pairs, with tiles of [`crate::catalogue::launch::GROUP_TILE`]; 0: they are rows.
+        pairs: u64,
+        /// `u32`: of each tile the expert, whose matrices and biases are meant; with `pairs`.
+        experts: u64,
+        /// Bytes from a matrix of an expert to the next one's.
+        stride: u64,
         /// The matrices; with `swiglu` the gate, then the up projection.
         segments: [Segment; 3],
         /// Columns of every matrix.
         k: u32,
-        /// Rows.
+        /// Rows, or pairs.
         rows: u32,
         /// [`SILU`], [`GELU`] or [`CLAMPED`]: `activation(x W0^T) * (x W1^T)` into the first segment's `out`; 0: none.
         swiglu: u32,
@@ -407,6 +415,24 @@ parameters! {
         glu: u32,
         /// 0.
         reserved: u32,
+    }
+
+    /// `group`: pairs by expert, in tiles of one expert each.
+    struct GroupParams {
+        /// `u32 [count]`: the expert of each pair.
+        chosen: u64,
+        /// `u32 [tiles][tile]`: of each place its pair, `0xffffffff` for none.
+        pairs: u64,
+        /// `u32 [tiles]`: the expert of each tile with pairs.
+        experts: u64,
+        /// Pairs.
+        count: u32,
+        /// Experts, at most [`crate::catalogue::launch::MOST_EXPERTS`].
+        of: u32,
+        /// Places of a tile.
+        tile: u32,
+        /// At least [`crate::catalogue::launch::group_tiles`].
+        tiles: u32,
     }
 
     /// `combine`: the weighted sum of each row's pairs.

@@ -14,10 +14,10 @@ use crate::catalogue::{Kernel, Unit};
 use crate::first_light::{self, AtomicsParams, HandoverParams, OrderParams, ProbeParams};
 use crate::params::{
     AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
-    GatedDeltaParams, GatherParams, MatmulParams, NormParams, Parameters, ProjectParams,
-    QuantiseParams, Recurrence, RopeTableParams, RouteParams, RowsParams, SampleParams, Segment,
-    ShortConvParams, TensorMatmulParams, TensorParams, TensorRowsParams, TensorSource,
-    TensorTopKParams,
+    GatedDeltaParams, GatherParams, GroupParams, MatmulParams, NormParams, Parameters,
+    ProjectParams, QuantiseParams, Recurrence, RopeTableParams, RouteParams, RowsParams,
+    SampleParams, Segment, ShortConvParams, TensorMatmulParams, TensorParams, TensorRowsParams,
+    TensorSource, TensorTopKParams,
 };
 
 macro_rules! headers {
@@ -191,6 +191,9 @@ pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String 
     }
     if unit == Unit::Recurrent {
         asserts::<DeltaRuleParams>(&mut text);
+    }
+    if unit == Unit::Mixture {
+        asserts::<GroupParams>(&mut text);
     }
     for kernel in kernels {
         text.extend(kernel.instantiation());

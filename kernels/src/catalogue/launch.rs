@@ -178,6 +178,19 @@ pub fn experts_grid(weight: Weight, n: u32, glu: bool, pairs: u32, blocks: u32) 
     [tiles.min(blocks).max(1), pairs, 1]
 }
 
+/// Places of a tile of pairs that chose the same expert: rows of a block of `matmul_*`.
+pub const GROUP_TILE: u32 = 32;
+
+/// Tiles that `group` fills at most.
+#[must_use]
+pub fn group_tiles(pairs: u32, experts: u32) -> u32 {
+    // An expert's last tile lacks all but one place at most.
+    (pairs + (GROUP_TILE - 1) * experts.min(pairs)) / GROUP_TILE
+}
+
+/// The grid of `group`.
+pub const GROUP_GRID: Grid = [1, 1, 1];
+
 /// Most weights of a channel of a short convolution.
 pub const MOST_TAPS: u32 = 8;
 /// Rows of a block of `short_conv`.

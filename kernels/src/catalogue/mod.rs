@@ -11,9 +11,9 @@ pub use weight::Weight;
 
 use crate::params::{
     AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
-    GatedDeltaParams, GatherParams, MatmulParams, NormParams, ProjectParams, QuantiseParams,
-    RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams, TensorMatmulParams,
-    TensorParams, TensorRowsParams, TensorTopKParams,
+    GatedDeltaParams, GatherParams, GroupParams, MatmulParams, NormParams, ProjectParams,
+    QuantiseParams, RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams,
+    TensorMatmulParams, TensorParams, TensorRowsParams, TensorTopKParams,
 };
 use crate::source::Target;
 
@@ -161,6 +161,8 @@ pub enum Kernel {
     Elementwise,
     /// Which experts a row chooses.
     Route,
+    /// Pairs of rows and experts by expert, for [`Kernel::Matmul`].
+    Group,
     /// Products of pairs with the experts that they are of.
     Experts(Weight),
     /// The sum of what a row's experts give.
@@ -236,7 +238,7 @@ impl Kernel {
         all.extend(Weight::ALL.map(Self::Embed));
         all.extend(Weight::ALL.map(Self::Experts));
         all.extend([Self::Gather, Self::RmsNorm, Self::Add, Self::SwiGlu, Self::Norm]);
-        all.extend([Self::Elementwise, Self::Route, Self::Combine]);
+        all.extend([Self::Elementwise, Self::Route, Self::Group, Self::Combine]);
         all.extend([Self::ShortConv, Self::GatedDelta, Self::DeltaRule]);
         all.extend([Self::Tensor, Self::TensorMatmul, Self::TensorGather]);
         all.extend([Self::TensorScatter, Self::TensorTopK]);
@@ -301,6 +303,7 @@ impl Kernel {
             Self::Norm => "normalise".into(),
             Self::Elementwise => "elementwise".into(),
             Self::Route => "route".into(),
+            Self::Group => "group".into(),
             Self::Experts(weight) => format!("experts_{}", weight.lower()),
             Self::Combine => "combine".into(),
             Self::ShortConv => "short_conv".into(),
@@ -330,7 +333,7 @@ impl Kernel {
             Self::Embed(_) => Unit::Embed,
             Self::Gather | Self::RmsNorm | Self::Add | Self::SwiGlu | Self::Norm => Unit::Rows,
             Self::Elementwise => Unit::Elementwise,
-            Self::Route | Self::Combine => Unit::Mixture,
+            Self::Route | Self::Group | Self::Combine => Unit::Mixture,
             Self::Experts(weight) => Unit::Experts(weight),
             Self::ShortConv | Self::GatedDelta | Self::DeltaRule => Unit::Recurrent,
             Self::Tensor
@@ -390,6 +393,7 @@ impl Kernel {
             Self::Norm => size_of::<NormParams>(),
             Self::Elementwise => size_of::<ElementwiseParams>(),
             Self::Route => size_of::<RouteParams>(),
+            Self::Group => size_of::<GroupParams>(),
             Self::Experts(_) => size_of::<ExpertsParams>(),
             Self::Combine => size_of::<CombineParams>(),
             Self::ShortConv => size_of::<ShortConvParams>(),

@@ -12,7 +12,9 @@
 // Activations are what `quantise.cuh` made. Where a matrix meets two planes of them, a superblock takes two passes:
 // one for each plane, or where sums are of leaves one for each half, with both planes of a block in turn.
 //
-// Grid: x = tile of activations, so that those who read the same weights run together; y = tile of a matrix.
+// Grid: x = tile of activations, so that those who read the same weights run together; y = tile of a matrix. Where tiles are of
+// pairs that chose the same expert (`group` in `mixture.cuh`), a tile's matrices are its expert's: small tiles alone, as what that
+// takes is a register too many for large ones.
 #pragma once
 #include "quantise.cuh"
 #include "tile.cuh"
@@ -20,6 +22,9 @@
 struct MatmulParams {
     u64 activations;
     u64 residual;
+    u64 pairs;
+    u64 experts;
+    u64 stride;
     Segment segments[3];
     u32 k;
     u32 rows;
@@ -76,11 +81,11 @@ DEVICE void multiply(u32 (&out)[4], u32 a0, u32 a1, u32 b, const u32 (&start)[4]
         : "r"(a0), "r"(a1), "r"(b), "r"(start[0]), "r"(start[1]), "r"(start[2]), "r"(start[3]));
 }
 
-// What a block has: of which matrix which tile.
+// What a block has: of which matrix of which expert which tile.
 struct Work {
-    u32 segment, tile;
+    u32 segment, tile, expert;
 
-    template <u32 ROWS>
+    template <u32 ROWS, bool GROUPS = false>
     DEVICE Work choose(const MatmulParams& p) {
         u32 tile = blockIdx.y, segment = 0;
 #pragma unroll 1
@@ -89,7 +94,7 @@ struct Work {
             if (tile < tiles) break;
             tile -= tiles;
         }
-        return {segment, tile};
+        return {segment, tile, GROUPS && p.experts ? at<const u32>(p.experts)[blockIdx.x] : 0};
     }
 };
 
@@ -98,7 +103,8 @@ template <class F, u32 PANELS>
 DEVICE Superblock panel_of(const MatmulParams& p, const Work& work) {
     u32 warp = threadIdx.x / 32, n = p.segments[work.segment].n;
     u32 panel = p.swiglu ? work.tile * (PANELS / 2) + warp / 2 : work.tile * PANELS + warp;
-    Matrix<F> matrix = Matrix<F>::make(p.segments[p.swiglu ? warp % 2 : work.segment].weights, n, p.k);
+    u64 weights = p.segments[p.swiglu ? warp % 2 : work.segment].weights + work.expert * p.stride;
+    Matrix<F> matrix = Matrix<F>::make(weights, n, p.k);
     // Beyond the last the last is read again and not written.
     panel = min(panel, (n - 1) / PANEL);
     return {row_of(matrix.pieces, panel, matrix.panel), row_of(matrix.tails, panel, matrix.tail_panel)};
@@ -109,19 +115,22 @@ DEVICE Superblock panel_of(const MatmulParams& p, const Work& work) {
 struct Output {
     float* out;
     const float* bias;
+    const float* met_bias;
     const float* residual;
     u32 n, left, activation, glu;
 
-    template <u32 ROWS>
+    template <u32 ROWS, bool GROUPS = false>
     DEVICE Output make(const MatmulParams& p, const Work& work, u32 row) {
         const Segment& own = p.segments[work.segment];
         u32 n = own.n, first = p.swiglu ? work.tile * (ROWS / 2) + row / 16 * 8 + row % 8 : work.tile * ROWS + row;
-        return {at<float>(own.out) + first, own.bias ? at<const float>(own.bias) + first : nullptr,
+        u64 of_expert = GROUPS ? static_cast<u64>(work.expert) * n + first : first;
+        auto bias = [&](u64 of) { return of ? at<const float>(of) + of_expert : nullptr; };
+        return {at<float>(own.out) + first, bias(own.bias), bias(GROUPS && p.swiglu ? p.segments[1].bias : 0),
                 p.residual ? at<const float>(p.residual) + first : nullptr, n, first < n ? n - first : 0, own.activation,
                 p.swiglu};
     }
     // The COUNT numbers of row `m` of activations: the i-th is of the row STEP * i further.
-    template <bool GATED, u32 STEP, u32 COUNT>
+    template <bool GATED, u32 STEP, bool GROUPS = false, u32 COUNT>
     __device__ __forceinline__ void write(u32 m, const float (&values)[COUNT]) const {
         float* to = out + static_cast<u64>(m) * n;
         const float* from = residual + static_cast<u64>(m) * n;
@@ -132,10 +141,12 @@ struct Output {
             if (GATED) row = row / 16 * 8 + row % 8;
             if (row >= left) continue;
             float value = values[i];
+            if ((!GATED || GROUPS) && bias) value = __fadd_rn(value, bias[row]);
             if constexpr (GATED) {
-                value = glu_product(glu, value, values[(i + 8 / STEP) % COUNT]);
+                float met = values[(i + 8 / STEP) % COUNT];
+                if (GROUPS && met_bias) met = __fadd_rn(met, met_bias[row]);
+                value = glu_product(glu, value, met);
             } else {
-                if (bias) value = __fadd_rn(value, bias[row]);
                 if (activation) value = activated(activation, value);
                 if (residual) value = __fadd_rn(value, from[row]);
             }
@@ -149,6 +160,8 @@ struct Matmul {
     enum : u32 { TOKENS = TOKENS_, TALL = TALL_, WIDE = WIDE_, WARPS = 8, THREADS = WARPS * 32, PANELS = 8, ROWS = PANELS * PANEL };
     // Warps beside each other along the matrix; the others have other rows of activations.
     enum : u32 { ACROSS = ROWS / (16 * TALL) };
+    // Whether rows may be pairs of a mixture.
+    enum : u32 { GROUPS = TOKENS < 128 };
     static_assert(WARPS / ACROSS * WIDE * 8 == TOKENS && WIDE % 2 == 0, "a warp for every part");
     // Bytes of a block's and of half a superblock's activations, of a record of them, and of a superblock of a panel.
     enum : u32 { UNIT = TOKENS * BLOCK, HALF = TOKENS * Record<F>::HALF, RECORD = TOKENS * Record<F>::ALL };
@@ -170,7 +183,7 @@ struct Matmul {
         // What is read now and then would take registers for all the time.
         Superblock panels[PANELS];
         Work work;
-        u32 planes, reserved;
+        u32 planes;
     };
     typedef float Sums[TALL][WIDE][4];
     // Of the thread's activations, two neighbours at a time.
@@ -242,6 +255,7 @@ struct Matmul {
     }
 
     DEVICE void run(const MatmulParams& p) {
+        if (GROUPS && row_at(p, 0) >= p.rows) return;
         Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
         choose(p, shared);
         __syncthreads();
@@ -249,7 +263,7 @@ struct Matmul {
         const u8* record = at<const u8>(p.activations) + static_cast<u64>(blockIdx.x * superblocks * p.planes) * RECORD
             + threadIdx.x * PIECE;
         // Other warps copy and unpack only.
-        bool multiplies = blockIdx.x * TOKENS + Place::make().wide * WIDE * 8 < p.rows;
+        bool multiplies = row_at(p, Place::make().wide * WIDE * 8) < p.rows;
         u32 up[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) asm volatile("mov.u32 %0, 0x4b400000;" : "=r"(up[i]));
@@ -285,10 +299,13 @@ struct Matmul {
     }
 
     DEVICE void choose(const MatmulParams& p, Shared& shared) {
-        Work work = Work::choose<ROWS>(p);
+        Work work = Work::choose<ROWS, GROUPS>(p);
         if (threadIdx.x % 32 == 0) shared.panels[threadIdx.x / 32] = panel_of<F, PANELS>(p, work);
         if (threadIdx.x == 0) shared.work = work, shared.planes = p.segments[work.segment].planes;
     }
+
+    // The row at a place of the block's tile; beyond all where there is none.
+    DEVICE u32 row_at(const MatmulParams& p, u32 place) { return ::row_at(GROUPS ? p.pairs : 0, blockIdx.x * TOKENS + place); }
 
     // Pieces of a panel's superblock `s`.
     DEVICE u32 pieces_of(const MatmulParams& p, u32 s) {
@@ -424,17 +441,17 @@ struct Matmul {
     template <bool GATED>
     DEVICE void write(const MatmulParams& p, const Work& work, const Sums& total) {
         Place place = Place::make();
-        Output output = Output::make<ROWS>(p, work, place.row);
+        Output output = Output::make<ROWS, GROUPS>(p, work, place.row);
 #pragma unroll
         for (u32 w = 0; w < WIDE; w++) {
 #pragma unroll
             for (u32 c = 0; c < 2; c++) {
-                u32 m = blockIdx.x * TOKENS + place.token + 8 * w + c;
+                u32 m = row_at(p, place.token + 8 * w + c);
                 if (m >= p.rows) continue;
                 float values[2 * TALL];
 #pragma unroll
                 for (u32 i = 0; i < 2 * TALL; i++) values[i] = total[i / 2][w][i % 2 * 2 + c];
-                output.write<GATED, 8>(m, values);
+                output.write<GATED, 8, GROUPS>(m, values);
             }
         }
     }

@@ -84,6 +84,48 @@ extern "C" __global__ __launch_bounds__(ROUTE_THREADS) void route(const __grid_c
     }
 }
 
+struct GroupParams {
+    u64 chosen;
+    u64 pairs;
+    u64 experts;
+    u32 count;
+    u32 of;
+    u32 tile;
+    u32 tiles;
+};
+
+// Pairs by expert: of each tile the expert, of each place in it the pair, none at the end of an expert's last tile and in tiles
+// behind all. Places of an expert's pairs are as they come: no number depends on them. One block.
+extern "C" __global__ __launch_bounds__(ROUTE_THREADS) void group(const __grid_constant__ GroupParams p) {
+    // How many pairs an expert has, then where its next one goes.
+    __shared__ u32 next[MOST_EXPERTS];
+    const u32* chosen = at<const u32>(p.chosen);
+    u32 thread = threadIdx.x;
+    for (u32 i = thread; i < p.tiles * p.tile; i += ROUTE_THREADS) at<u32>(p.pairs)[i] = ~0u;
+    for (u32 e = thread; e < p.of; e += ROUTE_THREADS) next[e] = 0;
+    __syncthreads();
+    for (u32 i = thread; i < p.count; i += ROUTE_THREADS) atomicAdd(&next[chosen[i]], 1);
+    __syncthreads();
+    if (thread < 32) {
+        u32 before = 0;
+#pragma unroll 1
+        for (u32 e = thread; e - thread < p.of; e += 32) {
+            u32 tiles = e < p.of ? (next[e] + p.tile - 1) / p.tile : 0, end = tiles;
+#pragma unroll
+            for (u32 d = 1; d < 32; d *= 2) {
+                u32 below = __shfl_up_sync(ALL_LANES, end, d);
+                if (thread >= d) end += below;
+            }
+            u32 first = before + end - tiles;
+            for (u32 t = first; t < first + tiles; t++) at<u32>(p.experts)[t] = e;
+            if (e < p.of) next[e] = first * p.tile;
+            before += __shfl_sync(ALL_LANES, end, 31);
+        }
+    }
+    __syncthreads();
+    for (u32 i = thread; i < p.count; i += ROUTE_THREADS) at<u32>(p.pairs)[atomicAdd(&next[chosen[i]], 1)] = i;
+}
+
 // A row's results, weighted and added up. Grid y is the row.
 extern "C" __global__ __launch_bounds__(128) void combine(const __grid_constant__ CombineParams p) {
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;

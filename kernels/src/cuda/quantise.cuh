@@ -7,7 +7,8 @@
 // and behind them
 //   f32  [rows]                           where a superblock has a scale
 //
-// Rows are padded to whole tiles, columns to whole superblocks, with zeroes. Grid x is the row.
+// Rows are padded to whole tiles, columns to whole superblocks, with zeroes. Grid x is the row, or where pairs of rows and
+// experts are grouped (`group` in `mixture.cuh`) the place of a pair, `share` of which have a row.
 #pragma once
 #include "stage.cuh"
 
@@ -15,13 +16,17 @@ struct QuantiseParams {
     u64 x;
     u64 norm_weight;
     u64 out;
+    u64 pairs;
     u32 k;
     u32 rows;
     u32 tile;
     u32 planes;
     float eps;
-    u32 reserved;
+    u32 share;
 };
+
+// The row at a place of tiles, of pairs the pair; beyond all where there is none.
+DEVICE u32 row_at(u64 pairs, u32 place) { return pairs ? at<const u32>(pairs)[place] : place; }
 
 template <class F>
 struct Record {
@@ -39,8 +44,9 @@ struct Quantise {
         typedef Staged<F, PLANES> Staged;
         u32 row = blockIdx.x % p.tile, superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
         ProjectParams one = {};
-        one.x = p.x + 4ull * blockIdx.x * p.k, one.norm_weight = p.norm_weight;
-        one.k = p.k, one.rows = blockIdx.x < p.rows, one.eps = p.eps;
+        u32 own = row_at(p.pairs, blockIdx.x);
+        one.x = p.x + 4ull * (own / p.share) * p.k, one.norm_weight = p.norm_weight;
+        one.k = p.k, one.rows = own < p.rows, one.eps = p.eps;
         stage<F, 1, PLANES, THREADS>(one);
         u32 record = p.tile * Record<F>::ALL;
         u8* tile = at<u8>(p.out) + static_cast<u64>(blockIdx.x / p.tile) * superblocks * PLANES * record;
@@ -63,6 +69,8 @@ struct Quantise {
     }
 
     DEVICE void run(const QuantiseParams& p) {
+        // Nobody reads a tile that has no row.
+        if (row_at(p.pairs, blockIdx.x / p.tile * p.tile) >= p.rows) return;
         if (p.planes == 1) row<1>(p);
         else row<2>(p);
     }

@@ -3,9 +3,9 @@
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::{
     AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
-    GatedDeltaParams, GatherParams, IntoBytes, MatmulParams, NormParams, ProjectParams,
-    QuantiseParams, RopeTableParams, RouteParams, RowsParams, SampleParams, ShortConvParams,
-    TensorMatmulParams, TensorParams, TensorRowsParams, TensorTopKParams,
+    GatedDeltaParams, GatherParams, GroupParams, IntoBytes, MatmulParams, NormParams,
+    ProjectParams, QuantiseParams, RopeTableParams, RouteParams, RowsParams, SampleParams,
+    ShortConvParams, TensorMatmulParams, TensorParams, TensorRowsParams, TensorTopKParams,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,7 @@ pub(super) enum Params {
     Elementwise(ElementwiseParams),
     Norm(NormParams),
     Route(RouteParams),
+    Group(GroupParams),
     Experts(ExpertsParams),
     Combine(CombineParams),
     ShortConv(ShortConvParams),
@@ -69,6 +70,7 @@ impl Params {
             Self::Elementwise(p) => p.as_bytes(),
             Self::Norm(p) => p.as_bytes(),
             Self::Route(p) => p.as_bytes(),
+            Self::Group(p) => p.as_bytes(),
             Self::Experts(p) => p.as_bytes(),
             Self::Combine(p) => p.as_bytes(),
             Self::ShortConv(p) => p.as_bytes(),

@@ -214,7 +214,10 @@ impl Workspace {
                         }
                     }
                 }
-                Op::Mixture(mixture) => grow(&mut w.mixture, lower::mixture_bytes(mixture)),
+                Op::Mixture(mixture) => {
+                    grow(&mut w.mixture, lower::mixture_bytes(mixture));
+                    grow(&mut w.activations, lower::mixture_activations(plan, mixture));
+                }
                 Op::ShortConv(ShortConv { memory, .. })
                 | Op::GatedDelta(GatedDelta { memory, .. }) => {
                     grow(&mut w.block_counters, 4 * memory.sequences() as u64);

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use orind_kernels::catalogue::launch::{matmul_warp_rows, prefill_attention_rows};
+use orind_kernels::catalogue::launch::{GROUP_TILE, matmul_warp_rows, prefill_attention_rows};
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{
     AttentionParams, ExpertsParams, ProjectParams, Recurrence, Segment, TensorMatmulParams,
@@ -90,6 +90,16 @@ pub(super) fn pairs_of_experts(params: &ExpertsParams) -> u32 {
     within(SLOWEST, LONGEST).min(within(CAUTIOUS, TURN)).max(1)
 }
 
+/// How many tiles of pairs that share an expert one launch may have; none where not even one is done in time.
+pub(super) fn tiles_of_experts(weight: Weight, segments: &[Segment], k: u32) -> Option<u32> {
+    let within = |speed: Speed, whole: Duration| {
+        let tile = speed.matmul(weight, GROUP_TILE, segments, k, GROUP_TILE).as_nanos().max(1);
+        u32::try_from((whole - speed.launch).as_nanos() / tile).unwrap_or(u32::MAX)
+    };
+    let most = within(SLOWEST, LONGEST);
+    (most > 0).then(|| most.min(within(CAUTIOUS, TURN).max(1)))
+}
+
 /// How many rows one launch of products of many rows may have: whole tiles, or what some warps of one take. None
 /// where not even a warp's rows are done in time.
 pub(super) fn rows_of_matmul(
@@ -125,7 +135,10 @@ impl Speed {
                     kernel @ (Kernel::Attention { .. } | Kernel::PrefillAttention { .. }),
                 ) => self.row_of_attention(kernel, p, launch.grid[0], context) * p.rows,
                 (Params::Matmul(p), Kernel::Matmul { weight, tile }) => {
-                    let products = self.matmul(weight, tile, &p.segments, p.k, p.rows);
+                    // A tile of pairs has matrices of its own.
+                    let (of_rows, times) =
+                        if p.pairs > 0 { (tile, launch.grid[0]) } else { (p.rows, 1) };
+                    let products = self.matmul(weight, tile, &p.segments, p.k, of_rows) * times;
                     products.max(self.time(reads + writes, 0))
                 }
                 (Params::Experts(p), _) => self.experts(p),

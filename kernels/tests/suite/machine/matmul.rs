@@ -98,12 +98,13 @@ impl Case {
                 x,
                 norm_weight,
                 out,
+                pairs: 0,
                 k,
                 rows,
                 tile,
                 planes,
                 eps: EPS,
-                reserved: 0,
+                share: 1,
             };
             device.launch(Kernel::Quantise(weight), quantise_grid(tile, rows), shared, &of_rows)
         } else if norm_weight != 0 {

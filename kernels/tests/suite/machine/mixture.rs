@@ -2,11 +2,18 @@
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{
-    elements_grid, experts_grid, project_shared_bytes, rows_grid,
+    GROUP_GRID, GROUP_TILE, elements_grid, experts_grid, group_tiles, matmul_activations_bytes,
+    matmul_grid, matmul_shared_bytes, project_shared_bytes, quantise_grid, quantise_shared_bytes,
+    rows_grid,
 };
-use orind_kernels::params::{CLAMPED, CombineParams, ExpertsParams, RouteParams, SILU};
+use orind_kernels::params::{
+    CLAMPED, CombineParams, ExpertsParams, GroupParams, MatmulParams, QuantiseParams, RouteParams,
+    SILU, Segment,
+};
 use orind_testing::numerics::{exp, product};
 use orind_testing::random::Random;
+use plan::DType;
+use sass::count::Counters;
 
 use super::device::Device;
 use super::project::{gated, weight};
@@ -183,6 +190,242 @@ fn pairs_meet_their_experts() {
                 }
             }
         }
+    }
+}
+
+/// Pairs of more experts than a warp has lanes, of none, one, a whole tile and more: each stands in a tile of its expert
+/// once, and nothing else does.
+#[test]
+fn pairs_are_grouped_by_expert() {
+    let mut random = Random(12);
+    for (seed, experts, count) in [(1, 1, 1), (2, 4, 200), (3, 70, 333), (4, 1024, 90), (5, 3, 96)]
+    {
+        let chosen: Vec<i32> = (0..count)
+            .map(|i| if i < 64 { 0 } else { random.below(experts as usize) as i32 })
+            .collect();
+        let mut device = Device::new(seed);
+        let tiles = group_tiles(count, experts);
+        let params = GroupParams {
+            chosen: device.integers(&chosen),
+            pairs: device.scratch((tiles * GROUP_TILE) as usize),
+            experts: device.scratch(tiles as usize),
+            count,
+            of: experts,
+            tile: GROUP_TILE,
+            tiles,
+        };
+        device.launch(Kernel::Group, GROUP_GRID, 0, &params);
+        let (pairs, of_tiles) = (device.words(params.pairs), device.words(params.experts));
+        let mut found = vec![0; count as usize];
+        for (tile, expert) in pairs.chunks(GROUP_TILE as usize).zip(of_tiles) {
+            let filled = tile.iter().take_while(|&&pair| pair != u32::MAX).count();
+            assert!(tile[filled..].iter().all(|&pair| pair == u32::MAX), "seed {seed}: a gap");
+            for &pair in &tile[..filled] {
+                assert_eq!(chosen[pair as usize], expert as i32, "seed {seed}: pair {pair}");
+                found[pair as usize] += 1;
+            }
+        }
+        assert_eq!(found, vec![1; count as usize], "seed {seed}");
+    }
+}
+
+/// Experts of a type with matrices and biases, and pairs that chose among them, grouped.
+struct Grouped {
+    dtype: DType,
+    k: usize,
+    n: usize,
+    experts: Vec<[Matrix; 2]>,
+    biases: Option<[Vec<f32>; 2]>,
+    chosen: Vec<i32>,
+    share: usize,
+    glu: u32,
+    x: Vec<f32>,
+}
+
+impl Grouped {
+    fn stride(&self) -> usize {
+        self.experts[0][0].packed.len().next_multiple_of(256)
+    }
+
+    /// The same matrix of all experts.
+    fn matrices(&self, which: usize, device: &mut Device) -> u64 {
+        let mut all = Vec::new();
+        for expert in &self.experts {
+            all.extend(&expert[which].packed);
+            all.resize(all.len().next_multiple_of(self.stride()), 0);
+        }
+        device.bytes(&all)
+    }
+
+    /// What each pair by itself takes, without biases.
+    fn alone(&self) -> Counters {
+        let (weight, mut device) = (weight(self.dtype), Device::new(1));
+        let params = ExpertsParams {
+            x: device.floats(&self.x),
+            chosen: device.integers(&self.chosen),
+            first: self.matrices(0, &mut device),
+            second: self.matrices(1, &mut device),
+            stride: self.stride() as u64,
+            first_bias: 0,
+            second_bias: 0,
+            out: device.scratch(self.chosen.len() * self.n),
+            n: self.n as u32,
+            k: self.k as u32,
+            pairs: self.chosen.len() as u32,
+            share: self.share as u32,
+            glu: self.glu,
+            reserved: 0,
+        };
+        let grid = experts_grid(weight, params.n, self.glu > 0, params.pairs, 1);
+        let shared = project_shared_bytes(weight, 1, 1, self.k).unwrap();
+        device.launch(Kernel::Experts(weight), grid, shared, &params)
+    }
+
+    /// The products of all pairs, and what the launches of their activations and of the products did.
+    fn run(&self, seed: u64) -> (Vec<f32>, [Counters; 2]) {
+        let (weight, mut device) = (weight(self.dtype), Device::new(seed));
+        let [count, of, k] = [self.chosen.len(), self.experts.len(), self.k].map(|n| n as u32);
+        let tiles = group_tiles(count, of);
+        let group = GroupParams {
+            chosen: device.integers(&self.chosen),
+            pairs: device.scratch((tiles * GROUP_TILE) as usize),
+            experts: device.scratch(tiles as usize),
+            count,
+            of,
+            tile: GROUP_TILE,
+            tiles,
+        };
+        device.launch(Kernel::Group, GROUP_GRID, 0, &group);
+        let places = tiles * GROUP_TILE;
+        let bytes = matmul_activations_bytes(weight, GROUP_TILE, places, 1, k);
+        let quantise = QuantiseParams {
+            x: device.floats(&self.x),
+            norm_weight: 0,
+            out: device.scratch(bytes as usize / 4),
+            pairs: group.pairs,
+            k,
+            rows: count,
+            tile: GROUP_TILE,
+            planes: 1,
+            eps: 0.0,
+            share: self.share as u32,
+        };
+        let shared = quantise_shared_bytes(weight, 1, self.k).unwrap();
+        let grid = quantise_grid(GROUP_TILE, places);
+        let first = device.launch(Kernel::Quantise(weight), grid, shared, &quantise);
+        let mut segments = [Segment::default(); 3];
+        for (which, segment) in segments[..2].iter_mut().enumerate() {
+            segment.weights = self.matrices(which, &mut device);
+            segment.bias = self.biases.as_ref().map_or(0, |biases| device.floats(&biases[which]));
+            segment.n = if which == 0 || self.glu > 0 { self.n as u32 } else { 0 };
+            segment.planes = 1;
+        }
+        segments[0].out = device.scratch(self.chosen.len() * self.n);
+        let params = MatmulParams {
+            activations: quantise.out,
+            residual: 0,
+            pairs: group.pairs,
+            experts: group.experts,
+            stride: self.stride() as u64,
+            segments,
+            k,
+            rows: count,
+            swiglu: self.glu,
+            planes: 1,
+        };
+        let grid = matmul_grid(GROUP_TILE, places, &[self.n as u32], self.glu > 0);
+        let shared = matmul_shared_bytes(weight, GROUP_TILE);
+        let kernel = Kernel::Matmul { weight, tile: GROUP_TILE };
+        let second = device.launch(kernel, grid, shared, &params);
+        (device.read(segments[0].out), [first, second])
+    }
+
+    fn check(&self, seed: u64) {
+        let got = self.run(seed).0;
+        for (pair, (got, &expert)) in got.chunks(self.n).zip(&self.chosen).enumerate() {
+            let x = &self.x[pair / self.share * self.k..][..self.k];
+            let of = |which: usize, row: usize| {
+                let file_row = self.experts[expert as usize][which].file_row(row);
+                let bias = self.biases.as_ref();
+                let bias = bias.map(|biases| biases[which][expert as usize * self.n + row]);
+                let product = product(self.dtype, file_row, x, 1);
+                bias.map_or(product, |bias| product + bias)
+            };
+            for (row, got) in got.iter().enumerate() {
+                let want = match self.glu {
+                    0 => of(0, row),
+                    glu => gated(glu, of(0, row), of(1, row)),
+                };
+                let what = format!("{} pair {pair}, output {row}, seed {seed}", self.dtype);
+                assert_eq!(got.to_bits(), want.to_bits(), "{what}: {got:e}, not {want:e}");
+            }
+        }
+    }
+}
+
+/// Gate, up and down of every quantised type, of a tile and a part of one: to the bit what the page says of the pair's
+/// expert.
+#[test]
+fn groups_meet_their_experts() {
+    for (seed, dtype) in (1..).zip(types().filter(|dtype| dtype.is_quantised())) {
+        let mut random = Random(seed);
+        let (n, k) = (41, if dtype.block_len() == 256 { 512 } else { 352 });
+        let mut matrix = || Matrix::random(dtype, n, k, &mut random);
+        let experts: Vec<_> = (0..3).map(|_| [matrix(), matrix()]).collect();
+        let chosen: Vec<i32> = (0..45).map(|pair| [2, 0, 2, 2][pair % 4]).collect();
+        for (glu, share, biased) in [(SILU, 3, false), (CLAMPED, 5, true), (0, 1, true)] {
+            let grouped = Grouped {
+                dtype,
+                k,
+                n,
+                experts: experts.clone(),
+                biases: biased.then(|| [random.reals(3 * n, 3.0), random.reals(3 * n, 3.0)]),
+                chosen: chosen.clone(),
+                share,
+                glu,
+                x: random.reals(chosen.len() / share * k, 3.0),
+            };
+            grouped.check(seed);
+        }
+    }
+}
+
+/// Pairs of an expert, up to 32 of them, load its matrices once; what nobody chose is not loaded.
+#[test]
+fn pairs_of_an_expert_share_its_weights() {
+    let (dtype, n, k) = (DType::Q4_K, 128, 2048);
+    let mut random = Random(8);
+    let mut matrix = || Matrix::random(dtype, n, k, &mut random);
+    let experts: Vec<_> = (0..3).map(|_| [matrix(), matrix()]).collect();
+    let of_pair = 2 * experts[0][0].packed.len() as u64;
+    // A block of 32 outputs reads all activations of the tile.
+    let activations = 4 * matmul_activations_bytes(weight(dtype), GROUP_TILE, GROUP_TILE, 1, 2048);
+    for (chosen, tiles) in [
+        (vec![1], 1),
+        (vec![1; 4], 1),
+        (vec![1; 8], 1),
+        (vec![1; 32], 1),
+        ([[0; 32], [1; 32]].concat(), 2),
+    ] {
+        let (pairs, x) = (chosen.len() as u64, vec![1.0; chosen.len() * k]);
+        let (experts, biases) = (experts.clone(), None);
+        let case = Grouped { dtype, k, n, experts, biases, chosen, share: 1, glu: SILU, x };
+        let ([quantise, products], alone) = (case.run(1).1, case.alone());
+        // Beside them each thread looks for its rows and their expert.
+        let needed = tiles * (of_pair + activations);
+        let loaded = products.bytes_loaded;
+        assert!((needed..needed + needed / 20).contains(&loaded), "{loaded} for {needed}");
+        assert!(alone.bytes_loaded >= pairs * of_pair);
+        let lanes = |all: &[&Counters]| {
+            let sum: u64 = all.iter().map(|counters| counters.lane_total()).sum();
+            sum as f64 / (2 * n * k) as f64
+        };
+        println!(
+            "{pairs} pairs of {tiles}: {:.1} instructions a weight, {loaded} bytes; alone {:.1}, {}",
+            lanes(&[&quantise, &products]),
+            lanes(&[&alone]),
+            alone.bytes_loaded
+        );
     }
 }
 

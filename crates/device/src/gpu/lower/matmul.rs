@@ -85,6 +85,7 @@ impl Lowering<'_> {
                 rows,
                 swiglu: glu,
                 planes,
+                ..MatmulParams::default()
             };
             self.launches.push(Launch {
                 step: self.at,
@@ -123,12 +124,13 @@ impl Lowering<'_> {
                 x: x.address,
                 norm_weight,
                 out: out.address,
+                pairs: 0,
                 k,
                 rows,
                 tile,
                 planes,
                 eps,
-                reserved: 0,
+                share: 1,
             };
             let grid = quantise_grid(tile, rows);
             (Kernel::Quantise(weight), grid, shared_bytes, Params::Quantise(params))

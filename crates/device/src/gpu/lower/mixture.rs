@@ -1,35 +1,66 @@
 //! Launches of mixtures of experts: each row's choice, products of pairs (a row and one of its experts) with the
-//! experts' matrices, the weighted sum. Which experts those are is decided on the device, while the launches run.
+//! experts' matrices, the weighted sum. Which experts those are is decided on the device, while the launches run: a few
+//! pairs by themselves, the many of a prompt grouped by expert, so that those of a tile share what is read.
 
 use orind_kernels::catalogue::launch::{
-    elements_grid, experts_grid, project_shared_bytes, rows_grid,
+    GROUP_GRID, GROUP_TILE, elements_grid, experts_grid, group_tiles, matmul_activations_bytes,
+    matmul_grid, matmul_shared_bytes, project_shared_bytes, quantise_grid, quantise_shared_bytes,
+    rows_grid,
 };
 use orind_kernels::catalogue::{Kernel, Weight};
-use orind_kernels::params::{CLAMPED, CombineParams, ExpertsParams, RouteParams};
+use orind_kernels::params::{
+    CLAMPED, CombineParams, ExpertsParams, GroupParams, MatmulParams, QuantiseParams, RouteParams,
+    Segment,
+};
 
 use super::{Lowering, count, number_of};
 use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
 use crate::gpu::layout::{ALIGN, WeightLayout, unsupported};
 use crate::gpu::limit;
-use plan::{Class, Experts, Gating, Mixture, RouterScores};
+use plan::{Class, Experts, Gating, Mixture, Plan, RouterScores};
 
 /// Blocks of a pair's products for each SM that the pairs of a step share.
 const BLOCKS_PER_SM: u32 = 8;
 
-/// What a mixture keeps between its launches: experts of each pair, their weights, hidden values, results.
-const PARTS: usize = 4;
+/// Pairs of an expert on average from which on they are grouped. A tile takes the instructions of some five pairs by
+/// themselves, and reads the weights once instead of for each.
+const GROUPED: usize = 4;
+
+/// What a mixture keeps between its launches: experts of each pair, their weights, hidden values, results; pairs by
+/// expert and the experts of their tiles.
+const PARTS: usize = 6;
 
 /// Bytes of each part.
 fn parts(op: &Mixture) -> [u64; PARTS] {
     let [rows, width] = op.x.shape[..] else { unreachable!("plans are validated") };
-    let pairs = (rows * op.routing.chosen) as u64;
-    [4 * pairs, 4 * pairs, 4 * pairs * op.hidden() as u64, 4 * pairs * width as u64]
+    let (pairs, tiles) = ((rows * op.routing.chosen) as u64, u64::from(tiles(op)));
+    let hidden = op.hidden() as u64;
+    let places = tiles * u64::from(GROUP_TILE);
+    [4 * pairs, 4 * pairs, 4 * pairs * hidden, 4 * pairs * width as u64, 4 * places, 4 * tiles]
 }
 
 /// Bytes that it keeps.
 pub(in crate::gpu) fn work_bytes(op: &Mixture) -> u64 {
     parts(op).iter().map(|bytes| bytes.next_multiple_of(ALIGN)).sum()
+}
+
+/// Tiles of its pairs at most; none where they are not grouped.
+fn tiles(op: &Mixture) -> u32 {
+    let pairs = op.x.shape[0] * op.routing.chosen;
+    let grouped = pairs >= GROUPED * op.experts();
+    if grouped { group_tiles(pairs as u32, op.experts() as u32) } else { 0 }
+}
+
+/// Bytes of activations of its pairs as integers.
+pub(in crate::gpu) fn activations_bytes(plan: &Plan, op: &Mixture) -> u64 {
+    let places = tiles(op) * GROUP_TILE;
+    let bytes = |experts: &Experts| {
+        let (buffer, k) = (plan.buffer(experts.weight.buffer), experts.weight.shape[2]);
+        let weight = Weight::of(buffer.dtype).filter(|weight| weight.is_quantised());
+        weight.map(|weight| matmul_activations_bytes(weight, GROUP_TILE, places, 1, k as u32))
+    };
+    bytes(&op.gate).max(bytes(&op.down)).unwrap_or(0)
 }
 
 /// The same matrix of every expert.
@@ -43,6 +74,48 @@ struct Matrices {
     bias: u64,
     n: usize,
     k: usize,
+}
+
+/// The pairs of a step.
+struct Pairs {
+    /// Experts of each.
+    chosen: Region,
+    all: u32,
+    /// Of a row: they are launched together.
+    of_row: u32,
+    /// Pairs by expert and the experts of so many tiles.
+    by_expert: Region,
+    experts: Region,
+    tiles: u32,
+}
+
+/// What pairs are multiplied with, and where their products go.
+struct Products<'a> {
+    matrices: &'a Matrices,
+    /// Of a gate what it meets, and how.
+    up: Option<(&'a Matrices, u32)>,
+    x: Region,
+    /// Neighbouring pairs that share a row of `x`.
+    share: u32,
+    out: Region,
+}
+
+impl Products<'_> {
+    fn glu(&self) -> u32 {
+        self.up.map_or(0, |(_, glu)| glu)
+    }
+
+    /// The first expert's matrices as a launch for many rows takes them.
+    fn segments(&self) -> Result<[Segment; 3]> {
+        let mut segments = [Segment::default(); 3];
+        let matrices = std::iter::once(self.matrices).chain(self.up.map(|(up, _)| up));
+        for (segment, &Matrices { address, bias, n, .. }) in segments.iter_mut().zip(matrices) {
+            let (weights, n) = (address, count(n)?);
+            *segment = Segment { weights, bias, n, planes: 1, ..Segment::default() };
+        }
+        segments[0].out = self.out.address;
+        Ok(segments)
+    }
 }
 
 impl Lowering<'_> {
@@ -68,7 +141,7 @@ impl Lowering<'_> {
         let [x, logits, out] = [&op.x, &op.logits, &op.out].map(|view| self.f32(view));
         let (x, logits, out) = (x?, logits?, out?);
         let mut at = self.addresses.mixture();
-        let [chosen, weights, hidden, results] = parts(op).map(|bytes| {
+        let [chosen, weights, hidden, results, by_expert, experts] = parts(op).map(|bytes| {
             let part = Region::new(at, bytes);
             at += bytes.next_multiple_of(ALIGN);
             part
@@ -90,14 +163,30 @@ impl Lowering<'_> {
         let (params, writes) = (Params::Route(params), vec![chosen, weights]);
         self.launch(label, Kernel::Route, rows_grid(rows), params, vec![logits], writes);
 
+        let (all, tiles) = (rows * picks, tiles(op));
+        let pairs = Pairs { chosen, all, of_row: picks, by_expert, experts, tiles };
+        if tiles > 0 {
+            let params = GroupParams {
+                chosen: chosen.address,
+                pairs: by_expert.address,
+                experts: experts.address,
+                count: all,
+                of: count(op.experts())?,
+                tile: GROUP_TILE,
+                tiles,
+            };
+            let (params, writes) = (Params::Group(params), vec![by_expert, experts]);
+            self.launch(label, Kernel::Group, GROUP_GRID, params, vec![chosen], writes);
+        }
         let glu = match op.gating {
             Gating::Glu(activation) => number_of(activation),
             Gating::ClampedSwiGlu => CLAMPED,
         };
-        let pairs = Pairs { x, chosen, out: hidden, share: picks, step: picks };
-        self.pairs(label, &gate, Some((&up, glu)), &pairs, rows * picks)?;
-        let pairs = Pairs { x: hidden, chosen, out: results, share: 1, step: picks };
-        self.pairs(label, &down, None, &pairs, rows * picks)?;
+        let up = Some((&up, glu));
+        let products = Products { matrices: &gate, up, x, share: picks, out: hidden };
+        self.products(label, &products, &pairs)?;
+        let products = Products { matrices: &down, up: None, x: hidden, share: 1, out: results };
+        self.products(label, &products, &pairs)?;
 
         let params = CombineParams {
             results: results.address,
@@ -113,18 +202,90 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Products of pairs with the matrices of their experts, of a gate and what it meets together; as many pairs as
-    /// one launch may have.
-    fn pairs(
+    /// Products of pairs with the matrices of their experts, of a gate and what it meets together.
+    fn products(&mut self, label: &str, products: &Products<'_>, pairs: &Pairs) -> Result<()> {
+        let &Matrices { weight, k, .. } = products.matrices;
+        if pairs.tiles > 0 && weight.is_quantised() {
+            let most = limit::tiles_of_experts(weight, &products.segments()?, count(k)?);
+            if let Some(most) = most {
+                return self.grouped(label, products, pairs, most);
+            }
+        }
+        self.pairs(label, products, pairs)
+    }
+
+    /// Of pairs that are grouped: their activations, then so many tiles at a time at most.
+    fn grouped(
         &mut self,
         label: &str,
-        matrices: &Matrices,
-        up: Option<(&Matrices, u32)>,
+        products: &Products<'_>,
         pairs: &Pairs,
-        all: u32,
+        most: u32,
     ) -> Result<()> {
+        let &Products { matrices, x, share, out, .. } = products;
+        let &Matrices { weight, stride, n, k, .. } = matrices;
+        let &Pairs { all, by_expert, experts, tiles, .. } = pairs;
+        let (segments, glu) = (products.segments()?, products.glu());
+        let (n, columns) = (count(n)?, count(k)?);
+        let activations = self.addresses.activations();
+        let shared_bytes = quantise_shared_bytes(weight, 1, k)
+            .ok_or_else(|| unsupported(format!("{k} columns of {} ({label})", weight.name())))?;
+        let params = QuantiseParams {
+            x: x.address,
+            norm_weight: 0,
+            out: activations.address,
+            pairs: by_expert.address,
+            k: columns,
+            rows: all,
+            tile: GROUP_TILE,
+            planes: 1,
+            eps: 0.0,
+            share,
+        };
+        self.launches.push(Launch {
+            step: self.at,
+            label: label.to_owned(),
+            kernel: Kernel::Quantise(weight),
+            grid: quantise_grid(GROUP_TILE, tiles * GROUP_TILE),
+            shared_bytes,
+            params: Params::Quantise(params),
+            reads: vec![x, by_expert],
+            writes: vec![activations],
+        });
+        let of_tile = matmul_activations_bytes(weight, GROUP_TILE, GROUP_TILE, 1, columns);
+        for first in (0..tiles).step_by(most as usize) {
+            let (tiles, at) = (most.min(tiles - first), u64::from(first));
+            let params = MatmulParams {
+                activations: activations.address + at * of_tile,
+                residual: 0,
+                pairs: by_expert.address + 4 * at * u64::from(GROUP_TILE),
+                experts: experts.address + 4 * at,
+                stride,
+                segments,
+                k: columns,
+                rows: all,
+                swiglu: glu,
+                planes: 1,
+            };
+            self.launches.push(Launch {
+                step: self.at,
+                label: label.to_owned(),
+                kernel: Kernel::Matmul { weight, tile: GROUP_TILE },
+                grid: matmul_grid(GROUP_TILE, tiles * GROUP_TILE, &[n], glu > 0),
+                shared_bytes: matmul_shared_bytes(weight, GROUP_TILE),
+                params: Params::Matmul(params),
+                reads: vec![activations, by_expert, experts],
+                writes: vec![out],
+            });
+        }
+        Ok(())
+    }
+
+    /// Of each pair by itself; as many pairs as one launch may have.
+    fn pairs(&mut self, label: &str, products: &Products<'_>, pairs: &Pairs) -> Result<()> {
+        let &Products { matrices, up, x, share, out } = products;
         let &Matrices { address, weight, stride, bias, n, k } = matrices;
-        let &Pairs { x, chosen, out, share, step } = pairs;
+        let &Pairs { chosen, all, of_row, .. } = pairs;
         let shared_bytes = project_shared_bytes(weight, 1, 1, k)
             .ok_or_else(|| unsupported(format!("{k} columns of {} ({label})", weight.name())))?;
         let whole = ExpertsParams {
@@ -140,10 +301,10 @@ impl Lowering<'_> {
             k: count(k)?,
             pairs: all,
             share,
-            glu: up.map_or(0, |(_, glu)| glu),
+            glu: products.glu(),
             reserved: 0,
         };
-        let most = (limit::pairs_of_experts(&whole) / step).max(1) * step;
+        let most = (limit::pairs_of_experts(&whole) / of_row).max(1) * of_row;
         let blocks = (self.addresses.sms * BLOCKS_PER_SM).div_ceil(all);
         for first in (0..all).step_by(most as usize) {
             let (pairs, at) = (most.min(all - first), u64::from(first));
@@ -167,15 +328,4 @@ impl Lowering<'_> {
         }
         Ok(())
     }
-}
-
-/// What pairs are multiplied with, and where their products go.
-struct Pairs {
-    x: Region,
-    chosen: Region,
-    out: Region,
-    /// Neighbouring pairs that share a row of `x`.
-    share: u32,
-    /// Pairs that are launched together.
-    step: u32,
 }
