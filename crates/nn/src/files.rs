@@ -172,10 +172,17 @@ pub fn write_npy(path: &Path, array: &Array) -> Result<()> {
     let shape: String = array.shape.iter().map(|n| format!("{n}, ")).collect();
     let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
     let length = (PREFIX + header.len() + 1).next_multiple_of(ALIGNED) - PREFIX;
+    // NumPy itself has 64 axes at most.
+    let Ok(fits) = u16::try_from(length) else {
+        return Err(Error::Npy {
+            path: path.to_owned(),
+            what: "its shape does not fit in a header",
+        });
+    };
     header += &" ".repeat(length - 1 - header.len());
     header.push('\n');
     let mut bytes = [&MAGIC[..], &[1, 0]].concat();
-    bytes.extend(u16::try_from(length).unwrap_or(u16::MAX).to_le_bytes());
+    bytes.extend(fits.to_le_bytes());
     bytes.extend(header.bytes());
     bytes.extend(array.values.iter().flat_map(|value| value.to_le_bytes()));
     fs::write(path, bytes).map_err(|source| io_error(path, source))

@@ -51,6 +51,9 @@ fn what_is_written_is_read_again() {
     let wrong = Array { shape: vec![3], values: vec![1.0] };
     let error = write_npy(&npy, &wrong).unwrap_err();
     assert!(matches!(error, Error::Shape { values: 1, .. }), "{error}");
+    let deep = Array { shape: vec![1; 30_000], values: vec![1.0] };
+    let error = write_npy(&npy, &deep).unwrap_err();
+    assert!(matches!(error, Error::Npy { .. }), "{error}");
 }
 
 #[test]

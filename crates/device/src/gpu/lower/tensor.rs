@@ -349,8 +349,9 @@ impl<'a, 'b> Compiler<'a, 'b> {
         for (constant, (bits, _)) in self.params.constants.iter_mut().zip(&self.constants) {
             *constant = *bits;
         }
-        let first = u8::try_from(TENSOR_OPERANDS).unwrap_or(u8::MAX);
-        let last = u8::try_from(TENSOR_REGISTERS).unwrap_or(u8::MAX);
+        let [first, last] = [TENSOR_OPERANDS, TENSOR_REGISTERS].map(|n| {
+            u8::try_from(n).unwrap_or_else(|_| unreachable!("a step has a byte for a register"))
+        });
         let mut at = 0;
         for (number, (part, end)) in parts.iter().zip(ends).enumerate() {
             let mut free: Vec<u8> = (first..last).rev().collect();
