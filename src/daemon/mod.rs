@@ -384,7 +384,7 @@ impl Until<'_> {
         let mut orphaned = std::pin::pin!(gone(parent));
         let mut loaded = std::pin::pin!(over(first));
         let mut starting = true;
-        let mut tidy = Tidy::default();
+        let mut tidy = Tidy::new();
         let mut ticks = tokio::time::interval(service.interval());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

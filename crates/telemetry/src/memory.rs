@@ -34,6 +34,12 @@ pub fn resident() -> Option<u64> {
     status_field("VmRSS:")
 }
 
+/// The part of the resident set that is no file's and not shared (`RssAnon`).
+#[must_use]
+pub fn anonymous() -> Option<u64> {
+    status_field("RssAnon:")
+}
+
 fn status_field(name: &str) -> Option<u64> {
     field_kib(&fs::read_to_string("/proc/self/status").ok()?, name)
 }
