@@ -351,6 +351,7 @@ struct Attention {
 #define ATTENTION(name, width, heads, rope)                                                         \
     extern "C" __global__ __launch_bounds__(128, width > 128 ? 3 : heads > 2 ? 4 : 5) void name(    \
         const __grid_constant__ AttentionParams p) {                                                \
+        after_previous_launch();                                                                    \
         Attention<width, heads, rope>::run(p);                                                      \
         if (rope) look_ahead(p.next, p.next_bytes);                                                 \
     }

@@ -21,6 +21,15 @@ DEVICE float infinity() { return __int_as_float(INFINITY_BITS); }
 DEVICE float quiet_nan() { return __int_as_float(0x7fc00000u); }
 DEVICE bool is_finite(float x) { return (__float_as_uint(x) & 0x7fffffffu) < INFINITY_BITS; }
 
+// The first thing in every kernel. On sm_90 a launch may begin while the one before it still runs (programmatic
+// dependent launch): it waits here until that one is done and what it wrote is seen, and lets the next one come so
+// far. Since all kernels do, whatever a launch reads is as if each had run by itself.
+DEVICE void after_previous_launch() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // A pointer out of a parameter block.
 template <class T>
 DEVICE T* at(u64 address) {

@@ -19,6 +19,7 @@ DEVICE float value_of(u32 function, float a, float b, float by) {
 }
 
 extern "C" __global__ __launch_bounds__(128) void elementwise(const __grid_constant__ ElementwiseParams p) {
+    after_previous_launch();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.n) return;
     u64 index = static_cast<u64>(blockIdx.y) * p.n + i;

@@ -38,5 +38,6 @@ DEVICE void embed(const EmbedParams& p) {
 
 #define EMBED(name, format)                                                                              \
     extern "C" __global__ __launch_bounds__(128) void name(const __grid_constant__ EmbedParams p) {      \
+        after_previous_launch();                                                                         \
         embed<format>(p);                                                                                \
     }

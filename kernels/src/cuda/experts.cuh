@@ -26,5 +26,6 @@ DEVICE void multiply_pair(const ExpertsParams& p) {
 #define EXPERTS(name, format, lanes, outputs, warps, unroll)                              \
     extern "C" __global__ __launch_bounds__(warps * 32, 1) void name(                     \
         const __grid_constant__ ExpertsParams p) {                                        \
+        after_previous_launch();                                                          \
         multiply_pair<format, lanes, outputs, warps, unroll>(p);                          \
     }

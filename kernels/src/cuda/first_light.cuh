@@ -80,6 +80,7 @@ DEVICE u32 weigh(uint4 v, u32 first) {
 // A value for each thread goes through one kind of work after another, and each writes what it has come to:
 // the first that is wrong tells which kind the GPU does wrong.
 extern "C" __global__ __launch_bounds__(PROBE_THREADS) void first_light_probe(const __grid_constant__ ProbeParams p) {
+    after_previous_launch();
     __shared__ u32 fixed[PROBE_THREADS];
     extern __shared__ u32 dynamic[];
 
@@ -165,6 +166,7 @@ extern "C" __global__ __launch_bounds__(PROBE_THREADS) void first_light_probe(co
 
 // One word from the one before it, by one block of the grid: with the index it changes which, and so the SM.
 extern "C" __global__ __launch_bounds__(32) void first_light_order(const __grid_constant__ OrderParams p) {
+    after_previous_launch();
     if (blockIdx.x != p.index % gridDim.x || threadIdx.x != 0) return;
     u32* out = at<u32>(p.out) + p.index;
     *out = 5 * out[-1] + p.index;
@@ -173,6 +175,7 @@ extern "C" __global__ __launch_bounds__(32) void first_light_order(const __grid_
 // Every block writes its part; the last to come adds up all of them, thread by thread.
 extern "C" __global__ __launch_bounds__(ATOMICS_THREADS) void first_light_atomics(
     const __grid_constant__ AtomicsParams p) {
+    after_previous_launch();
     u32* parts = at<u32>(p.parts) + threadIdx.x;
     u32 index = blockIdx.x * ATOMICS_THREADS + threadIdx.x;
     parts[blockIdx.x * ATOMICS_THREADS] = (p.round + 1) * GOLDEN + index;
@@ -186,6 +189,7 @@ extern "C" __global__ __launch_bounds__(ATOMICS_THREADS) void first_light_atomic
 // Every block adds up all words by each way that a load can take, and all blocks together write a copy.
 extern "C" __global__ __launch_bounds__(HANDOVER_THREADS) void first_light_handover(
     const __grid_constant__ HandoverParams p) {
+    after_previous_launch();
     const uint4* words = at<const uint4>(p.words);
     u32 generic = p.key, global = p.key, constant = p.key;
 #pragma unroll 1

@@ -469,5 +469,6 @@ struct Matmul {
     static_assert(sizeof(Matmul<format, tokens, tall, wide>::Shared) == shared_bytes, "ABI");       \
     extern "C" __global__ __launch_bounds__(256, MATMUL_BLOCKS(format, tokens)) void name(          \
         const __grid_constant__ MatmulParams p) {                                                   \
+        after_previous_launch();                                                                    \
         Matmul<format, tokens, tall, wide>::run(p);                                                 \
     }

@@ -136,5 +136,6 @@ struct MatmulPlain {
 #define MATMUL_PLAIN(name, format, shared_bytes)                                                        \
     static_assert(sizeof(MatmulPlain<format>::Shared) == shared_bytes, "ABI");                          \
     extern "C" __global__ __launch_bounds__(256, 2) void name(const __grid_constant__ MatmulParams p) { \
+        after_previous_launch();                                                                        \
         MatmulPlain<format>::run(p);                                                                    \
     }

@@ -31,6 +31,7 @@ DEVICE T largest_of_block(T value, Larger larger) {
 
 // The experts of a row, best first, and their weights. A thread has every 128th expert. Grid x is the row.
 extern "C" __global__ __launch_bounds__(ROUTE_THREADS) void route(const __grid_constant__ RouteParams p) {
+    after_previous_launch();
     __shared__ float worth[MOST_EXPERTS];
     __shared__ u64 keys[MOST_EXPERTS];
     __shared__ u16 picked[MOST_EXPERTS];
@@ -97,6 +98,7 @@ struct GroupParams {
 // Pairs by expert: of each tile the expert, of each place in it the pair, none at the end of an expert's last tile and in tiles
 // behind all. Places of an expert's pairs are as they come: no number depends on them. One block.
 extern "C" __global__ __launch_bounds__(ROUTE_THREADS) void group(const __grid_constant__ GroupParams p) {
+    after_previous_launch();
     // How many pairs an expert has, then where its next one goes.
     __shared__ u32 next[MOST_EXPERTS];
     const u32* chosen = at<const u32>(p.chosen);
@@ -128,6 +130,7 @@ extern "C" __global__ __launch_bounds__(ROUTE_THREADS) void group(const __grid_c
 
 // A row's results, weighted and added up. Grid y is the row.
 extern "C" __global__ __launch_bounds__(128) void combine(const __grid_constant__ CombineParams p) {
+    after_previous_launch();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.n) return;
     u64 pair = static_cast<u64>(blockIdx.y) * p.count;

@@ -384,5 +384,6 @@ struct PrefillAttention {
     static_assert(sizeof(PrefillAttention<width>::Shared) == shared_bytes, "ABI");                    \
     extern "C" __global__ __launch_bounds__(128, PREFILL_ATTENTION_BLOCKS(width)) void name(          \
         const __grid_constant__ AttentionParams p) {                                                  \
+        after_previous_launch();                                                                      \
         PrefillAttention<width>::run(p);                                                              \
     }

@@ -230,6 +230,7 @@ struct Project {
 #define PROJECT(name, format, rows, planes, ...)                                                           \
     extern "C" __global__ __launch_bounds__(Project<format, rows, planes, __VA_ARGS__>::THREADS, 1) void   \
         name(const __grid_constant__ ProjectParams p) {                                                    \
+        after_previous_launch();                                                                           \
         Project<format, rows, planes, __VA_ARGS__>::run(p);                                                \
         look_ahead(p.next, p.next_bytes);                                                                  \
     }

@@ -78,5 +78,6 @@ struct Quantise {
 
 #define QUANTISE(name, format)                                                                         \
     extern "C" __global__ __launch_bounds__(128) void name(const __grid_constant__ QuantiseParams p) { \
+        after_previous_launch();                                                                       \
         Quantise<format>::run(p);                                                                      \
     }

@@ -49,6 +49,7 @@ enum : u32 { MOST_TAPS = 8, CONV_ROWS = 16 };
 // The products of a channel's last values with its weights, the oldest first, added up. The state are the last
 // taps - 1 values. Grid: x = channels, y = some of the rows, z = sequence.
 extern "C" __global__ __launch_bounds__(128) void short_conv(const __grid_constant__ ShortConvParams p) {
+    after_previous_launch();
     Sequence sequence = Sequence::find(p.memory, blockIdx.z);
     u32 channel = blockIdx.x * blockDim.x + threadIdx.x, begin = blockIdx.y * CONV_ROWS, rows = sequence.rows;
     if (channel < p.channels) {
@@ -114,6 +115,7 @@ enum : u32 { MOST_KEY = 128, DELTA_COLUMNS = 32, DELTA_ROWS = 4 };
 //
 // Grid: x = columns, y = head, z = sequence.
 extern "C" __global__ __launch_bounds__(128, 4) void gated_delta(const __grid_constant__ GatedDeltaParams p) {
+    after_previous_launch();
     enum : u32 { OWN = MOST_KEY / 4 };
     struct Shared {
         // Of queries and keys those of each chain together.
@@ -227,6 +229,7 @@ struct DeltaRuleParams {
 //
 // Grid: x = columns, y = head, z = sequence.
 extern "C" __global__ __launch_bounds__(128, 4) void delta_rule(const __grid_constant__ DeltaRuleParams p) {
+    after_previous_launch();
     enum : u32 { OWN = MOST_KEY / 4, QUERY = 0, DECAY, KEY, TAKE, GIVE, VECTORS };
     struct Shared {
         // Of each vector the values of each chain together.

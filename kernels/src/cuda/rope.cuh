@@ -13,6 +13,7 @@ enum : u32 { TILE = 32 };
 
 // out[row] = cosines, then sines, of position * frequency, times magnitude. Grid x is the row.
 extern "C" __global__ __launch_bounds__(128) void rope_table(const __grid_constant__ RopeTableParams p) {
+    after_previous_launch();
     float position = static_cast<float>(at<const i32>(p.positions)[blockIdx.x]);
     float* out = at<float>(p.out) + static_cast<u64>(blockIdx.x) * 2 * p.half;
     for (u32 i = threadIdx.x; i < p.half; i += blockDim.x) {
@@ -88,6 +89,7 @@ DEVICE void write_value(const AttentionParams& p, u32 row, u32 kv_head, u32 slot
 // are no KV heads): one warp per head, grid y is the row. Heads are counted queries, keys, values. For chunks of a
 // prompt, whose rows share a slot; in decode `attention_rope` does this itself.
 extern "C" __global__ __launch_bounds__(128) void rope_kv(const __grid_constant__ AttentionParams p) {
+    after_previous_launch();
     u32 item = blockIdx.x * 4 + threadIdx.x / 32, row = blockIdx.y;
     u32 queries = p.q ? p.heads : 0;
     if (item < queries) {

@@ -5,6 +5,7 @@
 
 // out[i] = table[ids[i]], words; zeroes for an index outside the table. Grid y is the row.
 extern "C" __global__ __launch_bounds__(128) void gather(const __grid_constant__ GatherParams p) {
+    after_previous_launch();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.width) return;
     i32 id = at<const i32>(p.ids)[blockIdx.y];
@@ -15,6 +16,7 @@ extern "C" __global__ __launch_bounds__(128) void gather(const __grid_constant__
 
 // out = x / sqrt(mean(x^2) + eps) * weight; x is `a`, the weight `b`. One block a row.
 extern "C" __global__ __launch_bounds__(256) void rms_norm(const __grid_constant__ RowsParams p) {
+    after_previous_launch();
     __shared__ NormPartial partial;
     const float* x = at<const float>(p.a) + static_cast<u64>(blockIdx.x) * p.n;
     float* out = at<float>(p.out) + static_cast<u64>(blockIdx.x) * p.n;
@@ -27,6 +29,7 @@ extern "C" __global__ __launch_bounds__(256) void rms_norm(const __grid_constant
 
 // out = a + b, n values in each row. Grid y is the row.
 extern "C" __global__ __launch_bounds__(128) void add(const __grid_constant__ RowsParams p) {
+    after_previous_launch();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.n) return;
     u64 index = static_cast<u64>(blockIdx.y) * p.n + i;
@@ -35,6 +38,7 @@ extern "C" __global__ __launch_bounds__(128) void add(const __grid_constant__ Ro
 
 // out = a / (1 + e^-a) * b, likewise.
 extern "C" __global__ __launch_bounds__(128) void swiglu(const __grid_constant__ RowsParams p) {
+    after_previous_launch();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.n) return;
     u64 index = static_cast<u64>(blockIdx.y) * p.n + i;
@@ -59,6 +63,7 @@ DEVICE float sum_of_row(u32 n, NormPartial& partial, Term term) {
 // out = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias: LayerNorm; RMSNorm has a mean of 0. One block
 // a row.
 extern "C" __global__ __launch_bounds__(256) void normalise(const __grid_constant__ NormParams p) {
+    after_previous_launch();
     __shared__ NormPartial partial;
     const float* x = at<const float>(p.x) + static_cast<u64>(blockIdx.x) * p.n;
     const float* bias = at<const float>(p.bias);

@@ -20,6 +20,7 @@ struct Winners {
 };
 
 extern "C" __global__ __launch_bounds__(SAMPLE_THREADS) void sample(const __grid_constant__ SampleParams p) {
+    after_previous_launch();
     u32 row = blockIdx.y, parts = gridDim.x;
     const float* logits = at<const float>(p.logits) + static_cast<u64>(row) * p.vocabulary;
     float temperature = at<const float>(p.temperature)[row];

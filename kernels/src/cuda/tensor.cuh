@@ -258,6 +258,7 @@ struct Reduced {
 };
 
 extern "C" __global__ __launch_bounds__(128) void tensor(const __grid_constant__ TensorParams p) {
+    after_previous_launch();
     __shared__ u32 file[TENSOR_REGISTERS][TENSOR_THREADS];
     // The constants come first.
 #pragma unroll
@@ -320,6 +321,7 @@ struct TensorMatmulParams {
 // a [.., M, K] times b [.., N, K] transposed. The last two axes of the strides are those of the matrices. Sums are of f32,
 // the columns one after the other. Grid: x = columns, y = rows, z = matrices.
 extern "C" __global__ __launch_bounds__(128) void tensor_matmul(const __grid_constant__ TensorMatmulParams p) {
+    after_previous_launch();
     enum : u32 { SIDE = 32, DEEP = 16, OWN = SIDE * SIDE / TENSOR_THREADS };
     __shared__ float left[DEEP][SIDE + 1], right[DEEP][SIDE + 1];
     u32 batch = blockIdx.z, a_at = 0, b_at = 0;
@@ -386,6 +388,7 @@ struct TensorRowsParams {
 
 // out[i] = source[indices[i]], zeroes for an index that is not in the table.
 extern "C" __global__ __launch_bounds__(128) void tensor_gather(const __grid_constant__ TensorRowsParams p) {
+    after_previous_launch();
     u32 element = blockIdx.x * TENSOR_THREADS + threadIdx.x;
     if (element >= p.elements) return;
     u32 row = element / p.width, place = 0, value = 0;
@@ -404,6 +407,7 @@ extern "C" __global__ __launch_bounds__(128) void tensor_gather(const __grid_con
 // out[indices[i]] = source[i], the last of those with the same index; or the sums of all of them in f64, and zeroes
 // elsewhere. The table is dense; a thread has an element of it and looks at all rows.
 extern "C" __global__ __launch_bounds__(128) void tensor_scatter(const __grid_constant__ TensorRowsParams p) {
+    after_previous_launch();
     u32 element = blockIdx.x * TENSOR_THREADS + threadIdx.x;
     if (element >= p.elements) return;
     u32 own = element / p.width, value = 0, place[TENSOR_INDICES] = {};
@@ -441,6 +445,7 @@ struct TensorTopKParams {
 // The numbers of the greatest elements of a row, best first, of equal ones the first; NaN is the greatest. Each is looked
 // for among those behind the one before it. A block has a row.
 extern "C" __global__ __launch_bounds__(128) void tensor_top_k(const __grid_constant__ TensorTopKParams p) {
+    after_previous_launch();
     __shared__ float values[TENSOR_THREADS];
     __shared__ u32 numbers[TENSOR_THREADS];
     auto above = [](float a, float b) { return a > b || (a != a && b == b); };

@@ -64,6 +64,29 @@ fn cubins_hold_the_catalogue() {
     }
 }
 
+/// Launches on sm_90 may begin while the one before them still runs: each kernel waits before it looks at memory.
+#[test]
+fn kernels_of_sm_90_wait_before_their_first_access() {
+    /// `ACQBULK`, which `griddepcontrol.wait` becomes, without a condition (bits 12 to 15); the opcode is the lowest 12 bits.
+    const WAIT: u64 = 0x782e;
+    /// Loads, stores and atomics of memory that other launches write: LD, LDG, ST, STG, ATOM, ATOMG, RED, CCTL, LDGSTS.
+    const ACCESSES: [u64; 9] = [0x980, 0x981, 0x985, 0x986, 0x38a, 0x3a8, 0x98e, 0x98f, 0xfae];
+    let mut kernels = 0;
+    for unit in Unit::all() {
+        let file = prebuilt::file(unit, Target::Sm90).unwrap();
+        for kernel in Cubin::parse(&file).unwrap().kernels {
+            let code = kernel.code.as_chunks::<16>().0;
+            let word = |i: &[u8; 16]| u64::from_le_bytes(*i.first_chunk().unwrap());
+            let waits = code.iter().position(|i| word(i) & 0xffff == WAIT);
+            let looks = code.iter().position(|i| ACCESSES.contains(&(word(i) & 0xfff)));
+            let name = &kernel.name;
+            assert!(waits.is_some_and(|waits| looks.is_none_or(|looks| waits < looks)), "{name}");
+            kernels += usize::from(looks.is_some());
+        }
+    }
+    assert!(kernels > 200, "{kernels} kernels look at memory");
+}
+
 #[test]
 fn no_kernel_spills() {
     let manifest = prebuilt::manifest().unwrap();

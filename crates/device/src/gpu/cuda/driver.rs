@@ -85,6 +85,9 @@ pub(super) struct Call<'a> {
     pub(super) shared_bytes: u32,
     /// The kernel's one parameter.
     pub(super) params: &'a [u8],
+    /// Whether it may begin before the launch before it is done (programmatic dependent launch): its kernel waits for
+    /// that itself.
+    pub(super) programmatic: bool,
 }
 
 pub(super) trait Driver: Send + Sync {

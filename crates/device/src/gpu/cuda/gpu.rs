@@ -15,6 +15,8 @@ pub(super) struct Gpu {
     pub(super) name: String,
     /// Compute capability, 10 x major + minor.
     pub(super) capability: u32,
+    /// The driver's, as [`Driver::version`] gives it.
+    pub(super) version: i32,
     pub(super) sms: u32,
     /// Whether it shares the CPU's memory.
     pub(super) integrated: bool,
@@ -37,6 +39,12 @@ impl Gpu {
     pub(super) fn clock_mhz(&self) -> u32 {
         let khz = self.driver.attribute(self.device, Attribute::ClockRate).unwrap_or(0);
         u32::try_from(khz).unwrap_or(0) / 1000
+    }
+
+    /// Whether recorded launches begin early: the machine code of sm_90 waits for the launch before, and graphs have
+    /// such edges from CUDA 12.3 on.
+    pub(super) const fn programmatic(&self) -> bool {
+        self.capability == 90 && self.version >= 12_030
     }
 
     pub(super) fn free(&self) -> Result<u64, Fault> {

@@ -9,7 +9,8 @@ use std::ptr;
 
 use cudarc::driver::sys::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUctx_flags_enum, CUdevice_attribute_enum,
-    CUevent_flags_enum, CUfunction_attribute_enum, CUmemAttach_flags_enum, CUstream_flags_enum,
+    CUevent_flags_enum, CUfunction_attribute_enum, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchConfig, CUmemAttach_flags_enum, CUstream_flags_enum,
     CUstreamCaptureMode_enum, culib, is_culib_present,
 };
 
@@ -86,10 +87,7 @@ functions! {
     cuGraphDestroy(Pointer);
     cuGraphExecDestroy(Pointer);
     cuGraphLaunch(Pointer, Pointer);
-    cuLaunchKernel(
-        Pointer, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Pointer, *mut Pointer,
-        *mut Pointer
-    );
+    cuLaunchKernelEx(*const CUlaunchConfig, Pointer, *mut Pointer, *mut Pointer);
     cuEventCreate(*mut Pointer, c_uint);
     cuEventDestroy_v2(Pointer);
     cuEventRecord(Pointer, Pointer);
@@ -273,18 +271,28 @@ impl Driver for Library {
         let [threads_x, threads_y, threads_z] = call.block;
         // The driver copies the parameter before it returns.
         let mut params = [call.params.as_ptr().cast_mut().cast::<c_void>()];
+        let mut early = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: threads_x,
+            blockDimY: threads_y,
+            blockDimZ: threads_z,
+            sharedMemBytes: call.shared_bytes,
+            hStream: pointer(stream.0).cast(),
+            attrs: &raw mut early,
+            numAttrs: c_uint::from(call.programmatic),
+        };
         call!(
             self,
-            cuLaunchKernel(
+            cuLaunchKernelEx(
+                &raw const config,
                 pointer(call.function.0),
-                x,
-                y,
-                z,
-                threads_x,
-                threads_y,
-                threads_z,
-                call.shared_bytes,
-                pointer(stream.0),
                 params.as_mut_ptr(),
                 ptr::null_mut()
             )

@@ -155,7 +155,7 @@ fn open(driver: &Arc<dyn Driver>, device: i32, version: i32) -> Result<Gpu, Stri
     })?;
     let gpu = |sms, integrated| {
         let driver = Arc::clone(driver);
-        Gpu { driver, device, context, name: name.clone(), capability, sms, integrated }
+        Gpu { driver, device, context, name: name.clone(), capability, version, sms, integrated }
     };
     match (ask(Attribute::Multiprocessors), ask(Attribute::Integrated)) {
         (Ok(sms), Ok(integrated)) => Ok(gpu(number(sms), integrated != 0)),

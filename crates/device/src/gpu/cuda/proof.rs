@@ -93,12 +93,23 @@ impl Trial {
     }
 
     fn launch(&self, kernel: Kernel, grid: [u32; 3], params: &[u8]) -> Result<(), Fault> {
+        self.launch_as(kernel, grid, params, false)
+    }
+
+    fn launch_as(
+        &self,
+        kernel: Kernel,
+        grid: [u32; 3],
+        params: &[u8],
+        programmatic: bool,
+    ) -> Result<(), Fault> {
         let call = Call {
             function: self.functions[kernel as usize],
             grid,
             block: kernel.block(),
             shared_bytes: kernel.dynamic_shared(),
             params,
+            programmatic,
         };
         // SAFETY: the parameters are the kernel's own, and every caller keeps the memory that they name
         // until it has read what the launch wrote there.
@@ -149,7 +160,8 @@ impl Trial {
             driver.begin_capture(self.stream.get())?;
             let queued = (1..=LAUNCHES).try_for_each(|index| {
                 let params = OrderParams { out: out.address(), index, reserved: 0 };
-                self.launch(Kernel::Order, [self.gpu.sms, 1, 1], params.as_bytes())
+                let early = index > 1 && self.gpu.programmatic();
+                self.launch_as(Kernel::Order, [self.gpu.sms, 1, 1], params.as_bytes(), early)
             });
             // Also after a failure: the stream must not go on recording.
             let graph = driver.end_capture(self.stream.get())?;

@@ -43,8 +43,8 @@ impl Recording {
         let launches = launches.into_iter().map(function).collect::<Result<Vec<_>>>()?;
         let graph = Owned::new(gpu, |driver| {
             driver.begin_capture(stream)?;
-            let recorded =
-                queue(driver, stream, &launches).and_then(|()| bring(driver, stream, ring, &seen));
+            let recorded = queue(driver, stream, &launches, gpu.programmatic())
+                .and_then(|()| bring(driver, stream, ring, &seen));
             // Also after a failure: the stream must not go on recording.
             let graph = driver.end_capture(stream)?;
             recorded.map(|()| graph).or_else(|fault| {
@@ -82,7 +82,7 @@ impl Recording {
         self.launch(stream)?;
         driver.record(events[0].get(), stream)?;
         for one in &self.launches {
-            queue(driver, stream, std::slice::from_ref(one))?;
+            queue(driver, stream, std::slice::from_ref(one), false)?;
             let after: Owned<Event> = event()?;
             driver.record(after.get(), stream)?;
             events.push(after);
@@ -104,18 +104,21 @@ impl Recording {
     }
 }
 
+/// Queues launches one after the other; all but the first may begin early where they are `programmatic`.
 fn queue(
     driver: &dyn Driver,
     stream: Stream,
     launches: &[(Launch, Function)],
+    programmatic: bool,
 ) -> Result<(), Fault> {
-    for (launch, function) in launches {
+    for (i, (launch, function)) in launches.iter().enumerate() {
         let call = Call {
             function: *function,
             grid: launch.grid,
             block: [launch.kernel.threads(), 1, 1],
             shared_bytes: launch.shared_bytes,
             params: launch.params.as_bytes(),
+            programmatic: programmatic && i > 0,
         };
         // SAFETY: the parameters are of the size that the kernel takes; the addresses in them lie in
         // the instance's memory, which outlives its recordings.

@@ -471,7 +471,13 @@ impl Driver for Fake {
             shared: call.shared_bytes,
             params: call.params.to_vec(),
         };
-        self.queue("launch", stream, work)
+        if !call.programmatic {
+            return self.queue("launch", stream, work);
+        }
+        // What it may run beside is a kernel, in the same recording.
+        let after = self.state().capture.as_ref().and_then(|(_, work)| work.last().cloned());
+        assert!(matches!(after, Some(Work::Launch { .. })));
+        self.queue("launch_early", stream, work)
     }
 
     fn begin_capture(&self, stream: Stream) -> Result {

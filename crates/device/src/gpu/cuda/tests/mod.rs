@@ -323,6 +323,20 @@ fn a_step_is_one_graph() {
 }
 
 #[test]
+fn recorded_launches_begin_early_where_code_and_driver_let_them() {
+    let hopper = FakeGpu { name: "H100", capability: (9, 0), ..ORIN };
+    for (gpu, version, early) in
+        [(hopper.clone(), 12_060, 3), (hopper, 12_020, 0), (ORIN, 12_060, 0)]
+    {
+        let mut fake = Fake::new(&[gpu]);
+        fake.version = version;
+        let fake = Arc::new(fake);
+        let _running = Running::new(&cuda(&fake).unwrap(), DType::Q8_0).unwrap();
+        assert_eq!((fake.calls("launch"), fake.calls("launch_early")), (4 - early, early));
+    }
+}
+
+#[test]
 fn a_kernel_that_goes_wrong_loses_the_device_and_a_new_context_works() {
     let mut fake = Fake::new(&[ORIN]);
     fake.fatal = Some(6);
