@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// An array has numbers that are not read.
     #[error(
-        "{}: `{name}` is of {dtype}; F32, F16, BF16, F64, I32 and I64 are read (of NumPy f4, f2, f8, i4, i8)",
+        "{}: `{name}` is of {dtype}; F32, F16, BF16, F64, I32 and I64 are read (of NumPy f4, f2, f8, i4, i8, i1, u1, b1)",
         path.display()
     )]
     Type {
@@ -149,6 +149,8 @@ pub fn read_npy(path: &Path) -> Result<Array> {
         "<f8" => numbers(data, |bytes| f64::from_le_bytes(bytes) as f32),
         "<i4" => numbers(data, |bytes| i32::from_le_bytes(bytes) as f32),
         "<i8" => numbers(data, |bytes| i64::from_le_bytes(bytes) as f32),
+        "|u1" | "|b1" => numbers(data, |[byte]| f32::from(byte)),
+        "|i1" => numbers(data, |bytes| f32::from(i8::from_le_bytes(bytes))),
         other => {
             let (path, name) = (path.to_owned(), "the array".to_owned());
             return Err(Error::Type { path, name, dtype: other.to_owned() });

@@ -1,6 +1,6 @@
 //! What networks are made of, over the tensor graph: [`functions`] of elements, [`shape`]s and order, windows
-//! ([`conv`]), [`norm`]s, [`loss`]es, [`layers`] with parameters, [`optimiser`]s, and a [`Trainer`] that runs a step of
-//! training on a device as one recorded plan, [`files`] of what it remembers.
+//! ([`conv`]), [`norm`]s, [`loss`]es, [`layers`] with parameters, [`optimiser`]s, and a [`Session`] of graphs on a device, a
+//! [`Trainer`] that runs a step of training as one recorded plan, [`files`] of what it remembers.
 //!
 //! Everything here is made of the graph's primitives, so that it runs on every device and has gradients without a rule of
 //! its own. It is a crate above `plan` and `device`, as the daemon is: neither knows of it.
@@ -15,8 +15,10 @@ pub mod layers;
 pub mod loss;
 pub mod norm;
 pub mod optimiser;
+pub mod session;
 pub mod shape;
 mod train;
 
 pub use plan::graph::{Error, Graph, Result, Tensor};
-pub use train::{Failure, Input, Trainer};
+pub use session::{Failure, Input, Session};
+pub use train::Trainer;

@@ -1,0 +1,145 @@
+//! Graphs on a device that share states by name: each a recorded plan, written to, run, and read by names.
+
+use device::{Data, Device, Instance, Prepared, Request};
+use plan::graph::Graph;
+use plan::{Bucket, Buffer, BufferId, Class, DType, Outputs, Plan, fuse};
+
+/// Plans of tensors have no rows of tokens.
+const BUCKET: Bucket = Bucket { batch: 1, chunk: 1, context: 1, outputs: Outputs::None };
+
+/// Why a graph does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Graph(#[from] plan::graph::Error),
+    #[error(transparent)]
+    Device(#[from] device::Error),
+    #[error("there is no {what} `{name}`; there are: {}", .known.join(", "))]
+    Unknown { what: &'static str, name: String, known: Vec<String> },
+    #[error("`{name}` has {want} values, {have} are given")]
+    Length { name: String, want: usize, have: usize },
+}
+
+/// What the host writes before a step, by name.
+pub type Input<'a> = (&'a str, Data<'a>);
+
+/// Graphs on a device. Each is named by its place among those that it was opened with.
+pub struct Session {
+    instance: Box<dyn Instance>,
+    entries: Vec<Entry>,
+}
+
+/// A plan, and the instance's number of it.
+struct Entry {
+    plan: Plan,
+    prepared: Prepared,
+}
+
+impl Session {
+    /// Records the graphs' plans; states, `F32`, are by name and shape.
+    ///
+    /// # Errors
+    /// A graph is not well formed, or the device cannot run it.
+    pub fn open<'a>(
+        device: &dyn Device,
+        states: impl IntoIterator<Item = (&'a str, &'a [usize])>,
+        graphs: &[&Graph],
+    ) -> Result<Self, Failure> {
+        let mut plans = Vec::new();
+        for graph in graphs {
+            plans.push(fuse(&graph.lower(BUCKET)?, device.fusions()));
+        }
+        let buffer = |(name, shape): (&str, &[usize])| Buffer {
+            name: name.to_owned(),
+            class: Class::State,
+            dtype: DType::F32,
+            shape: shape.to_vec(),
+        };
+        let states: Vec<Buffer> = states.into_iter().map(buffer).collect();
+        let request = Request { weights: &[], states: &states, plans: &plans, choices: None };
+        let mut instance = device.open(&request)?;
+        let mut entries = Vec::new();
+        for plan in plans {
+            let prepared = instance.prepare(&plan)?;
+            entries.push(Entry { plan, prepared });
+        }
+        Ok(Self { instance, entries })
+    }
+
+    /// What a graph became.
+    #[must_use]
+    pub fn plan(&self, graph: usize) -> &Plan {
+        &self.entries[graph].plan
+    }
+
+    /// Writes a graph's inputs; they stay for later steps.
+    ///
+    /// # Errors
+    /// There is none of a name, or it has another number of values.
+    pub fn write(&mut self, graph: usize, inputs: &[Input<'_>]) -> Result<(), Failure> {
+        let entry = &self.entries[graph];
+        for &(name, data) in inputs {
+            let id = find(&entry.plan, Class::Mailbox, "input", name)?;
+            let want = entry.plan.buffer(id).elements();
+            let have = match data {
+                Data::F32(values) => values.len(),
+                Data::I32(values) => values.len(),
+            };
+            if have != want {
+                return Err(Failure::Length { name: name.to_owned(), want, have });
+            }
+            self.instance.write(entry.prepared, id, 0, data)?;
+        }
+        Ok(())
+    }
+
+    /// So many steps of a graph, as one submission, to their end.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn run(&mut self, graph: usize, steps: u32) -> Result<(), Failure> {
+        let ticket = self.instance.submit(self.entries[graph].prepared, steps)?;
+        Ok(self.instance.wait(ticket)?)
+    }
+
+    /// What a graph's last step left in an output.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn output(&self, graph: usize, name: &str) -> Result<Vec<f32>, Failure> {
+        let entry = &self.entries[graph];
+        let id = find(&entry.plan, Class::Output, "output", name)?;
+        let mut values = vec![0.0; entry.plan.buffer(id).elements()];
+        self.instance.read(entry.prepared, id, 0, &mut values)?;
+        Ok(values)
+    }
+}
+
+/// The graph that brings states in from inputs of the same names, or out to outputs.
+///
+/// # Errors
+/// A name stands twice, with different shapes.
+pub fn moves<'a>(
+    states: impl IntoIterator<Item = (&'a str, &'a [usize])>,
+    into: bool,
+) -> plan::graph::Result<Graph> {
+    let mut g = Graph::new();
+    for (name, shape) in states {
+        let state = g.source(Class::State, name, DType::F32, shape)?;
+        if into {
+            let mailbox = g.source(Class::Mailbox, name, DType::F32, shape)?;
+            g.assign(state, mailbox)?;
+        } else {
+            g.output(name, state);
+        }
+    }
+    Ok(g)
+}
+
+fn find(plan: &Plan, class: Class, what: &'static str, name: &str) -> Result<BufferId, Failure> {
+    plan.find(class, name).ok_or_else(|| {
+        let all = plan.buffers.iter().filter(|buffer| buffer.class == class);
+        let known = all.map(|buffer| buffer.name.clone()).collect();
+        Failure::Unknown { what, name: name.to_owned(), known }
+    })
+}
