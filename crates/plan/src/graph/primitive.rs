@@ -189,6 +189,7 @@ impl Graph {
         self.want_type("matmul", b, expected, |found| found != DType::I32)?;
         let mut shape = sa.to_vec();
         shape[ra - 1] = sb[rb - 2];
+        let (a, b) = (self.in_memory(a), self.in_memory(b));
         Ok(self.compute(shape, DType::F32, |out| Op::MatMul { a, b, out }))
     }
 
@@ -199,6 +200,7 @@ impl Graph {
         let fits = matches!(self.shape(x), [_, extent] if (1..=*extent).contains(&count));
         self.want(fits, "top_k", &[x], "[M, E] expected, and 1 to E elements of a row")?;
         let rows = self.shape(x)[0];
+        let x = self.in_memory(x);
         Ok(self.compute(vec![rows, count], DType::I32, |out| Op::TopK { x, out }))
     }
 
@@ -209,7 +211,7 @@ impl Graph {
         let mut shape = vec![rows];
         shape.extend(&self.shape(table)[indices.len()..]);
         let dtype = if self.dtype(table) == DType::I32 { DType::I32 } else { DType::F32 };
-        let indices = indices.to_vec();
+        let (table, indices) = (self.in_memory(table), indices.to_vec());
         Ok(self.compute(shape, dtype, |out| Op::Gather(Gather { table, indices, out })))
     }
 
@@ -245,7 +247,7 @@ impl Graph {
             self.want_type("scatter_add", index, "I32", |found| found == DType::I32)?;
         }
         let shape = [leading, &self.shape(values)[1..]].concat();
-        let indices = indices.to_vec();
+        let (values, indices) = (self.in_memory(values), indices.to_vec());
         Ok(self.compute(shape, DType::F32, |out| Op::ScatterAdd { indices, values, out }))
     }
 
@@ -270,6 +272,25 @@ impl Graph {
         self.want(fits, "sample", &operands, "one per row")?;
         let op = |ids| Op::Sample(Sample { logits, inputs, ids, next: None });
         Ok(self.compute(vec![rows], DType::I32, op))
+    }
+
+    /// An operand that lies in memory: what is a constant, seen through whatever views, is written first. Steps that are
+    /// more than elementwise read their operands element by element, in any order.
+    fn in_memory(&mut self, x: Tensor) -> Tensor {
+        let mut root = x;
+        loop {
+            match &self.node(root).kind {
+                Kind::Reshape(inner)
+                | Kind::Permute(inner, _)
+                | Kind::Expand(inner)
+                | Kind::Slice { x: inner, .. }
+                | Kind::Window { x: inner, .. } => root = *inner,
+                Kind::Constant(_) => break,
+                Kind::Source { .. } | Kind::Compute(_) | Kind::Update(_) => return x,
+            }
+        }
+        let (shape, dtype) = (self.shape(x).to_vec(), self.dtype(x));
+        self.compute(shape, dtype, |out| Op::Copy { x, out })
     }
 
     fn index_rows(&self, op: &'static str, table: Tensor, indices: &[Tensor]) -> Result<usize> {
