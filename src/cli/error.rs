@@ -67,6 +67,9 @@ pub(super) enum Error {
     OtherVocabulary { model: String, base: String, how: String },
     #[error("{}", of(model, error))]
     Quantise { model: String, error: Box<model::quantise::Error> },
+    /// An ONNX file, or what it is given.
+    #[error("{}: {why}", model.display())]
+    Network { model: PathBuf, why: String },
     #[error("{}: {why}", file.display())]
     Output { file: PathBuf, why: String },
     #[error(transparent)]

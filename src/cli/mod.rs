@@ -28,6 +28,7 @@ mod plan;
 mod profile;
 mod quality;
 mod quantize;
+mod run;
 mod serve;
 mod session;
 mod status;
@@ -67,6 +68,7 @@ pub fn main() -> ExitCode {
         }
         Command::FirstContact(contact) => first_contact::run(&contact, &terminal),
         Command::Parity(parity) => parity::run(&parity, &terminal),
+        Command::Run(task) => run::run(&task, &terminal),
         Command::Fingerprint(fingerprint) => fingerprint::run(&fingerprint, &terminal),
         Command::Perplexity(task) => stoppable(|s| quality::perplexity(&task, &terminal, s)),
         Command::Kld(task) => stoppable(|s| quality::divergence(&task, &terminal, s)),

@@ -29,6 +29,7 @@ mod page_cache;
 mod prefixes;
 mod quality;
 mod recorded;
+mod run;
 mod serving;
 mod sweep;
 mod synthetic;

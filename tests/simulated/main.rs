@@ -22,6 +22,7 @@ mod nv_faults;
 mod nv_layer;
 mod nv_modes;
 mod nv_tune;
+mod onnx;
 mod parity;
 mod tensors;
 

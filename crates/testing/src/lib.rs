@@ -6,6 +6,7 @@
 //! | `machine` | kernels executed instruction by instruction | `orind-kernels` and above |
 //! | `device` | a model on a device, driven through the seam; models with odd weights | `orind` |
 //! | `engine` | load, ask, collect the answer | `orind` |
+//! | `nodes` | ONNX's tests of nodes | `orind-onnx` and above |
 //! | `daemon` | a daemon on a socket of its own, programs on terminals and pages in browsers of their own | `orind` |
 //!
 //! A crate's integration tests may use a feature that depends on the crate itself. Its unit tests may not:
@@ -24,6 +25,8 @@ pub mod daemon;
 pub mod engine;
 #[cfg(feature = "machine")]
 pub mod machine;
+#[cfg(feature = "nodes")]
+pub mod nodes;
 #[cfg(feature = "numerics")]
 pub mod numerics;
 #[cfg(feature = "device")]

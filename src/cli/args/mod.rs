@@ -16,6 +16,7 @@ mod plan;
 mod profile;
 mod quality;
 mod quantize;
+mod run;
 mod shared;
 mod sweep;
 mod top;
@@ -42,6 +43,7 @@ pub(super) use plan::Plan;
 pub(super) use profile::Profile;
 pub(super) use quality::{Kld, Perplexity, Predicted};
 pub(super) use quantize::Quantize;
+pub(super) use run::Run;
 pub(super) use shared::{Connection, Format, Json, ModelChoice, RecordsFile};
 pub(super) use sweep::Sweep;
 pub(super) use top::Top;
@@ -169,6 +171,8 @@ Example:
     Profile(Profile),
     /// Compare devices with the reference: single steps, and a model's logits; needs no daemon
     Parity(Parity),
+    /// Run an ONNX network on a device; needs no daemon
+    Run(Run),
     /// Make one hash of what a model answers on a device, the same on every other; needs no daemon
     Fingerprint(Fingerprint),
     /// Measure how well models predict a text; needs no daemon

@@ -1,0 +1,246 @@
+//! Arrays as the host has them: element types of ONNX, and values out of a file's tensors.
+//!
+//! A device computes in `f32` and `i32`; all floating-point types become the first, integers the second. What the host
+//! knows it has in `f64`, which holds both, and the sizes of axes, exactly.
+
+use half::{bf16, f16};
+use ndarray::{ArrayD, IxDyn};
+use prost::Message as _;
+
+use super::error::{Error, Result};
+use super::proto::TensorProto;
+
+/// Elements of one tensor at most: what 32 bits count.
+const MOST: usize = 1 << 31;
+
+/// The type of elements, as `TensorProto.DataType` numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Elem {
+    F32,
+    U8,
+    I8,
+    U16,
+    I16,
+    I32,
+    I64,
+    Bool,
+    F16,
+    F64,
+    U32,
+    U64,
+    BF16,
+}
+
+impl Elem {
+    pub(crate) fn of(number: i32) -> Option<Self> {
+        Some(match number {
+            1 => Self::F32,
+            2 => Self::U8,
+            3 => Self::I8,
+            4 => Self::U16,
+            5 => Self::I16,
+            6 => Self::I32,
+            7 => Self::I64,
+            9 => Self::Bool,
+            10 => Self::F16,
+            11 => Self::F64,
+            12 => Self::U32,
+            13 => Self::U64,
+            16 => Self::BF16,
+            _ => return None,
+        })
+    }
+
+    /// As ONNX names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "float",
+            Self::U8 => "uint8",
+            Self::I8 => "int8",
+            Self::U16 => "uint16",
+            Self::I16 => "int16",
+            Self::I32 => "int32",
+            Self::I64 => "int64",
+            Self::Bool => "bool",
+            Self::F16 => "float16",
+            Self::F64 => "double",
+            Self::U32 => "uint32",
+            Self::U64 => "uint64",
+            Self::BF16 => "bfloat16",
+        }
+    }
+
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::F64 | Self::BF16)
+    }
+
+    /// Numbers without a fraction, truth values not among them.
+    #[must_use]
+    pub const fn is_integer(self) -> bool {
+        !self.is_float() && !matches!(self, Self::Bool)
+    }
+
+    const fn bytes(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 | Self::Bool => 1,
+            Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 2,
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::I64 | Self::F64 | Self::U64 => 8,
+        }
+    }
+
+    /// The least and the greatest of an integer type.
+    pub(crate) const fn range(self) -> Option<(f64, f64)> {
+        Some(match self {
+            Self::U8 => (0.0, u8::MAX as f64),
+            Self::I8 => (i8::MIN as f64, i8::MAX as f64),
+            Self::U16 => (0.0, u16::MAX as f64),
+            Self::I16 => (i16::MIN as f64, i16::MAX as f64),
+            Self::I32 => (i32::MIN as f64, i32::MAX as f64),
+            Self::U32 => (0.0, u32::MAX as f64),
+            Self::I64 => (i64::MIN as f64, i64::MAX as f64),
+            Self::U64 => (0.0, u64::MAX as f64),
+            _ => return None,
+        })
+    }
+}
+
+/// Values in the order of a shape, the last axis first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    pub elem: Elem,
+    /// Extents, outermost first; none of a single number.
+    pub shape: Vec<usize>,
+    /// As many as the shape says; truth is 1, all other types as `f32` has them.
+    pub values: Vec<f32>,
+}
+
+impl Array {
+    /// A tensor in ONNX's own form (`TensorProto`, as in `.pb` files), and its name.
+    ///
+    /// # Errors
+    /// It is none, is damaged, or has elements that are not supported.
+    pub fn parse(bytes: &[u8]) -> Result<(String, Self)> {
+        let tensor = TensorProto::decode(bytes)?;
+        let (elem, shape, values) = read(&tensor)?;
+        let values = values.into_iter().map(|value| value as f32).collect();
+        Ok((tensor.name, Self { elem, shape, values }))
+    }
+}
+
+/// What the host knows of a tensor's values.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Known {
+    pub(crate) elem: Elem,
+    pub(crate) values: ArrayD<f64>,
+}
+
+impl Known {
+    pub(crate) fn new(elem: Elem, shape: &[usize], values: Vec<f64>) -> Option<Self> {
+        ArrayD::from_shape_vec(IxDyn(shape), values).ok().map(|values| Self { elem, values })
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.values.shape()
+    }
+
+    /// As integers; what is beyond them is the greatest or the least.
+    pub(crate) fn integers(&self) -> Vec<i64> {
+        self.values.iter().map(|value| *value as i64).collect()
+    }
+
+    /// The value, where there is one.
+    pub(crate) fn scalar(&self) -> Option<f64> {
+        (self.values.len() == 1).then(|| self.values.iter().copied().next()).flatten()
+    }
+
+    /// The value that all elements have.
+    pub(crate) fn uniform(&self) -> Option<f64> {
+        let mut all = self.values.iter();
+        let first = *all.next()?;
+        all.all(|value| value.to_bits() == first.to_bits()).then_some(first)
+    }
+
+    /// In the order of the shape.
+    pub(crate) fn floats(&self) -> Vec<f32> {
+        self.values.iter().map(|value| *value as f32).collect()
+    }
+}
+
+/// A tensor of a file: type, shape, values.
+pub(crate) fn read(tensor: &TensorProto) -> Result<(Elem, Vec<usize>, Vec<f64>)> {
+    let wrong = |what: String| Error::Tensor { name: tensor.name.clone(), what };
+    let Some(elem) = Elem::of(tensor.data_type) else {
+        return Err(wrong(format!("element type {} is not supported", tensor.data_type)));
+    };
+    if tensor.data_location != 0 {
+        let file = tensor.external_data.iter().find(|entry| entry.key == "location");
+        let file = file.map_or("another file", |entry| &entry.value);
+        return Err(wrong(format!(
+            "its values are in {file}, and only models that are one file are read; save the model with its data inside"
+        )));
+    }
+    let shape = shape(&tensor.dims).map_err(&wrong)?;
+    let count: usize = shape.iter().product();
+    let values: Vec<f64> = if tensor.raw_data.is_empty() {
+        match elem {
+            Elem::F32 => tensor.float_data.iter().map(|v| f64::from(*v)).collect(),
+            Elem::F64 => tensor.double_data.clone(),
+            Elem::I64 => tensor.int64_data.iter().map(|v| *v as f64).collect(),
+            Elem::U32 | Elem::U64 => tensor.uint64_data.iter().map(|v| *v as f64).collect(),
+            Elem::F16 => {
+                tensor.int32_data.iter().map(|v| f16::from_bits(*v as u16).to_f64()).collect()
+            }
+            Elem::BF16 => {
+                tensor.int32_data.iter().map(|v| bf16::from_bits(*v as u16).to_f64()).collect()
+            }
+            _ => tensor.int32_data.iter().map(|v| f64::from(*v)).collect(),
+        }
+    } else {
+        if tensor.raw_data.len() != count.saturating_mul(elem.bytes()) {
+            let have = tensor.raw_data.len();
+            return Err(wrong(format!("{have} bytes of {} are no {shape:?}", elem.name())));
+        }
+        raw(elem, &tensor.raw_data)
+    };
+    if values.len() != count {
+        return Err(wrong(format!("{} values are no {shape:?}", values.len())));
+    }
+    Ok((elem, shape, values))
+}
+
+/// Extents that a device can have, or why not.
+pub(crate) fn shape(dims: &[i64]) -> std::result::Result<Vec<usize>, String> {
+    let extents = dims.iter().map(|&n| usize::try_from(n));
+    let shape: Vec<usize> =
+        extents.collect::<std::result::Result<_, _>>().map_err(|_| format!("shape {dims:?}"))?;
+    let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
+    match count {
+        Some(count) if count < MOST => Ok(shape),
+        _ => Err(format!("shape {dims:?} has {MOST} elements or more")),
+    }
+}
+
+/// Little-endian values.
+fn raw(elem: Elem, bytes: &[u8]) -> Vec<f64> {
+    fn each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+        bytes.as_chunks::<N>().0.iter().map(|bytes| value(*bytes)).collect()
+    }
+    match elem {
+        Elem::F32 => each(bytes, |b| f64::from(f32::from_le_bytes(b))),
+        Elem::F64 => each(bytes, f64::from_le_bytes),
+        Elem::F16 => each(bytes, |b| f16::from_le_bytes(b).to_f64()),
+        Elem::BF16 => each(bytes, |b| bf16::from_le_bytes(b).to_f64()),
+        Elem::U8 => each(bytes, |[b]| f64::from(b)),
+        Elem::Bool => each(bytes, |[b]| f64::from(b != 0)),
+        Elem::I8 => each(bytes, |b| f64::from(i8::from_le_bytes(b))),
+        Elem::U16 => each(bytes, |b| f64::from(u16::from_le_bytes(b))),
+        Elem::I16 => each(bytes, |b| f64::from(i16::from_le_bytes(b))),
+        Elem::U32 => each(bytes, |b| f64::from(u32::from_le_bytes(b))),
+        Elem::I32 => each(bytes, |b| f64::from(i32::from_le_bytes(b))),
+        Elem::U64 => each(bytes, |b| u64::from_le_bytes(b) as f64),
+        Elem::I64 => each(bytes, |b| i64::from_le_bytes(b) as f64),
+    }
+}

@@ -1,0 +1,252 @@
+//! Nodes whose inputs are all known, computed by the host: the arithmetic of shapes that exporters write, and constants.
+//!
+//! Only what shapes are computed with is here; a node that is not, or is large, is drawn like any other.
+
+use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn, Slice, concatenate};
+
+use super::array::{Elem, Known};
+use super::import::Value;
+use super::node::{Made, Node, axis, why};
+use super::ops;
+
+/// Elements of a result at most.
+const MOST: usize = 1 << 16;
+
+/// The outputs of a node, where the host can tell them.
+pub(crate) fn fold(node: &Node<'_>) -> Made<Option<Vec<Known>>> {
+    let mut all = Vec::new();
+    for input in &node.inputs {
+        match input {
+            Some(Value::Known(known)) => all.push(known),
+            Some(Value::Device { .. }) => return Ok(None),
+            None => {}
+        }
+    }
+    if all.is_empty() || all.iter().any(|known| known.values.len() > MOST) {
+        return Ok(None);
+    }
+    let first = all[0];
+    let one = |elem: Elem, values: ArrayD<f64>| Ok(Some(vec![Known { elem, values }]));
+    let same = |values: ArrayD<f64>| one(first.elem, values);
+    let shaped = |shape: &[usize]| {
+        let flat: Vec<f64> = first.values.iter().copied().collect();
+        Known::new(first.elem, shape, flat)
+            .map(|known| Some(vec![known]))
+            .ok_or_else(|| why(format!("{:?} cannot be {shape:?}", first.shape())))
+    };
+    if let Some(function) = unary(node.op()) {
+        return same(first.values.mapv(function));
+    }
+    if let Some((function, truth)) = binary(node.op(), first.elem)
+        && let [a, b] = all[..]
+    {
+        let elem = if truth { Elem::Bool } else { a.elem };
+        return one(elem, together(&a.values, &b.values, function)?);
+    }
+    match node.op() {
+        "Cast" => {
+            let elem = ops::cast_to(node)?;
+            one(elem, first.values.mapv(|x| ops::cast_value(x, elem)))
+        }
+        "Identity" => same(first.values.clone()),
+        "Reshape" => {
+            let to = node.known_integers(1, "the shape")?;
+            let shape = ops::reshaped(first.shape(), &to, node.flag("allowzero"))?;
+            shaped(&shape)
+        }
+        "Squeeze" => {
+            let axes = node.integers_of(1, "axes")?;
+            shaped(&ops::squeezed(first.shape(), axes)?)
+        }
+        "Unsqueeze" => {
+            let axes = node.integers_of(1, "axes")?.unwrap_or_default();
+            shaped(&ops::unsqueezed(first.shape(), &axes)?)
+        }
+        "Flatten" => {
+            let at = node.integer("axis", 1);
+            shaped(&ops::flattened(first.shape(), at)?)
+        }
+        "Transpose" => {
+            let order = ops::order(node, first.shape().len())?;
+            same(first.values.view().permuted_axes(order).as_standard_layout().into_owned())
+        }
+        "Concat" => {
+            let at = axis(node.integer("axis", 1), first.shape().len())?;
+            let views: Vec<ArrayViewD<'_, f64>> = all.iter().map(|k| k.values.view()).collect();
+            same(concatenate(Axis(at), &views).map_err(|e| why(e.to_string()))?)
+        }
+        "Gather" => {
+            let at = axis(node.integer("axis", 0), first.shape().len())?;
+            let indices = node.known(1, "indices")?;
+            let extent = first.shape()[at];
+            let places = ops::places(&indices.integers(), extent)?;
+            let taken = first.values.select(Axis(at), &places);
+            let shape = [&first.shape()[..at], indices.shape(), &first.shape()[at + 1..]].concat();
+            let flat: Vec<f64> = taken.iter().copied().collect();
+            Ok(Known::new(first.elem, &shape, flat).map(|known| vec![known]))
+        }
+        "Slice" => {
+            let mut values = first.values.clone();
+            for cut in ops::cuts(node, first.shape())? {
+                let places: Vec<usize> = cut.places().collect();
+                values = values.select(Axis(cut.axis), &places);
+            }
+            same(values)
+        }
+        "Split" => {
+            let (at, sizes) = ops::parts(node, first.shape())?;
+            let mut begin = 0;
+            let mut parts = Vec::new();
+            for size in sizes {
+                let slice = Slice::from(begin..begin + size);
+                let values = first.values.slice_axis(Axis(at), slice).to_owned();
+                parts.push(Known { elem: first.elem, values });
+                begin += size;
+            }
+            Ok(Some(parts))
+        }
+        "Expand" => {
+            let shape = node.known_integers(1, "the shape")?;
+            let shape = ops::expanded(first.shape(), &shape)?;
+            if shape.iter().product::<usize>() > MOST {
+                return Ok(None);
+            }
+            let wide = first.values.broadcast(IxDyn(&shape));
+            let wide = wide.ok_or_else(|| why(format!("{:?} to {shape:?}", first.shape())))?;
+            same(wide.to_owned())
+        }
+        "Range" => {
+            let [start, limit, step] = all[..] else { return Ok(None) };
+            let (Some(start), Some(limit), Some(step)) =
+                (start.scalar(), limit.scalar(), step.scalar())
+            else {
+                return Err("three numbers expected".into());
+            };
+            let count = ((limit - start) / step).ceil().max(0.0);
+            if count.is_nan() || count > MOST as f64 {
+                return Err(why(format!("{count} numbers from {start} to {limit} by {step}")));
+            }
+            let values = (0..count as usize).map(|i| start + i as f64 * step).collect();
+            Ok(Known::new(first.elem, &[count as usize], values).map(|known| vec![known]))
+        }
+        "Where" => {
+            let [condition, a, b] = all[..] else { return Ok(None) };
+            let shape = ops::broadcast(condition.shape(), a.shape())?;
+            let shape = ops::broadcast(&shape, b.shape())?;
+            let [condition, mut a_wide, b] =
+                [&condition.values, &a.values, &b.values].map(|x| wide(x, &shape));
+            ndarray::Zip::from(&mut a_wide).and(&condition).and(&b).for_each(|a, c, b| {
+                if *c == 0.0 {
+                    *a = *b;
+                }
+            });
+            one(a.elem, a_wide)
+        }
+        "NonZero" => {
+            let shape = first.shape().to_vec();
+            let places: Vec<Vec<usize>> = first
+                .values
+                .indexed_iter()
+                .filter(|(_, value)| **value != 0.0)
+                .map(|(at, _)| (0..shape.len()).map(|i| at[i]).collect())
+                .collect();
+            let axes = shape.len().max(1);
+            let values = (0..axes)
+                .flat_map(|i| places.iter().map(move |at| at.get(i).copied().unwrap_or(0) as f64))
+                .collect();
+            Ok(Known::new(Elem::I64, &[axes, places.len()], values).map(|known| vec![known]))
+        }
+        op if op.starts_with("Reduce") => reduced(node, first),
+        _ => Ok(None),
+    }
+}
+
+fn unary(op: &str) -> Option<fn(f64) -> f64> {
+    Some(match op {
+        "Neg" => |x| -x,
+        "Abs" => f64::abs,
+        "Floor" => f64::floor,
+        "Ceil" => f64::ceil,
+        "Sqrt" => f64::sqrt,
+        "Not" => |x| f64::from(u8::from(x == 0.0)),
+        _ => return None,
+    })
+}
+
+/// A function of two elements.
+type Function = fn(f64, f64) -> f64;
+
+/// The function of two elements, and whether it gives truth.
+fn binary(op: &str, elem: Elem) -> Option<(Function, bool)> {
+    let truth: Option<Function> = match op {
+        "Equal" => Some(|a, b| f64::from(u8::from(a == b))),
+        "Less" => Some(|a, b| f64::from(u8::from(a < b))),
+        "LessOrEqual" => Some(|a, b| f64::from(u8::from(a <= b))),
+        "Greater" => Some(|a, b| f64::from(u8::from(a > b))),
+        "GreaterOrEqual" => Some(|a, b| f64::from(u8::from(a >= b))),
+        "And" => Some(|a, b| f64::from(u8::from(a != 0.0 && b != 0.0))),
+        "Or" => Some(|a, b| f64::from(u8::from(a != 0.0 || b != 0.0))),
+        _ => None,
+    };
+    if let Some(function) = truth {
+        return Some((function, true));
+    }
+    let number: Function = match op {
+        "Add" => |a, b| a + b,
+        "Sub" => |a, b| a - b,
+        "Mul" => |a, b| a * b,
+        "Div" if elem.is_float() => |a, b| a / b,
+        "Div" => |a, b| (a / b).trunc(),
+        "Min" => f64::min,
+        "Max" => f64::max,
+        _ => return None,
+    };
+    Some((number, false))
+}
+
+/// Two arrays, broadcast against each other, element by element.
+fn together(
+    a: &ArrayD<f64>,
+    b: &ArrayD<f64>,
+    function: impl Fn(f64, f64) -> f64,
+) -> Made<ArrayD<f64>> {
+    let shape = ops::broadcast(a.shape(), b.shape())?;
+    if shape.iter().product::<usize>() > MOST {
+        return Err("more than the host computes by itself".into());
+    }
+    let (mut a, b) = (wide(a, &shape), wide(b, &shape));
+    a.zip_mut_with(&b, |a, b| *a = function(*a, *b));
+    Ok(a)
+}
+
+/// An array repeated to a shape that it can have.
+fn wide(x: &ArrayD<f64>, shape: &[usize]) -> ArrayD<f64> {
+    let view = x.broadcast(IxDyn(shape));
+    view.unwrap_or_else(|| unreachable!("{:?} to {shape:?}: broadcast before", x.shape()))
+        .to_owned()
+}
+
+fn reduced(node: &Node<'_>, first: &Known) -> Made<Option<Vec<Known>>> {
+    let step: (f64, Function) = match node.op() {
+        "ReduceSum" => (0.0, |a, b| a + b),
+        "ReduceProd" => (1.0, |a, b| a * b),
+        "ReduceMax" if first.elem == Elem::Bool => (0.0, f64::max),
+        "ReduceMin" if first.elem == Elem::Bool => (1.0, f64::min),
+        "ReduceMax" => (f64::NEG_INFINITY, f64::max),
+        "ReduceMin" => (f64::INFINITY, f64::min),
+        _ => return Ok(None),
+    };
+    let Some(ops::Reduced { axes, keep }) = ops::reduction(node, first.shape().len())? else {
+        return Ok(Some(vec![first.clone()]));
+    };
+    let mut values = first.values.clone();
+    for &at in &axes {
+        values = values.fold_axis(Axis(at), step.0, |a, b| (step.1)(*a, *b)).insert_axis(Axis(at));
+    }
+    if !keep {
+        for &at in axes.iter().rev() {
+            values = values.index_axis_move(Axis(at), 0);
+        }
+    }
+    Ok(Some(vec![Known { elem: first.elem, values }]))
+}

@@ -1,0 +1,199 @@
+//! A model on a device, for inputs of certain shapes: one recorded plan, and what it is given and gives.
+
+use std::collections::{BTreeMap, HashMap};
+
+use device::{Data, Device};
+use nn::Session;
+use nn::session::moves;
+use plan::Plan;
+
+use super::array::{Array, Elem};
+use super::error::{Error, Result};
+use super::import::{Drawn, Given, draw};
+use super::model::{Declared, Extent, Model};
+
+/// Values of an input that shapes may follow from, at most.
+const SMALL: usize = 64;
+
+const LOAD: usize = 0;
+const STEP: usize = 1;
+
+/// A model on a device.
+pub struct Network {
+    session: Session,
+    inputs: BTreeMap<String, (Elem, Vec<usize>)>,
+    outputs: Vec<Given>,
+}
+
+impl Network {
+    /// The model for inputs of these shapes, by name; where the model says all extents itself, a shape may be left out.
+    /// Inputs that are `fixed` are known now and given no more: what shapes inside the model follow from.
+    ///
+    /// # Errors
+    /// A shape is missing or is not the model's, a node needs what is not supported, or the device cannot run it.
+    pub fn new(
+        model: &Model,
+        device: &dyn Device,
+        shapes: &BTreeMap<String, Vec<usize>>,
+        fixed: &BTreeMap<String, Array>,
+    ) -> Result<Self> {
+        let declared = model.inputs();
+        let mut given = shapes.keys().chain(fixed.keys());
+        if let Some(name) = given.find(|n| declared.iter().all(|d| d.name != **n)) {
+            let known: Vec<&str> = declared.iter().map(|d| &*d.name).collect();
+            let what = format!("the model has no such input; it has: {}", known.join(", "));
+            return Err(Error::Input { name: name.clone(), what });
+        }
+        let mut names = HashMap::new();
+        let mut inputs = BTreeMap::new();
+        for input in declared.iter().filter(|input| !fixed.contains_key(&input.name)) {
+            let shape = fitted(input, shapes.get(&input.name), &mut names)?;
+            inputs.insert(input.name.clone(), (input.elem, shape));
+        }
+        let Drawn { g, weights, outputs } = draw(model, &inputs, fixed)?;
+        let states = || weights.iter().map(|weight| (&*weight.name, &*weight.shape));
+        let load = moves(states(), true)?;
+        let mut session = Session::open(device, states(), &[&load, &g])?;
+        for weight in &weights {
+            session.write(LOAD, &[(&weight.name, Data::F32(&weight.values))])?;
+        }
+        if !weights.is_empty() {
+            session.run(LOAD, 1)?;
+        }
+        Ok(Self { session, inputs, outputs })
+    }
+
+    /// The model for inputs like these. Where a shape inside follows from an input, small inputs are fixed as they are
+    /// here: integers, then the others but the first.
+    ///
+    /// # Errors
+    /// As for [`Network::new`].
+    pub fn of(
+        model: &Model,
+        device: &dyn Device,
+        inputs: &BTreeMap<String, Array>,
+    ) -> Result<Self> {
+        let first = model.inputs().first().map(|input| input.name.clone());
+        let small = |array: &Array| array.values.len() <= SMALL;
+        type Way<'a> = &'a dyn Fn(&str, &Array) -> bool;
+        let integers = |_: &str, array: &Array| small(array) && !array.elem.is_float();
+        let most = |name: &str, array: &Array| small(array) && Some(name) != first.as_deref();
+        let ways: [Way<'_>; 3] = [&|_, _| false, &integers, &most];
+        let mut made = None;
+        for way in ways {
+            let (fixed, open): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                inputs.clone().into_iter().partition(|(name, array)| way(name, array));
+            let shapes = open.into_iter().map(|(name, array)| (name, array.shape)).collect();
+            let network = Self::new(model, device, &shapes, &fixed);
+            if !matches!(&network, Err(Error::Node { depends: true, .. })) {
+                return network;
+            }
+            made.get_or_insert(network);
+        }
+        made.unwrap_or_else(|| unreachable!("there is a first way"))
+    }
+
+    /// What the model gives for these inputs, by name; all that it takes must be there.
+    ///
+    /// # Errors
+    /// An input is missing, or of another shape than the network is for, or the device fails.
+    pub fn run(&mut self, inputs: &BTreeMap<String, Array>) -> Result<BTreeMap<String, Array>> {
+        let wrong = |name: &str, what: String| Error::Input { name: name.to_owned(), what };
+        for (name, (elem, shape)) in &self.inputs {
+            let Some(array) = inputs.get(name) else {
+                return Err(wrong(name, "is missing".into()));
+            };
+            if array.shape != *shape {
+                let what = format!("shape {:?}, the network is for {shape:?}", array.shape);
+                return Err(wrong(name, what));
+            }
+            // What no step reads has no place.
+            let plan = self.session.plan(STEP);
+            if plan.find(plan::Class::Mailbox, name).is_none() {
+                continue;
+            }
+            if elem.is_integer() {
+                let whole: Vec<i32> = array.values.iter().map(|v| *v as i32).collect();
+                self.session.write(STEP, &[(name, Data::I32(&whole))])?;
+            } else {
+                self.session.write(STEP, &[(name, Data::F32(&array.values))])?;
+            }
+        }
+        if self.outputs.iter().any(|output| output.known.is_none()) {
+            self.session.run(STEP, 1)?;
+        }
+        let mut all = BTreeMap::new();
+        for Given { name, elem, shape, known } in &self.outputs {
+            let values = match known {
+                Some(known) => known.clone(),
+                None => self.session.output(STEP, name)?,
+            };
+            all.insert(name.clone(), Array { elem: *elem, shape: shape.clone(), values });
+        }
+        Ok(all)
+    }
+
+    /// Names, types and shapes of what it takes.
+    pub fn inputs(&self) -> impl Iterator<Item = (&str, Elem, &[usize])> {
+        self.inputs.iter().map(|(name, (elem, shape))| (&**name, *elem, &**shape))
+    }
+
+    /// The plan that a run is.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        self.session.plan(STEP)
+    }
+}
+
+/// The shape of an input: what is given, as far as the model's own words allow it.
+fn fitted(
+    input: &Declared,
+    given: Option<&Vec<usize>>,
+    names: &mut HashMap<String, usize>,
+) -> Result<Vec<usize>> {
+    let wrong = |what: String| Error::Input { name: input.name.clone(), what };
+    let Some(declared) = &input.shape else {
+        return given
+            .cloned()
+            .ok_or_else(|| wrong("the model does not say its shape; give one".into()));
+    };
+    if let Some(given) = given
+        && given.len() != declared.len()
+    {
+        return Err(wrong(format!(
+            "{given:?} has {} axes, the model says {}",
+            given.len(),
+            declared.len()
+        )));
+    }
+    let mut shape = Vec::new();
+    for (i, extent) in declared.iter().enumerate() {
+        let given = given.map(|given| given[i]);
+        let here = match (extent, given) {
+            (Extent::Of(n), None) => *n,
+            (Extent::Of(n), Some(given)) if given == *n => *n,
+            (Extent::Of(n), Some(given)) => {
+                return Err(wrong(format!("axis {i} has {given} elements, the model says {n}")));
+            }
+            (Extent::Named(name), given) => match (names.get(name), given) {
+                (Some(n), None) => *n,
+                (Some(n), Some(given)) if *n != given => {
+                    return Err(wrong(format!(
+                        "axis {i}, `{name}`, has {given} elements, and {n} elsewhere"
+                    )));
+                }
+                (_, Some(given)) => given,
+                (None, None) => {
+                    return Err(wrong(format!("axis {i}, `{name}`, is open; give its shape")));
+                }
+            },
+            (Extent::Any, Some(given)) => given,
+            (Extent::Any, None) => return Err(wrong(format!("axis {i} is open; give its shape"))),
+        };
+        if let Extent::Named(name) = extent {
+            names.insert(name.clone(), here);
+        }
+        shape.push(here);
+    }
+    crate::array::shape(&shape.iter().map(|n| *n as i64).collect::<Vec<_>>()).map_err(wrong)
+}

@@ -1,0 +1,408 @@
+//! Elements by index: rows, single elements, and what is written to them; places in order of size.
+
+use nn::functions::{self as f, mul, sub};
+use nn::shape as s;
+use plan::graph::Tensor;
+use plan::{Binary, DType};
+
+use super::Operator;
+use crate::array::{Elem, Known};
+use crate::import::{Import, Value};
+use crate::node::{Made, Node, axis, why};
+
+pub(super) const OPERATORS: &[(&str, Operator)] = &[
+    ("ArgMax", arg),
+    ("ArgMin", arg),
+    ("Compress", compress),
+    ("CumSum", cumsum),
+    ("Gather", gather),
+    ("GatherElements", gather_elements),
+    ("GatherND", gather_nd),
+    ("OneHot", one_hot),
+    ("ReverseSequence", reverse_sequence),
+    ("Scatter", scatter_elements),
+    ("ScatterElements", scatter_elements),
+    ("ScatterND", scatter_nd),
+    ("TopK", top_k),
+];
+
+fn device(elem: Elem, tensor: Tensor) -> Vec<Value> {
+    vec![Value::Device { elem, tensor }]
+}
+
+/// Indices on the device, `I32`, counted from the front of an axis.
+fn indices(im: &mut Import, value: &Value, extent: usize) -> Made<Tensor> {
+    if let Value::Known(known) = value {
+        let places = super::places(&known.integers(), extent)?;
+        let places = places.into_iter().map(|place| place as f64).collect();
+        let known = Known::new(Elem::I64, known.shape(), places);
+        return im.tensor(&Value::Known(known.unwrap_or_else(|| unreachable!("one for each"))));
+    }
+    let at = im.tensor(value)?;
+    let g = &mut im.g;
+    let at = g.cast(at, DType::I32)?;
+    let (last, extent) = (g.constant(-1.0), g.constant(extent as f32));
+    let below = f::less_equal(g, at, last)?;
+    let turned = g.binary(Binary::Add, at, extent)?;
+    Ok(g.select(below, turned, at)?)
+}
+
+fn gather(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let at = axis(node.integer("axis", 0), have.len())?;
+    let of = node.input(1)?;
+    let shape = [&have[..at], &im.shape(of)[..], &have[at + 1..]].concat();
+    if let Value::Known(known) = of
+        && let Some(&[place]) = super::places(&known.integers(), have[at]).ok().as_deref()
+    {
+        let x = im.tensor(x)?;
+        let made = im.g.slice(x, at, place, 1)?;
+        return Ok(device(elem, im.g.reshape(made, &shape)?));
+    }
+    let of = indices(im, of, have[at])?;
+    let count = im.g.shape(of).iter().product();
+    let of = im.g.reshape(of, &[count])?;
+    let x = im.tensor(x)?;
+    let made = s::take(&mut im.g, x, at, of)?;
+    Ok(device(elem, im.g.reshape(made, &shape)?))
+}
+
+/// Coordinates along an axis of a shape, `I32`, each times `stride`.
+fn coordinate(im: &mut Import, shape: &[usize], at: usize, stride: usize) -> Made<Tensor> {
+    let g = &mut im.g;
+    let line = g.iota(shape[at]);
+    let line = f::times(g, line, stride as f32)?;
+    let line = g.cast(line, DType::I32)?;
+    let mut own = vec![1; shape.len()];
+    own[at] = shape[at];
+    let line = g.reshape(line, &own)?;
+    Ok(g.expand(line, shape)?)
+}
+
+fn strides(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for i in (1..shape.len()).rev() {
+        strides[i - 1] = strides[i] * shape[i];
+    }
+    strides
+}
+
+/// Numbers of elements in a tensor `have`, for each of `of`: its own coordinates, but for the axis that `of` says.
+fn numbers(im: &mut Import, have: &[usize], of: &Value, at: usize) -> Made<Tensor> {
+    let shape = im.shape(of);
+    let strides = strides(have);
+    let places = indices(im, of, have[at])?;
+    let stride = im.g.constant(strides[at] as f32);
+    let mut sum = im.g.binary(Binary::Mul, places, stride)?;
+    for (i, &stride) in strides.iter().enumerate().filter(|(i, _)| *i != at) {
+        let own = coordinate(im, &shape, i, stride)?;
+        sum = im.g.binary(Binary::Add, sum, own)?;
+    }
+    let count = shape.iter().product();
+    Ok(im.g.reshape(sum, &[count])?)
+}
+
+fn gather_elements(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let at = axis(node.integer("axis", 0), have.len())?;
+    let of = node.input(1)?;
+    let shape = im.shape(of);
+    let numbers = numbers(im, &have, of, at)?;
+    let x = im.tensor(x)?;
+    let flat = im.g.reshape(x, &[have.iter().product()])?;
+    let made = im.g.gather(flat, &[numbers])?;
+    Ok(device(elem, im.g.reshape(made, &shape)?))
+}
+
+/// Numbers of rows that tuples of indices `[.., K]` name, `have` being the extents of their axes: `[M]`.
+fn rows_of(im: &mut Import, of: &Value, have: &[usize]) -> Made<Tensor> {
+    let shape = im.shape(of);
+    let (&width, lead) = shape.split_last().ok_or_else(|| why("indices without an axis".into()))?;
+    let count: usize = lead.iter().product();
+    let strides = strides(have);
+    let mut sum: Option<Tensor> = None;
+    for i in 0..width {
+        let part = match of {
+            Value::Known(known) => {
+                let all = known.integers();
+                let own: Vec<f64> = all.chunks(width).map(|tuple| tuple[i] as f64).collect();
+                let known = Known::new(Elem::I64, &[count], own);
+                Value::Known(known.unwrap_or_else(|| unreachable!("one for each tuple")))
+            }
+            Value::Device { tensor, .. } => {
+                let flat = im.g.reshape(*tensor, &[count, width])?;
+                let own = im.g.slice(flat, 1, i, 1)?;
+                let tensor = im.g.reshape(own, &[count])?;
+                Value::Device { elem: Elem::I64, tensor }
+            }
+        };
+        let place = indices(im, &part, have[i])?;
+        let stride = im.g.constant(strides[i] as f32);
+        let part = im.g.binary(Binary::Mul, place, stride)?;
+        sum = Some(match sum {
+            Some(sum) => im.g.binary(Binary::Add, sum, part)?,
+            None => part,
+        });
+    }
+    sum.ok_or_else(|| "indices of no axis".into())
+}
+
+fn gather_nd(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let batch = usize::try_from(node.integer("batch_dims", 0)).unwrap_or(0);
+    let (x, of) = (node.input(0)?, node.input(1)?);
+    let (elem, have, shape) = (x.elem(), im.shape(x), im.shape(of));
+    let Some((&width, lead)) = shape.split_last() else {
+        return Err("indices without an axis".into());
+    };
+    let Some(rest) = have.get(batch + width..) else {
+        return Err(why(format!("tuples of {width} indices for {have:?}")));
+    };
+    let count: usize = lead.iter().product();
+    let mut numbers = rows_of(im, of, &have[batch..batch + width])?;
+    let inner: usize = have[batch..batch + width].iter().product();
+    if batch > 0 {
+        let batches: usize = have[..batch].iter().product();
+        let own = coordinate(im, &[batches, count / batches.max(1)], 0, inner)?;
+        let own = im.g.reshape(own, &[count])?;
+        numbers = im.g.binary(Binary::Add, numbers, own)?;
+    }
+    let x = im.tensor(x)?;
+    let rows = have[..batch + width].iter().product();
+    let flat = im.g.reshape(x, &[&[rows], rest].concat())?;
+    let made = im.g.gather(flat, &[numbers])?;
+    Ok(device(elem, im.g.reshape(made, &[lead, rest].concat())?))
+}
+
+/// Rows `numbers` of `x [rows, rest..]` overwritten, or added to, by `values [M, rest..]`.
+fn written(
+    im: &mut Import,
+    node: &Node<'_>,
+    x: Tensor,
+    numbers: Tensor,
+    values: Tensor,
+) -> Made<Tensor> {
+    let g = &mut im.g;
+    let (rows, dtype) = (g.shape(x)[0], g.dtype(x));
+    let (x, values) = (g.cast(x, DType::F32)?, g.cast(values, DType::F32)?);
+    let sums = g.scatter_add(&[rows], &[numbers], values)?;
+    let made = match &*node.text("reduction", "none")? {
+        "add" => f::add(g, x, sums)?,
+        "none" => {
+            let (one, shape) = (g.constant(1.0), g.shape(values).to_vec());
+            let ones = g.expand(one, &shape)?;
+            let counts = g.scatter_add(&[rows], &[numbers], ones)?;
+            // A row that is named twice has either; the mean of equal ones is right.
+            let shares = f::maximum(g, counts, one)?;
+            let values = f::div(g, sums, shares)?;
+            g.select(counts, values, x)?
+        }
+        other => return Err(why(format!("reduction {other} is not supported"))),
+    };
+    Ok(g.cast(made, dtype)?)
+}
+
+fn scatter_elements(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let at = axis(node.integer("axis", 0), have.len())?;
+    let numbers = numbers(im, &have, node.input(1)?, at)?;
+    let count = im.g.shape(numbers)[0];
+    let (x, values) = (im.tensor(x)?, im.tensor(node.input(2)?)?);
+    let x = im.g.reshape(x, &[have.iter().product()])?;
+    let values = im.g.reshape(values, &[count])?;
+    let made = written(im, node, x, numbers, values)?;
+    Ok(device(elem, im.g.reshape(made, &have)?))
+}
+
+fn scatter_nd(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let (x, of) = (node.input(0)?, node.input(1)?);
+    let (elem, have, shape) = (x.elem(), im.shape(x), im.shape(of));
+    let width = shape.last().copied().unwrap_or(0);
+    let Some(rest) = have.get(width..).filter(|_| width > 0) else {
+        return Err(why(format!("tuples of {width} indices for {have:?}")));
+    };
+    let numbers = rows_of(im, of, &have[..width])?;
+    let count = im.g.shape(numbers)[0];
+    let (x, values) = (im.tensor(x)?, im.tensor(node.input(2)?)?);
+    let rows = have[..width].iter().product();
+    let x = im.g.reshape(x, &[&[rows], rest].concat())?;
+    let values = im.g.reshape(values, &[&[count], rest].concat())?;
+    let made = written(im, node, x, numbers, values)?;
+    Ok(device(elem, im.g.reshape(made, &have)?))
+}
+
+fn arg(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let have = im.shape(node.input(0)?);
+    let at = axis(node.integer("axis", 0), have.len())?;
+    let (keep, last) = (node.integer("keepdims", 1) != 0, node.flag("select_last_index"));
+    let mut x = im.float(node.input(0)?)?;
+    let g = &mut im.g;
+    if node.op() == "ArgMin" {
+        x = f::neg(g, x)?;
+    }
+    if last {
+        x = s::flip(g, x, at)?;
+    }
+    let mut made = s::argmax(g, x, at)?;
+    if last {
+        let (minus, end) = (g.constant(-1.0), g.constant(have[at] as f32 - 1.0));
+        made = g.binary(Binary::Mul, made, minus)?;
+        made = g.binary(Binary::Add, made, end)?;
+    }
+    if !keep {
+        made = s::squeeze(g, made, at)?;
+    }
+    Ok(device(Elem::I64, made))
+}
+
+fn top_k(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let at = axis(node.integer("axis", -1), have.len())?;
+    let count = match node.optional(1) {
+        Some(_) => node.known_integers(1, "k")?.first().copied().unwrap_or(0),
+        None => node.integer("k", 0),
+    };
+    node.pass_over(&["sorted"]);
+    let count = usize::try_from(count).ok().filter(|count| *count <= have[at]);
+    let count =
+        count.ok_or_else(|| why(format!("of an axis of {} there are not so many", have[at])))?;
+    let least = node.integer("largest", 1) == 0;
+    let mut x = im.float(x)?;
+    let g = &mut im.g;
+    if least {
+        x = f::neg(g, x)?;
+    }
+    let (places, mut values) = s::top_k(g, x, at, count)?;
+    if least {
+        values = f::neg(g, values)?;
+    }
+    if elem.is_integer() {
+        values = g.cast(values, DType::I32)?;
+    }
+    Ok(vec![
+        Value::Device { elem, tensor: values },
+        Value::Device { elem: Elem::I64, tensor: places },
+    ])
+}
+
+fn cumsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let at = node.known_integers(1, "the axis")?;
+    let at = axis(at.first().copied().unwrap_or(0), have.len())?;
+    let (exclusive, reverse) = (node.flag("exclusive"), node.flag("reverse"));
+    let x = im.float(x)?;
+    let g = &mut im.g;
+    let own = if reverse { s::flip(g, x, at)? } else { x };
+    let mut made = s::cumsum(g, own, at)?;
+    if exclusive {
+        made = sub(g, made, own)?;
+    }
+    if reverse {
+        made = s::flip(g, made, at)?;
+    }
+    if elem.is_integer() {
+        made = f::round(g, made)?;
+        made = g.cast(made, DType::I32)?;
+    }
+    Ok(device(elem, made))
+}
+
+fn one_hot(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let of = node.input(0)?;
+    let shape = im.shape(of);
+    let depth = node.known(1, "the depth")?.scalar().unwrap_or(-1.0);
+    let depth = crate::array::shape(&[depth as i64])?[0];
+    let at = axis(node.integer("axis", -1), shape.len() + 1)?;
+    let values = node.input(2)?;
+    let elem = values.elem();
+    let of = im.float(of)?;
+    let values = im.float(values)?;
+    let g = &mut im.g;
+    // A negative index counts from the end.
+    let (zero, extent) = (g.constant(0.0), g.constant(depth as f32));
+    let below = f::less(g, of, zero)?;
+    let turned = f::add(g, of, extent)?;
+    let of = g.select(below, turned, of)?;
+    let of = s::unsqueeze(g, of, at)?;
+    let mut line = vec![1; shape.len() + 1];
+    line[at] = depth;
+    let class = g.iota(depth);
+    let class = g.reshape(class, &line)?;
+    let hot = f::equal(g, of, class)?;
+    let values = g.reshape(values, &[2])?;
+    let off = g.slice(values, 0, 0, 1)?;
+    let on = g.slice(values, 0, 1, 1)?;
+    let apart = sub(g, on, off)?;
+    let made = mul(g, hot, apart)?;
+    let mut made = f::add(g, made, off)?;
+    if elem.is_integer() {
+        made = g.cast(made, DType::I32)?;
+    }
+    Ok(device(elem, made))
+}
+
+fn compress(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let chosen = node.known(1, "the condition")?;
+    let places: Vec<f64> = (0..)
+        .zip(&chosen.values)
+        .filter(|(_, value)| **value != 0.0)
+        .map(|(place, _)| f64::from(place))
+        .collect();
+    let flat = node.integers("axis").is_none() && node.integer("axis", i64::MIN) == i64::MIN;
+    let (at, shape) = if flat {
+        (0, vec![have.iter().product()])
+    } else {
+        (axis(node.integer("axis", 0), have.len())?, have)
+    };
+    let x = im.tensor(x)?;
+    let x = im.g.reshape(x, &shape)?;
+    let count = places.len();
+    let places = Known::new(Elem::I64, &[count], places).map(Value::Known);
+    let places = indices(im, &places.unwrap_or_else(|| unreachable!("one for each")), shape[at])?;
+    Ok(device(elem, s::take(&mut im.g, x, at, places)?))
+}
+
+fn reverse_sequence(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let batch = axis(node.integer("batch_axis", 1), have.len())?;
+    let time = axis(node.integer("time_axis", 0), have.len())?;
+    let lengths = im.float(node.input(1)?)?;
+    let x = im.tensor(x)?;
+    let g = &mut im.g;
+    let (batches, times) = (have[batch], have[time]);
+    // Before a sequence's end, its own last element less the place; behind it, the place.
+    let lengths = g.reshape(lengths, &[batches, 1])?;
+    let at = g.iota(times);
+    let turned = sub(g, lengths, at)?;
+    let turned = f::plus(g, turned, -1.0)?;
+    let inside = f::less(g, at, lengths)?;
+    let shape = g.shape(inside).to_vec();
+    let at = g.expand(at, &shape)?;
+    let from = g.select(inside, turned, at)?;
+    let own = g.iota(batches);
+    let own = f::times(g, own, times as f32)?;
+    let own = g.reshape(own, &[batches, 1])?;
+    let numbers = f::add(g, from, own)?;
+    let numbers = g.cast(numbers, DType::I32)?;
+    let numbers = g.reshape(numbers, &[batches * times])?;
+    // [batch, time, rest..] and back.
+    let rest: Vec<usize> = (0..have.len()).filter(|a| *a != batch && *a != time).collect();
+    let order = [&[batch, time], &rest[..]].concat();
+    let front = g.permute(x, &order)?;
+    let shape = g.shape(front).to_vec();
+    let flat = g.reshape(front, &[&[batches * times], &shape[2..]].concat())?;
+    let made = g.gather(flat, &[numbers])?;
+    let made = g.reshape(made, &shape)?;
+    let mut back = vec![0; order.len()];
+    for (i, &a) in order.iter().enumerate() {
+        back[a] = i;
+    }
+    Ok(device(elem, g.permute(made, &back)?))
+}

@@ -1,0 +1,140 @@
+//! Numbers as scaled integers and back, one scale for all, for an axis, or for blocks of it.
+
+use nn::functions::{self as f, add, mul, sub};
+use plan::DType;
+use plan::graph::{Graph, Tensor};
+
+use super::Operator;
+use crate::array::Elem;
+use crate::import::{Import, Value};
+use crate::node::{Made, Node, axis, why};
+
+pub(super) const OPERATORS: &[(&str, Operator)] = &[
+    ("DequantizeLinear", dequantise),
+    ("DynamicQuantizeLinear", dynamic),
+    ("QuantizeLinear", quantise),
+];
+
+/// A scale or a zero point, as it lies beside an input of shape `have`.
+fn beside(im: &mut Import, node: &Node<'_>, place: usize, have: &[usize]) -> Made<Tensor> {
+    let of = im.float(node.input(place)?)?;
+    let shape = im.g.shape(of).to_vec();
+    let count: usize = shape.iter().product();
+    let at = node.integer("axis", 1);
+    let block = node.integer("block_size", 0);
+    if count == 1 {
+        return Ok(im.g.reshape(of, &[1])?);
+    }
+    let at = axis(at, have.len())?;
+    if shape.len() == 1 {
+        let mut line = vec![1; have.len()];
+        line[at] = count;
+        return Ok(im.g.reshape(of, &line)?);
+    }
+    let block = usize::try_from(block).ok().filter(|n| *n > 0);
+    let block = block.ok_or_else(|| why("blocks without a size".into()))?;
+    let mut apart = shape.clone();
+    apart.insert(at + 1, 1);
+    let of = im.g.reshape(of, &apart)?;
+    apart[at + 1] = block;
+    let of = im.g.expand(of, &apart)?;
+    let mut whole = shape;
+    whole[at] *= block;
+    let of = im.g.reshape(of, &whole)?;
+    Ok(im.g.slice(of, at, 0, have[at])?)
+}
+
+fn dequantise(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let have = im.shape(x);
+    let elem = node.input(1)?.elem();
+    node.pass_over(&["output_dtype"]);
+    let x = im.float(x)?;
+    let scale = beside(im, node, 1, &have)?;
+    let moved = match node.optional(2) {
+        Some(_) => {
+            let zero = beside(im, node, 2, &have)?;
+            sub(&mut im.g, x, zero)?
+        }
+        None => x,
+    };
+    let made = mul(&mut im.g, moved, scale)?;
+    let tensor = im.g.reshape(made, &have)?;
+    Ok(vec![Value::Device { elem, tensor }])
+}
+
+fn quantise(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let have = im.shape(node.input(0)?);
+    node.pass_over(&["saturate", "precision"]);
+    let named = i32::try_from(node.integer("output_dtype", 0)).ok().and_then(Elem::of);
+    let elem = node.optional(2).map(Value::elem).or(named).unwrap_or(Elem::U8);
+    let Some((least, greatest)) = elem.range() else {
+        return Err(why(format!("elements of {}", elem.name())));
+    };
+    let x = im.float(node.input(0)?)?;
+    let scale = beside(im, node, 1, &have)?;
+    let zero = match node.optional(2) {
+        Some(_) => Some(beside(im, node, 2, &have)?),
+        None => None,
+    };
+    let g = &mut im.g;
+    let made = quotient(g, x, scale)?;
+    let mut made = f::round(g, made)?;
+    if let Some(zero) = zero {
+        made = add(g, made, zero)?;
+    }
+    let made = f::clamp(g, made, least as f32, greatest as f32)?;
+    let made = g.reshape(made, &have)?;
+    let tensor = g.cast(made, DType::I32)?;
+    Ok(vec![Value::Device { elem, tensor }])
+}
+
+/// `a / b` as it is rounded: half a step decides which integer it becomes. What the product by an inverse is off by is
+/// computed exactly, both factors in halves of 12 bits (Dekker, "A floating-point technique for extending the available
+/// precision", 1971).
+fn quotient(g: &mut Graph, a: Tensor, b: Tensor) -> Made<Tensor> {
+    let halves = |g: &mut Graph, x: Tensor| -> Made<[Tensor; 2]> {
+        let wide = f::times(g, x, 4097.0)?;
+        let rest = sub(g, wide, x)?;
+        let high = sub(g, wide, rest)?;
+        Ok([high, sub(g, x, high)?])
+    };
+    let inverse = f::recip(g, b)?;
+    let near = mul(g, a, inverse)?;
+    let ([n, m], [c, d]) = (halves(g, near)?, halves(g, b)?);
+    let mut left = a;
+    for (x, y) in [(n, c), (n, d), (m, c), (m, d)] {
+        let part = mul(g, x, y)?;
+        left = sub(g, left, part)?;
+    }
+    let off = mul(g, left, inverse)?;
+    Ok(add(g, near, off)?)
+}
+
+/// Bytes without a sign, over the range of what there is and 0.
+fn dynamic(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let have = im.shape(node.input(0)?);
+    let x = im.float(node.input(0)?)?;
+    let g = &mut im.g;
+    let axes: Vec<usize> = (0..have.len()).collect();
+    let zero = g.constant(0.0);
+    let (low, high) = (f::amin(g, x, &axes)?, f::amax(g, x, &axes)?);
+    let (low, high) = (f::minimum(g, low, zero)?, f::maximum(g, high, zero)?);
+    let range = sub(g, high, low)?;
+    let scale = f::times(g, range, 1.0 / 255.0)?;
+    let point = quotient(g, low, scale)?;
+    let point = f::neg(g, point)?;
+    let point = f::round(g, point)?;
+    let point = f::clamp(g, point, 0.0, 255.0)?;
+    let made = quotient(g, x, scale)?;
+    let made = f::round(g, made)?;
+    let made = add(g, made, point)?;
+    let made = f::clamp(g, made, 0.0, 255.0)?;
+    let (made, point) = (g.cast(made, DType::I32)?, g.cast(point, DType::I32)?);
+    let (scale, point) = (g.reshape(scale, &[])?, g.reshape(point, &[])?);
+    Ok(vec![
+        Value::Device { elem: Elem::U8, tensor: made },
+        Value::Device { elem: Elem::F32, tensor: scale },
+        Value::Device { elem: Elem::U8, tensor: point },
+    ])
+}

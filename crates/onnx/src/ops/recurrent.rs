@@ -1,0 +1,234 @@
+//! Recurrent layers, a step of the sequence after the other: sequences have the length of their input.
+
+use nn::functions::{self as f, add, mul, sub};
+use nn::shape::{concat, stack, transpose};
+use plan::graph::{Graph, Tensor};
+
+use super::Operator;
+use crate::import::{Import, Value};
+use crate::node::{Made, Node, why};
+
+pub(super) const OPERATORS: &[(&str, Operator)] =
+    &[("GRU", recurrent), ("LSTM", recurrent), ("RNN", recurrent)];
+
+/// What a direction computes with.
+struct Cell<'a> {
+    op: &'a str,
+    /// `[gates H, I]`, `[gates H, H]`, and biases `[gates H]` of both.
+    input: Tensor,
+    hidden: Tensor,
+    biases: Option<[Tensor; 2]>,
+    /// Of an LSTM: input, output, forget gate look at the cell, `[3 H]`.
+    peepholes: Option<Tensor>,
+    /// Whether the reset gate of a GRU comes behind the product.
+    reset_last: bool,
+    activations: Vec<String>,
+    width: usize,
+    clip: Option<f32>,
+}
+
+fn recurrent(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let elem = node.input(0)?.elem();
+    let by_batch = node.flag("layout");
+    let width = usize::try_from(node.integer("hidden_size", 0)).unwrap_or(0);
+    let direction = node.text("direction", "forward")?;
+    let op = node.op();
+    let (gates, defaults): (usize, &[&str]) = match op {
+        "LSTM" => (4, &["Sigmoid", "Tanh", "Tanh"]),
+        "GRU" => (3, &["Sigmoid", "Tanh"]),
+        _ => (1, &["Tanh"]),
+    };
+    if node.flag("input_forget") {
+        return Err("input_forget is not supported".into());
+    }
+    let clip = node.float_if("clip");
+    if node.floats("activation_alpha").is_some_and(|a| !a.is_empty())
+        || node.floats("activation_beta").is_some_and(|a| !a.is_empty())
+    {
+        return Err("activations with parameters are not supported".into());
+    }
+    let mut x = im.float(node.input(0)?)?;
+    if by_batch {
+        x = transpose(&mut im.g, x, 0, 1)?;
+    }
+    let &[length, batch, _] = im.g.shape(x) else { return Err("[T, N, I] expected".into()) };
+    if let Some(lengths) = node.optional(4) {
+        let same = matches!(lengths, Value::Known(known) if known.integers().iter().all(|n| *n == length as i64));
+        if !same {
+            return Err("sequences of different lengths are not supported".into());
+        }
+    }
+    let directions = if direction == "bidirectional" { 2 } else { 1 };
+    let names = named_activations(node, directions * defaults.len(), defaults)?;
+    let reset_last = node.flag("linear_before_reset");
+    let part = |im: &mut Import, place: usize, d: usize| -> Made<Option<Tensor>> {
+        let Some(value) = node.optional(place) else { return Ok(None) };
+        let all = im.float(value)?;
+        let shape = im.g.shape(all).to_vec();
+        let own = im.g.slice(all, 0, d, 1)?;
+        Ok(Some(im.g.reshape(own, &shape[1..])?))
+    };
+    let mut outputs = Vec::new();
+    let mut last = Vec::new();
+    let mut cells = Vec::new();
+    for d in 0..directions {
+        let missing = |what: &str| why(format!("its {what} is missing"));
+        let input = part(im, 1, d)?.ok_or_else(|| missing("W"))?;
+        let hidden = part(im, 2, d)?.ok_or_else(|| missing("R"))?;
+        if im.g.shape(hidden) != [gates * width, width] {
+            return Err(why(format!("R {:?} with hidden_size {width}", im.g.shape(hidden))));
+        }
+        let biases = match part(im, 3, d)? {
+            Some(all) => Some([
+                im.g.slice(all, 0, 0, gates * width)?,
+                im.g.slice(all, 0, gates * width, gates * width)?,
+            ]),
+            None => None,
+        };
+        let peepholes = if op == "LSTM" { part(im, 7, d)? } else { None };
+        let activations = names[d * defaults.len()..][..defaults.len()].to_vec();
+        let cell =
+            Cell { op, input, hidden, biases, peepholes, reset_last, activations, width, clip };
+        let zero = im.g.constant(0.0);
+        let start = im.g.expand(zero, &[batch, width])?;
+        let first = |im: &mut Import, place: usize| -> Made<Tensor> {
+            let Some(value) = node.optional(place) else { return Ok(start) };
+            let all = im.float(value)?;
+            let all = if by_batch { transpose(&mut im.g, all, 0, 1)? } else { all };
+            let own = im.g.slice(all, 0, d, 1)?;
+            Ok(im.g.reshape(own, &[batch, width])?)
+        };
+        let mut h = first(im, 5)?;
+        let mut c = if op == "LSTM" { first(im, 6)? } else { start };
+        let backward = direction == "reverse" || d == 1;
+        let mut steps = vec![h; length];
+        for i in 0..length {
+            let t = if backward { length - 1 - i } else { i };
+            let own = im.g.slice(x, 0, t, 1)?;
+            let inputs = im.g.shape(own)[2];
+            let own = im.g.reshape(own, &[batch, inputs])?;
+            [h, c] = cell.step(&mut im.g, own, h, c)?;
+            steps[t] = h;
+        }
+        outputs.push(stack(&mut im.g, &steps, 0)?);
+        last.push(h);
+        cells.push(c);
+    }
+    let g = &mut im.g;
+    // [T, D, N, H]
+    let apart = outputs
+        .into_iter()
+        .map(|y| g.reshape(y, &[length, 1, batch, width]))
+        .collect::<plan::graph::Result<Vec<_>>>()?;
+    let mut y = concat(g, &apart, 1)?;
+    let (mut h, mut c) = (stack(g, &last, 0)?, stack(g, &cells, 0)?);
+    if by_batch {
+        y = g.permute(y, &[2, 0, 1, 3])?;
+        h = transpose(g, h, 0, 1)?;
+        c = transpose(g, c, 0, 1)?;
+    }
+    let all = if op == "LSTM" { vec![y, h, c] } else { vec![y, h] };
+    Ok(all.into_iter().map(|tensor| Value::Device { elem, tensor }).collect())
+}
+
+fn named_activations(node: &Node<'_>, count: usize, defaults: &[&str]) -> Made<Vec<String>> {
+    match node.texts("activations")? {
+        Some(names) if names.len() == count => Ok(names),
+        Some(names) => Err(why(format!("{} activations, {count} expected", names.len()))),
+        None => Ok(defaults.iter().cycle().take(count).map(|&name| name.to_owned()).collect()),
+    }
+}
+
+fn activated(g: &mut Graph, name: &str, x: Tensor) -> Made<Tensor> {
+    Ok(match name {
+        "Sigmoid" => f::sigmoid(g, x)?,
+        "Tanh" => f::tanh(g, x)?,
+        "Relu" => f::relu(g, x)?,
+        "Softsign" => {
+            let size = f::abs(g, x)?;
+            let below = f::plus(g, size, 1.0)?;
+            f::div(g, x, below)?
+        }
+        "Softplus" => f::softplus(g, x)?,
+        other => return Err(why(format!("activation {other} is not supported"))),
+    })
+}
+
+impl Cell<'_> {
+    fn activate(&self, g: &mut Graph, which: usize, x: Tensor) -> Made<Tensor> {
+        let x = match self.clip {
+            Some(clip) => f::clamp(g, x, -clip, clip)?,
+            None => x,
+        };
+        activated(g, &self.activations[which], x)
+    }
+
+    /// Columns of gate `i`.
+    fn gate(&self, g: &mut Graph, all: Tensor, i: usize) -> Made<Tensor> {
+        Ok(g.slice(all, 1, i * self.width, self.width)?)
+    }
+
+    /// What the cell's state adds to gate `i`.
+    fn peep(&self, g: &mut Graph, gate: Tensor, i: usize, c: Tensor) -> Made<Tensor> {
+        let Some(peepholes) = self.peepholes else { return Ok(gate) };
+        let own = g.slice(peepholes, 0, i * self.width, self.width)?;
+        let seen = mul(g, c, own)?;
+        Ok(add(g, gate, seen)?)
+    }
+
+    /// The next hidden state and the next cell.
+    fn step(&self, g: &mut Graph, x: Tensor, h: Tensor, c: Tensor) -> Made<[Tensor; 2]> {
+        let mut from_x = g.matmul(x, self.input)?;
+        let mut from_h = g.matmul(h, self.hidden)?;
+        if let Some([of_x, of_h]) = self.biases {
+            from_x = add(g, from_x, of_x)?;
+            from_h = add(g, from_h, of_h)?;
+        }
+        match self.op {
+            "LSTM" => {
+                let all = add(g, from_x, from_h)?;
+                let [input, output, forget, cell] = [0, 1, 2, 3];
+                let (i, o) = (self.gate(g, all, input)?, self.gate(g, all, output)?);
+                let (k, new) = (self.gate(g, all, forget)?, self.gate(g, all, cell)?);
+                let (i, k) = (self.peep(g, i, 0, c)?, self.peep(g, k, 2, c)?);
+                let (i, k) = (self.activate(g, 0, i)?, self.activate(g, 0, k)?);
+                let new = self.activate(g, 1, new)?;
+                let (kept, taken) = (mul(g, k, c)?, mul(g, i, new)?);
+                let c = add(g, kept, taken)?;
+                let o = self.peep(g, o, 1, c)?;
+                let o = self.activate(g, 0, o)?;
+                let seen = activated(g, &self.activations[2], c)?;
+                Ok([mul(g, o, seen)?, c])
+            }
+            "GRU" => {
+                let (zx, zh) = (self.gate(g, from_x, 0)?, self.gate(g, from_h, 0)?);
+                let (rx, rh) = (self.gate(g, from_x, 1)?, self.gate(g, from_h, 1)?);
+                let (z, r) = (add(g, zx, zh)?, add(g, rx, rh)?);
+                let (z, r) = (self.activate(g, 0, z)?, self.activate(g, 0, r)?);
+                let nx = self.gate(g, from_x, 2)?;
+                let behind = if self.reset_last {
+                    let own = self.gate(g, from_h, 2)?;
+                    mul(g, r, own)?
+                } else {
+                    let reset = mul(g, r, h)?;
+                    let own = g.slice(self.hidden, 0, 2 * self.width, self.width)?;
+                    let mut own = g.matmul(reset, own)?;
+                    if let Some([_, of_h]) = self.biases {
+                        let bias = g.slice(of_h, 0, 2 * self.width, self.width)?;
+                        own = add(g, own, bias)?;
+                    }
+                    own
+                };
+                let new = add(g, nx, behind)?;
+                let new = self.activate(g, 1, new)?;
+                let apart = sub(g, h, new)?;
+                let kept = mul(g, z, apart)?;
+                Ok([add(g, new, kept)?, c])
+            }
+            _ => {
+                let all = add(g, from_x, from_h)?;
+                Ok([self.activate(g, 0, all)?, c])
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Spatial axes brought to other extents. Which elements a new one is made of, and by what shares, follows from the
+//! shapes: the host tells, an axis at a time, and the device takes and adds.
+
+use nn::functions::{add, mul};
+use nn::shape as s;
+use plan::graph::Tensor;
+
+use crate::array::{Elem, Known};
+use crate::import::{Import, Value};
+use crate::node::{Made, Node, axis, why};
+
+/// How elements of an axis are made.
+struct Way {
+    mode: String,
+    coordinates: String,
+    nearest: String,
+    cubic: f64,
+    exclude_outside: bool,
+}
+
+pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    // Upsample, and Resize of opset 10, have scales as the second input.
+    let (at_scales, at_sizes) =
+        if node.op() == "Upsample" || node.opset < 11 { (1, 9) } else { (2, 3) };
+    let old = at_scales == 1;
+    let way = Way {
+        mode: node.text("mode", "nearest")?,
+        coordinates: node.text(
+            "coordinate_transformation_mode",
+            if old { "asymmetric" } else { "half_pixel" },
+        )?,
+        nearest: node.text("nearest_mode", if old { "floor" } else { "round_prefer_floor" })?,
+        cubic: f64::from(node.float("cubic_coeff_a", -0.75)),
+        exclude_outside: node.flag("exclude_outside"),
+    };
+    if node.flag("antialias") {
+        return Err("antialias is not supported".into());
+    }
+    node.pass_over(&["extrapolation_value"]);
+    let policy = node.text("keep_aspect_ratio_policy", "stretch")?;
+    let axes = node.integers("axes").unwrap_or_else(|| (0..have.len() as i64).collect());
+    let axes = axes.iter().map(|&a| axis(a, have.len())).collect::<Made<Vec<usize>>>()?;
+    let given = |place: usize| {
+        node.optional(place).filter(|v| !matches!(v, Value::Known(k) if k.values.is_empty()))
+    };
+    let mut scales: Vec<f64> = match (given(at_scales), node.floats("scales")) {
+        (Some(_), _) => node.known(at_scales, "scales")?.values.iter().copied().collect(),
+        (None, Some(scales)) => scales.into_iter().map(f64::from).collect(),
+        (None, None) => Vec::new(),
+    };
+    let sizes: Vec<usize> = if given(at_sizes).is_some() {
+        let sizes = crate::array::shape(&node.known_integers(at_sizes, "sizes")?)?;
+        scales = sizes.iter().zip(&axes).map(|(n, &a)| *n as f64 / have[a] as f64).collect();
+        if policy == "stretch" {
+            sizes
+        } else {
+            let least = scales.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = scales.iter().copied().fold(0.0, f64::max);
+            let scale = if policy == "not_larger" { least } else { most };
+            scales = vec![scale; axes.len()];
+            axes.iter().map(|&a| (scale * have[a] as f64).round() as usize).collect()
+        }
+    } else {
+        let of = |(scale, &a): (&f64, &usize)| (scale * have[a] as f64).floor() as usize;
+        scales.iter().zip(&axes).map(of).collect()
+    };
+    if sizes.len() != axes.len() {
+        return Err(why(format!("{} scales or sizes for {} axes", sizes.len(), axes.len())));
+    }
+    crate::array::shape(&sizes.iter().map(|n| *n as i64).collect::<Vec<_>>())?;
+    let mut x = im.float(x)?;
+    for ((&a, &size), &scale) in axes.iter().zip(&sizes).zip(&scales) {
+        if size != have[a] || scale != 1.0 {
+            x = along(im, x, a, size, scale, &way)?;
+        }
+    }
+    if elem.is_integer() {
+        x = im.g.cast(x, plan::DType::I32)?;
+    }
+    Ok(vec![Value::Device { elem, tensor: x }])
+}
+
+impl Way {
+    /// Where element `i` of an axis of `size` lies in one of `have`.
+    fn place(&self, i: usize, size: usize, have: usize, scale: f64) -> Made<f64> {
+        let (x, size, have) = (i as f64, size as f64, have as f64);
+        Ok(match &*self.coordinates {
+            "half_pixel" => (x + 0.5) / scale - 0.5,
+            "half_pixel_symmetric" => {
+                let adjustment = size / (scale * have);
+                have / 2.0 * (1.0 - adjustment) + (x + 0.5) / scale - 0.5
+            }
+            "pytorch_half_pixel" if size > 1.0 => (x + 0.5) / scale - 0.5,
+            "pytorch_half_pixel" => 0.0,
+            // Of the length before it was made whole.
+            "align_corners" if scale * have != 1.0 => x * (have - 1.0) / (scale * have - 1.0),
+            "align_corners" => 0.0,
+            "asymmetric" => x / scale,
+            other => return Err(why(format!("{other} is not supported"))),
+        })
+    }
+
+    /// The elements that one at `place` is made of, and their shares.
+    fn parts(&self, place: f64, have: usize) -> Made<Vec<(usize, f64)>> {
+        let last = have as f64 - 1.0;
+        let clamp = |place: f64| place.clamp(0.0, last) as usize;
+        let low = place.floor();
+        let part = place - low;
+        Ok(match &*self.mode {
+            "nearest" => {
+                let at = match &*self.nearest {
+                    "round_prefer_floor" => (place - 0.5).ceil(),
+                    "round_prefer_ceil" => (place + 0.5).floor(),
+                    "floor" => low,
+                    "ceil" => place.ceil(),
+                    other => return Err(why(format!("{other} is not supported"))),
+                };
+                vec![(clamp(at), 1.0)]
+            }
+            "linear" | "bilinear" => vec![(clamp(low), 1.0 - part), (clamp(low + 1.0), part)],
+            "cubic" => {
+                let near = |t: f64| ((self.cubic + 2.0) * t - (self.cubic + 3.0)) * t * t + 1.0;
+                let far = |t: f64| {
+                    ((self.cubic * t - 5.0 * self.cubic) * t + 8.0 * self.cubic) * t
+                        - 4.0 * self.cubic
+                };
+                let mut shares = [far(part + 1.0), near(part), near(1.0 - part), far(2.0 - part)];
+                if self.exclude_outside {
+                    for (i, share) in (-1i32..).zip(&mut shares) {
+                        if !(0.0..=last).contains(&(low + f64::from(i))) {
+                            *share = 0.0;
+                        }
+                    }
+                    let sum: f64 = shares.iter().sum();
+                    shares = shares.map(|share| share / sum);
+                }
+                (-1i32..).zip(shares).map(|(i, share)| (clamp(low + f64::from(i)), share)).collect()
+            }
+            other => return Err(why(format!("mode {other} is not supported"))),
+        })
+    }
+}
+
+fn along(im: &mut Import, x: Tensor, a: usize, size: usize, scale: f64, way: &Way) -> Made<Tensor> {
+    let have = im.g.shape(x)[a];
+    let mut all = Vec::new();
+    for i in 0..size {
+        all.push(way.parts(way.place(i, size, have, scale)?, have)?);
+    }
+    let mut line = vec![1; im.g.shape(x).len()];
+    line[a] = size;
+    let of = |values: Vec<f64>, elem: Elem, shape: &[usize]| {
+        let known = Known::new(elem, shape, values);
+        Value::Known(known.unwrap_or_else(|| unreachable!("one for each element")))
+    };
+    let mut made = None;
+    for part in 0..all.first().map_or(0, Vec::len) {
+        let places = all.iter().map(|parts| parts[part].0 as f64).collect();
+        let shares: Vec<f64> = all.iter().map(|parts| parts[part].1).collect();
+        let places = im.tensor(&of(places, Elem::I64, &[size]))?;
+        let mut taken = s::take(&mut im.g, x, a, places)?;
+        if shares.iter().any(|share| *share != 1.0) {
+            let shares = im.tensor(&of(shares, Elem::F32, &line))?;
+            taken = mul(&mut im.g, taken, shares)?;
+        }
+        made = Some(match made {
+            Some(sum) => add(&mut im.g, sum, taken)?,
+            None => taken,
+        });
+    }
+    made.ok_or_else(|| "an axis without elements".into())
+}

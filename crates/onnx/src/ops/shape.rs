@@ -1,0 +1,349 @@
+//! Tensors in another shape or order, joined, cut, filled; and what is known of shapes.
+
+use nn::conv::pad_with;
+use nn::shape as s;
+use plan::DType;
+
+use super::shapes::{Cut, cuts, expanded, flattened, order, parts, reshaped, squeezed, unsqueezed};
+use super::{Operator, resize};
+use crate::array::{self, Elem, Known};
+use crate::import::{Import, Value};
+use crate::node::{Made, Node, Why, axis, why};
+
+pub(super) const OPERATORS: &[(&str, Operator)] = &[
+    ("Concat", concat),
+    ("Constant", constant),
+    ("ConstantOfShape", constant_of_shape),
+    ("DepthToSpace", depth_to_space),
+    ("Expand", expand),
+    ("EyeLike", eye_like),
+    ("Flatten", reshape),
+    ("NonZero", of_data),
+    ("Pad", pad),
+    ("Range", of_data),
+    ("Reshape", reshape),
+    ("Resize", resize::resize),
+    ("Shape", shape),
+    ("Size", size),
+    ("Slice", slice),
+    ("SpaceToDepth", space_to_depth),
+    ("Split", split),
+    ("Squeeze", reshape),
+    ("Tile", tile),
+    ("Transpose", transpose),
+    ("Trilu", trilu),
+    ("Unsqueeze", reshape),
+    ("Upsample", resize::resize),
+];
+
+fn device(elem: Elem, tensor: plan::graph::Tensor) -> Vec<Value> {
+    vec![Value::Device { elem, tensor }]
+}
+
+/// What the host computes where it is known, and cannot be drawn: its shape follows from data.
+fn of_data(_: &mut Import, _: &Node<'_>) -> Made<Vec<Value>> {
+    Err(Why { what: "its shape depends on data".into(), depends: true })
+}
+
+fn reshape(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let to = match node.op() {
+        "Reshape" => {
+            let to = node.known_integers(1, "the shape")?;
+            reshaped(&have, &to, node.flag("allowzero"))?
+        }
+        "Squeeze" => squeezed(&have, node.integers_of(1, "axes")?)?,
+        "Unsqueeze" => unsqueezed(&have, &node.integers_of(1, "axes")?.unwrap_or_default())?,
+        _ => flattened(&have, node.integer("axis", 1))?.to_vec(),
+    };
+    let x = im.tensor(x)?;
+    Ok(device(elem, im.g.reshape(x, &to)?))
+}
+
+fn transpose(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, order) = (x.elem(), order(node, im.shape(x).len())?);
+    let x = im.tensor(x)?;
+    Ok(device(elem, im.g.permute(x, &order)?))
+}
+
+fn expand(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let to = expanded(&im.shape(x), &node.known_integers(1, "the shape")?)?;
+    let elem = x.elem();
+    let x = im.tensor(x)?;
+    Ok(device(elem, im.g.expand(x, &to)?))
+}
+
+fn concat(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let first = node.input(0)?;
+    let elem = first.elem();
+    let at = axis(node.integer("axis", 1), im.shape(first).len())?;
+    let mut all = Vec::new();
+    for place in 0..node.inputs.len() {
+        let x = node.input(place)?;
+        if !im.shape(x).contains(&0) {
+            all.push(im.tensor(x)?);
+        }
+    }
+    if all.is_empty() {
+        return Ok(vec![first.clone()]);
+    }
+    Ok(device(elem, s::concat(&mut im.g, &all, at)?))
+}
+
+fn split(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, (at, sizes)) = (x.elem(), parts(node, &im.shape(x))?);
+    let x = im.tensor(x)?;
+    let mut begin = 0;
+    let mut made = Vec::new();
+    for size in sizes {
+        let tensor = im.g.slice(x, at, begin, size)?;
+        made.push(Value::Device { elem, tensor });
+        begin += size;
+    }
+    Ok(made)
+}
+
+fn slice(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, cuts) = (x.elem(), cuts(node, &im.shape(x))?);
+    let mut x = im.tensor(x)?;
+    for cut in cuts {
+        x = kept(im, x, &cut)?;
+    }
+    Ok(device(elem, x))
+}
+
+fn kept(im: &mut Import, x: plan::graph::Tensor, cut: &Cut) -> Made<plan::graph::Tensor> {
+    let Cut { axis, start, count, step } = *cut;
+    if step == 1 || count <= 1 {
+        return Ok(im.g.slice(x, axis, start, count)?);
+    }
+    let stride = step.unsigned_abs() as usize;
+    if step > 0 {
+        let span = im.g.slice(x, axis, start, (count - 1) * stride + 1)?;
+        return Ok(s::every(&mut im.g, span, axis, stride)?);
+    }
+    let places: Vec<f64> = cut.places().map(|place| place as f64).collect();
+    let places = Known::new(Elem::I64, &[count], places).map(Value::Known);
+    let places = im.tensor(&places.unwrap_or_else(|| unreachable!("as many as counted")))?;
+    Ok(s::take(&mut im.g, x, axis, places)?)
+}
+
+fn tile(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let times = array::shape(&node.known_integers(1, "repeats")?)?;
+    let x = node.input(0)?;
+    let elem = x.elem();
+    let x = im.tensor(x)?;
+    Ok(device(elem, s::repeat(&mut im.g, x, &times)?))
+}
+
+fn shape(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let have = im.shape(node.input(0)?);
+    let rank = have.len() as i64;
+    let from_front = |at: i64| (if at < 0 { at + rank } else { at }).clamp(0, rank) as usize;
+    let start = from_front(node.integer("start", 0));
+    let end = from_front(node.integer("end", rank)).max(start);
+    let values: Vec<f64> = have[start..end].iter().map(|n| *n as f64).collect();
+    known(&[end - start], values, Elem::I64)
+}
+
+fn size(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let count: usize = im.shape(node.input(0)?).iter().product();
+    known(&[], vec![count as f64], Elem::I64)
+}
+
+fn known(shape: &[usize], values: Vec<f64>, elem: Elem) -> Made<Vec<Value>> {
+    let known = Known::new(elem, shape, values);
+    known.map(|known| vec![Value::Known(known)]).ok_or_else(|| "more values than its shape".into())
+}
+
+fn constant(_: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    if let Some(value) = node.tensor("value")? {
+        return Ok(vec![Value::Known(value)]);
+    }
+    if let Some(value) = node.float_if("value_float") {
+        return known(&[], vec![f64::from(value)], Elem::F32);
+    }
+    if let Some(values) = node.floats("value_floats") {
+        return known(&[values.len()], values.into_iter().map(f64::from).collect(), Elem::F32);
+    }
+    if let Some(values) = node.integers("value_ints") {
+        return known(&[values.len()], values.into_iter().map(|v| v as f64).collect(), Elem::I64);
+    }
+    let value = node.integer("value_int", i64::MIN);
+    if value == i64::MIN {
+        return Err("its value is of a kind that is not supported".into());
+    }
+    known(&[], vec![value as f64], Elem::I64)
+}
+
+fn constant_of_shape(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let shape = array::shape(&node.known_integers(0, "the shape")?)?;
+    let value = node.tensor("value")?;
+    let (elem, value) = match &value {
+        Some(known) => {
+            (known.elem, known.scalar().ok_or_else(|| why("its value is not one number".into()))?)
+        }
+        None => (Elem::F32, 0.0),
+    };
+    let count = shape.iter().product::<usize>();
+    // Of a few the host knows; many are one number, which is repeated on the device.
+    if count <= 4096 {
+        return known(&shape, vec![value; count], elem);
+    }
+    let constant = im.g.constant(value as f32);
+    let mut tensor = im.g.expand(constant, &shape)?;
+    if elem.is_integer() {
+        tensor = im.g.cast(tensor, DType::I32)?;
+    }
+    Ok(device(elem, tensor))
+}
+
+fn eye_like(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let [rows, columns] = im.shape(x)[..] else { return Err("two axes expected".into()) };
+    let to = node.integer("dtype", 0);
+    let elem = i32::try_from(to).ok().and_then(Elem::of).unwrap_or(x.elem());
+    let k = node.integer("k", 0) as isize;
+    let upper = s::lower_triangle(&mut im.g, rows, columns, k)?;
+    let lower = s::lower_triangle(&mut im.g, rows, columns, k - 1)?;
+    let mut tensor = nn::functions::sub(&mut im.g, upper, lower)?;
+    if elem.is_integer() {
+        tensor = im.g.cast(tensor, DType::I32)?;
+    }
+    Ok(device(elem, tensor))
+}
+
+fn trilu(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let k = match node.optional(1) {
+        Some(_) => node.known_integers(1, "k")?.first().copied().unwrap_or(0),
+        None => 0,
+    };
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let &[.., rows, columns] = &have[..] else { return Err("two axes expected".into()) };
+    let k = k.clamp(-(rows as i64) - 1, columns as i64 + 1) as isize;
+    let x = im.tensor(x)?;
+    let g = &mut im.g;
+    let zero = g.constant(0.0);
+    let mut zero = g.expand(zero, &have)?;
+    zero = g.cast(zero, g.dtype(x))?;
+    let upper = node.integer("upper", 1) != 0;
+    let mask = s::lower_triangle(g, rows, columns, if upper { k - 1 } else { k })?;
+    let made = if upper { g.select(mask, zero, x)? } else { g.select(mask, x, zero)? };
+    Ok(device(elem, made))
+}
+
+fn pad(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let by = node.integers_of(1, "pads")?.ok_or_else(|| why("it has no pads".into()))?;
+    let axes = match node.optional(3) {
+        Some(_) => node.known_integers(3, "axes")?,
+        None => (0..have.len() as i64).collect(),
+    };
+    if by.len() != 2 * axes.len() {
+        return Err(why(format!("{} pads for {} axes", by.len(), axes.len())));
+    }
+    let value = match node.optional(2) {
+        Some(_) => node.known(2, "the value")?.scalar().unwrap_or(0.0) as f32,
+        None => node.float("value", 0.0),
+    };
+    let mode = node.text("mode", "constant")?;
+    let mut x = im.tensor(x)?;
+    for (i, &a) in axes.iter().enumerate() {
+        let at = axis(a, have.len())?;
+        let (before, after) = (by[i], by[axes.len() + i]);
+        // Below 0 something is cut off.
+        let cut = [before, after].map(|n| n.min(0).unsigned_abs() as usize);
+        let [before, after] = [before, after].map(|n| n.max(0) as usize);
+        let extent = im.g.shape(x)[at];
+        let Some(kept) = extent.checked_sub(cut[0] + cut[1]) else {
+            return Err(why(format!("{cut:?} are cut off an axis of {extent}")));
+        };
+        if cut != [0, 0] {
+            x = im.g.slice(x, at, cut[0], kept)?;
+        }
+        if before == 0 && after == 0 {
+            continue;
+        }
+        x = if mode == "constant" {
+            if elem.is_integer() && value != 0.0 {
+                return Err("integers are filled with 0 alone".into());
+            }
+            pad_with(&mut im.g, x, at, [before, after], value)?
+        } else {
+            mirrored(im, x, at, [before, after], &mode)?
+        };
+    }
+    Ok(device(elem, x))
+}
+
+/// An axis continued on both sides by what it has.
+fn mirrored(
+    im: &mut Import,
+    x: plan::graph::Tensor,
+    at: usize,
+    by: [usize; 2],
+    mode: &str,
+) -> Made<plan::graph::Tensor> {
+    let extent = im.g.shape(x)[at] as i64;
+    if extent == 0 {
+        return Err("nothing to continue an axis with".into());
+    }
+    let place = |i: i64| match mode {
+        "edge" => Ok(i.clamp(0, extent - 1)),
+        "wrap" => Ok(i.rem_euclid(extent)),
+        "reflect" => {
+            let period = (2 * (extent - 1)).max(1);
+            let i = i.rem_euclid(period);
+            Ok(i.min(period - i).min(extent - 1))
+        }
+        other => Err(why(format!("mode {other} is not supported"))),
+    };
+    let from = -(by[0] as i64);
+    let to = extent + by[1] as i64;
+    let places = (from..to).map(|i| place(i).map(|i| i as f64)).collect::<Made<Vec<f64>>>()?;
+    let places = Known::new(Elem::I64, &[places.len()], places).map(Value::Known);
+    let places = im.tensor(&places.unwrap_or_else(|| unreachable!("as many as counted")))?;
+    Ok(s::take(&mut im.g, x, at, places)?)
+}
+
+fn depth_to_space(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let (elem, [n, c, h, w], b) = blocks(im, node)?;
+    let x = im.tensor(node.input(0)?)?;
+    if !c.is_multiple_of(b * b) {
+        return Err(why(format!("{c} channels in blocks of {b}")));
+    }
+    let (apart, order) = if node.text("mode", "DCR")? == "CRD" {
+        ([n, c / (b * b), b, b, h, w], [0, 1, 4, 2, 5, 3])
+    } else {
+        ([n, b, b, c / (b * b), h, w], [0, 3, 4, 1, 5, 2])
+    };
+    let x = im.g.reshape(x, &apart)?;
+    let x = im.g.permute(x, &order)?;
+    Ok(device(elem, im.g.reshape(x, &[n, c / (b * b), h * b, w * b])?))
+}
+
+fn space_to_depth(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let (elem, [n, c, h, w], b) = blocks(im, node)?;
+    let x = im.tensor(node.input(0)?)?;
+    if !h.is_multiple_of(b) || !w.is_multiple_of(b) {
+        return Err(why(format!("{h} x {w} in blocks of {b}")));
+    }
+    let x = im.g.reshape(x, &[n, c, h / b, b, w / b, b])?;
+    let x = im.g.permute(x, &[0, 3, 5, 1, 2, 4])?;
+    Ok(device(elem, im.g.reshape(x, &[n, c * b * b, h / b, w / b])?))
+}
+
+fn blocks(im: &Import, node: &Node<'_>) -> Made<(Elem, [usize; 4], usize)> {
+    let x = node.input(0)?;
+    let shape: [usize; 4] =
+        im.shape(x).try_into().map_err(|s| why(format!("{s:?}: [N, C, H, W] expected")))?;
+    let block = usize::try_from(node.integer("blocksize", 0)).ok().filter(|n| *n > 0);
+    Ok((x.elem(), shape, block.ok_or_else(|| why("a blocksize of at least 1 expected".into()))?))
+}

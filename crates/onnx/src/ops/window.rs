@@ -1,0 +1,321 @@
+//! Windows over spatial axes: convolutions and pooling.
+
+use nn::conv::{self, Windows, pad_with};
+use nn::functions::{self as f, div, times};
+use plan::graph::Tensor;
+
+use super::Operator;
+use crate::array::Elem;
+use crate::import::{Import, Value};
+use crate::node::{Made, Node, why};
+
+pub(super) const OPERATORS: &[(&str, Operator)] = &[
+    ("AveragePool", pool),
+    ("Conv", convolution),
+    ("ConvInteger", convolution_of_bytes),
+    ("ConvTranspose", transposed),
+    ("GlobalAveragePool", global),
+    ("GlobalMaxPool", global),
+    ("LpPool", pool),
+    ("MaxPool", pool),
+];
+
+fn device(elem: Elem, tensor: Tensor) -> Vec<Value> {
+    vec![Value::Device { elem, tensor }]
+}
+
+/// How windows lie over the spatial axes of an input.
+struct Placed {
+    stride: Vec<usize>,
+    dilation: Vec<usize>,
+    /// Before and after each axis.
+    pads: Vec<[usize; 2]>,
+    /// What is added behind the pads so that a last, partial window counts.
+    extra: Vec<usize>,
+}
+
+fn counts(node: &Node<'_>, name: &str, axes: usize) -> Made<Vec<usize>> {
+    let Some(all) = node.integers(name) else { return Ok(vec![1; axes]) };
+    let counts = all.iter().map(|&n| usize::try_from(n).ok().filter(|n| *n > 0));
+    let counts: Option<Vec<usize>> = counts.collect();
+    counts.filter(|c| c.len() == axes).ok_or_else(|| why(format!("{name} {all:?} for {axes} axes")))
+}
+
+/// The pads that are named, two for each axis.
+fn named_pads(node: &Node<'_>, axes: usize) -> Made<Vec<[usize; 2]>> {
+    let Some(all) = node.integers("pads") else { return Ok(vec![[0, 0]; axes]) };
+    let pads = all.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>();
+    let pads = pads.ok().filter(|p| p.len() == 2 * axes);
+    let pads = pads.ok_or_else(|| why(format!("pads {all:?} for {axes} axes")))?;
+    Ok((0..axes).map(|i| [pads[i], pads[axes + i]]).collect())
+}
+
+fn placed(node: &Node<'_>, spatial: &[usize], sizes: &[usize]) -> Made<Placed> {
+    let axes = spatial.len();
+    if sizes.len() != axes {
+        return Err(why(format!("windows {sizes:?} over {axes} axes")));
+    }
+    let (stride, dilation) = (counts(node, "strides", axes)?, counts(node, "dilations", axes)?);
+    let named = named_pads(node, axes)?;
+    let mode = node.text("auto_pad", "NOTSET")?;
+    let ceil = node.flag("ceil_mode");
+    let mut pads = Vec::new();
+    let mut extra = vec![0; axes];
+    for i in 0..axes {
+        let reach = (sizes[i] - 1) * dilation[i] + 1;
+        let own = match &*mode {
+            "" | "NOTSET" => named[i],
+            "VALID" => [0, 0],
+            "SAME_UPPER" | "SAME_LOWER" => {
+                let count = spatial[i].div_ceil(stride[i]);
+                let whole = ((count.max(1) - 1) * stride[i] + reach).saturating_sub(spatial[i]);
+                let small = whole / 2;
+                if mode == "SAME_UPPER" { [small, whole - small] } else { [whole - small, small] }
+            }
+            other => return Err(why(format!("auto_pad {other}"))),
+        };
+        let extent = spatial[i] + own[0] + own[1];
+        if extent < reach {
+            return Err(why(format!("a window of {reach} over an axis of {extent}")));
+        }
+        if ceil {
+            let mut count = (extent - reach).div_ceil(stride[i]) + 1;
+            // A window may not begin behind the input.
+            if (count - 1) * stride[i] >= spatial[i] + own[0] {
+                count -= 1;
+            }
+            extra[i] = ((count - 1) * stride[i] + reach).saturating_sub(extent);
+        }
+        pads.push(own);
+    }
+    Ok(Placed { stride, dilation, pads, extra })
+}
+
+impl Placed {
+    fn windows(&self, groups: usize) -> Windows {
+        Windows {
+            stride: self.stride.clone(),
+            padding: vec![0],
+            dilation: self.dilation.clone(),
+            groups,
+        }
+    }
+
+    /// The input with a value around it; `extra` where wanted.
+    fn padded(&self, im: &mut Import, x: Tensor, value: f32, extra: Option<f32>) -> Made<Tensor> {
+        let mut x = x;
+        for (i, by) in self.pads.iter().enumerate() {
+            if *by != [0, 0] {
+                x = pad_with(&mut im.g, x, 2 + i, *by, value)?;
+            }
+        }
+        if let Some(value) = extra {
+            for (i, &more) in self.extra.iter().enumerate() {
+                if more > 0 {
+                    x = pad_with(&mut im.g, x, 2 + i, [0, more], value)?;
+                }
+            }
+        }
+        Ok(x)
+    }
+}
+
+fn groups(node: &Node<'_>) -> Made<usize> {
+    let groups = node.integer("group", 1);
+    usize::try_from(groups).ok().filter(|n| *n > 0).ok_or_else(|| why(format!("{groups} groups")))
+}
+
+/// Extents of the spatial axes of `[N, C, ..]`.
+fn spatial(shape: &[usize]) -> Made<&[usize]> {
+    shape
+        .get(2..)
+        .filter(|s| !s.is_empty())
+        .ok_or_else(|| why(format!("{shape:?}: [N, C, ..] expected")))
+}
+
+fn convolution(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let elem = node.input(0)?.elem();
+    let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(1)?));
+    let sizes = spatial(&of_w)?;
+    node.pass_over(&["kernel_shape"]);
+    let placed = placed(node, spatial(&of_x)?, sizes)?;
+    let (x, weight) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
+    let bias = match node.optional(2) {
+        Some(bias) => Some(im.float(bias)?),
+        None => None,
+    };
+    let x = placed.padded(im, x, 0.0, None)?;
+    let made = conv::conv(&mut im.g, x, weight, bias, &placed.windows(groups(node)?))?;
+    Ok(device(elem, made))
+}
+
+/// Bytes less their zero points, in sums that `f32` has exactly up to 2^24.
+fn convolution_of_bytes(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(1)?));
+    node.pass_over(&["kernel_shape"]);
+    let placed = placed(node, spatial(&of_x)?, spatial(&of_w)?)?;
+    let mut sides = Vec::new();
+    for place in 0..2 {
+        let x = im.float(node.input(place)?)?;
+        sides.push(match node.optional(place + 2) {
+            Some(zero) => {
+                let zero = im.float(zero)?;
+                let count: usize = im.g.shape(zero).iter().product();
+                let zero =
+                    im.g.reshape(zero, &[&[count][..], &vec![1; of_w.len() - 1]].concat())?;
+                f::sub(&mut im.g, x, zero)?
+            }
+            None => x,
+        });
+    }
+    let x = placed.padded(im, sides[0], 0.0, None)?;
+    let made = conv::conv(&mut im.g, x, sides[1], None, &placed.windows(groups(node)?))?;
+    Ok(device(Elem::I32, im.g.cast(made, plan::DType::I32)?))
+}
+
+fn transposed(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let elem = node.input(0)?.elem();
+    let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(1)?));
+    let (spatial, sizes) = (spatial(&of_x)?.to_vec(), spatial(&of_w)?.to_vec());
+    let axes = spatial.len();
+    node.pass_over(&["kernel_shape"]);
+    let (stride, dilation) = (counts(node, "strides", axes)?, counts(node, "dilations", axes)?);
+    let named = named_pads(node, axes)?;
+    let more = node.integers("output_padding").unwrap_or_else(|| vec![0; axes]);
+    let wanted = node.integers("output_shape");
+    let mode = node.text("auto_pad", "NOTSET")?;
+    let mut cuts = Vec::new();
+    for i in 0..axes {
+        let reach = (sizes[i] - 1) * dilation[i] + 1;
+        let whole = ((spatial[i] - 1) * stride[i] + reach) as i64;
+        let more = *more.get(i).unwrap_or(&0);
+        let wanted = match (&wanted, &*mode) {
+            (Some(wanted), _) => Some(wanted[wanted.len() - axes + i]),
+            (None, "SAME_UPPER" | "SAME_LOWER") => Some((spatial[i] * stride[i]) as i64),
+            (None, _) => None,
+        };
+        let [begin, end] = match wanted {
+            Some(wanted) => {
+                let off = whole + more - wanted;
+                let small = off.div_euclid(2);
+                if mode == "SAME_UPPER" { [small, off - small] } else { [off - small, small] }
+            }
+            None => named[i].map(|n| n as i64),
+        };
+        let length = whole + more - begin - end;
+        cuts.push((begin, length, whole));
+    }
+    let (mut x, weight) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
+    let windows = Windows { stride, padding: vec![0], dilation, groups: groups(node)? };
+    x = conv::conv_transpose(&mut im.g, x, weight, None, &windows, 0)?;
+    for (i, (begin, length, whole)) in cuts.into_iter().enumerate() {
+        // Below 0 and behind the end there are zeroes.
+        let before = (-begin).max(0) as usize;
+        let after = (begin + length - whole).max(0) as usize;
+        x = im.g.pad(x, 2 + i, before, after)?;
+        let start = begin.max(0) as usize;
+        let Ok(length) = usize::try_from(length) else {
+            return Err("more pads than output".into());
+        };
+        x = im.g.slice(x, 2 + i, start, length)?;
+    }
+    if let Some(bias) = node.optional(2) {
+        let bias = im.float(bias)?;
+        let channels = im.g.shape(bias).iter().product();
+        let bias = im.g.reshape(bias, &[&[channels][..], &vec![1; axes]].concat())?;
+        x = f::add(&mut im.g, x, bias)?;
+    }
+    Ok(device(elem, x))
+}
+
+fn pool(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let input = node.input(0)?;
+    let (elem, have) = (input.elem(), im.shape(input));
+    let spatial = spatial(&have)?.to_vec();
+    let sizes = counts(node, "kernel_shape", spatial.len())?;
+    let placed = placed(node, &spatial, &sizes)?;
+    node.pass_over(&["storage_order"]);
+    if node.op() == "MaxPool" && node.wants(1) {
+        return Err("output Indices is not supported".into());
+    }
+    let x = im.float(input)?;
+    let windows = placed.windows(1);
+    let made = match node.op() {
+        "MaxPool" => {
+            let x = placed.padded(im, x, f32::NEG_INFINITY, Some(f32::NEG_INFINITY))?;
+            conv::max_pool(&mut im.g, x, &sizes, &windows)?
+        }
+        "LpPool" => {
+            let p = node.integer("p", 2) as f32;
+            let size = f::abs(&mut im.g, x)?;
+            let raised = raised(im, size, p)?;
+            let x = placed.padded(im, raised, 0.0, Some(0.0))?;
+            let mean = conv::avg_pool(&mut im.g, x, &sizes, &windows, true)?;
+            let sum = times(&mut im.g, mean, sizes.iter().product::<usize>() as f32)?;
+            raised_root(im, sum, p)?
+        }
+        _ => average(im, node, x, &placed, &sizes)?,
+    };
+    let made = if elem.is_integer() { im.g.cast(made, plan::DType::I32)? } else { made };
+    Ok(device(elem, made))
+}
+
+fn average(
+    im: &mut Import,
+    node: &Node<'_>,
+    x: Tensor,
+    placed: &Placed,
+    sizes: &[usize],
+) -> Made<Tensor> {
+    let counted = node.flag("count_include_pad");
+    let shape = im.g.shape(x)[2..].to_vec();
+    let windows = placed.windows(1);
+    let padded = placed.padded(im, x, 0.0, Some(0.0))?;
+    let mean = conv::avg_pool(&mut im.g, padded, sizes, &windows, true)?;
+    let whole = placed.extra.iter().all(|n| *n == 0);
+    if whole && (counted || placed.pads.iter().all(|by| *by == [0, 0])) {
+        return Ok(mean);
+    }
+    // The share of each window that counts.
+    let one = im.g.constant(1.0);
+    let ones = im.g.expand(one, &[&[1, 1][..], &shape].concat())?;
+    let ones = placed.padded(im, ones, if counted { 1.0 } else { 0.0 }, Some(0.0))?;
+    let share = conv::avg_pool(&mut im.g, ones, sizes, &windows, true)?;
+    Ok(div(&mut im.g, mean, share)?)
+}
+
+fn raised(im: &mut Import, x: Tensor, p: f32) -> Made<Tensor> {
+    let g = &mut im.g;
+    Ok(match p {
+        1.0 => x,
+        2.0 => f::square(g, x)?,
+        p => f::powi(g, x, p as i32)?,
+    })
+}
+
+fn raised_root(im: &mut Import, x: Tensor, p: f32) -> Made<Tensor> {
+    let g = &mut im.g;
+    if p == 1.0 {
+        return Ok(x);
+    }
+    if p == 2.0 {
+        return Ok(f::sqrt(g, x)?);
+    }
+    let ln = f::ln(g, x)?;
+    let part = times(g, ln, 1.0 / p)?;
+    Ok(f::exp(g, part)?)
+}
+
+fn global(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let input = node.input(0)?;
+    let (elem, have) = (input.elem(), im.shape(input));
+    let axes: Vec<usize> = (2..have.len()).collect();
+    let x = im.float(input)?;
+    let g = &mut im.g;
+    let made = if node.op() == "GlobalMaxPool" {
+        f::amax(g, x, &axes)?
+    } else {
+        conv::global_avg_pool(g, x)?
+    };
+    Ok(device(elem, made))
+}

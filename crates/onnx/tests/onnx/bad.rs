@@ -1,0 +1,122 @@
+//! Files and inputs that are wrong: an error that names what, and never more.
+
+use std::collections::BTreeMap;
+
+use device::cpu::Cpu;
+use onnx::{Array, Elem, Model, Network};
+use orind_testing::nodes::{Case, cases};
+use orind_testing::random::Random;
+
+use crate::told;
+
+fn case(name: &str) -> Case {
+    cases().into_iter().find(|case| case.name == name).unwrap()
+}
+
+/// The error of a model's bytes.
+fn refused(bytes: &[u8]) -> String {
+    told(&Model::parse(bytes).unwrap_err())
+}
+
+/// A message's field: key, length, bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
+}
+
+/// A model of one node with one input and one output, of opset 17.
+fn model(op: &str, domain: &str, input: &[u8]) -> Vec<u8> {
+    let node = [
+        field(1, b"x"),
+        field(2, b"y"),
+        field(3, b"the node"),
+        field(4, op.as_bytes()),
+        field(7, domain.as_bytes()),
+    ]
+    .concat();
+    let tensor = [&[8, 1][..], &field(2, input)].concat();
+    let info = |name: &[u8]| [field(1, name), field(2, &field(1, &tensor))].concat();
+    let graph = [field(1, &node), field(11, &info(b"x")), field(12, &info(b"y"))].concat();
+    [field(7, &graph), field(8, &[16, 17])].concat()
+}
+
+/// A shape `[2, n]`, `n` being open.
+const OPEN: &[u8] = &[0x0a, 2, 8, 2, 0x0a, 3, 0x12, 1, b'n'];
+
+#[test]
+fn an_operator_that_is_not_there_is_named_before_anything_runs() {
+    let error = refused(&model("Frobnicate", "", OPEN));
+    assert_eq!(error, "an operator is not supported: Frobnicate (opset 17, node the node)");
+    let error = refused(&model("Relu", "com.example", OPEN));
+    assert!(error.contains("com.example.Relu"), "{error}");
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_named() {
+    let model = Model::parse(&model("Relu", "", OPEN)).unwrap();
+    let device = Cpu::detect();
+    let of = |shape: &[usize]| {
+        let shapes = [("x".to_owned(), shape.to_vec())].into();
+        Network::new(&model, &device, &shapes, &BTreeMap::new()).err().map(|error| told(&error))
+    };
+    assert_eq!(of(&[2, 5]), None);
+    let wrong = |shape: &[usize]| of(shape).unwrap();
+    assert_eq!(wrong(&[3, 5]), "input `x`: axis 0 has 3 elements, the model says 2");
+    assert_eq!(wrong(&[2]), "input `x`: [2] has 1 axes, the model says 2");
+    assert!(wrong(&[2, 1 << 31]).contains("elements or more"), "{}", wrong(&[2, 1 << 31]));
+    let none = Network::new(&model, &device, &BTreeMap::new(), &BTreeMap::new());
+    let error = told(&none.err().unwrap());
+    assert_eq!(error, "input `x`: axis 1, `n`, is open; give its shape");
+    let mut network = Network::of(&model, &device, &one("x", &[2, 2])).unwrap();
+    let error = told(&network.run(&one("x", &[2, 3])).unwrap_err());
+    assert_eq!(error, "input `x`: shape [2, 3], the network is for [2, 2]");
+    let error = told(&network.run(&BTreeMap::new()).unwrap_err());
+    assert_eq!(error, "input `x`: is missing");
+    let error = told(&Network::of(&model, &device, &one("z", &[2, 2])).err().unwrap());
+    assert_eq!(error, "input `z`: the model has no such input; it has: x");
+}
+
+fn one(name: &str, shape: &[usize]) -> BTreeMap<String, Array> {
+    let values = vec![0.5; shape.iter().product()];
+    [(name.to_owned(), Array { elem: Elem::F32, shape: shape.to_vec(), values })].into()
+}
+
+#[test]
+fn what_is_no_model_is_said_to_be_none() {
+    assert!(refused(b"GGUF").starts_with("no ONNX model, or damaged"), "{}", refused(b"GGUF"));
+    assert_eq!(refused(b""), "the model has no graph");
+    let old = [field(7, &[]), field(8, &[16, 3])].concat();
+    assert_eq!(refused(&old), "opset 3 is not supported; 7 to 28 are");
+}
+
+/// Cut and altered anywhere, a file is refused or is another model; nothing panics, and nothing takes more memory than
+/// its bytes can ask for.
+#[test]
+fn damaged_files_are_refused_or_are_other_models() {
+    let device = Cpu::detect();
+    let mut random = Random(27);
+    for name in [
+        "test_conv_with_strides_padding",
+        "test_gemm_all_attributes",
+        "test_slice",
+        "test_lstm_defaults",
+    ] {
+        let case = case(name);
+        let inputs: BTreeMap<_, _> =
+            case.inputs.iter().map(|bytes| Array::parse(bytes).unwrap()).collect();
+        for _ in 0..200 {
+            let mut bytes = case.model.clone();
+            if random.below(4) == 0 {
+                bytes.truncate(random.below(bytes.len()));
+            } else {
+                for _ in 0..=random.below(3) {
+                    let at = random.below(bytes.len());
+                    bytes[at] = random.bits() as u8;
+                }
+            }
+            let Ok(model) = Model::parse(&bytes) else { continue };
+            if let Ok(mut network) = Network::of(&model, &device, &inputs) {
+                drop(network.run(&inputs));
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The backend tests of nodes that ONNX publishes, on the CPU. What does not pass stands in `expected.txt`, a line each;
+//! `ORIND_ONNX_WRITE=1` writes it anew.
+
+use std::collections::BTreeMap;
+
+use device::Device;
+use device::cpu::Cpu;
+use onnx::{Array, Error, Model, Network};
+use orind_testing::nodes::{Case, cases, close};
+
+use crate::told;
+
+enum End {
+    Passed,
+    Unsupported(String),
+    Failed(String),
+}
+
+fn tensors(all: &[Vec<u8>]) -> Result<Vec<(String, Array)>, Error> {
+    all.iter().map(|bytes| Array::parse(bytes)).collect()
+}
+
+fn run(case: &Case, device: &dyn Device) -> End {
+    let end = || -> Result<Option<String>, Error> {
+        let inputs: BTreeMap<_, _> = tensors(&case.inputs)?.into_iter().collect();
+        let outputs = tensors(&case.outputs)?;
+        let model = Model::parse(&case.model)?;
+        let made = Network::of(&model, device, &inputs)?.run(&inputs)?;
+        Ok(outputs.iter().find_map(|(name, want)| wrong(name, made.get(name)?, want)))
+    };
+    match end() {
+        Ok(None) => End::Passed,
+        Ok(Some(what)) => End::Failed(what),
+        Err(error) => End::Unsupported(told(&error)),
+    }
+}
+
+fn wrong(name: &str, have: &Array, want: &Array) -> Option<String> {
+    if have.shape != want.shape {
+        return Some(format!("{name}: {:?}, not {:?}", have.shape, want.shape));
+    }
+    let mut pairs = have.values.iter().zip(&want.values).enumerate();
+    let (i, (have, want)) = pairs.find(|(_, (have, want))| !close(**have, **want))?;
+    Some(format!("{name}[{i}]: {have}, not {want}"))
+}
+
+/// What every operator's cases come to, those of a case being all that its model has.
+#[derive(Default)]
+struct Rate {
+    passed: usize,
+    all: usize,
+}
+
+#[test]
+fn nodes_compute_what_onnx_says() {
+    let device = Cpu::detect();
+    let mut lines = String::new();
+    let mut rates: BTreeMap<String, Rate> = BTreeMap::new();
+    let mut failed = Vec::new();
+    for case in cases() {
+        let end = run(&case, &device);
+        // The name begins with the operator's, but for tests of functions.
+        let op = case.name.trim_start_matches("test_").split('_').next().unwrap_or("").to_owned();
+        let rate = rates.entry(op).or_default();
+        rate.all += 1;
+        match end {
+            End::Passed => rate.passed += 1,
+            End::Unsupported(why) => lines += &format!("{}: {why}\n", case.name),
+            End::Failed(what) => failed.push(format!("{}: {what}", case.name)),
+        }
+    }
+    let (passed, all) = rates.values().fold((0, 0), |(p, a), r| (p + r.passed, a + r.all));
+    println!("{passed} of {all} pass");
+    for (op, Rate { passed, all }) in &rates {
+        println!("{op:<32} {passed:>4} of {all:>4}");
+    }
+    assert!(failed.is_empty(), "wrong answers:\n{}", failed.join("\n"));
+    let file = orind_testing::data("onnx/expected.txt");
+    if std::env::var_os("ORIND_ONNX_WRITE").is_some() {
+        std::fs::write(&file, &lines).unwrap();
+    }
+    if std::env::var_os("ORIND_ONNX_NODES").is_none() {
+        assert_eq!(lines, std::fs::read_to_string(file).unwrap(), "what is refused has changed");
+    }
+}

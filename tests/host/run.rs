@@ -1,0 +1,87 @@
+//! `orinctl run` as a program: what a network takes, what it answers, and what is said of what cannot be run.
+
+use std::path::{Path, PathBuf};
+
+use nn::files::{Array, read_npy, write_npy};
+use orind_testing::daemon::orinctl;
+use orind_testing::nodes::cases;
+use orind_testing::program::{outcome, said};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A model and its first input, as files.
+fn files(dir: &TempDir, name: &str) -> [PathBuf; 2] {
+    let case = cases().into_iter().find(|case| case.name == name).unwrap();
+    let (model, input) = (dir.path().join("model.onnx"), dir.path().join("input.pb"));
+    std::fs::write(&model, case.model).unwrap();
+    std::fs::write(&input, &case.inputs[0]).unwrap();
+    [model, input]
+}
+
+fn run(model: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    outcome(orinctl(model.parent().unwrap()).arg("run").arg(model).args(arguments))
+}
+
+#[test]
+fn a_network_answers_what_its_file_says() {
+    let dir = TempDir::new().unwrap();
+    let [model, input] = files(&dir, "test_softmax_axis_1");
+    let about = said(orinctl(model.parent().unwrap()).arg("run").arg(&model));
+    for word in ["opset 13", "input", "x", "float", "3 x 4 x 5", "Softmax 1", "--input"] {
+        assert!(about.contains(word), "{word} is not in {about}");
+    }
+    let answers = dir.path().join("answers");
+    let input = format!("x={}", input.display());
+    let out = answers.to_str().unwrap();
+    let json = said(
+        orinctl(model.parent().unwrap())
+            .arg("run")
+            .arg(&model)
+            .args(["--input", &input, "--output", out, "--json"]),
+    );
+    let document: Value = serde_json::from_str(&json).unwrap();
+    let values = document["outputs"]["y"]["values"].as_array().unwrap();
+    let Array { shape, values: written } = read_npy(&answers.join("y.npy")).unwrap();
+    assert_eq!((shape, values.len()), (vec![3, 4, 5], 60));
+    assert!(values.iter().zip(&written).all(|(a, b)| a.as_f64().unwrap() as f32 == *b));
+    let sum: f32 = (0..4).map(|i| written[5 * i]).sum();
+    assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+    // The same numbers from NumPy's file give the same answer.
+    let npy = dir.path().join("x.npy");
+    let x: Vec<f32> = written.iter().map(|value| value.ln()).collect();
+    write_npy(&npy, &Array { shape: vec![3, 4, 5], values: x }).unwrap();
+    let table = said(orinctl(model.parent().unwrap()).arg("run").arg(&model).args([
+        "--input",
+        &format!("x={}", npy.display()),
+        "--repeat",
+        "3",
+    ]));
+    assert!(
+        table.contains("median of 3 runs") && table.contains(&format!("{:.4}", written[0])),
+        "{table}"
+    );
+}
+
+#[test]
+fn what_cannot_be_run_is_said_in_a_line() {
+    let dir = TempDir::new().unwrap();
+    let [model, input] = files(&dir, "test_nonmaxsuppression_identical_boxes");
+    let (code, out, error) = run(&model, &[]);
+    assert_eq!((code, &*out), (Some(1), ""));
+    assert!(
+        error.contains("an operator is not supported: NonMaxSuppression (opset 11, node 0"),
+        "{error}"
+    );
+    let [model, _] = files(&dir, "test_relu");
+    let (_, _, error) = run(&model, &["--shape", "x=3,4"]);
+    assert!(error.contains("input `x`: [3, 4] has 2 axes, the model says 3"), "{error}");
+    let (_, _, error) = run(&model, &["--shape", "x=3,4,five"]);
+    assert!(error.contains("extents with commas between"), "{error}");
+    let (_, _, error) = run(&model, &["--shape", "z=3,4,5"]);
+    assert!(error.contains("input `z`: the model has no such input; it has: x"), "{error}");
+    let (_, _, error) =
+        run(&model, &["--input", &format!("x={}", input.with_extension("npy").display())]);
+    assert!(error.contains("input.npy"), "{error}");
+    let (_, _, error) = run(&input, &[]);
+    assert!(error.contains("input.pb: "), "{error}");
+}
