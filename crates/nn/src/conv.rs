@@ -82,15 +82,17 @@ pub fn conv(g: &mut Graph, x: Tensor, weight: Tensor, bias: Option<Tensor>, w: &
     let (batch, inner, outer) = (of_x[0], of_w[1], of_w[0] / groups);
     let seen = windows(g, x, &of_w[2..], w)?;
     let counts = g.shape(seen)[2..2 + axes].to_vec();
-    // [N, G, C / G, counts.., sizes..] to [G, N, counts.., C / G, sizes..].
+    // [N, G, C / G, counts.., sizes..] to [G, C / G, sizes.., N, counts..]: neighbours along the last axis stay
+    // neighbours, and a window of one element is no copy.
     let split = [&[batch, groups, inner], &counts[..], &of_w[2..]].concat();
     let seen = g.reshape(seen, &split)?;
     let order: Vec<usize> =
-        [1, 0].into_iter().chain(3..3 + axes).chain([2]).chain(3 + axes..3 + 2 * axes).collect();
+        [1, 2].into_iter().chain(3 + axes..3 + 2 * axes).chain([0]).chain(3..3 + axes).collect();
     let seen = g.permute(seen, &order)?;
     let positions = counts.iter().product::<usize>();
     let taps = of_w[1..].iter().product();
-    let seen = g.reshape(seen, &[groups, batch * positions, taps])?;
+    let seen = g.reshape(seen, &[groups, taps, batch * positions])?;
+    let seen = transpose(g, seen, 1, 2)?;
     let weight = g.reshape(weight, &[groups, outer, taps])?;
     let products = g.matmul(weight, seen)?;
     let products = g.reshape(products, &[groups * outer, batch, positions])?;
