@@ -421,11 +421,23 @@ fn bring_up(
     if let Some(dir) = &spec.light.dir {
         instance.keep_faults(dir);
     }
+    let crowded = crowds(model.weight_bytes(), memory::available());
+    move_weights(&mut *instance, model, watch, crowded)?;
+    let entries = Entries::prepare(&mut *instance, std::mem::take(plans), heartbeat)?;
+    Ok(Ready { instance, entries, cases, used, provenance })
+}
+
+/// Reads the weights from their file onto the device. Where it is `crowded`, what the system keeps of the file is let go
+/// after each.
+fn move_weights(
+    instance: &mut dyn Instance,
+    model: &Model,
+    watch: &dyn Watch,
+    crowded: bool,
+) -> Result<(), device::Error> {
     let total = model.weight_bytes();
-    let crowded = crowds(total, memory::available());
     let done = AtomicU64::new(0);
-    for weight in &weights {
-        let name = &weight.name;
+    for Buffer { name, .. } in model.weights() {
         let read = |at, bytes: &mut [u8]| {
             if watch.is_given_up() {
                 return Err("the load was given up".into());
@@ -437,11 +449,10 @@ fn bring_up(
         };
         instance.upload(name, &read, &report)?;
         if crowded {
-            model.forget_weight(name);
+            model.gguf().forget();
         }
     }
-    let entries = Entries::prepare(&mut *instance, std::mem::take(plans), heartbeat)?;
-    Ok(Ready { instance, entries, cases, used, provenance })
+    Ok(())
 }
 
 /// Whether there is no room for weights beside their file: then the file's pages are let go as they have been read,
@@ -612,14 +623,24 @@ fn device_error(error: device::Error) -> LoadError {
             mib(*need),
             mib(*have)
         )),
+        // The file is not what it was, or never was.
+        device::Error::Weight { source, .. } if source.is::<model::Error>() => {
+            LoadError::Invalid(one_line(&error))
+        }
         _ => LoadError::Device(one_line(&error)),
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::num::NonZeroUsize;
+
     use super::*;
     use device::Tunable;
+    use device::cpu::{Cpu, Isa};
+    use orind_testing::page_cache::{cold, resident};
+    use orind_testing::tiny;
+    use parking_lot::Mutex;
     use plan::Fusions;
 
     /// A GPU with 3 GiB free and an instance of 2.
@@ -677,6 +698,41 @@ pub(super) mod tests {
         let gib = |n: u64| n << 30;
         assert!(crowds(gib(20), Some(gib(30))) && crowds(u64::MAX, Some(gib(30))));
         assert!(!crowds(gib(14), Some(gib(30))) && !crowds(gib(20), None));
+    }
+
+    /// How much of a file is in memory before each read of a weight.
+    struct Residents<'a>(&'a Path, Mutex<Vec<usize>>);
+
+    impl Watch for Residents<'_> {
+        fn progress(&self, _: &'static str, _: u64, _: u64) {}
+
+        fn is_given_up(&self) -> bool {
+            self.1.lock().push(resident(self.0, usize::MAX));
+            false
+        }
+    }
+
+    #[test]
+    fn where_it_is_crowded_no_weight_is_read_while_the_file_of_another_is_in_memory() {
+        // Beside this program, since the folder for temporary files may be in memory.
+        let program = std::env::current_exe().unwrap();
+        let dir = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
+        let Some(file) = cold(&tiny("tiny-qwen3-Q4_K_M"), dir.path()) else { return };
+        let weights = |crowded| {
+            let model = Model::open(&file).unwrap();
+            let weights: Vec<Buffer> = model.weights().cloned().collect();
+            let request = Request { weights: &weights, states: &[], plans: &[], choices: None };
+            let mut instance = Cpu::new(Isa::detect(), NonZeroUsize::MIN).open(&request).unwrap();
+            let residents = Residents(&file, Mutex::default());
+            model.gguf().forget();
+            move_weights(&mut *instance, &model, &residents, crowded).unwrap();
+            let cold = residents.1.lock().iter().filter(|pages| **pages == 0).count();
+            (cold, weights.len(), resident(&file, usize::MAX))
+        };
+        let (cold, count, kept) = weights(true);
+        assert!(cold >= count && kept == 0, "{cold} of {count}, {kept} pages kept");
+        let (cold, _, kept) = weights(false);
+        assert!(cold < count && kept > 0, "{cold} of {count}, {kept} pages kept");
     }
 
     #[test]

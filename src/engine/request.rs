@@ -148,7 +148,7 @@ pub enum GenerateError {
     Stopping,
     /// Logits with a NaN or an infinity, from which no token follows.
     #[error(
-        "the logits of {model} for the token at position {position} are not finite: the model's weights hold a NaN or an infinity, or lead to one{}",
+        "the logits of {model} for the token at position {position} are not finite: the model's weights, which are, lead to a number that is too large{}",
         gpu.map_or_else(String::new, |gpu| format!(", or the memory of the GPU has a fault; `orinctl parity --devices {gpu}` and `orinctl doctor` tell more"))
     )]
     NotFinite {

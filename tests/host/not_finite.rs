@@ -1,9 +1,9 @@
-//! Models with a NaN or an infinity in their weights: whose logits it reaches is told so, by name and
-//! position; nobody else notices.
+//! Models with a NaN or an infinity in their weights are refused by the tensor's name. Where numbers lead to one, whose
+//! logits it reaches is told so, by name and position; nobody else notices.
 
-use orind::engine::{Event, GenerateError, Handle, LoadSpec, Request};
+use orind::engine::{Event, GenerateError, Handle, LoadError, LoadSpec, Request};
 use orind_testing::engine::{self, ask, collect};
-use orind_testing::odd::odd;
+use orind_testing::odd::{odd, overflowing};
 use orind_testing::tiny;
 use plan::sample::Sampling;
 
@@ -33,10 +33,10 @@ fn told(handle: &Handle, request: Request, position: usize) {
 
 /// Both of the token that is asked with and of the one that is come upon in the middle of an answer.
 #[test]
-fn a_token_whose_embedding_is_no_number_ends_the_requests_that_meet_it() {
+fn a_token_whose_embedding_leads_to_no_number_ends_the_requests_that_meet_it() {
     let dir = tempfile::tempdir().unwrap();
     for backend in BACKENDS {
-        let sound = start(&tiny(MODEL), backend);
+        let sound = start(&overflowing(&tiny(MODEL), dir.path(), None), backend);
         let meets = request(&[5, 6, 7], 40);
         let whole = ask(&sound, meets.clone()).ids;
         // One that has not come before, so that the answer up to it is the same.
@@ -48,7 +48,7 @@ fn a_token_whose_embedding_is_no_number_ends_the_requests_that_meet_it() {
         let expected = others.clone().map(|other| ask(&sound, other));
         assert!(expected.iter().all(|answer| !answer.ids[..].contains(&token)), "{token}");
 
-        let model = odd(&tiny(MODEL), dir.path(), "token_embd.weight", at_row(token), f32::NAN);
+        let model = overflowing(&tiny(MODEL), dir.path(), Some(token));
         let handle = start(&model, backend);
         for others in [&others[..], &others[..1]] {
             let meets = handle.generate(meets.clone()).unwrap();
@@ -89,10 +89,6 @@ fn a_token_whose_embedding_is_no_number_ends_the_requests_that_meet_it() {
     }
 }
 
-fn at_row(token: u32) -> std::ops::Range<usize> {
-    token as usize..token as usize + 1
-}
-
 /// The tokens sent before, and why no more came.
 fn until_it_fails(
     mut events: tokio::sync::mpsc::UnboundedReceiver<Event>,
@@ -108,23 +104,44 @@ fn until_it_fails(
 }
 
 #[test]
-fn what_is_no_number_in_any_weight_is_told_and_the_model_stays() {
+fn what_is_no_number_in_any_weight_is_refused_by_its_tensor() {
     let dir = tempfile::tempdir().unwrap();
     for backend in BACKENDS {
-        for (tensor, row, value) in [
-            ("output.weight", 1000, f32::NAN),
-            ("output.weight", 7, f32::INFINITY),
-            ("output_norm.weight", 0, f32::INFINITY),
-            ("blk.0.attn_norm.weight", 0, f32::NAN),
-            ("blk.1.attn_k.weight", 0, f32::NAN),
-            ("blk.1.attn_v.weight", 5, f32::INFINITY),
-            ("blk.0.ffn_down.weight", 3, f32::NAN),
+        for (tensor, row, value, at) in [
+            ("token_embd.weight", 77, f32::NAN, 77 * 256),
+            ("output.weight", 1000, f32::NAN, 1000 * 256),
+            ("output.weight", 7, f32::INFINITY, 7 * 256),
+            ("output_norm.weight", 0, f32::INFINITY, 0),
+            ("blk.0.attn_norm.weight", 0, f32::NAN, 0),
+            ("blk.1.attn_k.weight", 0, f32::NAN, 0),
+            ("blk.1.attn_v.weight", 5, f32::INFINITY, 5 * 256),
+            ("blk.0.ffn_down.weight", 3, f32::NAN, 3 * 768),
         ] {
             let model = odd(&tiny(MODEL), dir.path(), tensor, row..row + 1, value);
+            let handle = engine::engine();
+            let Err(LoadError::Invalid(why)) = engine::load(&handle, engine::spec(&model, backend))
+            else {
+                panic!("{backend} took {value} in {tensor}");
+            };
+            assert!(why.contains(&format!("tensor `{tensor}`, element {at}, is ")), "{why}");
+        }
+    }
+}
+
+#[test]
+fn weights_too_large_to_compute_with_are_told_and_the_model_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    for backend in BACKENDS {
+        for (tensor, row) in [
+            ("blk.0.attn_norm.weight", 0),
+            ("blk.1.ffn_norm.weight", 0),
+            ("blk.1.attn_v.weight", 5),
+        ] {
+            let model = odd(&tiny(MODEL), dir.path(), tensor, row..row + 1, f32::MAX);
             let handle = start(&model, backend);
             for request in [request(&[1, 2, 3], 8), drawn(&[1, 2, 3], 8), request(&[4], 2)] {
                 let position = request.prompt.len();
-                println!("{backend}, {value} in {tensor}");
+                println!("{backend}, {tensor}");
                 told(&handle, request, position);
             }
             assert_eq!(handle.snapshot().given_up, None);

@@ -1,31 +1,10 @@
 //! A model that does not fit is refused before it is read.
 
-use std::fs::File;
-use std::num::NonZeroUsize;
-use std::os::fd::AsFd;
-use std::path::Path;
-
 use model::gguf::{Gguf, Writer};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use orind::engine::LoadError;
 use orind_testing::engine;
+use orind_testing::page_cache::resident;
 use plan::DType;
-
-/// How many pages of the first bytes of a file are in memory.
-fn resident(path: &Path, most: usize) -> usize {
-    let file = File::open(path).unwrap();
-    let len = most.min(file.metadata().unwrap().len() as usize);
-    let len = NonZeroUsize::new(len).unwrap();
-    let mut pages = vec![0u8; len.get().div_ceil(4096)];
-    // SAFETY: a mapping of the whole file that is not touched; a byte for each of its pages of 4 KiB or more.
-    unsafe {
-        let at =
-            mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file.as_fd(), 0).unwrap();
-        assert_eq!(libc::mincore(at.as_ptr(), len.get(), pages.as_mut_ptr()), 0);
-        munmap(at, len.get()).unwrap();
-    }
-    pages.iter().filter(|page| **page & 1 == 1).count()
-}
 
 /// A file of 6 TiB, all of it a hole but the head.
 #[test]

@@ -2,7 +2,7 @@
 
 use orind::engine::{GenerateError, Handle, LoadSpec, Request, State};
 use orind_testing::engine::{self, ask, collect};
-use orind_testing::odd::odd;
+use orind_testing::odd::{odd, overflowing};
 use orind_testing::program::{again, said};
 use orind_testing::tiny;
 use plan::sample::Sampling;
@@ -28,17 +28,16 @@ fn device(handle: &Handle) -> (String, String) {
 /// Neither to who is in the same batch, nor to who gets its slot next. A GPU that has given good logits of
 /// this model stays in use.
 #[test]
-fn an_embedding_that_is_no_number_is_the_fault_of_its_token_alone() {
+fn an_embedding_that_leads_to_no_number_is_the_fault_of_its_token_alone() {
     const TOKEN: u32 = 77;
     let dir = tempfile::tempdir().unwrap();
-    let row = TOKEN as usize..TOKEN as usize + 1;
-    let model = odd(&tiny(MODEL), dir.path(), "token_embd.weight", row, f32::NAN);
+    let model = overflowing(&tiny(MODEL), dir.path(), Some(TOKEN));
     let drawn = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5 };
     let good = [
         engine::request([1, 2, 3], 14),
         Request { sampling: drawn, ..engine::request([9, 8], 14) },
     ];
-    let sound = start(tiny(MODEL), "nv");
+    let sound = start(overflowing(&tiny(MODEL), dir.path(), None), "nv");
     let expected = good.clone().map(|request| ask(&sound, request).ids);
     assert!(!expected.concat().contains(&TOKEN));
     drop(sound);
@@ -63,7 +62,7 @@ fn an_embedding_that_is_no_number_is_the_fault_of_its_token_alone() {
 #[test]
 fn weights_that_give_no_finite_logits_are_told_wherever_the_model_is() {
     let dir = tempfile::tempdir().unwrap();
-    let model = odd(&tiny(MODEL), dir.path(), "output_norm.weight", 0..1, f32::INFINITY);
+    let model = odd(&tiny(MODEL), dir.path(), "blk.1.attn_norm.weight", 0..1, f32::MAX);
     let nv = start(&model, "nv");
     for len in [1, 9] {
         told(&nv, engine::request(1..len + 1, 5), len as usize, Some("nv"));

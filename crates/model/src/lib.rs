@@ -53,6 +53,8 @@ pub enum Error {
          Q8_0 and Q4_0 multiples of 32"
     )]
     CacheType { dtype: DType, layer: usize, head_size: usize },
+    #[error("tensor `{tensor}`, element {at}, is {value}: the file is damaged, or the model is")]
+    NotFinite { tensor: String, at: u64, value: f32 },
     #[error("{bytes} bytes from {offset} of weight `{name}` are not in the model")]
     Weight { name: String, offset: u64, bytes: usize },
     /// A definition of this program is wrong.
@@ -199,39 +201,40 @@ impl Model {
         self.gguf.tensors().iter().map(gguf::TensorInfo::elements).sum()
     }
 
-    /// Fills `buf` from byte `offset` of a weight.
+    /// Fills `buf` from byte `offset` of a weight. In the blocks that lie in it whole every number is finite.
     ///
     /// # Errors
     /// [`Error::Weight`] when the model has no such weight or not as many bytes of it, [`Error::Gguf`] when
-    /// the file cannot be read, or has shrunk.
+    /// the file cannot be read, or has shrunk, [`Error::NotFinite`] for a NaN or an infinity.
     pub fn read_weight(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         let bytes = buf.len();
         let missing = || Error::Weight { name: name.to_owned(), offset, bytes };
         let weight = self.weights.get(name).ok_or_else(missing)?;
+        let end = offset.checked_add(bytes as u64);
+        if end.is_none_or(|end| end > weight.buffer.bytes()) {
+            return Err(missing());
+        }
         match &weight.origin {
-            Origin::File { tensor, start } => {
-                let end = offset.checked_add(bytes as u64);
-                if end.is_none_or(|end| end > weight.buffer.bytes()) {
-                    return Err(missing());
-                }
+            Origin::File { tensor, start, run, stride } => {
                 let tensor = self.gguf.tensor(tensor).ok_or_else(missing)?;
-                Ok(self.gguf.read(tensor, start + offset, buf)?)
-            }
-            Origin::Runs { tensor, start, run, stride } => {
-                let end = offset.checked_add(bytes as u64);
-                if end.is_none_or(|end| end > weight.buffer.bytes()) {
-                    return Err(missing());
-                }
-                let tensor = self.gguf.tensor(tensor).ok_or_else(missing)?;
-                let (mut at, mut rest) = (offset, buf);
+                let place = |at: u64| start + at / run * stride + at % run;
+                let (mut at, mut rest) = (offset, &mut *buf);
                 while !rest.is_empty() {
                     let left =
                         usize::try_from(run - at % run).map_or(rest.len(), |n| n.min(rest.len()));
                     let (piece, behind) = rest.split_at_mut(left);
-                    self.gguf.read(tensor, start + at / run * stride + at % run, piece)?;
+                    self.gguf.read(tensor, place(at), piece)?;
                     (at, rest) = (at + left as u64, behind);
                 }
-                Ok(())
+                let (dtype, len) = (tensor.dtype, tensor.dtype.block_len() as u64);
+                let size = dtype.block_bytes() as u64;
+                let first = offset.next_multiple_of(size);
+                let whole = buf.get((first - offset) as usize..).unwrap_or_default();
+                plan::quant::not_finite(dtype, whole).map_or(Ok(()), |(i, value)| {
+                    let (block, i) = (i as u64 / len, i as u64 % len);
+                    let at = place(first + block * size) / size * len + i;
+                    Err(Error::NotFinite { tensor: tensor.name.clone(), at, value })
+                })
             }
             Origin::Derived(weight) => {
                 let start = usize::try_from(offset).map_err(|_| missing())?;
@@ -239,28 +242,6 @@ impl Model {
                 buf.copy_from_slice(from.ok_or_else(missing)?);
                 Ok(())
             }
-        }
-    }
-
-    /// Lets the system drop the file's pages of a weight that has been read: a model whose file and weights are not in
-    /// memory together needs that. Of a name that no weight has there are none.
-    pub fn forget_weight(&self, name: &str) {
-        let Some(weight) = self.weights.get(name) else { return };
-        let bytes = weight.buffer.bytes();
-        match &weight.origin {
-            Origin::File { tensor, start } => {
-                if let Some(tensor) = self.gguf.tensor(tensor) {
-                    self.gguf.forget(tensor, *start, bytes);
-                }
-            }
-            Origin::Runs { tensor, start, run, stride } => {
-                if let Some(tensor) = self.gguf.tensor(tensor) {
-                    for at in 0..bytes / (*run).max(1) {
-                        self.gguf.forget(tensor, start + at * stride, *run);
-                    }
-                }
-            }
-            Origin::Derived(_) => {}
         }
     }
 

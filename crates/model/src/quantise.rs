@@ -168,8 +168,8 @@ impl Piece<'_> {
         if from != DType::I32 {
             values.resize(count, 0.0);
             quant::dequantise(from, bytes, values).map_err(|e| self.failed(e))?;
-            if let Some(at) = values.iter().position(|v| !v.is_finite()) {
-                let (tensor, value) = (tensor.name.clone(), values[at]);
+            if let Some((at, value)) = quant::not_finite(from, bytes) {
+                let tensor = tensor.name.clone();
                 return Err(Error::NotFinite { tensor, at: (first + at) as u64, value });
             }
         }
@@ -184,14 +184,9 @@ impl Piece<'_> {
 
     /// Plain types take any number, and make infinity of one that is too large.
     fn check(&self, values: &[f32], stored: &[u8]) -> Result<(), Error> {
-        if self.to.is_quantised() {
-            return Ok(());
-        }
-        let mut back = vec![0.0; values.len()];
-        quant::dequantise(self.to, stored, &mut back).map_err(|e| self.failed(e))?;
-        match back.iter().position(|v| !v.is_finite()) {
+        match quant::not_finite(self.to, stored) {
             None => Ok(()),
-            Some(at) => Err(self.out_of_range(at, values[at])),
+            Some((at, _)) => Err(self.out_of_range(at, values[at])),
         }
     }
 

@@ -10,10 +10,8 @@ use plan::{Buffer, Class, DType};
 /// Where the bytes of a weight come from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Origin {
-    /// A tensor of the file, or whole rows of it.
-    File { tensor: String, start: u64 },
-    /// Runs of a tensor's bytes, `stride` apart.
-    Runs { tensor: String, start: u64, run: u64, stride: u64 },
+    /// Runs of a tensor's bytes, `stride` apart; a tensor of the file, or whole rows of it, are one.
+    File { tensor: String, start: u64, run: u64, stride: u64 },
     /// Computed.
     Derived(Vec<u8>),
 }
@@ -89,7 +87,8 @@ impl Weights {
         let row = info.bytes / shape[0] as u64;
         let mut shape = shape.to_vec();
         shape[0] = rows.len();
-        let origin = Origin::File { tensor: tensor.into(), start: row * rows.start as u64 };
+        let (start, run) = (row * rows.start as u64, row * rows.len() as u64);
+        let origin = Origin::File { tensor: tensor.into(), start, run, stride: run };
         Ok(self.add(name, info.dtype, shape, origin))
     }
 
@@ -106,7 +105,8 @@ impl Weights {
         }
         let info = gguf.tensor(name).ok_or_else(|| Error::missing_tensor(gguf, name))?;
         check(info, found, kind.expected(), |dtype| kind.fits(dtype))?;
-        let origin = Origin::File { tensor: name.into(), start: 0 };
+        let (run, stride) = (info.bytes, info.bytes);
+        let origin = Origin::File { tensor: name.into(), start: 0, run, stride };
         Ok(self.add(name, info.dtype, shape.to_vec(), origin))
     }
 
@@ -128,7 +128,7 @@ impl Weights {
         check(info, found, Kind::Matrix.expected(), |dtype| Kind::Matrix.fits(dtype))?;
         let stride = info.bytes / groups as u64;
         let (run, tensor) = (stride / 2, tensor.into());
-        let origin = Origin::Runs { tensor, start: run * second as u64, run, stride };
+        let origin = Origin::File { tensor, start: run * second as u64, run, stride };
         Ok(self.add(name, info.dtype, shape.to_vec(), origin))
     }
 
@@ -157,7 +157,7 @@ impl Weights {
     ) -> Result<()> {
         let asked = |name: &str| {
             self.iter().any(|weight| match &weight.origin {
-                Origin::File { tensor, .. } | Origin::Runs { tensor, .. } => tensor == name,
+                Origin::File { tensor, .. } => tensor == name,
                 Origin::Derived(_) => false,
             })
         };

@@ -1,5 +1,5 @@
 //! Models that are a little other than those they are made of: in whose weights there are numbers that are none, or
-//! whose metadata says more.
+//! too large to compute with, or whose metadata says more.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,11 +10,14 @@ use plan::DType;
 const EMBEDDING: &str = "token_embd.weight";
 const OUTPUT: &str = "output.weight";
 
-/// A copy of a model's file in `dir`, in which rows of a tensor begin with `odd`, a NaN or an infinity: the
-/// first value, or of blocks the first scale. Where the output is tied to the embedding it becomes a tensor of
-/// its own, so that a token's embedding concerns nobody who does not use it.
+/// A copy of a model's file in `dir`, in which rows of a tensor begin with `odd`, a NaN, an infinity or the greatest
+/// number: the first value, or of blocks the first scale.
 pub fn odd(from: &str, dir: &Path, tensor: &str, rows: Range<usize>, odd: f32) -> String {
-    let half = if odd.is_nan() { 0x7e00_u16 } else { 0x7c00 };
+    let half = match odd {
+        odd if odd.is_nan() => 0x7e00_u16,
+        f32::INFINITY => 0x7c00,
+        _ => 0x7bff,
+    };
     copy(from, &dir.join("odd.gguf"), &[], &|name, of, bytes| {
         if name != tensor {
             return;
@@ -28,6 +31,24 @@ pub fn odd(from: &str, dir: &Path, tensor: &str, rows: Range<usize>, odd: f32) -
                 other => panic!("{tensor} is of {other:?}"),
             }
         }
+    })
+}
+
+/// A copy of a model's file in `dir`, with embeddings in Q8_0, whose numbers lead to one that is too large for whoever
+/// meets `token`, and for nobody else: the first norm multiplies the first number of an embedding by the greatest there
+/// is, and only the token's is not 0. The output, where it is tied to the embedding, becomes a tensor of its own.
+pub fn overflowing(from: &str, dir: &Path, token: Option<u32>) -> String {
+    let name = if token.is_some() { "odd.gguf" } else { "even.gguf" };
+    copy(from, &dir.join(name), &[], &|name, of, bytes| match name {
+        EMBEDDING => {
+            assert_eq!(of.dtype, DType::Q8_0, "{name}");
+            for (row, bytes) in (0..).zip(bytes.chunks_mut(of.bytes as usize / of.shape[0])) {
+                // Behind the first block's scale.
+                bytes[2] = if token == Some(row) { 127 } else { 0 };
+            }
+        }
+        "blk.0.attn_norm.weight" => bytes[..4].copy_from_slice(&f32::MAX.to_le_bytes()),
+        _ => {}
     })
 }
 

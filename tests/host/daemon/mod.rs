@@ -22,7 +22,7 @@ use nix::sys::signal::Signal;
 use orind::control::api;
 use orind::control::client::{self, Client};
 use orind_testing::daemon::{Answer, Daemon, MODEL, eventually, head, orind, post};
-use orind_testing::odd::odd;
+use orind_testing::odd::overflowing;
 use orind_testing::program::{command, outcome, said, words};
 use orind_testing::tiny;
 use serde_json::{Value, json};
@@ -376,7 +376,7 @@ fn bad_requests_are_told_what_is_wrong() {
 fn logits_that_are_not_finite_are_an_error_of_the_request() {
     let dir = tempfile::tempdir().unwrap();
     let token = 77;
-    let model = odd(&tiny("tiny-llama-Q8_0"), dir.path(), "token_embd.weight", 77..78, f32::NAN);
+    let model = overflowing(&tiny("tiny-llama-Q8_0"), dir.path(), Some(token));
     let daemon =
         Daemon::launch(&format!("model = '{model}'\nthreads = 2\nbackend = 'cpu'\n{SMALL}"));
     daemon.until("the model is loaded", |status| status["state"]["name"] == "ready");

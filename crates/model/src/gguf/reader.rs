@@ -165,11 +165,10 @@ impl Gguf {
         }
     }
 
-    /// Lets the system drop what it keeps in memory of bytes of a tensor that will not be read again.
-    pub fn forget(&self, tensor: &TensorInfo, at_byte: u64, bytes: u64) {
-        if let Some(source) = self.shards.get(tensor.shard) {
-            source.forget(tensor.offset + at_byte, bytes);
-        }
+    /// Lets the system drop what it keeps of the files in memory: a model whose file and weights are not in memory
+    /// together needs that.
+    pub fn forget(&self) {
+        self.shards.iter().for_each(Source::forget);
     }
 
     #[must_use]

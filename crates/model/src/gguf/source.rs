@@ -74,13 +74,11 @@ impl Source {
         })
     }
 
-    /// Lets the system drop what it keeps of a range in memory. It is a hint: where it is not taken, nothing is lost.
-    pub(super) fn forget(&self, offset: u64, len: u64) {
-        if let Bytes::File(file) = &self.bytes
-            && let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into())
-        {
-            let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
-            _ = posix_fadvise(file, offset, len, advice);
+    /// Lets the system drop what it keeps of it in memory. It is a hint: where it is not taken, nothing is lost. Of a
+    /// range only pages would go that lie in it whole, and pages of a file may be of megabytes.
+    pub(super) fn forget(&self) {
+        if let Bytes::File(file) = &self.bytes {
+            _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         }
     }
 

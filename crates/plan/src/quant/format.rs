@@ -12,7 +12,7 @@ pub const SUB_BLOCK: usize = 16;
 /// A format of blocks of `N` numbers. The type that implements it is the block as it lies in files (ggml
 /// `ggml-common.h`): every field is bytes, so it may lie at any address; `f16` fields are little-endian.
 pub trait Format<const N: usize>:
-    FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Sized
+    FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Sized + Suspect
 {
     const DTYPE: DType;
     const LEVELS: Levels;
@@ -27,6 +27,21 @@ pub trait Format<const N: usize>:
     fn quantise(values: &[f32; N]) -> Result<Self, Unstorable> {
         let _ = values;
         Err(Unstorable::NoQuantiser)
+    }
+}
+
+/// A scale as stored, or a block by its scales.
+pub trait Suspect {
+    /// Whether it may make a NaN or an infinity of a code.
+    fn is_suspect(&self) -> bool;
+}
+
+/// `f16`, little-endian.
+impl Suspect for [u8; 2] {
+    #[inline]
+    fn is_suspect(&self) -> bool {
+        const EXPONENT: u16 = 0x7c00;
+        u16::from_le_bytes(*self) & EXPONENT == EXPONENT
     }
 }
 

@@ -74,6 +74,47 @@ pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Err
     Ok(())
 }
 
+/// The first NaN or infinity among stored elements: where it is, and what. Bytes behind the last whole block are not
+/// looked at, and integers are all numbers.
+#[must_use]
+pub fn not_finite(dtype: DType, bytes: &[u8]) -> Option<(usize, f32)> {
+    let (len, size) = (dtype.block_len(), dtype.block_bytes());
+    let mut values = [0.0; SUPER_BLOCK];
+    let (mut from, values) = (0, &mut values[..len]);
+    loop {
+        let block = from + suspect(dtype, &bytes[from * size..])?;
+        dequantise(dtype, &bytes[block * size..][..size], values).ok()?;
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            return Some((block * len + at, values[at]));
+        }
+        from = block + 1;
+    }
+}
+
+/// The first block whose numbers may not all be finite, by its scales alone.
+fn suspect(dtype: DType, bytes: &[u8]) -> Option<usize> {
+    match dtype {
+        DType::I32 => None,
+        DType::F32 => first(bytes, |b| u32::from_le_bytes(b) & 0x7f80_0000 == 0x7f80_0000),
+        DType::F16 => first(bytes, |b| u16::from_le_bytes(b) & 0x7c00 == 0x7c00),
+        DType::BF16 => first(bytes, |b| u16::from_le_bytes(b) & 0x7f80 == 0x7f80),
+        _ => formats::with_format!(dtype, first_suspect(bytes)),
+    }
+}
+
+fn first_suspect<F: Format<N>, const N: usize>(bytes: &[u8]) -> Option<usize> {
+    blocks::<F, N>(bytes).iter().position(F::is_suspect)
+}
+
+/// The first element of which that is true; looked for in runs, since all of a run are compared at once.
+fn first<const N: usize>(bytes: &[u8], is: impl Fn([u8; N]) -> bool) -> Option<usize> {
+    const RUN: usize = 256;
+    let runs = bytes.as_chunks().0.chunks(RUN);
+    let any = |run: &[[u8; N]]| run.iter().fold(false, |any, element| any | is(*element));
+    let (number, run) = runs.enumerate().find(|(_, run)| any(run))?;
+    run.iter().position(|element| is(*element)).map(|at| number * RUN + at)
+}
+
 /// Stores numbers as elements of `dtype`. The same numbers always give the same bytes.
 ///
 /// # Errors

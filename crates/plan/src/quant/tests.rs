@@ -243,3 +243,35 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// In blocks of any bits, of which many have a scale that is no number, and in those of numbers.
+    #[test]
+    fn the_first_that_is_not_finite_is_found(
+        noise in vec(any::<u8>(), 0..4000),
+        sound in vec(-1.0_f32..1.0, 2048),
+        from in 0_usize..8,
+    ) {
+        for dtype in real() {
+            let (len, size) = (dtype.block_len(), dtype.block_bytes());
+            let mut bytes = Vec::new();
+            if made().any(|made| made == dtype) {
+                bytes = stored(dtype, &sound[from * 256..]);
+                prop_assert_eq!(not_finite(dtype, &bytes), None, "{}", dtype);
+            }
+            bytes.extend(&noise);
+            let whole = bytes.len() / size;
+            let mut values = vec![0.0; whole * len];
+            dequantise(dtype, &bytes[..whole * size], &mut values).unwrap();
+            let expected = values.iter().position(|value| !value.is_finite());
+            let found = not_finite(dtype, &bytes);
+            prop_assert_eq!(found.map(|(at, _)| at), expected, "{}", dtype);
+            if let Some((at, value)) = found {
+                prop_assert!(value.to_bits() == values[at].to_bits() || value.is_nan());
+            }
+        }
+        prop_assert_eq!(not_finite(DType::I32, &noise), None);
+    }
+}

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::grids;
 use crate::DType;
 use crate::quant::SUPER_BLOCK;
-use crate::quant::format::{Format, Levels, Parts, half_to_f32};
+use crate::quant::format::{Format, Levels, Parts, Suspect, half_to_f32};
 
 /// 256 values `(d * (2 scale + 1) / 8) * level`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -19,6 +19,15 @@ pub struct IQ1_M {
     /// Little-endian, in each of four three bits for the scales of four times 16 values and, topmost, a nibble of the
     /// `f16` that is the scale of the scales.
     pub scales: [[u8; 2]; SUPER_BLOCK / 64],
+}
+
+/// The nibbles of the scale of the scales: the third and the fourth have its exponent.
+impl Suspect for [[u8; 2]; SUPER_BLOCK / 64] {
+    #[inline]
+    fn is_suspect(&self) -> bool {
+        let [_, _, [_, third], [_, fourth]] = self;
+        [0, third >> 4 | fourth & 0xf0].is_suspect()
+    }
 }
 
 impl Format<SUPER_BLOCK> for IQ1_M {

@@ -9,13 +9,21 @@ mod ternary;
 
 pub use k_scales::scale_and_min;
 
-/// Declares the formats, each the file of that name, and what finds one by its type.
+/// Declares the formats, each the file of that name with its fields that are scales of the whole block, and what finds
+/// one by its type.
 macro_rules! formats {
-    ($d:tt $($file:ident: $name:ident),* $(,)?) => {
+    ($d:tt $($file:ident: $name:ident ($($scale:ident),*)),* $(,)?) => {
         $(
             mod $file;
             pub use $file::$name;
             const _: () = assert!(size_of::<$name>() == crate::DType::$name.block_bytes());
+
+            impl super::format::Suspect for $name {
+                #[inline]
+                fn is_suspect(&self) -> bool {
+                    $(self.$scale.is_suspect())||*
+                }
+            }
         )*
 
         /// Calls a function that is generic over a format and the numbers of its block, for a type of blocks.
@@ -37,26 +45,26 @@ macro_rules! formats {
 }
 
 formats! { $
-    q8_0: Q8_0,
-    q4_0: Q4_0,
-    q4_1: Q4_1,
-    q5_0: Q5_0,
-    q5_1: Q5_1,
-    iq4_nl: IQ4_NL,
-    mxfp4: MXFP4,
-    q2_k: Q2_K,
-    q3_k: Q3_K,
-    q4_k: Q4_K,
-    q5_k: Q5_K,
-    q6_k: Q6_K,
-    iq4_xs: IQ4_XS,
-    iq3_s: IQ3_S,
-    iq3_xxs: IQ3_XXS,
-    iq2_s: IQ2_S,
-    iq2_xs: IQ2_XS,
-    iq2_xxs: IQ2_XXS,
-    iq1_m: IQ1_M,
-    iq1_s: IQ1_S,
-    tq1_0: TQ1_0,
-    tq2_0: TQ2_0,
+    q8_0: Q8_0 (d),
+    q4_0: Q4_0 (d),
+    q4_1: Q4_1 (d, m),
+    q5_0: Q5_0 (d),
+    q5_1: Q5_1 (d, m),
+    iq4_nl: IQ4_NL (d),
+    mxfp4: MXFP4 (e),
+    q2_k: Q2_K (d, dmin),
+    q3_k: Q3_K (d),
+    q4_k: Q4_K (d, dmin),
+    q5_k: Q5_K (d, dmin),
+    q6_k: Q6_K (d),
+    iq4_xs: IQ4_XS (d),
+    iq3_s: IQ3_S (d),
+    iq3_xxs: IQ3_XXS (d),
+    iq2_s: IQ2_S (d),
+    iq2_xs: IQ2_XS (d),
+    iq2_xxs: IQ2_XXS (d),
+    iq1_m: IQ1_M (scales),
+    iq1_s: IQ1_S (d),
+    tq1_0: TQ1_0 (d),
+    tq2_0: TQ2_0 (d),
 }

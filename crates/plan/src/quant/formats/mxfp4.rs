@@ -6,7 +6,7 @@ use super::nibbles;
 use crate::DType;
 use crate::quant::BLOCK;
 use crate::quant::fit::{ends, extreme};
-use crate::quant::format::{Format, Levels, Parts, Unstorable};
+use crate::quant::format::{Format, Levels, Parts, Suspect, Unstorable};
 
 /// Twice the numbers of E2M1, so that they are integers.
 const LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -27,6 +27,14 @@ fn scale(e: u8) -> f32 {
         _ => u32::from(e - 1) << 23,
     };
     f32::from_bits(bits)
+}
+
+/// E8M0, by which the greatest level may be beyond `f32`.
+impl Suspect for u8 {
+    #[inline]
+    fn is_suspect(&self) -> bool {
+        *self > 252
+    }
 }
 
 impl Format<BLOCK> for MXFP4 {
