@@ -1,14 +1,17 @@
 //! The GGUF reader on arbitrary bytes: it may refuse them, but what it accepts must be readable, and
-//! a model or an error.
+//! a model or an error, with weights that can be read or an error, and so its chat template.
 //!
 //! Run with `cargo +nightly fuzz run gguf`. The corpus beside this file is also replayed by the
 //! ordinary tests of `model::gguf`.
 
 #![no_main]
 
+use std::sync::atomic::AtomicBool;
+
 use libfuzzer_sys::fuzz_target;
 use model::Model;
 use model::gguf::Gguf;
+use model::tokenizer::{ChatTemplate, Message, RenderOptions, Vocabulary};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(model) = Gguf::from_bytes(data.to_vec()) else { return };
@@ -16,5 +19,12 @@ fuzz_target!(|data: &[u8]| {
         let mut bytes = vec![0; tensor.bytes as usize];
         model.read(tensor, 0, &mut bytes).expect("a checked tensor lies within the file");
     }
-    drop(Model::from_gguf(model));
+    let Ok(model) = Model::from_gguf(model) else { return };
+    for weight in model.weights() {
+        let _ = model.read_weight(&weight.name, 0, &mut vec![0; weight.bytes() as usize]);
+    }
+    let Ok(vocabulary) = Vocabulary::from_metadata(model.gguf().metadata()) else { return };
+    let Ok(template) = ChatTemplate::new(&vocabulary) else { return };
+    let message = Message::new("user", "abc");
+    let _ = template.render(&[message], &RenderOptions::answer(), &AtomicBool::new(false));
 });

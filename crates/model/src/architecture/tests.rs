@@ -1,9 +1,11 @@
-//! Files that lie about their architecture: one error each, which names the key or the tensor.
+//! Files that lie about their model: one error each, which names the key or the tensor.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use crate::gguf::{Array, Gguf, Value, Writer};
+use crate::tokenizer::{ChatTemplate, Message, RenderOptions, Tokenizer, Vocabulary};
 use crate::{Error, Model};
 use plan::DType;
 
@@ -221,6 +223,38 @@ fn tensors_that_are_missing_are_named() {
     }
 }
 
+/// Reads what opening a model leaves in its file: weights, vocabulary, template.
+fn read(model: &Model) -> Result<(), Box<dyn std::error::Error>> {
+    for weight in model.weights() {
+        model.read_weight(&weight.name, 0, &mut vec![0; weight.bytes() as usize])?;
+    }
+    if model.gguf().metadata().get("tokenizer.ggml.model").is_some() {
+        let vocabulary = Vocabulary::from_metadata(model.gguf().metadata())?;
+        let template = ChatTemplate::new(&vocabulary)?;
+        Tokenizer::new(vocabulary)?;
+        let message = Message::new("user", "abc");
+        template.render(&[message], &RenderOptions::answer(), &AtomicBool::new(false))?;
+    }
+    Ok(())
+}
+
+/// In a matrix, in one of several that are one in the file, in rows that alternate, in an expert.
+#[test]
+fn numbers_that_are_none_are_named_where_they_are() {
+    for (architecture, tensor, at) in [
+        ("llama", "blk.1.attn_norm.weight", 63),
+        ("phi3", "blk.2.attn_qkv.weight", 70 * 64 + 3),
+        ("qwen35", "blk.2.attn_q.weight", 200 * 64 + 1),
+        ("qwen3moe", "blk.1.ffn_up_exps.weight", (3 * 32 + 31) * 64),
+    ] {
+        let mut file = File::of(architecture);
+        file.tensors.get_mut(tensor).unwrap().1[at] = f32::NEG_INFINITY;
+        let error = read(&file.open().unwrap()).unwrap_err().to_string();
+        let expected = format!("tensor `{tensor}`, element {at}, is -inf: ");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+}
+
 /// Small files, each a lie away from one that is taken: `tests/data/gguf/liars.py`.
 #[test]
 fn every_liar_of_the_corpus_is_refused_by_name() {
@@ -228,8 +262,8 @@ fn every_liar_of_the_corpus_is_refused_by_name() {
     let expected = std::fs::read_to_string(root.join("tests/data/gguf/liars.tsv")).unwrap();
     for (name, expected) in expected.lines().map(|line| line.split_once('\t').unwrap()) {
         let file = root.join(format!("fuzz/corpus/gguf/{name}.gguf"));
-        match Model::open(file) {
-            Ok(_) => assert_eq!(expected, "ok", "{name} was taken"),
+        match Model::open(file).map_err(Into::into).and_then(|model| read(&model)) {
+            Ok(()) => assert_eq!(expected, "ok", "{name} was taken"),
             Err(error) => assert!(error.to_string().contains(expected), "{name}: {error}"),
         }
     }

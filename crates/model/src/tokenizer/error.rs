@@ -63,20 +63,22 @@ pub enum Error {
     /// Asked for through [`super::Bounds::cancelled`].
     #[error("cancelled")]
     Cancelled,
-    #[error("the chat template has {bytes} bytes; at most {limit} are accepted")]
+    #[error(
+        "the chat template (tokenizer.chat_template) has {bytes} bytes; at most {limit} are accepted"
+    )]
     TemplateLength { bytes: usize, limit: usize },
     #[error("no thread for the chat template")]
     TemplateThread(#[source] std::io::Error),
-    #[error("chat template, line {line}: {message}")]
+    #[error("chat template (tokenizer.chat_template), line {line}: {message}")]
     TemplateSyntax { line: usize, message: String },
     /// It failed on these messages, or refused them.
-    #[error("chat template, line {line}: {message}")]
+    #[error("chat template (tokenizer.chat_template), line {line}: {message}")]
     TemplateRender { line: usize, message: String },
     #[error(
-        "chat template, line {line}: stopped after {fuel} instructions; the template does not end, or not soon enough"
+        "chat template (tokenizer.chat_template), line {line}: stopped after {fuel} instructions; the template does not end, or not soon enough"
     )]
     TemplateFuel { line: usize, fuel: u64 },
-    #[error("chat template: stopped after {limit} bytes of output")]
+    #[error("chat template (tokenizer.chat_template): stopped after {limit} bytes of output")]
     TemplateOutput { limit: usize },
     #[error(
         "the messages hold every Unicode noncharacter (U+FDD0 to U+FDEF, and the last two of each plane); leave one of them out"
