@@ -1,74 +1,122 @@
-//! `orinctl fingerprint`: what is on record holds for every instruction set. `ORIND_PROGRAM` asks a build for
-//! aarch64, as in `recorded`.
+//! `orinctl fingerprint`: what is on record holds for every instruction set, of models of a real width and of small ones
+//! of every architecture. `ORIND_PROGRAM` asks a build for aarch64, as in `recorded`.
 
 use std::env;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 
 use device::NUMERICS;
 use device::cpu::{Cpu, Isa};
 use model::Model;
+use model::gguf::Gguf;
+use model::mix::Mix;
+use model::quantise::Conversion;
 use orind::parity::fingerprint::Fingerprint;
 use orind_testing::program::outcome;
 use orind_testing::{data, repository, tiny};
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// Tokens of the longest prompt of an architecture's model: more than a span.
+const LONGEST: usize = 40;
+
 /// The model in a file of `tests/data/models`, or a synthetic one.
 fn model(name: &str) -> String {
     if name.starts_with("synthetic:") { name.to_owned() } else { tiny(name) }
 }
 
-fn command(home: &TempDir, name: &str, arguments: &[&str]) -> Command {
+/// An architecture's model in Q8_0, its file in `dir`.
+fn quantised(architecture: &str, dir: &Path) -> String {
+    let file = data(&format!("architectures/{architecture}.gguf"));
+    let path = dir.join(format!("{architecture}.gguf"));
+    let conversion = Conversion::new(Gguf::open(file).unwrap(), Mix::Q8_0, false).unwrap();
+    conversion.write(&path, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// What is on record: models, or architectures, with their hashes.
+fn record(of: &str) -> Vec<(String, String)> {
+    let file = std::fs::read(data("fingerprints.json")).unwrap();
+    let record: Value = serde_json::from_slice(&file).unwrap();
+    assert_eq!(record["numerics"], NUMERICS, "a new version is recorded anew");
+    let hash = |(name, hash): (&String, &Value)| (name.clone(), hash.as_str().unwrap().to_owned());
+    record[of].as_object().unwrap().iter().map(hash).collect()
+}
+
+fn command(home: &TempDir, model: &str, arguments: &[&str]) -> Command {
     let program = super::recorded::program().0;
     let mut command = Command::new(&program[0]);
-    command.args(&program[1..]).args(["fingerprint", &model(name)]).args(arguments);
+    command.args(&program[1..]).args(["fingerprint", model]).args(arguments);
     command.env("XDG_DATA_HOME", home.path()).env("XDG_STATE_HOME", home.path());
     command
 }
 
-#[test]
-fn every_instruction_set_gives_the_fingerprints_on_record() {
-    let file = std::fs::read(data("fingerprints.json")).unwrap();
-    let record: Value = serde_json::from_slice(&file).unwrap();
-    assert_eq!(record["numerics"], NUMERICS, "a new version is recorded anew");
+/// What differs from the hash, on any instruction set.
+fn wrong(home: &TempDir, model: &str, longest: usize, hash: &str) -> String {
     let sets: Vec<&str> = match env::var_os("ORIND_PROGRAM") {
         Some(_) => vec!["neon", "scalar"],
         None => Isa::available().map(Isa::name).collect(),
     };
-    let (home, mut wrong) = (TempDir::new().unwrap(), String::new());
-    for (name, hash) in record["models"].as_object().unwrap() {
-        for set in sets.iter().copied() {
-            // One thread, which waits for no other on a machine with much to do.
-            let expect = ["--expect", hash.as_str().unwrap(), "--cpu-isa", set, "--threads", "1"];
-            let (code, _, errors) = outcome(&mut command(&home, name, &expect));
-            if code != Some(0) {
-                wrong += &format!("{name} {set}: {errors}\n");
-            }
+    let (mut wrong, longest) = (String::new(), longest.to_string());
+    for set in sets {
+        // One thread, which waits for no other on a machine with much to do.
+        let on = ["--longest", &longest, "--expect", hash, "--cpu-isa", set, "--threads", "1"];
+        let (code, _, errors) = outcome(&mut command(home, model, &on));
+        if code != Some(0) {
+            wrong += &format!("{model} {set}: {errors}\n");
         }
     }
+    wrong
+}
+
+#[test]
+fn every_instruction_set_gives_the_fingerprints_on_record() {
+    let home = TempDir::new().unwrap();
+    let all = record("models");
+    let wrong: String =
+        all.iter().map(|(name, hash)| wrong(&home, &model(name), 600, hash)).collect();
     assert_eq!(wrong, "");
+}
+
+#[test]
+fn every_instruction_set_gives_the_fingerprints_of_every_architecture() {
+    let home = TempDir::new().unwrap();
+    let all = record("architectures");
+    let made = std::fs::read_dir(data("architectures")).unwrap();
+    let made =
+        made.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|e| e == "gguf"));
+    assert_eq!(all.len(), made.count(), "one for each model there is");
+    let of = |(name, hash): &(String, String)| {
+        wrong(&home, &quantised(name, home.path()), LONGEST, hash)
+    };
+    assert_eq!(all.iter().map(of).collect::<String>(), "");
 }
 
 /// What `amx` computes, where no processor here has it: `orinctl` knows no such set.
 #[test]
 fn a_modelled_matrix_unit_gives_the_fingerprints_on_record() {
-    let record: Value =
-        serde_json::from_slice(&std::fs::read(data("fingerprints.json")).unwrap()).unwrap();
-    let device = Cpu::new(Isa::modelled(), NonZeroUsize::MIN);
-    for (name, hash) in record["models"].as_object().unwrap() {
+    let (home, device) = (TempDir::new().unwrap(), Cpu::new(Isa::modelled(), NonZeroUsize::MIN));
+    let check = |file: String, longest: usize, hash: String| {
+        let found = Fingerprint::of(&device, &Model::open(&file).unwrap(), longest, &|_| {});
+        assert_eq!(found.unwrap().hash, hash, "{file}");
+    };
+    for (name, hash) in record("models") {
         // A file: synthetic ones are made in a home of their own.
         if !name.starts_with("synthetic:") {
-            let found = Fingerprint::of(&device, &Model::open(tiny(name)).unwrap(), 600, &|_| {});
-            assert_eq!(found.unwrap().hash, hash.as_str().unwrap(), "{name}");
+            check(tiny(&name), 600, hash);
         }
+    }
+    for (name, hash) in record("architectures") {
+        check(quantised(&name, home.path()), LONGEST, hash);
     }
 }
 
 #[test]
 fn another_hash_is_an_error_that_names_both_and_parts_say_where() {
     let home = TempDir::new().unwrap();
-    let name = "tiny-qwen3-Q8_0";
+    let name = &tiny("tiny-qwen3-Q8_0");
     let expect = ["--longest", "40", "--json", "--expect", "0123456789abcdef0123456789ABCDEF"];
     let (code, said, errors) = outcome(&mut command(&home, name, &expect));
     let told: Value = serde_json::from_str(&said).unwrap();

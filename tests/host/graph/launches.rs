@@ -1,14 +1,18 @@
 //! What plans become on a GPU: how many launches, which kernels, what waits for what. Needs no GPU.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use device::gpu::{self, Outline};
 use device::{Error, Request};
-use model::{KvLayout, Model};
+use model::gguf::Gguf;
+use model::mix::Mix;
+use model::quantise::Conversion;
+use model::{Architecture, KvLayout, Model};
 use plan::{Bucket, Buffer, DType, Fusions, Outputs, Plan, fuse};
 
 use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
-use orind_testing::tiny;
+use orind_testing::{data, repository, tiny};
 
 const SMS: u32 = 16;
 
@@ -102,6 +106,47 @@ fn llama_3_2_1b_decodes_with_few_launches() {
     let shapes = Shapes::new(&LLAMA_3_2_1B);
     let launches = outline(&shapes.model, LAYOUT, Bucket::decode(1, 512)).unwrap();
     assert_eq!(launches.len(), 84, "tinygrad's NV backend launched 230");
+}
+
+/// How often the labels name each kind of layer, and how often no layer.
+fn by_layer<'a>(layers: usize, labels: impl Iterator<Item = &'a str>) -> String {
+    let (mut of_layers, mut others) = (vec![0; layers], 0);
+    for label in labels {
+        let layer = label.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+        match layer.and_then(|layer| layer.parse::<usize>().ok()) {
+            Some(layer) => of_layers[layer] += 1,
+            None => others += 1,
+        }
+    }
+    of_layers.sort_unstable();
+    of_layers.dedup();
+    let kinds: Vec<String> = of_layers.iter().map(ToString::to_string).collect();
+    format!("{} | {others}", kinds.join(", "))
+}
+
+/// What devices do for one token, as the page says it: steps, and a GPU's launches of a model in Q8_0.
+#[test]
+fn the_steps_and_launches_of_a_token_are_those_of_the_page() {
+    let page = std::fs::read_to_string(repository("docs/models.md")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut other = Vec::new();
+    for name in Architecture::names().split(", ") {
+        let (from, to) = (data(&format!("architectures/{name}.gguf")), dir.path().join(name));
+        let conversion = Conversion::new(Gguf::open(from).unwrap(), Mix::Q8_0, false).unwrap();
+        conversion.write(&to, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
+        let model = Model::open(to).unwrap();
+        let (layers, bucket) = (model.hyperparameters().layers.len(), Bucket::decode(1, 64));
+        let plan = fuse(&model.plan(LAYOUT, bucket).unwrap(), Fusions::ALL);
+        let steps = by_layer(layers, plan.steps.iter().map(|step| &*step.label));
+        let launches = outline(&model, LAYOUT, bucket).unwrap();
+        let launches = by_layer(layers, launches.iter().map(|launch| &*launch.label));
+        let told = format!("| {steps} | {launches} |");
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |"))).unwrap();
+        if !row.ends_with(&told) {
+            other.push(format!("{name} has {told}"));
+        }
+    }
+    assert!(other.is_empty(), "{}", other.join("\n"));
 }
 
 /// A launch that could take long would have to be told from a hang.

@@ -291,36 +291,6 @@ fn every_architecture_fuses_to_valid_plans() {
     }
 }
 
-/// What a device does for one token, step by step, as the page says it: in each kind of layer, and outside of layers.
-#[test]
-fn the_steps_of_a_token_are_those_of_the_page() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/models.md"));
-    let page = page.unwrap();
-    let mut other = Vec::new();
-    for name in Architecture::names().split(", ") {
-        let model = architecture(name);
-        let plan = fuse(&model.plan(LAYOUT, Bucket::decode(1, 64)).unwrap(), Fusions::ALL);
-        let mut layers = vec![0; model.hyperparameters().layers.len()];
-        let mut others = 0;
-        for step in &plan.steps {
-            let layer = step.label.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
-            match layer.and_then(|layer| layer.parse::<usize>().ok()) {
-                Some(layer) => layers[layer] += 1,
-                None => others += 1,
-            }
-        }
-        layers.sort_unstable();
-        layers.dedup();
-        let kinds: Vec<String> = layers.iter().map(ToString::to_string).collect();
-        let told = format!("| {} | {others} |", kinds.join(", "));
-        let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |"))).unwrap();
-        if !row.ends_with(&told) {
-            other.push(format!("{name} has {told}"));
-        }
-    }
-    assert!(other.is_empty(), "{}", other.join("\n"));
-}
-
 /// Two of Gemma 2's four layers here see seven positions, their own the last.
 #[test]
 fn a_window_bounds_what_a_step_reads() {
