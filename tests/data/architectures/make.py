@@ -6,9 +6,9 @@ and how far llama.cpp's are from those.
 
 LLAMA_CPP is a folder of llama.cpp's sources with a build in `build/`. Needs numpy and gguf from PyPI, and a C++
 compiler. NAME.gguf has weights of F16 and F32 made of seeded noise. NAME.json has a sequence of tokens and, for
-each position, the largest logits in f64: of the weights as they are, and of the same weights in Q8_0; beside each
-the error of llama.cpp's logits, its cache in F16 and without flash attention: of the weights in F32, in F16, and in
-Q8_0; of gpt-oss also with its experts in MXFP4. The f64 code below is written from the models' definitions, not from any engine's.
+each position, the largest logits in f64; beside them the error of llama.cpp's logits, its cache in F16 and without flash
+attention: of the weights in F32 and in F16. NAME-drawn.json has the same of more sequences with the weights in Q8_0, of gpt-oss
+also with its experts in MXFP4. The f64 code below is written from the models' definitions, not from any engine's.
 """
 
 import json
@@ -28,6 +28,9 @@ KEPT = ["ffn_gate_inp.weight", "exps.bias", "ssm_conv1d.weight", "shortconv.conv
     f"time_mix_{part}{i}" for part in "wavg" for i in (0, 1, 2)]
 TOKENS = 40
 TOP = 12
+# Sequences over which the errors of quantised weights are taken, and the logits of each of their positions.
+DRAWS = 16
+TOP_DRAWN = 3
 VOCABULARY = 128
 WIDTH = 64
 
@@ -898,6 +901,32 @@ def error(exact, logits):
     return {"rms": float(np.sqrt((off ** 2).mean())), "max": float(np.abs(off).max())}
 
 
+def drawn(name, program, folder):
+    """Errors of quantised weights are drawn by each engine, as each rounds activations in its own way: those of DRAWS
+    sequences, one by one."""
+    model = ALL[name](name)
+    context = model.h["contexts"][0]
+    random = np.random.default_rng([zlib.crc32(name.encode()), 1])
+    sequences = random.integers(0, VOCABULARY, (DRAWS, TOKENS)).tolist()
+    kinds = {"Q8_0": None} | ({"MXFP4_MOE": Type.MXFP4} if name == "gpt-oss" else {})
+    judged = {"tokens": sequences, "context": context}
+    for kind, experts in kinds.items():
+        path = folder / f"drawn-{kind}.gguf"
+        stored = model.write(path, Type.Q8_0, **({"experts": experts} if experts else {}))
+        exact = Exact(model, stored, context)
+        all_exact, off = [], []
+        for tokens in sequences:
+            logits = exact.logits(tokens)
+            order = np.argsort(-logits, axis=1)[:, :TOP_DRAWN]
+            off.append(np.take_along_axis(theirs(program, path, context, tokens) - logits, order, 1))
+            all_exact.append([[[int(i), float(f"{row[i]:.6g}")] for i in top] for row, top in zip(logits, order)])
+        off = np.array(off)
+        judged[kind] = {"largest": all_exact,
+                        "llama_cpp": {"rms": np.sqrt((off ** 2).mean((1, 2))).tolist(), "max": float(np.abs(off).max())}}
+        print(name, "drawn", kind, judged[kind]["llama_cpp"], flush=True)
+    (HERE / f"{name}-drawn.json").write_text(json.dumps(judged, separators=(",", ":")) + "\n")
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
@@ -909,26 +938,19 @@ def main():
         for name in sys.argv[2:] or ALL:
             model = ALL[name](name)
             tokens = model.random.integers(0, VOCABULARY, TOKENS).tolist()
-            paths = {"F16": HERE / f"{name}.gguf", "F32": folder / "f32.gguf", "Q8_0": folder / "q8_0.gguf"}
+            paths = {"F16": HERE / f"{name}.gguf", "F32": folder / "f32.gguf"}
             stored = {kind: model.write(path, Type[kind]) for kind, path in paths.items()}
-            judges = [("plain", ["F32", "F16"]), ("Q8_0", ["Q8_0"])]
-            if name == "gpt-oss":
-                paths["MXFP4_MOE"] = folder / "mxfp4.gguf"
-                stored["MXFP4_MOE"] = model.write(paths["MXFP4_MOE"], Type.Q8_0, experts=Type.MXFP4)
-                judges.append(("MXFP4_MOE", ["MXFP4_MOE"]))
             runs = []
             for context in model.h["contexts"]:
-                run = {"context": context}
-                for judged, kinds in judges:
-                    exact = Exact(model, stored[kinds[0]], context).logits(tokens)
-                    run[judged] = {"largest": largest(exact)}
-                    run[judged]["llama_cpp"] = {
-                        kind: error(exact, theirs(program, paths[kind], context, tokens)) for kind in kinds}
-                    print(name, context, judged, {k: f"{e['rms']:.2e}" for k, e in run[judged]["llama_cpp"].items()},
-                          f"logits to {np.abs(exact).max():.1f}", flush=True)
-                runs.append(run)
+                exact = Exact(model, stored["F32"], context).logits(tokens)
+                of_kinds = {kind: error(exact, theirs(program, path, context, tokens)) for kind, path in paths.items()}
+                runs.append({"context": context, "plain": {"largest": largest(exact), "llama_cpp": of_kinds}})
+                print(name, context, {k: f"{e['rms']:.2e}" for k, e in of_kinds.items()},
+                      f"logits to {np.abs(exact).max():.1f}", flush=True)
             text = json.dumps({"tokens": tokens, "runs": runs}, separators=(",", ":"))
             (HERE / f"{name}.json").write_text(text + "\n")
+            drawn(name, program, folder)
 
 
-main()
+if __name__ == "__main__":
+    main()
