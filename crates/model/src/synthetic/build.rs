@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::random::{self, key};
-use super::shape::{DELTA, Family, Role, Shape, Tensor};
+use super::shape::{DELTA, Family, RANKS, Role, Shape, Tensor};
 use super::vocabulary::{Vocabulary, chat_template};
 use super::{Error, Spec, VERSION, VERSION_KEY, planted};
 use crate::gguf::{self, DataWriter, Gguf, TensorId, Writer};
@@ -102,6 +102,7 @@ impl Weights<'_> {
             Role::Sink => (0.0, 1.0),
             Role::Rate => (-0.5, 0.2),
             Role::Convolution => (0.0, 0.5),
+            Role::Share => (0.5, 0.2),
             Role::Embedding | Role::Output => (0.0, 1.0 / row.sqrt()),
             Role::Query | Role::Key | Role::Value | Role::Gate | Role::Up => {
                 (0.0, 1.0 / row.sqrt())
@@ -152,7 +153,20 @@ fn work(job: &Job<'_>, data: &DataWriter, scratch: &mut Scratch) -> Result<u64, 
 
 /// Keys of the parts that only some models have.
 fn of_parts(shape: &Shape) -> Vec<(&'static str, u32)> {
-    let mut keys = Vec::new();
+    let head_dim = shape.head_dim as u32;
+    if shape.architecture == "rwkv7" {
+        let ranks = RANKS.map(|(_, key, rank)| (key, rank as u32));
+        return [("attention.head_count", 0), ("wkv.head_size", head_dim)]
+            .into_iter()
+            .chain(ranks)
+            .collect();
+    }
+    let mut keys = vec![
+        ("attention.head_count", shape.heads as u32),
+        ("attention.head_count_kv", shape.kv_heads as u32),
+        ("attention.key_length", head_dim),
+        ("attention.value_length", head_dim),
+    ];
     if let Some(experts) = shape.experts {
         keys.extend([
             ("expert_count", experts.count as u32),
@@ -173,7 +187,7 @@ fn of_parts(shape: &Shape) -> Vec<(&'static str, u32)> {
             ("ssm.time_step_rank", values),
             ("full_attention_interval", 4),
             // A quarter of each head is rotated.
-            ("rope.dimension_count", shape.head_dim as u32 / 4),
+            ("rope.dimension_count", head_dim / 4),
         ]);
     }
     keys
@@ -199,13 +213,12 @@ fn describe(writer: &mut Writer, spec: &Spec) -> Result<(), gguf::Error> {
         ("embedding_length", shape.dim as u32),
         ("block_count", shape.layers as u32),
         ("feed_forward_length", shape.ffn as u32),
-        ("attention.head_count", shape.heads as u32),
-        ("attention.head_count_kv", shape.kv_heads as u32),
-        ("attention.key_length", head_dim),
-        ("attention.value_length", head_dim),
     ];
     for (key, value) in numbers.into_iter().chain(of_parts(shape)) {
         writer.metadata(&format!("{arch}.{key}"), value)?;
+    }
+    if arch == "rwkv7" {
+        writer.metadata("rwkv7.attention.layer_norm_epsilon", shape.epsilon)?;
     }
     if shape.family == Family::Llama {
         writer.metadata(&format!("{arch}.rope.dimension_count"), head_dim)?;

@@ -59,8 +59,16 @@ pub(super) struct Experts {
 /// convolution sees.
 pub(super) const DELTA: [usize; 4] = [16, 32, 128, 4];
 
+/// Products of low rank of RWKV-7 1.5B: as in a tensor's name, the key, and the rank.
+pub(super) const RANKS: [(&str, &str, usize); 4] = [
+    ("w", "attention.decay_lora_rank", 96),
+    ("a", "attention.iclr_lora_rank", 96),
+    ("v", "attention.value_residual_mix_lora_rank", 64),
+    ("g", "attention.gate_lora_rank", 256),
+];
+
 /// The models' dimensions by their published configurations, and a tiny one of each family.
-pub(super) const SHAPES: [Shape; 14] = [
+pub(super) const SHAPES: [Shape; 15] = [
     LLAMA,
     QWEN3,
     Shape { name: "qwen3-1.7b", title: "Qwen3 1.7B", dim: 2048, ffn: 6144, ..QWEN3 },
@@ -197,6 +205,23 @@ pub(super) const SHAPES: [Shape; 14] = [
         epsilon: 1e-5,
         ..QWEN3
     },
+    Shape {
+        name: "rwkv7-1.5b",
+        title: "RWKV-7 1.5B",
+        architecture: "rwkv7",
+        layers: 24,
+        dim: 2048,
+        ffn: 8192,
+        heads: 32,
+        kv_heads: 32,
+        head_dim: 64,
+        vocab: 65_536,
+        text_tokens: 65_024,
+        context: 4096,
+        tied: false,
+        epsilon: 1e-5,
+        ..QWEN3
+    },
     Shape { name: "tiny-llama", title: "tiny llama", ..LLAMA.tiny() },
     Shape { name: "tiny-qwen3", title: "tiny qwen3", ..QWEN3.tiny() },
 ];
@@ -258,6 +283,8 @@ pub(super) enum Role {
     RopeFactors,
     /// What the step of a delta rule is multiplied by.
     Rate,
+    /// How much of a row is the one before it.
+    Share,
     Convolution,
     Embedding,
     Output,
@@ -328,6 +355,16 @@ impl Shape {
             add(None, "rope_freqs", &[self.head_dim / 2], Role::RopeFactors);
         }
         add(None, "token_embd", &[self.vocab, dim], Role::Embedding);
+        if self.architecture == "rwkv7" {
+            for norm in ["output_norm", "token_embd_norm"] {
+                add(None, norm, &[dim], Role::Bias);
+            }
+            add(None, "token_embd_norm", &[dim], Role::Norm);
+            for layer in 0..self.layers {
+                time_mix(layer, dim, ffn, |name, shape, role| add(Some(layer), name, shape, role));
+            }
+            return tensors;
+        }
         let norm = if self.hybrid || of_gpt_oss { "post_attention_norm" } else { "ffn_norm" };
         for layer in (0..self.layers).map(Some) {
             if self.hybrid && layer.is_some_and(|layer| (layer + 1) % 4 != 0) {
@@ -470,6 +507,32 @@ fn delta(dim: usize, mut add: impl FnMut(&str, &[usize], Role)) {
     add("ssm_out", &[dim, inner], Role::AttentionOutput);
 }
 
+/// A layer of RWKV-7. The first one's values have nothing to be mixed with.
+fn time_mix(layer: usize, dim: usize, ffn: usize, mut add: impl FnMut(&str, &[usize], Role)) {
+    for norm in ["attn_norm", "attn_norm_2", "time_mix_ln"] {
+        add(norm, &[dim], Role::Norm);
+        add(norm, &[dim], Role::Bias);
+    }
+    add("channel_mix_key", &[ffn, dim], Role::Up);
+    add("channel_mix_lerp_k", &[1, 1, dim], Role::Share);
+    add("channel_mix_value", &[dim, ffn], Role::Down);
+    add("time_mix_lerp_fused", &[6, 1, 1, dim], Role::Share);
+    add("time_mix_k_a", &[dim], Role::Norm);
+    add("time_mix_k_k", &[dim], Role::Norm);
+    add("time_mix_r_k", &[dim], Role::Share);
+    add("time_mix_receptance", &[dim, dim], Role::Query);
+    add("time_mix_key", &[dim, dim], Role::Key);
+    add("time_mix_value", &[dim, dim], Role::Value);
+    add("time_mix_output", &[dim, dim], Role::AttentionOutput);
+    for (part, _, rank) in RANKS.into_iter().filter(|(part, ..)| layer > 0 || *part != "v") {
+        if part != "g" {
+            add(&format!("time_mix_{part}0"), &[dim], Role::Share);
+        }
+        add(&format!("time_mix_{part}1"), &[rank, dim], Role::Gate);
+        add(&format!("time_mix_{part}2"), &[dim, rank], Role::Gate);
+    }
+}
+
 /// How a model is quantised: the name as in `synthetic:NAME:TYPE`, and the mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Type {
@@ -549,6 +612,15 @@ mod tests {
             let found = bytes(name, mix);
             assert!(published.abs_diff(found) < 14_000_000, "{name}: {found} for {published}");
         }
+    }
+
+    /// As the table of the RWKV-7 paper (arXiv:2503.14456) has them.
+    #[test]
+    fn parameters_are_those_of_rwkv_7() {
+        let shape = SHAPES.iter().find(|shape| shape.name == "rwkv7-1.5b").unwrap();
+        let tensors = shape.tensors();
+        let parameters: usize = tensors.iter().map(|t| t.shape.iter().product::<usize>()).sum();
+        assert_eq!(parameters, 1_527_404_544);
     }
 
     #[test]
