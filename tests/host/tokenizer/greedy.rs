@@ -36,6 +36,26 @@ fn escapes_by_hand() {
     }
 }
 
+/// RWKV's files say the template's name, or nothing.
+#[test]
+fn a_conversation_is_what_rwkv_was_trained_on() {
+    let messages = [
+        Message::new("system", "Be brief."),
+        Message::new("user", " Hello! \n"),
+        Message::new("assistant", "Hi."),
+        Message::new("user", "Why?"),
+    ];
+    for name in [Some("rwkv-world".to_owned()), None] {
+        let vocabulary = Vocabulary { chat_template: name, ..longest_first(&["a"]) };
+        let template = ChatTemplate::new(&vocabulary).unwrap();
+        let never = AtomicBool::new(false);
+        let prompt = template.render(&messages, &RenderOptions::answer(), &never).unwrap();
+        let expected =
+            "System: Be brief.\n\nUser: Hello!\n\nAssistant: Hi.\n\nUser: Why?\n\nAssistant:";
+        assert_eq!(prompt.text(), expected);
+    }
+}
+
 #[test]
 fn hostile_vocabularies_are_refused() {
     for broken in [r"\", r"a\x", r"\x4", r"\xg0", r"\x+1"] {

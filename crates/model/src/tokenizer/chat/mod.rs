@@ -52,6 +52,9 @@ const RECURSION: usize = 64;
 const NAME: &str = "chat_template";
 const LLAMA3: &str = include_str!("llama3.jinja");
 const CHATML: &str = include_str!("chatml.jinja");
+const WORLD: &str = include_str!("world.jinja");
+/// What stands for RWKV's template in its files; llama.cpp knows it by that name (`llama-chat.cpp`).
+const WORLD_NAME: &str = "rwkv-world";
 
 /// A compiled chat template, with the conventions of Hugging Face's `apply_chat_template`.
 #[derive(Debug)]
@@ -68,16 +71,20 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// The template of a model: its own, or when it has none that of its family, told by the
-    /// special tokens (Llama 3's headers, else ChatML).
+    /// tokeniser (RWKV's) or the special tokens (Llama 3's headers, else ChatML).
     ///
     /// # Errors
     /// [`Error::TemplateSyntax`] when it does not parse, [`Error::TemplateLength`] when it is too
     /// long, or the vocabulary contradicts itself.
     pub fn new(vocabulary: &Vocabulary) -> Result<Self, Error> {
-        let source = vocabulary.chat_template.as_deref().unwrap_or_else(|| {
-            let llama3 = vocabulary.tokens.iter().any(|token| token == "<|start_header_id|>");
-            if llama3 { LLAMA3 } else { CHATML }
-        });
+        let llama3 = || vocabulary.tokens.iter().any(|token| token == "<|start_header_id|>");
+        let source = match vocabulary.chat_template.as_deref() {
+            Some(WORLD_NAME) => WORLD,
+            Some(source) => source,
+            None if vocabulary.model == "rwkv" => WORLD,
+            None if llama3() => LLAMA3,
+            None => CHATML,
+        };
         if source.len() > SOURCE {
             return Err(Error::TemplateLength { bytes: source.len(), limit: SOURCE });
         }
