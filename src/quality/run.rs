@@ -26,7 +26,7 @@ pub enum Error {
     #[error("the model's graph")]
     Graph(#[from] plan::graph::Error),
     #[error(
-        "logits at token {token} of the text are not finite: the model's weights or its file are damaged"
+        "logits at token {token} of the text are not finite: the model's weights, which are, lead to a number that is too large"
     )]
     NotFinite { token: usize },
     #[error("stopped")]
