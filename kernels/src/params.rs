@@ -234,14 +234,13 @@ parameters! {
         /// Positions of a slot.
         capacity: u32,
         /// 1: positions begin anew after so many, a multiple of [`crate::catalogue::launch::CACHE_TILE`] and no less
-        /// than a tile more than the window. 0: there are no further ones, as always for `prefill_attention_*`.
+        /// than a tile more than the window. 0: there are no further ones.
         ring: u32,
         /// 1: pairs are `2i, 2i + 1`; 0: `i, i + rotated / 2`.
         interleaved: u32,
         /// Values of a head that are rotated, the first ones: an even number.
         rotated: u32,
-        /// Positions that a row attends to, its own the last; [`u32::MAX`] for all up to it. Not for
-        /// `prefill_attention_*`.
+        /// Positions that a row attends to, its own the last; [`u32::MAX`] for all up to it.
         window: u32,
         /// Added to the mean square of the norms.
         eps: f32,

@@ -350,87 +350,121 @@ struct Heads {
 }
 
 fn attention(cases: &mut Vec<Case>) -> Result<(), BuildError> {
-    for (heads, kv_heads, dim) in [(4, 4, 16), (4, 2, 64), (8, 2, 64), (6, 2, 80), (8, 1, 128)] {
-        let heads = Heads { heads, kv_heads, dim };
+    let plain = |[heads, kv_heads, dim]: [usize; 3]| Attended {
+        heads: Heads { heads, kv_heads, dim },
+        style: RopeStyle::HalfSplit,
+        norm: false,
+        chunks: 1,
+        chunk: 20,
+        then: 1,
+        scale: 1.0,
+        window: None,
+        ring: None,
+    };
+    for heads in [[4, 4, 16], [4, 2, 64], [8, 2, 64], [6, 2, 80], [8, 1, 128]] {
         for (style, norm) in [(RopeStyle::Interleaved, false), (RopeStyle::HalfSplit, true)] {
             for (chunk, then) in [(5, 1), (70, 3)] {
-                cases.push(attended(heads, style, norm, chunk, then, 1.0)?);
+                cases.push(Attended { style, norm, chunk, then, ..plain(heads) }.case()?);
             }
         }
     }
-    let heads = Heads { heads: 4, kv_heads: 2, dim: 64 };
     for scale in [0.0, 30.0] {
-        cases.push(attended(heads, RopeStyle::HalfSplit, false, 20, 1, scale)?);
+        cases.push(Attended { scale, ..plain([4, 2, 64]) }.case()?);
+    }
+    // So many KV heads that a GPU's blocks share rows of a chunk. The second does not fit behind the first in a ring.
+    for heads in [[16, 16, 64], [16, 8, 128]] {
+        for (window, ring) in [(None, None), (Some(20), None), (Some(20), Some(128))] {
+            let many = Attended { chunks: 2, chunk: 70, then: 2, ..plain(heads) };
+            cases.push(Attended { window, ring, ..many }.case()?);
+        }
     }
     Ok(())
 }
 
-/// A chunk of a prompt in one slot, then decoding behind it, with a row of another slot and one of
-/// none beside it.
-fn attended(
+/// Chunks of a prompt in one slot, then decoding behind it, with a row of another slot and one of none beside it.
+struct Attended {
     heads: Heads,
     style: RopeStyle,
     norm: bool,
+    chunks: usize,
     chunk: usize,
     then: usize,
+    /// Factor of the queries.
     scale: f32,
-) -> Built {
-    let Heads { heads: h, kv_heads: kv, dim: d } = heads;
-    let context = 128;
-    let name = format!(
-        "{h}/{kv} heads of {d}, {style:?}{}, {chunk} then {then}, queries x {scale}",
-        if norm { ", norm" } else { "" }
-    );
-    let mut case = Case::new("rope, KV write, attention", name, tolerance::HALF);
-    let stage = |case: Case, bucket: Bucket, slots: Vec<i32>, positions: Vec<i32>| {
-        let m = slots.len();
-        case.stage(bucket, |s| {
-            let seed = positions[0] as u64 + 100;
-            let q = noise(seed, m * h * d).into_iter().map(|v| v * scale).collect();
-            let q = s.floats("q", &[m, h, d], q)?;
-            let k = s.floats("k", &[m, kv, d], noise(seed + 1, m * kv * d))?;
-            let v = s.floats("v", &[m, kv, d], noise(seed + 2, m * kv * d))?;
-            let slots = s.ints("slots", &[m], slots)?;
-            let positions = s.ints("positions", &[m], positions)?;
-            let f = frequencies(s, d / 2)?;
-            let table = s.g.rope_table(positions, f, 1.0)?;
-            let (mut q, mut k) = (q, k);
-            if norm {
-                let qw = s.quantised("q_norm", DType::F32, &[d], &noise(21, d))?;
-                let kw = s.quantised("k_norm", DType::F32, &[d], &noise(22, d))?;
-                (q, k) = (s.g.rms_norm(q, qw, 1e-6)?, s.g.rms_norm(k, kw, 1e-6)?);
-            }
-            let (q, k) = (s.g.rope(q, table, style)?, s.g.rope(k, table, style)?);
-            let shape = [3, context, kv, d];
-            let mut cache = |name| s.cache(name, DType::F16, &shape);
-            let (keys, values) = (cache("keys")?, cache("values")?);
-            let rows = Rows { slots, positions };
-            let keys = s.g.kv_write(keys, rows, k, false)?;
-            let values = s.g.kv_write(values, rows, v, false)?;
-            let y = s.g.attention(
-                q,
-                Caches { keys, values, ring: false },
-                rows,
-                None,
-                Scores::scaled(1.0 / (d as f32).sqrt()),
-                context,
-            )?;
-            // What attention writes is no output in models, and devices do not let it be one.
-            let y = s.g.reshape(y, &[m, h * d])?;
-            let zeroes = s.floats("zeroes", &[m, h * d], vec![0.0; m * h * d])?;
-            let y = s.g.binary(Binary::Add, y, zeroes)?;
-            s.g.output("y", y);
-            Ok(())
-        })
-    };
-    let prefill = Bucket { batch: 1, chunk, context, outputs: Outputs::None };
-    case = stage(case, prefill, vec![1; chunk], (0..chunk as i32).collect())?;
-    let decode = Bucket { batch: 3, chunk: 1, context, outputs: Outputs::None };
-    for i in 0..then {
-        let at = (chunk + i) as i32;
-        case = stage(case, decode, vec![1, 2, -1], vec![at, i as i32, 0])?;
+    window: Option<usize>,
+    /// Positions of the caches, where they are rings.
+    ring: Option<usize>,
+}
+
+impl Attended {
+    fn case(&self) -> Built {
+        let Self { heads: Heads { heads, kv_heads, dim }, style, norm, .. } = *self;
+        let Self { chunks, chunk, then, scale, .. } = *self;
+        let norm = if norm { ", norm" } else { "" };
+        let limit = |what: &str, limit: Option<usize>| {
+            limit.map_or(String::new(), |limit| format!(", {what} of {limit}"))
+        };
+        let (window, ring) = (limit("window", self.window), limit("ring", self.ring));
+        let name = format!(
+            "{heads}/{kv_heads} heads of {dim}, {style:?}{norm}, {chunks} x {chunk} then {then}, \
+             queries x {scale}{window}{ring}"
+        );
+        let mut case = Case::new("rope, KV write, attention", name, tolerance::HALF);
+        let context = 192;
+        let prefill = Bucket { batch: 1, chunk, context, outputs: Outputs::None };
+        for first in (0..chunks * chunk).step_by(chunk) {
+            let positions = (first..first + chunk).map(|at| at as i32).collect();
+            case = case.stage(prefill, |s| self.stage(s, context, vec![1; chunk], positions))?;
+        }
+        let decode = Bucket { batch: 3, chunk: 1, context, outputs: Outputs::None };
+        for i in 0..then {
+            let positions = vec![(chunks * chunk + i) as i32, i as i32, 0];
+            case = case.stage(decode, |s| self.stage(s, context, vec![1, 2, -1], positions))?;
+        }
+        Ok(case)
     }
-    Ok(case)
+
+    /// A step of rows in these slots at these positions.
+    fn stage(
+        &self,
+        s: &mut Sketch<'_>,
+        context: usize,
+        slots: Vec<i32>,
+        positions: Vec<i32>,
+    ) -> Result<(), BuildError> {
+        let Heads { heads: h, kv_heads: kv, dim: d } = self.heads;
+        let m = slots.len();
+        let seed = positions[0] as u64 + 100;
+        let q = noise(seed, m * h * d).into_iter().map(|v| v * self.scale).collect();
+        let q = s.floats("q", &[m, h, d], q)?;
+        let k = s.floats("k", &[m, kv, d], noise(seed + 1, m * kv * d))?;
+        let v = s.floats("v", &[m, kv, d], noise(seed + 2, m * kv * d))?;
+        let slots = s.ints("slots", &[m], slots)?;
+        let positions = s.ints("positions", &[m], positions)?;
+        let f = frequencies(s, d / 2)?;
+        let table = s.g.rope_table(positions, f, 1.0)?;
+        let (mut q, mut k) = (q, k);
+        if self.norm {
+            let qw = s.quantised("q_norm", DType::F32, &[d], &noise(21, d))?;
+            let kw = s.quantised("k_norm", DType::F32, &[d], &noise(22, d))?;
+            (q, k) = (s.g.rms_norm(q, qw, 1e-6)?, s.g.rms_norm(k, kw, 1e-6)?);
+        }
+        let (q, k) = (s.g.rope(q, table, self.style)?, s.g.rope(k, table, self.style)?);
+        let (capacity, ring) = (self.ring.unwrap_or(context), self.ring.is_some());
+        let mut cache = |name| s.cache(name, DType::F16, &[3, capacity, kv, d]);
+        let (keys, values) = (cache("keys")?, cache("values")?);
+        let rows = Rows { slots, positions };
+        let keys = s.g.kv_write(keys, rows, k, ring)?;
+        let caches = Caches { keys, values: s.g.kv_write(values, rows, v, ring)?, ring };
+        let scores = Scores { window: self.window, ..Scores::scaled(1.0 / (d as f32).sqrt()) };
+        let y = s.g.attention(q, caches, rows, None, scores, context)?;
+        // What attention writes is no output in models, and devices do not let it be one.
+        let y = s.g.reshape(y, &[m, h * d])?;
+        let zeroes = s.floats("zeroes", &[m, h * d], vec![0.0; m * h * d])?;
+        let y = s.g.binary(Binary::Add, y, zeroes)?;
+        s.g.output("y", y);
+        Ok(())
+    }
 }
 
 fn sampling(cases: &mut Vec<Case>) -> Result<(), BuildError> {

@@ -9,6 +9,9 @@
 //
 // A warp has 32 queries and a span, then 32 columns: lane % 8 says which four, lane / 8 which eight
 // queries. Of a span they are positions t, t + 8, t + 16, t + 24: two of each chain of the span's sum.
+//
+// Where there is a window, steps that lie before every row's are left out, spans before a query's own change nothing
+// of it, and positions before it in a span that is not have no weight.
 #pragma once
 #include "attention.cuh"
 
@@ -32,11 +35,18 @@ struct PrefillAttention {
         float old[SPANS][QUERIES], young[SPANS][QUERIES];
         // Of the run under way and of those before it, for each query.
         Softmax run[QUERIES], total[QUERIES];
-        // Positions that a query sees, 0 where it is not of this pass; the most and the least of those
-        // that are, and the first row of the next pass.
+        // Positions up to the last that a query sees, 0 where it is not of this pass; the most and the least of
+        // those that are, and the first row of the next pass.
         u32 counts[QUERIES];
         u32 most, least, next;
     };
+    // Whether some of a pass's rows see a span, and whether all do.
+    DEVICE bool any_sees(const AttentionParams& p, const Shared& shared, u32 span) {
+        return span < shared.most && span + SPAN > first_seen(p, shared.least);
+    }
+    DEVICE bool all_see(const AttentionParams& p, const Shared& shared, u32 span) {
+        return span + SPAN <= shared.least && span + SPAN > first_seen(p, shared.most);
+    }
     typedef float Sums[ROWS][COLUMNS];
 
     // Which part of the block's work is the thread's.
@@ -86,15 +96,16 @@ struct PrefillAttention {
     }
 
     // Keys of unit `u` of the step at `start`: a lane has a position, a warp a span and some pieces of 8 dims.
-    DEVICE void load_keys(const AttentionParams& p, const u16* cache, u32 start, u32 u, u32 count, u32 (&words)[WORDS]) {
+    DEVICE void load_keys(const AttentionParams& p, u64 cache, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
         Place place = Place::make();
-        u32 first = start + place.part * SPAN;
+        u32 span = start + place.part * SPAN;
+        const u16* tile = at<const u16>(p.keys) + cache + static_cast<u64>(stored_at(p, span)) * p.dim;
 #pragma unroll
         for (u32 i = 0; i < WORDS / 4; i++) {
             u32 piece = u * (DIMS / 8) + place.warp / SPANS + i * (WARPS / SPANS);
             uint4 v = {0, 0, 0, 0};
-            if (first < count && piece * 8 < p.dim)
-                v = *reinterpret_cast<const uint4*>(cache + static_cast<u64>(first) * p.dim + piece * (TILE * 8) + place.lane * 8);
+            if (any_sees(p, shared, span) && piece * 8 < p.dim)
+                v = *reinterpret_cast<const uint4*>(tile + piece * (TILE * 8) + place.lane * 8);
             words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
         }
     }
@@ -110,15 +121,17 @@ struct PrefillAttention {
     }
 
     // Values of unit `u`: a lane has four columns of every few positions.
-    DEVICE void load_values(const AttentionParams& p, const u16* cache, u32 start, u32 u, u32 count,
-                            u32 (&words)[WORDS]) {
-        u32 column = threadIdx.x % (WIDTH / 4) * 4, first = start + u * POSITIONS + threadIdx.x / (WIDTH / 4);
+    DEVICE void load_values(const AttentionParams& p, u64 cache, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
+        // Positions that a load brings, and loads of a span.
+        enum : u32 { AT_ONCE = THREADS * 4 / WIDTH, LOADS = SPAN / AT_ONCE };
+        u32 column = threadIdx.x % (WIDTH / 4) * 4, row = threadIdx.x / (WIDTH / 4);
 #pragma unroll
         for (u32 i = 0; i < WORDS / 2; i++) {
-            u32 position = first + i * (THREADS * 4 / WIDTH);
+            u32 span = start + u * POSITIONS + i / LOADS * SPAN, inside = i % LOADS * AT_ONCE + row;
+            const u16* from = at<const u16>(p.values) + cache + static_cast<u64>(stored_at(p, span)) * p.dim + column;
             uint2 v = {0, 0};
-            if (position < count && column < p.dim)
-                v = *reinterpret_cast<const uint2*>(cache + static_cast<u64>(position) * p.dim + column);
+            if (any_sees(p, shared, span) && span + inside < shared.most && column < p.dim)
+                v = *reinterpret_cast<const uint2*>(from + inside * p.dim);
             words[2 * i] = v.x, words[2 * i + 1] = v.y;
         }
     }
@@ -131,18 +144,26 @@ struct PrefillAttention {
         }
     }
 
-    // Scores of a span, of which `ends` positions are seen, to weights, their power and their sum.
-    DEVICE void weigh(const AttentionParams& p, Shared& shared, Sums& scores, const u32 (&ends)[ROWS]) {
+    // Positions from a span's first on up to the last that a query sees; 0 where it sees none of the span.
+    DEVICE u32 end_of(const AttentionParams& p, const Shared& shared, u32 span, u32 query) {
+        u32 count = shared.counts[query];
+        return count > span && span + SPAN > first_seen(p, count) ? count - span : 0;
+    }
+
+    // Scores of a span to weights, their power and their sum.
+    DEVICE void weigh(const AttentionParams& p, u32 span, Shared& shared, Sums& scores) {
         Place place = Place::make();
         u32 first = place.lane % 8;
         float sums[ROWS];
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             float largest = -infinity();
+            u32 end = end_of(p, shared, span, place.row + i);
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++) {
                 float score = score_of(p, p.scale, scores[i][j]);
-                scores[i][j] = first + 8 * j < ends[i] ? score : -infinity();
+                u32 position = first + 8 * j;
+                scores[i][j] = position < end && end - position <= p.window ? score : -infinity();
                 // A NaN is passed over.
                 largest = fmaxf(largest, scores[i][j]);
             }
@@ -195,16 +216,6 @@ struct PrefillAttention {
         }
     }
 
-    // Positions of a span from `start` on that each of the thread's queries sees.
-    DEVICE void ends_of(const Shared& shared, u32 start, u32 (&ends)[ROWS]) {
-        u32 row = Place::make().row;
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            u32 count = shared.counts[row + i];
-            ends[i] = count > start ? count - start : 0;
-        }
-    }
-
     // Queries of the tile in columns; without a row they are zeroes.
     DEVICE void load_queries(const AttentionParams& p, const float* q, u32 queries, u32 group, Shared& shared) {
 #pragma unroll 1
@@ -219,10 +230,9 @@ struct PrefillAttention {
     }
 
     // Weights of the step at `start`, whose first unit of keys is in `words`; leaves its first unit of values there.
-    DEVICE void scores_of(const AttentionParams& p, const u16* keys, const u16* values, u32 start, u32 count,
-                          Shared& shared, u32 (&words)[WORDS]) {
+    DEVICE void scores_of(const AttentionParams& p, u64 cache, u32 start, Shared& shared, u32 (&words)[WORDS]) {
         Place place = Place::make();
-        u32 first = start + place.part * SPAN;
+        u32 span = start + place.part * SPAN;
         u32 ends[ROWS];
         Sums scores;
         clear(scores, 0.0f);
@@ -230,41 +240,40 @@ struct PrefillAttention {
         for (u32 u = 0; u < UNITS && u * DIMS < p.dim; u++) {
             store_keys(shared, words);
             __syncthreads();
-            if (u + 1 < UNITS && (u + 1) * DIMS < p.dim) load_keys(p, keys, start, u + 1, count, words);
-            else load_values(p, values, start, 0, count, words);
-            if (first < count)
+            if (u + 1 < UNITS && (u + 1) * DIMS < p.dim) load_keys(p, cache, start, u + 1, shared, words);
+            else load_values(p, cache, start, 0, shared, words);
+            if (any_sees(p, shared, span))
                 outer<false>(shared.queries[u * DIMS] + place.row, QUERIES, shared.unit + place.part * SPAN + place.column, STEP,
                              min(p.dim - u * DIMS, static_cast<u32>(DIMS)), scores, ends);
             __syncthreads();
         }
-        ends_of(shared, first, ends);
-        if (first < count) weigh(p, shared, scores, ends);
+        if (any_sees(p, shared, span)) weigh(p, span, shared, scores);
     }
 
     // What the step's weights make of its values, onto `run`; leaves the next step's keys in `words`.
-    DEVICE void values_of(const AttentionParams& p, const u16* keys, const u16* values, u32 start, u32 whole, u32 count,
-                          Shared& shared, Sums& run, u32 (&words)[WORDS]) {
+    DEVICE void values_of(const AttentionParams& p, u64 cache, u32 start, Shared& shared, Sums& run, u32 (&words)[WORDS]) {
         Place place = Place::make();
         bool inside = place.part * 32 + place.column < p.dim;
 #pragma unroll 1
-        for (u32 u = 0; u < UNITS && start + u * POSITIONS < count; u++) {
+        for (u32 u = 0; u < UNITS && start + u * POSITIONS < shared.most; u++) {
             store_values(shared, words);
             __syncthreads();
-            if (u + 1 < UNITS && start + (u + 1) * POSITIONS < count) load_values(p, values, start, u + 1, count, words);
-            else load_keys(p, keys, start + STEP, 0, count, words);
+            if (u + 1 < UNITS && start + (u + 1) * POSITIONS < shared.most) load_values(p, cache, start, u + 1, shared, words);
+            else load_keys(p, cache, start + STEP, 0, shared, words);
 #pragma unroll 1
             for (u32 s = 0; s < SPANS / UNITS && inside; s++) {
                 u32 span = u * (SPANS / UNITS) + s, first = start + span * SPAN;
-                if (first >= count) break;
+                if (!any_sees(p, shared, first)) continue;
                 const float* weights = shared.weights[span * SPAN] + place.row;
                 const float* from = shared.unit + s * SPAN * WIDTH + place.part * 32 + place.column;
                 u32 ends[ROWS];
                 Sums sums;
                 clear(sums, 0.0f);
-                if (first + SPAN <= whole) {
+                if (all_see(p, shared, first)) {
                     outer<false>(weights, STRIDE, from, WIDTH, SPAN, sums, ends);
                 } else {
-                    ends_of(shared, first, ends);
+#pragma unroll
+                    for (int i = 0; i < ROWS; i++) ends[i] = end_of(p, shared, first, place.row + i);
                     outer<true>(weights, STRIDE, from, WIDTH, SPAN, sums, ends);
                 }
                 fold(run, sums, shared.old[span] + place.row, shared.young[span] + place.row);
@@ -322,10 +331,8 @@ struct PrefillAttention {
         // Rows of a prompt share a slot: one pass.
 #pragma unroll 1
         for (u32 first = 0, next; first < rows; first = next) {
-            u32 slot = choose(p, tile, rows, first, shared), most = shared.most, least = shared.least;
-            next = shared.next;
-            const u16* keys = at<const u16>(p.keys) + cache_head(p, slot, kv_head);
-            const u16* values = at<const u16>(p.values) + cache_head(p, slot, kv_head);
+            u32 slot = choose(p, tile, rows, first, shared);
+            u64 cache = cache_head(p, slot, kv_head);
             // A thread's queries and columns; the first threads have a query's softmax each.
             Sums run, total;
             clear(run, -0.0f);
@@ -335,21 +342,22 @@ struct PrefillAttention {
             bool owner = query < QUERIES;
             if (owner) shared.run[query] = shared.total[query] = none;
             u32 words[WORDS];
-            load_keys(p, keys, 0, 0, most, words);
+            u32 start = first_seen(p, shared.least) / STEP * STEP;
+            load_keys(p, cache, start, 0, shared, words);
 #pragma unroll 1
-            for (u32 start = 0; start < most; start += STEP) {
-                scores_of(p, keys, values, start, most, shared, words);
+            for (; start < shared.most; start += STEP) {
+                scores_of(p, cache, start, shared, words);
                 __syncthreads();
 #pragma unroll
                 for (u32 s = 0; s < SPANS && owner; s++) {
                     // A span that is not seen, whose sums are +0, changes not even a minus zero.
                     float old = 1.0f, young = -0.0f;
-                    if (start + s * SPAN < shared.counts[query])
+                    if (end_of(p, shared, start + s * SPAN, query) > 0)
                         fold(shared.run[query], shared.spans[s][query], old, young);
                     shared.old[s][query] = old, shared.young[s][query] = young;
                 }
-                values_of(p, keys, values, start, least, most, shared, run, words);
-                if ((start + STEP) % GROUP != 0 && start + STEP < most) continue;
+                values_of(p, cache, start, shared, run, words);
+                if ((start + STEP) % GROUP != 0 && start + STEP < shared.most) continue;
                 if (owner) {
                     fold(shared.total[query], shared.run[query], shared.old[0][query], shared.young[0][query]);
                     shared.run[query] = none;
@@ -367,6 +375,7 @@ struct PrefillAttention {
                 clear(run, 0.0f);
                 fold(total, run, shared.old[0] + place.row, shared.young[0] + place.row);
             }
+            next = shared.next;
             write(p, at<float>(p.out) + head, first, next, total, shared);
             __syncthreads();
         }

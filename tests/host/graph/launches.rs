@@ -187,3 +187,19 @@ fn no_launch_takes_longer_than_a_second() {
     };
     assert!(attentions(512) < attentions(context));
 }
+
+/// Windows or not, in rings or not: a long prompt's rows share what they read.
+#[test]
+fn rows_of_a_prompt_share_what_layers_with_a_window_read() {
+    for name in ["gemma2", "gemma3", "gpt-oss"] {
+        let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();
+        let layers = model.hyperparameters().layers.len();
+        for ring in [None, Some(512)] {
+            let layout = KvLayout { slots: 1, context: 2048, ring };
+            let bucket = Bucket::prefill(512, 2048, Outputs::Last);
+            let launches = outline(&model, layout, bucket).unwrap();
+            assert_eq!(kernels(&launches, "prefill_attention").len(), layers, "{name}, {ring:?}");
+            assert!(kernels(&launches, "attention").is_empty(), "{name}, {ring:?}");
+        }
+    }
+}

@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use orind_kernels::catalogue::launch::{GROUP_TILE, matmul_warp_rows, prefill_attention_rows};
+use orind_kernels::catalogue::launch::{
+    ATTENTION_GROUP, GROUP_TILE, matmul_warp_rows, prefill_attention_rows,
+};
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{
     AttentionParams, ExpertsParams, ProjectParams, Recurrence, Segment, TensorMatmulParams,
@@ -162,7 +164,9 @@ impl Speed {
         blocks: u32,
         context: u64,
     ) -> Duration {
-        let cells = context * u64::from(params.dim);
+        // A window's first group is seen in part, and rows that share what they read see it shifted.
+        let seen = context.min(u64::from(params.window) + 2 * ATTENTION_GROUP);
+        let cells = seen * u64::from(params.dim);
         let share = prefill_attention_rows(kernel, params.heads / params.kv_heads.max(1));
         let reads = cells * u64::from(blocks) / u64::from(share.unwrap_or(1).max(1));
         // A key and a value of two bytes, a product and a conversion with each.

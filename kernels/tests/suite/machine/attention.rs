@@ -447,6 +447,43 @@ fn wide_heads_parts_of_heads_windows_and_caps() {
     check(&Shape { cap: 2.0, rows: &[(1, 70), (1, 71), (1, 72)], ..wide }, How::Prefill, 95);
 }
 
+/// Rows that share a block see windows that begin in one span and in several, in one group and in several; steps that
+/// none of them sees, spans that some do; other slots and rows without a place among them.
+#[test]
+fn rows_that_share_a_block_have_windows() {
+    let chunk = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
+    let odd = [(1, 400), (1, 401), (-1, 0), (1, 402), (2, 600), (2, 31), (1, 900), (0, 0)];
+    let sinks = &[1.5, -200.0, 300.0];
+    for (seed, (dim, group, window, rows)) in (100..).zip([
+        (64, 4, 1, chunk(60, 10)),
+        (64, 1, 7, chunk(300, 70)),
+        (64, 2, 32, chunk(0, 40)),
+        (64, 4, 40, chunk(250, 18)),
+        (64, 1, 64, chunk(420, 66)),
+        (64, 8, 300, chunk(600, 20)),
+        (128, 2, 1, chunk(505, 17)),
+        (128, 1, 33, chunk(350, 34)),
+        (128, 2, 100, chunk(0, 40)),
+        (96, 1, 129, chunk(370, 33)),
+        (128, 7, 512, chunk(620, 5)),
+        (64, 4, 50, odd.to_vec()),
+        (128, 2, 290, odd.to_vec()),
+    ]) {
+        let heads = 2 * group;
+        let sinks: &[f32] = if seed % 3 == 0 { sinks } else { &[] };
+        let cap = if seed % 2 == 0 { 1.5 } else { 0.0 };
+        let shape = Shape { heads, dim, window, cap, sinks, capacity: 700, rows: &rows, ..LLAMA };
+        check(&shape, How::Prefill, seed);
+    }
+    // An infinity reaches rows in whose spans it lies, and no other.
+    let shape = Shape { window: 20, rows: &chunk(250, 66), heads: 2, ..LLAMA };
+    let shape = Shape { capacity: 320, ..shape };
+    for odd in [f32::INFINITY, f32::NEG_INFINITY] {
+        check_with(&shape, How::Prefill, 116, |inputs| inputs.v[9 * 2 * 64 + 5] = odd);
+        check_with(&shape, How::Prefill, 117, |inputs| inputs.k[9 * 2 * 64 + 5] = odd);
+    }
+}
+
 /// Sinks of every size beside rows of one block and of several, with and without a window, in decode and in a prompt;
 /// one that is no number makes its head none.
 #[test]
@@ -475,6 +512,8 @@ fn rings_hold_the_window() {
         let shape = Shape { window, capacity, splits, ring: true, rows, ..LLAMA };
         check(&shape, How::Fused, seed);
         check(&Shape { rows: &prompt, ..shape }, How::Rows, seed);
+        check(&Shape { rows: &prompt, ..shape }, How::Prefill, seed);
+        check(&Shape { rows: &prompt, dim: 128, norm: true, ..shape }, How::Prefill, seed);
     }
 }
 

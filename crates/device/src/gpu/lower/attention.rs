@@ -224,7 +224,7 @@ impl Lowering<'_> {
     }
 
     /// Attention of many rows of a sequence, which share what they read of its cache; false where there are too
-    /// few of them, where each sees it in another way, or no kernel takes such heads.
+    /// few of them, where each has a temperature of its own, or no kernel takes such heads.
     fn prefill_attention(
         &mut self,
         label: &str,
@@ -232,12 +232,10 @@ impl Lowering<'_> {
         reads: &[Region],
         out: Region,
     ) -> bool {
-        let AttentionParams { rows, heads, kv_heads, dim, window, length, .. } = params;
-        if u64::from(window) < self.plan.bucket.context as u64 || length > 0 {
+        let AttentionParams { rows, heads, kv_heads, dim, length, .. } = params;
+        if length > 0 {
             return false;
         }
-        // No position of such rows is beyond the window, so none begins a ring anew.
-        let params = AttentionParams { ring: 0, ..params };
         let group = heads / kv_heads;
         let Some(kernel) = Kernel::prefill_attention(dim, group) else { return false };
         let grid = |rows| prefill_attention_grid(kernel, heads, kv_heads, rows);
