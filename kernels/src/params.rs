@@ -185,13 +185,14 @@ parameters! {
 
     /// `rope_kv` and `attention_*`.
     struct AttentionParams {
-        /// Queries, `f32 [rows][heads][dim]`: rotated already, but for `rope_kv` and `attention_rope_*`.
+        /// Queries, `f32 [rows][heads][dim]`: rotated already where there is no table, but for
+        /// `rope_kv`.
         q: u64,
-        /// New keys, `f32 [rows][kv_heads][dim]`; not read by `attention_*` without rope.
+        /// New keys, `f32 [rows][kv_heads][dim]`; not read without a table.
         k: u64,
         /// New values, likewise.
         v: u64,
-        /// `f32 [rows][2][rotated / 2]` from `rope_table`, likewise.
+        /// `f32 [rows][2][rotated / 2]` from `rope_table`; 0: `attention_*` neither rotates nor writes.
         table: u64,
         /// `i32 [rows]`: the row's place in the cache; a row outside it gets zeroes, writes nothing.
         slots: u64,
@@ -201,10 +202,10 @@ parameters! {
         q_norm: u64,
         /// `f32 [dim]`: weight of the norm on keys; 0 for none.
         k_norm: u64,
-        /// `f16 [slot_count][kv_heads][capacity / 32][dim / 8][32][8]`, the capacity rounded up to a multiple
-        /// of [`crate::catalogue::launch::CACHE_TILE`]; 16-byte aligned.
+        /// `[slot_count][kv_heads]` of tiles of [`crate::catalogue::launch::CACHE_TILE`] positions, as many as the
+        /// capacity fills, in the kernel's type: `cuda/cache.cuh`; 16-byte aligned.
         keys: u64,
-        /// `f16 [slot_count][kv_heads][capacity][dim]`, likewise.
+        /// Likewise.
         values: u64,
         /// `rope_kv` only: rotated queries, `f32 [rows][heads][dim]`.
         q_out: u64,
@@ -227,7 +228,7 @@ parameters! {
         heads: u32,
         /// Key and value heads; divides `heads`. 0 for `rope_kv` without keys and values.
         kv_heads: u32,
-        /// Values of a head: a multiple of 8.
+        /// Values of a head: a multiple of 8, of 32 where they lie in blocks.
         dim: u32,
         /// Slots of the cache.
         slot_count: u32,
@@ -253,7 +254,7 @@ parameters! {
         slope: f32,
         /// Positions that it counts in; 0 for none.
         length: u32,
-        /// Bytes of it that `attention_rope_*` asks for at its end; 0 for none.
+        /// Bytes of it that `attention_*` asks for at its end; 0 for none.
         next_bytes: u32,
     }
 

@@ -29,6 +29,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "attention.cuh",
     "base.cuh",
     "byte_scales.cuh",
+    "cache.cuh",
     "cut.cuh",
     "elementwise.cuh",
     "embed.cuh",

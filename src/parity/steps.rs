@@ -39,7 +39,7 @@ mod tolerance {
     pub(super) const ROUNDING: f64 = 2e-5;
     /// Sine and cosine of large angles in `f32`.
     pub(super) const ANGLE: f64 = 1e-3;
-    /// Keys and values that are rounded to half precision from not quite the same `f32`.
+    /// Keys and values that are rounded to half precision, or to codes, from not quite the same `f32`.
     pub(super) const HALF: f64 = 4e-3;
     /// Activations in 8 bits.
     pub(super) const QUANTISED: f64 = 6e-2;
@@ -360,6 +360,7 @@ fn attention(cases: &mut Vec<Case>) -> Result<(), BuildError> {
         scale: 1.0,
         window: None,
         ring: None,
+        cache: DType::F16,
     };
     for heads in [[4, 4, 16], [4, 2, 64], [8, 2, 64], [6, 2, 80], [8, 1, 128]] {
         for (style, norm) in [(RopeStyle::Interleaved, false), (RopeStyle::HalfSplit, true)] {
@@ -378,10 +379,20 @@ fn attention(cases: &mut Vec<Case>) -> Result<(), BuildError> {
             cases.push(Attended { window, ring, ..many }.case()?);
         }
     }
+    for cache in [DType::Q8_0, DType::Q4_0] {
+        for heads in [[4, 4, 32], [8, 2, 64], [6, 2, 96], [8, 1, 128], [2, 1, 256], [16, 16, 64]] {
+            let norm = heads[0] == 6;
+            let many = Attended { cache, norm, chunks: 2, chunk: 70, then: 2, ..plain(heads) };
+            for (window, ring) in [(None, None), (Some(20), Some(128))] {
+                cases.push(Attended { window, ring, ..many }.case()?);
+            }
+        }
+    }
     Ok(())
 }
 
 /// Chunks of a prompt in one slot, then decoding behind it, with a row of another slot and one of none beside it.
+#[derive(Clone, Copy)]
 struct Attended {
     heads: Heads,
     style: RopeStyle,
@@ -394,12 +405,14 @@ struct Attended {
     window: Option<usize>,
     /// Positions of the caches, where they are rings.
     ring: Option<usize>,
+    /// What keys and values are stored in.
+    cache: DType,
 }
 
 impl Attended {
     fn case(&self) -> Built {
         let Self { heads: Heads { heads, kv_heads, dim }, style, norm, .. } = *self;
-        let Self { chunks, chunk, then, scale, .. } = *self;
+        let Self { chunks, chunk, then, scale, cache, .. } = *self;
         let norm = if norm { ", norm" } else { "" };
         let limit = |what: &str, limit: Option<usize>| {
             limit.map_or(String::new(), |limit| format!(", {what} of {limit}"))
@@ -407,7 +420,7 @@ impl Attended {
         let (window, ring) = (limit("window", self.window), limit("ring", self.ring));
         let name = format!(
             "{heads}/{kv_heads} heads of {dim}, {style:?}{norm}, {chunks} x {chunk} then {then}, \
-             queries x {scale}{window}{ring}"
+             queries x {scale}{window}{ring}, {cache}"
         );
         let mut case = Case::new("rope, KV write, attention", name, tolerance::HALF);
         let context = 192;
@@ -451,7 +464,7 @@ impl Attended {
         }
         let (q, k) = (s.g.rope(q, table, self.style)?, s.g.rope(k, table, self.style)?);
         let (capacity, ring) = (self.ring.unwrap_or(context), self.ring.is_some());
-        let mut cache = |name| s.cache(name, DType::F16, &[3, capacity, kv, d]);
+        let mut cache = |name| s.cache(name, self.cache, &[3, capacity, kv, d]);
         let (keys, values) = (cache("keys")?, cache("values")?);
         let rows = Rows { slots, positions };
         let keys = s.g.kv_write(keys, rows, k, ring)?;

@@ -1,5 +1,6 @@
 //! Every architecture on the simulated Orin: the CPU's logits, to the last bit, of prompts with padding behind them and
-//! of two sequences decoded together, of steps that are done again and slots that begin anew; windows in rings.
+//! of two sequences decoded together, of steps that are done again and slots that begin anew; windows in rings,
+//! caches of blocks.
 
 use device::Device;
 use device::cpu::Cpu;
@@ -10,7 +11,7 @@ use model::quantise::Conversion;
 use model::{KvLayout, Model};
 use orind_testing::data;
 use orind_testing::session::{Row, Session};
-use plan::{Bucket, Outputs};
+use plan::{Bucket, DType, Outputs};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
@@ -83,8 +84,7 @@ fn check(name: &str) {
 
 /// Windows in rings on the GPU give the bits of whole caches on the CPU: chunks and tokens that begin a ring anew, a step
 /// back, as many rows again as a chunk has, a slot anew.
-#[test]
-fn windows_in_rings_do_not_change_a_bit() {
+fn check_rings(name: &str, cache: DType) {
     const CHUNK: usize = 12;
     let whole = KvLayout { slots: 3, context: 112, ring: None };
     let rings = KvLayout { ring: Some(CHUNK), ..whole };
@@ -99,12 +99,32 @@ fn windows_in_rings_do_not_change_a_bit() {
     steps.push(prompt(90..102, 0));
     steps.push(prompt(0..12, 0));
     steps.push((1, vec![row(30, 2), row(12, 0)]));
+    let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();
+    let model = model.cached_in(cache).unwrap();
+    let (layers, positions) = model.rings(rings);
+    assert!(layers > 0 && positions < 72, "{name}: {positions}");
+    let got = logits(&Nv::detect().unwrap(), &model, rings, CHUNK, &steps);
+    let want = logits(&Cpu::detect(), &model, whole, CHUNK, &steps);
+    same(&got, &want, &format!("{name} in {cache}"));
+}
+
+#[test]
+fn windows_in_rings_do_not_change_a_bit() {
     for name in ["gemma2", "gemma3", "gemma4", "gpt-oss"] {
+        check_rings(name, DType::F16);
+    }
+}
+
+#[test]
+fn caches_of_blocks_give_the_cpu_s_bits() {
+    check_rings("gemma3", DType::Q4_0);
+    check_rings("gpt-oss", DType::Q8_0);
+    for (name, cache) in [("qwen3", DType::Q8_0), ("phi3", DType::Q4_0), ("mistral3", DType::Q8_0)]
+    {
         let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();
-        let (layers, positions) = model.rings(rings);
-        assert!(layers > 0 && positions < 72, "{name}: {positions}");
-        let got = logits(&Nv::detect().unwrap(), &model, rings, CHUNK, &steps);
-        same(&got, &logits(&Cpu::detect(), &model, whole, CHUNK, &steps), name);
+        let model = model.cached_in(cache).unwrap();
+        let run = |device: &dyn Device| logits(device, &model, LAYOUT, CHUNK, &steps());
+        same(&run(&Nv::detect().unwrap()), &run(&Cpu::detect()), &format!("{name} in {cache}"));
     }
 }
 

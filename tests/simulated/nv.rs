@@ -1,5 +1,6 @@
 //! The NV driver: the same tokens and log-probabilities as on the CPU, whatever the prompt, the batch and the company.
 
+use std::path::Path;
 use std::time::Duration;
 
 use orind::engine::{Event, Handle, LoadSpec, PrefixStore, Request, TokenLogprobs};
@@ -161,10 +162,18 @@ fn attention_in_parts_is_the_same() {
 #[test]
 fn beginnings_that_are_held_copied_or_read_from_disk_change_no_bit() {
     let dir = tempfile::tempdir().unwrap();
-    let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
+    for kv_type in ["f16", "q8_0", "q4_0"] {
+        held_copied_or_read(dir.path(), kv_type);
+    }
+}
+
+/// The same with keys and values of one type; files of another's are not taken for its own.
+fn held_copied_or_read(dir: &Path, kv_type: &str) {
+    let store = PrefixStore { dir: dir.into(), limit: 1 << 30 };
     let start = |backend| {
         let prefixes = (backend == "nv").then(|| store.clone());
-        let spec = spec("synthetic:tiny-qwen3:q4_k_m", backend);
+        let spec =
+            LoadSpec { kv_type: kv_type.into(), ..spec("synthetic:tiny-qwen3:q4_k_m", backend) };
         engine::start(LoadSpec { slots: 2, context: 256, prefill_chunk: 32, prefixes, ..spec })
     };
     let beginning = prompt(1, 170);

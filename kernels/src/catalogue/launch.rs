@@ -1,7 +1,7 @@
 //! The arithmetic of launches: grids, dynamic shared memory, scratch. Pure numbers, as the kernels'
 //! headers state them.
 
-use super::{Form, Kernel, ProjectVariant, Weight};
+use super::{CacheType, Form, Kernel, ProjectVariant, Weight};
 use crate::params::{TensorMatmulParams, TensorParams};
 use crate::repack::{BLOCK, PANEL, PIECE, SUPERBLOCK};
 
@@ -250,7 +250,7 @@ pub const fn rows_grid(rows: u32) -> Grid {
 /// The grid of `rope_kv`: a warp for each query head (0 where there are no queries), key and value.
 #[must_use]
 pub const fn rope_kv_grid(heads: u32, kv_heads: u32, rows: u32) -> Grid {
-    [(heads + 2 * kv_heads).div_ceil(Kernel::RopeKv.threads() / 32), rows, 1]
+    [(heads + 2 * kv_heads).div_ceil(Kernel::RopeKv(CacheType::F16).threads() / 32), rows, 1]
 }
 
 /// The grid of an attention kernel with `splits` blocks for each row and some of its heads (they decide no
@@ -277,7 +277,7 @@ const PREFILL_ATTENTION_UNIT: u32 = 4096;
 /// any other kernel.
 #[must_use]
 pub fn prefill_attention_rows(kernel: Kernel, group: u32) -> Option<u32> {
-    let Kernel::PrefillAttention { width } = kernel else { return None };
+    let Kernel::PrefillAttention { width, .. } = kernel else { return None };
     (PREFILL_ATTENTION_UNIT / width).checked_div(group)
 }
 
@@ -297,7 +297,7 @@ pub fn prefill_attention_grid(
 /// and what the queries' sums have come to (`Shared` in `prefill_attention.cuh`).
 #[must_use]
 pub const fn prefill_attention_shared_bytes(kernel: Kernel) -> u32 {
-    let Kernel::PrefillAttention { width } = kernel else { return 0 };
+    let Kernel::PrefillAttention { width, .. } = kernel else { return 0 };
     let (queries, spans) = (PREFILL_ATTENTION_UNIT / width, width / CACHE_TILE);
     let weights = width * (queries + 4);
     4 * (2 * PREFILL_ATTENTION_UNIT + weights + (4 * spans + 5) * queries + 4)

@@ -1,10 +1,12 @@
 //! Which kernels a plan can launch, in which unit and under which name; [`launch`] has the arithmetic of their
 //! launches.
 
+mod cache;
 pub mod launch;
 mod variant;
 mod weight;
 
+pub use cache::CacheType;
 pub use variant::{InvalidVariant, PROJECT_SPACE, Parameter, ProjectVariant};
 pub(crate) use weight::Form;
 pub use weight::Weight;
@@ -186,20 +188,22 @@ pub enum Kernel {
     /// Cosines and sines.
     RopeTable,
     /// Rotation and KV write by themselves.
-    RopeKv,
-    /// Attention.
+    RopeKv(CacheType),
+    /// Attention, which rotates and writes keys and values first where there is a table of angles.
     Attention {
         /// Values of a head at most: 64, 128, 256 or 512.
         width: u32,
         /// Query heads of a block: 1, 2 or 4, of at most 512 values.
         heads: u32,
-        /// Whether it rotates and writes keys and values first.
-        rope: bool,
+        /// What it reads, and writes.
+        cache: CacheType,
     },
     /// Attention of the rows of a prompt, which share what they read of the cache.
     PrefillAttention {
         /// Values of a head at most: 64 or 128.
         width: u32,
+        /// What it reads.
+        cache: CacheType,
     },
     /// A token from logits.
     Sample,
@@ -242,13 +246,15 @@ impl Kernel {
         all.extend([Self::ShortConv, Self::GatedDelta, Self::DeltaRule]);
         all.extend([Self::Tensor, Self::TensorMatmul, Self::TensorGather]);
         all.extend([Self::TensorScatter, Self::TensorTopK]);
-        all.extend([Self::RopeTable, Self::RopeKv]);
-        for width in ATTENTION_WIDTHS {
-            for heads in heads_of(width) {
-                all.extend([true, false].map(|rope| Self::Attention { width, heads, rope }));
+        all.push(Self::RopeTable);
+        for cache in CacheType::ALL {
+            all.push(Self::RopeKv(cache));
+            for width in ATTENTION_WIDTHS {
+                all.extend(heads_of(width).map(|heads| Self::Attention { width, heads, cache }));
             }
+            let prefill = PREFILL_ATTENTION_WIDTHS.into_iter();
+            all.extend(prefill.map(|width| Self::PrefillAttention { width, cache }));
         }
-        all.extend(PREFILL_ATTENTION_WIDTHS.map(|width| Self::PrefillAttention { width }));
         all.push(Self::Sample);
         all
     }
@@ -263,24 +269,22 @@ impl Kernel {
 
     /// The attention kernel for heads of `dim` in groups of `group` query heads to a KV head.
     #[must_use]
-    pub fn attention(dim: u32, group: u32, rope: bool) -> Option<Self> {
-        if dim == 0 || !dim.is_multiple_of(8) || group == 0 {
-            return None;
-        }
+    pub fn attention(dim: u32, group: u32, cache: CacheType) -> Option<Self> {
+        CacheType::of(cache.dtype(), dim).filter(|_| group > 0)?;
         // A lane has a sixteenth of the width's columns.
         let fits = |width: u32| dim <= width && dim.is_multiple_of(width / 16);
         let width = ATTENTION_WIDTHS.into_iter().find(|&width| fits(width))?;
         let heads = heads_of(width).find(|&heads| group.is_multiple_of(heads))?;
-        Some(Self::Attention { width, heads, rope })
+        Some(Self::Attention { width, heads, cache })
     }
 
     /// The attention kernel for many rows of a prompt, likewise. `None` also where the heads of one row
     /// are more than a block takes.
     #[must_use]
-    pub fn prefill_attention(dim: u32, group: u32) -> Option<Self> {
-        Self::attention(dim, group, false)?;
+    pub fn prefill_attention(dim: u32, group: u32, cache: CacheType) -> Option<Self> {
+        Self::attention(dim, group, cache)?;
         let width = PREFILL_ATTENTION_WIDTHS.into_iter().find(|&width| dim <= width)?;
-        let kernel = Self::PrefillAttention { width };
+        let kernel = Self::PrefillAttention { width, cache };
         (launch::prefill_attention_rows(kernel, group)? > 0).then_some(kernel)
     }
 
@@ -315,11 +319,13 @@ impl Kernel {
             Self::TensorScatter => "tensor_scatter".into(),
             Self::TensorTopK => "tensor_top_k".into(),
             Self::RopeTable => "rope_table".into(),
-            Self::RopeKv => "rope_kv".into(),
-            Self::Attention { width, heads, rope } => {
-                format!("attention{}_d{width}_h{heads}", if rope { "_rope" } else { "" })
+            Self::RopeKv(cache) => format!("rope_kv{}", cache.infix()),
+            Self::Attention { width, heads, cache } => {
+                format!("attention{}_d{width}_h{heads}", cache.infix())
             }
-            Self::PrefillAttention { width } => format!("prefill_attention_d{width}"),
+            Self::PrefillAttention { width, cache } => {
+                format!("prefill_attention{}_d{width}", cache.infix())
+            }
             Self::Sample => "sample".into(),
         }
     }
@@ -342,7 +348,7 @@ impl Kernel {
             | Self::TensorScatter
             | Self::TensorTopK => Unit::Tensor,
             Self::RopeTable
-            | Self::RopeKv
+            | Self::RopeKv(_)
             | Self::Attention { .. }
             | Self::PrefillAttention { .. } => Unit::Attention,
             Self::Sample => Unit::Sample,
@@ -404,7 +410,7 @@ impl Kernel {
             Self::TensorGather | Self::TensorScatter => size_of::<TensorRowsParams>(),
             Self::TensorTopK => size_of::<TensorTopKParams>(),
             Self::RopeTable => size_of::<RopeTableParams>(),
-            Self::RopeKv | Self::Attention { .. } | Self::PrefillAttention { .. } => {
+            Self::RopeKv(_) | Self::Attention { .. } | Self::PrefillAttention { .. } => {
                 size_of::<AttentionParams>()
             }
             Self::Sample => size_of::<SampleParams>(),
@@ -436,12 +442,13 @@ impl Kernel {
                 }
             }
             Self::Embed(weight) => format!("EMBED({name}, {})\n", weight.name()),
-            Self::Attention { width, heads, rope } => {
-                format!("ATTENTION({name}, {width}, {heads}, {rope})\n")
+            Self::RopeKv(cache) => format!("ROPE_KV({name}, {})\n", cache.bits()),
+            Self::Attention { width, heads, cache } => {
+                format!("ATTENTION({name}, {width}, {heads}, {})\n", cache.bits())
             }
-            Self::PrefillAttention { width } => {
-                let bytes = launch::prefill_attention_shared_bytes(self);
-                format!("PREFILL_ATTENTION({name}, {width}, {bytes})\n")
+            Self::PrefillAttention { width, cache } => {
+                let (bits, bytes) = (cache.bits(), launch::prefill_attention_shared_bytes(self));
+                format!("PREFILL_ATTENTION({name}, {width}, {bits}, {bytes})\n")
             }
             _ => return None,
         })

@@ -15,8 +15,8 @@
 // no weight. In a ring no span is torn, as its length is a multiple of theirs; a span that a window reaches into is
 // still whole when a row is written. A sink is folded last.
 //
-// With ROPE the block first normalises and rotates its queries, and the one whose group holds the
-// row's position writes key and value (rows must then be in different slots).
+// Where there is a table of angles the block first normalises and rotates its queries, and the one whose group holds
+// the row's position writes key and value (rows must then be in different slots).
 #pragma once
 #include "noise.cuh"
 #include "rope.cuh"
@@ -82,11 +82,12 @@ struct Total {
     }
 };
 
-// WIDTH is the head's dim at most: 64, 128, 256 or 512.
-template <int WIDTH, int HEADS, bool ROPE>
+// WIDTH is the head's dim at most: 64, 128, 256 or 512. BITS are those of the cache's numbers.
+template <int WIDTH, int HEADS, u32 BITS>
 struct Attention {
-    // Columns of a lane, and keys and values that are asked for at a time.
-    enum : u32 { WARPS = SPANS / 2, THREADS = WARPS * 32, COLUMNS = WIDTH / 16, KEYS = 4, VALUES = 32 / COLUMNS };
+    typedef Cache<BITS> Cache;
+    // Columns of a lane, and values that are asked for at a time.
+    enum : u32 { WARPS = SPANS / 2, THREADS = WARPS * 32, COLUMNS = WIDTH / 16, VALUES = 32 / COLUMNS };
     // Threads that fold a head, and how many of its columns each.
     enum : u32 { FOLDERS = THREADS / HEADS, FOLDED = (WIDTH + FOLDERS - 1) / FOLDERS };
 
@@ -97,61 +98,35 @@ struct Attention {
         Softmax spans[SPANS][HEADS];
     };
 
-    template <int N>
-    DEVICE void widen(const u32 (&words)[N], float (&out)[2 * N]) {
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            out[2 * i] = half_to_float(words[i]);
-            out[2 * i + 1] = half_to_float(words[i] >> 16);
-        }
-    }
-
-    template <int N>
-    DEVICE void read(const u16* from, u32 (&words)[N]) {
-        if constexpr (N >= 4) {
-#pragma unroll
-            for (int i = 0; i < N; i += 4) {
-                uint4 v = reinterpret_cast<const uint4*>(from)[i / 4];
-                words[i] = v.x, words[i + 1] = v.y, words[i + 2] = v.z, words[i + 3] = v.w;
-            }
-        } else {
-            uint2 v = *reinterpret_cast<const uint2*>(from);
-            words[0] = v.x, words[1] = v.y;
-        }
-    }
-
     // The weights of the warp's two spans, the first of which begins at `start`, into `shared`; positions from
     // `first` to `count` have some.
-    DEVICE void weigh(const AttentionParams& p, const u16* cache, float factor, u32 start, u32 first, u32 count,
+    DEVICE void weigh(const AttentionParams& p, u32 cache, float factor, u32 start, u32 first, u32 count,
                       Shared& shared) {
-        u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunks = p.dim / 8;
+        u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         bool seen[2];
-        const u16* keys[2];
+        const u8* tiles[2];
 #pragma unroll
         for (int t = 0; t < 2; t++) {
-            u32 tile = start + t * WARPS * SPAN;
-            seen[t] = tile + lane >= first && tile + lane < count;
-            keys[t] = cache + static_cast<u64>(stored_at(p, tile)) * p.dim + lane * 8;
+            u32 span = start + t * WARPS * SPAN;
+            seen[t] = span + lane >= first && span + lane < count;
+            tiles[t] = Cache::tile_of(p, p.keys, cache, span);
         }
         float dots[2][HEADS] = {};
 #pragma unroll 1
-        for (u32 base = 0; base < chunks; base += KEYS) {
-            u32 words[2][KEYS][4] = {};
+        for (u32 from = 0; from < p.dim; from += 32) {
+            u32 words[2][Cache::template Words<32>::ALL] = {};
 #pragma unroll
-            for (int i = 0; i < KEYS; i++) {
+            for (int t = 0; t < 2; t++)
+                if (seen[t]) Cache::read_key(tiles[t], p.dim, lane, from, words[t]);
 #pragma unroll
-                for (int t = 0; t < 2; t++)
-                    if (seen[t] && base + i < chunks) read(keys[t] + (base + i) * (TILE * 8), words[t][i]);
-            }
-#pragma unroll
-            for (int i = 0; i < KEYS; i++) {
-                if (base + i >= chunks) break;
+            for (int i = 0; i < 4; i++) {
+                if (from + 8 * i >= p.dim) break;
                 float key[2][8];
-                widen(words[0][i], key[0]);
-                widen(words[1][i], key[1]);
+                Cache::widen_key(words[0], i, key[0]);
+                Cache::widen_key(words[1], i, key[1]);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++) {
-                    const float4* query = reinterpret_cast<const float4*>(&shared.queries[h][(base + i) * 8]);
+                    const float4* query = reinterpret_cast<const float4*>(&shared.queries[h][from + 8 * i]);
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
                         float4 q = query[j];
@@ -196,29 +171,26 @@ struct Attention {
     // What the weights of the warp's two spans make of the values, into `shared`. WHOLE says that
     // every position of both is among those that count.
     template <bool WHOLE>
-    DEVICE void mix(const AttentionParams& p, const u16* cache, u32 start, u32 count, Shared& shared) {
+    DEVICE void mix(const AttentionParams& p, u32 cache, u32 start, u32 count, Shared& shared) {
         u32 half = threadIdx.x % 32 / 16, column = threadIdx.x % 16 * COLUMNS;
         u32 span = threadIdx.x / 32 + half * WARPS, from = start + half * WARPS * SPAN;
-        u32 stride = p.dim * 2;
         bool inside = column < p.dim;
-        const u8* values = reinterpret_cast<const u8*>(cache + (inside ? column : 0));
-        values += static_cast<u64>(stored_at(p, from)) * stride;
+        const u8* tile = Cache::tile_of(p, p.values, cache, from);
+        u32 read = inside ? column : 0;
         float sums[HEADS][COLUMNS] = {};
 #pragma unroll 1
         for (u32 base = 0; base < SPAN && (WHOLE || start + base < count); base += VALUES) {
-            u32 words[VALUES][COLUMNS / 2];
+            u32 words[VALUES][Cache::template Words<COLUMNS>::ALL];
 #pragma unroll
             for (int i = 0; i < VALUES; i++) {
-                // Minus zero changes no sum, not even that of nothing but minus zeros.
-#pragma unroll
-                for (int w = 0; w < COLUMNS / 2 && !WHOLE; w++) words[i][w] = 0x80008000u;
-                if (WHOLE || (inside && from + base + i < count)) read(reinterpret_cast<const u16*>(values), words[i]);
-                values += stride;
+                if (!WHOLE) Cache::template no_value<COLUMNS>(words[i]);
+                if (WHOLE || (inside && from + base + i < count))
+                    Cache::template read_value<COLUMNS>(tile, p.dim, base + i, read, words[i]);
             }
 #pragma unroll
             for (int i = 0; i < VALUES; i++) {
                 float value[COLUMNS];
-                widen(words[i], value);
+                Cache::template widen_value<COLUMNS>(words[i], column, value);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++) {
                     float weight = shared.weights[span][base + i][h];
@@ -264,22 +236,21 @@ struct Attention {
 #pragma unroll 1
         for (u32 item = warp; item < HEADS + 2; item += WARPS) {
             if (item < HEADS) {
-                if constexpr (ROPE) {
+                if (p.table) {
                     rotate_head(p, row, q + item * p.dim, at<const float>(p.q_norm),
                                 [&](u32 i, float v) { shared.queries[item][i] = v; });
                 } else {
 #pragma unroll 1
                     for (u32 i = threadIdx.x % 32; i < p.dim; i += 32) shared.queries[item][i] = q[item * p.dim + i];
                 }
-            } else if (ROPE && (groups - 1 - first_group) % active == blockIdx.y) {
-                if (item == HEADS) write_key(p, row, kv_head, slot, position);
-                else write_value(p, row, kv_head, slot, position);
+            } else if (p.table && (groups - 1 - first_group) % active == blockIdx.y) {
+                if (item == HEADS) write_key<BITS>(p, row, kv_head, slot, position, shared.sums[0][0]);
+                else write_value<BITS>(p, row, kv_head, slot, position);
             }
         }
         __syncthreads();
 
-        const u16* keys = at<const u16>(p.keys) + cache_head(p, slot, kv_head);
-        const u16* values = at<const u16>(p.values) + cache_head(p, slot, kv_head);
+        u32 cache = Cache::head_of(p, slot, kv_head);
         // Parts of [row][head][group], from the first group that is seen: the softmax of each, then the sums of values.
         u32 most = (p.capacity + GROUP - 1) / GROUP + p.ring;
         Softmax* softmax_of = at<Softmax>(p.partial);
@@ -292,10 +263,10 @@ struct Attention {
         for (u32 group = first_group + blockIdx.y; group < groups; group += active) {
             u32 start = group * GROUP + warp * SPAN;
             if (start < count && start + (WARPS + 1) * SPAN > first) {
-                weigh(p, keys, factor, start, first, count, shared);
+                weigh(p, cache, factor, start, first, count, shared);
                 __syncwarp();
-                if (start + (WARPS + 1) * SPAN <= count) mix<true>(p, values, start, count, shared);
-                else mix<false>(p, values, start, count, shared);
+                if (start + (WARPS + 1) * SPAN <= count) mix<true>(p, cache, start, count, shared);
+                else mix<false>(p, cache, start, count, shared);
             }
             __syncthreads();
             u32 spans = min((count - group * GROUP + SPAN - 1) / SPAN, static_cast<u32>(SPANS));
@@ -348,10 +319,10 @@ struct Attention {
 
 // Registers for four blocks an SM, or five: with fewer the compiler keeps sums in memory. Three where a lane has many
 // columns.
-#define ATTENTION(name, width, heads, rope)                                                         \
+#define ATTENTION(name, width, heads, bits)                                                        \
     extern "C" __global__ __launch_bounds__(128, width > 128 ? 3 : heads > 2 ? 4 : 5) void name(    \
         const __grid_constant__ AttentionParams p) {                                                \
         after_previous_launch();                                                                    \
-        Attention<width, heads, rope>::run(p);                                                      \
-        if (rope) look_ahead(p.next, p.next_bytes);                                                 \
+        Attention<width, heads, bits>::run(p);                                                      \
+        look_ahead(p.next, p.next_bytes);                                                           \
     }

@@ -17,12 +17,15 @@
 
 extern __shared__ uint4 dynamic_shared[];
 
-template <int WIDTH>
+template <int WIDTH, u32 BITS>
 struct PrefillAttention {
+    typedef Cache<BITS> Cache;
     enum : u32 { THREADS = 128, WARPS = 4, ROWS = 8, COLUMNS = 4, UNIT = 4096 };
     enum : u32 { SPANS = WIDTH / 32, STEP = SPANS * SPAN, QUERIES = UNIT / WIDTH, UNITS = STEP * WIDTH / UNIT };
-    // Dims of a unit of keys, positions of a unit of values, words of a unit that a thread brings.
-    enum : u32 { DIMS = UNIT / STEP, POSITIONS = UNIT / WIDTH, WORDS = UNIT / 2 / THREADS };
+    // Dims of a unit of keys, positions of a unit of values; of those a thread brings four columns of so many, and words.
+    enum : u32 { DIMS = UNIT / STEP, POSITIONS = UNIT / WIDTH, VALUES = UNIT / 4 / THREADS };
+    enum : u32 { VALUE_WORDS = Cache::template Words<4>::ALL, WORDS = VALUES * VALUE_WORDS };
+    enum : u32 { KEY_WORDS = Cache::template Words<32>::ALL };
     // Lanes that write weights then meet no bank twice.
     enum : u32 { STRIDE = QUERIES + 4 };
 
@@ -39,6 +42,8 @@ struct PrefillAttention {
         // those that are, and the first row of the next pass.
         u32 counts[QUERIES];
         u32 most, least, next;
+        // The first tile of what they see.
+        u32 cache;
     };
     // Whether some of a pass's rows see a span, and whether all do.
     DEVICE bool any_sees(const AttentionParams& p, const Shared& shared, u32 span) {
@@ -53,7 +58,10 @@ struct PrefillAttention {
     struct Place {
         u32 warp, lane, part, row, column;
         DEVICE Place make() {
-            u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+            // Asked for anew each time: registers are scarce.
+            u32 thread;
+            asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+            u32 warp = thread / 32, lane = thread % 32;
             return {warp, lane, warp % SPANS, warp / SPANS * 32 + lane / 8 * ROWS, lane % 8 * COLUMNS};
         }
     };
@@ -95,52 +103,49 @@ struct PrefillAttention {
         }
     }
 
-    // Keys of unit `u` of the step at `start`: a lane has a position, a warp a span and some pieces of 8 dims.
-    DEVICE void load_keys(const AttentionParams& p, u64 cache, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
+    // Keys of unit `u` of the step at `start`: a lane has a position, a warp a span and 32 dims.
+    DEVICE void load_keys(const AttentionParams& p, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
         Place place = Place::make();
-        u32 span = start + place.part * SPAN;
-        const u16* tile = at<const u16>(p.keys) + cache + static_cast<u64>(stored_at(p, span)) * p.dim;
+        u32 span = start + place.part * SPAN, from = u * DIMS + place.warp / SPANS * 32;
 #pragma unroll
-        for (u32 i = 0; i < WORDS / 4; i++) {
-            u32 piece = u * (DIMS / 8) + place.warp / SPANS + i * (WARPS / SPANS);
-            uint4 v = {0, 0, 0, 0};
-            if (any_sees(p, shared, span) && piece * 8 < p.dim)
-                v = *reinterpret_cast<const uint4*>(tile + piece * (TILE * 8) + place.lane * 8);
-            words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
-        }
+        for (u32 i = 0; i < KEY_WORDS; i++) words[i] = 0;
+        if (any_sees(p, shared, span) && from < p.dim)
+            Cache::read_key(Cache::tile_of(p, p.keys, shared.cache, span), p.dim, place.lane, from, words);
     }
     DEVICE void store_keys(Shared& shared, const u32 (&words)[WORDS]) {
         Place place = Place::make();
         float* to = shared.unit + place.part * SPAN + place.lane % 8 * COLUMNS + place.lane / 8;
+        to += place.warp / SPANS * 32 * STEP;
 #pragma unroll
-        for (u32 i = 0; i < WORDS; i++) {
-            u32 dim = (place.warp / SPANS + i / 4 * (WARPS / SPANS)) * 8 + i % 4 * 2;
-            to[dim * STEP] = half_to_float(words[i]);
-            to[(dim + 1) * STEP] = half_to_float(words[i] >> 16);
+        for (u32 i = 0; i < 4; i++) {
+            float eight[8];
+            Cache::widen_key(words, i, eight);
+#pragma unroll
+            for (u32 c = 0; c < 8; c++) to[(8 * i + c) * STEP] = eight[c];
         }
     }
 
     // Values of unit `u`: a lane has four columns of every few positions.
-    DEVICE void load_values(const AttentionParams& p, u64 cache, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
+    DEVICE void load_values(const AttentionParams& p, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
         // Positions that a load brings, and loads of a span.
         enum : u32 { AT_ONCE = THREADS * 4 / WIDTH, LOADS = SPAN / AT_ONCE };
         u32 column = threadIdx.x % (WIDTH / 4) * 4, row = threadIdx.x / (WIDTH / 4);
 #pragma unroll
-        for (u32 i = 0; i < WORDS / 2; i++) {
+        for (u32 i = 0; i < VALUES; i++) {
             u32 span = start + u * POSITIONS + i / LOADS * SPAN, inside = i % LOADS * AT_ONCE + row;
-            const u16* from = at<const u16>(p.values) + cache + static_cast<u64>(stored_at(p, span)) * p.dim + column;
-            uint2 v = {0, 0};
+            const u8* tile = Cache::tile_of(p, p.values, shared.cache, span);
+#pragma unroll
+            for (u32 w = 0; w < VALUE_WORDS; w++) words[VALUE_WORDS * i + w] = 0;
             if (any_sees(p, shared, span) && span + inside < shared.most && column < p.dim)
-                v = *reinterpret_cast<const uint2*>(from + inside * p.dim);
-            words[2 * i] = v.x, words[2 * i + 1] = v.y;
+                Cache::template read_value<4>(tile, p.dim, inside, column, words + VALUE_WORDS * i);
         }
     }
     DEVICE void store_values(Shared& shared, const u32 (&words)[WORDS]) {
 #pragma unroll
-        for (u32 i = 0; i < WORDS / 2; i++) {
-            float4 v = {half_to_float(words[2 * i]), half_to_float(words[2 * i] >> 16),
-                        half_to_float(words[2 * i + 1]), half_to_float(words[2 * i + 1] >> 16)};
-            reinterpret_cast<float4*>(shared.unit)[threadIdx.x + i * THREADS] = v;
+        for (u32 i = 0; i < VALUES; i++) {
+            float v[4];
+            Cache::template widen_value<4>(words + VALUE_WORDS * i, threadIdx.x % 2 * 4, v);
+            reinterpret_cast<float4*>(shared.unit)[threadIdx.x + i * THREADS] = {v[0], v[1], v[2], v[3]};
         }
     }
 
@@ -230,7 +235,7 @@ struct PrefillAttention {
     }
 
     // Weights of the step at `start`, whose first unit of keys is in `words`; leaves its first unit of values there.
-    DEVICE void scores_of(const AttentionParams& p, u64 cache, u32 start, Shared& shared, u32 (&words)[WORDS]) {
+    DEVICE void scores_of(const AttentionParams& p, u32 start, Shared& shared, u32 (&words)[WORDS]) {
         Place place = Place::make();
         u32 span = start + place.part * SPAN;
         u32 ends[ROWS];
@@ -240,8 +245,8 @@ struct PrefillAttention {
         for (u32 u = 0; u < UNITS && u * DIMS < p.dim; u++) {
             store_keys(shared, words);
             __syncthreads();
-            if (u + 1 < UNITS && (u + 1) * DIMS < p.dim) load_keys(p, cache, start, u + 1, shared, words);
-            else load_values(p, cache, start, 0, shared, words);
+            if (u + 1 < UNITS && (u + 1) * DIMS < p.dim) load_keys(p, start, u + 1, shared, words);
+            else load_values(p, start, 0, shared, words);
             if (any_sees(p, shared, span))
                 outer<false>(shared.queries[u * DIMS] + place.row, QUERIES, shared.unit + place.part * SPAN + place.column, STEP,
                              min(p.dim - u * DIMS, static_cast<u32>(DIMS)), scores, ends);
@@ -251,15 +256,15 @@ struct PrefillAttention {
     }
 
     // What the step's weights make of its values, onto `run`; leaves the next step's keys in `words`.
-    DEVICE void values_of(const AttentionParams& p, u64 cache, u32 start, Shared& shared, Sums& run, u32 (&words)[WORDS]) {
+    DEVICE void values_of(const AttentionParams& p, u32 start, Shared& shared, Sums& run, u32 (&words)[WORDS]) {
         Place place = Place::make();
         bool inside = place.part * 32 + place.column < p.dim;
 #pragma unroll 1
         for (u32 u = 0; u < UNITS && start + u * POSITIONS < shared.most; u++) {
             store_values(shared, words);
             __syncthreads();
-            if (u + 1 < UNITS && start + (u + 1) * POSITIONS < shared.most) load_values(p, cache, start, u + 1, shared, words);
-            else load_keys(p, cache, start + STEP, 0, shared, words);
+            if (u + 1 < UNITS && start + (u + 1) * POSITIONS < shared.most) load_values(p, start, u + 1, shared, words);
+            else load_keys(p, start + STEP, 0, shared, words);
 #pragma unroll 1
             for (u32 s = 0; s < SPANS / UNITS && inside; s++) {
                 u32 span = u * (SPANS / UNITS) + s, first = start + span * SPAN;
@@ -282,13 +287,14 @@ struct PrefillAttention {
         }
     }
 
-    // Finds the rows of the tile from `first` on that share its slot, and what they see; the slot.
-    DEVICE u32 choose(const AttentionParams& p, u32 tile, u32 rows, u32 first, Shared& shared) {
+    // Finds the rows of the tile from `first` on that share its slot, and what they see.
+    DEVICE void choose(const AttentionParams& p, u32 tile, u32 rows, u32 first, Shared& shared) {
         if (threadIdx.x == 0) shared.most = 0, shared.least = ~0u, shared.next = rows;
         __syncthreads();
         u32 row = threadIdx.x / (p.heads / p.kv_heads), slot, own, position, end = 0;
         // Without a place it is in none of them.
         if (!place_of(p, tile + first, slot, position)) slot = p.slot_count;
+        if (threadIdx.x == 0) shared.cache = Cache::head_of(p, slot, blockIdx.x);
         if (row >= first && row < rows) {
             if (!place_of(p, tile + row, own, position)) own = p.slot_count;
             else if (own == slot) end = position + 1;
@@ -299,7 +305,6 @@ struct PrefillAttention {
             if (end > 0) atomicMax(&shared.most, end), atomicMin(&shared.least, end);
         }
         __syncthreads();
-        return slot;
     }
 
     // The results of rows `first` to `end` of the tile; without a place they are zeroes.
@@ -331,8 +336,7 @@ struct PrefillAttention {
         // Rows of a prompt share a slot: one pass.
 #pragma unroll 1
         for (u32 first = 0, next; first < rows; first = next) {
-            u32 slot = choose(p, tile, rows, first, shared);
-            u64 cache = cache_head(p, slot, kv_head);
+            choose(p, tile, rows, first, shared);
             // A thread's queries and columns; the first threads have a query's softmax each.
             Sums run, total;
             clear(run, -0.0f);
@@ -343,10 +347,10 @@ struct PrefillAttention {
             if (owner) shared.run[query] = shared.total[query] = none;
             u32 words[WORDS];
             u32 start = first_seen(p, shared.least) / STEP * STEP;
-            load_keys(p, cache, start, 0, shared, words);
+            load_keys(p, start, 0, shared, words);
 #pragma unroll 1
             for (; start < shared.most; start += STEP) {
-                scores_of(p, cache, start, shared, words);
+                scores_of(p, start, shared, words);
                 __syncthreads();
 #pragma unroll
                 for (u32 s = 0; s < SPANS && owner; s++) {
@@ -356,7 +360,7 @@ struct PrefillAttention {
                         fold(shared.run[query], shared.spans[s][query], old, young);
                     shared.old[s][query] = old, shared.young[s][query] = young;
                 }
-                values_of(p, cache, start, shared, run, words);
+                values_of(p, start, shared, run, words);
                 if ((start + STEP) % GROUP != 0 && start + STEP < shared.most) continue;
                 if (owner) {
                     fold(shared.total[query], shared.run[query], shared.old[0][query], shared.young[0][query]);
@@ -389,10 +393,10 @@ struct PrefillAttention {
 #define PREFILL_ATTENTION_BLOCKS(width) ((width) > 64 ? 2 : 3)
 #endif
 
-#define PREFILL_ATTENTION(name, width, shared_bytes)                                                  \
-    static_assert(sizeof(PrefillAttention<width>::Shared) == shared_bytes, "ABI");                    \
+#define PREFILL_ATTENTION(name, width, bits, shared_bytes)                                            \
+    static_assert(sizeof(PrefillAttention<width, bits>::Shared) == shared_bytes, "ABI");              \
     extern "C" __global__ __launch_bounds__(128, PREFILL_ATTENTION_BLOCKS(width)) void name(          \
         const __grid_constant__ AttentionParams p) {                                                  \
         after_previous_launch();                                                                      \
-        PrefillAttention<width>::run(p);                                                              \
+        PrefillAttention<width, bits>::run(p);                                                        \
     }

@@ -1,15 +1,8 @@
 // Rotary embedding: the table of cosines and sines, the rotation of a head, keys and values into
 // their caches.
-//
-// A cache is f16 of [slots][kv heads][capacity][dim], capacity rounded up to whole tiles of 32
-// positions. Values lie row by row; keys in tiles, [capacity / 32][dim / 8][32][8]: lanes that take a
-// position each read neighbouring 16-byte pieces. In a ring a position lies where it does modulo the capacity.
 #pragma once
-#include "base.cuh"
-#include "params.cuh"
+#include "cache.cuh"
 #include "trig.cuh"
-
-enum : u32 { TILE = 32 };
 
 // out[row] = cosines, then sines, of position * frequency, times magnitude. Grid x is the row.
 extern "C" __global__ __launch_bounds__(128) void rope_table(const __grid_constant__ RopeTableParams p) {
@@ -52,44 +45,45 @@ DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const
     for (u32 i = p.rotated + lane; i < p.dim; i += 32) store(i, norm ? __fmul_rn(__fmul_rn(x[i], factor), norm[i]) : x[i]);
 }
 
-// The slot and position of a row; false when either is outside the cache.
-DEVICE bool place_of(const AttentionParams& p, u32 row, u32& slot, u32& position) {
-    slot = static_cast<u32>(at<const i32>(p.slots)[row]);
-    position = static_cast<u32>(at<const i32>(p.positions)[row]);
-    return slot < p.slot_count && position < (p.ring ? 1u << 31 : p.capacity);
-}
-
-// Where a position lies in its slot.
-DEVICE u32 stored_at(const AttentionParams& p, u32 position) { return p.ring ? position % p.capacity : position; }
-
-// Element 0 of a head's keys or values in a cache.
-DEVICE u64 cache_head(const AttentionParams& p, u32 slot, u32 kv_head) {
-    return (static_cast<u64>(slot) * p.kv_heads + kv_head) * round_up(p.capacity, static_cast<u32>(TILE)) * p.dim;
-}
-
-// One warp: the rotated key of `kv_head` into the cache, then the value.
-DEVICE void write_key(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position) {
-    u32 place = stored_at(p, position);
-    u64 tile = cache_head(p, slot, kv_head) + static_cast<u64>(place / TILE) * TILE * p.dim;
-    u16* keys = at<u16>(p.keys) + tile + place % TILE * 8;
+// One warp: the rotated key of `kv_head` into the cache, then the value. `head` has room for blocks' numbers.
+template <u32 BITS>
+DEVICE void write_key(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position, float* head) {
+    typedef Cache<BITS> Cache;
+    u8* tile = Cache::tile_of(p, p.keys, Cache::head_of(p, slot, kv_head), position);
+    u32 place = position % TILE;
+    u16* keys = reinterpret_cast<u16*>(tile) + place * 8;
     const float* k = at<const float>(p.k) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
-    rotate_head(p, row, k, at<const float>(p.k_norm),
-                [&](u32 i, float v) { keys[i / 8 * (TILE * 8) + i % 8] = float_to_half(v); });
+    rotate_head(p, row, k, at<const float>(p.k_norm), [&](u32 i, float v) {
+        if (Cache::CODED) head[i] = v;
+        else keys[i / 8 * (TILE * 8) + i % 8] = float_to_half(v);
+    });
+    if constexpr (Cache::CODED) {
+        __syncwarp();
+        Cache::template write_blocks<true>(tile, p.dim, place, head);
+    }
 }
 
+template <u32 BITS>
 DEVICE void write_value(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position) {
-    u64 row_of_slot = static_cast<u64>(stored_at(p, position)) * p.dim;
-    u16* values = at<u16>(p.values) + cache_head(p, slot, kv_head) + row_of_slot;
+    typedef Cache<BITS> Cache;
+    u8* tile = Cache::tile_of(p, p.values, Cache::head_of(p, slot, kv_head), position);
+    u32 place = position % TILE;
     const float* v = at<const float>(p.v) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
+    if constexpr (Cache::CODED) {
+        Cache::template write_blocks<false>(tile, p.dim, place, v);
+    } else {
+        u16* values = reinterpret_cast<u16*>(tile) + place * p.dim;
 #pragma unroll 1
-    for (u32 i = threadIdx.x % 32; i < p.dim; i += 32) values[i] = float_to_half(v[i]);
+        for (u32 i = threadIdx.x % 32; i < p.dim; i += 32) values[i] = float_to_half(v[i]);
+    }
 }
 
 // Queries rotated into `q_out` (none when `q` is null), keys rotated and values into their caches (none when there
 // are no KV heads): one warp per head, grid y is the row. Heads are counted queries, keys, values. For chunks of a
-// prompt, whose rows share a slot; in decode `attention_rope` does this itself.
-extern "C" __global__ __launch_bounds__(128) void rope_kv(const __grid_constant__ AttentionParams p) {
-    after_previous_launch();
+// prompt, whose rows share a slot; in decode attention does this itself.
+template <u32 BITS>
+DEVICE void rope_kv(const AttentionParams& p) {
+    __shared__ float heads[4][Cache<BITS>::CODED ? MOST_DIM : 1];
     u32 item = blockIdx.x * 4 + threadIdx.x / 32, row = blockIdx.y;
     u32 queries = p.q ? p.heads : 0;
     if (item < queries) {
@@ -101,6 +95,12 @@ extern "C" __global__ __launch_bounds__(128) void rope_kv(const __grid_constant_
     item -= queries;
     u32 slot, position;
     if (item >= 2 * p.kv_heads || !place_of(p, row, slot, position)) return;
-    if (item < p.kv_heads) write_key(p, row, item, slot, position);
-    else write_value(p, row, item - p.kv_heads, slot, position);
+    if (item < p.kv_heads) write_key<BITS>(p, row, item, slot, position, heads[threadIdx.x / 32]);
+    else write_value<BITS>(p, row, item - p.kv_heads, slot, position);
 }
+
+#define ROPE_KV(name, bits)                                                                                 \
+    extern "C" __global__ __launch_bounds__(128) void name(const __grid_constant__ AttentionParams p) { \
+        after_previous_launch();                                                                            \
+        rope_kv<bits>(p);                                                                                   \
+    }

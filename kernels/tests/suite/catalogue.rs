@@ -5,7 +5,7 @@ use orind_kernels::catalogue::launch::{
     SHARED_LIMIT, attention_counters, attention_grid, attention_partial_bytes, elements_grid,
     embed_grid, project_shared_bytes, project_tiles, rope_kv_grid,
 };
-use orind_kernels::catalogue::{Kernel, PROJECT_SPACE, ProjectVariant, Weight};
+use orind_kernels::catalogue::{CacheType, Kernel, PROJECT_SPACE, ProjectVariant, Weight};
 
 #[test]
 fn prebuilt_variants_are_few_valid_and_begin_with_the_heuristic() {
@@ -84,21 +84,24 @@ fn every_shape_of_the_known_models_has_a_kernel() {
     }
     // Llama 3.2 1B, Qwen3, and groups that no power of two divides.
     for (dim, group, symbol) in [
-        (64, 4, "attention_rope_d64_h4"),
-        (128, 2, "attention_rope_d128_h2"),
-        (80, 7, "attention_rope_d128_h1"),
-        (128, 8, "attention_rope_d128_h4"),
-        (256, 8, "attention_rope_d256_h2"),
-        (512, 2, "attention_rope_d512_h1"),
+        (64, 4, "attention_d64_h4"),
+        (128, 2, "attention_d128_h2"),
+        (80, 7, "attention_d128_h1"),
+        (128, 8, "attention_d128_h4"),
+        (256, 8, "attention_d256_h2"),
+        (512, 2, "attention_d512_h1"),
     ] {
-        let kernel = Kernel::attention(dim, group, true).expect("a kernel");
+        let kernel = Kernel::attention(dim, group, CacheType::F16).expect("a kernel");
         assert_eq!(kernel.symbol(), symbol);
         assert!(all.contains(&kernel));
     }
-    assert_eq!(Kernel::prefill_attention(256, 1), None);
+    assert_eq!(Kernel::prefill_attention(256, 1, CacheType::F16), None);
     for (dim, group) in [(520, 1), (136, 1), (60, 1), (0, 1), (64, 0)] {
-        assert_eq!(Kernel::attention(dim, group, false), None, "{dim} {group}");
+        assert_eq!(Kernel::attention(dim, group, CacheType::F16), None, "{dim} {group}");
     }
+    let blocks = Kernel::attention(96, 2, CacheType::Q4_0).expect("a kernel");
+    assert_eq!(blocks.symbol(), "attention_q4_0_d128_h2");
+    assert_eq!(Kernel::attention(80, 2, CacheType::Q8_0), None, "heads are no whole blocks");
 }
 
 #[test]
@@ -130,7 +133,7 @@ fn launch_arithmetic() {
     assert_eq!(elements_grid(2049, 2), [17, 2, 1]);
     assert_eq!(rope_kv_grid(32, 8, 4), [12, 4, 1]);
     assert_eq!(rope_kv_grid(0, 8, 4), [4, 4, 1]);
-    let attention = Kernel::attention(64, 4, true).expect("a kernel");
+    let attention = Kernel::attention(64, 4, CacheType::F16).expect("a kernel");
     let grid = attention_grid(attention, 32, 8, 8, 2).expect("heads divide");
     assert_eq!((grid, attention_counters(grid)), ([8, 8, 2], 16));
     // Eight heads to a KV head are two passes of four.

@@ -48,7 +48,8 @@ fn a_decoded_token_is_five_launches_a_layer() {
             let launches = outline(&model, LAYOUT, Bucket::decode(batch, 512)).unwrap();
             // Embedding, RoPE table, logits, sampling.
             assert_eq!(launches.len(), 5 * layers + 4, "{name}, batch {batch}");
-            assert_eq!(kernels(&launches, "attention_rope").len(), layers);
+            assert_eq!(kernels(&launches, "attention").len(), layers);
+            assert!(kernels(&launches, "rope_kv").is_empty(), "attention rotates");
             assert_eq!(kernels(&launches, "project").len(), 4 * layers + 1);
             assert!(!launches[1].waits, "embedding and RoPE table do not depend on each other");
             assert!(launches[2..].iter().all(|l| l.waits), "everything else is a chain");
@@ -75,7 +76,6 @@ fn a_chunk_of_a_prompt_rotates_first_and_meets_each_matrix_once() {
         let bucket = Bucket::prefill(rows, 512, Outputs::Last);
         let launches = outline(&model, LAYOUT, bucket).unwrap();
         assert_eq!(kernels(&launches, "rope_kv").len(), layers, "rows share a slot");
-        assert!(kernels(&launches, "attention_rope").is_empty());
         // The last layer goes on with the last row alone.
         let few = kernels(&launches, "project").len();
         let many = kernels(&launches, "matmul").len();

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use orind_kernels::catalogue::Weight;
 use orind_kernels::catalogue::launch::{
     CACHE_TILE, attention_partial_bytes, matmul_activations_bytes,
 };
+use orind_kernels::catalogue::{CacheType, Weight};
 use orind_kernels::repack;
 
 use super::lower;
@@ -87,13 +87,14 @@ impl WeightLayout {
     }
 }
 
-/// Shape of a KV buffer, laid out `[slot][kv head][position][value]`, keys in tiles of [`CACHE_TILE`] positions.
+/// Shape of a KV buffer, laid out `[slot][kv head]` in tiles of [`CACHE_TILE`] positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cache {
     pub(super) slots: u32,
     pub(super) capacity: u32,
     pub(super) heads: u32,
     pub(super) dim: u32,
+    pub(super) kind: CacheType,
 }
 
 /// What lasts from step to step.
@@ -112,10 +113,14 @@ impl State {
     fn of(buffer: &Buffer) -> Result<Self> {
         let size = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
         match (buffer.shape.as_slice(), buffer.dtype) {
-            (&[slots, capacity, heads, dim], DType::F16) if dim.is_multiple_of(8) => {
+            (&[slots, capacity, heads, dim], dtype)
+                if size(dim).is_some_and(|dim| CacheType::of(dtype, dim).is_some()) =>
+            {
                 let sizes = (size(slots), size(capacity), size(heads), size(dim));
-                if let (Some(slots), Some(capacity), Some(heads), Some(dim)) = sizes {
-                    return Ok(Self::Cache(Cache { slots, capacity, heads, dim }));
+                if let (Some(slots), Some(capacity), Some(heads), Some(dim)) = sizes
+                    && let Some(kind) = CacheType::of(dtype, dim)
+                {
+                    return Ok(Self::Cache(Cache { slots, capacity, heads, dim, kind }));
                 }
             }
             (&[slots, ..], DType::F32 | DType::I32 | DType::F16 | DType::BF16) => {
@@ -138,19 +143,18 @@ impl State {
 }
 
 impl Cache {
-    /// As it lies at `begin`, in tiles of so many positions.
-    fn at(self, begin: u64, tile: u32) -> Positions {
+    /// As it lies at `begin`; whole tiles are together but for values of half precision.
+    fn at(self, begin: u64, keys: bool) -> Positions {
         let [slots, heads, count] = [self.slots, self.heads, self.capacity].map(|n| n as usize);
-        let (head_bytes, bytes) = (self.bytes() as usize / (slots * heads), 2 * self.dim as usize);
-        let (begin, tile) = (begin as usize, tile as usize);
-        Positions { begin, slots, heads, count, head_bytes, bytes, tile }
+        let head_bytes = self.kind.head_bytes(self.capacity, self.dim) as usize;
+        let bytes = self.kind.row_bytes(self.dim) as usize;
+        let tile = if keys || self.kind != CacheType::F16 { CACHE_TILE as usize } else { 1 };
+        Positions { begin: begin as usize, slots, heads, count, head_bytes, bytes, tile }
     }
 
     pub(super) fn bytes(self) -> u64 {
-        let positions = u64::from(self.capacity).next_multiple_of(u64::from(CACHE_TILE));
-        [self.slots, self.heads, self.dim]
-            .into_iter()
-            .fold(2 * positions, |bytes, n| bytes.saturating_mul(u64::from(n)))
+        let head = self.kind.head_bytes(self.capacity, self.dim);
+        head.saturating_mul(u64::from(self.slots)).saturating_mul(u64::from(self.heads))
     }
 }
 
@@ -290,15 +294,14 @@ impl Layout {
             weight_bytes = weight_bytes.saturating_add(weight.bytes().next_multiple_of(ALIGN));
             weights.insert(buffer.name.clone(), weight);
         }
-        let tiled = tiled(request.plans);
+        let keys = keys(request.plans);
         let (mut states, mut slots) = (HashMap::new(), States::default());
         let mut state_bytes = 0u64;
         for buffer in request.states {
             let state = State::of(buffer)?;
             match state {
                 State::Cache(cache) => {
-                    let tile = if tiled.contains(&*buffer.name) { CACHE_TILE } else { 1 };
-                    slots.by_position.push(cache.at(state_bytes, tile));
+                    slots.by_position.push(cache.at(state_bytes, keys.contains(&*buffer.name)));
                 }
                 State::Recurrent { bytes, slots: count } => {
                     let each = bytes / u64::from(count);
@@ -352,8 +355,8 @@ impl Layout {
     }
 }
 
-/// The states whose positions lie in tiles: keys.
-fn tiled(plans: &[Plan]) -> HashSet<&str> {
+/// The states that are caches of keys.
+fn keys(plans: &[Plan]) -> HashSet<&str> {
     let mut keys = HashSet::new();
     for plan in plans {
         for step in &plan.steps {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use orind_kernels::catalogue::launch::{
     ATTENTION_GROUP, GROUP_TILE, matmul_warp_rows, prefill_attention_rows,
 };
-use orind_kernels::catalogue::{Kernel, Weight};
+use orind_kernels::catalogue::{CacheType, Kernel, Weight};
 use orind_kernels::params::{
     AttentionParams, ExpertsParams, ProjectParams, Recurrence, Segment, TensorMatmulParams,
     TensorParams, TensorRowsParams, TensorTopKParams,
@@ -169,8 +169,13 @@ impl Speed {
         let cells = seen * u64::from(params.dim);
         let share = prefill_attention_rows(kernel, params.heads / params.kv_heads.max(1));
         let reads = cells * u64::from(blocks) / u64::from(share.unwrap_or(1).max(1));
-        // A key and a value of two bytes, a product and a conversion with each.
-        self.time(4 * reads, 4 * cells * u64::from(params.heads))
+        // A key and a value of two bytes at most; a product and a conversion with each, which of a code takes four.
+        let half = matches!(
+            kernel,
+            Kernel::Attention { cache: CacheType::F16, .. }
+                | Kernel::PrefillAttention { cache: CacheType::F16, .. }
+        );
+        self.time(4 * reads, if half { 4 } else { 10 } * cells * u64::from(params.heads))
     }
 
     /// Counted are at most 60,000 instructions for 32 rows, 32 outputs and 256 columns of quantised weights, and

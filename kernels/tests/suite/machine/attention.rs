@@ -1,12 +1,13 @@
 //! Attention with and without rotation and KV write, and the rotation by itself.
 
 use half::f16;
-use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{
     CACHE_TILE, attention_counters, attention_grid, attention_partial_bytes,
     prefill_attention_grid, prefill_attention_shared_bytes, rope_kv_grid,
 };
+use orind_kernels::catalogue::{CacheType, Kernel};
 use orind_kernels::params::AttentionParams;
+use plan::quant;
 
 use super::device::Device;
 use super::numbers;
@@ -33,6 +34,8 @@ struct Shape<'a> {
     capacity: usize,
     /// Positions begin anew after the capacity.
     ring: bool,
+    /// What keys and values are stored in.
+    cache: CacheType,
     /// Slot and position of each row.
     rows: &'a [(i32, i32)],
 }
@@ -76,14 +79,21 @@ struct Inputs {
     table: Vec<f32>,
     q_norm: Vec<f32>,
     k_norm: Vec<f32>,
-    keys: Vec<f16>,
-    values: Vec<f16>,
+    keys: Vec<u8>,
+    values: Vec<u8>,
 }
 
 impl Inputs {
     fn random(s: &Shape<'_>, random: &mut Random) -> Self {
         let rows = s.rows.len();
-        let cache = SLOTS * s.kv_heads * cache_len(s);
+        let mut cache = |which, most| {
+            let mut cache = vec![0; SLOTS * s.kv_heads * 32 * tiles(s) * row_bytes(s)];
+            for place in all(s) {
+                store(s, &mut cache, which, place, &random.reals(s.dim, most));
+            }
+            cache
+        };
+        let (keys, values) = (cache(Which::Keys, 2.0), cache(Which::Values, 1.0));
         let table = s.rows.iter().flat_map(|&(_, position)| {
             let dim = s.rotated() as f64;
             let angle =
@@ -99,8 +109,8 @@ impl Inputs {
             v: random.reals(rows * s.kv_heads * s.dim, 1.0),
             q_norm: random.reals(s.dim, 2.0),
             k_norm: random.reals(s.dim, 2.0),
-            keys: (0..cache).map(|_| f16::from_f32(random.real(2.0))).collect(),
-            values: (0..cache).map(|_| f16::from_f32(random.real(1.0))).collect(),
+            keys,
+            values,
         }
     }
 
@@ -117,28 +127,99 @@ impl Inputs {
     }
 }
 
-/// Values of a head's cache.
-fn cache_len(s: &Shape<'_>) -> usize {
-    s.capacity.next_multiple_of(CACHE_TILE as usize) * s.dim
+/// One of the two caches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Keys,
+    Values,
 }
 
-/// Where a value lies in the cache of values, and in that of keys.
-fn places(s: &Shape<'_>, slot: i32, kv_head: usize, position: usize, i: usize) -> [usize; 2] {
+/// Slot, KV head and position.
+type Place = (usize, usize, usize);
+
+/// Every place that there is, those behind the capacity in the last tile too.
+fn all(s: &Shape<'_>) -> impl Iterator<Item = Place> {
+    let (heads, positions) = (s.kv_heads, 32 * tiles(s));
+    let of_slot =
+        move |slot| (0..heads).flat_map(move |g| (0..positions).map(move |p| (slot, g, p)));
+    (0..SLOTS).flat_map(of_slot)
+}
+
+fn tiles(s: &Shape<'_>) -> usize {
+    s.capacity.div_ceil(CACHE_TILE as usize)
+}
+
+fn row_bytes(s: &Shape<'_>) -> usize {
+    s.cache.row_bytes(s.dim as u32) as usize
+}
+
+/// Where a row lies: for each number the byte that it begins in, and for each block where its scale does.
+fn lies(s: &Shape<'_>, which: Which, (slot, g, position): Place) -> [Vec<usize>; 2] {
     let position = if s.ring { position % s.capacity } else { position };
-    let head = (slot as usize * s.kv_heads + kv_head) * cache_len(s);
-    let tile = (position / 32 * (s.dim / 8) + i / 8) * 32 + position % 32;
-    [head + position * s.dim + i, head + tile * 8 + i % 8]
+    let tile = ((slot * s.kv_heads + g) * tiles(s) + position / 32) * 32 * row_bytes(s);
+    let (place, bits) = (position % 32, s.cache.bits() as usize);
+    let number = |i: usize| {
+        let byte = match s.cache {
+            CacheType::F16 | CacheType::Q8_0 => i * bits / 8,
+            // Eight are a word, the low nibbles first.
+            CacheType::Q4_0 => i / 8 * 4 + i % 4,
+        };
+        match which {
+            Which::Keys => tile + (byte / 16 * 32 + place) * 16 + byte % 16,
+            Which::Values => tile + place * s.dim * bits / 8 + byte,
+        }
+    };
+    let scale = |block| {
+        let at = if which == Which::Keys { block * 32 + place } else { place * s.dim / 32 + block };
+        tile + 32 * s.dim * bits / 8 + 2 * at
+    };
+    let blocks = if s.cache == CacheType::F16 { 0 } else { s.dim / 32 };
+    [(0..s.dim).map(number).collect(), (0..blocks).map(scale).collect()]
 }
 
-fn halves(values: &[f16]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+fn half_at(cache: &[u8], at: usize) -> f16 {
+    f16::from_le_bytes([cache[at], cache[at + 1]])
 }
 
-fn as_halves(words: &[u32]) -> Vec<f16> {
-    words
-        .iter()
-        .flat_map(|w| [f16::from_bits(*w as u16), f16::from_bits((w >> 16) as u16)])
-        .collect()
+/// What a row of a cache stands for.
+fn stored(s: &Shape<'_>, cache: &[u8], which: Which, place: Place) -> Vec<f32> {
+    let [numbers, scales] = lies(s, which, place);
+    let value = |(i, &at): (usize, &usize)| {
+        let scale = || half_at(cache, scales[i / 32]).to_f32();
+        match s.cache {
+            CacheType::F16 => half_at(cache, at).to_f32(),
+            CacheType::Q8_0 => (f32::from(cache[at]) - 128.0) * scale(),
+            CacheType::Q4_0 => (f32::from(cache[at] >> (i % 8 / 4 * 4) & 15) - 8.0) * scale(),
+        }
+    };
+    numbers.iter().enumerate().map(value).collect()
+}
+
+/// Puts a row into a cache, rounded as files' blocks are.
+fn store(s: &Shape<'_>, cache: &mut [u8], which: Which, place: Place, x: &[f32]) {
+    let [numbers, scales] = lies(s, which, place);
+    let mut made = vec![0; row_bytes(s)];
+    if s.cache == CacheType::F16 {
+        quant::quantise(s.cache.dtype(), x, &mut made).unwrap();
+    } else {
+        quant::store(s.cache.dtype(), x, &mut made);
+    }
+    let block = s.cache.dtype().block_bytes();
+    for (i, &at) in numbers.iter().enumerate() {
+        let codes = &made[i / 32 * block..];
+        match s.cache {
+            CacheType::F16 => cache[at..at + 2].copy_from_slice(&made[2 * i..2 * i + 2]),
+            CacheType::Q8_0 => cache[at] = codes[2 + i % 32] ^ 128,
+            CacheType::Q4_0 => {
+                let (from, to) = (i % 32 / 16 * 4, i % 8 / 4 * 4);
+                let code = codes[2 + i % 16] >> from & 15;
+                cache[at] = cache[at] & !(15 << to) | code << to;
+            }
+        }
+    }
+    for (block, &at) in made.chunks(block).zip(&scales) {
+        cache[at..at + 2].copy_from_slice(&block[..2]);
+    }
 }
 
 /// Output, keys and values after a step, and what its attention did.
@@ -147,15 +228,15 @@ fn run(
     inputs: &Inputs,
     how: How,
     seed: u64,
-) -> (Vec<f32>, Vec<f16>, Vec<f16>, Counters) {
+) -> (Vec<f32>, Vec<u8>, Vec<u8>, Counters) {
     let mut device = Device::new(seed);
     let rows = s.rows.len();
     let [heads, kv_heads, splits, count] =
         [s.heads, s.kv_heads, s.splits, rows].map(|n| u32::try_from(n).unwrap());
     let (dim, group) = (s.dim as u32, heads / kv_heads);
     let kernel = match how {
-        How::Prefill => Kernel::prefill_attention(dim, group),
-        _ => Kernel::attention(dim, group, how == How::Fused),
+        How::Prefill => Kernel::prefill_attention(dim, group, s.cache),
+        _ => Kernel::attention(dim, group, s.cache),
     };
     let kernel = kernel.unwrap();
     let grid = match how {
@@ -175,8 +256,8 @@ fn run(
         positions: device.integers(&positions),
         q_norm: if s.norm { device.floats(&inputs.q_norm) } else { 0 },
         k_norm: if s.norm { device.floats(&inputs.k_norm) } else { 0 },
-        keys: device.bytes(&halves(&inputs.keys)),
-        values: device.bytes(&halves(&inputs.values)),
+        keys: device.bytes(&inputs.keys),
+        values: device.bytes(&inputs.values),
         q_out: device.scratch(rows * s.heads * s.dim),
         out: device.scratch(rows * s.heads * s.dim),
         partial: device.scratch(partial as usize / 4),
@@ -198,12 +279,13 @@ fn run(
         ..AttentionParams::default()
     };
     if how != How::Fused {
-        device.launch(Kernel::RopeKv, rope_kv_grid(heads, kv_heads, count), 0, &params);
-        params.q = params.q_out;
+        device.launch(Kernel::RopeKv(s.cache), rope_kv_grid(heads, kv_heads, count), 0, &params);
+        (params.q, params.table) = (params.q_out, 0);
     }
     let counters = device.launch(kernel, grid, shared, &params);
     assert!(device.words(params.counters).iter().all(|&c| c == 0), "counters are left at 0");
-    let cache = |address| as_halves(&device.words(address));
+    let bytes = |word: u32| word.to_le_bytes();
+    let cache = |address| device.words(address).into_iter().flat_map(bytes).collect();
     (device.read(params.out), cache(params.keys), cache(params.values), counters)
 }
 
@@ -231,16 +313,22 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
         for g in 0..s.kv_heads {
             let from = (row * s.kv_heads + g) * s.dim;
             let key = inputs.rotate(s, row, &inputs.k[from..from + s.dim], &inputs.k_norm);
-            for (i, (key, value)) in key.into_iter().zip(&inputs.v[from..]).enumerate() {
-                let [value_at, key_at] = places(s, slot, g, position as usize, i);
-                want_keys[key_at] = f16::from_f32(key);
-                want_values[value_at] = f16::from_f32(*value);
-            }
+            let place = (slot as usize, g, position as usize);
+            store(s, &mut want_keys, Which::Keys, place, &key);
+            store(s, &mut want_values, Which::Values, place, &inputs.v[from..from + s.dim]);
         }
     }
-    let bits = |cache: &[f16]| cache.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-    assert!(bits(&keys) == bits(&want_keys), "keys, and nothing else in their cache");
-    assert!(bits(&values) == bits(&want_values), "values, and nothing else in their cache");
+    for (which, got, want) in
+        [(Which::Keys, &keys, &want_keys), (Which::Values, &values, &want_values)]
+    {
+        // A block of no numbers has any codes.
+        let equal = |place| {
+            let [got, want] = [got, want].map(|cache| stored(s, cache, which, place));
+            got.into_iter().zip(want).all(|(got, want)| same(got, want))
+        };
+        let other = all(s).find(|&place| !equal(place));
+        assert_eq!(other, None, "new keys and values, and nothing else, seed {seed}");
+    }
     for (row, &(slot, position)) in s.rows.iter().enumerate() {
         for head in 0..s.heads {
             let at = (row * s.heads + head) * s.dim;
@@ -253,9 +341,9 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
             let g = head / (s.heads / s.kv_heads);
             let seen: Vec<[Vec<f32>; 2]> = (0..=position as usize)
                 .map(|p| {
-                    let place = |i: usize| places(s, slot, g, p, i);
-                    let key = (0..s.dim).map(|i| keys[place(i)[1]].to_f32()).collect();
-                    [key, (0..s.dim).map(|i| values[place(i)[0]].to_f32()).collect()]
+                    let place = (slot as usize, g, p);
+                    [(Which::Keys, &keys), (Which::Values, &values)]
+                        .map(|(which, cache)| stored(s, cache, which, place))
                 })
                 .collect();
             let scale = 1.0 / (s.dim as f32).sqrt();
@@ -293,7 +381,8 @@ fn near(q: &[f32], seen: &[[Vec<f32>; 2]], got: &[f32], sink: Option<f32>, cap: 
     for (i, &got) in got.iter().enumerate() {
         let mixed = weights.iter().zip(seen).map(|(w, [_, value])| w * f64::from(value[i]));
         let error = (mixed.sum::<f64>() / sum - f64::from(got)).abs();
-        assert!(error <= 1e-5, "{what}, value {i}: {error:e}");
+        let most = seen.iter().map(|[_, value]| f64::from(value[i]).abs()).fold(1.0, f64::max);
+        assert!(error <= 1e-5 * most, "{what}, value {i}: {error:e}");
     }
 }
 
@@ -325,6 +414,7 @@ const LLAMA: Shape<'_> = Shape {
     sinks: &[],
     capacity: 320,
     ring: false,
+    cache: CacheType::F16,
     rows: &[(0, 0), (2, 63), (1, 64), (-1, 5), (3, 319)],
 };
 
@@ -528,14 +618,14 @@ fn odd_scores_to_the_bit() {
             for position in 0..300 {
                 let factor = [1.0, 30.0, 0.01, 100.0, 7.0][position / 16 % 5];
                 for slot in 0..2 {
-                    for i in 0..shape.dim {
-                        let at = places(&shape, slot, 0, position, i)[1];
-                        inputs.keys[at] = f16::from_f32(inputs.keys[at].to_f32() * factor);
-                    }
+                    let place = (slot, 0, position);
+                    let key = stored(&shape, &inputs.keys, Which::Keys, place);
+                    let key: Vec<f32> = key.into_iter().map(|k| k * factor).collect();
+                    store(&shape, &mut inputs.keys, Which::Keys, place, &key);
                 }
             }
         });
-        for odd in [f16::NAN, f16::INFINITY, f16::NEG_INFINITY] {
+        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for (position, whole_span) in [(3, false), (33, false), (32, true), (290, false)] {
                 check_with(&shape, how, seed, |inputs| {
                     let length = if whole_span { 32 } else { 1 };
@@ -543,24 +633,15 @@ fn odd_scores_to_the_bit() {
                     for (slot, p) in (0..2)
                         .flat_map(|slot| (position..position + length).map(move |p| (slot, p)))
                     {
-                        inputs.keys[places(&shape, slot, 0, p, 5)[1]] = odd;
+                        let mut key = stored(&shape, &inputs.keys, Which::Keys, (slot, 0, p));
+                        key[5] = odd;
+                        store(&shape, &mut inputs.keys, Which::Keys, (slot, 0, p), &key);
                     }
                 });
             }
         }
         // Scores whose exponentials have no power of two.
         check_with(&shape, how, seed, |inputs| inputs.q.iter_mut().for_each(|q| *q *= 1e6));
-    }
-}
-
-/// All of a position's values, or its key, or both, of the second head.
-fn fill(s: &Shape<'_>, caches: [Option<&mut Vec<f16>>; 2], slot: i32, position: usize, with: f16) {
-    for (which, cache) in caches.into_iter().enumerate() {
-        if let Some(cache) = cache {
-            for i in 0..s.dim {
-                cache[places(s, slot, 1, position, i)[which]] = with;
-            }
-        }
     }
 }
 
@@ -580,15 +661,21 @@ fn reaches(shape: &Shape<'_>, how: How) {
     let (out, ..) = run(shape, &inputs(), how, 1);
     let width = shape.heads * shape.dim;
     for (row, position) in [(0, 0), (0, 5), (1, 62), (2, 0), (2, 100), (2, 318)] {
-        for (odd, in_keys) in [(f16::NAN, true), (f16::INFINITY, true), (f16::NAN, false)] {
+        for (odd, in_keys) in [(f32::NAN, true), (f32::INFINITY, true), (f32::NAN, false)] {
             let mut inputs = inputs();
-            let Inputs { keys, values, .. } = &mut inputs;
+            // All of a position's key or value, of the second head.
+            let mut fill = |which, slot: i32, position| {
+                let cache =
+                    if which == Which::Keys { &mut inputs.keys } else { &mut inputs.values };
+                let place = (slot as usize, 1, position);
+                store(shape, cache, which, place, &vec![odd; shape.dim]);
+            };
             // Behind the positions of all rows there are more of them.
             for &(slot, last) in shape.rows.iter().filter(|(_, last)| *last + 1 < 320) {
-                fill(shape, [Some(&mut *values), Some(&mut *keys)], slot, last as usize + 1, odd);
+                fill(Which::Keys, slot, last as usize + 1);
+                fill(Which::Values, slot, last as usize + 1);
             }
-            let cache = if in_keys { [None, Some(keys)] } else { [Some(values), None] };
-            fill(shape, cache, shape.rows[row].0, position, odd);
+            fill(if in_keys { Which::Keys } else { Which::Values }, shape.rows[row].0, position);
             let (got, ..) = run(shape, &inputs, how, 1);
             let seen = row * width + width / shape.kv_heads..(row + 1) * width;
             let what = format!("{odd} at {position} of row {row}, in keys: {in_keys}");
@@ -599,6 +686,74 @@ fn reaches(shape: &Shape<'_>, how: How) {
                     assert_eq!(got, was, "{what}: {i}");
                 }
             }
+        }
+    }
+}
+
+/// Keys and values in blocks, in decode and in a prompt: heads of every width and groups of every size, over one span and
+/// several groups, with windows and in rings, with sinks and caps; numbers of every size, and what a block cannot hold.
+#[test]
+fn caches_of_blocks() {
+    let prompt = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
+    let decode = &[(0, 299), (1, 31), (3, 600), (2, 0)];
+    for (seed, cache) in (200..).step_by(100).zip([CacheType::Q8_0, CacheType::Q4_0]) {
+        let blocks = Shape { cache, capacity: 700, rows: decode, ..LLAMA };
+        for (seed, (dim, group, splits)) in (seed..).zip([
+            (64, 4, 3),
+            (64, 2, 1),
+            (32, 3, 2),
+            (128, 4, 1),
+            (128, 2, 3),
+            (96, 1, 2),
+            (256, 2, 1),
+            (256, 1, 2),
+            (512, 1, 2),
+        ]) {
+            let norm = seed % 2 == 0;
+            let shape = Shape { heads: 2 * group, dim, splits, norm, ..blocks };
+            check(&shape, How::Fused, seed);
+            check(&Shape { rows: &prompt(70, 3), ..shape }, How::Rows, seed);
+        }
+        for (seed, (dim, group, window, rows)) in (seed + 20..).zip([
+            (64, 4, 0, prompt(250, 18)),
+            (64, 1, 7, prompt(300, 70)),
+            (32, 2, 0, prompt(0, 40)),
+            (128, 2, 100, prompt(505, 17)),
+            (96, 1, 0, prompt(240, 34)),
+        ]) {
+            let sinks: &[f32] = if seed % 2 == 0 { &[1.5, -200.0] } else { &[] };
+            let shape = Shape { heads: 2 * group, dim, window, sinks, rows: &rows, ..blocks };
+            check(&Shape { cap: 1.5, ..shape }, How::Prefill, seed);
+        }
+        let ring = Shape { window: 40, capacity: 96, ring: true, ..blocks };
+        check(&Shape { rows: &[(0, 100), (1, 3), (3, 1_000), (2, 95)], ..ring }, How::Fused, seed);
+        for how in [How::Rows, How::Prefill] {
+            check(&Shape { rows: &prompt(1000, 10), ..ring }, how, seed);
+        }
+        // From one number to the next, from one block to the next.
+        let sizes = [0.0, -0.0, 1.0, -1.0, 1e-3, 3e-8, 1e-30, 1e-41, 30.0, 60_000.0];
+        for (seed, odd) in (seed + 40..).zip([
+            Some(f32::NAN),
+            Some(f32::INFINITY),
+            Some(f32::NEG_INFINITY),
+            // Beyond what a scale can be.
+            Some(1e9),
+            None,
+            None,
+        ]) {
+            check_with(&Shape { dim: 128, ..blocks }, How::Fused, seed, |inputs| {
+                let mut random = Random(seed);
+                for (i, v) in inputs.v.iter_mut().enumerate() {
+                    *v *= sizes[i / 32 % sizes.len()];
+                    *v = if random.real(1.0) > 0.5 { *v * sizes[i % sizes.len()] } else { *v };
+                }
+                // Of two that are as large the first decides.
+                (inputs.v[3], inputs.v[9]) = (-7.0, 7.0);
+                (inputs.v[35], inputs.v[41]) = (7.0, -7.0);
+                if let Some(odd) = odd {
+                    (inputs.v[40], inputs.v[70], inputs.k[5]) = (odd, odd, odd);
+                }
+            });
         }
     }
 }

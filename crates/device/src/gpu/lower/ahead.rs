@@ -24,7 +24,10 @@ pub(super) fn look_ahead(launches: &mut [Launch]) {
         let bytes = layout.bytes().min(MOST) as u32;
         match &mut last.params {
             Params::Project(p) => (p.next, p.next_bytes) = (first.weights, bytes),
-            Params::Attention(p) if matches!(last.kernel, Kernel::Attention { rope: true, .. }) => {
+            // Decode's, which rotates.
+            Params::Attention(p)
+                if p.table != 0 && matches!(last.kernel, Kernel::Attention { .. }) =>
+            {
                 (p.next, p.next_bytes) = (first.weights, bytes);
             }
             // Other kernels are not told: what they would gain is small beside decode's projections and attention.
@@ -36,7 +39,7 @@ pub(super) fn look_ahead(launches: &mut [Launch]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orind_kernels::catalogue::{ProjectVariant, Weight};
+    use orind_kernels::catalogue::{CacheType, ProjectVariant, Weight};
     use orind_kernels::params::{AttentionParams, ProjectParams, Segment};
 
     fn launch(kernel: Kernel, params: Params) -> Launch {
@@ -54,8 +57,9 @@ mod tests {
     }
 
     fn attention(rope: bool) -> Launch {
-        let kernel = Kernel::Attention { width: 64, heads: 4, rope };
-        launch(kernel, Params::Attention(AttentionParams::default()))
+        let kernel = Kernel::Attention { width: 64, heads: 4, cache: CacheType::F16 };
+        let table = if rope { 0x9000 } else { 0 };
+        launch(kernel, Params::Attention(AttentionParams { table, ..AttentionParams::default() }))
     }
 
     fn told(launch: &Launch) -> (u64, u32) {

@@ -1,10 +1,10 @@
 //! Launches of attention, and of rotation and KV writes with or before it.
 
-use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{
     ATTENTION_GROUP, attention_grid, prefill_attention_grid, prefill_attention_rows,
     prefill_attention_shared_bytes, rope_kv_grid,
 };
+use orind_kernels::catalogue::{CacheType, Kernel};
 use orind_kernels::params::AttentionParams;
 
 use super::{Lowering, count};
@@ -30,7 +30,8 @@ pub(in crate::gpu) fn splits(
     context: usize,
 ) -> u32 {
     let group = heads / kv_heads.max(1);
-    let blocks = match Kernel::attention(dim, group, false) {
+    // Whatever the cache is.
+    let blocks = match Kernel::attention(dim, group, CacheType::F16) {
         Some(Kernel::Attention { heads: at_once, .. }) => heads / at_once,
         _ => heads,
     };
@@ -93,14 +94,14 @@ impl Lowering<'_> {
         Ok([slots, positions])
     }
 
-    /// Caches and sizes, into the parameters.
+    /// Caches and sizes, into the parameters; and what the caches are.
     fn shape(
         &self,
         params: &mut AttentionParams,
         caches: &Caches,
         rows: usize,
         heads: usize,
-    ) -> Result<[Region; 2]> {
+    ) -> Result<([Region; 2], CacheType)> {
         let (keys, cache) = self.cache(&caches.keys)?;
         let (values, other) = self.cache(&caches.values)?;
         let heads = count(heads)?;
@@ -112,7 +113,7 @@ impl Lowering<'_> {
         (params.kv_heads, params.dim) = (cache.heads, cache.dim);
         (params.slot_count, params.capacity) = (cache.slots, cache.capacity);
         params.ring = u32::from(caches.ring);
-        Ok([keys, values])
+        Ok(([keys, values], cache.kind))
     }
 
     pub(super) fn rope_kv(&mut self, label: &str, rope: &RopeKv) -> Result<()> {
@@ -122,7 +123,8 @@ impl Lowering<'_> {
         };
         let mut params = AttentionParams::default();
         let reads = self.rotation(rope, &mut params)?;
-        let mut writes = self.shape(&mut params, &rope.caches, rows, heads)?.to_vec();
+        let (caches, kind) = self.shape(&mut params, &rope.caches, rows, heads)?;
+        let mut writes = caches.to_vec();
         let mut rotated = 0;
         if let Some(Queries { out, .. }) = &rope.queries {
             let out = self.f32(out)?;
@@ -130,7 +132,8 @@ impl Lowering<'_> {
             writes.push(out);
         }
         let grid = rope_kv_grid(rotated, params.kv_heads, params.rows);
-        self.launch(label, Kernel::RopeKv, grid, Params::Attention(params), reads, writes);
+        let kernel = Kernel::RopeKv(kind);
+        self.launch(label, kernel, grid, Params::Attention(params), reads, writes);
         Ok(())
     }
 
@@ -158,7 +161,8 @@ impl Lowering<'_> {
         Self::rotated(style, table, &mut params)?;
         let grid = rope_kv_grid(params.heads, 0, params.rows);
         let (params, reads) = (Params::Attention(params), vec![q, angles]);
-        self.launch(label, Kernel::RopeKv, grid, params, reads, vec![out]);
+        // No cache is touched.
+        self.launch(label, Kernel::RopeKv(CacheType::F16), grid, params, reads, vec![out]);
         Ok(())
     }
 
@@ -182,7 +186,7 @@ impl Lowering<'_> {
                 vec![q, slots, positions]
             }
         };
-        let caches = self.shape(&mut params, &attention.caches, rows, heads)?;
+        let (caches, kind) = self.shape(&mut params, &attention.caches, rows, heads)?;
         regions.extend(caches);
         let out = self.f32(&attention.out)?;
         params.out = out.address;
@@ -195,13 +199,13 @@ impl Lowering<'_> {
         params.window = window.and_then(|n| u32::try_from(n).ok()).unwrap_or(u32::MAX);
         // Rows of one sequence share a slot.
         let shared = rotation.is_none() && self.plan.bucket.batch == 1;
-        if shared && self.prefill_attention(label, params, &regions, out) {
+        if shared && self.prefill_attention(label, params, kind, &regions, out) {
             return Ok(());
         }
         let group = params.heads / params.kv_heads;
         let context = self.plan.bucket.context;
         let splits = splits(params.heads, params.kv_heads, params.dim, params.rows, context);
-        let kernel = Kernel::attention(count(dim)?, group, rotation.is_some());
+        let kernel = Kernel::attention(count(dim)?, group, kind);
         let grid = kernel
             .and_then(|kernel| attention_grid(kernel, params.heads, params.kv_heads, splits, 1));
         let (Some(kernel), Some([blocks, ..])) = (kernel, grid) else {
@@ -229,6 +233,7 @@ impl Lowering<'_> {
         &mut self,
         label: &str,
         params: AttentionParams,
+        kind: CacheType,
         reads: &[Region],
         out: Region,
     ) -> bool {
@@ -237,7 +242,7 @@ impl Lowering<'_> {
             return false;
         }
         let group = heads / kv_heads;
-        let Some(kernel) = Kernel::prefill_attention(dim, group) else { return false };
+        let Some(kernel) = Kernel::prefill_attention(dim, group, kind) else { return false };
         let grid = |rows| prefill_attention_grid(kernel, heads, kv_heads, rows);
         let (Some([blocks, tiles, _]), Some(tile)) =
             (grid(rows), prefill_attention_rows(kernel, group))
