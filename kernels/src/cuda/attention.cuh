@@ -176,7 +176,8 @@ struct Attention {
         u32 span = threadIdx.x / 32 + half * WARPS, from = start + half * WARPS * SPAN;
         bool inside = column < p.dim;
         const u8* tile = Cache::tile_of(p, p.values, cache, from);
-        u32 read = inside ? column : 0;
+        const u8* number = Cache::number_at(tile, p.dim, 0, inside ? column : 0);
+        const u8* scale = Cache::scale_at(tile, p.dim, 0, inside ? column : 0);
         float sums[HEADS][COLUMNS] = {};
 #pragma unroll 1
         for (u32 base = 0; base < SPAN && (WHOLE || start + base < count); base += VALUES) {
@@ -185,7 +186,9 @@ struct Attention {
             for (int i = 0; i < VALUES; i++) {
                 if (!WHOLE) Cache::template no_value<COLUMNS>(words[i]);
                 if (WHOLE || (inside && from + base + i < count))
-                    Cache::template read_value<COLUMNS>(tile, p.dim, base + i, read, words[i]);
+                    Cache::template read_value<COLUMNS>(number, scale, words[i]);
+                number += Cache::row_bytes(p.dim);
+                scale += Cache::scale_bytes(p.dim);
             }
 #pragma unroll
             for (int i = 0; i < VALUES; i++) {

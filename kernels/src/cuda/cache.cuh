@@ -64,9 +64,10 @@ struct Cache {
     // 32 numbers of a tile's key from the `from`-th on.
     DEVICE void read_key(const u8* tile, u32 dim, u32 place, u32 from, u32* words) {
         enum : u32 { PIECE = 128 / BITS };
+        const u8* pieces = tile + (from / PIECE * TILE + place) * 16;
 #pragma unroll
         for (u32 i = 0; i < 32 / PIECE; i++)
-            if (CODED || from + i * PIECE < dim) read_words<4>(tile + ((from / PIECE + i) * TILE + place) * 16, words + 4 * i);
+            if (CODED || from + i * PIECE < dim) read_words<4>(pieces + i * (TILE * 16), words + 4 * i);
         if (CODED) words[BITS] = *reinterpret_cast<const u16*>(tile + number_bytes(dim) + (from / 32 * TILE + place) * 2);
     }
     // Eight of them, of which there are so many before.
@@ -74,12 +75,20 @@ struct Cache {
         widen<8>(words + eights * BITS / 4, CODED ? words[BITS] : 0, out);
     }
 
-    // N neighbouring numbers of a tile's value, a multiple of which is `column`.
+    // Where a column of a tile's value lies and its scale does, and bytes from a position's to the next one's.
+    DEVICE u32 row_bytes(u32 dim) { return dim * BITS / 8; }
+    DEVICE u32 scale_bytes(u32 dim) { return dim / 32 * 2; }
+    DEVICE const u8* number_at(const u8* tile, u32 dim, u32 place, u32 column) {
+        return tile + column * BITS / 32 * 4 + place * row_bytes(dim);
+    }
+    DEVICE const u8* scale_at(const u8* tile, u32 dim, u32 place, u32 column) {
+        return tile + number_bytes(dim) + column / 32 * 2 + place * scale_bytes(dim);
+    }
+    // N neighbouring numbers, a multiple of which is the first one's column.
     template <int N>
-    DEVICE void read_value(const u8* tile, u32 dim, u32 place, u32 column, u32* words) {
-        read_words<Words<N>::NUMBERS>(tile + column * BITS / 32 * 4 + place * (dim * BITS / 8), words);
-        const u8* scales = tile + number_bytes(dim) + column / 32 * 2;
-        if (CODED) words[Words<N>::NUMBERS] = *reinterpret_cast<const u16*>(scales + place * (dim / 32 * 2));
+    DEVICE void read_value(const u8* number, const u8* scale, u32* words) {
+        read_words<Words<N>::NUMBERS>(number, words);
+        if (CODED) words[Words<N>::NUMBERS] = *reinterpret_cast<const u16*>(scale);
     }
     template <int N>
     DEVICE void widen_value(const u32* words, u32 column, float (&out)[N]) {

@@ -129,7 +129,8 @@ struct PrefillAttention {
     DEVICE void load_values(const AttentionParams& p, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
         // Positions that a load brings, and loads of a span.
         enum : u32 { AT_ONCE = THREADS * 4 / WIDTH, LOADS = SPAN / AT_ONCE };
-        u32 column = threadIdx.x % (WIDTH / 4) * 4, row = threadIdx.x / (WIDTH / 4);
+        Place place = Place::make();
+        u32 thread = place.warp * 32 + place.lane, column = thread % (WIDTH / 4) * 4, row = thread / (WIDTH / 4);
 #pragma unroll
         for (u32 i = 0; i < VALUES; i++) {
             u32 span = start + u * POSITIONS + i / LOADS * SPAN, inside = i % LOADS * AT_ONCE + row;
@@ -137,7 +138,8 @@ struct PrefillAttention {
 #pragma unroll
             for (u32 w = 0; w < VALUE_WORDS; w++) words[VALUE_WORDS * i + w] = 0;
             if (any_sees(p, shared, span) && span + inside < shared.most && column < p.dim)
-                Cache::template read_value<4>(tile, p.dim, inside, column, words + VALUE_WORDS * i);
+                Cache::template read_value<4>(Cache::number_at(tile, p.dim, inside, column),
+                                              Cache::scale_at(tile, p.dim, inside, column), words + VALUE_WORDS * i);
         }
     }
     DEVICE void store_values(Shared& shared, const u32 (&words)[WORDS]) {
