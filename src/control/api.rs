@@ -9,6 +9,7 @@ mod ollama;
 mod openai;
 mod prompt;
 mod responses;
+mod run;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ pub use ollama::*;
 pub use openai::*;
 pub use prompt::Prompt;
 pub use responses::*;
+pub use run::*;
 pub use telemetry::State as Machine;
 
 pub mod route {
@@ -44,6 +46,8 @@ pub mod route {
     pub const BENCH: &str = "/orin/v1/bench";
     /// `GET` [`super::Tuned`]; `POST` a `tune::report::Spec` answers with events.
     pub const TUNE: &str = "/orin/v1/tune";
+    /// `POST` [`super::RunRequest`], answers with [`super::RunAnswer`].
+    pub const RUN: &str = "/orin/v1/run";
     /// `GET` [`super::ModelList`].
     pub const OPENAI_MODELS: &str = "/v1/models";
     /// `GET` [`super::ModelEntry`]; an id may have slashes.
@@ -84,7 +88,7 @@ pub mod route {
         [COMPLETIONS, CHAT, RESPONSES, MESSAGES, OLLAMA_GENERATE, OLLAMA_CHAT];
 
     /// All routes.
-    pub const ALL: [&str; 24] = [
+    pub const ALL: [&str; 25] = [
         PAGE,
         HEALTH,
         METRICS,
@@ -92,6 +96,7 @@ pub mod route {
         MODELS,
         BENCH,
         TUNE,
+        RUN,
         OPENAI_MODELS,
         OPENAI_MODEL,
         COMPLETIONS,

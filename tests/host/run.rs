@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use nn::files::{Array, read_npy, write_npy};
-use orind_testing::daemon::orinctl;
+use orind_testing::daemon::{Answer, Daemon, orinctl};
 use orind_testing::nodes::cases;
 use orind_testing::program::{outcome, said};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A model and its first input, as files.
@@ -84,4 +86,51 @@ fn what_cannot_be_run_is_said_in_a_line() {
     assert!(error.contains("input.npy"), "{error}");
     let (_, _, error) = run(&input, &[]);
     assert!(error.contains("input.pb: "), "{error}");
+}
+
+/// Through the daemon: numbers in every form, and what is wrong with a request.
+#[test]
+fn the_daemon_runs_networks_too() {
+    let dir = TempDir::new().unwrap();
+    let [model, _] = files(&dir, "test_softmax_axis_1");
+    let daemon = Daemon::launch("threads = 1");
+    let x: Vec<f32> = (0..60).map(|i| i as f32 / 60.0).collect();
+    let bytes: Vec<u8> = x.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let npy = dir.path().join("x.npy");
+    write_npy(&npy, &Array { shape: vec![3, 4, 5], values: x.clone() }).unwrap();
+    let npy = STANDARD.encode(std::fs::read(&npy).unwrap());
+    let ask = |input: Value| {
+        let model = model.to_str().unwrap();
+        daemon.post("/orin/v1/run", &json!({"model": model, "inputs": {"x": input}}))
+    };
+    let forms = [
+        json!({"shape": [3, 4, 5], "values": x}),
+        json!({"shape": [3, 4, 5], "data": STANDARD.encode(&bytes)}),
+        json!({"npy": npy}),
+    ];
+    let answers: Vec<Value> = forms.map(&ask).iter().map(Answer::json).collect();
+    let prepared: Vec<&Value> = answers.iter().map(|answer| &answer["prepared"]).collect();
+    assert_eq!(prepared, [&json!(false), &json!(true), &json!(true)]);
+    let y = &answers[0]["outputs"]["y"];
+    assert_eq!((&y["shape"], &y["type"]), (&json!([3, 4, 5]), &json!("float")));
+    assert!(answers.iter().all(|answer| answer["outputs"]["y"] == *y));
+    let sum: f64 = (0..4).map(|i| y["values"][5 * i].as_f64().unwrap()).sum();
+    assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+    for (input, param) in [
+        (json!({"shape": [3, 4], "values": x}), "inputs.x"),
+        (json!({"shape": [60], "values": x}), "inputs.x"),
+        (json!({"shape": [3, 4, 5], "data": "AAA="}), "inputs.x.data"),
+        (json!({"npy": "AAAA"}), "inputs.x.npy"),
+        (json!({"values": [1.0]}), "inputs.x"),
+    ] {
+        let answer = ask(input.clone());
+        assert_eq!(answer.error(), (400, "invalid_value".into()), "{input}");
+        assert_eq!(answer.json()["error"]["param"], param, "{input}");
+    }
+    let missing = json!({"model": "nothing", "inputs": {}});
+    let answer = daemon.post("/orin/v1/run", &missing);
+    assert_eq!(answer.error(), (404, "model_not_found".into()));
+    let none = dir.path().join("input.pb");
+    let none = json!({"model": none, "inputs": {}});
+    assert_eq!(daemon.post("/orin/v1/run", &none).error(), (400, "invalid_model".into()));
 }

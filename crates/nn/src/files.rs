@@ -134,9 +134,16 @@ pub fn write_safetensors(path: &Path, arrays: &BTreeMap<String, Array>) -> Resul
 /// # Errors
 /// The file cannot be read, is damaged, has other numbers, or is in Fortran's order.
 pub fn read_npy(path: &Path) -> Result<Array> {
-    let bytes = fs::read(path).map_err(|source| io_error(path, source))?;
+    parse_npy(path, &fs::read(path).map_err(|source| io_error(path, source))?)
+}
+
+/// The same of a file's bytes; `path` is what errors call it.
+///
+/// # Errors
+/// As for [`read_npy`].
+pub fn parse_npy(path: &Path, bytes: &[u8]) -> Result<Array> {
     let damaged = |what| Error::Npy { path: path.to_owned(), what };
-    let (header, data) = parts(&bytes).ok_or_else(|| damaged("it has no header"))?;
+    let (header, data) = parts(bytes).ok_or_else(|| damaged("it has no header"))?;
     let Header { dtype, fortran, shape } =
         Header::parse(header).ok_or_else(|| damaged("its header is none of NumPy's"))?;
     if fortran && shape.len() > 1 {

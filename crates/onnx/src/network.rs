@@ -22,6 +22,7 @@ const STEP: usize = 1;
 pub struct Network {
     session: Session,
     inputs: BTreeMap<String, (Elem, Vec<usize>)>,
+    fixed: BTreeMap<String, Array>,
     outputs: Vec<Given>,
 }
 
@@ -60,7 +61,7 @@ impl Network {
         if !weights.is_empty() {
             session.run(LOAD, 1)?;
         }
-        Ok(Self { session, inputs, outputs })
+        Ok(Self { session, inputs, fixed: fixed.clone(), outputs })
     }
 
     /// The model for inputs like these. Where a shape inside follows from an input, small inputs are fixed as they are
@@ -93,12 +94,31 @@ impl Network {
         made.unwrap_or_else(|| unreachable!("there is a first way"))
     }
 
+    /// Whether it is for inputs like these: of its shapes, and the fixed ones with their values.
+    #[must_use]
+    pub fn fits(&self, inputs: &BTreeMap<String, Array>) -> bool {
+        let open = |(name, (_, shape)): (&String, &(Elem, Vec<usize>))| {
+            inputs.get(name).is_some_and(|array| array.shape == *shape)
+        };
+        let same = |(name, fixed): (&String, &Array)| {
+            let given = inputs.get(name);
+            given.is_none_or(|given| given.shape == fixed.shape && given.values == fixed.values)
+        };
+        self.inputs.iter().all(open) && self.fixed.iter().all(same)
+    }
+
     /// What the model gives for these inputs, by name; all that it takes must be there.
     ///
     /// # Errors
     /// An input is missing, or of another shape than the network is for, or the device fails.
     pub fn run(&mut self, inputs: &BTreeMap<String, Array>) -> Result<BTreeMap<String, Array>> {
         let wrong = |name: &str, what: String| Error::Input { name: name.to_owned(), what };
+        for (name, fixed) in &self.fixed {
+            if inputs.get(name).is_some_and(|given| given.values != fixed.values) {
+                let what = "shapes follow from it, and the network is for other values of it";
+                return Err(wrong(name, what.into()));
+            }
+        }
         for (name, (elem, shape)) in &self.inputs {
             let Some(array) = inputs.get(name) else {
                 return Err(wrong(name, "is missing".into()));

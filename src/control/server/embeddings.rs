@@ -75,7 +75,7 @@ pub(super) async fn ollama(
 }
 
 /// Little-endian `f32`, as OpenAI's clients ask for them.
-fn base64(numbers: &[f32]) -> String {
+pub(super) fn base64(numbers: &[f32]) -> String {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     STANDARD.encode(bytes)
 }

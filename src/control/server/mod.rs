@@ -23,6 +23,7 @@ mod params;
 mod prompt;
 mod refused;
 mod request_id;
+mod run;
 pub mod socket;
 mod status;
 pub mod tcp;
@@ -56,6 +57,7 @@ use super::api::route;
 use crate::config::Config;
 use crate::engine::tuning::pace::Pace;
 use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
+use crate::networks::Networks;
 use crate::wording::shown;
 use telemetry::{Probe, Root};
 
@@ -78,6 +80,7 @@ pub struct App {
     kept: Mutex<kept::Kept>,
     /// Whose prompt is made.
     turns: Arc<Semaphore>,
+    networks: Networks,
 }
 
 /// What came of loads.
@@ -109,6 +112,7 @@ impl App {
             arriving: Arc::default(),
             kept: Mutex::default(),
             turns: Arc::new(Semaphore::new(prompt::TURNS)),
+            networks: Networks::default(),
         })
     }
 
@@ -184,6 +188,7 @@ fn router(app: Arc<App>) -> Router {
         .route(route::STATUS, get(own::status))
         .route(route::MODELS, get(own::models).post(own::load).delete(own::unload))
         .route(route::BENCH, post(own::bench))
+        .route(route::RUN, post(run::run))
         .route(route::TUNE, get(tune::contents).post(tune::search).delete(tune::stop))
         .route(route::OPENAI_MODELS, get(openai::models))
         .route(route::OPENAI_MODEL, get(openai::model))

@@ -82,6 +82,11 @@ fn sound() -> Vec<(&'static str, Value)> {
             "options": options}),
         ),
         ("/v1/embeddings", json!({"input": ["a"], "encoding_format": "float", "dimensions": 4})),
+        (
+            "/orin/v1/run",
+            json!({"model": "m", "inputs": {"x": {"shape": [1], "values": [0.5]}},
+            "encoding_format": "float"}),
+        ),
         ("/api/embed", json!({"input": ["a"], "dimensions": 4})),
         (
             "/tokenize",

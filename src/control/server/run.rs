@@ -1,0 +1,128 @@
+//! `/orin/v1/run`: a network out of an ONNX file, for inputs in the request.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use onnx::{Array, Elem};
+
+use super::App;
+use super::body::JsonBody;
+use super::embeddings::base64;
+use super::error::Error;
+use crate::chain::one_line;
+use crate::config::Config;
+use crate::control::api;
+use crate::wording::shown;
+
+pub(super) async fn run(
+    State(app): State<Arc<App>>,
+    JsonBody(request): JsonBody<api::RunRequest>,
+) -> Result<Json<api::RunAnswer>, Error> {
+    let encoded = match request.encoding_format.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(other) => {
+            let message =
+                format!("encoding_format: is `{}`; float and base64 are possible", shown(other));
+            return Err(Error::value("encoding_format", message));
+        }
+    };
+    let inputs = request.inputs.into_iter().map(|(name, input)| {
+        let array = array(&name, input)?;
+        Ok((name, array))
+    });
+    let inputs = inputs.collect::<Result<BTreeMap<_, _>, Error>>()?;
+    let config = app.config();
+    let path = located(&request.model, &config);
+    let work = move || {
+        let device = device::named("cpu", &config.cpu_isa, config.threads)
+            .map_err(|why| Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_device", why))?;
+        let answer = app.networks.run(&path, inputs, &device);
+        let answer = answer.map_err(|error| told(&path, &error))?;
+        let output = |(name, array): (String, Array)| {
+            let Array { elem, shape, values } = array;
+            let values = if encoded { base64(&values).into() } else { values.into() };
+            (name, api::RunOutput { elem: elem.name().into(), shape, values })
+        };
+        Ok(api::RunAnswer {
+            model: path.display().to_string(),
+            device: device.info().description,
+            prepared: answer.prepared,
+            run_ms: answer.took.as_secs_f64() * 1e3,
+            outputs: answer.outputs.into_iter().map(output).collect(),
+        })
+    };
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| Error::internal("the network's run failed"))?.map(Json)
+}
+
+/// The file of that name: itself, or in the models directory.
+fn located(name: &str, config: &Config) -> PathBuf {
+    let own = PathBuf::from(name);
+    if name.contains('/') {
+        return own;
+    }
+    [name.to_owned(), format!("{name}.onnx")]
+        .iter()
+        .map(|file| config.models_dir.join(file))
+        .find(|path| path.is_file())
+        .unwrap_or(own)
+}
+
+/// The values of an input. Of what type they are the network says.
+fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
+    let wrong = |field: &str, what: String| {
+        let field = format!("inputs.{name}{field}");
+        Error::value(field.clone(), format!("{field}: {what}"))
+    };
+    let decoded = |field: &str, text: &str| {
+        STANDARD.decode(text).map_err(|error| wrong(field, format!("is no base 64: {error}")))
+    };
+    let (shape, values) = match input {
+        api::RunInput { npy: Some(text), shape: None, values: None, data: None } => {
+            let bytes = decoded(".npy", &text)?;
+            let read = nn::files::parse_npy(Path::new(name), &bytes);
+            let array = read.map_err(|error| wrong(".npy", one_line(&error)))?;
+            (array.shape, array.values)
+        }
+        api::RunInput { values: Some(values), shape: Some(shape), data: None, npy: None } => {
+            (shape, values)
+        }
+        api::RunInput { data: Some(text), shape: Some(shape), values: None, npy: None } => {
+            let bytes = decoded(".data", &text)?;
+            let (whole, rest) = bytes.as_chunks::<4>();
+            if !rest.is_empty() {
+                return Err(wrong(".data", format!("has {} bytes, no whole f32", bytes.len())));
+            }
+            (shape, whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+        }
+        _ => {
+            let what = "shape with values or data, or npy alone, is expected";
+            return Err(wrong("", what.into()));
+        }
+    };
+    let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
+    if count != Some(values.len()) {
+        return Err(wrong("", format!("has {} values, and shape {shape:?}", values.len())));
+    }
+    Ok(Array { elem: Elem::F32, shape, values })
+}
+
+fn told(path: &Path, error: &onnx::Error) -> Error {
+    let message = format!("{}: {}", path.display(), one_line(error));
+    match error {
+        onnx::Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
+                .hint("give the path of an ONNX file, or put it into the models directory")
+        }
+        onnx::Error::Input { name, .. } => Error::value(format!("inputs.{name}"), message),
+        _ => Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model"),
+    }
+}
