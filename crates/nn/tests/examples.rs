@@ -1,0 +1,30 @@
+//! The examples as tests: shorter trainings on the CPU, to the figures that are stated here.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+#[expect(dead_code, reason = "an example's main")]
+#[path = "../examples/digits.rs"]
+mod digits;
+
+use device::cpu::Cpu;
+
+/// The share of held-out digits that a network reads right after so many steps.
+fn trained(network: fn(&mut nn::layers::Net) -> nn::Result, steps: usize) -> f32 {
+    let mut trainer = digits::trainer(&Cpu::detect(), network).unwrap();
+    for number in 0..steps {
+        digits::step(&mut trainer, number).unwrap();
+    }
+    digits::accuracy(&mut trainer, 16).unwrap()
+}
+
+#[test]
+fn a_perceptron_reads_nine_digits_of_ten() {
+    let right = trained(digits::mlp, 800);
+    assert!(right > 0.9, "{right}");
+}
+
+#[test]
+fn a_convolutional_network_reads_nineteen_digits_of_twenty() {
+    let right = trained(digits::convolutional, 200);
+    assert!(right > 0.95, "{right}");
+}
