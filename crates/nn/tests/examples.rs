@@ -5,6 +5,9 @@
 #[expect(dead_code, reason = "an example's main")]
 #[path = "../examples/digits.rs"]
 mod digits;
+#[expect(dead_code, reason = "an example's main")]
+#[path = "../examples/gpt.rs"]
+mod gpt;
 
 use device::cpu::Cpu;
 
@@ -27,4 +30,17 @@ fn a_perceptron_reads_nine_digits_of_ten() {
 fn a_convolutional_network_reads_nineteen_digits_of_twenty() {
     let right = trained(digits::convolutional, 200);
     assert!(right > 0.95, "{right}");
+}
+
+#[test]
+fn a_gpt_knows_more_than_pairs_of_letters() {
+    let (text, trained) = gpt::text();
+    let (trained, held_out) = text.split_at(trained);
+    let mut trainer = gpt::trainer(&Cpu::detect()).unwrap();
+    for number in 0..300 {
+        gpt::step(&mut trainer, trained, number).unwrap();
+    }
+    let own = gpt::loss(&mut trainer, held_out).unwrap();
+    let pairs = gpt::counted(trained, held_out, 2);
+    assert!(own < pairs, "{own}, {pairs}");
 }
