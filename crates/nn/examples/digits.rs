@@ -1,12 +1,12 @@
 //! Handwriting read by networks: digits drawn from strokes, a perceptron of two layers or a convolutional network, trained
-//! from nothing and tried on digits that it has not seen. `digits [mlp|conv] [cpu|nv] [STEPS]`.
+//! from nothing and tried on digits that it has not seen. `digits [mlp|conv] [DEVICE] [STEPS]`.
 
 #![expect(clippy::print_stdout, reason = "what an example is for")]
 
 use std::env;
 use std::error::Error;
 
-use device::{Data, Device, cpu::Cpu, gpu::nv::Nv};
+use device::{Data, Device};
 use nn::conv::{Windows, max_pool};
 use nn::functions::relu;
 use nn::init::unit;
@@ -135,11 +135,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "conv" => convolutional,
         other => return Err(format!("no network `{other}`; there are mlp and conv").into()),
     };
-    let device: Box<dyn Device> = match word(1, "cpu") {
-        "cpu" => Box::new(Cpu::detect()),
-        "nv" => Box::new(Nv::detect()?),
-        other => return Err(format!("no device `{other}`; there are cpu and nv").into()),
-    };
+    let device = device::named(word(1, "cpu"), "auto", 0)?;
     let steps: usize = word(2, "2000").parse()?;
     let mut trainer = trainer(&*device, network)?;
     for number in 0..steps {

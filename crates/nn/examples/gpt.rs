@@ -1,5 +1,5 @@
 //! A small GPT, trained from nothing to write as the documentation does: letters, attention to those before, two blocks. Its
-//! loss on text that it has not seen stands beside that of counting pairs and triples of letters. `gpt [cpu|nv] [STEPS]`.
+//! loss on text that it has not seen stands beside that of counting pairs and triples of letters. `gpt [DEVICE] [STEPS]`.
 
 #![expect(clippy::print_stdout, reason = "what an example is for")]
 
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::env;
 use std::error::Error;
 
-use device::{Data, Device, cpu::Cpu, gpu::nv::Nv};
+use device::{Data, Device};
 use nn::functions::{add, relu};
 use nn::init::{Init, unit};
 use nn::layers::{Embedding, Linear, MultiHead, Net};
@@ -145,11 +145,7 @@ fn write(trainer: &mut Trainer, start: &[i32], count: usize) -> Result<String, F
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = env::args().skip(1).collect();
     let word = |i: usize, default| words.get(i).map_or(default, String::as_str);
-    let device: Box<dyn Device> = match word(0, "cpu") {
-        "cpu" => Box::new(Cpu::detect()),
-        "nv" => Box::new(Nv::detect()?),
-        other => return Err(format!("no device `{other}`; there are cpu and nv").into()),
-    };
+    let device = device::named(word(0, "cpu"), "auto", 0)?;
     let steps: usize = word(1, "2000").parse()?;
     let (text, trained) = text();
     let (trained, held_out) = text.split_at(trained);

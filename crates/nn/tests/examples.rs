@@ -9,11 +9,18 @@ mod digits;
 #[path = "../examples/gpt.rs"]
 mod gpt;
 
-use device::cpu::Cpu;
+use std::num::NonZeroUsize;
+
+use device::cpu::{Cpu, Isa};
+
+/// One thread: the tests run beside each other.
+fn cpu() -> Cpu {
+    Cpu::new(Isa::detect(), NonZeroUsize::MIN)
+}
 
 /// The share of held-out digits that a network reads right after so many steps.
 fn trained(network: fn(&mut nn::layers::Net) -> nn::Result, steps: usize) -> f32 {
-    let mut trainer = digits::trainer(&Cpu::detect(), network).unwrap();
+    let mut trainer = digits::trainer(&cpu(), network).unwrap();
     for number in 0..steps {
         digits::step(&mut trainer, number).unwrap();
     }
@@ -36,7 +43,7 @@ fn a_convolutional_network_reads_nineteen_digits_of_twenty() {
 fn a_gpt_knows_more_than_pairs_of_letters() {
     let (text, trained) = gpt::text();
     let (trained, held_out) = text.split_at(trained);
-    let mut trainer = gpt::trainer(&Cpu::detect()).unwrap();
+    let mut trainer = gpt::trainer(&cpu()).unwrap();
     for number in 0..300 {
         gpt::step(&mut trainer, trained, number).unwrap();
     }
