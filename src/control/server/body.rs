@@ -154,7 +154,7 @@ fn wrong(path: &str, said: &str) -> Error {
         let field = if object.is_empty() { field.to_owned() } else { format!("{object}.{field}") };
         return Error::value(field.as_str(), format!("{field}: is missing"));
     }
-    if object.is_empty() {
+    if path == "." {
         return Error::new(StatusCode::BAD_REQUEST, "invalid_value", format!("the body: {said}"));
     }
     let path = wording::shown(path);

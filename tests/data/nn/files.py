@@ -8,7 +8,7 @@ from safetensors import numpy as safetensors
 
 HERE = pathlib.Path(__file__).parent
 values = np.arange(6, dtype=np.float64).reshape(2, 3) * 0.5 - 1
-for name, dtype in {"f4": "<f4", "f8": "<f8", "i4": "<i4", "i8": "<i8", "f2": "<f2", "u1": "u1"}.items():
+for name, dtype in {"f4": "<f4", "f8": "<f8", "i4": "<i4", "i8": "<i8", "f2": "<f2", "u1": "u1", "u2": "<u2"}.items():
     np.save(HERE / f"array-{name}.npy", values.astype(dtype))
 np.save(HERE / "array-fortran.npy", np.asfortranarray(values.astype("<f4")))
 np.save(HERE / "array-one.npy", np.float32(2.5))
