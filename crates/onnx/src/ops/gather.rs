@@ -150,13 +150,14 @@ fn rows_of(im: &mut Import, of: &Value, have: &[usize]) -> Made<Tensor> {
 }
 
 fn gather_nd(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let batch = usize::try_from(node.integer("batch_dims", 0)).unwrap_or(0);
+    let batch = usize::try_from(node.integer("batch_dims", 0));
+    let batch = batch.map_err(|_| why("batch_dims below 0".into()))?;
     let (x, of) = (node.input(0)?, node.input(1)?);
     let (elem, have, shape) = (x.elem(), im.shape(x), im.shape(of));
     let Some((&width, lead)) = shape.split_last() else {
         return Err("indices without an axis".into());
     };
-    let Some(rest) = have.get(batch + width..) else {
+    let Some(rest) = batch.checked_add(width).and_then(|begin| have.get(begin..)) else {
         return Err(why(format!("tuples of {width} indices for {have:?}")));
     };
     let count: usize = lead.iter().product();
@@ -262,7 +263,10 @@ fn top_k(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     let (elem, have) = (x.elem(), im.shape(x));
     let at = axis(node.integer("axis", -1), have.len())?;
     let count = match node.optional(1) {
-        Some(_) => node.known_integers(1, "k")?.first().copied().unwrap_or(0),
+        Some(_) => {
+            let k = node.known_integers(1, "k")?;
+            k.first().copied().ok_or_else(|| why("its k is empty".into()))?
+        }
         None => node.integer("k", 0),
     };
     node.pass_over(&["sorted"]);

@@ -65,26 +65,27 @@ fn matmul(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-/// Bytes less their zero points, in sums that `f32` has exactly up to 2^24.
+/// Bytes of an input less their zero point, which is input `place + 2`: one, or one for each of an axis with `behind` axes
+/// behind it.
+pub(super) fn from_zero(
+    im: &mut Import,
+    node: &Node<'_>,
+    place: usize,
+    behind: usize,
+) -> Made<Tensor> {
+    let x = im.float(node.input(place)?)?;
+    let Some(zero) = node.optional(place + 2) else { return Ok(x) };
+    let zero = im.float(zero)?;
+    let count: usize = im.g.shape(zero).iter().product();
+    let behind = if count == 1 { 0 } else { behind };
+    let zero = im.g.reshape(zero, &[&[count][..], &vec![1; behind]].concat())?;
+    Ok(f::sub(&mut im.g, x, zero)?)
+}
+
+/// In sums that `f32` has exactly up to 2^24.
 fn matmul_integer(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let mut sides = Vec::new();
-    for place in 0..2 {
-        let x = im.float(node.input(place)?)?;
-        sides.push(match node.optional(place + 2) {
-            Some(zero) => {
-                let zero = im.float(zero)?;
-                let shape = im.g.shape(zero).to_vec();
-                let zero = if place == 0 && shape.len() == 1 && shape[0] > 1 {
-                    im.g.reshape(zero, &[shape[0], 1])?
-                } else {
-                    zero
-                };
-                f::sub(&mut im.g, x, zero)?
-            }
-            None => x,
-        });
-    }
-    let made = product(im, sides[0], sides[1])?;
+    let (a, b) = (from_zero(im, node, 0, 1)?, from_zero(im, node, 1, 0)?);
+    let made = product(im, a, b)?;
     let made = im.g.cast(made, DType::I32)?;
     Ok(device(Elem::I32, made))
 }

@@ -246,11 +246,18 @@ fn pad(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         Some(_) => node.known_integers(3, "axes")?,
         None => (0..have.len() as i64).collect(),
     };
+    // What no axis can have; the sums below stay in range.
+    if let Some(wide) = by.iter().find(|n| n.unsigned_abs() >= 1 << 31) {
+        return Err(why(format!("a pad of {wide}")));
+    }
     if by.len() != 2 * axes.len() {
         return Err(why(format!("{} pads for {} axes", by.len(), axes.len())));
     }
     let value = match node.optional(2) {
-        Some(_) => node.known(2, "the value")?.scalar().unwrap_or(0.0) as f32,
+        Some(_) => {
+            let value = node.known(2, "the value")?.scalar();
+            value.ok_or_else(|| why("its value is not one number".into()))? as f32
+        }
         None => node.float("value", 0.0),
     };
     let mode = node.text("mode", "constant")?;

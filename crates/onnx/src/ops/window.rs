@@ -5,6 +5,7 @@ use nn::functions::{self as f, div, times};
 use plan::graph::Tensor;
 
 use super::Operator;
+use super::matrix::from_zero;
 use crate::array::Elem;
 use crate::import::{Import, Value};
 use crate::node::{Made, Node, why};
@@ -129,7 +130,7 @@ fn groups(node: &Node<'_>) -> Made<usize> {
 fn spatial(shape: &[usize]) -> Made<&[usize]> {
     shape
         .get(2..)
-        .filter(|s| !s.is_empty())
+        .filter(|s| !s.is_empty() && !s.contains(&0))
         .ok_or_else(|| why(format!("{shape:?}: [N, C, ..] expected")))
 }
 
@@ -149,27 +150,15 @@ fn convolution(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-/// Bytes less their zero points, in sums that `f32` has exactly up to 2^24.
+/// In sums that `f32` has exactly up to 2^24.
 fn convolution_of_bytes(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(1)?));
     node.pass_over(&["kernel_shape"]);
     let placed = placed(node, spatial(&of_x)?, spatial(&of_w)?)?;
-    let mut sides = Vec::new();
-    for place in 0..2 {
-        let x = im.float(node.input(place)?)?;
-        sides.push(match node.optional(place + 2) {
-            Some(zero) => {
-                let zero = im.float(zero)?;
-                let count: usize = im.g.shape(zero).iter().product();
-                let zero =
-                    im.g.reshape(zero, &[&[count][..], &vec![1; of_w.len() - 1]].concat())?;
-                f::sub(&mut im.g, x, zero)?
-            }
-            None => x,
-        });
-    }
-    let x = placed.padded(im, sides[0], 0.0, None)?;
-    let made = conv::conv(&mut im.g, x, sides[1], None, &placed.windows(groups(node)?))?;
+    let behind = of_w.len() - 1;
+    let (x, weight) = (from_zero(im, node, 0, behind)?, from_zero(im, node, 1, behind)?);
+    let x = placed.padded(im, x, 0.0, None)?;
+    let made = conv::conv(&mut im.g, x, weight, None, &placed.windows(groups(node)?))?;
     Ok(device(Elem::I32, im.g.cast(made, plan::DType::I32)?))
 }
 
@@ -190,7 +179,10 @@ fn transposed(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         let whole = ((spatial[i] - 1) * stride[i] + reach) as i64;
         let more = *more.get(i).unwrap_or(&0);
         let wanted = match (&wanted, &*mode) {
-            (Some(wanted), _) => Some(wanted[wanted.len() - axes + i]),
+            (Some(wanted), _) => {
+                let at = (wanted.len() + i).checked_sub(axes).and_then(|at| wanted.get(at));
+                Some(*at.ok_or_else(|| why(format!("output_shape {wanted:?} for {axes} axes")))?)
+            }
             (None, "SAME_UPPER" | "SAME_LOWER") => Some((spatial[i] * stride[i]) as i64),
             (None, _) => None,
         };
