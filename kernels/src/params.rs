@@ -249,8 +249,7 @@ parameters! {
         scale: f32,
         /// Soft cap of the scores; 0 for none.
         cap: f32,
-        /// Slope of the scores' temperature: by how much each e-fold of `length` positions sharpens them. Not for
-        /// `prefill_attention_*`.
+        /// Slope of the scores' temperature: by how much each e-fold of `length` positions sharpens them.
         slope: f32,
         /// Positions that it counts in; 0 for none.
         length: u32,

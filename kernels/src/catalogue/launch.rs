@@ -300,7 +300,7 @@ pub const fn prefill_attention_shared_bytes(kernel: Kernel) -> u32 {
     let Kernel::PrefillAttention { width, .. } = kernel else { return 0 };
     let (queries, spans) = (PREFILL_ATTENTION_UNIT / width, width / CACHE_TILE);
     let weights = width * (queries + 4);
-    4 * (2 * PREFILL_ATTENTION_UNIT + weights + (4 * spans + 5) * queries + 4)
+    4 * (2 * PREFILL_ATTENTION_UNIT + weights + (2 * spans + 6) * queries + 4)
 }
 
 /// Counters of an attention launch: one for each row and block in x.

@@ -200,7 +200,7 @@ pub enum Kernel {
     },
     /// Attention of the rows of a prompt, which share what they read of the cache.
     PrefillAttention {
-        /// Values of a head at most: 64 or 128.
+        /// Values of a head at most: 64, 128 or 256.
         width: u32,
         /// What it reads.
         cache: CacheType,
@@ -214,7 +214,7 @@ const ATTENTION_WIDTHS: [u32; 4] = [64, 128, 256, 512];
 const ATTENTION_VALUES: u32 = 512;
 
 /// Widths that prefill attention is compiled for.
-const PREFILL_ATTENTION_WIDTHS: [u32; 2] = [64, 128];
+const PREFILL_ATTENTION_WIDTHS: [u32; 3] = [64, 128, 256];
 
 /// Query heads that a block of attention takes.
 fn heads_of(width: u32) -> impl Iterator<Item = u32> {

@@ -117,13 +117,13 @@ struct Attention {
             u32 words[2][Cache::template Words<32>::ALL] = {};
 #pragma unroll
             for (int t = 0; t < 2; t++)
-                if (seen[t]) Cache::read_key(tiles[t], p.dim, lane, from, words[t]);
+                if (seen[t]) Cache::template read_key<32>(tiles[t], p.dim, lane, from, words[t]);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 if (from + 8 * i >= p.dim) break;
                 float key[2][8];
-                Cache::widen_key(words[0], i, key[0]);
-                Cache::widen_key(words[1], i, key[1]);
+                Cache::template widen_key<32>(words[0], i, key[0]);
+                Cache::template widen_key<32>(words[1], i, key[1]);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++) {
                     const float4* query = reinterpret_cast<const float4*>(&shared.queries[h][from + 8 * i]);

@@ -61,18 +61,21 @@ struct Cache {
         return at<u8>(cache) + static_cast<u64>(tile) * tile_bytes(p.dim);
     }
 
-    // 32 numbers of a tile's key from the `from`-th on.
+    // N numbers of a tile's key from the `from`-th on: 32 or 16, a multiple of which that is.
+    template <int N>
     DEVICE void read_key(const u8* tile, u32 dim, u32 place, u32 from, u32* words) {
-        enum : u32 { PIECE = 128 / BITS };
-        const u8* pieces = tile + (from / PIECE * TILE + place) * 16;
+        enum : u32 { PIECE = 128 / BITS, READ = PIECE < N ? PIECE : N, NUMBERS = Words<N>::NUMBERS };
+        const u8* pieces = tile + (from / PIECE * TILE + place) * 16 + from % PIECE * BITS / 8;
 #pragma unroll
-        for (u32 i = 0; i < 32 / PIECE; i++)
-            if (CODED || from + i * PIECE < dim) read_words<4>(pieces + i * (TILE * 16), words + 4 * i);
-        if (CODED) words[BITS] = *reinterpret_cast<const u16*>(tile + number_bytes(dim) + (from / 32 * TILE + place) * 2);
+        for (u32 i = 0; i < N / READ; i++)
+            if (CODED || from + i * PIECE < dim)
+                read_words<READ * BITS / 32>(pieces + i * (TILE * 16), words + READ * BITS / 32 * i);
+        if (CODED) words[NUMBERS] = *reinterpret_cast<const u16*>(tile + number_bytes(dim) + (from / 32 * TILE + place) * 2);
     }
-    // Eight of them, of which there are so many before.
+    // Eight of the N, of which there are so many before.
+    template <int N>
     DEVICE void widen_key(const u32* words, u32 eights, float (&out)[8]) {
-        widen<8>(words + eights * BITS / 4, CODED ? words[BITS] : 0, out);
+        widen<8>(words + eights * BITS / 4, CODED ? words[Words<N>::NUMBERS] : 0, out);
     }
 
     // Where a column of a tile's value lies and its scale does, and bytes from a position's to the next one's.

@@ -7,8 +7,9 @@
 // and values come through registers into one buffer, a unit of UNIT numbers at a time, widened once for
 // all queries; a unit is asked for before the products of the one before it.
 //
-// A warp has 32 queries and a span, then 32 columns: lane % 8 says which four, lane / 8 which eight
-// queries. Of a span they are positions t, t + 8, t + 16, t + 24: two of each chain of the span's sum.
+// A warp has 32 queries and a span, then 32 columns, or where there are but 16 queries two spans: lane % 8 says which
+// four, lane / 8 which eight queries and which span. Of a span they are positions t, t + 8, t + 16, t + 24: two of each
+// chain of the span's sum.
 //
 // Where there is a window, steps that lie before every row's are left out, spans before a query's own change nothing
 // of it, and positions before it in a span that is not have no weight.
@@ -22,25 +23,36 @@ struct PrefillAttention {
     typedef Cache<BITS> Cache;
     enum : u32 { THREADS = 128, WARPS = 4, ROWS = 8, COLUMNS = 4, UNIT = 4096 };
     enum : u32 { SPANS = WIDTH / 32, STEP = SPANS * SPAN, QUERIES = UNIT / WIDTH, UNITS = STEP * WIDTH / UNIT };
-    // Dims of a unit of keys, positions of a unit of values; of those a thread brings four columns of so many, and words.
-    enum : u32 { DIMS = UNIT / STEP, POSITIONS = UNIT / WIDTH, VALUES = UNIT / 4 / THREADS };
+    // Of a warp; and warps that have all spans or columns.
+    enum : u32 { WARP_SPANS = QUERIES < 32 ? 32 / QUERIES : 1, ABREAST = SPANS / WARP_SPANS };
+    // Dims of a unit of keys, of which a thread brings those of a key or of two, and their words.
+    enum : u32 { DIMS = UNIT / STEP, KEY_DIMS = DIMS < 32 ? DIMS : 32, KEY_WORDS = Cache::template Words<KEY_DIMS>::ALL };
+    // Positions of a unit of values, those of a span at most, and of how many a thread brings four columns.
+    enum : u32 { POSITIONS = UNIT / WIDTH, PART = POSITIONS < SPAN ? POSITIONS : SPAN, VALUES = UNIT / 4 / THREADS };
     enum : u32 { VALUE_WORDS = Cache::template Words<4>::ALL, WORDS = VALUES * VALUE_WORDS };
-    enum : u32 { KEY_WORDS = Cache::template Words<32>::ALL };
     // Lanes that write weights then meet no bank twice.
     enum : u32 { STRIDE = QUERIES + 4 };
+
+    // What a run's sums and a span's are multiplied by when they are folded.
+    struct Factors {
+        float old, young;
+    };
+    union Span {
+        Softmax softmax;
+        Factors factors;
+    };
 
     struct __align__(16) Shared {
         float queries[WIDTH][QUERIES];
         float unit[UNIT];
         float weights[STEP][STRIDE];
-        Softmax spans[SPANS][QUERIES];
-        // What a run's sums and a span's are multiplied by when they are folded.
-        float old[SPANS][QUERIES], young[SPANS][QUERIES];
+        Span spans[SPANS][QUERIES];
         // Of the run under way and of those before it, for each query.
         Softmax run[QUERIES], total[QUERIES];
         // Positions up to the last that a query sees, 0 where it is not of this pass; the most and the least of
-        // those that are, and the first row of the next pass.
+        // those that are, and the first row of the next pass. The factor on its scores.
         u32 counts[QUERIES];
+        float factors[QUERIES];
         u32 most, least, next;
         // The first tile of what they see.
         u32 cache;
@@ -62,7 +74,8 @@ struct PrefillAttention {
             u32 thread;
             asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
             u32 warp = thread / 32, lane = thread % 32;
-            return {warp, lane, warp % SPANS, warp / SPANS * 32 + lane / 8 * ROWS, lane % 8 * COLUMNS};
+            u32 part = warp % ABREAST * WARP_SPANS + lane / 8 % WARP_SPANS;
+            return {warp, lane, part, warp / ABREAST * 32 + lane / 8 / WARP_SPANS * ROWS, lane % 8 * COLUMNS};
         }
     };
 
@@ -103,37 +116,46 @@ struct PrefillAttention {
         }
     }
 
-    // Keys of unit `u` of the step at `start`: a lane has a position, a warp a span and 32 dims.
+    // Keys of unit `u` of the step at `start`: a lane has a position of each of the warp's spans.
     DEVICE void load_keys(const AttentionParams& p, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
         Place place = Place::make();
-        u32 span = start + place.part * SPAN, from = u * DIMS + place.warp / SPANS * 32;
+        u32 from = u * DIMS + place.warp / ABREAST * KEY_DIMS;
 #pragma unroll
-        for (u32 i = 0; i < KEY_WORDS; i++) words[i] = 0;
-        if (any_sees(p, shared, span) && from < p.dim)
-            Cache::read_key(Cache::tile_of(p, p.keys, shared.cache, span), p.dim, place.lane, from, words);
+        for (u32 s = 0; s < WARP_SPANS; s++) {
+            u32 span = start + (place.warp % ABREAST * WARP_SPANS + s) * SPAN;
+#pragma unroll
+            for (u32 i = 0; i < KEY_WORDS; i++) words[s * KEY_WORDS + i] = 0;
+            if (any_sees(p, shared, span) && from < p.dim)
+                Cache::template read_key<KEY_DIMS>(Cache::tile_of(p, p.keys, shared.cache, span), p.dim, place.lane, from,
+                                                   words + s * KEY_WORDS);
+        }
     }
     DEVICE void store_keys(Shared& shared, const u32 (&words)[WORDS]) {
         Place place = Place::make();
-        float* to = shared.unit + place.part * SPAN + place.lane % 8 * COLUMNS + place.lane / 8;
-        to += place.warp / SPANS * 32 * STEP;
+        float* to = shared.unit + place.lane % 8 * COLUMNS + place.lane / 8;
+        to += place.warp % ABREAST * WARP_SPANS * SPAN + place.warp / ABREAST * KEY_DIMS * STEP;
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            float eight[8];
-            Cache::widen_key(words, i, eight);
+        for (u32 s = 0; s < WARP_SPANS; s++) {
 #pragma unroll
-            for (u32 c = 0; c < 8; c++) to[(8 * i + c) * STEP] = eight[c];
+            for (u32 i = 0; i < KEY_DIMS / 8; i++) {
+                float eight[8];
+                Cache::template widen_key<KEY_DIMS>(words + s * KEY_WORDS, i, eight);
+#pragma unroll
+                for (u32 c = 0; c < 8; c++) to[s * SPAN + (8 * i + c) * STEP] = eight[c];
+            }
         }
     }
 
     // Values of unit `u`: a lane has four columns of every few positions.
     DEVICE void load_values(const AttentionParams& p, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
-        // Positions that a load brings, and loads of a span.
-        enum : u32 { AT_ONCE = THREADS * 4 / WIDTH, LOADS = SPAN / AT_ONCE };
+        // Positions that a load brings, and loads of a part.
+        enum : u32 { AT_ONCE = THREADS * 4 / WIDTH, LOADS = PART / AT_ONCE };
         Place place = Place::make();
         u32 thread = place.warp * 32 + place.lane, column = thread % (WIDTH / 4) * 4, row = thread / (WIDTH / 4);
 #pragma unroll
         for (u32 i = 0; i < VALUES; i++) {
-            u32 span = start + u * POSITIONS + i / LOADS * SPAN, inside = i % LOADS * AT_ONCE + row;
+            u32 at = u * POSITIONS + i / LOADS * PART, span = start + at / SPAN * SPAN;
+            u32 inside = at % SPAN + i % LOADS * AT_ONCE + row;
             const u8* tile = Cache::tile_of(p, p.values, shared.cache, span);
 #pragma unroll
             for (u32 w = 0; w < VALUE_WORDS; w++) words[VALUE_WORDS * i + w] = 0;
@@ -166,9 +188,10 @@ struct PrefillAttention {
         for (int i = 0; i < ROWS; i++) {
             float largest = -infinity();
             u32 end = end_of(p, shared, span, place.row + i);
+            float factor = shared.factors[place.row + i];
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++) {
-                float score = score_of(p, p.scale, scores[i][j]);
+                float score = score_of(p, factor, scores[i][j]);
                 u32 position = first + 8 * j;
                 scores[i][j] = position < end && end - position <= p.window ? score : -infinity();
                 // A NaN is passed over.
@@ -186,13 +209,13 @@ struct PrefillAttention {
                 float weight = exp_over_power(scores[i][j], largest, power);
                 scores[i][j] = lost ? quiet_nan() : weight;
             }
-            if (first == 0) shared.spans[place.part][place.row + i].power = power;
+            if (first == 0) shared.spans[place.part][place.row + i].softmax.power = power;
             // By position mod 16, then by halves.
             sums[i] = __fadd_rn(__fadd_rn(scores[i][0], scores[i][2]), __fadd_rn(scores[i][1], scores[i][3]));
         }
         bool writer;
         int row = scatter_sum<ROWS, 8>(sums, place.lane, writer);
-        shared.spans[place.part][place.row + row].sum = sums[0];
+        shared.spans[place.part][place.row + row].softmax.sum = sums[0];
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) {
             float4* to = reinterpret_cast<float4*>(&shared.weights[place.part * SPAN + first + 8 * j][place.row]);
@@ -201,24 +224,26 @@ struct PrefillAttention {
         }
     }
 
-    // `old` and `young` of a fold, and its softmax.
-    DEVICE void fold(Softmax& softmax, Softmax more, float& old, float& young) {
+    // Folds a softmax, and says what sums are multiplied by.
+    DEVICE Factors fold(Softmax& softmax, Softmax more) {
         i32 power = max(softmax.power, more.power);
-        old = power_of_two(softmax.power - power), young = power_of_two(more.power - power);
-        softmax = {power, __fmaf_rn(more.sum, young, __fmul_rn(softmax.sum, old))};
+        Factors factors = {power_of_two(softmax.power - power), power_of_two(more.power - power)};
+        softmax = {power, __fmaf_rn(more.sum, factors.young, __fmul_rn(softmax.sum, factors.old))};
+        return factors;
     }
 
-    DEVICE void fold(Sums& sums, const Sums& more, const float* old_of, const float* young_of) {
+    // Folds the sums of the thread's queries; `of` are the factors of the first of them.
+    DEVICE void fold(Sums& sums, const Sums& more, const Span* of) {
 #pragma unroll
-        for (int i = 0; i < ROWS; i += 4) {
-            float old[4], young[4];
-            read(old_of + i, old);
-            read(young_of + i, young);
+        for (int i = 0; i < ROWS; i += 2) {
+            float factors[4];
+            read(&of[i].factors.old, factors);
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
+            for (int c = 0; c < 2; c++) {
+                float old = factors[2 * c], young = factors[2 * c + 1];
 #pragma unroll
                 for (int j = 0; j < COLUMNS; j++)
-                    sums[i + c][j] = __fmaf_rn(more[i + c][j], young[c], __fmul_rn(sums[i + c][j], old[c]));
+                    sums[i + c][j] = __fmaf_rn(more[i + c][j], young, __fmul_rn(sums[i + c][j], old));
             }
         }
     }
@@ -254,40 +279,47 @@ struct PrefillAttention {
                              min(p.dim - u * DIMS, static_cast<u32>(DIMS)), scores, ends);
             __syncthreads();
         }
-        if (any_sees(p, shared, span)) weigh(p, span, shared, scores);
+        // Of a span that no row sees nothing is asked.
+        if (__any_sync(ALL_LANES, any_sees(p, shared, span))) weigh(p, span, shared, scores);
     }
 
     // What the step's weights make of its values, onto `run`; leaves the next step's keys in `words`.
     DEVICE void values_of(const AttentionParams& p, u32 start, Shared& shared, Sums& run, u32 (&words)[WORDS]) {
         Place place = Place::make();
         bool inside = place.part * 32 + place.column < p.dim;
+        // Of a span that is in two units across both.
+        Sums sums;
 #pragma unroll 1
-        for (u32 u = 0; u < UNITS && start + u * POSITIONS < shared.most; u++) {
+        for (u32 u = 0; u < UNITS && start + first_of(u) < shared.most; u++) {
             store_values(shared, words);
             __syncthreads();
-            if (u + 1 < UNITS && start + (u + 1) * POSITIONS < shared.most) load_values(p, start, u + 1, shared, words);
+            if (u + 1 < UNITS && start + first_of(u + 1) < shared.most) load_values(p, start, u + 1, shared, words);
             else load_keys(p, start + STEP, 0, shared, words);
 #pragma unroll 1
-            for (u32 s = 0; s < SPANS / UNITS && inside; s++) {
-                u32 span = u * (SPANS / UNITS) + s, first = start + span * SPAN;
+            for (u32 s = 0; s < POSITIONS / PART && inside; s++) {
+                u32 at = u * POSITIONS + s * PART, span = at / SPAN, first = start + span * SPAN;
                 if (!any_sees(p, shared, first)) continue;
-                const float* weights = shared.weights[span * SPAN] + place.row;
-                const float* from = shared.unit + s * SPAN * WIDTH + place.part * 32 + place.column;
+                const float* weights = shared.weights[at] + place.row;
+                const float* from = shared.unit + s * PART * WIDTH + place.part * 32 + place.column;
                 u32 ends[ROWS];
-                Sums sums;
-                clear(sums, 0.0f);
+                if (PART == SPAN || at % SPAN == 0) clear(sums, 0.0f);
                 if (all_see(p, shared, first)) {
-                    outer<false>(weights, STRIDE, from, WIDTH, SPAN, sums, ends);
+                    outer<false>(weights, STRIDE, from, WIDTH, PART, sums, ends);
                 } else {
 #pragma unroll
-                    for (int i = 0; i < ROWS; i++) ends[i] = end_of(p, shared, first, place.row + i);
-                    outer<true>(weights, STRIDE, from, WIDTH, SPAN, sums, ends);
+                    for (int i = 0; i < ROWS; i++) {
+                        u32 end = end_of(p, shared, first, place.row + i);
+                        ends[i] = end > at % SPAN ? end - at % SPAN : 0;
+                    }
+                    outer<true>(weights, STRIDE, from, WIDTH, PART, sums, ends);
                 }
-                fold(run, sums, shared.old[span] + place.row, shared.young[span] + place.row);
+                if (PART == SPAN || (at + PART) % SPAN == 0) fold(run, sums, &shared.spans[span][place.row]);
             }
             __syncthreads();
         }
     }
+    // Where the span begins in which a unit of values does.
+    DEVICE u32 first_of(u32 u) { return u * POSITIONS / SPAN * SPAN; }
 
     // Finds the rows of the tile from `first` on that share its slot, and what they see.
     DEVICE void choose(const AttentionParams& p, u32 tile, u32 rows, u32 first, Shared& shared) {
@@ -304,6 +336,7 @@ struct PrefillAttention {
         }
         if (threadIdx.x < QUERIES) {
             shared.counts[threadIdx.x] = end;
+            shared.factors[threadIdx.x] = factor_of(p, end - 1);
             if (end > 0) atomicMax(&shared.most, end), atomicMin(&shared.least, end);
         }
         __syncthreads();
@@ -357,29 +390,30 @@ struct PrefillAttention {
 #pragma unroll
                 for (u32 s = 0; s < SPANS && owner; s++) {
                     // A span that is not seen, whose sums are +0, changes not even a minus zero.
-                    float old = 1.0f, young = -0.0f;
-                    if (end_of(p, shared, start + s * SPAN, query) > 0)
-                        fold(shared.run[query], shared.spans[s][query], old, young);
-                    shared.old[s][query] = old, shared.young[s][query] = young;
+                    Factors factors = {1.0f, -0.0f};
+                    Span& span = shared.spans[s][query];
+                    if (end_of(p, shared, start + s * SPAN, query) > 0) factors = fold(shared.run[query], span.softmax);
+                    span.factors = factors;
                 }
                 values_of(p, start, shared, run, words);
                 if ((start + STEP) % GROUP != 0 && start + STEP < shared.most) continue;
                 if (owner) {
-                    fold(shared.total[query], shared.run[query], shared.old[0][query], shared.young[0][query]);
+                    shared.spans[0][query].factors = fold(shared.total[query], shared.run[query]);
                     shared.run[query] = none;
                 }
                 __syncthreads();
-                fold(total, run, shared.old[0] + place.row, shared.young[0] + place.row);
+                fold(total, run, &shared.spans[0][place.row]);
                 clear(run, -0.0f);
             }
             if (p.sinks) {
                 __syncthreads();
-                if (owner)
-                    fold(shared.total[query], sink_of(p, kv_head * group + query % group), shared.old[0][query],
-                         shared.young[0][query]);
+                if (owner) {
+                    Softmax sink = sink_of(p, kv_head * group + query % group);
+                    shared.spans[0][query].factors = fold(shared.total[query], sink);
+                }
                 __syncthreads();
                 clear(run, 0.0f);
-                fold(total, run, shared.old[0] + place.row, shared.young[0] + place.row);
+                fold(total, run, &shared.spans[0][place.row]);
             }
             next = shared.next;
             write(p, at<float>(p.out) + head, first, next, total, shared);

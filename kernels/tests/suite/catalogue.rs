@@ -95,7 +95,11 @@ fn every_shape_of_the_known_models_has_a_kernel() {
         assert_eq!(kernel.symbol(), symbol);
         assert!(all.contains(&kernel));
     }
-    assert_eq!(Kernel::prefill_attention(256, 1, CacheType::F16), None);
+    let wide = Kernel::prefill_attention(256, 16, CacheType::F16).expect("a kernel");
+    assert_eq!(wide.symbol(), "prefill_attention_d256");
+    for (dim, group) in [(512, 1), (256, 17)] {
+        assert_eq!(Kernel::prefill_attention(dim, group, CacheType::F16), None, "{dim} {group}");
+    }
     for (dim, group) in [(520, 1), (136, 1), (60, 1), (0, 1), (64, 0)] {
         assert_eq!(Kernel::attention(dim, group, CacheType::F16), None, "{dim} {group}");
     }

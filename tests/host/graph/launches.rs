@@ -188,10 +188,10 @@ fn no_launch_takes_longer_than_a_second() {
     assert!(attentions(512) < attentions(context));
 }
 
-/// Windows or not, in rings or not: a long prompt's rows share what they read.
+/// Windows or not, in rings or not, with wide heads or a temperature: a long prompt's rows share what they read.
 #[test]
-fn rows_of_a_prompt_share_what_layers_with_a_window_read() {
-    for name in ["gemma2", "gemma3", "gpt-oss"] {
+fn rows_of_a_prompt_share_what_attention_reads() {
+    for name in ["gemma2", "gemma3", "gpt-oss", "mistral3"] {
         let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();
         let layers = model.hyperparameters().layers.len();
         for ring in [None, Some(512)] {
@@ -201,5 +201,15 @@ fn rows_of_a_prompt_share_what_layers_with_a_window_read() {
             assert_eq!(kernels(&launches, "prefill_attention").len(), layers, "{name}, {ring:?}");
             assert!(kernels(&launches, "attention").is_empty(), "{name}, {ring:?}");
         }
+    }
+    // Of Gemma, and of Qwen3.5.
+    for (heads, kv_heads) in [(8, 4), (16, 2)] {
+        let sizes = Sizes { heads, kv_heads, head_size: 256, ..LLAMA_3_2_1B };
+        let shapes = Shapes::new(&sizes);
+        let layout = KvLayout { slots: 1, context: 2048, ring: None };
+        let bucket = Bucket::prefill(512, 2048, Outputs::Last);
+        let launches = outline(&shapes.model, layout, bucket).unwrap();
+        assert!(kernels(&launches, "prefill_attention_d256").len() >= sizes.layers);
+        assert!(kernels(&launches, "attention").is_empty());
     }
 }

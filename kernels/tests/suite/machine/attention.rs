@@ -8,6 +8,7 @@ use orind_kernels::catalogue::launch::{
 use orind_kernels::catalogue::{CacheType, Kernel};
 use orind_kernels::params::AttentionParams;
 use plan::quant;
+use plan::sample::logarithm;
 
 use super::device::Device;
 use super::numbers;
@@ -29,6 +30,8 @@ struct Shape<'a> {
     /// Positions that a row sees at most, and the soft cap of its scores; 0 for none.
     window: usize,
     cap: f32,
+    /// Slope and length of the scores' temperature; a length of 0 for none.
+    temperature: (f32, u32),
     /// Of each head in turn, where there are sinks.
     sinks: &'a [f32],
     capacity: usize,
@@ -50,6 +53,20 @@ impl Shape<'_> {
         self.sinks.iter().copied().cycle().take(self.heads).collect()
     }
 
+    /// The factor on the scores of a row that stands at `position`.
+    fn factor(&self, position: i32) -> f32 {
+        let (scale, (slope, length)) = (self.scale(), self.temperature);
+        if length == 0 {
+            return scale;
+        }
+        let lengths = 1.0 + (position as u32 / length) as f32;
+        scale * slope.mul_add(logarithm(lengths), 1.0)
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / (self.dim as f32).sqrt()
+    }
+
     /// The first position that a row sees that stands at `position`.
     fn first(&self, position: i32) -> usize {
         let count = position as usize + 1;
@@ -62,7 +79,7 @@ const EPS: f32 = 1e-6;
 
 /// The kernels that a step takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+pub(crate) enum How {
     /// Rotation, KV write and attention in one.
     Fused,
     /// Rotation and KV write, then a block for each row.
@@ -274,8 +291,10 @@ fn run(
         rotated: s.rotated() as u32,
         window: if s.window == 0 { u32::MAX } else { s.window as u32 },
         eps: EPS,
-        scale: 1.0 / (s.dim as f32).sqrt(),
+        scale: s.scale(),
         cap: s.cap,
+        slope: s.temperature.0,
+        length: s.temperature.1,
         ..AttentionParams::default()
     };
     if how != How::Fused {
@@ -346,11 +365,10 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
                         .map(|(which, cache)| stored(s, cache, which, place))
                 })
                 .collect();
-            let scale = 1.0 / (s.dim as f32).sqrt();
-            let first = s.first(position);
+            let (factor, first) = (s.factor(position), s.first(position));
             let score = |product| {
                 let cap = (s.cap > 0.0).then_some(s.cap);
-                orind_testing::numerics::capped(scale * product, cap)
+                orind_testing::numerics::capped(factor * product, cap)
             };
             let sink = s.sinks().get(head).copied();
             let want = numbers::attention(&q, &seen, first, sink, score);
@@ -359,21 +377,31 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
                 assert!(same(got, want), "{what}, value {i}: {got:e}, not {want:e}");
             }
             if got.iter().all(|got| got.is_finite()) {
-                near(&q, &seen[first..], got, sink, s.cap, &what);
+                near(s, position, &q, &seen[first..], got, sink, &what);
             }
         }
     }
 }
 
 /// What attention gives is near what it is in exact numbers.
-fn near(q: &[f32], seen: &[[Vec<f32>; 2]], got: &[f32], sink: Option<f32>, cap: f32, what: &str) {
-    let dim = q.len() as f64;
+fn near(
+    s: &Shape<'_>,
+    position: i32,
+    q: &[f32],
+    seen: &[[Vec<f32>; 2]],
+    got: &[f32],
+    sink: Option<f32>,
+    what: &str,
+) {
+    let (slope, length) = s.temperature;
+    let lengths = 1 + (position as u32).checked_div(length).unwrap_or(0);
+    let factor = (1.0 + f64::from(slope) * f64::from(lengths).ln()) / (s.dim as f64).sqrt();
     let dot = |key: &[f32]| -> f64 {
         q.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum()
     };
-    let cap = f64::from(cap);
+    let cap = f64::from(s.cap);
     let capped = |score: f64| if cap > 0.0 { cap * (score / cap).tanh() } else { score };
-    let scores: Vec<f64> = seen.iter().map(|[key, _]| capped(dot(key) / dim.sqrt())).collect();
+    let scores: Vec<f64> = seen.iter().map(|[key, _]| capped(dot(key) * factor)).collect();
     let sink = sink.map_or(f64::NEG_INFINITY, f64::from);
     let largest = scores.iter().copied().fold(sink, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
@@ -387,7 +415,7 @@ fn near(q: &[f32], seen: &[[Vec<f32>; 2]], got: &[f32], sink: Option<f32>, cap: 
 }
 
 /// What attention of the rows of a prompt from its first token on does, for one KV head of a group.
-pub(crate) fn of_prompt(dim: usize, group: usize, rows: i32) -> Counters {
+pub(crate) fn of_prompt(dim: usize, group: usize, rows: i32, how: How) -> Counters {
     let rows: Vec<(i32, i32)> = (0..rows).map(|position| (0, position)).collect();
     let shape = Shape {
         heads: group,
@@ -398,7 +426,7 @@ pub(crate) fn of_prompt(dim: usize, group: usize, rows: i32) -> Counters {
         rows: &rows,
         ..LLAMA
     };
-    run(&shape, &Inputs::random(&shape, &mut Random(1)), How::Prefill, 1).3
+    run(&shape, &Inputs::random(&shape, &mut Random(1)), how, 1).3
 }
 
 const LLAMA: Shape<'_> = Shape {
@@ -411,6 +439,7 @@ const LLAMA: Shape<'_> = Shape {
     norm: false,
     window: 0,
     cap: 0.0,
+    temperature: (0.0, 0),
     sinks: &[],
     capacity: 320,
     ring: false,
@@ -460,16 +489,25 @@ fn rows_of_a_prompt_share_a_block() {
         (80, 1, chunk(240, 33)),
         (64, 32, odd.to_vec()),
         (128, 2, odd.to_vec()),
+        (256, 2, chunk(0, 12)),
+        (256, 1, chunk(250, 20)),
+        (256, 8, chunk(507, 7)),
+        (256, 3, chunk(140, 6)),
+        (192, 2, chunk(125, 9)),
+        (144, 16, chunk(30, 3)),
+        (256, 2, odd.to_vec()),
     ]) {
         let heads = 2 * group;
         let shape = Shape { heads, dim, capacity: 700, norm: seed % 2 == 0, rows: &rows, ..LLAMA };
         check(&shape, How::Prefill, seed);
     }
     // An infinity reaches rows from its own on, and none before it, in the span that all of them share.
-    let shape = Shape { rows: &chunk(250, 18), ..LLAMA };
-    for odd in [f32::INFINITY, f32::NEG_INFINITY] {
-        check_with(&shape, How::Prefill, 70, |inputs| inputs.v[9 * 2 * 64 + 5] = odd);
-        check_with(&shape, How::Prefill, 71, |inputs| inputs.k[9 * 2 * 64 + 5] = odd);
+    for dim in [64, 256] {
+        let shape = Shape { dim, rows: &chunk(250, 18), ..LLAMA };
+        for odd in [f32::INFINITY, f32::NEG_INFINITY] {
+            check_with(&shape, How::Prefill, 70, |inputs| inputs.v[9 * 2 * dim + 5] = odd);
+            check_with(&shape, How::Prefill, 71, |inputs| inputs.k[9 * 2 * dim + 5] = odd);
+        }
     }
 }
 
@@ -558,6 +596,12 @@ fn rows_that_share_a_block_have_windows() {
         (128, 7, 512, chunk(620, 5)),
         (64, 4, 50, odd.to_vec()),
         (128, 2, 290, odd.to_vec()),
+        (256, 2, 1, chunk(505, 17)),
+        (256, 1, 20, chunk(248, 20)),
+        (256, 4, 40, chunk(300, 9)),
+        (256, 2, 300, chunk(570, 12)),
+        (208, 1, 64, chunk(40, 33)),
+        (256, 8, 50, odd.to_vec()),
     ]) {
         let heads = 2 * group;
         let sinks: &[f32] = if seed % 3 == 0 { sinks } else { &[] };
@@ -590,6 +634,21 @@ fn sinks_take_weight_and_have_no_value() {
     check(&Shape { heads: 2, kv_heads: 1, dim: 128, rows: &prompt, ..shape }, How::Prefill, 114);
 }
 
+/// Scores sharper with the position, in decode and in a prompt whose rows cross from one length into the next.
+#[test]
+fn temperatures_grow_with_the_position() {
+    let prompt: Vec<(i32, i32)> = (250..268).map(|position| (1, position)).collect();
+    let decode = &[(0, 299), (1, 31), (3, 600), (2, 0)];
+    let shape = Shape { capacity: 700, temperature: (0.4, 32), rows: decode, ..LLAMA };
+    for (seed, dim, cap, temperature) in
+        [(130, 64, 0.0, (0.4, 32)), (131, 128, 1.5, (0.1, 260)), (132, 256, 0.0, (-0.2, 255))]
+    {
+        let shape = Shape { dim, cap, temperature, ..shape };
+        check(&Shape { splits: 2, ..shape }, How::Fused, seed);
+        check(&Shape { rows: &prompt, ..shape }, How::Prefill, seed);
+    }
+}
+
 /// A slot that holds a window and a little more: positions far beyond it, windows that lie across its end, rows of one
 /// block and of several.
 #[test]
@@ -603,7 +662,9 @@ fn rings_hold_the_window() {
         check(&shape, How::Fused, seed);
         check(&Shape { rows: &prompt, ..shape }, How::Rows, seed);
         check(&Shape { rows: &prompt, ..shape }, How::Prefill, seed);
-        check(&Shape { rows: &prompt, dim: 128, norm: true, ..shape }, How::Prefill, seed);
+        for dim in [128, 256] {
+            check(&Shape { rows: &prompt, dim, norm: true, ..shape }, How::Prefill, seed);
+        }
     }
 }
 
@@ -652,7 +713,9 @@ fn what_is_no_number_reaches_who_sees_it_and_nobody_else() {
     // Of nine positions each group of lanes has one at most.
     reaches(&Shape { rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Fused);
     // A prompt's rows share what a block reads.
-    reaches(&Shape { rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Prefill);
+    for dim in [64, 256] {
+        reaches(&Shape { dim, rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Prefill);
+    }
 }
 
 /// The same of one shape and kernel.
@@ -720,6 +783,9 @@ fn caches_of_blocks() {
             (32, 2, 0, prompt(0, 40)),
             (128, 2, 100, prompt(505, 17)),
             (96, 1, 0, prompt(240, 34)),
+            (256, 2, 0, prompt(250, 9)),
+            (256, 1, 40, prompt(505, 17)),
+            (160, 2, 0, prompt(40, 9)),
         ]) {
             let sinks: &[f32] = if seed % 2 == 0 { &[1.5, -200.0] } else { &[] };
             let shape = Shape { heads: 2 * group, dim, window, sinks, rows: &rows, ..blocks };

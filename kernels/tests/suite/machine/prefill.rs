@@ -1,12 +1,12 @@
 //! What a prompt of 512 tokens costs on an Orin, counted in the machine code: `docs/kernels.md` has the table.
 
-use orind_kernels::catalogue::launch::matmul_shared_bytes;
-use orind_kernels::catalogue::{Kernel, Weight};
+use orind_kernels::catalogue::launch::{matmul_shared_bytes, prefill_attention_shared_bytes};
+use orind_kernels::catalogue::{CacheType, Kernel, Weight};
 use orind_kernels::{occupancy, prebuilt};
 use orind_testing::random::Random;
 use sass::count::{Class, Counters};
 
-use super::attention::of_prompt;
+use super::attention::{How, of_prompt};
 use super::device::Device;
 use super::matmul::Case;
 
@@ -112,7 +112,7 @@ fn a_prompt_of_512_tokens() {
             .map(|&projection| tile.projection(projection))
             .fold([0; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]]);
         let (dim, group, kv_heads) = heads;
-        let attention = of_prompt(dim, group, ROWS as i32);
+        let attention = of_prompt(dim, group, ROWS as i32, How::Prefill);
         let all = products + kv_heads * instructions(&attention);
         // Of a partition of an SM, which has 512 multiply-adds of bytes a clock; a product where scales are of 16
         // columns has half of another's.
@@ -139,5 +139,29 @@ fn a_prompt_of_512_tokens() {
             let tokens = 4.0 * clocks * ROWS as f64 / (layers * all) as f64;
             println!("  {mode}: {tokens:.0} tokens a second");
         }
+    }
+}
+
+/// What a query and a position cost where rows share a block, and where each has blocks of its own.
+#[test]
+fn attention_of_a_prompt() {
+    let manifest = prebuilt::manifest().unwrap();
+    for (dim, group) in [(64, 4), (128, 2), (256, 2), (256, 8)] {
+        let kernel = Kernel::prefill_attention(dim, group, CacheType::F16).unwrap();
+        let symbol = kernel.symbol();
+        let [shared, alone] = [How::Prefill, How::Rows]
+            .map(|how| of_prompt(dim as usize, group as usize, ROWS as i32, how));
+        let pairs = (u64::from(group) * ROWS * (ROWS + 1) / 2) as f64;
+        let [of_shared, of_alone] =
+            [&shared, &alone].map(|counters| 32.0 * instructions(counters) as f64 / pairs);
+        println!(
+            "{symbol}, {group} queries a row: {of_shared:.0} instructions of a lane for a query and a position, \
+             {of_alone:.0} row by row; conflicts {:.4}",
+            conflicts(&shared)
+        );
+        assert!(of_shared < of_alone && conflicts(&shared) < 0.02);
+        let registers = manifest.kernels[&symbol].registers;
+        let bytes = prefill_attention_shared_bytes(kernel);
+        assert!(occupancy::blocks_per_sm(kernel.threads(), registers, bytes) >= 2);
     }
 }

@@ -228,7 +228,7 @@ impl Lowering<'_> {
     }
 
     /// Attention of many rows of a sequence, which share what they read of its cache; false where there are too
-    /// few of them, where each has a temperature of its own, or no kernel takes such heads.
+    /// few of them or no kernel takes such heads.
     fn prefill_attention(
         &mut self,
         label: &str,
@@ -237,10 +237,7 @@ impl Lowering<'_> {
         reads: &[Region],
         out: Region,
     ) -> bool {
-        let AttentionParams { rows, heads, kv_heads, dim, length, .. } = params;
-        if length > 0 {
-            return false;
-        }
+        let AttentionParams { rows, heads, kv_heads, dim, .. } = params;
         let group = heads / kv_heads;
         let Some(kernel) = Kernel::prefill_attention(dim, group, kind) else { return false };
         let grid = |rows| prefill_attention_grid(kernel, heads, kv_heads, rows);
