@@ -1,9 +1,10 @@
 //! The machine code that is checked in: a program needs no CUDA to have it.
 //!
-//! It is kept deflated, which is a quarter, and inflated when it is asked for; who asks has it, and lets go of it.
+//! It is kept packed, as LZMA, which is an eighth, and unpacked when it is asked for; who asks has it, and lets go of it.
 
-use miniz_oxide::deflate::compress_to_vec_zlib;
-use miniz_oxide::inflate::{DecompressError, decompress_to_vec_zlib};
+use std::io::{self, Read as _, Write as _};
+
+use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
 
 use crate::catalogue::Unit;
 use crate::manifest::Manifest;
@@ -14,8 +15,11 @@ include!(concat!(env!("OUT_DIR"), "/prebuilt.rs"));
 /// Name of the manifest under `prebuilt/`.
 pub const MANIFEST: &str = "manifest.json";
 
-/// What the name of deflated machine code ends in.
-const DEFLATED: &str = ".z";
+/// What the name of packed machine code ends in.
+const PACKED: &str = ".lzma";
+
+/// Kibibytes that unpacking may take, more than the dictionary of what [`pack`] makes.
+const MEMORY: u32 = 32 << 10;
 
 struct File {
     name: &'static str,
@@ -30,33 +34,41 @@ impl File {
 
 /// The name under `prebuilt/` of a file of machine code.
 #[must_use]
-pub fn deflated(name: &str) -> String {
-    format!("{name}{DEFLATED}")
+pub fn packed(name: &str) -> String {
+    format!("{name}{PACKED}")
 }
 
-/// Its bytes.
-#[must_use]
-pub fn deflate(code: &[u8]) -> Vec<u8> {
-    compress_to_vec_zlib(code, 9)
+/// Its bytes: a `.lzma` file, as `xz --format=lzma` reads it.
+///
+/// # Errors
+///
+/// The packer fails.
+pub fn pack(code: &[u8]) -> io::Result<Vec<u8>> {
+    let options = LzmaOptions::with_preset(6);
+    let mut writer = LzmaWriter::new_use_header(Vec::new(), &options, Some(code.len() as u64))?;
+    writer.write_all(code)?;
+    writer.finish()
 }
 
 /// The machine code in them.
 ///
 /// # Errors
 ///
-/// They were not made by [`deflate`].
-pub fn inflate(bytes: &[u8]) -> Result<Vec<u8>, DecompressError> {
-    decompress_to_vec_zlib(bytes)
+/// They were not made by [`pack`].
+pub fn unpack(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut code = Vec::new();
+    LzmaReader::new_mem_limit(bytes, MEMORY, None)?.read_to_end(&mut code)?;
+    Ok(code)
 }
 
 /// A unit for a target: a cubin, or PTX as text. `None` when it has not been built.
 #[must_use]
 pub fn file(unit: Unit, target: Target) -> Option<Vec<u8>> {
     let name = target.file(unit);
-    let found = FILES.iter().find(|file| file.name.strip_suffix(DEFLATED) == Some(&name))?;
-    match inflate(found.bytes) {
+    let found = FILES.iter().find(|file| file.name.strip_suffix(PACKED) == Some(&name))?;
+    match unpack(found.bytes) {
         Ok(code) => Some(code),
-        Err(error) => unreachable!("{name} is checked in as the build deflated it: {error}"),
+        Err(error) => unreachable!("{name} is checked in as the build packed it: {error}"),
     }
 }
 

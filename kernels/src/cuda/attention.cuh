@@ -42,10 +42,14 @@ DEVICE float factor_of(const AttentionParams& p, u32 position) {
     return __fmul_rn(p.scale, __fmaf_rn(p.slope, logarithm(lengths), 1.0f));
 }
 
-// A product of query and key as a score.
-DEVICE float score_of(const AttentionParams& p, float factor, float product) {
-    float score = __fmul_rn(product, factor);
-    return p.cap == 0.0f ? score : soft_capped(p.cap, score);
+// Products of query and key as scores.
+template <int COUNT>
+DEVICE void scores_of(const AttentionParams& p, float factor, float (&products)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) products[i] = __fmul_rn(products[i], factor);
+    if (p.cap == 0.0f) return;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) products[i] = soft_capped(p.cap, products[i]);
 }
 
 // A head's sink, as a span of one position.
@@ -145,10 +149,10 @@ struct Attention {
 #pragma unroll
         for (int t = 0; t < 2; t++) {
             u32 span = warp + t * WARPS;
+            ::scores_of(p, factor, dots[t]);
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
-                float score = score_of(p, factor, dots[t][h]);
-                if (!seen[t]) score = -infinity();
+                float score = seen[t] ? dots[t][h] : -infinity();
                 // A NaN is passed over.
                 float largest = score;
 #pragma unroll

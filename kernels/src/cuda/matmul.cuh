@@ -129,28 +129,45 @@ struct Output {
                 p.residual ? at<const float>(p.residual) + first : nullptr, n, first < n ? n - first : 0, own.activation,
                 p.swiglu};
     }
-    // The COUNT numbers of row `m` of activations: the i-th is of the row STEP * i further.
-    template <bool GATED, u32 STEP, bool GROUPS = false, u32 COUNT>
-    __device__ __forceinline__ void write(u32 m, const float (&values)[COUNT]) const {
-        float* to = out + static_cast<u64>(m) * n;
-        const float* from = residual + static_cast<u64>(m) * n;
+    // The row of the i-th number, STEP rows from the one before; with a gate every second half of 16 is met by the first.
+    template <bool GATED, u32 STEP>
+    DEVICE u32 row_of(u32 i) {
+        return GATED ? STEP * i / 16 * 8 + STEP * i % 8 : STEP * i;
+    }
+    template <bool GATED, u32 STEP, u32 COUNT>
+    __device__ __forceinline__ void add(const float* more, float (&values)[COUNT]) const {
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++) {
-            u32 row = STEP * i;
-            if (GATED && row % 16 >= 8) continue;
-            if (GATED) row = row / 16 * 8 + row % 8;
-            if (row >= left) continue;
-            float value = values[i];
-            if ((!GATED || GROUPS) && bias) value = __fadd_rn(value, bias[row]);
-            if constexpr (GATED) {
-                float met = values[(i + 8 / STEP) % COUNT];
+            u32 row = row_of<GATED, STEP>(i);
+            if (row < left) values[i] = __fadd_rn(values[i], more[row]);
+        }
+    }
+    // The COUNT numbers of row `m` of activations. What is seldom there is asked for once for all of them.
+    template <bool GATED, u32 STEP, bool GROUPS = false, u32 COUNT>
+    __device__ __forceinline__ void write(u32 m, float (&values)[COUNT]) const {
+        if constexpr (GATED) {
+#pragma unroll
+            for (u32 i = 0; i < COUNT; i++) {
+                u32 row = row_of<true, STEP>(i);
+                if (STEP * i % 16 >= 8 || row >= left) continue;
+                float& met = values[(i + 8 / STEP) % COUNT];
+                if (GROUPS && bias) values[i] = __fadd_rn(values[i], bias[row]);
                 if (GROUPS && met_bias) met = __fadd_rn(met, met_bias[row]);
-                value = glu_product(glu, value, met);
-            } else {
-                if (activation) value = activated(activation, value);
-                if (residual) value = __fadd_rn(value, from[row]);
+                values[i] = glu_product(glu, values[i], met);
             }
-            to[row] = value;
+        } else {
+            if (bias) add<false, STEP>(bias, values);
+            if (activation) {
+#pragma unroll
+                for (u32 i = 0; i < COUNT; i++) values[i] = activated(activation, values[i]);
+            }
+            if (residual) add<false, STEP>(residual + static_cast<u64>(m) * n, values);
+        }
+        float* to = out + static_cast<u64>(m) * n;
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) {
+            u32 row = row_of<GATED, STEP>(i);
+            if (!(GATED && STEP * i % 16 >= 8) && row < left) to[row] = values[i];
         }
     }
 };

@@ -122,7 +122,7 @@ struct MatmulPlain {
     }
 
     template <bool GATED>
-    DEVICE void write(const MatmulParams& p, const Work& work, const float (&total)[SIDE][SIDE]) {
+    DEVICE void write(const MatmulParams& p, const Work& work, float (&total)[SIDE][SIDE]) {
         Place place = Place::make();
         Output output = Output::make<ROWS>(p, work, place.row);
 #pragma unroll

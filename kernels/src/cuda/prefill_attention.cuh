@@ -186,14 +186,13 @@ struct PrefillAttention {
         float sums[ROWS];
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            float largest = -infinity();
-            u32 end = end_of(p, shared, span, place.row + i);
+            u32 end = end_of(p, shared, span, place.row + i), from = first_seen(p, end);
             float factor = shared.factors[place.row + i];
+            ::scores_of(p, factor, scores[i]);
+            float largest = -infinity();
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++) {
-                float score = score_of(p, factor, scores[i][j]);
-                u32 position = first + 8 * j;
-                scores[i][j] = position < end && end - position <= p.window ? score : -infinity();
+                if (first + 8 * j - from >= end - from) scores[i][j] = -infinity();
                 // A NaN is passed over.
                 largest = fmaxf(largest, scores[i][j]);
             }

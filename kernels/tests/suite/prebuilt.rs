@@ -32,7 +32,7 @@ fn every_file_is_there_and_is_the_one_that_was_built() {
     }
     assert_eq!(prebuilt::files().count(), manifest.files.len() + 1, "files and the manifest");
     let total: usize = prebuilt::files().map(|(_, bytes)| bytes.len()).sum();
-    assert!(total <= 9 << 20, "{total} bytes");
+    assert!(total <= 6 << 20, "{total} bytes");
 }
 
 /// The parameter block of every kernel has the size and place that the launch writes.

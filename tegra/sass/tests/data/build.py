@@ -5,7 +5,7 @@ Needs the PyPI packages nvidia-cuda-nvrtc-cu12==12.6.85, nvidia-cuda-runtime-cu1
 nvidia-cuda-nvdisasm in the Python that runs it. Usage: build.py [architecture ...], default sm_87;
 build.py prebuilt takes one instruction of each shape out of the project's prebuilt cubins.
 """
-import ctypes, glob, os, re, struct, subprocess, sys, sysconfig, tempfile, zlib
+import ctypes, glob, lzma, os, re, struct, subprocess, sys, sysconfig, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SITE = os.path.join(sysconfig.get_paths()["purelib"], "nvidia")
@@ -65,8 +65,8 @@ def prebuilt(architecture):
     """One instruction of each shape; a line with @ gives the next one's offset."""
     seen = set()
     with open(f"{HERE}/{architecture}/prebuilt.txt", "w") as out:
-        for file in sorted(glob.glob(f"{HERE}/../../../../kernels/prebuilt/*.{architecture}.cubin.z")):
-            for name, code in code_sections(zlib.decompress(open(file, "rb").read())):
+        for file in sorted(glob.glob(f"{HERE}/../../../../kernels/prebuilt/*.{architecture}.cubin.lzma")):
+            for name, code in code_sections(lzma.open(file).read()):
                 for index, (low, high, asm) in enumerate(disassemble(code, architecture)):
                     if shape(asm) not in seen:
                         seen.add(shape(asm))

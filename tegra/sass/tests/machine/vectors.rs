@@ -9,9 +9,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use miniz_oxide::inflate::decompress_to_vec_zlib;
+use lzma_rust2::LzmaReader;
 use sass::decode::decode;
 use sass::program::Program;
 
@@ -166,10 +167,13 @@ fn the_prebuilt_kernels_are_decoded_and_every_shape_has_a_vector() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels/prebuilt");
     for file in fs::read_dir(directory).unwrap() {
         let file = file.unwrap().path();
-        if !file.to_string_lossy().ends_with(".sm_87.cubin.z") {
+        if !file.to_string_lossy().ends_with(".sm_87.cubin.lzma") {
             continue;
         }
-        let cubin = decompress_to_vec_zlib(&fs::read(&file).unwrap()).unwrap();
+        let packed = fs::read(&file).unwrap();
+        let mut cubin = Vec::new();
+        let mut reader = LzmaReader::new_mem_limit(&*packed, u32::MAX, None).unwrap();
+        reader.read_to_end(&mut cubin).unwrap();
         for section in sections(&cubin) {
             if !section.name.starts_with(".text.") {
                 continue;
