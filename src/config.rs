@@ -2,6 +2,7 @@
 //!
 //! `docs/configuration.md` describes every key; a test holds the two together.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt;
 use std::fs;
@@ -74,6 +75,87 @@ pub struct Config {
     /// What is logged: a level, or directives as `RUST_LOG` has them.
     pub log: String,
     pub log_format: LogFormat,
+    /// Control loops beside the model.
+    pub lane: Vec<Lane>,
+}
+
+/// A control loop beside the model: a network that a client starts at a rate, through shared memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lane {
+    pub name: String,
+    /// ONNX file: a path, or a name in the models directory.
+    pub network: String,
+    /// Steps a second that a client starts.
+    #[serde(default = "Lane::default_rate")]
+    pub rate_hz: u32,
+    /// Microseconds from a start to its answer; 0 for a period.
+    #[serde(default)]
+    pub deadline_us: u32,
+    /// Device: one of [`BACKENDS`] but `auto`.
+    #[serde(default = "Lane::default_backend")]
+    pub backend: String,
+    /// Core that its thread stays on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<usize>,
+    /// Real-time priority of its thread; 0 for none.
+    #[serde(default)]
+    pub priority: u8,
+    /// Shapes of inputs whose extents the file leaves open.
+    #[serde(default)]
+    pub shapes: BTreeMap<String, Vec<usize>>,
+}
+
+impl Lane {
+    const fn default_rate() -> u32 {
+        1000
+    }
+
+    fn default_backend() -> String {
+        "cpu".into()
+    }
+
+    /// [`Self::deadline_us`], or the period.
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        match self.deadline_us {
+            0 => Duration::from_secs(1) / self.rate_hz.max(1),
+            us => Duration::from_micros(us.into()),
+        }
+    }
+
+    /// Checks its values.
+    fn check(&self) -> Result<(), Error> {
+        let named = !self.name.is_empty() && self.name.len() <= 64;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if !named || !self.name.chars().all(plain) {
+            let value = format!("`{}`", wording::shown(&self.name));
+            let allowed = "1 to 64 letters, digits, `-`, `_` and `.` are allowed";
+            return Err(Error::range("lane.name", value, allowed));
+        }
+        let refuse = |key, value: String, allowed: &str| {
+            Err(Error::range(key, format!("{value} in lane `{}`", self.name), allowed))
+        };
+        if self.network.is_empty() {
+            return refuse("lane.network", "empty".into(), "an ONNX file is needed");
+        }
+        if !(1..=100_000).contains(&self.rate_hz) {
+            return refuse("lane.rate_hz", self.rate_hz.to_string(), "1 to 100000 are allowed");
+        }
+        if self.deadline_us > 60_000_000 {
+            let allowed = "0 to 60000000 are allowed";
+            return refuse("lane.deadline_us", self.deadline_us.to_string(), allowed);
+        }
+        if self.backend == "auto" || !BACKENDS.contains(&self.backend.as_str()) {
+            let value = format!("`{}`", wording::shown(&self.backend));
+            let allowed = format!("allowed are {}", BACKENDS[1..].join(", "));
+            return refuse("lane.backend", value, &allowed);
+        }
+        if self.priority > 99 {
+            return refuse("lane.priority", self.priority.to_string(), "0 to 99 are allowed");
+        }
+        Ok(())
+    }
 }
 
 impl Default for Config {
@@ -110,6 +192,7 @@ impl Default for Config {
             ioctl_filter: IoctlFilter::Auto,
             log: "info".into(),
             log_format: LogFormat::Text,
+            lane: Vec::new(),
         }
     }
 }
@@ -335,6 +418,14 @@ impl Config {
                 "the CUDA driver's requests are not known: `off` or `auto` with the backend `cuda`";
             return Err(Error::range("ioctl_filter", "`on`", allowed));
         }
+        let mut names = BTreeSet::new();
+        for lane in &self.lane {
+            lane.check()?;
+            if !names.insert(&lane.name) {
+                let value = format!("`{}`", lane.name);
+                return Err(Error::range("lane.name", value, "two lanes cannot have one name"));
+            }
+        }
         tracing_subscriber::EnvFilter::builder().parse(&self.log).map_err(|error| {
             let allowed = format!("{error}; a level is error, warn, info, debug or trace");
             Error::range("log", format!("`{}`", self.log), allowed)
@@ -395,7 +486,7 @@ impl Config {
 }
 
 /// Keys in the order of the documentation, and when a change of one takes effect.
-const KEYS: [(&str, Effect); 31] = [
+const KEYS: [(&str, Effect); 32] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -427,6 +518,7 @@ const KEYS: [(&str, Effect); 31] = [
     ("ioctl_filter", Effect::Restart),
     ("log", Effect::Now),
     ("log_format", Effect::Restart),
+    ("lane", Effect::Restart),
 ];
 
 /// The keys that are whole numbers, and what is allowed of each.

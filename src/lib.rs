@@ -10,6 +10,7 @@ pub mod control;
 pub mod daemon;
 pub mod doctor;
 pub mod engine;
+pub mod lanes;
 pub mod networks;
 pub mod parity;
 pub mod quality;

@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::{machine, text};
-use crate::control::api::{Device, DeviceHealth, Loading, Model, Requests, State, Status};
+use crate::control::api::{
+    Device, DeviceHealth, Lane, LaneState, Loading, Model, Requests, State, Status,
+};
 use device::Activity;
 use device::tune::report::{Searching, Used};
 
@@ -76,11 +78,37 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
             ),
         );
     }
+    for lane in &status.lanes {
+        row("lane", self::lane(lane));
+    }
     for device in &status.devices {
         row("health", health(device));
     }
     rows.extend(machine::rows(&status.machine));
     rows
+}
+
+/// What a lane does, and how it keeps its deadlines.
+pub(super) fn lane(lane: &Lane) -> String {
+    let Lane { name, backend, rate_hz, deadline_s, met, missed, .. } = lane;
+    let state = match (lane.state, lane.held_by) {
+        (LaneState::Preparing, _) => "is being prepared".into(),
+        (LaneState::Failed, _) => "cannot be used".into(),
+        (LaneState::Ready, None) => "waits for a client".into(),
+        (LaneState::Ready, Some(process)) => format!("serves process {process}"),
+    };
+    let us = |seconds: f64| format!("{:.0} us", seconds * 1e6);
+    let mut parts = vec![format!("{name} on {backend} {state}")];
+    parts.push(format!("{rate_hz} Hz, deadline {}", us(*deadline_s)));
+    if let (Some(p50), Some(p999), Some(worst)) = (lane.p50_s, lane.p999_s, lane.worst_s) {
+        let [p50, p999, worst] = [p50, p999, worst].map(us);
+        parts
+            .push(format!("{met} in time, {missed} late (p50 {p50}, p99.9 {p999}, worst {worst})"));
+    }
+    let odd = [(lane.skipped, "skipped"), (lane.failed, "failed")];
+    parts.extend(odd.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+    parts.extend(lane.notes.iter().cloned());
+    parts.join("; ")
 }
 
 /// How a device does, where there is more to tell than that it works.

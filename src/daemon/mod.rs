@@ -30,6 +30,7 @@ use crate::control::api::LoadRequest;
 use crate::control::server::tcp::{self, Port, Token};
 use crate::control::server::{self, App, Listeners, Stop, socket};
 use crate::engine::{self, DeviceMemory, Handle, LoadError, LoadEvent, ModelInfo, Settings};
+use crate::lanes::{self, Door};
 use crate::wording;
 use device::cpu::Isa;
 
@@ -279,6 +280,7 @@ async fn serve(
     let model = config.model.clone();
     tracing::info!(socket = %config.socket.display(), handed_over, version = env!("CARGO_PKG_VERSION"), "listening");
     let app = App::new(engine.clone(), config);
+    let lanes = open_lanes(&app)?;
     // Status and log tell how it goes.
     let first = first.map(|spec| app.load(spec));
     let stop = Stop::default();
@@ -312,13 +314,26 @@ async fn serve(
         () = drained => {}
         signal = signals.again() => {
             tracing::warn!(signal, "second signal: exiting at once");
-            drop(claim);
+            drop((claim, lanes));
             std::process::exit(1);
         }
     }
-    drop(claim);
+    drop((claim, lanes));
     tracing::info!("stopped");
     result
+}
+
+/// Opens the socket of the lanes beside the other one, where there are lanes.
+fn open_lanes(app: &App) -> Result<Option<socket::Claim>, Error> {
+    let (lanes, config) = (app.lanes(), app.config());
+    if lanes.is_empty() {
+        return Ok(None);
+    }
+    let path = lanes::socket(&config.socket);
+    let (listener, claim) = socket::claim(&path, config.socket_mode)?;
+    Door::open(lanes, listener).map_err(Error::system("serve the lanes"))?;
+    tracing::info!(socket = %path.display(), "listening for clients of lanes");
+    Ok(Some(claim))
 }
 
 /// Why the daemon ends.

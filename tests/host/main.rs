@@ -21,6 +21,7 @@ mod graph;
 mod house;
 mod install;
 mod invariance;
+mod lanes;
 mod nixos;
 mod not_finite;
 mod orin;

@@ -107,11 +107,25 @@ impl Session {
     /// # Errors
     /// There is none of that name.
     pub fn output(&self, graph: usize, name: &str) -> Result<Vec<f32>, Failure> {
+        let plan = &self.entries[graph].plan;
+        let id = find(plan, Class::Output, "output", name)?;
+        let mut values = vec![0.0; plan.buffer(id).elements()];
+        self.read(graph, name, &mut values)?;
+        Ok(values)
+    }
+
+    /// The same into `values`.
+    ///
+    /// # Errors
+    /// There is none of that name, or it has another number of values.
+    pub fn read(&self, graph: usize, name: &str, values: &mut [f32]) -> Result<(), Failure> {
         let entry = &self.entries[graph];
         let id = find(&entry.plan, Class::Output, "output", name)?;
-        let mut values = vec![0.0; entry.plan.buffer(id).elements()];
-        self.instance.read(entry.prepared, id, 0, &mut values)?;
-        Ok(values)
+        let (want, have) = (entry.plan.buffer(id).elements(), values.len());
+        if want != have {
+            return Err(Failure::Length { name: name.to_owned(), want, have });
+        }
+        Ok(self.instance.read(entry.prepared, id, 0, values)?)
     }
 }
 

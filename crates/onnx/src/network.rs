@@ -119,7 +119,7 @@ impl Network {
                 return Err(wrong(name, what.into()));
             }
         }
-        for (name, (elem, shape)) in &self.inputs {
+        for (name, (_, shape)) in &self.inputs {
             let Some(array) = inputs.get(name) else {
                 return Err(wrong(name, "is missing".into()));
             };
@@ -127,35 +127,80 @@ impl Network {
                 let what = format!("shape {:?}, the network is for {shape:?}", array.shape);
                 return Err(wrong(name, what));
             }
-            // What no step reads has no place.
-            let plan = self.session.plan(STEP);
-            if plan.find(plan::Class::Mailbox, name).is_none() {
-                continue;
-            }
-            if elem.is_integer() {
-                let whole: Vec<i32> = array.values.iter().map(|v| *v as i32).collect();
-                self.session.write(STEP, &[(name, Data::I32(&whole))])?;
-            } else {
-                self.session.write(STEP, &[(name, Data::F32(&array.values))])?;
+        }
+        for (name, array) in inputs {
+            if self.inputs.contains_key(name) {
+                self.write(name, &array.values)?;
             }
         }
-        if self.outputs.iter().any(|output| output.known.is_none()) {
-            self.session.run(STEP, 1)?;
-        }
+        self.step()?;
         let mut all = BTreeMap::new();
-        for Given { name, elem, shape, known } in &self.outputs {
-            let values = match known {
-                Some(known) => known.clone(),
-                None => self.session.output(STEP, name)?,
-            };
+        for Given { name, elem, shape, .. } in &self.outputs {
+            let mut values = vec![0.0; shape.iter().product()];
+            self.read(name, &mut values)?;
             all.insert(name.clone(), Array { elem: *elem, shape: shape.clone(), values });
         }
         Ok(all)
     }
 
+    /// Writes an input for the steps to come.
+    ///
+    /// # Errors
+    /// There is none of that name, or it has another number of values.
+    pub fn write(&mut self, name: &str, values: &[f32]) -> Result<()> {
+        let Some((elem, shape)) = self.inputs.get(name) else {
+            let what = "the network takes no such input".into();
+            return Err(Error::Input { name: name.to_owned(), what });
+        };
+        let want = shape.iter().product::<usize>();
+        if values.len() != want {
+            let what = format!("has {} values, the network takes {want}", values.len());
+            return Err(Error::Input { name: name.to_owned(), what });
+        }
+        // What no step reads has no place.
+        if self.session.plan(STEP).find(plan::Class::Mailbox, name).is_none() {
+            return Ok(());
+        }
+        if elem.is_integer() {
+            let whole: Vec<i32> = values.iter().map(|v| *v as i32).collect();
+            Ok(self.session.write(STEP, &[(name, Data::I32(&whole))])?)
+        } else {
+            Ok(self.session.write(STEP, &[(name, Data::F32(values))])?)
+        }
+    }
+
+    /// One step with the inputs that were written last.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn step(&mut self) -> Result<()> {
+        if self.outputs.iter().any(|output| output.known.is_none()) {
+            self.session.run(STEP, 1)?;
+        }
+        Ok(())
+    }
+
+    /// What the last step gave.
+    ///
+    /// # Errors
+    /// There is no such output, or it has another number of values.
+    pub fn read(&self, name: &str, values: &mut [f32]) -> Result<()> {
+        let known = self.outputs.iter().find(|output| output.name == name);
+        match known.and_then(|output| output.known.as_ref()) {
+            Some(known) if known.len() == values.len() => values.copy_from_slice(known),
+            _ => self.session.read(STEP, name, values)?,
+        }
+        Ok(())
+    }
+
     /// Names, types and shapes of what it takes.
     pub fn inputs(&self) -> impl Iterator<Item = (&str, Elem, &[usize])> {
         self.inputs.iter().map(|(name, (elem, shape))| (&**name, *elem, &**shape))
+    }
+
+    /// Names, types and shapes of what it gives.
+    pub fn outputs(&self) -> impl Iterator<Item = (&str, Elem, &[usize])> {
+        self.outputs.iter().map(|output| (&*output.name, output.elem, &*output.shape))
     }
 
     /// The plan that a run is.

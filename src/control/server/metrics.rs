@@ -16,7 +16,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::status;
+use crate::control::api;
 use crate::engine::{DeviceHealth, Handle, State};
+use crate::lanes::Lanes;
 use telemetry::{Clock, Probe, memory};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -45,7 +47,7 @@ pub(super) struct Metrics {
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 impl Metrics {
-    pub(super) fn new(engine: Handle, probe: Arc<Probe>) -> Self {
+    pub(super) fn new(engine: Handle, probe: Arc<Probe>, lanes: Arc<Lanes>) -> Self {
         let mut registry = Registry::with_prefix("orind");
         let build = Info::new(vec![("version", super::VERSION)]);
         registry.register("build", "The build that runs", build);
@@ -63,6 +65,7 @@ impl Metrics {
         registry.register("inter_token_seconds", help, inter_token.clone());
         registry.register_collector(Box::new(EngineMetrics(engine)));
         registry.register_collector(Box::new(MachineMetrics(probe)));
+        registry.register_collector(Box::new(LaneMetrics(lanes)));
         let refused = AtomicU64::new(0);
         Self { registry, answers, refusals, refused, first_token, inter_token }
     }
@@ -246,6 +249,52 @@ impl Collector for MachineMetrics {
         gauges(&mut encoder, "alarm_active", "1 while it holds clocks back", "alarm", active)?;
         let counted = now.alarms.iter().filter_map(|a| Some((a.name.clone(), a.count? as f64)));
         gauges(&mut encoder, "alarm_events", "Events since the machine started", "alarm", counted)
+    }
+}
+
+/// Reads the lanes when scraped.
+struct LaneMetrics(Arc<Lanes>);
+
+impl fmt::Debug for LaneMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LaneMetrics")
+    }
+}
+
+impl Collector for LaneMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let lanes = self.0.status();
+        if lanes.is_empty() {
+            return Ok(());
+        }
+        type Count = fn(&api::Lane) -> u64;
+        let counts: [(_, _, Count); 4] = [
+            ("lane_deadlines_met", "Steps answered in time", |lane| lane.met),
+            ("lane_deadlines_missed", "Steps answered too late", |lane| lane.missed),
+            ("lane_starts_skipped", "Starts that came before the last answer", |lane| lane.skipped),
+            ("lane_failures", "Steps that the device failed", |lane| lane.failed),
+        ];
+        for (name, help, count) in counts {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for lane in &lanes {
+                let label = [("lane", lane.name.clone())];
+                let family = metric.encode_family(&label)?;
+                ConstCounter::<u64>::new(count(lane)).encode(family)?;
+            }
+        }
+        type Time = fn(&api::Lane) -> Option<f64>;
+        let times: [(_, _, Time); 3] = [
+            ("lane_latency_p50_seconds", "Time from a start to its answer", |lane| lane.p50_s),
+            ("lane_latency_p999_seconds", "Time that one step in a thousand exceeds", |lane| {
+                lane.p999_s
+            }),
+            ("lane_latency_worst_seconds", "Longest time of a step", |lane| lane.worst_s),
+        ];
+        for (name, help, time) in times {
+            let values = lanes.iter().filter_map(|lane| Some((lane.name.clone(), time(lane)?)));
+            gauges(&mut encoder, name, help, "lane", values)?;
+        }
+        Ok(())
     }
 }
 

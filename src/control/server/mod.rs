@@ -57,6 +57,7 @@ use super::api::route;
 use crate::config::Config;
 use crate::engine::tuning::pace::Pace;
 use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
+use crate::lanes::Lanes;
 use crate::networks::Networks;
 use crate::wording::shown;
 use telemetry::{Probe, Root};
@@ -81,6 +82,7 @@ pub struct App {
     /// Whose prompt is made.
     turns: Arc<Semaphore>,
     networks: Networks,
+    lanes: Arc<Lanes>,
 }
 
 /// What came of loads.
@@ -96,7 +98,8 @@ impl App {
     /// An application that serves `engine`. `config` has been checked.
     pub fn new(engine: Handle, config: Config) -> Arc<Self> {
         let probe = Arc::new(Probe::new(Root::system()));
-        let metrics = Metrics::new(engine.clone(), Arc::clone(&probe));
+        let lanes = Lanes::start(&config);
+        let metrics = Metrics::new(engine.clone(), Arc::clone(&probe), Arc::clone(&lanes));
         let started = Instant::now();
         let config = RwLock::new(Arc::new(config));
         Arc::new(Self {
@@ -113,7 +116,12 @@ impl App {
             kept: Mutex::default(),
             turns: Arc::new(Semaphore::new(prompt::TURNS)),
             networks: Networks::default(),
+            lanes,
         })
+    }
+
+    pub fn lanes(&self) -> Arc<Lanes> {
+        Arc::clone(&self.lanes)
     }
 
     pub fn config(&self) -> Arc<Config> {

@@ -34,6 +34,7 @@ pub(super) fn status(app: &App) -> api::Status {
         devices: now.devices.clone(),
         roof: roof(app, loaded(&now.state), &machine),
         machine,
+        lanes: app.lanes.status(),
         state: state(now, app),
     }
 }

@@ -1,0 +1,139 @@
+//! Control loops beside the model: networks of ONNX files that a client starts through memory that both share, each
+//! prepared once and stepped by a thread of its own.
+//!
+//! `memory` is what both sides see, `door` is where a client gets it, `step` is the thread, `latency` what came of its
+//! deadlines. What a network means is `onnx`'s; nothing here knows of the language model.
+
+mod door;
+mod latency;
+mod memory;
+mod step;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam::channel::{Sender, bounded};
+use parking_lot::Mutex;
+
+pub use self::door::Door;
+use self::latency::Latency;
+use self::memory::{Client, Layout};
+use crate::config;
+use crate::control::api;
+
+/// The system does not give what a client of a lane needs.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("cannot {what}: {source}")]
+struct Error {
+    what: &'static str,
+    source: nix::errno::Errno,
+}
+
+/// The socket of the lanes of the daemon that listens on `daemon`.
+#[must_use]
+pub fn socket(daemon: &Path) -> PathBuf {
+    let mut name = daemon.as_os_str().to_owned();
+    name.push(".lanes");
+    name.into()
+}
+
+/// The lanes of a daemon.
+#[derive(Default)]
+pub struct Lanes(Vec<Arc<Lane>>);
+
+/// One of them.
+pub struct Lane {
+    pub config: config::Lane,
+    /// The network's file.
+    file: PathBuf,
+    state: Mutex<State>,
+    latency: Latency,
+}
+
+/// What a lane does.
+enum State {
+    /// Its network is being prepared.
+    Preparing,
+    /// It waits for a client, or serves the process of that id.
+    Ready {
+        layout: Arc<Layout>,
+        clients: Sender<Client>,
+        held_by: Option<i32>,
+        notes: Vec<String>,
+    },
+    Failed(String),
+}
+
+impl Lanes {
+    /// Starts a thread for each, which prepares its network first.
+    pub fn start(config: &config::Config) -> Arc<Self> {
+        let lanes = config.lane.iter().map(|lane| {
+            let named = config.models_dir.join(&lane.network);
+            let file = if lane.network.contains('/') { lane.network.clone().into() } else { named };
+            let lane = Arc::new(Lane {
+                config: lane.clone(),
+                file,
+                state: Mutex::new(State::Preparing),
+                latency: Latency::new(lane.deadline()),
+            });
+            // One at a time: who has a lane gives it back first.
+            let (sender, clients) = bounded(1);
+            step::spawn(Arc::clone(&lane), sender, clients);
+            lane
+        });
+        Arc::new(Self(lanes.collect()))
+    }
+
+    /// Whether there is any.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The lane of that name, or the names there are.
+    fn find(&self, name: &str) -> Result<&Arc<Lane>, String> {
+        let known = || self.0.iter().map(|lane| &*lane.config.name).collect::<Vec<_>>().join(", ");
+        let found = self.0.iter().find(|lane| lane.config.name == name);
+        found.ok_or_else(|| format!("there is no lane `{name}`; there are: {}", known()))
+    }
+
+    /// What each does and did.
+    #[must_use]
+    pub fn status(&self) -> Vec<api::Lane> {
+        self.0.iter().map(|lane| lane.status()).collect()
+    }
+}
+
+impl Lane {
+    fn status(&self) -> api::Lane {
+        let (state, held_by, notes) = match &*self.state.lock() {
+            State::Preparing => (api::LaneState::Preparing, None, Vec::new()),
+            State::Ready { held_by, notes, .. } => (api::LaneState::Ready, *held_by, notes.clone()),
+            State::Failed(why) => (api::LaneState::Failed, None, vec![why.clone()]),
+        };
+        let seconds = |time: Duration| time.as_secs_f64();
+        api::Lane {
+            name: self.config.name.clone(),
+            network: self.file.display().to_string(),
+            backend: self.config.backend.clone(),
+            state,
+            held_by,
+            notes,
+            rate_hz: self.config.rate_hz,
+            deadline_s: seconds(self.config.deadline()),
+            met: self.latency.met(),
+            missed: self.latency.missed(),
+            skipped: self.latency.skipped(),
+            failed: self.latency.failed(),
+            p50_s: self.latency.quantile(0.5).map(seconds),
+            p999_s: self.latency.quantile(0.999).map(seconds),
+            worst_s: self.latency.worst().map(seconds),
+        }
+    }
+
+    fn fail(&self, why: String) {
+        tracing::error!(lane = self.config.name, why, "a lane cannot be used");
+        *self.state.lock() = State::Failed(why);
+    }
+}

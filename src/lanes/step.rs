@@ -1,0 +1,194 @@
+//! A lane's thread: it prepares the network, then waits for a client, and for each of its starts.
+//!
+//! Between a start and its answer there is no system call but on a device that needs one; the wake-up before and the
+//! answer after are the two.
+
+use std::any::Any;
+use std::os::fd::AsFd as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam::channel::{Receiver, Sender};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+use onnx::{Model, Network};
+
+use super::memory::{Client, Layout, Place};
+use super::{Lane, State};
+use crate::chain::one_line;
+
+/// The lane's own thread computes; no other has to be woken.
+const THREADS: usize = 1;
+
+/// Starts the thread. It ends with the daemon.
+pub(super) fn spawn(lane: Arc<Lane>, sender: Sender<Client>, clients: Receiver<Client>) {
+    let name = format!("lane {}", lane.config.name);
+    let own = Arc::clone(&lane);
+    let body = move || {
+        let work = AssertUnwindSafe(|| run(&own, sender, &clients));
+        match catch_unwind(work) {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => own.fail(why),
+            Err(panic) => own.fail(format!("its thread panicked: {}", said(&*panic))),
+        }
+    };
+    if let Err(error) = thread::Builder::new().name(name).spawn(body) {
+        lane.fail(format!("its thread cannot be started: {error}"));
+    }
+}
+
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref().copied()).unwrap_or("without a word")
+}
+
+fn run(lane: &Lane, sender: Sender<Client>, clients: &Receiver<Client>) -> Result<(), String> {
+    let config = &lane.config;
+    let mut notes = Vec::new();
+    if let Some(core) = config.core {
+        notes.extend(stay_on(core).err().map(|why| format!("not on core {core}: {why}")));
+    }
+    let device = device::named(&config.backend, "auto", THREADS)?;
+    let told = |error: onnx::Error| format!("{}: {}", lane.file.display(), one_line(&error));
+    let model = Model::read(&lane.file).map_err(told)?;
+    let network = Network::new(&model, &*device, &config.shapes, &Default::default());
+    let mut network = network.map_err(told)?;
+    // Loading is no real-time work.
+    if config.priority > 0 {
+        let refused = urgent(config.priority).err();
+        notes
+            .extend(refused.map(|why| format!("no real-time priority {}: {why}", config.priority)));
+    }
+    let of = |(name, _, shape)| (name, shape);
+    let layout = Layout::new(config, network.inputs().map(of), network.outputs().map(of));
+    let layout = Arc::new(layout);
+    let mut step = Step::new(&layout);
+    // What is done once only is done before the first client comes.
+    step.warm(&mut network).map_err(told)?;
+    for note in &notes {
+        tracing::warn!(lane = config.name, note, "a lane may miss deadlines");
+    }
+    tracing::info!(lane = config.name, network = %lane.file.display(), "a lane is ready");
+    *lane.state.lock() =
+        State::Ready { layout: Arc::clone(&layout), clients: sender, held_by: None, notes };
+    while let Ok(client) = clients.recv() {
+        step.serve(lane, &mut network, &client);
+        if let State::Ready { held_by, .. } = &mut *lane.state.lock() {
+            *held_by = None;
+        }
+    }
+    Ok(())
+}
+
+/// A network's step, with room for what goes in and comes out.
+struct Step {
+    layout: Arc<Layout>,
+    room: Vec<f32>,
+}
+
+impl Step {
+    fn new(layout: &Arc<Layout>) -> Self {
+        let places = layout.inputs.iter().chain(&layout.outputs);
+        let most = places.map(Place::elements).max().unwrap_or(0);
+        Self { layout: Arc::clone(layout), room: vec![0.0; most] }
+    }
+
+    fn warm(&mut self, network: &mut Network) -> Result<(), onnx::Error> {
+        for input in &self.layout.inputs {
+            network.write(&input.name, &self.room[..input.elements()])?;
+        }
+        network.step()
+    }
+
+    /// All starts of a client, until it is gone.
+    fn serve(&mut self, lane: &Lane, network: &mut Network, client: &Client) {
+        for answered in 1.. {
+            let starts = starts(client);
+            if client.gone.load(Ordering::Acquire) {
+                return;
+            }
+            let woken = now();
+            let started = client.memory.started();
+            // A time that cannot be is none.
+            let started = if started == 0 || started > woken { woken } else { started };
+            lane.latency.skip(starts - 1);
+            let done = self.once(network, client);
+            let finished = now();
+            client.memory.finish(answered, finished, done.is_err());
+            if let Err(errno) = client.answer.write(1) {
+                tracing::error!(lane = lane.config.name, %errno, "an answer was not told");
+            }
+            match done {
+                Ok(()) => lane.latency.add(Duration::from_nanos(finished - started)),
+                Err(error) => {
+                    lane.latency.fail();
+                    tracing::error!(
+                        lane = lane.config.name,
+                        error = one_line(&error),
+                        "a step failed"
+                    );
+                }
+            }
+        }
+    }
+
+    fn once(&mut self, network: &mut Network, client: &Client) -> Result<(), onnx::Error> {
+        for input in &self.layout.inputs {
+            let values = &mut self.room[..input.elements()];
+            client.memory.load(input, values);
+            network.write(&input.name, values)?;
+        }
+        network.step()?;
+        for output in &self.layout.outputs {
+            let values = &mut self.room[..output.elements()];
+            network.read(&output.name, values)?;
+            client.memory.store(output, values);
+        }
+        Ok(())
+    }
+}
+
+/// Waits for a client to start a step; how often it did since the last one.
+fn starts(client: &Client) -> u64 {
+    loop {
+        match client.start.read() {
+            Ok(starts) => return starts,
+            Err(Errno::EINTR) => {}
+            // The client has its say in whether reads wait.
+            Err(Errno::EAGAIN) => {
+                let mut fds = [PollFd::new(client.start.as_fd(), PollFlags::POLLIN)];
+                // Whatever it says, the next read tells.
+                let _ = poll(&mut fds, PollTimeout::NONE);
+            }
+            Err(errno) => unreachable!("a counter of 64 bits: {errno}"),
+        }
+    }
+}
+
+/// Nanoseconds of the clock that clients have too.
+fn now() -> u64 {
+    let Ok(time) = clock_gettime(ClockId::CLOCK_MONOTONIC) else {
+        unreachable!("every Linux has this clock");
+    };
+    u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn stay_on(core: usize) -> Result<(), Errno> {
+    let mut set = CpuSet::new();
+    set.set(core)?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
+/// `SCHED_FIFO`: whatever has no such priority waits for the lane.
+fn urgent(priority: u8) -> Result<(), Errno> {
+    let param = libc::sched_param { sched_priority: priority.into() };
+    // SAFETY: of the calling thread; the structure lives.
+    Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) })
+        .map(drop)
+}

@@ -1,0 +1,312 @@
+//! Control loops beside the model: what a client of a lane gets, what it may do, and what is said of it.
+
+use std::fs::File;
+use std::io::{IoSliceMut, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use memmap2::MmapMut;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::eventfd::EventFd;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use orind_testing::daemon::{Daemon, MODEL, eventually};
+use orind_testing::program::said;
+use orind_testing::{data, repository};
+use serde_json::{Value, json};
+
+/// A lane of the policy, 12-128-128-4.
+fn lane(name: &str, more: &str) -> String {
+    let network = data("lanes/policy.onnx");
+    format!(
+        "[[lane]]\nname = '{name}'\nnetwork = '{}'\nshapes = {{ observation = [1, 12] }}\n{more}\n",
+        network.display()
+    )
+}
+
+fn ready(daemon: &Daemon) {
+    daemon.until("all lanes are ready", |status| {
+        status["lanes"].as_array().unwrap().iter().all(|lane| lane["state"] == "ready")
+    });
+}
+
+fn door(daemon: &Daemon) -> PathBuf {
+    daemon.socket().with_file_name("s.lanes")
+}
+
+/// What a client has of a lane.
+struct Client {
+    _connection: UnixStream,
+    about: Value,
+    file: File,
+    memory: MmapMut,
+    start: EventFd,
+    answer: EventFd,
+}
+
+impl Client {
+    /// The lane, or why it is refused.
+    fn open(daemon: &Daemon, name: &str) -> Result<Self, String> {
+        let mut stream = UnixStream::connect(door(daemon)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(format!("{name}\n").as_bytes()).unwrap();
+        let mut room = [0; 4096];
+        let mut control = nix::cmsg_space!([i32; 3]);
+        let (bytes, fds) = {
+            let mut parts = [IoSliceMut::new(&mut room)];
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            let got =
+                recvmsg::<()>(stream.as_raw_fd(), &mut parts, Some(&mut control), flags).unwrap();
+            let mut fds = Vec::new();
+            for message in got.cmsgs().unwrap() {
+                if let ControlMessageOwned::ScmRights(all) = message {
+                    fds.extend(all);
+                }
+            }
+            (got.bytes, fds)
+        };
+        let mut text = room[..bytes].to_vec();
+        while text.last() != Some(&b'\n') {
+            let n = stream.read(&mut room).unwrap();
+            assert!(n > 0, "no whole line: {}", String::from_utf8_lossy(&text));
+            text.extend(&room[..n]);
+        }
+        let about: Value = serde_json::from_slice(&text).unwrap();
+        if let Some(why) = about["error"]["message"].as_str() {
+            assert!(fds.is_empty());
+            return Err(why.to_owned());
+        }
+        // SAFETY: the kernel has just made them for this process.
+        let mut fds = fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let file = File::from(fds.next().unwrap());
+        // SAFETY: the other side writes only between a start and its answer, and nothing is read then.
+        let memory = unsafe { MmapMut::map_mut(&file) }.unwrap();
+        // SAFETY: they are event counters.
+        let [start, answer] =
+            [(); 2].map(|()| unsafe { EventFd::from_owned_fd(fds.next().unwrap()) });
+        assert!(fds.next().is_none());
+        Ok(Self { _connection: stream, about, file, memory, start, answer })
+    }
+
+    fn place(&self, kind: &str) -> (usize, usize) {
+        let tensor = &self.about[kind][0];
+        let shape = tensor["shape"].as_array().unwrap();
+        let count: u64 = shape.iter().map(|n| n.as_u64().unwrap()).product();
+        (tensor["offset"].as_u64().unwrap() as usize, count as usize)
+    }
+
+    fn write(&mut self, values: &[f32]) {
+        let (offset, count) = self.place("inputs");
+        assert_eq!(values.len(), count);
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.memory[offset..offset + 4 * count].copy_from_slice(&bytes);
+    }
+
+    fn step(&mut self, observation: &[f32]) -> Vec<f32> {
+        self.write(observation);
+        self.start.write(1).unwrap();
+        self.answer.read().unwrap();
+        assert_eq!(&self.memory[24..28], &[0; 4], "it failed");
+        let (offset, count) = self.place("outputs");
+        let bytes = &self.memory[offset..offset + 4 * count];
+        bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+    }
+}
+
+fn example() -> (Vec<f32>, Vec<f64>) {
+    let text = std::fs::read(data("lanes/policy.json")).unwrap();
+    let all: Value = serde_json::from_slice(&text).unwrap();
+    let numbers = |name: &str| {
+        all[name].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    (numbers("observation").iter().map(|v| *v as f32).collect(), numbers("action"))
+}
+
+#[test]
+fn a_client_steps_a_network_through_shared_memory() {
+    let daemon = Daemon::launch(&lane("policy", "rate_hz = 500\ndeadline_us = 60000000"));
+    ready(&daemon);
+    let mut client = Client::open(&daemon, "policy").unwrap();
+    let about = &client.about;
+    assert_eq!((&about["lane"], &about["rate_hz"]), (&json!("policy"), &json!(500)));
+    assert_eq!(about["inputs"][0]["shape"], json!([1, 12]));
+    assert_eq!(about["bytes"], json!(client.memory.len()));
+    let (observation, action) = example();
+    for round in 1..=20u64 {
+        let got = client.step(&observation);
+        for (got, want) in got.iter().zip(&action) {
+            assert!((f64::from(*got) - want).abs() < 1e-5, "{got}, not {want}");
+        }
+        assert_eq!(client.memory[8..16], round.to_le_bytes(), "steps answered");
+        assert_ne!(client.memory[16..24], [0; 8], "when");
+    }
+    // Other numbers give another answer.
+    assert_ne!(client.step(&[0.0; 12]), client.step(&observation));
+    let status = daemon.get("/orin/v1/status").json();
+    let lane = &status["lanes"][0];
+    assert_eq!(
+        (&lane["met"], &lane["missed"], &lane["failed"]),
+        (&json!(22), &json!(0), &json!(0))
+    );
+    assert_eq!(lane["held_by"], json!(std::process::id()));
+    let [p50, p999, worst] =
+        ["p50_s", "p999_s", "worst_s"].map(|time| lane[time].as_f64().unwrap());
+    assert!(0.0 < p50 && p50 <= p999 && p999 <= worst, "{lane}");
+    let metrics = daemon.get("/metrics").body;
+    assert!(metrics.contains("orind_lane_deadlines_met_total{lane=\"policy\"} 22"), "{metrics}");
+    assert!(metrics.contains("orind_lane_latency_worst_seconds{lane=\"policy\"}"), "{metrics}");
+    let shown = said(
+        orind_testing::daemon::orinctl(daemon.socket().parent().unwrap())
+            .args(["status", "--socket"])
+            .arg(daemon.socket()),
+    );
+    assert!(shown.contains("policy on cpu serves process"), "{shown}");
+    assert!(shown.contains("22 in time, 0 late"), "{shown}");
+}
+
+/// Late is late, whether the lane or the client's start was.
+#[test]
+fn deadlines_that_are_missed_and_starts_that_are_skipped_are_counted() {
+    let daemon = Daemon::launch(&lane("policy", "deadline_us = 1"));
+    ready(&daemon);
+    let mut client = Client::open(&daemon, "policy").unwrap();
+    let (observation, _) = example();
+    // Started a second ago, as it says; then at a time to come, which counts as now.
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
+    let now = Duration::from(now).as_nanos() as u64;
+    client.memory[..8].copy_from_slice(&(now - 1_000_000_000).to_le_bytes());
+    client.step(&observation);
+    client.memory[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    client.step(&observation);
+    client.start.write(3).unwrap();
+    client.answer.read().unwrap();
+    let lane = daemon.get("/orin/v1/status").json()["lanes"][0].clone();
+    assert_eq!(
+        (&lane["met"], &lane["missed"], &lane["skipped"]),
+        (&json!(0), &json!(3), &json!(2))
+    );
+    assert!((1.0..60.0).contains(&lane["worst_s"].as_f64().unwrap()), "{lane}");
+}
+
+/// One client at a time; it gives the lane back by closing, whatever it did to it, and what it kept of the memory is not
+/// the next one's.
+#[test]
+fn a_lane_is_one_client_s_until_it_closes() {
+    let two = format!("{}{}", lane("left", ""), lane("right", ""));
+    let daemon = Daemon::launch(&two);
+    ready(&daemon);
+    let (observation, _) = example();
+    let mut first = Client::open(&daemon, "left").unwrap();
+    let mut other = Client::open(&daemon, "right").unwrap();
+    let refused = Client::open(&daemon, "left").err().unwrap();
+    assert_eq!(refused, format!("process {} has lane `left`", std::process::id()));
+    let want = other.step(&observation);
+    assert_eq!(first.step(&observation), want);
+    assert!(first.file.set_len(0).is_err(), "the memory cannot be taken away under the lane");
+    first.memory.fill(0xff);
+    for counter in [&first.start, &first.answer] {
+        fcntl(counter, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    }
+    first.start.write(1).unwrap();
+    eventually("garbage is answered", || first.answer.read().is_ok());
+    // The lane cannot tell its next answer.
+    fcntl(&first.answer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    first.answer.write(u64::MAX - 1).unwrap();
+    first.start.write(u64::MAX - 1).unwrap();
+    let Client { mut memory, _connection, .. } = first;
+    drop(_connection);
+    let mut second = None;
+    eventually("the lane is free again", || {
+        second = Client::open(&daemon, "left").ok();
+        second.is_some()
+    });
+    let mut second = second.unwrap();
+    memory.fill(0x7f);
+    assert_eq!(second.step(&observation), want);
+    assert_eq!(other.step(&observation), want);
+}
+
+#[test]
+fn who_asks_wrongly_is_told() {
+    let missing = "[[lane]]\nname = 'missing'\nnetwork = '/nowhere.onnx'\n";
+    let open = lane("open", "").replace("shapes = { observation = [1, 12] }", "");
+    let daemon = Daemon::launch(&format!("{missing}{open}{}", lane("policy", "core = 100000")));
+    let status = daemon.until("the lanes are ready or failed", |status| {
+        status["lanes"].as_array().unwrap().iter().all(|lane| lane["state"] != "preparing")
+    });
+    let states: Vec<&str> =
+        status["lanes"].as_array().unwrap().iter().map(|l| l["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["failed", "failed", "ready"]);
+    assert!(status["lanes"][2]["notes"][0].as_str().unwrap().contains("not on core 100000"));
+    let refused = |name: &str| Client::open(&daemon, name).err().unwrap();
+    assert_eq!(refused("else"), "there is no lane `else`; there are: missing, open, policy");
+    assert!(refused("missing").contains("/nowhere.onnx"), "{}", refused("missing"));
+    let why = refused("open");
+    assert!(why.contains("axis 0, `batch`, is open; give its shape"), "{why}");
+    assert!(refused("\u{1b}[31m\u{fffd}").contains("there is no lane"));
+    assert!(refused(&"x".repeat(5000)).contains("a lane's name and a line feed are expected"));
+    // Who says nothing and goes is no trouble.
+    for bytes in [&b""[..], b"pol", b"\xff\xfe\n"] {
+        let mut stream = UnixStream::connect(door(&daemon)).unwrap();
+        stream.write_all(bytes).unwrap();
+    }
+    let mut client = Client::open(&daemon, "policy").unwrap();
+    client.step(&[0.5; 12]);
+}
+
+/// A language model that is loaded, serves and is unloaded beside it changes nothing of what a lane answers.
+#[test]
+fn a_model_beside_a_lane_changes_none_of_its_answers() {
+    let daemon = Daemon::start(&lane("policy", ""));
+    ready(&daemon);
+    let mut client = Client::open(&daemon, "policy").unwrap();
+    let (observation, _) = example();
+    let want = client.step(&observation);
+    let body = json!({ "model": MODEL, "prompt": "x ".repeat(100), "max_tokens": 60 });
+    std::thread::scope(|scope| {
+        let served = scope.spawn(|| daemon.post("/v1/completions", &body).status);
+        while !served.is_finished() {
+            assert_eq!(client.step(&observation), want);
+        }
+        assert_eq!(served.join().unwrap(), 200);
+    });
+    assert_eq!(client.step(&observation), want);
+}
+
+/// The two programs that the documentation shows.
+#[test]
+fn the_examples_work() {
+    let daemon = Daemon::launch(&lane("policy", ""));
+    ready(&daemon);
+    let run = |command: &mut Command| {
+        let mut text = None;
+        // The one before is given back as its process ends.
+        eventually("the lane is free", || {
+            let out = command.output().unwrap();
+            text = out.status.success().then(|| String::from_utf8(out.stdout).unwrap());
+            text.is_some()
+        });
+        text.unwrap()
+    };
+    let folder = repository("examples/lane");
+    let built = tempfile::tempdir().unwrap();
+    let program = built.path().join("client");
+    let made = Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&program, &folder.join("client.c")])
+        .status();
+    assert!(made.unwrap().success());
+    let c = run(Command::new(&program).arg(door(&daemon)).args(["policy", "20"]));
+    assert!(c.contains("action ") && c.contains("worst"), "{c}");
+    let new_enough = "import os; os.eventfd";
+    let python = Command::new("python3").args(["-c", new_enough]).output();
+    if !python.is_ok_and(|out| out.status.success()) {
+        eprintln!("no Python of 3.10 or later: its client was not run");
+        return;
+    }
+    let client = folder.join("client.py");
+    let python = run(Command::new("python3").arg(client).arg(door(&daemon)).args(["policy", "20"]));
+    assert!(python.contains("'action': ["), "{python}");
+}
