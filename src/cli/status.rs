@@ -6,9 +6,8 @@ use std::time::Duration;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::{machine, text};
-use crate::control::api::{
-    Device, DeviceHealth, Lane, LaneState, Loading, Model, Requests, State, Status,
-};
+use crate::control::api::{Device, DeviceHealth, Loading, Model, Requests, State, Status};
+use crate::lanes::{self, Doing};
 use device::Activity;
 use device::tune::report::{Searching, Used};
 
@@ -89,17 +88,18 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
 }
 
 /// What a lane does, and how it keeps its deadlines.
-pub(super) fn lane(lane: &Lane) -> String {
-    let Lane { name, backend, rate_hz, deadline_s, met, missed, .. } = lane;
+pub(super) fn lane(lane: &lanes::Status) -> String {
+    let lanes::Status { name, backend, rate_hz, deadline_s, met, missed, .. } = lane;
     let state = match (lane.state, lane.held_by) {
-        (LaneState::Preparing, _) => "is being prepared".into(),
-        (LaneState::Failed, _) => "cannot be used".into(),
-        (LaneState::Ready, None) => "waits for a client".into(),
-        (LaneState::Ready, Some(process)) => format!("serves process {process}"),
+        (Doing::Preparing, _) => "is being prepared".into(),
+        (Doing::Failed, _) => "cannot be used".into(),
+        (Doing::Ready, None) => "waits for a client".into(),
+        (Doing::Ready, Some(process)) => format!("serves process {process}"),
     };
     let us = |seconds: f64| format!("{:.0} us", seconds * 1e6);
     let mut parts = vec![format!("{name} on {backend} {state}")];
     parts.push(format!("{rate_hz} Hz, deadline {}", us(*deadline_s)));
+    parts.extend(lane.behind_s.map(|most| format!("behind one launch of at most {}", us(most))));
     if let (Some(p50), Some(p999), Some(worst)) = (lane.p50_s, lane.p999_s, lane.worst_s) {
         let [p50, p999, worst] = [p50, p999, worst].map(us);
         parts

@@ -174,48 +174,7 @@ pub struct Status {
     pub roof: Option<Roof>,
     /// Control loops beside the model, in the order of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lanes: Vec<Lane>,
-}
-
-/// A control loop, and what came of its deadlines since the daemon's start.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lane {
-    pub name: String,
-    /// Its file.
-    pub network: String,
-    pub backend: String,
-    pub state: LaneState,
-    /// Process that has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_by: Option<i32>,
-    /// Why it failed, or what it lacks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
-    /// Steps a second that a client starts.
-    pub rate_hz: u32,
-    /// From a start to its answer.
-    pub deadline_s: f64,
-    pub met: u64,
-    pub missed: u64,
-    /// Starts that came before the one before was answered.
-    pub skipped: u64,
-    /// Steps that the device failed.
-    pub failed: u64,
-    /// Times from start to answer; absent before the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p50_s: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p999_s: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub worst_s: Option<f64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LaneState {
-    Preparing,
-    Ready,
-    Failed,
+    pub lanes: Vec<crate::lanes::Status>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

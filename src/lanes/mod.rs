@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use crossbeam::channel::{Sender, bounded};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 pub use self::door::Door;
 use self::latency::Latency;
 use self::memory::{Client, Layout};
 use crate::config;
-use crate::control::api;
 
 /// The system does not give what a client of a lane needs.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -36,6 +36,50 @@ pub fn socket(daemon: &Path) -> PathBuf {
     let mut name = daemon.as_os_str().to_owned();
     name.push(".lanes");
     name.into()
+}
+
+/// A control loop, and what came of its deadlines since the daemon's start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub name: String,
+    /// Its file.
+    pub network: String,
+    pub backend: String,
+    pub state: Doing,
+    /// Process that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<i32>,
+    /// Why it failed, or what it lacks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Steps a second that a client starts.
+    pub rate_hz: u32,
+    /// From a start to its answer.
+    pub deadline_s: f64,
+    /// What a launch of a model on the same GPU holds a step up by at most, by a cautious estimate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind_s: Option<f64>,
+    pub met: u64,
+    pub missed: u64,
+    /// Starts that came before the one before was answered.
+    pub skipped: u64,
+    /// Steps that the device failed.
+    pub failed: u64,
+    /// Times from start to answer; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50_s: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p999_s: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst_s: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Doing {
+    Preparing,
+    Ready,
+    Failed,
 }
 
 /// The lanes of a daemon.
@@ -100,20 +144,20 @@ impl Lanes {
 
     /// What each does and did.
     #[must_use]
-    pub fn status(&self) -> Vec<api::Lane> {
+    pub fn status(&self) -> Vec<Status> {
         self.0.iter().map(|lane| lane.status()).collect()
     }
 }
 
 impl Lane {
-    fn status(&self) -> api::Lane {
+    fn status(&self) -> Status {
         let (state, held_by, notes) = match &*self.state.lock() {
-            State::Preparing => (api::LaneState::Preparing, None, Vec::new()),
-            State::Ready { held_by, notes, .. } => (api::LaneState::Ready, *held_by, notes.clone()),
-            State::Failed(why) => (api::LaneState::Failed, None, vec![why.clone()]),
+            State::Preparing => (Doing::Preparing, None, Vec::new()),
+            State::Ready { held_by, notes, .. } => (Doing::Ready, *held_by, notes.clone()),
+            State::Failed(why) => (Doing::Failed, None, vec![why.clone()]),
         };
         let seconds = |time: Duration| time.as_secs_f64();
-        api::Lane {
+        Status {
             name: self.config.name.clone(),
             network: self.file.display().to_string(),
             backend: self.config.backend.clone(),
@@ -122,6 +166,9 @@ impl Lane {
             notes,
             rate_hz: self.config.rate_hz,
             deadline_s: seconds(self.config.deadline()),
+            behind_s: ["nv", "cuda"]
+                .contains(&&*self.config.backend)
+                .then(|| seconds(device::GPU_TURN)),
             met: self.latency.met(),
             missed: self.latency.missed(),
             skipped: self.latency.skipped(),

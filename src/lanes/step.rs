@@ -23,9 +23,6 @@ use super::memory::{Client, Layout, Place};
 use super::{Lane, State};
 use crate::chain::one_line;
 
-/// The lane's own thread computes; no other has to be woken.
-const THREADS: usize = 1;
-
 /// Starts the thread. It ends with the daemon.
 pub(super) fn spawn(lane: Arc<Lane>, sender: Sender<Client>, clients: Receiver<Client>) {
     let name = format!("lane {}", lane.config.name);
@@ -54,7 +51,7 @@ fn run(lane: &Lane, sender: Sender<Client>, clients: &Receiver<Client>) -> Resul
     if let Some(core) = config.core {
         notes.extend(stay_on(core).err().map(|why| format!("not on core {core}: {why}")));
     }
-    let device = device::named(&config.backend, "auto", THREADS)?;
+    let device = device::for_loops(&config.backend)?;
     let told = |error: onnx::Error| format!("{}: {}", lane.file.display(), one_line(&error));
     let model = Model::read(&lane.file).map_err(told)?;
     let network = Network::new(&model, &*device, &config.shapes, &Default::default());

@@ -13,6 +13,7 @@ mod architectures;
 mod filter;
 mod fingerprint;
 mod first_light;
+mod lanes;
 mod not_finite;
 mod nv;
 mod nv_bench;

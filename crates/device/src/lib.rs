@@ -41,7 +41,7 @@ mod slots;
 pub mod tune;
 
 pub use kernels::Kernels;
-pub use named::{AUTO, NAMES, named};
+pub use named::{AUTO, GPU_TURN, NAMES, for_loops, named};
 
 use std::path::Path;
 use std::time::Duration;

@@ -2,14 +2,29 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::cpu::{Cpu, Isa, pool::default_threads};
-use super::gpu::{cuda::Cuda, nv::Nv};
+use super::gpu::{TURN, cuda::Cuda, nv::Nv};
 use super::{Device, reference::Reference};
 
 /// What `auto` tries, best first.
 pub const AUTO: [&str; 3] = ["nv", "cuda", "cpu"];
 pub const NAMES: [&str; 4] = ["nv", "cuda", "cpu", "reference"];
+
+/// The device of that name for a control loop: one thread of the CPU, or a share of the GPU that comes often.
+///
+/// # Errors
+/// Why it cannot be used here, in one line.
+pub fn for_loops(name: &str) -> Result<Arc<dyn Device>, String> {
+    match name {
+        "nv" => Ok(Arc::new(Nv::detect()?.often())),
+        name => named(name, "auto", 1),
+    }
+}
+
+/// What a launch of another program or model may keep it waiting on a GPU by, by a cautious estimate: what none exceeds.
+pub const GPU_TURN: Duration = TURN;
 
 /// The device of that name. `cpu_isa` is the CPU's instruction set, `auto` for the best one; `threads` are
 /// the CPU's, 0 for the cores allowed.

@@ -7,7 +7,7 @@
 //! | `device` | a model on a device, driven through the seam; models with odd weights | `orind` |
 //! | `engine` | load, ask, collect the answer | `orind` |
 //! | `nodes` | ONNX's tests of nodes | `orind-onnx` and above |
-//! | `daemon` | a daemon on a socket of its own, programs on terminals and pages in browsers of their own, the page cache | `orind` |
+//! | `daemon` | a daemon on a socket of its own, clients of its lanes, programs on terminals and pages in browsers of their own, the page cache | `orind` |
 //!
 //! A crate's integration tests may use a feature that depends on the crate itself. Its unit tests may not:
 //! they would meet every type of it twice. The simulated Orin stands in below libc, for the whole program
@@ -23,6 +23,8 @@ pub mod browser;
 pub mod daemon;
 #[cfg(feature = "engine")]
 pub mod engine;
+#[cfg(feature = "daemon")]
+pub mod lane;
 #[cfg(feature = "machine")]
 pub mod machine;
 #[cfg(feature = "nodes")]

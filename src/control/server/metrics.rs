@@ -16,9 +16,8 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::status;
-use crate::control::api;
 use crate::engine::{DeviceHealth, Handle, State};
-use crate::lanes::Lanes;
+use crate::lanes::{self, Lanes};
 use telemetry::{Clock, Probe, memory};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -263,11 +262,11 @@ impl fmt::Debug for LaneMetrics {
 
 impl Collector for LaneMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let lanes = self.0.status();
-        if lanes.is_empty() {
+        let all = self.0.status();
+        if all.is_empty() {
             return Ok(());
         }
-        type Count = fn(&api::Lane) -> u64;
+        type Count = fn(&lanes::Status) -> u64;
         let counts: [(_, _, Count); 4] = [
             ("lane_deadlines_met", "Steps answered in time", |lane| lane.met),
             ("lane_deadlines_missed", "Steps answered too late", |lane| lane.missed),
@@ -276,13 +275,13 @@ impl Collector for LaneMetrics {
         ];
         for (name, help, count) in counts {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for lane in &lanes {
+            for lane in &all {
                 let label = [("lane", lane.name.clone())];
                 let family = metric.encode_family(&label)?;
                 ConstCounter::<u64>::new(count(lane)).encode(family)?;
             }
         }
-        type Time = fn(&api::Lane) -> Option<f64>;
+        type Time = fn(&lanes::Status) -> Option<f64>;
         let times: [(_, _, Time); 3] = [
             ("lane_latency_p50_seconds", "Time from a start to its answer", |lane| lane.p50_s),
             ("lane_latency_p999_seconds", "Time that one step in a thousand exceeds", |lane| {
@@ -291,7 +290,7 @@ impl Collector for LaneMetrics {
             ("lane_latency_worst_seconds", "Longest time of a step", |lane| lane.worst_s),
         ];
         for (name, help, time) in times {
-            let values = lanes.iter().filter_map(|lane| Some((lane.name.clone(), time(lane)?)));
+            let values = all.iter().filter_map(|lane| Some((lane.name.clone(), time(lane)?)));
             gauges(&mut encoder, name, help, "lane", values)?;
         }
         Ok(())

@@ -23,7 +23,7 @@ use super::launch::{Launch, Params, Region};
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
 /// What no launch exceeds by the estimate that can be had in parts, and no chain of launches that
 /// others on the GPU are to get their turn after. The driver counts waits from 100 ms on.
-pub(super) const TURN: Duration = Duration::from_millis(50);
+pub(crate) const TURN: Duration = Duration::from_millis(50);
 
 /// Speeds that a GPU is taken to have.
 #[derive(Clone, Copy)]

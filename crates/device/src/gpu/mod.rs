@@ -16,6 +16,7 @@ pub mod nv;
 pub mod variant;
 mod weights;
 
+pub(crate) use self::limit::TURN;
 use std::collections::HashMap;
 use std::iter::repeat_n;
 use std::time::Duration;

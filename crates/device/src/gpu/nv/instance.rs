@@ -155,10 +155,8 @@ impl NvInstance {
         layout: Layout,
         choices: Choices,
         mode: Mode,
+        options: Options,
     ) -> Result<Self> {
-        // A step takes milliseconds: polling memory for longer than reading the clock takes would only
-        // burn processor time.
-        let options = Options { spin: Duration::ZERO, ..Options::default() };
         let mut context = Context::new(&space, options).map_err(failed)?;
         let queue = context.add_queue(Engine::Compute, ENTRIES).map_err(failed)?;
         let code = Code::new(&space)?;

@@ -18,11 +18,15 @@ mod slots;
 mod uploads;
 mod watchdog;
 
+use std::time::Duration;
+
 use orind_kernels::source::Target;
+use tegra::channel::Interleave;
+use tegra::context;
 use tegra::orin::Orin;
 use tegra::space::{self, Access, AddressSpace, L2, Options};
 
-use super::layout::Layout;
+use super::{layout::Layout, limit};
 use crate::first_light::{FirstLight, Maps, Mode, Range};
 use crate::gpu::{self, GpuDevice};
 use crate::tune::{Choices, DeviceKey};
@@ -39,6 +43,32 @@ const SM: u32 = 87;
 pub struct Nv {
     orin: Orin,
     mode: Mode,
+    turns: Turns,
+}
+
+/// How what runs here shares the GPU with other contexts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Turns {
+    /// As everybody.
+    #[default]
+    Equal,
+    /// Its turn comes as often as can be, and who waits for it looks at memory and does not sleep.
+    Often,
+}
+
+impl Turns {
+    /// Of a context, and how long a wait looks at memory.
+    fn options(self) -> context::Options {
+        let options = context::Options::default();
+        match self {
+            // A step takes milliseconds: polling memory for longer than reading the clock takes would only burn processor
+            // time.
+            Self::Equal => context::Options { spin: Duration::ZERO, ..options },
+            Self::Often => {
+                context::Options { spin: limit::TURN, interleave: Interleave::High, ..options }
+            }
+        }
+    }
 }
 
 impl Nv {
@@ -48,9 +78,16 @@ impl Nv {
     /// The reason why there is no Orin to use, in one line.
     pub fn detect() -> Result<Self, String> {
         match Orin::open() {
-            Ok(orin) => Ok(Self { orin, mode: Mode::default() }),
+            Ok(orin) => Ok(Self { orin, mode: Mode::default(), turns: Turns::default() }),
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// For control loops: what is opened with it has its own TSG and channel, gets its turn often, and is waited for
+    /// without sleep.
+    #[must_use]
+    pub fn often(self) -> Self {
+        Self { turns: Turns::Often, ..self }
     }
 }
 
@@ -95,7 +132,7 @@ impl GpuDevice for Nv {
         // No line of memory that the CPU writes is kept, so nothing needs to be thrown away.
         let options = Options { l2: L2::Volatile, sealed, range: range(self.mode) };
         let space = AddressSpace::with(&self.orin, options).map_err(failed)?;
-        Ok(Box::new(NvInstance::new(space, layout, choices, self.mode)?))
+        Ok(Box::new(NvInstance::new(space, layout, choices, self.mode, self.turns.options())?))
     }
 }
 

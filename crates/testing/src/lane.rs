@@ -1,0 +1,128 @@
+//! Clients of a lane: what they get over the socket, and a step.
+
+use std::fs::File;
+use std::io::{IoSliceMut, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use memmap2::MmapMut;
+use nix::sys::eventfd::EventFd;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use serde_json::Value;
+
+use crate::daemon::Daemon;
+use crate::data;
+
+/// A lane of the policy, 12-128-128-4.
+pub fn lane(name: &str, more: &str) -> String {
+    let network = data("lanes/policy.onnx");
+    format!(
+        "[[lane]]\nname = '{name}'\nnetwork = '{}'\nshapes = {{ observation = [1, 12] }}\n{more}\n",
+        network.display()
+    )
+}
+
+/// Waits until every lane can be had.
+pub fn ready(daemon: &Daemon) {
+    daemon.until("all lanes are ready", |status| {
+        status["lanes"].as_array().unwrap().iter().all(|lane| lane["state"] == "ready")
+    });
+}
+
+/// Where a daemon's lanes are.
+pub fn door(daemon: &Daemon) -> PathBuf {
+    daemon.socket().with_file_name("s.lanes")
+}
+
+/// What a client has of a lane.
+pub struct Client {
+    pub connection: UnixStream,
+    /// The line that it got.
+    pub about: Value,
+    pub file: File,
+    pub memory: MmapMut,
+    pub start: EventFd,
+    pub answer: EventFd,
+}
+
+impl Client {
+    /// The lane, or why it is refused.
+    pub fn open(daemon: &Daemon, name: &str) -> Result<Self, String> {
+        let mut stream = UnixStream::connect(door(daemon)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(format!("{name}\n").as_bytes()).unwrap();
+        let mut room = [0; 4096];
+        let mut control = nix::cmsg_space!([i32; 3]);
+        let (bytes, fds) = {
+            let mut parts = [IoSliceMut::new(&mut room)];
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            let got =
+                recvmsg::<()>(stream.as_raw_fd(), &mut parts, Some(&mut control), flags).unwrap();
+            let mut fds = Vec::new();
+            for message in got.cmsgs().unwrap() {
+                if let ControlMessageOwned::ScmRights(all) = message {
+                    fds.extend(all);
+                }
+            }
+            (got.bytes, fds)
+        };
+        let mut text = room[..bytes].to_vec();
+        while text.last() != Some(&b'\n') {
+            let n = stream.read(&mut room).unwrap();
+            assert!(n > 0, "no whole line: {}", String::from_utf8_lossy(&text));
+            text.extend(&room[..n]);
+        }
+        let about: Value = serde_json::from_slice(&text).unwrap();
+        if let Some(why) = about["error"]["message"].as_str() {
+            assert!(fds.is_empty());
+            return Err(why.to_owned());
+        }
+        // SAFETY: the kernel has just made them for this process.
+        let mut fds = fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let file = File::from(fds.next().unwrap());
+        // SAFETY: the other side writes only between a start and its answer, and nothing is read then.
+        let memory = unsafe { MmapMut::map_mut(&file) }.unwrap();
+        // SAFETY: they are event counters.
+        let [start, answer] =
+            [(); 2].map(|()| unsafe { EventFd::from_owned_fd(fds.next().unwrap()) });
+        assert!(fds.next().is_none());
+        Ok(Self { connection: stream, about, file, memory, start, answer })
+    }
+
+    fn place(&self, kind: &str) -> (usize, usize) {
+        let tensor = &self.about[kind][0];
+        let shape = tensor["shape"].as_array().unwrap();
+        let count: u64 = shape.iter().map(|n| n.as_u64().unwrap()).product();
+        (tensor["offset"].as_u64().unwrap() as usize, count as usize)
+    }
+
+    fn write(&mut self, values: &[f32]) {
+        let (offset, count) = self.place("inputs");
+        assert_eq!(values.len(), count);
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.memory[offset..offset + 4 * count].copy_from_slice(&bytes);
+    }
+
+    /// The outputs for these inputs.
+    pub fn step(&mut self, observation: &[f32]) -> Vec<f32> {
+        self.write(observation);
+        self.start.write(1).unwrap();
+        self.answer.read().unwrap();
+        assert_eq!(&self.memory[24..28], &[0; 4], "it failed");
+        let (offset, count) = self.place("outputs");
+        let bytes = &self.memory[offset..offset + 4 * count];
+        bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+    }
+}
+
+/// An observation of the policy, and the exact action.
+pub fn example() -> (Vec<f32>, Vec<f64>) {
+    let text = std::fs::read(data("lanes/policy.json")).unwrap();
+    let all: Value = serde_json::from_slice(&text).unwrap();
+    let numbers = |name: &str| {
+        all[name].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    (numbers("observation").iter().map(|v| *v as f32).collect(), numbers("action"))
+}
