@@ -102,6 +102,7 @@ fn load(backend: &str) -> Handle {
         prefill_chunk: CHUNK,
         draft: 0,
         draft_model: None,
+        adapters: Vec::new(),
         stall: Duration::ZERO,
         kv_type: "f16".into(),
         threads: 1,
@@ -133,6 +134,7 @@ fn generate(handle: &Handle, prompt: usize, max_tokens: u32) {
         ignore_end: true,
         logprobs: None,
         prompt_logprobs: false,
+        adapters: orind::engine::Scales::NONE,
         embed: false,
     };
     let mut events = handle.generate(request).unwrap();

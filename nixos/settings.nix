@@ -32,6 +32,7 @@ let
         description = "permissions in octal digits";
       };
       string = lib.types.str;
+      list = lib.types.listOf lib.types.str;
       enum = lib.types.enum (key.values or [ ]);
       integer = lib.types.ints.between (key.min or 0) (key.max or 0);
     }

@@ -50,6 +50,8 @@ pub struct Config {
     pub draft_tokens: usize,
     /// Model that guesses what the served one will say, or nothing.
     pub draft_model: String,
+    /// LoRA adapters beside the model, each `PATH` or `PATH=SCALE`.
+    pub lora: Vec<String>,
     /// Milliseconds that a chunk may hold up those who decode; 0 for no bound.
     pub stall_ms: u64,
     /// What keys and values are stored in: one of [`KV_TYPES`].
@@ -177,6 +179,7 @@ impl Default for Config {
             prefill_chunk: 256,
             draft_tokens: 7,
             draft_model: String::new(),
+            lora: Vec::new(),
             stall_ms: 200,
             kv_type: "f16".into(),
             prefix_cache_mib: 0,
@@ -486,7 +489,7 @@ impl Config {
 }
 
 /// Keys in the order of the documentation, and when a change of one takes effect.
-const KEYS: [(&str, Effect); 32] = [
+const KEYS: [(&str, Effect); 33] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -503,6 +506,7 @@ const KEYS: [(&str, Effect); 32] = [
     ("prefill_chunk", Effect::NextLoad),
     ("draft_tokens", Effect::NextLoad),
     ("draft_model", Effect::NextLoad),
+    ("lora", Effect::NextLoad),
     ("stall_ms", Effect::NextLoad),
     ("kv_type", Effect::NextLoad),
     ("prefix_cache_mib", Effect::NextLoad),

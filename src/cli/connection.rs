@@ -31,6 +31,16 @@ impl Connection {
         if self.is_remote() { model.to_owned() } else { session::absolute(model) }
     }
 
+    /// An adapter for the daemon, with its scale where one was given.
+    pub(super) fn adapter(&self, written: &str) -> String {
+        match written.rsplit_once('=') {
+            Some((path, scale)) if scale.parse::<f32>().is_ok() => {
+                format!("{}={scale}", self.model(path))
+            }
+            _ => self.model(written),
+        }
+    }
+
     fn token(&self) -> Result<Option<Token>, Error> {
         let refuse = |whose: &str| Error::Usage(format!("{whose} holds no token on one line"));
         if let Some(path) = &self.token_file {

@@ -48,6 +48,8 @@ pub(super) async fn load(
         context: args.context,
         prefill_chunk: args.prefill_chunk,
         draft: args.draft.as_deref().map(|draft| connection.model(draft)),
+        lora: Some(args.lora.iter().map(|one| connection.adapter(one)).collect())
+            .filter(|all: &Vec<String>| !all.is_empty()),
         kv_type: args.kv_type.clone(),
         threads: args.threads,
         cpu_isa: args.cpu_isa.clone(),

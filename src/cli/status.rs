@@ -43,6 +43,11 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
         if let Some(draft) = &model.draft {
             row("drafts", format!("by {draft}"));
         }
+        if !model.adapters.is_empty() {
+            let each = model.adapters.iter();
+            let each = each.map(|adapter| format!("{} at {}", adapter.name, adapter.scale));
+            row("adapters", each.collect::<Vec<_>>().join(", "));
+        }
         let memory = &model.memory;
         let [weights, kv, other] = [memory.weights, memory.kv, memory.activations].map(text::bytes);
         let code = memory.code.map(|code| format!(", machine code {}", text::bytes(code)));

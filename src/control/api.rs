@@ -331,6 +331,9 @@ pub struct LoadRequest {
     /// A draft model; empty for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<String>,
+    /// LoRA adapters beside it, each `PATH` or `PATH=SCALE`; none where the list is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Vec<String>>,
     /// What keys and values are stored in: `f16`, `q8_0`, `q4_0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_type: Option<String>,

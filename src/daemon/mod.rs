@@ -90,6 +90,9 @@ struct Args {
     /// Have this model guess what the other will say.
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
+    /// Load this LoRA adapter beside the model; may be given several times.
+    #[arg(long, value_name = "PATH[=SCALE]")]
+    lora: Vec<String>,
     /// Limit the daemon's own ioctls to those it knows: auto, on or off.
     #[arg(long, value_name = "WHEN")]
     ioctl_filter: Option<IoctlFilter>,
@@ -130,6 +133,7 @@ impl Args {
         set(&mut config.slots, self.slots.as_ref());
         set(&mut config.context, self.context.as_ref());
         set(&mut config.draft_model, self.draft.as_ref());
+        set(&mut config.lora, Some(&self.lora).filter(|lora| !lora.is_empty()));
         set(&mut config.ioctl_filter, self.ioctl_filter.as_ref());
         config.check()?;
         Ok(config)

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::handle::{Handle, Shared};
 use super::scheduler::Command;
 use super::sequence::Waiting;
-use super::{Event, GenerateError, ModelInfo, Request, State, Text};
+use super::{Event, GenerateError, ModelInfo, Request, Scales, State, Text};
 use plan::sample::Sampling;
 
 /// A model that requests can be made for.
@@ -118,6 +118,14 @@ fn check(request: &Request, model: &ModelInfo) -> Result<(), GenerateError> {
     }
     if !(0.0..=1.0).contains(&top_p) {
         return invalid("top_p", format!("is {top_p}, 0 to 1 are possible"));
+    }
+    let Scales(scales) = request.adapters;
+    if scales.iter().any(|scale| !scale.is_finite()) {
+        return invalid("lora", "has a scale that is no finite number".into());
+    }
+    if scales.iter().skip(model.adapters.len()).any(|scale| *scale != 0.0) {
+        let reason = format!("asks for an adapter that is not there; {} are", model.adapters.len());
+        return invalid("lora", reason);
     }
     if request.logprobs.is_some_and(|n| n > Request::MAX_LOGPROBS) {
         return invalid(

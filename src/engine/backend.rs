@@ -117,6 +117,7 @@ mod tests {
             stall: std::time::Duration::ZERO,
             draft: 0,
             draft_model: None,
+            adapters: Vec::new(),
             kv_type: "f16".into(),
             threads: 1,
             cpu_isa: "auto".into(),

@@ -20,7 +20,7 @@ use super::provenance::{self, Provenance};
 use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
-use super::{GpuBandwidth, Light, LoadSpec, ModelInfo, PrefixStore, Text};
+use super::{GpuBandwidth, Light, LoadSpec, ModelInfo, PrefixStore, Scales, Text};
 use crate::chain::one_line;
 use device::first_light::Mode;
 use device::tune::report::{Progress, Report, Spec};
@@ -42,9 +42,16 @@ pub(super) struct Row {
     pub(super) token: u32,
     pub(super) position: u32,
     pub(super) sampling: Sampling,
+    pub(super) adapters: Scales,
 }
 
-const PADDING: Row = Row { slot: u32::MAX, token: 0, position: 0, sampling: Sampling::GREEDY };
+const PADDING: Row = Row {
+    slot: u32::MAX,
+    token: 0,
+    position: 0,
+    sampling: Sampling::GREEDY,
+    adapters: Scales::NONE,
+};
 /// Rows of the smallest bucket for the last chunk of a prompt: as many as a GPU's products take at
 /// once.
 const SHORTEST_CHUNK: usize = 8;
@@ -98,6 +105,8 @@ struct Ports {
     positions: Option<BufferId>,
     slots: Option<BufferId>,
     logit_rows: Option<BufferId>,
+    /// In plans with adapters.
+    adapters: Option<BufferId>,
     temperature: Option<BufferId>,
     top_k: Option<BufferId>,
     top_p: Option<BufferId>,
@@ -181,6 +190,7 @@ impl Entries {
                 positions: mailbox(ports::POSITIONS),
                 slots: mailbox(ports::SLOTS),
                 logit_rows: mailbox(ports::LOGIT_ROWS),
+                adapters: mailbox(ports::ADAPTERS),
                 temperature: mailbox(ports::TEMPERATURE),
                 top_k: mailbox(ports::TOP_K),
                 top_p: mailbox(ports::TOP_P),
@@ -200,7 +210,7 @@ impl Core {
         let widest = entries.iter().map(|e| e.plan.bucket.rows()).max().unwrap_or(1);
         let scratch = Scratch {
             ints: Vec::with_capacity(2 * widest),
-            floats: Vec::with_capacity(widest),
+            floats: Vec::with_capacity(widest * loaded.model.adapters().len().max(1)),
             sampled: Vec::with_capacity(widest),
             rows: Vec::with_capacity(widest),
             tokens: Vec::with_capacity(widest),
@@ -375,6 +385,10 @@ impl Core {
         self.loaded.model.gguf().paths()
     }
 
+    pub(super) fn adapter_files(&self) -> impl Iterator<Item = &Path> {
+        self.loaded.model.adapters().map(model::Adapter::path)
+    }
+
     /// What a slot's bytes depend on beside the model and the tokens: the device, which lays them out, its arithmetic,
     /// their type, and the context, by which rotations are chosen.
     pub(super) fn evaluated_by(&self) -> String {
@@ -496,6 +510,7 @@ impl Core {
             token: 0,
             position: length as u32,
             sampling: Sampling::GREEDY,
+            adapters: Scales::NONE,
         };
         let mut rest = tokens;
         let mut sampled = std::mem::take(&mut self.scratch.tokens);
@@ -538,6 +553,7 @@ impl Core {
             token: s.pending,
             position: s.length as u32,
             sampling: Sampling::GREEDY,
+            adapters: Scales::NONE,
         }));
         let mut tokens = std::mem::take(&mut self.scratch.tokens);
         for step in 0..steps {
@@ -612,9 +628,11 @@ impl Core {
         chunks.max().unwrap_or(1)
     }
 
-    /// The narrowest of some buckets that holds so many rows.
-    fn narrowest(&self, rows: usize, of: impl Fn(Bucket) -> bool) -> Option<usize> {
-        let all = self.entries.iter().map(|e| e.plan.bucket).enumerate();
+    /// The narrowest of some buckets that holds so many rows, with adapters or without.
+    fn narrowest(&self, rows: usize, adapted: bool, of: impl Fn(Bucket) -> bool) -> Option<usize> {
+        let same = |entry: &&Entry| entry.ports.adapters.is_some() == adapted;
+        let all = self.entries.iter().enumerate().filter(|(_, entry)| same(entry));
+        let all = all.map(|(i, entry)| (i, entry.plan.bucket));
         let fits = all.filter(|(_, bucket)| of(*bucket) && (1..=bucket.rows()).contains(&rows));
         fits.min_by_key(|(_, bucket)| bucket.rows()).map(|(i, _)| i)
     }
@@ -641,7 +659,8 @@ impl Core {
             bucket.outputs == outputs || outputs == Outputs::None && bucket.outputs == Outputs::Last
         };
         let of = |bucket: Bucket| bucket.chunk > 1 && has(bucket);
-        let Some(entry) = self.narrowest(tokens.len(), of) else {
+        let adapted = start.adapters != Scales::NONE;
+        let Some(entry) = self.narrowest(tokens.len(), adapted, of) else {
             return Err(Error::Invalid(format!(
                 "a chunk of {} tokens with {outputs:?} logits",
                 tokens.len()
@@ -670,9 +689,11 @@ impl Core {
         Ok(true)
     }
 
-    /// Submits the decoding of one token for each row. False when the device has all it takes.
+    /// Submits the decoding of one token for each row: with adapters where a row takes something of one, which changes
+    /// nothing for the others. False when the device has all it takes.
     pub(super) fn submit_decode(&mut self, rows: &[Row]) -> Result<bool, Error> {
-        let Some(entry) = self.narrowest(rows.len(), |bucket| bucket.chunk == 1) else {
+        let adapted = rows.iter().any(|row| row.adapters != Scales::NONE);
+        let Some(entry) = self.narrowest(rows.len(), adapted, |bucket| bucket.chunk == 1) else {
             return Err(Error::Invalid(format!(
                 "{} rows, 1 to {} fit",
                 rows.len(),
@@ -810,6 +831,9 @@ impl Core {
         writer.ints(ports.positions, padded(all).map(|r| r.position as i32))?;
         writer.ints(ports.slots, padded(all).map(|r| r.slot as i32))?;
         writer.ints(ports.logit_rows, std::iter::once(rows.len() as i32 - 1))?;
+        let adapters = self.loaded.model.adapters().len();
+        let scales = padded(all).flat_map(|row| row.adapters.0.into_iter().take(adapters));
+        writer.floats(ports.adapters, scales)?;
         let sampled = || padded(bucket.logit_rows()).map(|row| row.sampling);
         writer.floats(ports.temperature, sampled().map(|s| s.temperature))?;
         writer.floats(ports.top_p, sampled().map(|s| s.top_p))?;

@@ -2,6 +2,7 @@
 //! sees the same tokens and chooses by the same noise, so that of a sampled answer too it guesses what is likely to come.
 //! What it has evaluated it keeps, and goes on from where two sequences part.
 
+use super::Scales;
 use super::core::{Core, Row};
 use super::slots::shared;
 use device::{Error, MAX_SUBMISSIONS};
@@ -56,7 +57,8 @@ impl Drafter {
             (from, *written) = (0, 0);
         }
         held.truncate(from);
-        let mut row = Row { slot: 0, token: tokens[from], position: from as u32, sampling };
+        let (token, position) = (tokens[from], from as u32);
+        let mut row = Row { slot: 0, token, position, sampling, adapters: Scales::NONE };
         let part = &tokens[from..tokens.len().min(from + core.chunk())];
         let whole = from + part.len() == tokens.len();
         *written = (*written).max(from + part.len() + most);

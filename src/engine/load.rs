@@ -13,14 +13,17 @@ use super::handle::Shared;
 use super::heartbeat::Heartbeat;
 use super::provenance::Provenance;
 use super::tuning;
-use super::{DeviceInfo, DeviceMemory, Grammars, Infill, LoadError, LoadSpec, ModelInfo};
+use super::{
+    AdapterInfo, AdapterSpec, DeviceInfo, DeviceMemory, Grammars, Infill, LoadError, LoadSpec,
+    ModelInfo,
+};
 use crate::chain::{of, one_line};
 use device::tune::Case;
 use device::tune::report::Used;
 use device::{self, Device, Footprint, Instance, Request};
 use model::gguf::Gguf;
 use model::tokenizer::{self, ChatTemplate, Specials, Tokenizer, Vocabulary};
-use model::{self, KvLayout, Model, mix, synthetic};
+use model::{self, Adapter, AdapterError, KvLayout, Model, mix, synthetic};
 use plan::{Buffer, DType, Plan, fuse};
 use telemetry::memory;
 
@@ -168,9 +171,8 @@ fn outline(spec: &LoadSpec) -> Result<(Model, Text), LoadError> {
 fn draft(spec: &LoadSpec) -> Option<(LoadSpec, &str)> {
     let name = spec.draft_model.as_deref()?;
     let model = synthetic::resolve(name, &spec.models_dir);
-    let spec =
-        LoadSpec { model, slots: 1, draft: 0, draft_model: None, prefixes: None, ..spec.clone() };
-    Some((spec, name))
+    let alone = LoadSpec { adapters: Vec::new(), prefixes: None, ..spec.clone() };
+    Some((LoadSpec { model, slots: 1, draft: 0, draft_model: None, ..alone }, name))
 }
 
 /// Refuses a draft model that cannot guess for the served one, before anything is loaded.
@@ -226,7 +228,7 @@ struct Read {
 fn read(spec: &LoadSpec, watch: &dyn Watch) -> Result<Read, LoadError> {
     let (model, text) = inspect(&locate(spec, watch)?)?;
     let layout = layout(&model, spec);
-    let model = cached(model, spec)?;
+    let model = adapted(cached(model, spec)?, spec)?;
     Ok(Read { model, text: Arc::new(text), layout })
 }
 
@@ -236,6 +238,43 @@ fn cached(model: Model, spec: &LoadSpec) -> Result<Model, LoadError> {
         LoadError::Invalid(format!("kv_type is `{}`; allowed are f16, q8_0, q4_0", spec.kv_type))
     })?;
     model.cached_in(dtype).map_err(|error| LoadError::Invalid(format!("kv_type: {error}")))
+}
+
+/// The model with the adapters that are to stand beside it.
+fn adapted(model: Model, spec: &LoadSpec) -> Result<Model, LoadError> {
+    if spec.adapters.is_empty() {
+        return Ok(model);
+    }
+    let mut names: Vec<String> = Vec::new();
+    let mut opened = Vec::new();
+    for AdapterSpec { path, .. } in &spec.adapters {
+        let found = synthetic::resolve(path, &spec.models_dir);
+        let adapter = Adapter::open(&found).map_err(|error| of_adapter(path, &error))?;
+        let name = adapter_name(&found);
+        if names.contains(&name) {
+            let told = format!("adapter {path}: another one has the name `{name}` already");
+            return Err(LoadError::Invalid(told));
+        }
+        names.push(name);
+        opened.push(adapter);
+    }
+    model.with_adapters(opened).map_err(|error| match error {
+        model::Error::Adapter(AdapterError::Of { path, defect }) => of_adapter(&path, &defect),
+        error => LoadError::Invalid(one_line(&error)),
+    })
+}
+
+fn of_adapter(path: &str, error: &AdapterError) -> LoadError {
+    let told = of(&format!("adapter {path}"), error);
+    match error {
+        AdapterError::Gguf(model::gguf::Error::Open { .. }) => LoadError::NotFound(told),
+        _ => LoadError::Invalid(told),
+    }
+}
+
+/// What requests call it.
+fn adapter_name(path: &str) -> String {
+    Path::new(path).file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn layout(model: &Model, spec: &LoadSpec) -> KvLayout {
@@ -259,7 +298,7 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     let (model, text) = outline(spec)?;
     check_draft(spec, (&model, &text), outline)?;
     let layout = layout(&model, spec);
-    let model = cached(model, spec)?;
+    let model = adapted(cached(model, spec)?, spec)?;
     let mut candidates = Candidates::new(spec, Vec::new())?;
     let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);
     let mut found = candidates.next(&may)?;
@@ -311,10 +350,14 @@ fn fit(
     loop {
         let Found { device, reason } = found;
         let states = model.states(layout);
-        let plan = |bucket| Ok(fuse(&model.plan(layout, bucket)?, device.fusions()));
-        let plans = core::buckets(layout, chunk, device.skips_padding(), model.pooling().is_some())
-            .into_iter()
-            .map(plan)
+        let buckets =
+            core::buckets(layout, chunk, device.skips_padding(), model.pooling().is_some());
+        let with = buckets.iter().filter(|_| model.adapters().len() > 0);
+        let plans = buckets
+            .iter()
+            .map(|bucket| model.plan(layout, *bucket))
+            .chain(with.map(|bucket| model.adapted_plan(layout, *bucket)))
+            .map(|plan| Ok(fuse(&plan?, device.fusions())))
             .collect::<Result<Vec<Plan>, plan::graph::Error>>()
             .map_err(|e| LoadError::Invalid(one_line(&e)))?;
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
@@ -598,6 +641,7 @@ fn describe(
         context: layout.context,
         trained_context: model.hyperparameters().context,
         slots: layout.slots,
+        adapters: model.adapters().zip(&spec.adapters).map(adapter_info).collect(),
         embedding: model.pooling().map(|_| model.hyperparameters().width),
         device: DeviceInfo {
             name: info.name.to_owned(),
@@ -613,6 +657,11 @@ fn describe(
         },
         ..ModelInfo::default()
     }
+}
+
+fn adapter_info((adapter, spec): (&Adapter, &AdapterSpec)) -> AdapterInfo {
+    let path = adapter.path().to_owned();
+    AdapterInfo { name: adapter_name(&path.to_string_lossy()), path, scale: spec.scale }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "`map_err` hands it over")]

@@ -45,6 +45,7 @@ pub use load::{Text, check, inspect};
 pub use prefixes::{PrefixCounts, PrefixStore};
 pub use provenance::Provenance;
 pub use request::{
-    DeviceInfo, DeviceMemory, Event, FinishReason, Finished, GenerateError, LoadError, LoadEvent,
-    LoadSpec, Loading, Logprob, ModelInfo, Request, Snapshot, State, TokenEvent, TokenLogprobs,
+    AdapterInfo, AdapterSpec, DeviceInfo, DeviceMemory, Event, FinishReason, Finished,
+    GenerateError, LoadError, LoadEvent, LoadSpec, Loading, Logprob, ModelInfo, Request, Scales,
+    Snapshot, State, TokenEvent, TokenLogprobs,
 };

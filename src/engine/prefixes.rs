@@ -20,6 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
 
+use super::Scales;
 use super::core::Core;
 use device::SLOT_BLOCK;
 
@@ -78,6 +79,8 @@ pub(super) struct Prefixes {
     store: PrefixStore,
     /// The name before the first block: what all depends on.
     root: Name,
+    /// What each of the model's adapters is.
+    adapters: Vec<Name>,
     files: HashMap<Name, Kept>,
     /// A block on its way.
     block: Vec<u8>,
@@ -96,13 +99,17 @@ impl Prefixes {
             tracing::info!(model, device, "prefixes of this model are not kept on disk");
             return None;
         };
-        let opened = identity(core).and_then(|root| Self::new(store, root, bytes, counts));
+        let opened = identity(core.model_files(), &core.evaluated_by()).and_then(|root| {
+            let each = core.adapter_files().map(|path| identity(std::iter::once(path), ""));
+            Self::new(store, root, each.collect::<io::Result<_>>()?, bytes, counts)
+        });
         opened.inspect_err(|error| tracing::warn!(%error, %dir, "no prefixes on disk")).ok()
     }
 
     fn new(
         store: &PrefixStore,
         root: Name,
+        adapters: Vec<Name>,
         block_bytes: usize,
         counts: PrefixCounts,
     ) -> io::Result<Self> {
@@ -112,6 +119,7 @@ impl Prefixes {
         let mut prefixes = Self {
             store: store.clone(),
             root,
+            adapters,
             files,
             block: vec![0; block_bytes],
             writes: true,
@@ -131,16 +139,25 @@ impl Prefixes {
     }
 
     /// Tokens that a prompt begins with and that can be read; the last one never is.
-    pub(super) fn covers(&self, prompt: &[u32]) -> usize {
+    pub(super) fn covers(&self, prompt: &[u32], adapters: Scales) -> usize {
         let whole = prompt.len().saturating_sub(1) / SLOT_BLOCK;
-        let names = self.names(&prompt[..whole * SLOT_BLOCK]);
+        let names = self.names(&prompt[..whole * SLOT_BLOCK], adapters);
         names.take_while(|name| self.files.contains_key(name)).count() * SLOT_BLOCK
     }
 
+    /// The name before the first block of what is evaluated with adapters, or without any.
+    fn root(&self, adapters: Scales) -> Name {
+        let taken = self.adapters.iter().zip(adapters.0).filter(|(_, scale)| *scale != 0.0);
+        taken.fold(self.root, |root, (adapter, scale)| {
+            let hash = Sha256::new_with_prefix(root).chain_update(adapter);
+            hash.chain_update(scale.to_le_bytes()).finalize().into()
+        })
+    }
+
     /// The names of the whole blocks of a sequence.
-    fn names(&self, tokens: &[u32]) -> impl Iterator<Item = Name> {
+    fn names(&self, tokens: &[u32], adapters: Scales) -> impl Iterator<Item = Name> {
         let blocks = tokens.chunks_exact(SLOT_BLOCK);
-        blocks.scan(self.root, |name, tokens| {
+        blocks.scan(self.root(adapters), |name, tokens| {
             let mut hash = Sha256::new_with_prefix(*name);
             tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
             *name = hash.finalize().into();
@@ -149,8 +166,8 @@ impl Prefixes {
     }
 
     /// The block at the end of `tokens`, whole blocks. `None` where it cannot be used, which is told of.
-    pub(super) fn read(&mut self, tokens: &[u32]) -> Option<&[u8]> {
-        let name = self.names(tokens).last()?;
+    pub(super) fn read(&mut self, tokens: &[u32], adapters: Scales) -> Option<&[u8]> {
+        let name = self.names(tokens, adapters).last()?;
         let path = self.path(&name);
         match read(&path, &name, &mut self.block) {
             Ok(()) => {
@@ -171,8 +188,8 @@ impl Prefixes {
     }
 
     /// The first whole block of a sequence that there is no file of.
-    pub(super) fn missing(&self, tokens: &[u32]) -> Option<usize> {
-        self.names(tokens).position(|name| !self.files.contains_key(&name))
+    pub(super) fn missing(&self, tokens: &[u32], adapters: Scales) -> Option<usize> {
+        self.names(tokens, adapters).position(|name| !self.files.contains_key(&name))
     }
 
     /// Writes the block at the end of `tokens`, whole blocks, once `fill` has brought its bytes. Where that is not
@@ -183,9 +200,10 @@ impl Prefixes {
     pub(super) fn write<E>(
         &mut self,
         tokens: &[u32],
+        adapters: Scales,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Some(name) = self.names(tokens).last() else { return Ok(()) };
+        let Some(name) = self.names(tokens, adapters).last() else { return Ok(()) };
         fill(&mut self.block)?;
         let bytes = (HEAD + HASH + self.block.len()) as u64;
         self.make_room(bytes);
@@ -211,9 +229,9 @@ impl Prefixes {
 
     /// Notes that the blocks of a sequence were used: each longer ago than the ones before it, without which it is
     /// worth nothing.
-    pub(super) fn touch(&mut self, tokens: &[u32]) {
+    pub(super) fn touch(&mut self, tokens: &[u32], adapters: Scales) {
         let now = SystemTime::now();
-        let names: Vec<Name> = self.names(tokens).collect();
+        let names: Vec<Name> = self.names(tokens, adapters).collect();
         for (name, age) in names.iter().zip(0..) {
             let path = self.path(name);
             let Some(kept) = self.files.get_mut(name) else { return };
@@ -286,10 +304,10 @@ fn found(dir: &Path) -> io::Result<HashMap<Name, Kept>> {
     Ok(files)
 }
 
-/// What a block's bytes follow from beside its tokens.
-fn identity(core: &Core) -> io::Result<Name> {
+/// What a block's bytes follow from beside its tokens: files, and how they are evaluated.
+fn identity<'a>(files: impl Iterator<Item = &'a Path>, evaluated_by: &str) -> io::Result<Name> {
     let mut hash = Sha256::new_with_prefix(MAGIC);
-    for path in core.model_files() {
+    for path in files {
         let file = File::open(path)?;
         let facts = file.metadata()?;
         // Whoever writes to a file, even to set its times, sets the time of its change.
@@ -303,7 +321,7 @@ fn identity(core: &Core) -> io::Result<Name> {
         file.take(BEGINNING).read_to_end(&mut beginning)?;
         hash.update(beginning);
     }
-    hash.update(core.evaluated_by());
+    hash.update(evaluated_by);
     Ok(hash.finalize().into())
 }
 
@@ -361,7 +379,7 @@ mod tests {
 
     fn open(dir: &Path, limit: u64) -> Prefixes {
         let store = PrefixStore { dir: dir.join("prefixes"), limit };
-        Prefixes::new(&store, [7; 32], BYTES, PrefixCounts::default()).unwrap()
+        Prefixes::new(&store, [7; 32], Vec::new(), BYTES, PrefixCounts::default()).unwrap()
     }
 
     fn tokens(seed: u32, blocks: usize) -> Vec<u32> {
@@ -374,12 +392,12 @@ mod tests {
                 bytes.fill(block as u8);
                 Ok::<_, ()>(())
             };
-            prefixes.write(&tokens[..block * SLOT_BLOCK], fill).unwrap();
+            prefixes.write(&tokens[..block * SLOT_BLOCK], Scales::NONE, fill).unwrap();
         }
     }
 
     fn file(prefixes: &Prefixes, tokens: &[u32]) -> PathBuf {
-        prefixes.path(&prefixes.names(tokens).last().unwrap())
+        prefixes.path(&prefixes.names(tokens, Scales::NONE).last().unwrap())
     }
 
     #[test]
@@ -387,24 +405,48 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(3, 3);
         let mut first = open(dir.path(), 1 << 20);
-        assert_eq!(first.missing(&said), Some(0));
+        assert_eq!(first.missing(&said, Scales::NONE), Some(0));
         write(&mut first, &said, 1..=3);
-        assert_eq!((first.missing(&said), first.counts().written), (None, 3));
+        assert_eq!((first.missing(&said, Scales::NONE), first.counts().written), (None, 3));
         let mut again = open(dir.path(), 1 << 20);
         assert_eq!(again.counts().bytes, 3 * FILE);
         // The last token of a prompt is evaluated in any case.
-        assert_eq!(again.covers(&said), 2 * SLOT_BLOCK);
-        assert_eq!(again.covers(&[&said[..], &[9]].concat()), 3 * SLOT_BLOCK);
+        assert_eq!(again.covers(&said, Scales::NONE), 2 * SLOT_BLOCK);
+        assert_eq!(again.covers(&[&said[..], &[9]].concat(), Scales::NONE), 3 * SLOT_BLOCK);
         let mut other = said.clone();
         other[SLOT_BLOCK + 5] += 1;
-        assert_eq!(again.covers(&other), SLOT_BLOCK);
-        assert_eq!(again.read(&said[..2 * SLOT_BLOCK]).unwrap(), [2; BYTES]);
+        assert_eq!(again.covers(&other, Scales::NONE), SLOT_BLOCK);
+        assert_eq!(again.read(&said[..2 * SLOT_BLOCK], Scales::NONE).unwrap(), [2; BYTES]);
         // Of another model, or evaluated otherwise.
         again.root = [8; 32];
-        assert_eq!(again.covers(&said), 0);
+        assert_eq!(again.covers(&said, Scales::NONE), 0);
         let mode = fs::metadata(file(&first, &said)).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(fs::metadata(dir.path().join("prefixes")).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn what_adapters_have_a_part_in_is_found_with_those_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = tokens(3, 1);
+        let mut prefixes = open(dir.path(), 1 << 20);
+        prefixes.adapters = vec![[1; 32], [2; 32]];
+        let scales = |first, second| {
+            let mut scales = Scales::NONE;
+            (scales.0[0], scales.0[1]) = (first, second);
+            scales
+        };
+        let with = scales(0.0, 0.5);
+        prefixes.write(&said, with, |_| Ok::<_, ()>(())).unwrap();
+        assert_eq!(prefixes.missing(&said, with), None);
+        for other in [Scales::NONE, scales(0.5, 0.0), scales(0.0, 0.25), scales(0.5, 0.5)] {
+            assert_eq!(prefixes.missing(&said, other), Some(0));
+        }
+        // Another file in its place.
+        prefixes.adapters[0] = [3; 32];
+        assert_eq!(prefixes.missing(&said, with), None);
+        prefixes.adapters[1] = [3; 32];
+        assert_eq!(prefixes.missing(&said, with), Some(0));
     }
 
     #[test]
@@ -431,18 +473,21 @@ mod tests {
         for bytes in wrong {
             fs::write(file(&prefixes, one), bytes).unwrap();
             let mut again = open(dir.path(), 1 << 20);
-            assert_eq!(again.covers(&said), SLOT_BLOCK);
-            assert!(again.read(one).is_none());
+            assert_eq!(again.covers(&said, Scales::NONE), SLOT_BLOCK);
+            assert!(again.read(one, Scales::NONE).is_none());
             // It is written again then.
-            assert_eq!((again.covers(&said), again.missing(&said)), (0, Some(0)));
+            assert_eq!(
+                (again.covers(&said, Scales::NONE), again.missing(&said, Scales::NONE)),
+                (0, Some(0))
+            );
             prefixes.counts.refused += again.counts().refused;
         }
         assert_eq!(prefixes.counts().refused, count);
         write(&mut prefixes, &said, 1..=1);
-        assert_eq!(prefixes.read(one).unwrap(), [1; BYTES]);
+        assert_eq!(prefixes.read(one, Scales::NONE).unwrap(), [1; BYTES]);
         // What another program has removed is not there, and nothing to tell of.
         fs::remove_file(file(&prefixes, one)).unwrap();
-        assert!(prefixes.read(one).is_none());
+        assert!(prefixes.read(one, Scales::NONE).is_none());
         assert_eq!(prefixes.counts().refused, count);
     }
 
@@ -452,16 +497,16 @@ mod tests {
         let (old, new) = (tokens(3, 3), tokens(7, 3));
         let mut prefixes = open(dir.path(), 5 * FILE);
         write(&mut prefixes, &old, 1..=3);
-        prefixes.touch(&old);
+        prefixes.touch(&old, Scales::NONE);
         write(&mut prefixes, &new, 1..=3);
-        prefixes.touch(&new);
+        prefixes.touch(&new, Scales::NONE);
         assert_eq!(prefixes.counts().bytes, 5 * FILE);
         let covered = |prefixes: &Prefixes, tokens: &[u32]| {
-            prefixes.covers(&[tokens, &[1]].concat()) / SLOT_BLOCK
+            prefixes.covers(&[tokens, &[1]].concat(), Scales::NONE) / SLOT_BLOCK
         };
         assert_eq!([covered(&prefixes, &old), covered(&prefixes, &new)], [2, 3]);
         // The order is kept on disk, and a lower limit holds at once.
-        prefixes.touch(&old);
+        prefixes.touch(&old, Scales::NONE);
         let smaller = open(dir.path(), 3 * FILE);
         assert_eq!([covered(&smaller, &old), covered(&smaller, &new)], [2, 1]);
         assert_eq!(fs::read_dir(dir.path().join("prefixes")).unwrap().count(), 3);

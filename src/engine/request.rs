@@ -13,6 +13,7 @@ use super::shaping::Shaping;
 use super::tuning::Tuning;
 use device::Activity;
 use device::tune::report::{Searching, Used};
+use model::MAX_ADAPTERS;
 use plan::sample::Sampling;
 
 #[derive(Clone, Debug)]
@@ -36,8 +37,41 @@ pub struct Request {
     pub logprobs: Option<u8>,
     /// Report log-probabilities of the prompt's tokens too, before the first token.
     pub prompt_logprobs: bool,
+    /// What it takes of the model's adapters.
+    pub adapters: Scales,
     /// Give the prompt's embedding, as the model's file says that it is made; nothing is generated.
     pub embed: bool,
+}
+
+/// How much of each of a model's adapters takes part in what a request computes: 0 for nothing, 1 for as much as it was
+/// trained with.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Scales(pub [f32; MAX_ADAPTERS]);
+
+impl Scales {
+    /// Of no adapter anything.
+    pub const NONE: Self = Self([0.0; MAX_ADAPTERS]);
+}
+
+/// An adapter that is to be loaded beside a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterSpec {
+    /// A GGUF file, or a name in the directory of the models.
+    pub path: String,
+    /// What requests take of it that do not choose.
+    pub scale: f32,
+}
+
+impl AdapterSpec {
+    /// `PATH`, with a scale of 1, or `PATH=SCALE`.
+    #[must_use]
+    pub fn written(text: &str) -> Self {
+        let scaled = text.rsplit_once('=').and_then(|(path, scale)| {
+            let scale = scale.parse().ok().filter(|scale: &f32| scale.is_finite())?;
+            Some(Self { path: path.to_owned(), scale })
+        });
+        scaled.unwrap_or_else(|| Self { path: text.to_owned(), scale: 1.0 })
+    }
 }
 
 impl Request {
@@ -165,7 +199,7 @@ pub enum GenerateError {
     Device(String),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LoadSpec {
     /// A GGUF file, a name in `models_dir`, or `synthetic:NAME`.
     pub model: String,
@@ -182,6 +216,8 @@ pub struct LoadSpec {
     pub draft: usize,
     /// A model that guesses as well, if any; loaded beside this one.
     pub draft_model: Option<String>,
+    /// Adapters beside it, in the order in which requests number them.
+    pub adapters: Vec<AdapterSpec>,
     /// How long a chunk of a prompt may hold up those who decode; without a bound where it is zero.
     pub stall: Duration,
     /// What keys and values are stored in: `f16`, `q8_0` or `q4_0`.
@@ -267,6 +303,9 @@ pub struct ModelInfo {
     /// The model that guesses what this one will say, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<String>,
+    /// Adapters beside it, in the order in which requests number them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adapters: Vec<AdapterInfo>,
     /// Numbers of an embedding, if it makes any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<usize>,
@@ -279,6 +318,16 @@ pub struct ModelInfo {
     pub step_bytes: u64,
     /// Seconds that loading took.
     pub load_s: f64,
+}
+
+/// An adapter beside a loaded model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AdapterInfo {
+    /// The file's stem: behind the model's id and a colon it is what a request names.
+    pub name: String,
+    pub path: PathBuf,
+    /// What requests take of it that do not choose.
+    pub scale: f32,
 }
 
 /// The device that a model is on.

@@ -544,7 +544,8 @@ impl Scheduler {
     fn admit(&mut self) {
         let Some(core) = &self.core else { return };
         while let Some(waiting) = self.waiting.pop_front() {
-            let Some(slot) = self.slots.take(&waiting.request.prompt, core.copies_slots()) else {
+            let Request { prompt, adapters, .. } = &waiting.request;
+            let Some(slot) = self.slots.take(prompt, *adapters, core.copies_slots()) else {
                 self.waiting.push_front(waiting);
                 break;
             };
@@ -615,7 +616,7 @@ impl Scheduler {
         let start = sequence.submitted;
         let left = prompt.len() - start;
         let most = if held_up { self.stall.rows() } else { usize::MAX }.min(core.chunk());
-        let Request { embed, prompt_logprobs, .. } = sequence.request;
+        let Request { embed, prompt_logprobs, adapters, .. } = sequence.request;
         let outputs = match (embed, prompt_logprobs, left <= most) {
             (true, ..) => Outputs::Hidden,
             (false, true, _) => Outputs::All,
@@ -625,7 +626,8 @@ impl Scheduler {
         let end = start + left.min(most).min(core.bucket_rows(outputs));
         let sampling =
             if end == prompt.len() { sequence.request.sampling } else { Sampling::GREEDY };
-        let row = Row { slot: sequence.slot, token: 0, position: start as u32, sampling };
+        let (slot, position) = (sequence.slot, start as u32);
+        let row = Row { slot, token: 0, position, sampling, adapters };
         if !core.submit_chunk(row, &prompt[start..end], outputs)? {
             return Ok(false);
         }
@@ -643,7 +645,7 @@ impl Scheduler {
         let core = core(&mut self.core);
         let sequence = &self.active[at];
         let Some(held) = &sequence.held else { return Ok(true) };
-        let prompt = sequence.prompt();
+        let (prompt, adapters) = (sequence.prompt(), sequence.request.adapters);
         let usable = |held: &[u32], written| {
             // The last token is evaluated in any case: its logits are wanted.
             let shared = shared(held, prompt).min(prompt.len() - 1);
@@ -652,12 +654,15 @@ impl Scheduler {
         let (mut cached, mut written, mut on_disk) = (0, 0, 0);
         // Who wants something of every token has all of them evaluated.
         if !sequence.request.prompt_logprobs && !sequence.request.embed {
-            on_disk = self.prefixes.as_ref().map_or(0, |prefixes| prefixes.covers(prompt));
+            on_disk =
+                self.prefixes.as_ref().map_or(0, |prefixes| prefixes.covers(prompt, adapters));
             cached = usable(held, sequence.written());
             written = if cached > 0 { sequence.written() } else { 0 };
             let others = self.active.iter().filter(|s| s.id != sequence.id && s.held.is_none());
+            let others = others.filter(|s| s.request.adapters == adapters);
             let others = others.map(|s| (s.slot, s.in_cache(), s.written()));
-            let free = self.slots.iter().map(|slot| (slot.number, &slot.held[..], slot.written));
+            let free = self.slots.iter().filter(|slot| slot.adapters == adapters);
+            let free = free.map(|slot| (slot.number, &slot.held[..], slot.written));
             let all = others.chain(free);
             let found =
                 all.map(|(slot, held, written)| (usable(held, written), slot, written)).max();
@@ -687,11 +692,11 @@ impl Scheduler {
             unreachable!("what is on disk was found in what is loaded");
         };
         let (sequence, begun) = (&mut self.active[at], Instant::now());
-        let before = sequence.cached;
+        let (before, adapters) = (sequence.cached, sequence.request.adapters);
         while sequence.submitted < sequence.on_disk {
             let block = sequence.submitted / SLOT_BLOCK;
             let end = (block + 1) * SLOT_BLOCK;
-            match prefixes.read(&sequence.prompt()[..end]) {
+            match prefixes.read(&sequence.prompt()[..end], adapters) {
                 Some(bytes) => {
                     core.write_block(sequence.slot, block, bytes)?;
                     sequence.restored(end);
@@ -703,7 +708,7 @@ impl Scheduler {
                 break;
             }
         }
-        prefixes.touch(&sequence.prompt()[..sequence.submitted]);
+        prefixes.touch(&sequence.prompt()[..sequence.submitted], adapters);
         let spared = (sequence.cached - before) as u64;
         let done = sequence.submitted >= sequence.on_disk;
         self.shared.cached_tokens.fetch_add(spared, Ordering::Relaxed);
@@ -727,13 +732,14 @@ impl Scheduler {
         else {
             return false;
         };
-        let Some(block) = prefixes.missing(&slot.held) else {
+        let adapters = slot.adapters;
+        let Some(block) = prefixes.missing(&slot.held, adapters) else {
             slot.kept = true;
-            prefixes.touch(&slot.held);
+            prefixes.touch(&slot.held, adapters);
             return true;
         };
         let tokens = &slot.held[..(block + 1) * SLOT_BLOCK];
-        let read = prefixes.write(tokens, |out| core.read_block(slot.number, block, out));
+        let read = prefixes.write(tokens, adapters, |out| core.read_block(slot.number, block, out));
         self.tell_prefixes();
         if let Err(error) = read {
             self.step_failed(&error);

@@ -77,6 +77,7 @@ impl Sequence {
         drafts: Drafts,
     ) -> Self {
         let Waiting { mut request, events, arrived, .. } = waiting;
+        let held = if slot.adapters == request.adapters { slot.held } else { Vec::new() };
         let stops = StopMatcher::new(request.stop.iter().cloned());
         // All that there will be: decoding allocates nothing.
         let mut tokens = Vec::with_capacity(request.prompt.len() + request.max_tokens as usize);
@@ -96,7 +97,7 @@ impl Sequence {
             text: Arc::clone(text),
             id,
             slot: slot.number,
-            held: Some(slot.held),
+            held: Some(held),
             written: slot.written,
             cached: 0,
             on_disk: 0,
@@ -209,6 +210,7 @@ impl Sequence {
             token: self.tokens[self.position],
             position: self.position as u32,
             sampling: self.request.sampling,
+            adapters: self.request.adapters,
         }
     }
 
@@ -335,8 +337,8 @@ impl Sequence {
         self.tokens.truncate(self.position);
         // A request that never had its turn has changed nothing.
         let held = self.held.take().unwrap_or(self.tokens);
-        let kept = held.is_empty();
-        (finished, self.events, Slot { number: self.slot, held, written, kept })
+        let (kept, adapters) = (held.is_empty(), self.request.adapters);
+        (finished, self.events, Slot { number: self.slot, held, adapters, written, kept })
     }
 
     pub(super) fn fail(self, error: GenerateError) {

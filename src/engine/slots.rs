@@ -4,12 +4,16 @@
 
 use std::collections::VecDeque;
 
+use super::Scales;
+
 /// A slot that nobody has.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Slot {
     pub(super) number: u32,
     /// Tokens whose keys and values it holds, from position 0 on.
     pub(super) held: Vec<u32>,
+    /// The adapters that they were evaluated with.
+    pub(super) adapters: Scales,
     /// Positions that were written since it was begun at 0, whether what they have is still held or not: in a ring
     /// they have taken the places of those before.
     pub(super) written: usize,
@@ -20,7 +24,7 @@ pub(super) struct Slot {
 impl Slot {
     /// One that holds nothing.
     pub(super) const fn empty(number: u32) -> Self {
-        Self { number, held: Vec::new(), written: 0, kept: true }
+        Self { number, held: Vec::new(), adapters: Scales::NONE, written: 0, kept: true }
     }
 }
 
@@ -56,9 +60,10 @@ impl Slots {
     /// A slot for a prompt: the one that holds most of its beginning and nothing else. Where there is none: the
     /// one that has been free for longest, if the beginning can be copied from wherever it is, else the one
     /// that shares most of it.
-    pub(super) fn take(&mut self, prompt: &[u32], copies: bool) -> Option<Slot> {
+    pub(super) fn take(&mut self, prompt: &[u32], adapters: Scales, copies: bool) -> Option<Slot> {
         let worth = |slot: &Slot| {
-            let shared = shared(&slot.held, prompt);
+            let same = slot.adapters == adapters;
+            let shared = if same { shared(&slot.held, prompt) } else { 0 };
             let whole = shared > 0 && shared == slot.held.len();
             (whole, if whole || !copies { shared } else { 0 })
         };
@@ -94,6 +99,7 @@ mod tests {
         let slot = |(number, held): (u32, &&[u32])| Slot {
             number,
             held: held.to_vec(),
+            adapters: Scales::NONE,
             written: held.len(),
             kept: false,
         };
@@ -103,21 +109,33 @@ mod tests {
     #[test]
     fn who_goes_on_gets_the_slot_back() {
         let mut slots = of(&[&[], &[1, 2], &[1, 2, 3], &[1, 2, 3, 9]]);
-        assert_eq!(slots.take(&[1, 2, 3, 4], true).unwrap().number, 2);
-        assert_eq!(slots.take(&[1, 2, 3, 4], true).unwrap().number, 1);
+        assert_eq!(slots.take(&[1, 2, 3, 4], Scales::NONE, true).unwrap().number, 2);
+        assert_eq!(slots.take(&[1, 2, 3, 4], Scales::NONE, true).unwrap().number, 1);
         // What another conversation left is copied, not taken.
-        assert_eq!(slots.take(&[1, 2, 3, 4], true).unwrap().number, 0);
-        assert_eq!(slots.take(&[7], true).unwrap().number, 3);
-        assert_eq!(slots.take(&[7], true), None);
+        assert_eq!(slots.take(&[1, 2, 3, 4], Scales::NONE, true).unwrap().number, 0);
+        assert_eq!(slots.take(&[7], Scales::NONE, true).unwrap().number, 3);
+        assert_eq!(slots.take(&[7], Scales::NONE, true), None);
     }
 
     #[test]
     fn without_copies_the_longest_beginning_is_taken() {
         let mut slots = of(&[&[], &[1, 5], &[1, 2, 9, 9], &[1, 2, 8]]);
-        assert_eq!(slots.take(&[1, 2, 3], false).unwrap().number, 2);
+        assert_eq!(slots.take(&[1, 2, 3], Scales::NONE, false).unwrap().number, 2);
         slots.put(Slot { held: vec![4], written: 1, ..Slot::empty(2) });
         // The one that was given back last is taken last.
-        assert_eq!([5, 6, 7, 8].map(|t| slots.take(&[t], false).unwrap().number), [0, 1, 3, 2]);
+        assert_eq!(
+            [5, 6, 7, 8].map(|t| slots.take(&[t], Scales::NONE, false).unwrap().number),
+            [0, 1, 3, 2]
+        );
+    }
+
+    #[test]
+    fn what_other_adapters_have_left_is_not_gone_on_with() {
+        let mut slots = of(&[&[], &[1, 2, 3]]);
+        let other = Scales([0.5; model::MAX_ADAPTERS]);
+        assert_eq!(slots.take(&[1, 2, 3, 4], other, false).unwrap().number, 0);
+        slots.put(Slot { held: vec![1, 2], adapters: other, ..Slot::empty(0) });
+        assert_eq!(slots.take(&[1, 2, 3, 4], other, true).unwrap().number, 0);
     }
 
     #[test]
@@ -125,6 +143,6 @@ mod tests {
         let mut slots = of(&[&[1, 2], &[1]]);
         slots.forget();
         assert!(slots.iter().all(|slot| slot.held.is_empty()));
-        assert_eq!(slots.take(&[1, 2, 3], true).unwrap().number, 0);
+        assert_eq!(slots.take(&[1, 2, 3], Scales::NONE, true).unwrap().number, 0);
     }
 }

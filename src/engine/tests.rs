@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::tuning::Tuning;
 use super::{
     Event, FinishReason, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec, Request,
-    Settings, Shaping, State, TokenLogprobs,
+    Scales, Settings, Shaping, State, TokenLogprobs,
 };
 use device::tune::Choices;
 use device::{
@@ -168,6 +168,7 @@ fn spec(slots: usize) -> LoadSpec {
         stall: Duration::ZERO,
         draft: 0,
         draft_model: None,
+        adapters: Vec::new(),
         kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),
@@ -311,6 +312,7 @@ fn request(prompt: Vec<u32>, max_tokens: u32) -> Request {
         shown: Vec::new(),
         logprobs: None,
         prompt_logprobs: false,
+        adapters: Scales::NONE,
         embed: false,
     }
 }

@@ -5,6 +5,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod adapters;
 mod allocation;
 mod bench;
 mod chat;

@@ -29,6 +29,8 @@ enum Kind {
     Address,
     Mode,
     String,
+    /// Of strings.
+    List,
     Enum {
         values: Vec<String>,
     },
@@ -103,6 +105,10 @@ fn a_type_takes_what_the_daemon_takes_and_nothing_else() {
                 assert!(!takes(&key, "0888") && !takes(&key, 0o660), "{key}");
             }
             Kind::String => assert!(!takes(&key, 1) && !takes(&key, true), "{key}"),
+            Kind::List => {
+                assert!(takes(&key, vec!["a", "b"]) && !takes(&key, "a"), "{key}");
+                assert!(!takes(&key, vec![1]), "{key}");
+            }
             Kind::Enum { values } => {
                 let unique: BTreeSet<&String> = values.iter().collect();
                 assert_eq!(unique.len(), values.len(), "{key}");

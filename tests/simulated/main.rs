@@ -9,6 +9,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
 
 mod accuracy;
+mod adapters;
 mod architectures;
 mod filter;
 mod fingerprint;

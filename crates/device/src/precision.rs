@@ -1,6 +1,6 @@
 //! Where 8-bit activations are too coarse: a rule that every quantised device follows alike.
 
-use plan::{Class, Op, Plan, Product, Project, Step, View};
+use plan::{Binary, Class, Op, Plan, Product, Project, Step, View};
 
 /// Residual planes of quantised activations that a projection's operand is brought into: as many as the
 /// most delicate of its results needs.
@@ -24,9 +24,15 @@ fn is_delicate(plan: &Plan, out: &View) -> bool {
     let becomes = |step: &Step| match &step.op {
         Op::RopeKv(rope) => rope.k.buffer == out.buffer,
         Op::GatedDelta(delta) => delta.step.buffer == out.buffer,
-        // Logits on their way.
-        Op::Scale { x, out: next, .. } | Op::SoftCap { x, out: next, .. } => {
-            x.buffer == out.buffer && is_delicate(plan, next)
+        // On its way: logits to what they become, any product to its sum with that of an adapter.
+        Op::Scale { x, out: next, .. }
+        | Op::SoftCap { x, out: next, .. }
+        | Op::Bias { x, out: next, .. } => x.buffer == out.buffer && is_delicate(plan, next),
+        Op::Binary { op: Binary::Add, a, b, out: next } => {
+            [a, b].iter().any(|x| x.buffer == out.buffer) && is_delicate(plan, next)
+        }
+        Op::Project(Project { product: Product::Residual { residual, out: next, .. }, .. }) => {
+            residual.buffer == out.buffer && is_delicate(plan, next)
         }
         _ => false,
     };

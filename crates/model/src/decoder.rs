@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::adapter::{Adapters, Selection, Side, Stack};
 use super::hyper::{
     Attention, Experts, FeedForward, Hyperparameters, Keys, Layer, QkNorm, Ranks, Recurrent,
 };
@@ -31,10 +32,12 @@ pub(super) struct Step {
     pub(super) cache: DType,
 }
 
-/// The graph of a step; weights that it asks for first are looked up in the file and added to the list.
+/// The graph of a step, with adapters or without; weights that it asks for first are looked up in the file and added to
+/// the list.
 pub(super) fn graph(
     gguf: &Gguf,
     hyper: &Hyperparameters,
+    adapters: Option<&Adapters>,
     weights: &mut Weights,
     step: Step,
 ) -> Result<Graph> {
@@ -42,10 +45,12 @@ pub(super) fn graph(
         g: Graph::new(),
         gguf,
         hyper,
+        adapters,
         weights,
         step,
         caches: BTreeMap::new(),
         first_values: None,
+        shares: BTreeMap::new(),
     };
     decoder.draw()?;
     Ok(decoder.g)
@@ -55,12 +60,15 @@ struct Decoder<'a> {
     g: Graph,
     gguf: &'a Gguf,
     hyper: &'a Hyperparameters,
+    adapters: Option<&'a Adapters>,
     weights: &'a mut Weights,
     step: Step,
     /// Of each layer so far, as they are after its keys and values have been written.
     caches: BTreeMap<usize, Caches>,
     /// The values of the first layer that mixes in time.
     first_values: Option<Tensor>,
+    /// What each row takes of each adapter, by the name of their factors and the number of rows.
+    shares: BTreeMap<(String, usize), Tensor>,
 }
 
 #[derive(Clone, Copy)]
@@ -360,7 +368,11 @@ impl Decoder<'_> {
         let buffer = self.weights.alternate(self.gguf, &own, tensor, &found, &shape, place)?;
         self.g.at(name);
         let weight = self.source(&buffer)?;
-        Ok(self.g.matmul(h, weight)?)
+        let made = self.g.matmul(h, weight)?;
+        let [groups, second] = place;
+        let run = rows / groups;
+        let selection = Selection { start: run * second, run, stride: 2 * run };
+        self.adapted([name, tensor.trim_end_matches(".weight")], [h, made], found, selection)
     }
 
     /// What a layer that remembers makes of `h`, the name of the matrix behind it, and its columns.
@@ -736,6 +748,10 @@ impl Decoder<'_> {
         self.g.at(OUTPUT);
         let weight = self.matrix(if tied { EMBEDDING } else { OUTPUT }, vocabulary, width)?;
         let mut logits = self.g.matmul(h, weight)?;
+        if !tied {
+            let (names, shape) = ([OUTPUT, OUTPUT], [vocabulary, width]);
+            logits = self.adapted(names, [h, logits], shape, Selection::all(vocabulary))?;
+        }
         logits = self.biased(OUTPUT, logits, vocabulary)?;
         if let Some(factor) = self.hyper.logits.scale {
             logits = self.g.scale(logits, factor)?;
@@ -784,7 +800,61 @@ impl Decoder<'_> {
         self.g.at(name);
         let weight = self.matrix(name, rows, columns)?;
         let made = self.g.matmul(x, weight)?;
+        let made = self.adapted([name, name], [x, made], [rows, columns], Selection::all(rows))?;
         self.biased(name, made, rows)
+    }
+
+    /// `made`, the product of `x` with some rows of a matrix of the model, with what the adapters add to it.
+    fn adapted(
+        &mut self,
+        [name, whole]: [&str; 2],
+        [x, made]: [Tensor; 2],
+        [all, columns]: [usize; 2],
+        rows: Selection,
+    ) -> Result<Tensor> {
+        let Some(adapters) = self.adapters else { return Ok(made) };
+        let (tensor, n) = (format!("{whole}.weight"), adapters.len());
+        let Some((rank, dtype)) = adapters.stacked(&tensor, [all, columns])? else {
+            return Ok(made);
+        };
+        let &[m, given] = self.g.shape(made) else { unreachable!("a product has two axes") };
+        let stack = |side| Stack { tensor: tensor.clone(), side, rank, rows };
+        let (down, up) = (format!("{whole}.lora_a"), format!("{name}.lora_b"));
+        let a = self.weights.stacked(&down, stack(Side::A), dtype, [n * rank, columns]);
+        let b = self.weights.stacked(&up, stack(Side::B), dtype, [given, n * rank]);
+        self.g.at(down);
+        let a = self.source(&a)?;
+        let inner = self.g.matmul(x, a)?;
+        let inner = self.g.reshape(inner, &[m, n, rank])?;
+        let share = self.share(&adapters.factors(&tensor), m)?;
+        let taken = self.g.binary(Binary::Mul, inner, share)?;
+        // Not even an infinity of an adapter gets through to a row that takes nothing of it.
+        let nothing = self.g.constant(0.0);
+        let taken = self.g.select(share, taken, nothing)?;
+        let taken = self.g.reshape(taken, &[m, n * rank])?;
+        self.g.at(up);
+        let b = self.source(&b)?;
+        let more = self.g.matmul(taken, b)?;
+        Ok(self.g.binary(Binary::Add, made, more)?)
+    }
+
+    /// What each of `m` rows takes of each adapter, `[M, n, 1]`: its scale times the adapter's factor.
+    fn share(&mut self, factors: &[f32], m: usize) -> Result<Tensor> {
+        let name = ports::adapter_factors(factors);
+        if let Some(share) = self.shares.get(&(name.clone(), m)) {
+            return Ok(*share);
+        }
+        let (rows, n) = (self.step.bucket.rows(), factors.len());
+        let mut scales = self.mailbox(ports::ADAPTERS, DType::F32, &[rows, n])?;
+        if m != rows {
+            let selected = self.mailbox(ports::LOGIT_ROWS, DType::I32, &[m])?;
+            scales = self.g.gather(scales, &[selected])?;
+        }
+        let of_one = self.derived(&name, factors)?;
+        let share = self.g.binary(Binary::Mul, scales, of_one)?;
+        let share = self.g.reshape(share, &[m, n, 1])?;
+        self.shares.insert((name, m), share);
+        Ok(share)
     }
 
     /// The same with `n` rows from `at` of the `all` rows of another matrix, where the file has that.
@@ -820,6 +890,8 @@ impl Decoder<'_> {
             self.weights.rows(self.gguf, &own, &tensor, &shape, rows.clone(), Kind::Matrix)?;
         let weight = self.source(&buffer)?;
         let made = self.g.matmul(x, weight)?;
+        let selection = Selection { start: at, run: n, stride: n };
+        let made = self.adapted([name, whole], [x, made], shape, selection)?;
         let tensor = format!("{whole}.bias");
         if self.gguf.tensor(&tensor).is_none() {
             return self.biased(name, made, n);

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod architecture;
 mod decoder;
 pub mod gguf;
@@ -26,6 +27,8 @@ use crate::gguf::Gguf;
 use plan::graph::{self, Graph};
 use plan::{Bucket, Buffer, Class, DType, Plan};
 
+use adapter::Adapters;
+pub use adapter::{Adapter, AdapterError, MAX_ADAPTERS};
 pub use architecture::Architecture;
 pub use hyper::Hyperparameters;
 pub use pooling::Pooling;
@@ -57,6 +60,10 @@ pub enum Error {
     NotFinite { tensor: String, at: u64, value: f32 },
     #[error("{bytes} bytes from {offset} of weight `{name}` are not in the model")]
     Weight { name: String, offset: u64, bytes: usize },
+    #[error("this is an adapter, not a model: load it beside one, with `--lora`")]
+    IsAdapter,
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     /// A definition of this program is wrong.
     #[error("building the graph")]
     Graph(#[from] graph::Error),
@@ -115,9 +122,19 @@ pub struct Model {
     hyper: Hyperparameters,
     pooling: Option<Pooling>,
     weights: Weights,
+    /// Tensors that take no part as weights.
+    passed_over: Vec<String>,
+    adapters: Adapters,
     /// What keys and values are stored in.
     cache: DType,
 }
+
+/// Any step with logits asks for all weights.
+const SMALLEST: Step = Step {
+    layout: KvLayout { slots: 1, context: 1, ring: None },
+    bucket: Bucket::decode(1, 1),
+    cache: DType::F16,
+};
 
 impl Model {
     /// Opens a GGUF file and checks that it holds everything the architecture needs.
@@ -129,18 +146,43 @@ impl Model {
     }
 
     pub fn from_gguf(gguf: Gguf) -> Result<Self, Error> {
+        if gguf.metadata().str("general.type").is_ok_and(|kind| kind == "adapter") {
+            return Err(Error::IsAdapter);
+        }
         let name = gguf.metadata().str("general.architecture")?;
         let architecture = Architecture::parse(name)
             .ok_or_else(|| Error::Architecture { found: name.to_owned() })?;
-        let (hyper, read) = architecture.describe(&gguf)?;
+        let (hyper, passed_over) = architecture.describe(&gguf)?;
         let pooling = Pooling::of(&gguf, architecture.name())?;
         let mut weights = Weights::default();
-        // Any step with logits asks for all of them.
-        let layout = KvLayout { slots: 1, context: 1, ring: None };
-        let smallest = Step { layout, bucket: Bucket::decode(1, 1), cache: DType::F16 };
-        decoder::graph(&gguf, &hyper, &mut weights, smallest)?;
-        weights.check_complete(&gguf, &read, architecture.name())?;
-        Ok(Self { gguf, architecture, hyper, pooling, weights, cache: DType::F16 })
+        decoder::graph(&gguf, &hyper, None, &mut weights, SMALLEST)?;
+        weights.check_complete(&gguf, &passed_over, architecture.name())?;
+        let (adapters, cache) = (Adapters::default(), DType::F16);
+        Ok(Self { gguf, architecture, hyper, pooling, weights, passed_over, adapters, cache })
+    }
+
+    /// The same model with adapters beside it, which rows of [`Self::adapted_plan`] may take something of.
+    ///
+    /// # Errors
+    /// [`Error::Adapter`] for one that is not made for this model.
+    pub fn with_adapters(self, all: Vec<Adapter>) -> Result<Self, Error> {
+        let adapters = Adapters::new(all, self.architecture.name())?;
+        let mut weights = self.weights;
+        decoder::graph(&self.gguf, &self.hyper, Some(&adapters), &mut weights, SMALLEST)?;
+        let stands_beside = |weight: &weights::Weight, tensor: &str| match &weight.origin {
+            Origin::Adapters(stack) => stack.tensor == tensor,
+            Origin::File { .. } | Origin::Derived(_) => false,
+        };
+        adapters.check_used(&self.gguf, |tensor| {
+            self.passed_over.iter().any(|name| name == tensor)
+                || weights.iter().any(|weight| stands_beside(weight, tensor))
+        })?;
+        Ok(Self { weights, adapters, ..self })
+    }
+
+    /// Its adapters, in the order of their scales in a plan's rows.
+    pub fn adapters(&self) -> impl ExactSizeIterator<Item = &Adapter> {
+        self.adapters.iter()
     }
 
     /// The same model with its keys and values stored in another type: F16, Q8_0 or Q4_0.
@@ -242,6 +284,10 @@ impl Model {
                 buf.copy_from_slice(from.ok_or_else(missing)?);
                 Ok(())
             }
+            Origin::Adapters(stack) => {
+                let Buffer { dtype, shape, .. } = &weight.buffer;
+                self.adapters.read(stack, *dtype, shape[1], offset, buf)
+            }
         }
     }
 
@@ -339,22 +385,37 @@ impl Model {
         self.hyper.caches().map(|(_, attention)| self.position_bytes(attention)).sum()
     }
 
-    /// The graph of one step in a bucket.
+    /// The graph of one step in a bucket, without adapters.
     ///
     /// # Errors
     /// [`graph::Error`] would be a bug of a definition, or a band wider than the layout's context.
     pub fn graph(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Graph> {
+        self.drawn(layout, bucket, None)
+    }
+
+    fn drawn(
+        &self,
+        layout: KvLayout,
+        bucket: Bucket,
+        adapters: Option<&Adapters>,
+    ) -> graph::Result<Graph> {
         let step = Step { layout, bucket, cache: self.cache };
-        match decoder::graph(&self.gguf, &self.hyper, &mut self.weights.clone(), step) {
+        match decoder::graph(&self.gguf, &self.hyper, adapters, &mut self.weights.clone(), step) {
             Ok(graph) => Ok(graph),
             Err(Error::Graph(error)) => Err(error),
             Err(error) => unreachable!("`from_gguf` drew with the same weights: {error}"),
         }
     }
 
-    /// The plan of one step in a bucket, in primitives.
+    /// The plan of one step in a bucket, in primitives, without adapters.
     pub fn plan(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Plan> {
         self.graph(layout, bucket)?.lower(bucket)
+    }
+
+    /// The same of a step whose rows may take something of the adapters. A row that takes nothing of them computes what
+    /// it does without.
+    pub fn adapted_plan(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Plan> {
+        self.drawn(layout, bucket, Some(&self.adapters))?.lower(bucket)
     }
 }
 

@@ -17,6 +17,8 @@ pub const TOP_K: &str = "top_k";
 pub const TOP_P: &str = "top_p";
 /// Mailbox `I32 [N, 2]`: low and high half of each row's seed.
 pub const SEED: &str = "seed";
+/// Mailbox `F32 [M, n]`: the scale of each adapter for each row; only in plans with adapters.
+pub const ADAPTERS: &str = "adapters";
 /// Output `F32 [N, V]`.
 pub const LOGITS: &str = "logits";
 /// Output `F32 [M, D]`, in place of logits: each row behind the last norm.
@@ -41,6 +43,14 @@ pub fn long_rope_frequencies(rotation: usize) -> String {
 #[must_use]
 pub fn ones(len: usize) -> String {
     format!("ones.{len}")
+}
+
+/// Weight `F32 [n]`: what the products of adapters are multiplied by at a scale of 1.
+#[must_use]
+pub fn adapter_factors(factors: &[f32]) -> String {
+    factors
+        .iter()
+        .fold("adapter_factors".to_owned(), |name, f| format!("{name}.{:08x}", f.to_bits()))
 }
 
 #[must_use]

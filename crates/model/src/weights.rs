@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use crate::adapter::Stack;
 use crate::gguf::{Gguf, TensorInfo};
 use crate::{Error, Result};
 use plan::{Buffer, Class, DType};
@@ -14,6 +15,8 @@ pub(crate) enum Origin {
     File { tensor: String, start: u64, run: u64, stride: u64 },
     /// Computed.
     Derived(Vec<u8>),
+    /// Of the files of adapters.
+    Adapters(Stack),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -141,6 +144,20 @@ impl Weights {
         self.add(name, DType::F32, vec![values.len()], Origin::Derived(bytes))
     }
 
+    /// Matrices of adapters as one of that shape.
+    pub(crate) fn stacked(
+        &mut self,
+        name: &str,
+        stack: Stack,
+        dtype: DType,
+        shape: [usize; 2],
+    ) -> Buffer {
+        if let Some(weight) = self.get(name) {
+            return weight.buffer.clone();
+        }
+        self.add(name, dtype, shape.to_vec(), Origin::Adapters(stack))
+    }
+
     fn add(&mut self, name: &str, dtype: DType, shape: Vec<usize>, origin: Origin) -> Buffer {
         let buffer = Buffer { name: name.into(), class: Class::Weight, dtype, shape };
         self.0.push(Weight { buffer: buffer.clone(), origin });
@@ -158,7 +175,7 @@ impl Weights {
         let asked = |name: &str| {
             self.iter().any(|weight| match &weight.origin {
                 Origin::File { tensor, .. } => tensor == name,
-                Origin::Derived(_) => false,
+                Origin::Derived(_) | Origin::Adapters(_) => false,
             })
         };
         let known = |name: &String| read.contains(name) || asked(name);

@@ -3,7 +3,7 @@
 use orind::engine::tuning::Tuning;
 use orind::engine::{
     Event, FinishReason, Finished, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec,
-    ModelInfo, Request, Settings, Shaping, TokenLogprobs,
+    ModelInfo, Request, Scales, Settings, Shaping, TokenLogprobs,
 };
 use plan::sample::Sampling;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -19,6 +19,7 @@ pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
         stall: std::time::Duration::ZERO,
         draft: 0,
         draft_model: None,
+        adapters: Vec::new(),
         kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),
@@ -80,6 +81,7 @@ pub fn request(prompt: impl IntoIterator<Item = u32>, max_tokens: u32) -> Reques
         shown: Vec::new(),
         logprobs: None,
         prompt_logprobs: false,
+        adapters: Scales::NONE,
         embed: false,
     }
 }

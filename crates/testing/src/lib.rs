@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `numerics` | `docs/numerics.md` in scalars, and rows of weights | whatever computes |
 //! | `machine` | kernels executed instruction by instruction | `orind-kernels` and above |
-//! | `device` | a model on a device, driven through the seam; models with odd weights | `orind` |
+//! | `device` | a model on a device, driven through the seam; models with odd weights, adapters | `orind` |
 //! | `engine` | load, ask, collect the answer | `orind` |
 //! | `nodes` | ONNX's tests of nodes | `orind-onnx` and above |
 //! | `daemon` | a daemon on a socket of its own, clients of its lanes, programs on terminals and pages in browsers of their own, the page cache | `orind` |
@@ -17,6 +17,8 @@
 
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "device")]
+pub mod adapters;
 #[cfg(feature = "daemon")]
 pub mod browser;
 #[cfg(feature = "daemon")]

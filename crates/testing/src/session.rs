@@ -22,6 +22,19 @@ impl Session {
         Self::tuned(device, model, layout, buckets, None)
     }
 
+    /// A recording of each bucket's plan without adapters, then one of each with.
+    pub fn adapted(
+        device: &dyn Device,
+        model: &Model,
+        layout: KvLayout,
+        buckets: &[Bucket],
+    ) -> Self {
+        let base = buckets.iter().map(|bucket| model.plan(layout, *bucket).unwrap());
+        let adapted = buckets.iter().map(|bucket| model.adapted_plan(layout, *bucket).unwrap());
+        let plans = base.chain(adapted).map(|plan| fuse(&plan, device.fusions())).collect();
+        Self::of(device, model, layout, plans, None)
+    }
+
     /// With a value for a parameter of every kernel that has it.
     pub fn tuned(
         device: &dyn Device,
@@ -31,7 +44,17 @@ impl Session {
         parameter: Option<(&str, u32)>,
     ) -> Self {
         let plan = |bucket: &Bucket| fuse(&model.plan(layout, *bucket).unwrap(), device.fusions());
-        let plans: Vec<Plan> = buckets.iter().map(plan).collect();
+        let plans = buckets.iter().map(plan).collect();
+        Self::of(device, model, layout, plans, parameter)
+    }
+
+    fn of(
+        device: &dyn Device,
+        model: &Model,
+        layout: KvLayout,
+        plans: Vec<Plan>,
+        parameter: Option<(&str, u32)>,
+    ) -> Self {
         let weights: Vec<_> = model.weights().cloned().collect();
         let states = model.states(layout);
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };

@@ -25,6 +25,9 @@ pub(in crate::cli) struct Load {
     /// Model that guesses what this one will say; an empty one for none
     #[arg(long, value_name = "MODEL")]
     pub(in crate::cli) draft: Option<String>,
+    /// LoRA adapter beside it; may be given several times
+    #[arg(long, value_name = "PATH[=SCALE]")]
+    pub(in crate::cli) lora: Vec<String>,
     /// What keys and values are stored in: f16, q8_0, q4_0
     #[arg(long, value_name = "TYPE")]
     pub(in crate::cli) kv_type: Option<String>,

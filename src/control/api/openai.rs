@@ -10,7 +10,7 @@ use super::Prompt;
 pub struct ModelList {
     /// `list`.
     pub object: String,
-    /// The loaded model, or nothing.
+    /// The loaded model and its adapters, or nothing.
     pub data: Vec<ModelEntry>,
 }
 
@@ -23,6 +23,17 @@ pub struct ModelEntry {
     pub created: u64,
     /// `orind`.
     pub owned_by: String,
+    /// Of an adapter the model that it stands beside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+}
+
+/// What a request takes of one of the model's adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lora {
+    /// Its number, from 0.
+    pub id: usize,
+    pub scale: f32,
 }
 
 /// A body with fields of its own between those that both generating routes have.
@@ -31,7 +42,7 @@ macro_rules! generating {
         $(#[$meta])*
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         pub struct $name {
-            /// The id of the loaded model; may be left out.
+            /// The id of the loaded model, or with a colon and the name of an adapter behind it; may be left out.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub model: Option<String>,
             $($own)*
@@ -104,6 +115,9 @@ macro_rules! generating {
             /// A schema that the answer, JSON, follows (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub json_schema: Option<Value>,
+            /// What is taken of each adapter; of those that are not listed nothing (extension).
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub lora: Option<Vec<Lora>>,
             /// Generate on past end-of-generation tokens (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub ignore_eos: Option<bool>,

@@ -24,6 +24,7 @@ const FIELD: &str = "messages";
 
 impl Refusing for api::MessagesRequest {
     const REFUSED: &'static [&'static [Refused]] = &[&[
+        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
         ("mcp_servers", nothing, "call them from the client, as tools"),
         ("container", nothing, "leave it out"),
         ("context_management", nothing, "send the conversation as the model is to read it"),
@@ -137,6 +138,7 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
         variables: serde_json::Map::new(),
         sampling: params::sampling(request.temperature, request.top_p, request.top_k, None)?,
         shaping: api::Shaping::default(),
+        lora: None,
         stop: params::stops(request.stop_sequences.map(api::Stop::Many))?,
         max_tokens: request.max_tokens,
         // Clients must say how many, and say as many as the model could ever give.

@@ -17,7 +17,7 @@ use super::body::JsonBody;
 use super::error::Error;
 use super::{App, generation, params, prompt};
 use crate::control::api;
-use crate::engine::{Event, GenerateError, Request, Served, Shaping};
+use crate::engine::{Event, GenerateError, Request, Scales, Served, Shaping};
 use crate::wording::shown;
 
 /// Texts of one request at most, which are OpenAI's.
@@ -98,12 +98,13 @@ async fn make(
         let message = format!("dimensions: is {asked}, 1 to {width} are possible");
         return Err(Error::value("dimensions", message));
     }
+    let adapters = params::adapters(&served.model, model, None)?;
     let prompts = tokens(app, &served, input).await?;
     let mut embeddings = Vec::with_capacity(prompts.len());
     // As many at once as the model has slots, so that a long list does not fill the queue.
     for some in prompts.chunks(served.model.slots) {
         let mut admission = params::admit(app, Some(&served.model.id), some.len())?;
-        let requests = some.iter().map(|prompt| request(prompt.clone())).collect();
+        let requests = some.iter().map(|prompt| request(prompt.clone(), adapters)).collect();
         let mut events = generation::start(app, &mut admission, requests)?;
         let first = embeddings.len();
         embeddings.resize(first + some.len(), Vec::new());
@@ -123,7 +124,7 @@ async fn make(
     Ok(Made { served, embeddings, tokens })
 }
 
-fn request(prompt: Vec<u32>) -> Request {
+fn request(prompt: Vec<u32>, adapters: Scales) -> Request {
     Request {
         prompt,
         max_tokens: 0,
@@ -135,6 +136,7 @@ fn request(prompt: Vec<u32>) -> Request {
         ignore_end: false,
         logprobs: None,
         prompt_logprobs: false,
+        adapters,
         embed: true,
     }
 }

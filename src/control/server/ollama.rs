@@ -29,12 +29,15 @@ use crate::wording::shown;
 const TAG: &str = ":latest";
 
 impl Refusing for api::OllamaChat {
-    const REFUSED: &'static [&'static [Refused]] =
-        &[&[("logprobs", nothing, "use /v1/chat/completions")]];
+    const REFUSED: &'static [&'static [Refused]] = &[&[
+        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
+        ("logprobs", nothing, "use /v1/chat/completions"),
+    ]];
 }
 
 impl Refusing for api::OllamaGenerate {
     const REFUSED: &'static [&'static [Refused]] = &[&[
+        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
         ("suffix", nothing, "put the model's fill-in-the-middle tokens into the prompt"),
         ("images", nothing, "only text is possible"),
         ("template", nothing, "use /v1/completions, which takes any text"),
@@ -198,6 +201,7 @@ fn ask(
             options.seed,
         )?,
         shaping: options.shaping,
+        lora: None,
         stop: params::stops(options.stop)?,
         max_tokens,
         // ollama ends an answer where the context does.

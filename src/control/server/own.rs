@@ -19,7 +19,9 @@ use crate::bench;
 use crate::config::{Config, GpuMode};
 use crate::control::api;
 use crate::engine::tuning::Tuning;
-use crate::engine::{self, Light, LoadEvent, LoadSpec, PrefixStore, at_most_processors};
+use crate::engine::{
+    self, AdapterSpec, Light, LoadEvent, LoadSpec, PrefixStore, at_most_processors,
+};
 use crate::wording;
 use device::first_light::{Chains, Mode};
 
@@ -137,6 +139,7 @@ pub(super) async fn load(
 
 /// What a request asks for, with what it leaves out from the configuration.
 pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
+    let lora = request.lora.as_ref().unwrap_or(&config.lora);
     LoadSpec {
         model: request.model,
         models_dir: config.models_dir.clone(),
@@ -147,6 +150,7 @@ pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
         draft: config.draft_tokens,
         draft_model: Some(request.draft.unwrap_or_else(|| config.draft_model.clone()))
             .filter(|model| !model.is_empty()),
+        adapters: lora.iter().map(|text| AdapterSpec::written(text)).collect(),
         stall: Duration::from_millis(config.stall_ms),
         kv_type: request.kv_type.unwrap_or_else(|| config.kv_type.clone()),
         threads: at_most_processors(request.threads.unwrap_or(config.threads)),

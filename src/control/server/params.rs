@@ -7,7 +7,8 @@ use super::error::Error;
 use super::{App, unique};
 use crate::control::api;
 use crate::engine::{
-    Admission, Dry, DynamicTemperature, Loading, Mirostat, Request, Shaping, State, Xtc,
+    Admission, Dry, DynamicTemperature, Loading, Mirostat, ModelInfo, Request, Scales, Shaping,
+    State, Xtc,
 };
 use crate::wording::shown;
 use plan::sample::Sampling;
@@ -28,14 +29,67 @@ pub(super) fn admit(app: &App, wanted: Option<&str>, requests: usize) -> Result<
             .hint("try again when GET /health answers 200"));
     }
     let admission = app.engine.admit(requests)?;
-    let id = &admission.served.model.id;
-    if let Some(wanted) = wanted.filter(|name| !name.is_empty() && name != id) {
-        let message = format!("the model `{}` is not loaded; `{id}` is", shown(wanted));
-        return Err(Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
-            .param("model")
-            .hint("name the loaded model or leave `model` out; `orinctl load` loads another"));
-    }
+    chosen(&admission.served.model, wanted)?;
     Ok(admission)
+}
+
+/// The names by which requests choose the adapters of a model.
+pub(super) fn adapter_ids(model: &ModelInfo) -> impl Iterator<Item = String> {
+    model.adapters.iter().map(|adapter| format!("{}:{}", model.id, adapter.name))
+}
+
+/// The number of the adapter that is named behind the model's id, if one is.
+fn chosen(model: &ModelInfo, wanted: Option<&str>) -> Result<Option<usize>, Error> {
+    let id = &model.id;
+    let Some(wanted) = wanted.filter(|name| !name.is_empty() && name != id) else {
+        return Ok(None);
+    };
+    if let Some(number) = adapter_ids(model).position(|name| name == wanted) {
+        return Ok(Some(number));
+    }
+    let others: Vec<String> = adapter_ids(model).map(|name| format!(", `{name}`")).collect();
+    let others = others.concat();
+    let message = format!("the model `{}` is not loaded; `{id}`{others} is", shown(wanted));
+    Err(Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
+        .param("model")
+        .hint("name the loaded model or leave `model` out; `orinctl load` loads another"))
+}
+
+/// What a request takes of the model's adapters: what it lists, else all of the one that it names with the model,
+/// else what the load was told.
+pub(super) fn adapters(
+    model: &ModelInfo,
+    wanted: Option<&str>,
+    lora: Option<&[api::Lora]>,
+) -> Result<Scales, Error> {
+    let (named, mut scales) = (chosen(model, wanted)?, Scales::NONE);
+    let Some(listed) = lora else {
+        for (at, adapter) in model.adapters.iter().enumerate() {
+            let all = if named == Some(at) { 1.0 } else { 0.0 };
+            scales.0[at] = if named.is_some() { all } else { adapter.scale };
+        }
+        return Ok(scales);
+    };
+    if named.is_some() {
+        let message = "lora: `model` names an adapter already; only one of them is possible";
+        return Err(Error::value("lora", message));
+    }
+    for (at, api::Lora { id, scale }) in listed.iter().enumerate() {
+        if *id >= model.adapters.len() {
+            let there = match model.adapters.len() {
+                0 => format!("{} has no adapters", model.id),
+                count => format!("the adapters are 0 to {}", count - 1),
+            };
+            let field = format!("lora[{at}].id");
+            return Err(Error::value(field.as_str(), format!("{field}: is {id}; {there}")));
+        }
+        if listed[..at].iter().any(|before| before.id == *id) {
+            let field = format!("lora[{at}].id");
+            return Err(Error::value(field.as_str(), format!("{field}: {id} is listed twice")));
+        }
+        scales.0[*id] = range("lora.scale", *scale, -100.0, 100.0)?;
+    }
+    Ok(scales)
 }
 
 /// Log-probabilities that one answer reports at most: a token's own and its alternatives each count.

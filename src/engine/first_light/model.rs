@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::engine::core::{Core, Row};
 use crate::engine::handle::Shared;
 use crate::engine::tuning::Tuning;
-use crate::engine::{Light, LoadSpec, load};
+use crate::engine::{Light, LoadSpec, Scales, load};
 use crate::parity::measure::{argmax, equal};
 use crate::parity::model::{Tolerance, Trace};
 use device::{Device, named};
@@ -85,6 +85,7 @@ fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Res
         stall: std::time::Duration::ZERO,
         draft: 0,
         draft_model: None,
+        adapters: Vec::new(),
         kv_type: "f16".into(),
         threads: 1,
         cpu_isa: "auto".into(),
@@ -100,7 +101,8 @@ fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Res
 
 fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> {
     let mut run = Run { sampled: Vec::new(), logits: Vec::new() };
-    let mut row = Row { slot: 0, token: 0, position: 0, sampling: Sampling::GREEDY };
+    let (sampling, adapters) = (Sampling::GREEDY, Scales::NONE);
+    let mut row = Row { slot: 0, token: 0, position: 0, sampling, adapters };
     let mut tokens = Vec::new();
     let (whole, last) = PROMPT.split_at(CHUNK);
     for (chunk, outputs) in [(whole, Outputs::None), (last, Outputs::Last)] {

@@ -1,5 +1,6 @@
 //! The whole program: the real binary on a real socket.
 
+mod adapters;
 mod clients;
 mod dialects;
 mod kept;

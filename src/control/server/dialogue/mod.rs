@@ -70,6 +70,8 @@ pub(super) struct Ask {
     pub(super) variables: Map<String, Value>,
     pub(super) sampling: Sampling,
     pub(super) shaping: api::Shaping,
+    /// What is taken of adapters, where that is listed.
+    pub(super) lora: Option<Vec<api::Lora>>,
     pub(super) stop: Vec<String>,
     pub(super) max_tokens: Option<u32>,
     /// Whether fewer will do where the slot has no room for more.
@@ -161,6 +163,8 @@ impl Ask {
         self.check(&served)?;
         let shaping =
             params::shaping(&self.shaping, self.sampling.temperature, &served.text.tokenizer)?;
+        let adapters =
+            params::adapters(&served.model, self.model.as_deref(), self.lora.as_deref())?;
         let (messages, options, held) = self.conversation();
         let tools = options.tools.clone();
         let made = prompt::conversation(app, &served, self.field, messages, options, held).await?;
@@ -178,6 +182,7 @@ impl Ask {
             ignore_end: self.ignore_end,
             logprobs: self.logprobs,
             prompt_logprobs: false,
+            adapters,
             embed: false,
         };
         let prompt_tokens = request.prompt.len();

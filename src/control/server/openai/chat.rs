@@ -121,6 +121,7 @@ pub(in crate::control::server) fn ask(mut request: api::ChatRequest) -> Result<A
         variables: request.chat_template_kwargs.unwrap_or_default(),
         sampling,
         shaping,
+        lora: request.lora,
         stop: params::stops(request.stop)?,
         max_tokens: request.max_completion_tokens.or(request.max_tokens),
         at_most: false,

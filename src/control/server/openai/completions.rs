@@ -18,7 +18,7 @@ use crate::control::server::dialogue::{Form, Reason};
 use crate::control::server::error::Error;
 use crate::control::server::refused::{Checked, Refused, Refusing, nothing, text_format};
 use crate::control::server::{App, events, generation, params, prompt};
-use crate::engine::{Event, Finished, Request, Served, Shaping, Text, TokenLogprobs};
+use crate::engine::{Event, Finished, Request, Scales, Served, Shaping, Text, TokenLogprobs};
 use plan::sample::Sampling;
 
 /// Prompts, or answers to them, of one request at most.
@@ -53,6 +53,7 @@ pub(in crate::control::server) async fn completions(
         ignore_end: request.ignore_eos.unwrap_or(false),
         logprobs: alternatives,
         prompt_logprobs: alternatives.is_some() && echo,
+        adapters: Scales::NONE,
         embed: false,
     };
     let form = super::form(request.grammar.take(), request.json_schema.take(), None)?;
@@ -61,6 +62,8 @@ pub(in crate::control::server) async fn completions(
     let count = count(&request.prompt, each)?;
     let mut admission = params::admit(&app, request.model.as_deref(), count)?;
     let served = Arc::clone(&admission.served);
+    let (model, lora) = (request.model.as_deref(), request.lora.as_deref());
+    template.adapters = params::adapters(&served.model, model, lora)?;
     template.shaping = params::shaping(&shaping, sampling.temperature, &served.text.tokenizer)?;
     if let Form::Grammar(grammar) = form {
         template.constraint = Some(prompt::constraint(&app, &served, grammar).await?);

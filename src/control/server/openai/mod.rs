@@ -21,13 +21,13 @@ pub(super) use responses::responses;
 use super::dialogue::{Form, Reason};
 use super::error::Error;
 use super::refused::{Refused, nothing, one};
-use super::{App, status};
+use super::{App, params, status};
 use crate::control::api;
 use crate::engine::{Finished, Grammar};
 use crate::wording::shown;
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::ModelList> {
-    Json(api::ModelList { object: "list".into(), data: loaded(&app).into_iter().collect() })
+    Json(api::ModelList { object: "list".into(), data: loaded(&app) })
 }
 
 pub(super) async fn model(
@@ -36,25 +36,31 @@ pub(super) async fn model(
 ) -> Result<Json<api::ModelEntry>, Error> {
     let Path(id) = id.map_err(|rejection| Error::value("id", format!("id: {rejection}")))?;
     let loaded = loaded(&app);
-    let other = match &loaded {
-        Some(model) if model.id == id => return Ok(Json(model.clone())),
-        Some(model) => format!("`{}` is", model.id),
-        None => "no model is".into(),
+    if let Some(model) = loaded.iter().find(|model| model.id == id) {
+        return Ok(Json(model.clone()));
+    }
+    let other = match &loaded[..] {
+        [] => "no model is".into(),
+        [model, ..] => format!("`{}` is", model.id),
     };
     let message = format!("the model `{}` is not loaded; {other}", shown(&id));
     Err(Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
         .hint("`orinctl load` loads another; GET /orin/v1/models lists what can be loaded"))
 }
 
-/// The loaded model as OpenAI's clients see it.
-fn loaded(app: &App) -> Option<api::ModelEntry> {
+/// The loaded model as OpenAI's clients see it, then each of its adapters.
+fn loaded(app: &App) -> Vec<api::ModelEntry> {
     let state = app.engine.snapshot().state;
-    status::loaded(&state).map(|model| api::ModelEntry {
-        id: model.id.clone(),
+    let Some(model) = status::loaded(&state) else { return Vec::new() };
+    let entry = |id: String, parent| api::ModelEntry {
+        id,
         object: "model".into(),
         created: app.loaded_at().map_or(0, seconds),
         owned_by: "orind".into(),
-    })
+        parent,
+    };
+    let adapters = params::adapter_ids(model).map(|id| entry(id, Some(model.id.clone())));
+    std::iter::once(entry(model.id.clone(), None)).chain(adapters).collect()
 }
 
 /// Seconds since 1970.
@@ -125,7 +131,6 @@ const REFUSED: &[Refused] = &[
     ("structured_outputs", nothing, SCHEMA),
     ("prompt_logprobs", nothing, "use /v1/completions with `echo` and `logprobs`"),
     ("include_stop_str_in_output", nothing, "leave it out"),
-    ("lora", nothing, "leave it out"),
 ];
 
 /// What an answer has to be.

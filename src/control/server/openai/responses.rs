@@ -26,6 +26,7 @@ const FIELD: &str = "input";
 
 impl Refusing for api::ResponsesRequest {
     const REFUSED: &'static [&'static [Refused]] = &[&[
+        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
         ("background", nothing, "leave it out; an answer is streamed or waited for"),
         ("conversation", nothing, "use previous_response_id"),
         ("prompt", nothing, "use instructions and input"),
@@ -150,6 +151,7 @@ fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>),
             request.seed,
         )?,
         shaping: api::Shaping::default(),
+        lora: None,
         stop: Vec::new(),
         max_tokens: request.max_output_tokens,
         at_most: true,

@@ -452,3 +452,78 @@ fn without_the_library_there_is_a_reason() {
         Err(reason) => assert_eq!(reason.lines().count(), 1, "{reason}"),
     }
 }
+
+/// Rows of which one takes an adapter and the other nothing.
+#[test]
+fn a_step_with_adapters_computes_what_the_cpu_computes() {
+    use model::gguf::Writer;
+    use model::{Adapter, KvLayout, Model, ports};
+    let dir = tempfile::tempdir().unwrap();
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let base = Model::open(root.join("../../tests/data/architectures/llama.gguf")).unwrap();
+    let mut to = Writer::new(dir.path().join("adapter.gguf"));
+    for (key, value) in
+        [("general.type", "adapter"), ("general.architecture", "llama"), ("adapter.type", "lora")]
+    {
+        to.metadata(key, value).unwrap();
+    }
+    let tensor = |name: String, shape: &[usize]| Buffer {
+        name,
+        class: Class::Weight,
+        dtype: DType::F16,
+        shape: shape.to_vec(),
+    };
+    let beside = ["blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.1.ffn_down.weight"];
+    let tensors: Vec<Buffer> = beside
+        .iter()
+        .flat_map(|name| {
+            let [rows, columns] = base.gguf().tensor(name).unwrap().shape[..] else {
+                panic!("{name}")
+            };
+            [
+                tensor(format!("{name}.lora_a"), &[4, columns]),
+                tensor(format!("{name}.lora_b"), &[rows, 4]),
+            ]
+        })
+        .collect();
+    let ids: Vec<_> =
+        tensors.iter().map(|t| to.tensor(&t.name, &t.shape, t.dtype).unwrap()).collect();
+    let data = to.begin().unwrap();
+    for (id, tensor) in ids.into_iter().zip(&tensors) {
+        data.write(id, 0, &weight(tensor)).unwrap();
+    }
+    data.finish().unwrap();
+    let adapter = Adapter::open(dir.path().join("adapter.gguf")).unwrap();
+    let model = base.with_adapters(vec![adapter]).unwrap();
+    let layout = KvLayout { slots: 2, context: 32, ring: None };
+    let run = |device: &dyn Device| {
+        let bucket = plan::Bucket::decode(2, layout.context);
+        let plan = plan::fuse(&model.adapted_plan(layout, bucket).unwrap(), device.fusions());
+        let weights: Vec<Buffer> = model.weights().cloned().collect();
+        let (states, plans) = (model.states(layout), std::slice::from_ref(&plan));
+        let request = Request { weights: &weights, states: &states, plans, choices: None };
+        let mut instance = device.open(&request).unwrap();
+        for Buffer { name, .. } in &weights {
+            let read = |at, bytes: &mut [u8]| Ok(model.read_weight(name, at, bytes)?);
+            instance.upload(name, &read, &|_| {}).unwrap();
+        }
+        let prepared = instance.prepare(&plan).unwrap();
+        let mailbox = |name| plan.find(Class::Mailbox, name).unwrap();
+        for (name, values) in
+            [(ports::TOKENS, [5, 5]), (ports::POSITIONS, [0, 0]), (ports::SLOTS, [0, 1])]
+        {
+            instance.write(prepared, mailbox(name), 0, Data::I32(&values)).unwrap();
+        }
+        instance.write(prepared, mailbox(ports::ADAPTERS), 0, Data::F32(&[0.5, 0.0])).unwrap();
+        let ticket = instance.submit(prepared, 2).unwrap();
+        instance.wait(ticket).unwrap();
+        let output = plan.find(Class::Output, ports::LOGITS).unwrap();
+        let mut logits = vec![0.0; plan.buffer(output).elements()];
+        instance.read(prepared, output, 0, &mut logits).unwrap();
+        logits
+    };
+    let ours = run(&cuda(&Arc::new(Fake::new(&[ORIN]))).unwrap());
+    assert!(ours == run(&Cpu::detect()));
+    let (with, without) = ours.split_at(ours.len() / 2);
+    assert!(with != without);
+}

@@ -1,0 +1,114 @@
+//! LoRA adapters beside models of seeded noise: against the same weights merged in `f64`, and to the bit against rows
+//! in other company.
+
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic, and tells its errors"
+)]
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use device::cpu::{Cpu, Isa};
+use device::reference::Reference;
+use device::{Data, Device};
+use model::{Adapter, KvLayout, Model, ports};
+use orind_testing::adapters::{Noise, merged};
+use orind_testing::data;
+use orind_testing::session::Session;
+use plan::{Bucket, DType, Outputs};
+
+const LAYOUT: KvLayout = KvLayout { slots: 3, context: 64, ring: None };
+const CHUNK: usize = 12;
+
+fn tokens() -> Vec<i32> {
+    (0..20).map(|i| (i * 37 + 11) % 128).collect()
+}
+
+/// Three adapters of different ranks and types, the last beside every other matrix and without an alpha.
+fn adapters(model: &str, dir: &Path) -> [String; 3] {
+    let noise = [
+        Noise::new(1, 4),
+        Noise { dtype: DType::F32, alpha: Some(3.0), ..Noise::new(2, 7) },
+        Noise { dtype: DType::BF16, alpha: None, every: 2, ..Noise::new(3, 2) },
+    ];
+    let at = |i: usize| dir.join(format!("adapter-{i}.gguf"));
+    [0, 1, 2].map(|i| noise[i].write(model, &at(i)))
+}
+
+fn with(model: &str, adapters: &[String]) -> Model {
+    let opened = adapters.iter().map(|path| Adapter::open(path).unwrap()).collect();
+    Model::open(model).unwrap().with_adapters(opened).unwrap()
+}
+
+/// The logits of a prompt's chunk and of the tokens after it, of a sequence that takes that of each adapter.
+fn logits(session: &mut Session, plans: [usize; 2], scales: Option<[f32; 3]>) -> Vec<f32> {
+    let tokens = tokens();
+    let mut all = Vec::new();
+    let mut run = |session: &mut Session, plan: usize, rows: &[(i32, i32, i32)]| {
+        session.load(plan, rows);
+        if let Some(scales) = scales {
+            let scales = scales.repeat(rows.len().max(session.plans[plan].0.bucket.rows()));
+            session.write(plan, ports::ADAPTERS, Data::F32(&scales));
+        }
+        session.run(plan, 1);
+        all.extend(session.logits(plan));
+    };
+    let row = |at: usize| (tokens[at], at as i32, 1);
+    run(session, plans[0], &(0..CHUNK).map(row).collect::<Vec<_>>());
+    for at in CHUNK..tokens.len() {
+        run(session, plans[1], &[row(at)]);
+    }
+    all
+}
+
+const BUCKETS: [Bucket; 2] =
+    [Bucket::prefill(CHUNK, LAYOUT.context, Outputs::Last), Bucket::decode(1, LAYOUT.context)];
+
+/// Root mean square of the differences, in units of what is expected.
+fn distance(have: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(have.len(), want.len());
+    let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+    let off = squares(&mut have.iter().zip(want).map(|(h, w)| f64::from(h - w)));
+    (off / squares(&mut want.iter().map(|w| f64::from(*w)))).sqrt()
+}
+
+fn check(name: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = data(&format!("architectures/{name}.gguf")).to_str().unwrap().to_owned();
+    let adapters = adapters(&file, dir.path());
+    let model = with(&file, &adapters);
+    let devices = [&Reference as &dyn Device, &Cpu::new(Isa::detect(), NonZeroUsize::MIN)];
+    for device in devices {
+        let mut session = Session::adapted(device, &model, LAYOUT, &BUCKETS);
+        let base = logits(&mut session, [0, 1], None);
+        for scales in [[1.0, 0.0, 0.0], [0.0, -0.5, 0.0], [0.5, 0.25, 1.5]] {
+            let taken: Vec<_> = adapters.iter().map(String::as_str).zip(scales).collect();
+            let merged = merged(&file, &taken, &dir.path().join("merged.gguf"));
+            let merged = Model::open(merged).unwrap();
+            let mut expected = Session::new(&Reference, &merged, LAYOUT, &BUCKETS);
+            let expected = logits(&mut expected, [0, 1], None);
+            let found = logits(&mut session, [2, 3], Some(scales));
+            let (off, moved) = (distance(&found, &expected), distance(&base, &expected));
+            println!("{name}, {}, {scales:?}: {off:.1e}, moved by {moved:.1e}", device.info().name);
+            assert!(moved > 1e-3, "the adapter changes what is said");
+            assert!(off < 2e-3 && off < 0.05 * moved);
+        }
+        // Who takes nothing has the bits of the plan without.
+        let nothing = logits(&mut session, [2, 3], Some([0.0; 3]));
+        assert!(nothing == base, "{name}, {}", device.info().name);
+    }
+}
+
+macro_rules! architectures {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            check(stringify!($name));
+        }
+    )*};
+}
+// Of every way in which a product has its matrix: whole, rows of another, every other run of rows, with biases.
+architectures! { gemma3 gemma4 gpt2 granite lfm2 llama phi2 phi3 qwen2 qwen35 qwen2moe qwen3next rwkv7 olmoe }
