@@ -156,6 +156,7 @@ fn a_reload_is_enough_where_the_module_says_so() {
             Kind::Address => "127.0.0.1:1".into(),
             Kind::Mode => "0600".into(),
             Kind::String => "debug".into(),
+            Kind::List => vec!["another"].into(),
             Kind::Enum { values } => {
                 values.into_iter().map(Value::from).find(|value| *value != default).unwrap()
             }
