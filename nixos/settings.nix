@@ -33,6 +33,7 @@ let
       };
       string = lib.types.str;
       list = lib.types.listOf lib.types.str;
+      tables = lib.types.listOf (lib.types.attrsOf lib.types.anything);
       enum = lib.types.enum (key.values or [ ]);
       integer = lib.types.ints.between (key.min or 0) (key.max or 0);
     }

@@ -31,6 +31,8 @@ enum Kind {
     String,
     /// Of strings.
     List,
+    /// Whose keys the daemon checks.
+    Tables,
     Enum {
         values: Vec<String>,
     },
@@ -109,6 +111,15 @@ fn a_type_takes_what_the_daemon_takes_and_nothing_else() {
                 assert!(takes(&key, vec!["a", "b"]) && !takes(&key, "a"), "{key}");
                 assert!(!takes(&key, vec![1]), "{key}");
             }
+            Kind::Tables => {
+                let table = |key: &str| {
+                    let keys = [("name", "a"), ("network", "b.onnx"), (key, "cpu")];
+                    keys.map(|(key, value)| (key.to_owned(), value.into())).into_iter().collect()
+                };
+                let takes = |tables: Vec<Table>| takes(&key, tables);
+                assert!(takes(vec![table("backend")]) && !takes(vec![table("backends")]), "{key}");
+                assert!(!takes(vec![table("backend"), table("backend")]), "{key}: two of a name");
+            }
             Kind::Enum { values } => {
                 let unique: BTreeSet<&String> = values.iter().collect();
                 assert_eq!(unique.len(), values.len(), "{key}");
@@ -157,6 +168,10 @@ fn a_reload_is_enough_where_the_module_says_so() {
             Kind::Mode => "0600".into(),
             Kind::String => "debug".into(),
             Kind::List => vec!["another"].into(),
+            Kind::Tables => {
+                let keys = ["name", "network"].map(|key| (key.to_owned(), Value::from("another")));
+                vec![Table::from_iter(keys)].into()
+            }
             Kind::Enum { values } => {
                 values.into_iter().map(Value::from).find(|value| *value != default).unwrap()
             }
