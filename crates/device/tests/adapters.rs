@@ -112,3 +112,43 @@ macro_rules! architectures {
 }
 // Of every way in which a product has its matrix: whole, rows of another, every other run of rows, with biases.
 architectures! { gemma3 gemma4 gpt2 granite lfm2 llama phi2 phi3 qwen2 qwen35 qwen2moe qwen3next rwkv7 olmoe }
+
+/// A file that llama.cpp's converter wrote: its logits, with the adapter at different scales.
+#[test]
+fn llama_cpps_file_gives_llama_cpps_logits() {
+    let json = std::fs::read(data("adapters/llama.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let tokens: Vec<i32> = serde_json::from_value(json["tokens"].clone()).unwrap();
+    let file = data("architectures/llama.gguf").to_str().unwrap().to_owned();
+    let adapter = data("adapters/llama.gguf").to_str().unwrap().to_owned();
+    let (model, rows) = (with(&file, &[adapter]), tokens.len());
+    let bucket = Bucket::prefill(rows, LAYOUT.context, Outputs::All);
+    for device in [&Reference as &dyn Device, &Cpu::detect()] {
+        let mut session = Session::adapted(device, &model, LAYOUT, &[bucket]);
+        let chunk: Vec<_> = (0..).zip(&tokens).map(|(at, &token)| (token, at, 0)).collect();
+        session.load(0, &chunk);
+        session.run(0, 1);
+        let base = session.logits(0);
+        for run in json["runs"].as_array().unwrap() {
+            let scale = run["scale"].as_f64().unwrap() as f32;
+            session.load(1, &chunk);
+            session.write(1, ports::ADAPTERS, Data::F32(&vec![scale; rows]));
+            session.run(1, 1);
+            let (ours, vocabulary) = (session.logits(1), session.vocabulary);
+            let theirs: Vec<Vec<(usize, f32)>> =
+                serde_json::from_value(run["largest"].clone()).unwrap();
+            let mut listed = [Vec::new(), Vec::new(), Vec::new()];
+            for (at, largest) in theirs.iter().enumerate() {
+                for &(token, logit) in largest {
+                    let here = at * vocabulary + token;
+                    listed[0].push(ours[here]);
+                    listed[1].push(base[here]);
+                    listed[2].push(logit);
+                }
+            }
+            let [off, moved] = [0, 1].map(|of| distance(&listed[of], &listed[2]));
+            println!("{}, scale {scale}: {off:.1e}, moved by {moved:.1e}", device.info().name);
+            assert!(off < 5e-3 && moved > 20.0 * off, "{off}, moved by {moved}");
+        }
+    }
+}

@@ -1,13 +1,23 @@
-// Prints llama.cpp's logits of every position of a sequence, as 32-bit floats: logits MODEL CONTEXT TOKEN...
-// Built by make.py, against llama.cpp's public header.
+// Prints llama.cpp's logits of every position of a sequence, as 32-bit floats:
+// logits [--lora ADAPTER SCALE] MODEL CONTEXT TOKEN...
+// Built by make.py, here and in ../adapters, against llama.cpp's public header.
 
 #include <llama.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 int main(int argc, char ** argv) {
+    const char * lora = nullptr;
+    float scale = 0;
+    if (argc > 3 && strcmp(argv[1], "--lora") == 0) {
+        lora = argv[2];
+        scale = (float) atof(argv[3]);
+        argc -= 3;
+        argv += 3;
+    }
     if (argc < 4) {
         return 2;
     }
@@ -34,6 +44,12 @@ int main(int argc, char ** argv) {
     llama_context * context = llama_init_from_model(model, of_context);
     if (!context) {
         return 1;
+    }
+    if (lora) {
+        llama_adapter_lora * adapter = llama_adapter_lora_init(model, lora);
+        if (!adapter || llama_set_adapters_lora(context, &adapter, 1, &scale) != 0) {
+            return 1;
+        }
     }
     llama_batch batch = llama_batch_init((int32_t) tokens.size(), 0, 1);
     for (size_t i = 0; i < tokens.size(); ++i) {

@@ -22,7 +22,7 @@ fn start(dir: &std::path::Path) -> Daemon {
     daemon
 }
 
-fn said(daemon: &Daemon, more: Value) -> String {
+fn said(daemon: &Daemon, more: &Value) -> String {
     let mut body = json!({"prompt": "once upon", "max_tokens": 12, "temperature": 0});
     for (key, value) in more.as_object().unwrap() {
         body[key] = value.clone();
@@ -47,16 +47,16 @@ fn an_adapter_is_named_behind_the_model_or_listed_with_its_scale() {
     assert_eq!((&adapters[0]["name"], &adapters[0]["scale"]), (&json!("tools"), &json!(0.0)));
     assert_eq!((&adapters[1]["name"], &adapters[1]["scale"]), (&json!("style"), &json!(1.0)));
 
-    let listed = |list: Value| said(&daemon, json!({"lora": list}));
+    let listed = |list: Value| said(&daemon, &json!({"lora": list}));
     let base = listed(json!([]));
-    let tools = said(&daemon, json!({"model": format!("{MODEL}:tools")}));
-    let style = said(&daemon, json!({"model": format!("{MODEL}:style")}));
+    let tools = said(&daemon, &json!({"model": format!("{MODEL}:tools")}));
+    let style = said(&daemon, &json!({"model": format!("{MODEL}:style")}));
     assert!(base != tools && base != style && tools != style, "{base} {tools} {style}");
     assert_eq!(listed(json!([{"id": 0, "scale": 1.0}])), tools);
     assert_eq!(listed(json!([{"id": 1, "scale": 1}])), style);
     // Who does not choose takes what was configured.
-    assert_eq!(said(&daemon, json!({})), style);
-    assert_eq!(said(&daemon, json!({"model": MODEL})), style);
+    assert_eq!(said(&daemon, &json!({})), style);
+    assert_eq!(said(&daemon, &json!({"model": MODEL})), style);
     assert_ne!(listed(json!([{"id": 0, "scale": 0.5}, {"id": 1, "scale": 0.5}])), base);
 }
 
