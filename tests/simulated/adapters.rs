@@ -97,6 +97,17 @@ fn answers_are_the_cpus_in_mixed_company() {
         engine::start(LoadSpec { slots: 4, context: 128, adapters, ..spec })
     };
     let (nv, cpu) = (start("nv"), start("cpu"));
+    // What eight tokens launch, with the first adapter or without any.
+    let launches = |scale| {
+        let before = nv.snapshot().activity.launches;
+        let mut adapters = Scales::NONE;
+        adapters.0[0] = scale;
+        engine::ask(&nv, Request { adapters, ..engine::request([7], 8) });
+        nv.snapshot().activity.launches - before
+    };
+    let (base, with) = (launches(0.0), launches(1.0));
+    println!("{base} launches without adapters, {with} with");
+    assert!(with < 6 * base, "{base} launches without adapters, {with} with");
     let requests: Vec<Request> = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.5, -0.5]]
         .into_iter()
         .zip(1..)
