@@ -86,7 +86,7 @@ impl Acts {
             out: out.as_mut_ptr(),
             stride: layout.rows(),
             residual: None,
-            loops: Loops::heuristic(isa, rows),
+            loops: Loops::heuristic(isa, layout, rows),
         };
         // SAFETY: the activations hold `rows` rows of the layout's columns, the output their products.
         unsafe { matmul(isa, &product) };

@@ -82,10 +82,13 @@ impl Q8Block {
         MINUS_BIAS + ((self.less32[half] - BIAS) >> 5) * n as i32
     }
 
-    /// The sum of half `half` of `q`, without a conversion.
+    pub(crate) const fn bits_half(&self, half: usize) -> f32 {
+        f32::from_bits(self.less32[half].cast_unsigned())
+    }
+    /// 32 times the sum of half `half` of `q`, without a conversion.
     #[inline(always)]
     pub(crate) const fn sum_half(&self, half: usize) -> f32 {
-        (BIAS_F - f32::from_bits(self.less32[half].cast_unsigned())) * (1.0 / 32.0)
+        BIAS_F - f32::from_bits(self.less32[half].cast_unsigned())
     }
 }
 

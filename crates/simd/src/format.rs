@@ -287,19 +287,33 @@ unsafe fn six_bits_and_minima<S: Simd>(place: impl Fn(usize) -> *const u8, (to, 
     }
 }
 
-/// [`Scales::NibblesAndMinima`].
+/// [`Scales::NibblesAndMinima`]. Minima are divided by 32, as [`Q8Block::sum_half`] is multiplied with that.
+///
+/// Nibbles take no conversion: they are set into the last bits of a power of two, whose product with the scale the
+/// multiply-add takes off again. All of it is exact.
+///
+/// [`Q8Block::sum_half`]: super::activations::Q8Block::sum_half
 #[inline(always)]
 unsafe fn nibbles_and_minima<S: Simd>(place: impl Fn(usize) -> *const u8, (to, first): To<S>) {
     // SAFETY: the caller's contract.
     unsafe {
-        let nibble = S::splat_i(15);
-        let d = S::load_f16(place(0).cast());
-        let minus_dmin = S::sub(S::splat(0.0), S::load_f16(place(at::SECOND).cast()));
-        for i in 0..16 {
-            let (b, half) = (i / 2, i % 2);
-            let both = S::load_u8(place(at::EACH + LANES * i));
-            (*to).scales[half][first + b] = S::mul(d, S::to_f(S::and_i(both, nibble)));
-            (*to).minima[half][first + b] = S::mul(minus_dmin, S::to_f(S::shr_i::<4>(both)));
+        // The units of the first are the lowest bits, those of the second the bits above the lower nibble.
+        let power = const { [8_388_608.0_f32, 524_288.0] };
+        let mask = [15, 15 << 4].map(|mask| S::splat_i(mask));
+        let bits = power.map(|power| S::splat_i(power.to_bits().cast_signed()));
+        let (d, dmin) = (S::load_f16(place(0).cast()), S::load_f16(place(at::SECOND).cast()));
+        let d = [d, S::mul(dmin, S::splat(-1.0 / 32.0))];
+        let off = [0, 1].map(|i: usize| S::mul(d[i], S::splat(-power[i])));
+        for b in 0..8 {
+            for half in 0..2 {
+                let both = S::load_u8(place(at::EACH + LANES * (2 * b + half)));
+                let times = |i: usize| {
+                    let number = S::bits_f(S::or_i(S::and_i(both, mask[i]), bits[i]));
+                    S::fma(d[i], number, off[i])
+                };
+                (*to).scales[half][first + b] = times(0);
+                (*to).minima[half][first + b] = times(1);
+            }
         }
     }
 }

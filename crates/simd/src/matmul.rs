@@ -45,10 +45,10 @@ pub struct Loops {
 
 impl Loops {
     /// What is taken where nothing has been measured, for a product with `rows` rows. Several of them leave
-    /// time between lines, which makes no stream that a processor would follow by itself.
+    /// time between lines, as short codes do: that makes no stream that a processor would follow by itself.
     #[must_use]
-    pub fn heuristic(isa: Isa, rows: usize) -> Self {
-        let prefetch_distance = if rows > 1 { 8192 } else { isa.ahead() };
+    pub fn heuristic(isa: Isa, layout: &PackedLayout, rows: usize) -> Self {
+        let prefetch_distance = if rows > 1 || layout.bits() < 4 { 8192 } else { isa.ahead() };
         Self { prefetch_distance, tile: TILE }
     }
 }

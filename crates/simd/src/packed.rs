@@ -348,6 +348,14 @@ impl PackedLayout {
         self.dtype.is_quantised()
     }
 
+    /// Bits of a code, or of a plain weight.
+    pub(crate) const fn bits(&self) -> usize {
+        match Form::of(self.dtype) {
+            Some(form) => form.bits,
+            None => 8 * self.dtype.block_bytes(),
+        }
+    }
+
     /// Blocks of activations that share a scale where they meet this type: the products of a long
     /// superblock are added up before the scale of activations is applied.
     #[must_use]

@@ -150,13 +150,7 @@ unsafe fn gated_delta_in<S: Simd>(job: &GatedDelta) {
     let GatedDelta { rows, size, columns: n, scratch, .. } = *job;
     // SAFETY: the caller's contract; every access is cut at `n` columns.
     unsafe {
-        for i in 0..size {
-            let row = match job.from {
-                Some(from) => load_first::<S>(from.add(i * job.state_stride), n),
-                None => S::splat(0.0),
-            };
-            S::store(scratch.add(i * LANES), row);
-        }
+        gather::<S>(job.from, job.to, job.state_stride, n, scratch, size);
         for row in 0..rows {
             let query = job.query.add(row * job.key_stride);
             let key = job.key.add(row * job.key_stride);
@@ -192,13 +186,7 @@ unsafe fn delta_rule_in<S: Simd>(job: &DeltaRule) {
     let DeltaRule { rows, size, columns: n, scratch, .. } = *job;
     // SAFETY: the caller's contract; every access is cut at `n` columns.
     unsafe {
-        for i in 0..size {
-            let row = match job.from {
-                Some(from) => load_first::<S>(from.add(i * job.state_stride), n),
-                None => S::splat(0.0),
-            };
-            S::store(scratch.add(i * LANES), row);
-        }
+        gather::<S>(job.from, job.to, job.state_stride, n, scratch, size);
         for row in 0..rows {
             let [query, decay, key, take, add] = [job.query, job.decay, job.key, job.take, job.add]
                 .map(|p| p.add(row * job.key_stride));
@@ -224,6 +212,34 @@ unsafe fn delta_rule_in<S: Simd>(job: &DeltaRule) {
         for i in 0..size {
             let s = S::load(scratch.add(i * LANES));
             store_first::<S>(job.to.add(i * job.state_stride), s, n);
+        }
+    }
+}
+
+/// Brings the columns of a matrix to `scratch`. Where they go to in the end is asked for already: stores to lines that
+/// are far away would wait for one another.
+///
+/// # Safety
+///
+/// As for [`gated_delta`].
+#[inline(always)]
+unsafe fn gather<S: Simd>(
+    from: Option<*const f32>,
+    to: *mut f32,
+    stride: usize,
+    n: usize,
+    scratch: *mut f32,
+    size: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        for i in 0..size {
+            S::prefetch(to.add(i * stride).cast());
+            let row = match from {
+                Some(from) => load_first::<S>(from.add(i * stride), n),
+                None => S::splat(0.0),
+            };
+            S::store(scratch.add(i * LANES), row);
         }
     }
 }

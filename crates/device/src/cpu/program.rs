@@ -770,8 +770,8 @@ impl Resolver<'_> {
                 .max_by_key(|format| format.span),
             f32: layouts.iter().any(|layout| !layout.quantised()),
         }));
-        let widest = layouts.iter().map(PackedLayout::group_bytes).max().unwrap_or(1);
         let case = variant::case(self.plan, project);
+        let widest = widest(&layouts)?;
         let variant = Variant::of(self.isa, self.choices, case.as_ref(), widest, rows);
         let linears = |linears, residual| {
             Stage::Project(Project { linears, rows, residual_planes: planes, residual, variant })
@@ -956,7 +956,6 @@ impl Resolver<'_> {
                 layouts[2].dtype()
             )));
         }
-        let widest = layouts.iter().map(PackedLayout::group_bytes).max().unwrap_or(1);
         Ok(mixture::Mixture {
             x: self.f32(&op.x)?,
             logits: self.f32(&op.logits)?,
@@ -971,7 +970,7 @@ impl Resolver<'_> {
             gate,
             up,
             down,
-            variant: Variant::of(self.isa, self.choices, None, widest, rows),
+            variant: Variant::of(self.isa, self.choices, None, widest(&layouts)?, rows),
             work: mixture::Needs::of(op).at(self.memory.between()),
             out: self.f32(&op.out)?,
         })
@@ -1011,6 +1010,12 @@ fn row_stride(view: &View) -> Option<usize> {
         ([_, _], &[stride, 1]) => Some(stride),
         _ => None,
     }
+}
+
+/// The one with the largest row groups.
+fn widest(layouts: &[PackedLayout]) -> Result<&PackedLayout> {
+    let widest = layouts.iter().max_by_key(|layout| layout.group_bytes());
+    widest.ok_or_else(|| Error::Invalid("a product with no weights".to_owned()))
 }
 
 impl Program {

@@ -56,11 +56,11 @@ impl Variant {
         self.claim[(rows > TILE) as usize]
     }
 
-    /// What is taken where nothing has been measured, for `rows` rows and matrices of which the widest has row
-    /// groups of `group_bytes`.
-    fn heuristic(isa: Isa, group_bytes: usize, rows: usize) -> Self {
-        let few = (BYTES_PER_TASK / group_bytes.max(1)).clamp(1, WIDE_CLAIM);
-        Self { claim: [few, WIDE_CLAIM], loops: Loops::heuristic(isa, rows) }
+    /// What is taken where nothing has been measured, for `rows` rows and matrices of which `widest` has the largest
+    /// row groups.
+    fn heuristic(isa: Isa, widest: &PackedLayout, rows: usize) -> Self {
+        let few = (BYTES_PER_TASK / widest.group_bytes().max(1)).clamp(1, WIDE_CLAIM);
+        Self { claim: [few, WIDE_CLAIM], loops: Loops::heuristic(isa, widest, rows) }
     }
 
     /// The variant for a step: the table's choice, if it has one that can be made.
@@ -68,10 +68,10 @@ impl Variant {
         isa: Isa,
         choices: Option<&Choices>,
         case: Option<&Case>,
-        group_bytes: usize,
+        widest: &PackedLayout,
         rows: usize,
     ) -> Self {
-        let mut variant = Self::heuristic(isa, group_bytes, rows);
+        let mut variant = Self::heuristic(isa, widest, rows);
         let (Some(choices), Some(case)) = (choices, case) else { return variant };
         let Some(choice) = choices.get(case) else { return variant };
         if space(isa, case).is_none_or(|space| space.check(choice).is_err()) {
@@ -129,7 +129,7 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
     let (rows, cols) = (case.rows as usize, case.cols as usize);
     let layout = PackedLayout::new(case.dtype, rows, cols).ok()?;
     let batch = case.batch as usize;
-    let heuristic = Variant::heuristic(isa, layout.group_bytes(), batch);
+    let heuristic = Variant::heuristic(isa, &layout, batch);
     let (claim, loops) = (heuristic.claim(batch), heuristic.loops);
     let many = batch > 1;
     // Of a gate each thread's share is of both matrices.
@@ -227,11 +227,15 @@ mod tests {
             for packing in [16, 32] {
                 let choices: Choices =
                     [choose(&decides, 32, 64), choose(&other, packing, 512)].into_iter().collect();
-                let variant = Variant::of(isa, Some(&choices), Some(&other), 1088 * 16, 4);
-                let heuristic = Variant::heuristic(isa, 1088 * 16, 4);
+                let variant = Variant::of(isa, Some(&choices), Some(&other), &layout(), 4);
+                let heuristic = Variant::heuristic(isa, &layout(), 4);
                 assert_eq!(variant == heuristic, packing == 16);
             }
         }
+    }
+
+    fn layout() -> PackedLayout {
+        PackedLayout::new(DType::Q8_0, 3072, 1024).unwrap()
     }
 
     fn case(family: &str, rows: u32, batch: u32) -> Case {
@@ -261,12 +265,12 @@ mod tests {
     fn a_choice_that_cannot_be_made_leaves_the_heuristic() {
         let isa = Isa::detect();
         let case = case("project", 3072, 1);
-        let heuristic = Variant::of(isa, None, Some(&case), 1088 * 16, 1);
+        let heuristic = Variant::of(isa, None, Some(&case), &layout(), 1);
         let with = |name: &str, value: u32| {
             let mut choice = space(isa, &case).unwrap().heuristic;
             choice.insert(name.into(), value);
             let choices = [(case.clone(), choice)].into_iter().collect();
-            Variant::of(isa, Some(&choices), Some(&case), 1088 * 16, 1)
+            Variant::of(isa, Some(&choices), Some(&case), &layout(), 1)
         };
         assert_eq!(with(ROWS_PER_TASK, 17), heuristic);
         assert_eq!(with(TILE_ROWS, 32), heuristic, "one row knows no tile");

@@ -129,7 +129,8 @@ fn product_with_planes(
     init: Option<f32>,
     planes: usize,
 ) -> Vec<f32> {
-    product_with_loops(isa, w, x, init, planes, Loops::heuristic(isa, x.len() / w.layout.k()))
+    let loops = Loops::heuristic(isa, &w.layout, x.len() / w.layout.k());
+    product_with_loops(isa, w, x, init, planes, loops)
 }
 
 fn product_with_loops(
