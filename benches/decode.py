@@ -5,9 +5,10 @@
 
 ORINCTL is a release build, LLAMA_CPP a folder with llama-bench. Needs numpy and gguf from PyPI. A NAME is one of
 the rows, `types` or `architectures`; without any it is all. Prints a row for each as soon as it is measured: medians of
-tokens a second, the median ratio of pairs with the least and the greatest, what the processors read for a token and
-the share of the bandwidth that `orinctl bench` measured in the same run. ROUNDS (5) pairs in turn, TOKENS (64) a turn,
-THREADS (2); models are made in FOLDER (the one for temporary files), one at a time, up to 5 GB.
+tokens a second, the median ratio of pairs with the least and the greatest, what a token reads of weights (as the
+file has them) and KV cache, and the share of the bandwidth that `orinctl bench` measured in the same run. ROUNDS (5)
+pairs in turn, TOKENS (64) a turn, THREADS (2); models are made in FOLDER (the one for temporary files), one at a time,
+up to 5 GB.
 
 A type is measured on Llama 3.2 1B's shape, cut to 8 layers, all of whose matrices have it: blocks of random bytes with
 scales as weights have them. Architectures are `orinctl`'s synthetic models, or of
@@ -45,7 +46,7 @@ PLAIN = [Type.F32, Type.F16, Type.BF16]
 # Of `orinctl`, all layers or as many as fit the memory and the disk.
 SYNTHETIC = [
     "llama-3.2-1b:q4_k_m", "qwen3-1.7b:q4_k_m", "qwen2.5-1.5b:q4_k_m", "smollm3-3b:q4_k_m",
-    "gemma3-4b:q4_0", "qwen3-30b-a3b:q4_k_m@8", "qwen35-35b-a3b:q4_k_m@8", "gpt-oss-20b:mxfp4@8",
+    "gemma3-4b:q4_0", "qwen3-30b-a3b:q4_k_m@8", "gpt-oss-20b:mxfp4@8",
 ]
 
 # Of make.py: width, and the numbers that a published model has in place of the small one's.
@@ -60,8 +61,7 @@ MADE = {
     "mistral3": (3072, dict(heads=32, kv_heads=8, head=128, ff=9216), {"rope.dimension_count": 128}),
     "qwen2moe": (2048, dict(heads=16, kv_heads=16, head=128, ff=5632,
                             experts=dict(count=60, used=4, width=1408, shared=5632)), {}),
-    "olmoe": (2048, dict(heads=16, kv_heads=16, head=128, ff=1024, experts=dict(count=64, used=8, width=1024)),
-              {}),
+    "olmoe": (2048, dict(heads=16, kv_heads=16, head=128, ff=1024, experts=dict(count=64, used=8, width=1024)), {}),
     "phi2": (2560, dict(heads=32, kv_heads=32, head=80, ff=10240, rotated=32), {}),
     "gpt2": (1280, dict(heads=20, kv_heads=20, head=64, ff=5120), {}),
     "granite": (2048, dict(heads=32, kv_heads=8, head=64, ff=8192), {"rope.dimension_count": 64}),
@@ -69,14 +69,17 @@ MADE = {
     # Gemma 2B, Gemma 2 2B, Gemma 4's E2B and 26B-A4B
     "gemma": (2048, dict(heads=8, kv_heads=1, head=256, ff=16384), {}),
     "gemma2": (2304, dict(heads=8, kv_heads=4, head=256, ff=9216), {}),
-    "gemma4": (1536, dict(heads=8, kv_heads=[1] * 5, head=[256, 256, 512, 256, 512], ff=[6144] * 3 + [12288] * 2), OF_GEMMA4),
+    "gemma4": (1536, dict(heads=8, kv_heads=[1] * 5, head=[256, 256, 512, 256, 512], ff=[6144] * 3 + [12288] * 2),
+               OF_GEMMA4),
     "gemma4-moe": (2816, dict(heads=16, kv_heads=[8, 8, 2, 8, 2], head=[256, 256, 512, 256, 512], ff=[2112] * 5,
                               experts=dict(count=128, used=8, width=704)), OF_GEMMA4),
-    # RWKV-7 1.5B, Qwen3.5 4B, Qwen3-Next 80B-A3B with a quarter of its experts
+    # RWKV-7 1.5B, Qwen3.5 4B and 35B-A3B, Qwen3-Next 80B-A3B with a quarter of its experts
     "rwkv7": (2048, dict(head=64, ff=8192, ranks=dict(w=96, a=96, v=64, g=256)),
               {"wkv.head_size": 64, "attention.decay_lora_rank": 96, "attention.iclr_lora_rank": 96,
                "attention.value_residual_mix_lora_rank": 64, "attention.gate_lora_rank": 256}),
     "qwen35": (2560, dict(heads=16, kv_heads=4, head=256, rotated=64, ff=9216, delta=DELTA), OF_DELTA),
+    "qwen35moe": (2048, dict(heads=16, kv_heads=2, head=256, rotated=64, ff=512, delta=DELTA,
+                             experts=dict(count=256, used=8, width=512, shared=512)), OF_DELTA),
     "qwen3next": (2048, dict(heads=16, kv_heads=2, head=256, rotated=64, ff=512, delta=DELTA,
                              experts=dict(count=128, used=10, width=512, shared=512)), OF_DELTA),
 }
@@ -147,10 +150,10 @@ def file_of(path, architecture, keys, weights, kind_of):
                list: writer.add_array}[type(value)]
         add(key, value)
     for name, values in weights.items():
-        kind = kind_of(name, values.shape)
-        if kind == Type.F32 and np.ndim(values) < 2 or any(part in name for part in make.KEPT):
+        if np.ndim(values) < 2:
             writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
         else:
+            kind = Type.F32 if any(part in name for part in make.KEPT) else kind_of(name, values.shape)
             writer.add_tensor(name, stored(kind, values.shape), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -160,8 +163,6 @@ def file_of(path, architecture, keys, weights, kind_of):
 
 def fitting(kind, shape):
     """What stands for a type whose blocks do not fill a row, as for llama.cpp's quantiser."""
-    if len(shape) < 2:
-        return Type.F32
     others = [kind, {Type.Q4_K: Type.Q5_0}.get(kind, Type.Q8_0), Type.F16]
     return next(other for other in others if shape[-1] % GGML_QUANT_SIZES[other][0] == 0)
 
@@ -175,7 +176,7 @@ def of_type(kind, path):
     for i in range(8):
         model.layer(i)
     model.end()
-    file_of(path, "llama", model.keys, model.weights, lambda _, shape: kind if len(shape) > 1 else Type.F32)
+    file_of(path, "llama", model.keys, model.weights, lambda *_: kind)
 
 
 def of_architecture(name, path):
@@ -218,9 +219,13 @@ def output(command):
     return done.stdout
 
 
+def bench(orinctl, model, tokens):
+    return [orinctl, "bench", "--private", "--backend", "cpu", "-t", str(THREADS), "-m", str(model), "-p", "0",
+            "-n", str(tokens), "-r", "1"]
+
+
 def ours(orinctl, model):
-    run = [orinctl, "bench", "--private", "--backend", "cpu", "-m", str(model), "-p", "0", "-n", str(TOKENS), "-r", "1", "--json"]
-    report = json.loads(output(run))
+    report = json.loads(output([*bench(orinctl, model, TOKENS), "--json"]))
     row = report["rows"][0]
     read = row["weight_bytes_per_token"] + row["kv_bytes_per_token"]
     return row["tokens_per_second"]["median"], read, report["roof"]["bytes_per_second"]
@@ -233,15 +238,14 @@ def theirs(llama_bench, file):
 
 
 def measure(orinctl, llama_bench, file):
-    """The first pair is not counted: it reads the file."""
+    """In turn, the other one first in every other round. The file is in the page cache, as it has just been made."""
     rows = []
-    for turn in range(ROUNDS + 1):
+    for turn in range(ROUNDS):
         if turn % 2:
             own, other = ours(orinctl, file), theirs(llama_bench, file)
         else:
             other, own = theirs(llama_bench, file), ours(orinctl, file)
         rows.append([*own, other])
-    rows = rows[1:]
     fast, read, roof, other = (statistics.median(column) for column in zip(*rows))
     ratios = sorted(a / b for a, _, _, b in rows)
     shares = statistics.median(a * read / roof for a, read, roof, _ in rows)
@@ -249,23 +253,23 @@ def measure(orinctl, llama_bench, file):
             f"| {read / 1e6:.0f} | {100 * shares:.0f} % of {roof / 1e9:.1f}")
 
 
-def files(orinctl, folder):
+def files(orinctl):
     """What there is to measure: name, group, and what makes its file in the folder."""
     for kind in [*PLAIN, *SCALES]:
         yield kind.name, "types", lambda folder, kind=kind: of_type(kind, folder / "model.gguf")
     for name in SYNTHETIC:
-        bench = [orinctl, "bench", "--private", "--backend", "cpu", "-m", f"synthetic:{name}", "-p", "0", "-n", "1", "-r", "1"]
-        yield name, "architectures", lambda _, bench=bench: output(bench)
+        yield name, "architectures", lambda _, name=name: output(bench(orinctl, f"synthetic:{name}", 1))
     for name in MADE:
         yield name, "architectures", lambda folder, name=name: of_architecture(name, folder / "model.gguf")
 
 
 def main():
     orinctl, llama_cpp, *wanted = sys.argv[1:]
-    rows = list(files(orinctl, FOLDER))
+    rows = list(files(orinctl))
     if strange := set(wanted) - {word for name, group, _ in rows for word in (name, group)}:
         sys.exit(f"no row {', '.join(strange)}; there are: {', '.join(name for name, *_ in rows)}")
-    print("| | orind, tok/s | llama.cpp, tok/s | ratio | MB a token | of the bandwidth, GB/s |\n|---|---|---|---|---|---|")
+    print("| | orind, tok/s | llama.cpp, tok/s | ratio | MB a token | of the bandwidth, GB/s |")
+    print("|---|---|---|---|---|---|")
     for name, group, make_it in rows:
         if wanted and not {name, group} & set(wanted):
             continue

@@ -82,9 +82,6 @@ impl Q8Block {
         MINUS_BIAS + ((self.less32[half] - BIAS) >> 5) * n as i32
     }
 
-    pub(crate) const fn bits_half(&self, half: usize) -> f32 {
-        f32::from_bits(self.less32[half].cast_unsigned())
-    }
     /// 32 times the sum of half `half` of `q`, without a conversion.
     #[inline(always)]
     pub(crate) const fn sum_half(&self, half: usize) -> f32 {

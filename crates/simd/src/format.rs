@@ -297,22 +297,23 @@ unsafe fn six_bits_and_minima<S: Simd>(place: impl Fn(usize) -> *const u8, (to, 
 unsafe fn nibbles_and_minima<S: Simd>(place: impl Fn(usize) -> *const u8, (to, first): To<S>) {
     // SAFETY: the caller's contract.
     unsafe {
-        // The units of the first are the lowest bits, those of the second the bits above the lower nibble.
-        let power = const { [8_388_608.0_f32, 524_288.0] };
-        let mask = [15, 15 << 4].map(|mask| S::splat_i(mask));
-        let bits = power.map(|power| S::splat_i(power.to_bits().cast_signed()));
-        let (d, dmin) = (S::load_f16(place(0).cast()), S::load_f16(place(at::SECOND).cast()));
-        let d = [d, S::mul(dmin, S::splat(-1.0 / 32.0))];
-        let off = [0, 1].map(|i: usize| S::mul(d[i], S::splat(-power[i])));
+        let (lower, upper) = (S::splat_i(15), S::splat_i(15 << 4));
+        // Their units are the lowest bit, and the bit above the lower nibble.
+        let (units, sixteens) = const { (8_388_608.0_f32, 524_288.0_f32) };
+        let (of_units, of_sixteens) = (
+            S::splat_i(units.to_bits().cast_signed()),
+            S::splat_i(sixteens.to_bits().cast_signed()),
+        );
+        let d = S::load_f16(place(0).cast());
+        let dmin = S::mul(S::load_f16(place(at::SECOND).cast()), S::splat(-1.0 / 32.0));
+        let (off, off_min) = (S::mul(d, S::splat(-units)), S::mul(dmin, S::splat(-sixteens)));
         for b in 0..8 {
             for half in 0..2 {
                 let both = S::load_u8(place(at::EACH + LANES * (2 * b + half)));
-                let times = |i: usize| {
-                    let number = S::bits_f(S::or_i(S::and_i(both, mask[i]), bits[i]));
-                    S::fma(d[i], number, off[i])
-                };
-                (*to).scales[half][first + b] = times(0);
-                (*to).minima[half][first + b] = times(1);
+                let scale = S::bits_f(S::or_i(S::and_i(both, lower), of_units));
+                let minimum = S::bits_f(S::or_i(S::and_i(both, upper), of_sixteens));
+                (*to).scales[half][first + b] = S::fma(d, scale, off);
+                (*to).minima[half][first + b] = S::fma(dmin, minimum, off_min);
             }
         }
     }
