@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""A policy at 1 kHz beside a language model: as a lane of the daemon, and by onnxruntime in a thread of the client.
+
+    lane.py ORIND POLICY.onnx [SECONDS]
+
+ORIND is a release build. Needs numpy and onnxruntime from PyPI. MODEL (synthetic:llama-3.2-1b:q6_k) runs on THREADS (1) of the
+CPU's cores. Each way runs for SECONDS (60) beside nothing, beside decode and beside prompts of 2,000 tokens. A step begins when the
+client stamps it and ends when the client has the action; prints the steps later than DEADLINE_US (500), the median, the 99.9th
+percentile and the longest. Client and lane have real-time priorities where they may.
+"""
+import json
+import mmap
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import numpy as np
+import onnxruntime
+
+orind, policy = map(os.path.abspath, sys.argv[1:3])
+SECONDS = float((sys.argv + ["60"])[3])
+MODEL = os.environ.get("MODEL", "synthetic:llama-3.2-1b:q6_k")
+THREADS = int(os.environ.get("THREADS", 1))
+DEADLINE_US = int(os.environ.get("DEADLINE_US", 500))
+folder = pathlib.Path(tempfile.mkdtemp())
+daemon = folder / "s"
+
+
+def request(method, path, body=None):
+    """The answer's body."""
+    data = json.dumps(body).encode() if body else b""
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(daemon))
+        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        s.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+        answer = b""
+        while part := s.recv(1 << 16):
+            answer += part
+    return answer.split(b"\r\n\r\n", 1)[1]
+
+
+class Lane:
+    def __init__(self):
+        self.door = socket.socket(socket.AF_UNIX)
+        self.door.connect(f"{daemon}.lanes")
+        self.door.sendall(b"policy\n")
+        line, fds, _, _ = socket.recv_fds(self.door, 1 << 16, 3)
+        about = json.loads(line)
+        self.memory, self.start, self.answer = mmap.mmap(fds[0], about["bytes"]), fds[1], fds[2]
+        place = lambda tensor: np.frombuffer(self.memory, np.float32, 12 if tensor["name"] == "observation" else 4, tensor["offset"])
+        self.observation, self.action = place(about["inputs"][0]), place(about["outputs"][0])
+        self.stamp = np.frombuffer(self.memory, np.uint64, 1, 0)
+
+    def step(self, observation):
+        self.observation[:] = observation
+        self.stamp[0] = time.monotonic_ns()
+        os.eventfd_write(self.start, 1)
+        os.eventfd_read(self.answer)
+        return self.action.copy()
+
+
+class Onnxruntime:
+    def __init__(self):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"])
+
+    def step(self, observation):
+        return self.session.run(None, {"observation": observation[None]})[0][0]
+
+
+def loop(way):
+    """Times of steps in microseconds, at 1 kHz."""
+    times, due, end = [], time.monotonic(), time.monotonic() + SECONDS
+    observation = np.zeros(12, np.float32)
+    while due < end:
+        time.sleep(max(0.0, due - time.monotonic()))
+        observation[0] = np.sin(due)
+        began = time.monotonic_ns()
+        way.step(observation)
+        times.append((time.monotonic_ns() - began) / 1e3)
+        due += 1e-3
+    return np.array(times)
+
+
+def beside(kind, stop):
+    prompt, tokens = ("word " * 2000, 1) if kind == "prompts" else ("word", 100)
+    n = 0
+    while kind != "nothing" and not stop.is_set():
+        n += 1
+        request("POST", "/v1/completions", {"prompt": f"{n} {prompt}", "max_tokens": tokens})
+
+
+(folder / "orind.toml").write_text(
+    f"model = '{MODEL}'\nthreads = {THREADS}\nbackend = 'cpu'\nslots = 1\ncontext = 4096\n"
+    f"[[lane]]\nname = 'policy'\nnetwork = '{policy}'\ndeadline_us = {DEADLINE_US}\npriority = 50\nshapes = {{ observation = [1, 12] }}\n")
+process = subprocess.Popen([orind, "--config", folder / "orind.toml", "--socket", daemon], stderr=subprocess.DEVNULL)
+try:
+    while True:
+        try:
+            status = json.loads(request("GET", "/orin/v1/status"))
+            if status["state"]["name"] == "ready" and status["lanes"][0]["state"] == "ready":
+                break
+        except OSError:
+            pass
+        time.sleep(0.2)
+    lane, peer = Lane(), Onnxruntime()
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(40))
+    except PermissionError:
+        print("no right to a real-time priority: times are those of a loaded machine", file=sys.stderr)
+    observation = np.linspace(-1, 1, 12, dtype=np.float32)
+    assert np.allclose(lane.step(observation), peer.step(observation), atol=1e-5)
+    print(f"| beside | way | steps | later than {DEADLINE_US} us | median, us | p99.9, us | worst, us |\n|---|---|---|---|---|---|---|")
+    for kind in ["nothing", "decode", "prompts"]:
+        for name, way in [("lane", lane), ("onnxruntime", peer)]:
+            stop = threading.Event()
+            load = threading.Thread(target=beside, args=(kind, stop), daemon=True)
+            load.start()
+            times = loop(way)
+            stop.set()
+            load.join()
+            late = int((times > DEADLINE_US).sum())
+            print(f"| {kind} | {name} | {len(times)} | {late} | {np.median(times):.0f} | {np.quantile(times, 0.999):.0f} | {times.max():.0f} |", flush=True)
+finally:
+    process.terminate()
+    process.wait()
