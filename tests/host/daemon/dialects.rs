@@ -202,13 +202,8 @@ fn what_only_other_servers_do_is_refused_by_name() {
         (CHAT, chat(), "chat_template", json!("{{ x }}"), json!("")),
         (CHAT, chat(), "add_generation_prompt", json!(false), json!(true)),
         (CHAT, chat(), "length_penalty", json!(0.5), json!(1.0)),
-        (
-            COMPLETIONS,
-            json!({"prompt": "a", "max_tokens": 1}),
-            "lora",
-            json!([{"id": 0}]),
-            json!([]),
-        ),
+        (COMPLETIONS, json!({"prompt": "a", "max_tokens": 1}), "top_a", json!(0.5), json!(0)),
+        (RESPONSES, responses(), "lora", json!([{"id": 0, "scale": 1}]), json!([])),
         (RESPONSES, responses(), "truncation", json!("auto"), json!("disabled")),
         (MESSAGES, chat(), "context_management", json!({"edits": [1]}), json!({})),
     ] {
