@@ -4,9 +4,10 @@
     lane.py ORIND POLICY.onnx [SECONDS]
 
 ORIND is a release build. Needs numpy and onnxruntime from PyPI. MODEL (synthetic:llama-3.2-1b:q6_k) runs on THREADS (1) of the
-CPU's cores. Each way runs for SECONDS (60) beside nothing, beside decode and beside prompts of 2,000 tokens. A step begins when the
+CPU's cores. WAYS are a lane whose thread and
+client sleep (`asleep`), one where both look at the memory (`awake`), and onnxruntime. Each runs for SECONDS (60) beside nothing, beside decode and beside prompts of 2,000 tokens. A step begins when the
 client stamps it and ends when the client has the action; prints the steps later than DEADLINE_US (500), the median, the 99.9th
-percentile and the longest. Client and lane have real-time priorities where they may.
+percentile and the longest. The client and a lane that sleeps have real-time priorities where they may.
 """
 import json
 import mmap
@@ -45,21 +46,25 @@ def request(method, path, body=None):
 
 
 class Lane:
-    def __init__(self):
+    def __init__(self, name):
         self.door = socket.socket(socket.AF_UNIX)
         self.door.connect(f"{daemon}.lanes")
-        self.door.sendall(b"policy\n")
+        self.door.sendall(name.encode() + b"\n")
         line, fds, _, _ = socket.recv_fds(self.door, 1 << 16, 3)
         about = json.loads(line)
         self.memory, self.start, self.answer = mmap.mmap(fds[0], about["bytes"]), fds[1], fds[2]
         place = lambda tensor: np.frombuffer(self.memory, np.float32, 12 if tensor["name"] == "observation" else 4, tensor["offset"])
         self.observation, self.action = place(about["inputs"][0]), place(about["outputs"][0])
-        self.stamp = np.frombuffer(self.memory, np.uint64, 1, 0)
+        self.head = np.frombuffer(self.memory, np.uint64, 4, 0)
+        self.awake = name == "awake"
 
     def step(self, observation):
         self.observation[:] = observation
-        self.stamp[0] = time.monotonic_ns()
+        answered = self.head[1]
+        self.head[0] = time.monotonic_ns()
         os.eventfd_write(self.start, 1)
+        while self.awake and self.head[1] == answered:
+            pass
         os.eventfd_read(self.answer)
         return self.action.copy()
 
@@ -98,27 +103,34 @@ def beside(kind, stop):
 
 (folder / "orind.toml").write_text(
     f"model = '{MODEL}'\nthreads = {THREADS}\nbackend = 'cpu'\nslots = 1\ncontext = 4096\n"
-    f"[[lane]]\nname = 'policy'\nnetwork = '{policy}'\ndeadline_us = {DEADLINE_US}\npriority = 50\nshapes = {{ observation = [1, 12] }}\n")
+    + "".join(f"[[lane]]\nname = '{name}'\nnetwork = '{policy}'\ndeadline_us = {DEADLINE_US}\npriority = {priority}\nspin_us = {spin}\n"
+              "shapes = { observation = [1, 12] }\n" for name, priority, spin in [("asleep", 50, 0), ("awake", 0, 2000)]))
 process = subprocess.Popen([orind, "--config", folder / "orind.toml", "--socket", daemon], stderr=subprocess.DEVNULL)
 try:
     while True:
         try:
             status = json.loads(request("GET", "/orin/v1/status"))
-            if status["state"]["name"] == "ready" and status["lanes"][0]["state"] == "ready":
+            if status["state"]["name"] == "ready" and all(lane["state"] == "ready" for lane in status["lanes"]):
                 break
         except OSError:
             pass
         time.sleep(0.2)
-    lane, peer = Lane(), Onnxruntime()
+    peer = Onnxruntime()
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(40))
     except PermissionError:
         print("no right to a real-time priority: times are those of a loaded machine", file=sys.stderr)
     observation = np.linspace(-1, 1, 12, dtype=np.float32)
-    assert np.allclose(lane.step(observation), peer.step(observation), atol=1e-5)
+    for name in ["asleep", "awake"]:
+        assert np.allclose(Lane(name).step(observation), peer.step(observation), atol=1e-5)
+    time.sleep(0.5)
     print(f"| beside | way | steps | later than {DEADLINE_US} us | median, us | p99.9, us | worst, us |\n|---|---|---|---|---|---|---|")
     for kind in ["nothing", "decode", "prompts"]:
-        for name, way in [("lane", lane), ("onnxruntime", peer)]:
+        for name in os.environ.get("WAYS", "asleep,awake,onnxruntime").split(","):
+            # A lane that nobody has does not look for starts.
+            way = None
+            time.sleep(0.2)
+            way = peer if name == "onnxruntime" else Lane(name)
             stop = threading.Event()
             load = threading.Thread(target=beside, args=(kind, stop), daemon=True)
             load.start()

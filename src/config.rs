@@ -103,6 +103,9 @@ pub struct Lane {
     /// Real-time priority of its thread; 0 for none.
     #[serde(default)]
     pub priority: u8,
+    /// Microseconds that its thread looks for the next start before it sleeps.
+    #[serde(default)]
+    pub spin_us: u32,
     /// Shapes of inputs whose extents the file leaves open.
     #[serde(default)]
     pub shapes: BTreeMap<String, Vec<usize>>,
@@ -152,6 +155,10 @@ impl Lane {
             let value = format!("`{}`", wording::shown(&self.backend));
             let allowed = format!("allowed are {}", BACKENDS[1..].join(", "));
             return refuse("lane.backend", value, &allowed);
+        }
+        if self.spin_us > 1_000_000 {
+            let allowed = "0 to 1000000 are allowed";
+            return refuse("lane.spin_us", self.spin_us.to_string(), allowed);
         }
         if self.priority > 99 {
             return refuse("lane.priority", self.priority.to_string(), "0 to 99 are allowed");

@@ -105,13 +105,16 @@ impl Step {
 
     /// All starts of a client, until it is gone.
     fn serve(&mut self, lane: &Lane, network: &mut Network, client: &Client) {
+        let mut last = 0;
         for answered in 1.. {
+            stay_awake(client, last, lane.config.spin_us);
             let starts = starts(client);
             if client.gone.load(Ordering::Acquire) {
                 return;
             }
             let woken = now();
             let started = client.memory.started();
+            last = started;
             // A time that cannot be is none.
             let started = if started == 0 || started > woken { woken } else { started };
             lane.latency.skip(starts - 1);
@@ -148,6 +151,15 @@ impl Step {
             client.memory.store(output, values);
         }
         Ok(())
+    }
+}
+
+/// Until the client stamps another start than the last, or so many microseconds are over: who is awake then need not be
+/// woken.
+fn stay_awake(client: &Client, last: u64, spin_us: u32) {
+    let end = now().saturating_add(u64::from(spin_us) * 1000);
+    while client.memory.started() == last && !client.gone.load(Ordering::Relaxed) && now() < end {
+        std::hint::spin_loop();
     }
 }
 

@@ -14,7 +14,8 @@ use serde_json::json;
 
 #[test]
 fn a_client_steps_a_network_through_shared_memory() {
-    let daemon = Daemon::launch(&lane("policy", "rate_hz = 500\ndeadline_us = 60000000"));
+    let daemon =
+        Daemon::launch(&lane("policy", "rate_hz = 500\ndeadline_us = 60000000\nspin_us = 2000"));
     ready(&daemon);
     let mut client = Client::open(&daemon, "policy").unwrap();
     let about = &client.about;
