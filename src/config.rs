@@ -713,6 +713,34 @@ mod tests {
     }
 
     #[test]
+    fn a_lane_that_cannot_be_is_refused_by_key_and_name() {
+        let lane = |more: &str| {
+            let text = format!("[[lane]]\nname = 'a'\nnetwork = 'b.onnx'\n{more}");
+            Config::parse(&text, "x").map_err(|error| error.to_string()).and_then(|config| {
+                config.check().map_err(|error| error.to_string()).map(|()| config.lane)
+            })
+        };
+        let whole = lane("rate_hz = 500\ncore = 3\nshapes = { x = [1, 12] }").unwrap();
+        assert_eq!(whole[0].deadline(), Duration::from_millis(2));
+        for (more, key) in [
+            ("rate_hz = 0", "lane.rate_hz is 0 in lane `a`; 1 to 100000"),
+            ("rate_hz = -1", "x:4: lane: "),
+            ("deadline_us = 60000001", "lane.deadline_us is 60000001"),
+            ("backend = 'auto'", "lane.backend is `auto` in lane `a`; allowed are nv, cuda"),
+            ("priority = 100", "lane.priority is 100"),
+            ("spin_us = 1000001", "lane.spin_us is 1000001"),
+            ("rate = 5", "unknown field `rate`"),
+            ("[[lane]]\nname = 'a'\nnetwork = 'c'", "two lanes cannot have one name"),
+            ("[[lane]]\nname = '../a'\nnetwork = 'c'", "lane.name is `../a`"),
+            ("[[lane]]\nname = 'b'\nnetwork = ''", "lane.network is empty in lane `b`"),
+            ("[[lane]]\nname = 'b'", "missing field `network`"),
+        ] {
+            let error = lane(more).unwrap_err();
+            assert!(error.contains(key), "{more}: {error}");
+        }
+    }
+
+    #[test]
     fn every_number_has_its_range() {
         let table = Config::default().table();
         let numbers = keys().filter(|key| table[*key].is_integer());

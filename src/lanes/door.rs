@@ -61,7 +61,7 @@ impl Door {
     fn admit(self: &Arc<Self>, mut stream: UnixStream) {
         if self.connections.fetch_add(1, Ordering::AcqRel) >= MOST {
             self.connections.fetch_sub(1, Ordering::AcqRel);
-            refuse(&mut stream, format!("{MOST} connections are open; close some"));
+            refuse(&mut stream, &format!("{MOST} connections are open; close some"));
             return;
         }
         let door = Arc::clone(self);
@@ -78,7 +78,7 @@ impl Door {
     fn talk(&self, mut stream: UnixStream) {
         match self.hand_over(&mut stream) {
             Ok(held) => held.until_closed(stream),
-            Err(why) => refuse(&mut stream, why),
+            Err(why) => refuse(&mut stream, &why),
         }
     }
 
@@ -152,7 +152,7 @@ impl Held {
 }
 
 fn send(stream: &UnixStream, text: &str, handed: &[OwnedFd; 3]) -> io::Result<()> {
-    let fds: [RawFd; 3] = handed.each_ref().map(|fd| fd.as_raw_fd());
+    let fds: [RawFd; 3] = handed.each_ref().map(OwnedFd::as_raw_fd);
     let rights = [ControlMessage::ScmRights(&fds)];
     let parts = [IoSlice::new(text.as_bytes())];
     let sent = sendmsg::<()>(stream.as_raw_fd(), &parts, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
@@ -160,7 +160,7 @@ fn send(stream: &UnixStream, text: &str, handed: &[OwnedFd; 3]) -> io::Result<()
     (&*stream).write_all(&text.as_bytes()[sent..])
 }
 
-fn refuse(stream: &mut UnixStream, why: String) {
+fn refuse(stream: &mut UnixStream, why: &str) {
     let text = json!({ "error": { "message": why } });
     // Whoever asked may be gone.
     let _ = writeln!(stream, "{text}");

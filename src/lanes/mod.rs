@@ -123,7 +123,7 @@ impl Lanes {
             });
             // One at a time: who has a lane gives it back first.
             let (sender, clients) = bounded(1);
-            step::spawn(Arc::clone(&lane), sender, clients);
+            step::spawn(&lane, sender, clients);
             lane
         });
         Arc::new(Self(lanes.collect()))

@@ -24,9 +24,9 @@ use super::{Lane, State};
 use crate::chain::one_line;
 
 /// Starts the thread. It ends with the daemon.
-pub(super) fn spawn(lane: Arc<Lane>, sender: Sender<Client>, clients: Receiver<Client>) {
+pub(super) fn spawn(lane: &Arc<Lane>, sender: Sender<Client>, clients: Receiver<Client>) {
     let name = format!("lane {}", lane.config.name);
-    let own = Arc::clone(&lane);
+    let own = Arc::clone(lane);
     let body = move || {
         let work = AssertUnwindSafe(|| run(&own, sender, &clients));
         match catch_unwind(work) {
