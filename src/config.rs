@@ -724,16 +724,16 @@ mod tests {
         assert_eq!(whole[0].deadline(), Duration::from_millis(2));
         for (more, key) in [
             ("rate_hz = 0", "lane.rate_hz is 0 in lane `a`; 1 to 100000"),
-            ("rate_hz = -1", "x:4: lane: "),
+            ("rate_hz = -1", "x:4: is -1"),
             ("deadline_us = 60000001", "lane.deadline_us is 60000001"),
             ("backend = 'auto'", "lane.backend is `auto` in lane `a`; allowed are nv, cuda"),
             ("priority = 100", "lane.priority is 100"),
             ("spin_us = 1000001", "lane.spin_us is 1000001"),
-            ("rate = 5", "unknown field `rate`"),
+            ("rate = 5", "`rate` is not known; possible: name, network"),
             ("[[lane]]\nname = 'a'\nnetwork = 'c'", "two lanes cannot have one name"),
             ("[[lane]]\nname = '../a'\nnetwork = 'c'", "lane.name is `../a`"),
             ("[[lane]]\nname = 'b'\nnetwork = ''", "lane.network is empty in lane `b`"),
-            ("[[lane]]\nname = 'b'", "missing field `network`"),
+            ("[[lane]]\nname = 'b'", "network"),
         ] {
             let error = lane(more).unwrap_err();
             assert!(error.contains(key), "{more}: {error}");

@@ -120,20 +120,21 @@ impl Step {
             lane.latency.skip(starts - 1);
             let done = self.once(network, client);
             let finished = now();
-            client.memory.finish(answered, finished, done.is_err());
-            if let Err(errno) = client.answer.write(1) {
-                tracing::error!(lane = lane.config.name, %errno, "an answer was not told");
-            }
-            match done {
+            // Who has the answer finds it counted.
+            match &done {
                 Ok(()) => lane.latency.add(Duration::from_nanos(finished - started)),
                 Err(error) => {
                     lane.latency.fail();
                     tracing::error!(
                         lane = lane.config.name,
-                        error = one_line(&error),
+                        error = one_line(error),
                         "a step failed"
                     );
                 }
+            }
+            client.memory.finish(answered, finished, done.is_err());
+            if let Err(errno) = client.answer.write(1) {
+                tracing::error!(lane = lane.config.name, %errno, "an answer was not told");
             }
         }
     }
