@@ -367,7 +367,10 @@ impl Config {
         toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let key = table.get_ref().iter().find(|(_, value)| value.span().contains(&at));
-            refuse(key.map(|(key, _)| key.get_ref().as_ref()), &error)
+            // A table of an array spans its header alone: the line has the key.
+            let line = text.get(..at).and_then(|before| before.lines().last());
+            let own = line.and_then(|line| line.split_once('=')).map(|(key, _)| key.trim());
+            refuse(key.map(|(key, _)| key.get_ref().as_ref()).or(own), &error)
         })
     }
 
@@ -724,7 +727,7 @@ mod tests {
         assert_eq!(whole[0].deadline(), Duration::from_millis(2));
         for (more, key) in [
             ("rate_hz = 0", "lane.rate_hz is 0 in lane `a`; 1 to 100000"),
-            ("rate_hz = -1", "x:4: is -1"),
+            ("rate_hz = -1", "x:4: rate_hz: is -1"),
             ("deadline_us = 60000001", "lane.deadline_us is 60000001"),
             ("backend = 'auto'", "lane.backend is `auto` in lane `a`; allowed are nv, cuda"),
             ("priority = 100", "lane.priority is 100"),
