@@ -492,6 +492,18 @@ impl Config {
         toml::Table::try_from(self).unwrap_or_default()
     }
 
+    /// The ONNX file of that name: itself, or in the models directory, with or without its ending.
+    pub fn network(&self, name: &str) -> PathBuf {
+        if name.contains('/') {
+            return name.into();
+        }
+        [name.to_owned(), format!("{name}.onnx")]
+            .iter()
+            .map(|file| self.models_dir.join(file))
+            .find(|path| path.is_file())
+            .unwrap_or_else(|| name.into())
+    }
+
     /// [`Self::request_timeout_s`].
     pub const fn request_timeout(&self) -> Duration {
         Duration::from_secs(self.request_timeout_s)

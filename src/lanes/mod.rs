@@ -113,11 +113,9 @@ impl Lanes {
     /// Starts a thread for each, which prepares its network first.
     pub fn start(config: &config::Config) -> Arc<Self> {
         let lanes = config.lane.iter().map(|lane| {
-            let named = config.models_dir.join(&lane.network);
-            let file = if lane.network.contains('/') { lane.network.clone().into() } else { named };
             let lane = Arc::new(Lane {
                 config: lane.clone(),
-                file,
+                file: config.network(&lane.network),
                 state: Mutex::new(State::Preparing),
                 latency: Latency::new(lane.deadline()),
             });

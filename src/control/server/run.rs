@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::Json;
@@ -17,7 +17,6 @@ use super::body::JsonBody;
 use super::embeddings::base64;
 use super::error::Error;
 use crate::chain::one_line;
-use crate::config::Config;
 use crate::control::api;
 use crate::wording::shown;
 
@@ -40,7 +39,7 @@ pub(super) async fn run(
     });
     let inputs = inputs.collect::<Result<BTreeMap<_, _>, Error>>()?;
     let config = app.config();
-    let path = located(&request.model, &config);
+    let path = config.network(&request.model);
     let work = move || {
         let device = device::named("cpu", &config.cpu_isa, config.threads)
             .map_err(|why| Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_device", why))?;
@@ -61,19 +60,6 @@ pub(super) async fn run(
     };
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|_| Error::internal("the network's run failed"))?.map(Json)
-}
-
-/// The file of that name: itself, or in the models directory.
-fn located(name: &str, config: &Config) -> PathBuf {
-    let own = PathBuf::from(name);
-    if name.contains('/') {
-        return own;
-    }
-    [name.to_owned(), format!("{name}.onnx")]
-        .iter()
-        .map(|file| config.models_dir.join(file))
-        .find(|path| path.is_file())
-        .unwrap_or(own)
 }
 
 /// The values of an input. Of what type they are the network says.
