@@ -96,6 +96,7 @@ fn load(backend: &str) -> Handle {
     let handle = Handle::start(Settings { queue_limit: 4 }).unwrap();
     let mut events = handle.load(LoadSpec {
         model: "synthetic:tiny-llama:q6_k".into(),
+        name: None,
         backend: backend.into(),
         slots: 1,
         context: TOKENS as usize + 8,

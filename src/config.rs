@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 
 use crate::wording;
+use model::synthetic;
 
 /// Settings of the daemon. A key that a file leaves out has the value of [`Config::default`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,8 +78,108 @@ pub struct Config {
     /// What is logged: a level, or directives as `RUST_LOG` has them.
     pub log: String,
     pub log_format: LogFormat,
+    /// Models beside [`Self::model`].
+    pub resident: Vec<Resident>,
     /// Control loops beside the model.
     pub lane: Vec<Lane>,
+}
+
+/// A model beside the first one, which requests call by its name. What it leaves out is as for that one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resident {
+    /// A GGUF file, a name in the models directory, or `synthetic:NAME`.
+    pub model: String,
+    /// What requests call it, where that is not the file's stem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// When it is loaded.
+    #[serde(default)]
+    pub load: LoadAt,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_chunk: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_type: Option<String>,
+}
+
+/// When a model beside the first one is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoadAt {
+    /// With the daemon's start; it stays.
+    Start,
+    /// With the first request for it; it goes where another such model needs its memory.
+    #[default]
+    Request,
+}
+
+impl Resident {
+    /// What requests call it.
+    #[must_use]
+    pub fn id(&self, models_dir: &Path) -> String {
+        let id = || synthetic::id_of(&self.model, models_dir);
+        self.name.clone().unwrap_or_else(id)
+    }
+
+    /// Checks its values.
+    fn check(&self) -> Result<(), Error> {
+        if self.model.is_empty() {
+            return Err(Error::range("resident.model", "empty", "a model is needed"));
+        }
+        let shown = wording::shown(&self.model);
+        let place = |value: String| format!("{value} in resident `{shown}`");
+        if let Some(name) = &self.name {
+            check_name(name).map_err(|allowed| {
+                let value = place(format!("`{}`", wording::shown(name)));
+                Error::range("resident.name", value, allowed)
+            })?;
+        }
+        let one_of = |key, value: Option<&String>, possible: &[&str]| match value {
+            Some(value) if !possible.contains(&value.as_str()) => {
+                let allowed = format!("allowed are {}", possible.join(", "));
+                Err(Error::range(key, place(format!("`{}`", wording::shown(value))), allowed))
+            }
+            _ => Ok(()),
+        };
+        one_of("resident.backend", self.backend.as_ref(), &BACKENDS)?;
+        one_of("resident.kv_type", self.kv_type.as_ref(), &KV_TYPES)?;
+        let count = |own: &'static str, value: Option<usize>| {
+            let key = own.split_once('.').map_or(own, |(_, key)| key);
+            match (value.map(|value| value as u64), allowed(key)) {
+                (Some(value), Some(allowed)) if !allowed.contains(&value) => {
+                    let allowed = format!("{} to {} are allowed", allowed.start(), allowed.end());
+                    Err(Error::range(own, place(value.to_string()), allowed))
+                }
+                _ => Ok(()),
+            }
+        };
+        count("resident.threads", self.threads)?;
+        count("resident.slots", self.slots)?;
+        count("resident.context", self.context)?;
+        count("resident.prefill_chunk", self.prefill_chunk)
+    }
+}
+
+/// Why a text is no name of a lane or a model.
+fn check_name(name: &str) -> Result<(), &'static str> {
+    let named = !name.is_empty() && name.len() <= 64;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match named && name.chars().all(plain) {
+        true => Ok(()),
+        false => Err("1 to 64 letters, digits, `-`, `_` and `.` are allowed"),
+    }
 }
 
 /// A control loop beside the model: a network that a client starts at a rate, through shared memory.
@@ -131,13 +232,9 @@ impl Lane {
 
     /// Checks its values.
     fn check(&self) -> Result<(), Error> {
-        let named = !self.name.is_empty() && self.name.len() <= 64;
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if !named || !self.name.chars().all(plain) {
-            let value = format!("`{}`", wording::shown(&self.name));
-            let allowed = "1 to 64 letters, digits, `-`, `_` and `.` are allowed";
-            return Err(Error::range("lane.name", value, allowed));
-        }
+        check_name(&self.name).map_err(|allowed| {
+            Error::range("lane.name", format!("`{}`", wording::shown(&self.name)), allowed)
+        })?;
         let refuse = |key, value: String, allowed: &str| {
             Err(Error::range(key, format!("{value} in lane `{}`", self.name), allowed))
         };
@@ -202,6 +299,7 @@ impl Default for Config {
             ioctl_filter: IoctlFilter::Auto,
             log: "info".into(),
             log_format: LogFormat::Text,
+            resident: Vec::new(),
             lane: Vec::new(),
         }
     }
@@ -431,6 +529,19 @@ impl Config {
                 "the CUDA driver's requests are not known: `off` or `auto` with the backend `cuda`";
             return Err(Error::range("ioctl_filter", "`on`", allowed));
         }
+        let mut ids = BTreeSet::new();
+        if !self.model.is_empty() {
+            ids.insert(synthetic::id_of(&self.model, &self.models_dir));
+        }
+        for resident in &self.resident {
+            resident.check()?;
+            let id = resident.id(&self.models_dir);
+            let value = format!("`{}`", wording::shown(&id));
+            if !ids.insert(id) {
+                let allowed = "two models cannot have one name; give it another `name`";
+                return Err(Error::range("resident.name", value, allowed));
+            }
+        }
         let mut names = BTreeSet::new();
         for lane in &self.lane {
             lane.check()?;
@@ -511,7 +622,7 @@ impl Config {
 }
 
 /// Keys in the order of the documentation, and when a change of one takes effect.
-const KEYS: [(&str, Effect); 33] = [
+const KEYS: [(&str, Effect); 34] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -544,6 +655,7 @@ const KEYS: [(&str, Effect); 33] = [
     ("ioctl_filter", Effect::Restart),
     ("log", Effect::Now),
     ("log_format", Effect::Restart),
+    ("resident", Effect::Restart),
     ("lane", Effect::Restart),
 ];
 
@@ -751,6 +863,37 @@ mod tests {
             ("[[lane]]\nname = 'b'", "network"),
         ] {
             let error = lane(more).unwrap_err();
+            assert!(error.contains(key), "{more}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_model_beside_the_first_that_cannot_be_is_refused_by_key_and_name() {
+        let residents = |more: &str| {
+            let text = format!("model = 'a'\n[[resident]]\nmodel = 'b.gguf'\n{more}");
+            Config::parse(&text, "x").map_err(|error| error.to_string()).and_then(|config| {
+                config.check().map_err(|error| error.to_string()).map(|()| config.resident)
+            })
+        };
+        let whole =
+            residents("slots = 1\n[[resident]]\nmodel = 'b.gguf'\nname = 'c'\nload = 'start'")
+                .unwrap();
+        let ids: Vec<String> = whole.iter().map(|one| one.id(Path::new("/m"))).collect();
+        assert_eq!(ids, ["b", "c"]);
+        assert_eq!((whole[0].load, whole[1].load), (LoadAt::Request, LoadAt::Start));
+        for (more, key) in [
+            ("slots = 0", "resident.slots is 0 in resident `b.gguf`; 1 to 256"),
+            ("slots = -1", "x:4: slots: is -1"),
+            ("backend = 'tpu'", "resident.backend is `tpu` in resident `b.gguf`; allowed are auto"),
+            ("kv_type = 'f32'", "resident.kv_type is `f32`"),
+            ("load = 'never'", "`never` is not possible; possible: start or request"),
+            ("name = 'x:y'", "resident.name is `x:y` in resident `b.gguf`; 1 to 64 letters"),
+            ("name = 'a'", "resident.name is `a`; two models cannot have one name"),
+            ("[[resident]]\nmodel = '/else/b.gguf'", "two models cannot have one name"),
+            ("[[resident]]\nmodel = ''", "resident.model is empty"),
+            ("socket = 'x'", "`socket` is not known; possible: model, name"),
+        ] {
+            let error = residents(more).unwrap_err();
             assert!(error.contains(key), "{more}: {error}");
         }
     }

@@ -90,6 +90,12 @@ async fn alone(
     let room = earlier.map_or(room, |earlier| earlier.room(room));
 
     let mut session = Session::open(connection, &args.model, room, terminal).await?;
+    if session.beside {
+        return Err(Error::Usage(format!(
+            "a bench is of the daemon's first model, and {} is one beside it; --private measures it alone",
+            session.model.id
+        )));
+    }
     if session.synthesised {
         // A start that made the model's file says nothing about later ones: start once more.
         let file = ModelChoice { private: true, ..args.model.clone() };

@@ -86,6 +86,7 @@ fn stop(args: &args::Generate) -> Option<Stop> {
 
 async fn complete(session: &Session, args: &args::Generate, prompt: String) -> Result<End, Error> {
     let request = CompletionRequest {
+        model: session.named(),
         prompt: Prompt::Text(prompt),
         max_tokens: Some(args.max_tokens),
         temperature: Some(args.temp),
@@ -104,6 +105,7 @@ async fn complete(session: &Session, args: &args::Generate, prompt: String) -> R
 
 async fn chat(session: &Session, args: &args::Generate, prompt: String) -> Result<End, Error> {
     let request = ChatRequest {
+        model: session.named(),
         messages: vec![ChatMessage {
             role: "user".into(),
             content: Some(Content::Text(prompt)),

@@ -118,7 +118,7 @@ pub fn main() -> ExitCode {
             Some(TuneCommand::Diff(diff)) => tune::store::diff(diff),
         },
         Command::Socket => models::socket(&args.connection),
-        Command::Unload => interruptible(models::unload(&args.connection)),
+        Command::Unload(unload) => interruptible(models::unload(&args.connection, &unload)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,9 +1,11 @@
 //! `orinctl models`, `load`, `unload`, `socket`.
 
+use std::fmt::Write as _;
+
 use super::args::{self, Connection};
 use super::error::Error;
 use super::session;
-use super::status::describe;
+use super::status::{describe, resident};
 use super::terminal::Terminal;
 use super::text;
 use crate::control::api::{Available, LoadRequest};
@@ -13,7 +15,11 @@ use crate::wording::printable;
 pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(), Error> {
     let models = connection.client()?.models().await?;
     text::show(&models, args.json, |models| {
-        let loaded = models.loaded.as_ref().map_or_else(|| "nothing".into(), describe);
+        let mut loaded = models.loaded.as_ref().map_or_else(|| "nothing".into(), describe);
+        for one in &models.residents {
+            let what = one.model.as_ref().map_or_else(|| resident(one), describe);
+            let _ = write!(loaded, "\nbeside: {what}");
+        }
         let row = |model: &Available| {
             let size = model.bytes.map_or_else(|| "made when loaded".into(), text::bytes);
             let why = model.why.as_ref().map(|why| format!("cannot be loaded: {why}"));
@@ -43,6 +49,8 @@ pub(super) async fn load(
 ) -> Result<(), Error> {
     let request = LoadRequest {
         model: connection.model(&args.model),
+        name: args.name.clone(),
+        beside: args.beside,
         backend: args.backend.clone(),
         slots: args.slots,
         context: args.context,
@@ -66,7 +74,7 @@ pub(super) async fn load(
     ))
 }
 
-pub(super) async fn unload(connection: &Connection) -> Result<(), Error> {
-    let unloaded = connection.client()?.unload().await?;
+pub(super) async fn unload(connection: &Connection, args: &args::Unload) -> Result<(), Error> {
+    let unloaded = connection.client()?.unload(args.model.as_deref()).await?;
     text::print(if unloaded { "unloaded\n" } else { "nothing was loaded\n" })
 }

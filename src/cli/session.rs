@@ -29,6 +29,8 @@ pub(super) struct Session {
     pub(super) loaded_after: Option<Duration>,
     /// The synthetic model's file had to be made first.
     pub(super) synthesised: bool,
+    /// The model is one beside the daemon's first.
+    pub(super) beside: bool,
 }
 
 impl Session {
@@ -60,16 +62,41 @@ impl Session {
                 "--backend, --threads and --cpu-isa choose for a private daemon, but one runs on {daemon}; add --private, or load the model anew with `orinctl load`"
             )));
         }
+        let wanted = choice.model.as_deref().map(|model| connection.model(model));
+        let mut beside = status.residents.iter();
+        if let Some(one) = beside.find(|one| Some(&one.name) == choice.model.as_ref()) {
+            let model = match one.model.clone() {
+                Some(model) => model,
+                None => {
+                    let request = LoadRequest { model: one.name.clone(), ..LoadRequest::default() };
+                    load(&client, &request, terminal).await?.0
+                }
+            };
+            let (private, loaded_after) = (None, None);
+            return Ok(Self {
+                client,
+                private,
+                model,
+                loaded_after,
+                synthesised: false,
+                beside: true,
+            });
+        }
         match (status.model, status.state) {
             (Some(model), State::Ready | State::Exclusive { .. }) => {
-                let wanted = choice.model.as_deref().map(|model| connection.model(model));
                 if let Some(wanted) = wanted.filter(|wanted| !is(&model, wanted)) {
                     return Err(Error::OtherModel { loaded: model.id, wanted, daemon });
                 }
-                Ok(Self { client, private: None, model, loaded_after: None, synthesised: false })
+                let (private, loaded_after) = (None, None);
+                Ok(Self { client, private, model, loaded_after, synthesised: false, beside: false })
             }
             _ => Err(Error::NoModel { daemon }),
         }
+    }
+
+    /// What requests have to say for its model to answer them.
+    pub(super) fn named(&self) -> Option<String> {
+        self.private.is_none().then(|| self.model.id.clone())
     }
 
     /// Starts a private daemon and loads the model there.
@@ -102,7 +129,8 @@ impl Session {
         let (model, synthesised) = load_in(&mut private, &request, terminal).await?;
         let loaded_after = Some(private.started.elapsed());
         let client = private.client.clone();
-        Ok(Self { client, private: Some(private), model, loaded_after, synthesised })
+        let private = Some(private);
+        Ok(Self { client, private, model, loaded_after, synthesised, beside: false })
     }
 }
 

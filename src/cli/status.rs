@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::{machine, text};
-use crate::control::api::{Device, DeviceHealth, Loading, Model, Requests, State, Status};
+use crate::control::api::{
+    Device, DeviceHealth, LoadAt, Loading, Model, Requests, Resident, State, Status,
+};
 use crate::lanes::{self, Doing};
 use device::Activity;
 use device::tune::report::{Searching, Used};
@@ -55,6 +57,9 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
         row("reserved", format!("weights {weights}, KV cache {kv}, activations {other}{code}"));
         row("tuning", tuning(&model.tuning, status.searching.as_ref()));
     }
+    for one in &status.residents {
+        row("beside", resident(one));
+    }
     let memory = &status.memory;
     let optional = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), text::bytes);
     let [now, peak, available] =
@@ -90,6 +95,27 @@ fn lines(status: &Status, daemon: &str) -> Vec<Vec<String>> {
     }
     rows.extend(machine::rows(&status.machine));
     rows
+}
+
+/// A model beside the first, and what it does.
+pub(super) fn resident(one: &Resident) -> String {
+    let Resident { name, load, state, model, requests, unused_s } = one;
+    let Some(model) = model else {
+        return match (state, load) {
+            (State::Empty { last_error: None }, Some(LoadAt::Request)) => {
+                format!("{name}: comes with the first request for it")
+            }
+            (state, _) => format!("{name}: {}", self::state(state)),
+        };
+    };
+    let memory = model.memory.weights + model.memory.kv + model.memory.activations;
+    let unused = text::duration(Duration::from_secs_f64(unused_s.clamp(0.0, 1e12)));
+    let doing = match requests.active + requests.queued {
+        0 => format!("asked {unused} ago"),
+        _ => format!("{} running, {} waiting", requests.active, requests.queued),
+    };
+    let (device, memory) = (&model.device.name, text::bytes(memory));
+    format!("{} on {device}, {memory} reserved, {doing}", describe(model))
 }
 
 /// What a lane does, and how it keeps its deadlines.

@@ -20,6 +20,7 @@ use device::Activity;
 use device::tune::Clock;
 use device::tune::report::{Mode, Searching};
 
+pub use crate::config::LoadAt;
 pub use crate::engine::{DeviceHealth, DeviceInfo as Device, ModelInfo as Model};
 pub use anthropic::*;
 pub use embeddings::*;
@@ -42,6 +43,8 @@ pub mod route {
     /// `GET` [`super::Models`]; `POST` [`super::LoadRequest`] answers with events; `DELETE`
     /// answers with [`super::Unloaded`].
     pub const MODELS: &str = "/orin/v1/models";
+    /// `DELETE` a model beside the first, by its name; answers with [`super::Unloaded`].
+    pub const MODEL: &str = "/orin/v1/models/{*name}";
     /// `POST` a `bench::Spec`, answers with events.
     pub const BENCH: &str = "/orin/v1/bench";
     /// `GET` [`super::Tuned`]; `POST` a `tune::report::Spec` answers with events.
@@ -88,12 +91,13 @@ pub mod route {
         [COMPLETIONS, CHAT, RESPONSES, MESSAGES, OLLAMA_GENERATE, OLLAMA_CHAT];
 
     /// All routes.
-    pub const ALL: [&str; 25] = [
+    pub const ALL: [&str; 26] = [
         PAGE,
         HEALTH,
         METRICS,
         STATUS,
         MODELS,
+        MODEL,
         BENCH,
         TUNE,
         RUN,
@@ -156,6 +160,9 @@ pub struct Status {
     pub uptime_s: f64,
     pub state: State,
     pub model: Option<Model>,
+    /// Models beside it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub residents: Vec<Resident>,
     /// The load of another model under way, while this one is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loading: Option<Loading>,
@@ -175,6 +182,22 @@ pub struct Status {
     /// Control loops beside the model, in the order of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lanes: Vec<crate::lanes::Status>,
+}
+
+/// A model beside the first one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Resident {
+    /// What requests call it.
+    pub name: String,
+    /// When it is loaded: `start`, `request`; absent for one that was loaded by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<LoadAt>,
+    pub state: State,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Model>,
+    pub requests: Requests,
+    /// Seconds since somebody has asked for it.
+    pub unused_s: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -258,6 +281,9 @@ pub struct ProcessMemory {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Models {
     pub loaded: Option<Model>,
+    /// Models beside it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub residents: Vec<Resident>,
     /// The directory that `available` files are from.
     pub models_dir: PathBuf,
     /// What there is to load by name, synthetic models last.
@@ -316,6 +342,12 @@ pub struct TunedEntry {
 pub struct LoadRequest {
     /// A path, the name of a file in the models directory, or `synthetic:NAME`.
     pub model: String,
+    /// What requests call it, where that is not the file's stem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Beside the models that are there, and not in place of the first one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
     /// One of the backends that `docs/configuration.md` lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
@@ -349,6 +381,29 @@ pub struct LoadRequest {
     /// Parameters of kernels set by hand, for every kernel that has them: `threads_per_row`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub force: BTreeMap<String, u32>,
+}
+
+impl LoadRequest {
+    /// With what `other` says where this one says nothing.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            model: self.model,
+            name: self.name.or(other.name),
+            beside: self.beside || other.beside,
+            backend: self.backend.or(other.backend),
+            slots: self.slots.or(other.slots),
+            context: self.context.or(other.context),
+            prefill_chunk: self.prefill_chunk.or(other.prefill_chunk),
+            draft: self.draft.or(other.draft),
+            lora: self.lora.or(other.lora),
+            kv_type: self.kv_type.or(other.kv_type),
+            threads: self.threads.or(other.threads),
+            cpu_isa: self.cpu_isa.or(other.cpu_isa),
+            tune: self.tune.or(other.tune),
+            force: if self.force.is_empty() { other.force } else { self.force },
+        }
+    }
 }
 
 /// A `progress` event of a load. The `result` event is a [`Model`].

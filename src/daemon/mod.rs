@@ -204,30 +204,40 @@ fn check(config: &Config) -> Result<(), String> {
     if !config.token_file.as_os_str().is_empty() {
         Token::read(&config.token_file).map_err(|e| e.to_string())?;
     }
-    // Writing to a string cannot fail.
-    let _ = match config.model.as_str() {
-        "" => writeln!(text, "\n# The configuration is valid. Model: none at start."),
+    text.push_str("\n# The configuration is valid. ");
+    match config.model.as_str() {
+        "" => text.push_str("Model: none at start.\n"),
         name => {
             let request = LoadRequest { model: name.to_owned(), ..LoadRequest::default() };
-            let model = engine::check(&server::load_spec(config, request))
-                .map_err(|error| error.to_string())?;
-            let ModelInfo { path, parameters, bytes, slots, context, .. } = &model;
-            let DeviceMemory { weights, kv, activations, .. } = model.memory;
-            let (file, random) = match model.synthetic {
-                true => (name.to_owned(), ", seeded random weights"),
-                false => (path.display().to_string(), ""),
-            };
-            writeln!(
-                text,
-                "\n# The configuration is valid. Model: {file}, {parameters} parameters, {bytes} bytes of \
-                 weights{random}.\n\
-                 # {slots} slots of {context} tokens on {}: {} ({}).\n\
-                 # Memory: {weights} bytes for weights, {kv} for the KV cache, {activations} for activations.",
-                model.device.name, model.device.description, model.device.reason,
-            )
+            text.push_str(&found(name, config, request)?);
         }
-    };
+    }
+    for resident in &config.resident {
+        let id = resident.id(&config.models_dir);
+        let told = found(&resident.model, config, server::request_of(resident))
+            .map_err(|error| format!("resident `{id}`: {error}"))?;
+        // Writing to a string cannot fail.
+        let _ = write!(text, "# Beside it, as `{id}`. {told}");
+    }
     io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string())
+}
+
+/// What a load would bring.
+fn found(name: &str, config: &Config, request: LoadRequest) -> Result<String, String> {
+    let model =
+        engine::check(&server::load_spec(config, request)).map_err(|error| error.to_string())?;
+    let ModelInfo { path, parameters, bytes, slots, context, .. } = &model;
+    let DeviceMemory { weights, kv, activations, .. } = model.memory;
+    let (file, random) = match model.synthetic {
+        true => (name.to_owned(), ", seeded random weights"),
+        false => (path.display().to_string(), ""),
+    };
+    Ok(format!(
+        "Model: {file}, {parameters} parameters, {bytes} bytes of weights{random}.\n\
+         # {slots} slots of {context} tokens on {}: {} ({}).\n\
+         # Memory: {weights} bytes for weights, {kv} for the KV cache, {activations} for activations.\n",
+        model.device.name, model.device.description, model.device.reason,
+    ))
 }
 
 /// Serves until a signal, or until the process that it was started with is gone.
@@ -283,7 +293,7 @@ async fn serve(
     let needs_model = args.needs_model(handed_over || service::is_managed());
     let model = config.model.clone();
     tracing::info!(socket = %config.socket.display(), handed_over, version = env!("CARGO_PKG_VERSION"), "listening");
-    let app = App::new(engine.clone(), config);
+    let app = App::new(engine, config).map_err(Error::system("start the engines' threads"))?;
     let lanes = open_lanes(&app)?;
     // Status and log tell how it goes.
     let first = first.map(|spec| app.load(spec));
@@ -291,8 +301,8 @@ async fn serve(
     let server =
         tokio::spawn(server::serve(Listeners { unix, tcp }, Arc::clone(&app), stop.clone()));
 
-    let mut service = Service::new(engine.clone(), first.is_some());
-    let until = Until { args, app: &app, log, signals: &mut signals, needs_model };
+    let mut service = Service::new(Arc::clone(&app), first.is_some());
+    let until = Until { args, app: Arc::clone(&app), log, signals: &mut signals, needs_model };
     let stopped = until.stop(&mut service, parent, first).await;
     let deadline = Duration::from_secs(app.config().shutdown_deadline_s);
     let result = match stopped {
@@ -308,7 +318,14 @@ async fn serve(
     stop.drain();
     let drained = async {
         // A panic there must not keep the daemon alive.
-        let _ = tokio::task::spawn_blocking(move || engine.stop(deadline)).await;
+        let stop_all = move || {
+            std::thread::scope(|scope| {
+                for engine in app.engines() {
+                    scope.spawn(move || engine.stop(deadline));
+                }
+            });
+        };
+        let _ = tokio::task::spawn_blocking(stop_all).await;
         stop.close();
         if let Ok(connections) = server.await {
             connections.drain(FLUSH).await;
@@ -385,7 +402,7 @@ fn confine(config: &Config, engine: &Handle) -> Result<(), Error> {
 
 struct Until<'a> {
     args: &'a Args,
-    app: &'a App,
+    app: Arc<App>,
     log: &'a Log,
     signals: &'a mut Signals,
     /// Whether it is over when the model at start cannot be loaded.
@@ -401,7 +418,13 @@ impl Until<'_> {
         first: Option<UnboundedReceiver<LoadEvent>>,
     ) -> Result<End, EngineGone> {
         let mut orphaned = std::pin::pin!(gone(parent));
-        let mut loaded = std::pin::pin!(over(first));
+        let mut loaded = std::pin::pin!(async {
+            let failed = over(first).await;
+            if failed.is_none() || !self.needs_model {
+                self.app.load_beside().await;
+            }
+            failed
+        });
         let mut starting = true;
         let mut tidy = Tidy::new();
         let mut ticks = tokio::time::interval(service.interval());
@@ -410,7 +433,7 @@ impl Until<'_> {
             tokio::select! {
                 told = self.signals.next() => match told {
                     Told::Stop(signal) => return Ok(End::Asked(signal)),
-                    Told::Reload => service.reload(|| reload(self.args, self.app, self.log)),
+                    Told::Reload => service.reload(|| reload(self.args, &self.app, self.log)),
                 },
                 () = &mut orphaned => return Ok(End::Asked("the parent is gone")),
                 failed = &mut loaded, if starting => match failed {

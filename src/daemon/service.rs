@@ -4,12 +4,14 @@
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockType, SockaddrLike, SockaddrStorage};
 use nix::sys::socket::{getsockname, getsockopt, sockopt};
 use sd_notify::NotifyState;
 
+use crate::control::server::App;
 use crate::engine::{Handle, Loading, Snapshot, State};
 
 /// How often status and engine are looked at; more often when the watchdog is impatient.
@@ -29,8 +31,9 @@ pub(super) fn is_managed() -> bool {
 /// What the service manager has been told, and how it is told more.
 pub(super) struct Service {
     watchdog: Option<Duration>,
-    engine: Handle,
-    heartbeats: u64,
+    app: Arc<App>,
+    /// Of each engine's thread, and of all loads together.
+    heartbeats: Vec<u64>,
     load_beats: u64,
     /// The model of the configuration is still to be loaded.
     starting: bool,
@@ -43,10 +46,10 @@ pub(super) struct EngineGone;
 
 impl Service {
     /// `starting`: the start is not over before [`Self::started`].
-    pub(super) fn new(engine: Handle, starting: bool) -> Self {
+    pub(super) fn new(app: Arc<App>, starting: bool) -> Self {
         let watchdog = sd_notify::watchdog_enabled();
-        let (heartbeats, load_beats, ready, status) = (0, 0, false, String::new());
-        Self { watchdog, engine, heartbeats, load_beats, starting, ready, status }
+        let (heartbeats, load_beats, ready, status) = (Vec::new(), 0, false, String::new());
+        Self { watchdog, app, heartbeats, load_beats, starting, ready, status }
     }
 
     /// The time between two calls of [`Self::tick`].
@@ -61,14 +64,17 @@ impl Service {
         self.tick()
     }
 
-    /// Tells how the daemon is, and pings the watchdog if the engine thread has beaten since the
+    /// Tells how the daemon is, and pings the watchdog if every engine's thread has beaten since the
     /// last call.
     pub(super) fn tick(&mut self) -> Result<(), EngineGone> {
-        let heartbeats = self.engine.heartbeat().ok_or(EngineGone)?;
-        let alive = heartbeats != std::mem::replace(&mut self.heartbeats, heartbeats);
-        let load_beats = self.engine.load_beats();
+        let engines = self.app.engines();
+        let beats = self.app.heartbeats().ok_or(EngineGone)?;
+        let before = std::mem::replace(&mut self.heartbeats, beats);
+        // One that has come since beats the next time.
+        let alive = self.heartbeats.iter().zip(&before).all(|(now, before)| now != before);
+        let load_beats = engines.iter().map(Handle::load_beats).sum();
         let loads = load_beats != std::mem::replace(&mut self.load_beats, load_beats);
-        let now = self.engine.snapshot();
+        let states: Vec<Snapshot> = engines.iter().map(Handle::snapshot).collect();
         let mut message = Vec::new();
         if !self.ready && !self.starting {
             self.ready = true;
@@ -80,7 +86,7 @@ impl Service {
         if alive && self.watchdog.is_some() {
             message.push(NotifyState::Watchdog);
         }
-        let status = describe(&now);
+        let status = describe(&states);
         if status != self.status {
             self.status = status;
             message.push(NotifyState::Status(&self.status));
@@ -122,8 +128,19 @@ fn send(message: &[NotifyState<'_>]) {
     }
 }
 
-/// The line that `systemctl status` shows.
-fn describe(now: &Snapshot) -> String {
+/// The line that `systemctl status` shows: of the first engine, and how many models there are beside it.
+fn describe(states: &[Snapshot]) -> String {
+    let Some((first, beside)) = states.split_first() else {
+        unreachable!("the first engine is always there");
+    };
+    let is_there = |now: &&Snapshot| matches!(now.state, State::Ready(_) | State::Exclusive { .. });
+    match beside.iter().filter(is_there).count() {
+        0 => describe_one(first),
+        more => format!("{}; {more} more models", describe_one(first)),
+    }
+}
+
+fn describe_one(now: &Snapshot) -> String {
     match &now.state {
         State::Empty => "no model is loaded".into(),
         State::Loading(Loading { model, progress }) => {

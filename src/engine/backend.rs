@@ -110,6 +110,7 @@ mod tests {
     fn spec(backend: &str) -> LoadSpec {
         LoadSpec {
             model: String::new(),
+            name: None,
             backend: backend.into(),
             slots: 1,
             context: 0,

@@ -16,8 +16,9 @@ use super::core::Core;
 use super::devices::Devices;
 use super::heartbeat::Heartbeat;
 use super::loader::Asked;
+use super::prefixes::Directories;
 use super::scheduler::{Command, Scheduler};
-use super::tuning::{self, Tuning};
+use super::tuning::{self, Quiet, Tuning};
 use super::{
     Event, GenerateError, LoadError, LoadEvent, LoadSpec, Loading, PrefixCounts, Request, Snapshot,
     State,
@@ -60,7 +61,9 @@ pub(super) struct Shared {
     pub(super) heartbeat: Heartbeat,
     /// The same of a load's thread.
     pub(super) load_beats: Heartbeat,
-    pub(super) devices: Devices,
+    pub(super) devices: Arc<Devices>,
+    pub(super) quiet: Arc<Quiet>,
+    pub(super) directories: Arc<Directories>,
     /// Why the engine gave up a model that was loaded, until the next load.
     pub(super) given_up: Mutex<Option<LoadError>>,
 }
@@ -126,9 +129,26 @@ pub struct Handle {
 impl Handle {
     /// Starts the engine thread, with nothing loaded.
     pub fn start(settings: Settings) -> std::io::Result<Self> {
-        let (commands, receiver) = unbounded();
         let queue_limit = AtomicUsize::new(settings.queue_limit);
-        let shared = Arc::new(Shared { queue_limit, ..Shared::default() });
+        Self::with(Shared { queue_limit, ..Shared::default() })
+    }
+
+    /// Starts another engine of this process, for a model beside the others: they learn of devices together, and
+    /// none searches in idle time while another has something to do.
+    pub fn beside(&self) -> std::io::Result<Self> {
+        let Shared { devices, quiet, directories, queue_limit, .. } = &*self.shared;
+        Self::with(Shared {
+            queue_limit: AtomicUsize::new(queue_limit.load(Ordering::Relaxed)),
+            devices: Arc::clone(devices),
+            quiet: Arc::clone(quiet),
+            directories: Arc::clone(directories),
+            ..Shared::default()
+        })
+    }
+
+    fn with(shared: Shared) -> std::io::Result<Self> {
+        let (commands, receiver) = unbounded();
+        let shared = Arc::new(shared);
         let scheduler = Scheduler::new(receiver, Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("engine".into()).spawn(|| scheduler.run())?;
         Ok(Self { commands, shared, thread: Arc::new(Mutex::new(Some(thread))) })

@@ -171,7 +171,7 @@ fn outline(spec: &LoadSpec) -> Result<(Model, Text), LoadError> {
 fn draft(spec: &LoadSpec) -> Option<(LoadSpec, &str)> {
     let name = spec.draft_model.as_deref()?;
     let model = synthetic::resolve(name, &spec.models_dir);
-    let alone = LoadSpec { adapters: Vec::new(), prefixes: None, ..spec.clone() };
+    let alone = LoadSpec { name: None, adapters: Vec::new(), prefixes: None, ..spec.clone() };
     Some((LoadSpec { model, slots: 1, draft: 0, draft_model: None, ..alone }, name))
 }
 
@@ -331,7 +331,7 @@ fn has_room(
     leave(device, request, reserve, false)?;
     let footprint = device.footprint(request)?;
     // A driver that does not tell is asked for it when the model is loaded.
-    let free = device.gpu_memory().or_else(memory::available).filter(|free| *free > 0);
+    let free = device.gpu_memory().or_else(device::available).filter(|free| *free > 0);
     footprint.fits(free.unwrap_or(u64::MAX))?;
     Ok(footprint)
 }
@@ -513,8 +513,10 @@ fn leave(
     beside: bool,
 ) -> Result<(), device::Error> {
     let free = match device.gpu_memory() {
-        Some(free) if free > 0 && device.shares_memory() => free,
-        None if beside => memory::available().unwrap_or(u64::MAX),
+        Some(free) if free > 0 && device.shares_memory() => {
+            free.saturating_sub(device::cpu::promised())
+        }
+        None if beside => device::available().unwrap_or(u64::MAX),
         _ => return Ok(()),
     };
     let fits = device.footprint(request)?.fits(free.saturating_sub(reserve));
@@ -548,7 +550,7 @@ fn check_ranges(spec: &LoadSpec) -> Result<(), LoadError> {
 fn check_cache(model: &Model, layout: KvLayout, beside: u64) -> Result<(), LoadError> {
     let layers = model.hyperparameters().caches().count().max(1);
     let per_layer = model.state_bytes_per_token() / (2 * layers as u64);
-    let have = memory::available().unwrap_or(u64::MAX).saturating_add(beside);
+    let have = device::available().unwrap_or(u64::MAX).saturating_add(beside);
     let (rings, longest) = model.rings(layout);
     let bounded = match rings {
         0 => String::new(),
@@ -624,9 +626,8 @@ fn describe(
 ) -> ModelInfo {
     let gguf = model.gguf();
     let synthetic = synthetic::is_synthetic(&spec.model);
-    let stem = Path::new(&spec.model).file_stem().map(|s| s.to_string_lossy().into_owned());
-    let id =
-        if synthetic { spec.model.clone() } else { stem.unwrap_or_else(|| spec.model.clone()) };
+    let id = || synthetic::id_of(&spec.model, &spec.models_dir);
+    let id = spec.name.clone().unwrap_or_else(id);
     let info = device.info();
     ModelInfo {
         name: gguf.metadata().str("general.name").map_or_else(|_| id.clone(), str::to_owned),

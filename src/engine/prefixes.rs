@@ -16,8 +16,10 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::Scales;
@@ -61,6 +63,42 @@ struct Kept {
     used: SystemTime,
 }
 
+/// The files of a directory.
+#[derive(Default)]
+struct Files {
+    kept: HashMap<Name, Kept>,
+    /// Of all of them.
+    bytes: u64,
+}
+
+impl Files {
+    fn insert(&mut self, name: Name, kept: Kept) {
+        self.bytes += kept.bytes;
+        let before = self.kept.insert(name, kept).map_or(0, |kept| kept.bytes);
+        self.bytes -= before;
+    }
+
+    fn forget(&mut self, name: &Name) {
+        self.bytes -= self.kept.remove(name).map_or(0, |kept| kept.bytes);
+    }
+}
+
+/// The directories that engines of this process have open: those of one directory share its limit.
+#[derive(Default)]
+pub(super) struct Directories(Mutex<HashMap<PathBuf, Weak<Mutex<Files>>>>);
+
+impl Directories {
+    fn open(&self, dir: &Path) -> io::Result<Arc<Mutex<Files>>> {
+        let mut open = self.0.lock();
+        if let Some(files) = open.get(dir).and_then(Weak::upgrade) {
+            return Ok(files);
+        }
+        let files = Arc::new(Mutex::new(found(dir)?));
+        open.insert(dir.to_owned(), Arc::downgrade(&files));
+        Ok(files)
+    }
+}
+
 /// Why there is no block.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
@@ -81,7 +119,7 @@ pub(super) struct Prefixes {
     root: Name,
     /// What each of the model's adapters is.
     adapters: Vec<Name>,
-    files: HashMap<Name, Kept>,
+    files: Arc<Mutex<Files>>,
     /// A block on its way.
     block: Vec<u8>,
     /// Whether files can be written.
@@ -91,7 +129,11 @@ pub(super) struct Prefixes {
 
 impl Prefixes {
     /// Those of a model, where they are configured and the model and its device have blocks.
-    pub(super) fn open(core: &Core, counts: PrefixCounts) -> Option<Self> {
+    pub(super) fn open(
+        core: &Core,
+        counts: PrefixCounts,
+        directories: &Directories,
+    ) -> Option<Self> {
         let store = core.prefix_store()?;
         let dir = store.dir.display();
         let Some(bytes) = core.block_bytes() else {
@@ -101,7 +143,8 @@ impl Prefixes {
         };
         let opened = identity(core.model_files(), &core.evaluated_by()).and_then(|root| {
             let each = core.adapter_files().map(|path| identity(std::iter::once(path), ""));
-            Self::new(store, root, each.collect::<io::Result<_>>()?, bytes, counts)
+            let adapters = each.collect::<io::Result<_>>()?;
+            Self::new(store, root, adapters, bytes, counts, directories)
         });
         opened.inspect_err(|error| tracing::warn!(%error, %dir, "no prefixes on disk")).ok()
     }
@@ -112,25 +155,25 @@ impl Prefixes {
         adapters: Vec<Name>,
         block_bytes: usize,
         counts: PrefixCounts,
+        directories: &Directories,
     ) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(&store.dir)?;
-        let files = found(&store.dir)?;
-        let bytes = files.values().map(|file| file.bytes).sum();
-        let mut prefixes = Self {
+        let files = directories.open(&store.dir)?;
+        let prefixes = Self {
             store: store.clone(),
             root,
             adapters,
             files,
             block: vec![0; block_bytes],
             writes: true,
-            counts: PrefixCounts { bytes, ..counts },
+            counts,
         };
         prefixes.make_room(0);
         Ok(prefixes)
     }
 
-    pub(super) const fn counts(&self) -> PrefixCounts {
-        self.counts
+    pub(super) fn counts(&self) -> PrefixCounts {
+        PrefixCounts { bytes: self.files.lock().bytes, ..self.counts }
     }
 
     /// Whether blocks are still written.
@@ -142,7 +185,8 @@ impl Prefixes {
     pub(super) fn covers(&self, prompt: &[u32], adapters: Scales) -> usize {
         let whole = prompt.len().saturating_sub(1) / SLOT_BLOCK;
         let names = self.names(&prompt[..whole * SLOT_BLOCK], adapters);
-        names.take_while(|name| self.files.contains_key(name)).count() * SLOT_BLOCK
+        let files = self.files.lock();
+        names.take_while(|name| files.kept.contains_key(name)).count() * SLOT_BLOCK
     }
 
     /// The name before the first block of what is evaluated with adapters, or without any.
@@ -181,7 +225,7 @@ impl Prefixes {
                     let file = path.display();
                     tracing::warn!(%file, %error, "a kept prefix is not used: it is evaluated");
                 }
-                self.forget(&name);
+                self.files.lock().forget(&name);
                 None
             }
         }
@@ -189,7 +233,8 @@ impl Prefixes {
 
     /// The first whole block of a sequence that there is no file of.
     pub(super) fn missing(&self, tokens: &[u32], adapters: Scales) -> Option<usize> {
-        self.names(tokens, adapters).position(|name| !self.files.contains_key(&name))
+        let files = self.files.lock();
+        self.names(tokens, adapters).position(|name| !files.kept.contains_key(&name))
     }
 
     /// Writes the block at the end of `tokens`, whole blocks, once `fill` has brought its bytes. Where that is not
@@ -207,14 +252,14 @@ impl Prefixes {
         fill(&mut self.block)?;
         let bytes = (HEAD + HASH + self.block.len()) as u64;
         self.make_room(bytes);
-        let written = match self.counts.bytes + bytes <= self.store.limit {
+        let has_room = self.files.lock().bytes + bytes <= self.store.limit;
+        let written = match has_room {
             true => write(&self.path(&name), &name, &self.block),
             false => Err(io::Error::other("prefix_cache_mib is less than one block")),
         };
         match written {
             Ok(()) => {
-                self.files.insert(name, Kept { bytes, used: SystemTime::now() });
-                self.counts.bytes += bytes;
+                self.files.lock().insert(name, Kept { bytes, used: SystemTime::now() });
                 self.counts.written += 1;
             }
             Err(error) => {
@@ -229,12 +274,13 @@ impl Prefixes {
 
     /// Notes that the blocks of a sequence were used: each longer ago than the ones before it, without which it is
     /// worth nothing.
-    pub(super) fn touch(&mut self, tokens: &[u32], adapters: Scales) {
+    pub(super) fn touch(&self, tokens: &[u32], adapters: Scales) {
         let now = SystemTime::now();
         let names: Vec<Name> = self.names(tokens, adapters).collect();
+        let mut files = self.files.lock();
         for (name, age) in names.iter().zip(0..) {
             let path = self.path(name);
-            let Some(kept) = self.files.get_mut(name) else { return };
+            let Some(kept) = files.kept.get_mut(name) else { return };
             kept.used = now - Duration::from_millis(age);
             // Where that fails the next start takes it for older.
             let _ = File::open(path).and_then(|file| file.set_modified(kept.used));
@@ -242,9 +288,10 @@ impl Prefixes {
     }
 
     /// Removes what was not used for longest until there is room for so many bytes more.
-    fn make_room(&mut self, bytes: u64) {
-        while self.counts.bytes + bytes > self.store.limit {
-            let oldest = self.files.iter().min_by_key(|(_, kept)| kept.used);
+    fn make_room(&self, bytes: u64) {
+        let mut files = self.files.lock();
+        while files.bytes + bytes > self.store.limit {
+            let oldest = files.kept.iter().min_by_key(|(_, kept)| kept.used);
             let Some(name) = oldest.map(|(name, _)| *name) else { return };
             let path = self.path(&name);
             if let Err(error) = fs::remove_file(&path)
@@ -252,13 +299,8 @@ impl Prefixes {
             {
                 tracing::warn!(file = %path.display(), %error, "a kept prefix cannot be removed");
             }
-            self.forget(&name);
+            files.forget(&name);
         }
-    }
-
-    fn forget(&mut self, name: &Name) {
-        let bytes = self.files.remove(name).map_or(0, |kept| kept.bytes);
-        self.counts.bytes -= bytes;
     }
 
     fn path(&self, name: &Name) -> PathBuf {
@@ -285,8 +327,8 @@ fn unhex(text: &str) -> Option<Name> {
 }
 
 /// The files of a directory that are named like blocks. What a write that was cut short has left is removed.
-fn found(dir: &Path) -> io::Result<HashMap<Name, Kept>> {
-    let mut files = HashMap::new();
+fn found(dir: &Path) -> io::Result<Files> {
+    let mut files = Files::default();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
@@ -377,9 +419,15 @@ mod tests {
     const BYTES: usize = 1000;
     const FILE: u64 = (HEAD + HASH + BYTES) as u64;
 
+    /// In a process of its own, so to say.
     fn open(dir: &Path, limit: u64) -> Prefixes {
+        among(&Directories::default(), [7; 32], dir, limit)
+    }
+
+    fn among(directories: &Directories, root: Name, dir: &Path, limit: u64) -> Prefixes {
         let store = PrefixStore { dir: dir.join("prefixes"), limit };
-        Prefixes::new(&store, [7; 32], Vec::new(), BYTES, PrefixCounts::default()).unwrap()
+        let counts = PrefixCounts::default();
+        Prefixes::new(&store, root, Vec::new(), BYTES, counts, directories).unwrap()
     }
 
     fn tokens(seed: u32, blocks: usize) -> Vec<u32> {
@@ -510,6 +558,27 @@ mod tests {
         let smaller = open(dir.path(), 3 * FILE);
         assert_eq!([covered(&smaller, &old), covered(&smaller, &new)], [2, 1]);
         assert_eq!(fs::read_dir(dir.path().join("prefixes")).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn the_models_of_one_process_share_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let directories = Directories::default();
+        let model = |root| among(&directories, [root; 32], dir.path(), 4 * FILE);
+        let (mut one, mut other) = (model(1), model(2));
+        let said = tokens(3, 3);
+        write(&mut one, &said, 1..=3);
+        one.touch(&said, Scales::NONE);
+        write(&mut other, &said, 1..=3);
+        assert_eq!((one.counts().bytes, other.counts().bytes), (4 * FILE, 4 * FILE));
+        assert_eq!(fs::read_dir(dir.path().join("prefixes")).unwrap().count(), 4);
+        // The end of what was used before made room.
+        assert_eq!(one.missing(&said, Scales::NONE), Some(1));
+        assert_eq!(other.missing(&said, Scales::NONE), None);
+        // What one of them writes is not taken for something that was cut short.
+        fs::write(file(&one, &said).with_extension("tmp"), b"").unwrap();
+        model(3);
+        assert!(file(&one, &said).with_extension("tmp").exists());
     }
 
     #[test]

@@ -203,6 +203,8 @@ pub enum GenerateError {
 pub struct LoadSpec {
     /// A GGUF file, a name in `models_dir`, or `synthetic:NAME`.
     pub model: String,
+    /// What requests call it, where that is not what [`synthetic::id_of`](model::synthetic::id_of) says.
+    pub name: Option<String>,
     pub models_dir: PathBuf,
     /// `auto`, or a name of [`device::NAMES`].
     pub backend: String,
@@ -278,7 +280,7 @@ pub enum LoadError {
 /// A loaded model, as `/orin/v1/status` shows it too.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelInfo {
-    /// The id clients use: the file's stem, or `synthetic:NAME`.
+    /// What requests call it: the file's stem, `synthetic:NAME`, or the name that it was given.
     pub id: String,
     /// `general.name`, or the id.
     pub name: String,

@@ -129,6 +129,7 @@ impl Scheduler {
 
     /// Runs until told to stop, or until every handle is gone.
     pub(super) fn run(mut self) {
+        self.shared.quiet.end();
         loop {
             if !self.take_commands() {
                 break;
@@ -175,6 +176,7 @@ impl Scheduler {
             thread.settle();
         }
         self.drop_model();
+        self.shared.quiet.begin();
         self.shared.set_state(State::Empty);
     }
 
@@ -295,17 +297,13 @@ impl Scheduler {
             let command = if leisure.is_zero() {
                 self.commands.try_recv().or_else(|_| self.reports.1.try_recv()).ok()
             } else {
-                if let Some(idle) = &self.idle {
-                    idle.release();
-                }
+                self.shared.quiet.begin();
                 let command = channel::select! {
                     recv(self.commands) -> command => command.map(Some),
                     recv(self.reports.1) -> report => report.map(Some),
                     default(leisure) => Ok(None),
                 };
-                if let Some(idle) = &self.idle {
-                    idle.hold();
-                }
+                self.shared.quiet.end();
                 match command {
                     Ok(command) => command,
                     Err(channel::RecvError) => return false,
@@ -510,7 +508,7 @@ impl Scheduler {
         *self.shared.tuned_device.lock() = Some(TunedDevice { device, tuning: tuning.clone() });
         self.stall = Stall::new(core.stall());
         let counts = *self.shared.prefixes.lock();
-        self.prefixes = Prefixes::open(&core, counts);
+        self.prefixes = Prefixes::open(&core, counts, &self.shared.directories);
         self.tell_prefixes();
         self.idle = Idle::start(&core, &self.shared);
         self.core = Some(core);

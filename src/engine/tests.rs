@@ -161,6 +161,7 @@ impl Instance for Spy {
 fn spec(slots: usize) -> LoadSpec {
     LoadSpec {
         model: "synthetic:tiny-llama:q8_0".into(),
+        name: None,
         backend: "cpu".into(),
         slots,
         context: CONTEXT,

@@ -31,6 +31,7 @@ mod page_cache;
 mod prefixes;
 mod quality;
 mod recorded;
+mod residents;
 mod run;
 mod serving;
 mod sweep;

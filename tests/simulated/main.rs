@@ -26,6 +26,7 @@ mod nv_modes;
 mod nv_tune;
 mod onnx;
 mod parity;
+mod residents;
 mod tensors;
 
 use tegra_sim_preload as _;

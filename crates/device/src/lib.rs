@@ -66,6 +66,13 @@ pub const STAGED_WRITES: usize = 16;
 /// Positions of a slot that are read and written at once: a block.
 pub const SLOT_BLOCK: usize = 128;
 
+/// Bytes of the machine's memory (or the process's cgroup's) that an instance may still take, where the system tells:
+/// what is available, without what other instances have reserved and not yet touched.
+#[must_use]
+pub fn available() -> Option<u64> {
+    telemetry::memory::available().map(|bytes| bytes.saturating_sub(cpu::promised()))
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Short name, as in `--backend`: one of [`NAMES`].

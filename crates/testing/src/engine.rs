@@ -12,6 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
     LoadSpec {
         model: model.into(),
+        name: None,
         backend: backend.into(),
         slots: 1,
         context: 256,

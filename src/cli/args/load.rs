@@ -1,15 +1,23 @@
-//! Arguments of `orinctl load`.
+//! Arguments of `orinctl load` and `unload`.
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   orinctl load /models/llama-3.2-1b-q6_k.gguf
   orinctl load synthetic:qwen3-0.6b:q8_0 --slots 4 --context 8192
+  orinctl load qwen3-embedding-0.6b --beside --name embed
+      one more model; requests that name `embed` get it
 
 What is not given comes from the daemon's configuration.")]
 pub(in crate::cli) struct Load {
     /// GGUF file, name from `orinctl models`, or synthetic:NAME
     pub(in crate::cli) model: String,
+    /// Keep the models that are there
+    #[arg(long)]
+    pub(in crate::cli) beside: bool,
+    /// What requests call it [default: the file's stem]
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) name: Option<String>,
     /// Device: auto, nv, cuda, cpu, reference
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) backend: Option<String>,
@@ -37,4 +45,10 @@ pub(in crate::cli) struct Load {
     /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon, scalar
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) cpu_isa: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Unload {
+    /// The model, as requests call it [default: the first]
+    pub(in crate::cli) model: Option<String>,
 }

@@ -37,7 +37,7 @@ pub(super) use first_contact::{Experiment, FirstContact};
 pub(super) use generate::Generate;
 pub(super) use history::History;
 pub(super) use install::{Place, Uninstall};
-pub(super) use load::Load;
+pub(super) use load::{Load, Unload};
 pub(super) use parity::Parity;
 pub(super) use plan::Plan;
 pub(super) use profile::Profile;
@@ -155,10 +155,10 @@ pub(super) enum Command {
     Doctor(Doctor),
     /// List the models that can be loaded
     Models(Json),
-    /// Load a model in place of the loaded one
+    /// Load a model in place of the loaded one, or beside it
     Load(Load),
-    /// Unload the model
-    Unload,
+    /// Unload a model
+    Unload(Unload),
     /// Print the path of the daemon's socket, for curl and others
     #[command(after_help = "\
 Example:

@@ -170,6 +170,7 @@ impl Chat<'_> {
 
     async fn stream(&mut self, whole: &mut String) -> Result<(), Error> {
         let request = ChatRequest {
+            model: self.session.named(),
             messages: self.said.messages(),
             max_completion_tokens: self.args.max_tokens,
             temperature: self.args.temp,

@@ -37,6 +37,7 @@ fn status(steps: u64) -> Status {
         machine: telemetry::State { orin: true, ..Default::default() },
         roof: Some(Roof { bytes_per_second: 200e9, source: "memory clock".into() }),
         lanes: vec![],
+        residents: vec![],
     };
     let machine = &mut status.machine;
     machine.power_mode =

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
 use super::history::{History, Series};
-use crate::cli::status::{lane, others};
+use crate::cli::status::{lane, others, resident};
 use crate::cli::{machine, text};
 use crate::control::api::Model;
 
@@ -134,6 +134,9 @@ fn details(history: &History) -> Vec<Line<'static>> {
     let fastest = now.clusters.iter().map(|c| &c.clock).max_by_key(|clock| clock.now_hz);
     if let Some(clock) = fastest {
         line("CPU", machine::clock_text(clock));
+    }
+    for one in &status.residents {
+        line("beside", resident(one));
     }
     for lane in &status.lanes {
         line("lane", self::lane(lane));

@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::task::AbortOnDropHandle;
@@ -126,9 +127,15 @@ impl Client {
         self.work(route::MODELS, request, on_progress).await
     }
 
-    /// Unloads the model. False when none was loaded.
-    pub async fn unload(&self) -> Result<bool, Error> {
-        let answer: api::Unloaded = self.call(Method::DELETE, route::MODELS).await?;
+    /// Unloads the model of that name, or the first. False when none was loaded.
+    pub async fn unload(&self, name: Option<&str>) -> Result<bool, Error> {
+        let path = match name {
+            None => route::MODELS.to_owned(),
+            Some(name) => {
+                format!("{}/{}", route::MODELS, utf8_percent_encode(name, NON_ALPHANUMERIC))
+            }
+        };
+        let answer: api::Unloaded = self.call(Method::DELETE, &path).await?;
         Ok(answer.unloaded)
     }
 

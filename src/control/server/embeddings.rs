@@ -86,7 +86,7 @@ async fn make(
     input: api::Prompt,
     dimensions: Option<usize>,
 ) -> Result<Made, Error> {
-    let served = Arc::clone(&params::admit(app, model, 0)?.served);
+    let served = Arc::clone(&params::admit(app, model, 0).await?.served);
     let Some(width) = served.model.embedding else {
         let message =
             format!("{} is not made for embeddings: its file names no pooling", served.model.id);
@@ -103,7 +103,7 @@ async fn make(
     let mut embeddings = Vec::with_capacity(prompts.len());
     // As many at once as the model has slots, so that a long list does not fill the queue.
     for some in prompts.chunks(served.model.slots) {
-        let mut admission = params::admit(app, Some(&served.model.id), some.len())?;
+        let mut admission = params::admit(app, Some(&served.model.id), some.len()).await?;
         let requests = some.iter().map(|prompt| request(prompt.clone(), adapters)).collect();
         let mut events = generation::start(app, &mut admission, requests)?;
         let first = embeddings.len();

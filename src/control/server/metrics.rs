@@ -15,10 +15,11 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use super::residents::Residents;
 use super::status;
-use crate::engine::{DeviceHealth, Handle, State};
+use crate::engine::{DeviceHealth, DeviceMemory, ModelInfo, Snapshot, State};
 use crate::lanes::{self, Lanes};
-use telemetry::{Clock, Probe, memory};
+use telemetry::{Clock, Probe, memory as process};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answer {
@@ -46,7 +47,7 @@ pub(super) struct Metrics {
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 impl Metrics {
-    pub(super) fn new(engine: Handle, probe: Arc<Probe>, lanes: Arc<Lanes>) -> Self {
+    pub(super) fn new(residents: Arc<Residents>, probe: Arc<Probe>, lanes: Arc<Lanes>) -> Self {
         let mut registry = Registry::with_prefix("orind");
         let build = Info::new(vec![("version", super::VERSION)]);
         registry.register("build", "The build that runs", build);
@@ -62,7 +63,7 @@ impl Metrics {
         let inter_token = Histogram::new(exponential_buckets(0.001, 2.0, 12));
         let help = "Time between two tokens of one generation";
         registry.register("inter_token_seconds", help, inter_token.clone());
-        registry.register_collector(Box::new(EngineMetrics(engine)));
+        registry.register_collector(Box::new(EngineMetrics(residents)));
         registry.register_collector(Box::new(MachineMetrics(probe)));
         registry.register_collector(Box::new(LaneMetrics(lanes)));
         let refused = AtomicU64::new(0);
@@ -101,8 +102,8 @@ impl Metrics {
     }
 }
 
-/// Reads the engine and the process when scraped.
-struct EngineMetrics(Handle);
+/// Reads the engines and the process when scraped.
+struct EngineMetrics(Arc<Residents>);
 
 impl fmt::Debug for EngineMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -112,31 +113,31 @@ impl fmt::Debug for EngineMetrics {
 
 impl Collector for EngineMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let now = self.0.snapshot();
+        let (now, all) = (self.0.first().engine.snapshot(), self.0.counts());
         let sum = |of: fn(&DeviceHealth) -> u64| now.devices.iter().map(of).sum::<u64>();
         for (name, help, value) in [
-            ("prompt_tokens", "Prompt tokens evaluated", now.prompt_tokens),
+            ("prompt_tokens", "Prompt tokens evaluated", all.prompt_tokens),
             (
                 "cached_tokens",
                 "Prompt tokens that a slot still held, or the disk",
-                now.cached_tokens,
+                all.cached_tokens,
             ),
-            ("prefix_blocks_read", "Blocks of prefixes read from disk", now.prefixes.read),
-            ("prefix_blocks_written", "Blocks of prefixes kept on disk", now.prefixes.written),
+            ("prefix_blocks_read", "Blocks of prefixes read from disk", all.prefixes.read),
+            ("prefix_blocks_written", "Blocks of prefixes kept on disk", all.prefixes.written),
             (
                 "prefix_files_refused",
                 "Files of prefixes that were damaged, cut or foreign",
-                now.prefixes.refused,
+                all.prefixes.refused,
             ),
             (
                 "prefix_write_failures",
                 "Times that a prefix could not be kept on disk",
-                now.prefixes.failed,
+                all.prefixes.failed,
             ),
-            ("completion_tokens", "Tokens generated", now.completion_tokens),
-            ("generations", "Generations finished, whatever the reason", now.requests),
-            ("generation_failures", "Generations accepted that failed", now.failures),
-            ("device_steps", "Steps submitted to the device", now.steps),
+            ("completion_tokens", "Tokens generated", all.completion_tokens),
+            ("generations", "Generations finished, whatever the reason", all.requests),
+            ("generation_failures", "Generations accepted that failed", all.failures),
+            ("device_steps", "Steps submitted to the device", all.steps),
             ("device_losses", "Times that a device was lost with a model", sum(|d| d.losses)),
             (
                 "device_mode_changes",
@@ -170,34 +171,65 @@ impl Collector for EngineMetrics {
                 info.metric_type(),
             )?)?;
         }
-        let device = model.map(|m| m.memory).unwrap_or_default();
+        let states: Vec<(String, Snapshot)> =
+            self.0.all().map(|one| (one.name.clone(), one.engine.snapshot())).collect();
+        let models: Vec<&ModelInfo> =
+            states.iter().filter_map(|(_, now)| status::loaded(&now.state)).collect();
+        let memory =
+            |of: fn(&DeviceMemory) -> u64| models.iter().map(|m| of(&m.memory)).sum::<u64>();
         let ready = matches!(now.state, State::Ready(_));
         for (name, help, value) in [
             ("ready", "1 when generations are served", u64::from(ready)),
-            ("active_requests", "Generations being served", now.active as u64),
+            ("active_requests", "Generations being served", all.active as u64),
             (
                 "kv_tokens",
                 "Positions of the KV cache filled by generations in flight",
-                now.kv_tokens as u64,
+                all.kv_tokens as u64,
             ),
-            ("queued_requests", "Generations waiting for a slot", now.queued as u64),
+            ("queued_requests", "Generations waiting for a slot", all.queued as u64),
             (
                 "slots",
                 "Generations that can be served at once",
-                model.map_or(0, |m| m.slots as u64),
+                models.iter().map(|m| m.slots as u64).sum(),
             ),
-            ("weights_bytes", "Memory of the weights", device.weights),
-            ("kv_bytes", "Memory of the KV cache", device.kv),
-            ("prefix_bytes", "Files of prefixes on disk", now.prefixes.bytes),
-            ("activations_bytes", "Memory of the activations", device.activations),
-            ("code_bytes", "Machine code in a GPU's memory", device.code.unwrap_or(0)),
-            ("resident_bytes", "Resident set of the process", memory::resident().unwrap_or(0)),
+            ("weights_bytes", "Memory of the weights", memory(|m| m.weights)),
+            ("kv_bytes", "Memory of the KV cache", memory(|m| m.kv)),
+            ("prefix_bytes", "Files of prefixes on disk", all.prefixes.bytes),
+            ("activations_bytes", "Memory of the activations", memory(|m| m.activations)),
+            ("code_bytes", "Machine code in a GPU's memory", memory(|m| m.code.unwrap_or(0))),
+            ("resident_bytes", "Resident set of the process", process::resident().unwrap_or(0)),
         ] {
             let gauge = ConstGauge::<u64>::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
-        Ok(())
+        models_apart(&mut encoder, &states)
     }
+}
+
+/// What each model has of it, those too that are configured and not there.
+fn models_apart(encoder: &mut DescriptorEncoder<'_>, states: &[(String, Snapshot)]) -> fmt::Result {
+    type Value = fn(&Snapshot) -> u64;
+    let values: [(_, _, Value); 5] = [
+        ("model_ready", "1 when generations of the model are served", |now| {
+            u64::from(matches!(now.state, State::Ready(_)))
+        }),
+        ("model_active_requests", "Its generations being served", |now| now.active as u64),
+        ("model_queued_requests", "Its generations waiting for a slot", |now| now.queued as u64),
+        ("model_kv_tokens", "Positions of its KV cache that they fill", |now| now.kv_tokens as u64),
+        ("model_memory_bytes", "Memory reserved for it", |now| {
+            let memory = status::loaded(&now.state).map(|model| model.memory).unwrap_or_default();
+            memory.weights + memory.kv + memory.activations
+        }),
+    ];
+    for (name, help, value) in values {
+        let values = states.iter().filter_map(|(name, now)| {
+            let id = status::loaded(&now.state).map(|model| &model.id);
+            let id = id.or_else(|| (!name.is_empty()).then_some(name))?;
+            Some((id.clone(), value(now) as f64))
+        });
+        gauges(encoder, name, help, "model", values)?;
+    }
+    Ok(())
 }
 
 /// Reads the machine when scraped. What a machine does not tell has no gauge.

@@ -23,6 +23,7 @@ mod params;
 mod prompt;
 mod refused;
 mod request_id;
+mod residents;
 mod run;
 pub mod socket;
 mod status;
@@ -31,21 +32,22 @@ mod text;
 mod tune;
 
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use futures_util::FutureExt;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use self::available::Available;
 pub use self::connections::{Connections, Listeners, Stop, serve};
@@ -53,10 +55,12 @@ use self::error::{Code, Error};
 use self::metrics::Metrics;
 pub use self::own::load_spec;
 use self::request_id::RequestId;
+use self::residents::Residents;
+pub use self::residents::request_of;
 use super::api::route;
 use crate::config::Config;
 use crate::engine::tuning::pace::Pace;
-use crate::engine::{Handle, LoadError, LoadEvent, LoadSpec};
+use crate::engine::{Handle, LoadEvent, LoadSpec};
 use crate::lanes::Lanes;
 use crate::networks::Networks;
 use crate::wording::shown;
@@ -65,11 +69,10 @@ use telemetry::{Probe, Root};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub struct App {
-    engine: Handle,
+    residents: Arc<Residents>,
     config: RwLock<Arc<Config>>,
     metrics: Metrics,
     started: Instant,
-    loads: Mutex<Loads>,
     available: Available,
     probe: Arc<Probe>,
     /// Bytes per second that the device of that name could read in the last bench.
@@ -85,29 +88,23 @@ pub struct App {
     lanes: Arc<Lanes>,
 }
 
-/// What came of loads.
-#[derive(Default)]
-struct Loads {
-    /// When the last one ended well.
-    loaded_at: Option<SystemTime>,
-    /// Why the last one did not, until the next one or an unload.
-    failed: Option<LoadError>,
-}
-
 impl App {
-    /// An application that serves `engine`. `config` has been checked.
-    pub fn new(engine: Handle, config: Config) -> Arc<Self> {
+    /// An application that serves `engine`, and the models beside. `config` has been checked.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub fn new(engine: Handle, config: Config) -> io::Result<Arc<Self>> {
         let probe = Arc::new(Probe::new(Root::system()));
         let lanes = Lanes::start(&config);
-        let metrics = Metrics::new(engine.clone(), Arc::clone(&probe), Arc::clone(&lanes));
+        let residents = Arc::new(Residents::new(engine, &config)?);
+        let metrics = Metrics::new(Arc::clone(&residents), Arc::clone(&probe), Arc::clone(&lanes));
         let started = Instant::now();
         let config = RwLock::new(Arc::new(config));
-        Arc::new(Self {
-            engine,
+        Ok(Arc::new(Self {
+            residents,
             config,
             metrics,
             started,
-            loads: Mutex::default(),
             available: Available::default(),
             probe,
             roof: Mutex::new(None),
@@ -117,7 +114,7 @@ impl App {
             turns: Arc::new(Semaphore::new(prompt::TURNS)),
             networks: Networks::default(),
             lanes,
-        })
+        }))
     }
 
     pub fn lanes(&self) -> Arc<Lanes> {
@@ -130,38 +127,33 @@ impl App {
 
     /// Takes over another configuration, which has been checked, for what begins from now on.
     pub fn reload(&self, config: Config) {
-        self.engine.set_queue_limit(config.queue_limit);
+        self.residents.all().for_each(|one| one.engine.set_queue_limit(config.queue_limit));
         *self.config.write() = Arc::new(config);
     }
 
-    /// Loads a model; the load goes on when nobody listens to its events. Needs a tokio runtime.
-    pub fn load(self: &Arc<Self>, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
-        tracing::info!(model = spec.model, "loading");
-        let mut events = self.engine.load(spec);
-        let (forward, receiver) = unbounded_channel();
-        let app = Arc::clone(self);
-        tokio::spawn(async move {
-            let mut over = false;
-            while let Some(event) = events.recv().await {
-                match &event {
-                    LoadEvent::Progress { .. } | LoadEvent::Unloading { .. } => {}
-                    LoadEvent::Loaded(_) => {
-                        *app.loads.lock() =
-                            Loads { loaded_at: Some(SystemTime::now()), failed: None };
-                        over = true;
-                    }
-                    LoadEvent::Failed(error) => {
-                        app.loads.lock().failed = Some(error.clone());
-                        over = true;
-                    }
-                }
-                let _ = forward.send(event);
-            }
-            if !over {
-                let _ = forward.send(LoadEvent::Failed(LoadError::Stopping));
-            }
+    /// Loads the first model; the load goes on when nobody listens to its events. Needs a tokio runtime.
+    pub fn load(&self, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
+        self.residents.first().load(spec)
+    }
+
+    /// Loads the models beside it that come with the start; returns when that is over.
+    pub async fn load_beside(self: &Arc<Self>) {
+        self.residents.start(self).await;
+    }
+
+    /// The engines, the first model's first.
+    pub fn engines(&self) -> Vec<Handle> {
+        self.residents.all().map(|one| one.engine.clone()).collect()
+    }
+
+    /// Asks every engine's thread for a heartbeat, and returns how many each has given; see [`Handle::heartbeat`].
+    /// `None` when one has ended that nobody has stopped.
+    pub fn heartbeats(&self) -> Option<Vec<u64>> {
+        let beats = self.residents.all().filter_map(|one| match one.engine.heartbeat() {
+            None if one.is_gone() => None,
+            beats => Some(beats),
         });
-        receiver
+        beats.collect()
     }
 
     /// Keeps what a bench could read, if it could.
@@ -171,14 +163,6 @@ impl App {
             let device = report.manifest.device.clone();
             *self.roof.lock() = Some((device, rate));
         }
-    }
-
-    fn last_error(&self) -> Option<Error> {
-        self.loads.lock().failed.clone().map(Error::from)
-    }
-
-    fn loaded_at(&self) -> Option<SystemTime> {
-        self.loads.lock().loaded_at
     }
 }
 
@@ -195,6 +179,7 @@ fn router(app: Arc<App>) -> Router {
         .route(route::METRICS, get(own::metrics))
         .route(route::STATUS, get(own::status))
         .route(route::MODELS, get(own::models).post(own::load).delete(own::unload))
+        .route(route::MODEL, delete(own::unload_one))
         .route(route::BENCH, post(own::bench))
         .route(route::RUN, post(run::run))
         .route(route::TUNE, get(tune::contents).post(tune::search).delete(tune::stop))

@@ -20,6 +20,7 @@ use super::dialogue::{
 use super::error::Error;
 use super::openai::tool_list;
 use super::refused::{Checked, Refused, Refusing, nothing};
+use super::residents::Resident;
 use super::{App, params, status};
 use crate::control::api;
 use crate::engine::ModelInfo;
@@ -70,9 +71,10 @@ pub(super) async fn generate(
     let prompt = (!request.prompt.is_empty()).then(|| Message::new("user", request.prompt));
     // Without a prompt, clients ask for the model to be loaded.
     if prompt.is_none() {
-        let model = named(&app, request.model.as_deref())?;
+        let name = request.model.as_deref().map(untagged);
+        let served = Arc::clone(&params::admit(&app, name, 0).await?.served);
         let loaded = json!({
-            "model": model.id, "created_at": now(), "response": "", "done": true, "done_reason": "load",
+            "model": served.model.id, "created_at": now(), "response": "", "done": true, "done_reason": "load",
         });
         return Ok(Json(loaded).into_response());
     }
@@ -87,17 +89,21 @@ pub(super) async fn version() -> Json<Value> {
     Json(json!({"version": super::VERSION}))
 }
 
-/// The loaded model: no other one can be asked.
+/// The models that can be asked; of one that is not there yet only its name is known.
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
-    let state = app.engine.snapshot().state;
-    let entry = |model: &ModelInfo| {
-        let at = app.loaded_at().and_then(|time| Timestamp::try_from(time).ok());
-        json!({
+    let entry = |one: Arc<Resident>| {
+        let state = one.engine.snapshot().state;
+        let Some(model) = status::loaded(&state) else {
+            let absent = || json!({"name": one.name, "model": one.name, "size": 0, "details": {}});
+            return (!one.name.is_empty()).then(absent);
+        };
+        let at = one.loaded_at().and_then(|time| Timestamp::try_from(time).ok());
+        Some(json!({
             "name": model.id, "model": model.id, "modified_at": at.unwrap_or_default().to_string(),
             "size": model.bytes, "digest": "", "details": details(model),
-        })
+        }))
     };
-    let models: Vec<Value> = status::loaded(&state).map(entry).into_iter().collect();
+    let models: Vec<Value> = app.residents.all().filter_map(entry).collect();
     Json(json!({"models": models}))
 }
 
@@ -105,8 +111,9 @@ pub(super) async fn show(
     State(app): State<Arc<App>>,
     Checked(request): Checked<api::OllamaShow>,
 ) -> Result<Json<Value>, Error> {
-    let model = named(&app, request.model.as_deref())?;
-    let text = Arc::clone(&app.engine.admit(0)?.served.text);
+    let name = request.model.as_deref().map(untagged);
+    let served = Arc::clone(&params::admit(&app, name, 0).await?.served);
+    let (model, text) = (&served.model, &served.text);
     let format = text.chat.format();
     let mut capabilities = vec!["completion"];
     capabilities.extend(model.embedding.map(|_| "embedding"));
@@ -115,7 +122,7 @@ pub(super) async fn show(
     let architecture = &model.architecture;
     Ok(Json(json!({
         "modelfile": "", "parameters": "", "template": text.chat.source(),
-        "details": details(&model), "capabilities": capabilities,
+        "details": details(model), "capabilities": capabilities,
         "model_info": {
             "general.architecture": architecture, "general.basename": model.name,
             "general.parameter_count": model.parameters,
@@ -126,12 +133,6 @@ pub(super) async fn show(
 
 impl Refusing for api::OllamaShow {
     const REFUSED: &'static [&'static [Refused]] = &[];
-}
-
-/// The loaded model, if it is the one of that name.
-fn named(app: &App, name: Option<&str>) -> Result<ModelInfo, Error> {
-    let name = name.map(untagged);
-    Ok(params::admit(app, name, 0)?.served.model.clone())
 }
 
 pub(super) fn untagged(name: &str) -> &str {

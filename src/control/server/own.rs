@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::body::JsonBody;
 use super::error::Error;
 use super::events::Step;
-use super::{App, events, metrics, status};
+use super::{App, events, metrics, params, status};
 use crate::bench;
 use crate::config::{Config, GpuMode};
 use crate::control::api;
@@ -24,12 +24,23 @@ use crate::engine::{
 };
 use crate::wording;
 use device::first_light::{Chains, Mode};
+use model::synthetic;
 
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
     let unavailable =
         |code, message: String| Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
-    let now = app.engine.snapshot();
+    let first = app.residents.first();
+    let now = first.engine.snapshot();
+    let beside = app.residents.beside();
+    // Whoever holds none but models beside the first is well.
+    let none_is_first = first.loaded_at().is_none() && first.failed(&now).is_none();
     match &now.state {
+        engine::State::Empty | engine::State::Ready(_) if app.residents.is_starting() => {
+            unavailable("loading", "models beside the first are being loaded".into())
+        }
+        engine::State::Empty if none_is_first && !beside.is_empty() => {
+            Ok(Json(api::Health { status: "ok".into() }))
+        }
         engine::State::Ready(_) | engine::State::Exclusive { .. } => {
             Ok(Json(api::Health { status: "ok".into() }))
         }
@@ -37,11 +48,10 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Heal
             "loading",
             format!("{model} is being loaded, {:.0} % done", progress * 100.0),
         ),
-        engine::State::Empty => match status::last_error(&now, &app) {
-            Some(error) => unavailable(
-                "load_failed",
-                format!("the model could not be loaded: {}", error.body().error.message),
-            ),
+        engine::State::Empty => match first.failed(&now) {
+            Some(error) => {
+                unavailable("load_failed", format!("the model could not be loaded: {error}"))
+            }
             None => Err(engine::GenerateError::NoModel.into()),
         },
         engine::State::Stopping => Err(engine::GenerateError::Stopping.into()),
@@ -70,7 +80,8 @@ async fn off_the_loop<T: Send + 'static>(
 const DIRECTORY: Duration = Duration::from_secs(10);
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Result<Json<api::Models>, Error> {
-    let loaded = status::loaded(&app.engine.snapshot().state).cloned();
+    let loaded = status::loaded(&app.residents.first().engine.snapshot().state).cloned();
+    let residents = status::residents(&app);
     let config = app.config();
     let models_dir = config.models_dir.clone();
     let list = async {
@@ -86,7 +97,7 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Result<Json<api::Mode
         Error::new(StatusCode::SERVICE_UNAVAILABLE, "directory_timeout", message)
             .hint("see whether it is on a mount that does not answer, or set another models_dir")
     })?;
-    Ok(Json(api::Models { loaded, models_dir, available }))
+    Ok(Json(api::Models { loaded, residents, models_dir, available }))
 }
 
 /// Bytes of a model's name at most: those of a path.
@@ -103,6 +114,7 @@ pub(super) async fn load(
     let words = |word: &Option<String>| word.as_ref().map_or(0, String::len);
     for (name, len, most) in [
         ("model", request.model.len(), LONGEST_NAME),
+        ("name", words(&request.name), wording::SHOWN),
         ("backend", words(&request.backend), wording::SHOWN),
         ("cpu_isa", words(&request.cpu_isa), wording::SHOWN),
     ] {
@@ -111,7 +123,7 @@ pub(super) async fn load(
             return Err(Error::value(name, message));
         }
     }
-    let mut events = app.load(load_spec(&app.config(), request));
+    let mut events = place(&app, request)?;
     let (sender, steps) = unbounded_channel();
     tokio::spawn(async move {
         while let Some(event) = events.recv().await {
@@ -137,11 +149,35 @@ pub(super) async fn load(
     events::work(steps).await
 }
 
+/// Loads a model where it belongs: in place of the first, beside the others, or where one of that name is already.
+fn place(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<LoadEvent>, Error> {
+    let (config, residents) = (app.config(), &app.residents);
+    if let Some(there) = residents.exactly(&request.model) {
+        return Ok(there.load_again(&config, request));
+    }
+    let id = || synthetic::id_of(&request.model, &config.models_dir);
+    let name = request.name.clone().unwrap_or_else(id);
+    if !request.beside && residents.exactly(&name).is_none() {
+        return Ok(app.load(load_spec(&config, request)));
+    }
+    let first = residents.first().engine.snapshot().state;
+    if status::loaded(&first).is_some_and(|first| first.id == name) {
+        let name = wording::shown(&name);
+        let message = format!("name: the first model is called `{name}` already");
+        return Err(Error::value("name", message).hint("give this one another `name`"));
+    }
+    let placed = residents.place(name.clone(), request.clone());
+    let resident =
+        placed.map_err(|error| Error::internal(format!("cannot start an engine: {error}")))?;
+    Ok(resident.load(LoadSpec { name: Some(name), ..load_spec(&config, request) }))
+}
+
 /// What a request asks for, with what it leaves out from the configuration.
 pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
     let lora = request.lora.as_ref().unwrap_or(&config.lora);
     LoadSpec {
         model: request.model,
+        name: request.name,
         models_dir: config.models_dir.clone(),
         backend: request.backend.unwrap_or_else(|| config.backend.clone()),
         slots: request.slots.unwrap_or(config.slots),
@@ -181,10 +217,23 @@ fn wanted(mode: GpuMode) -> Mode {
 }
 
 pub(super) async fn unload(State(app): State<Arc<App>>) -> Json<api::Unloaded> {
-    let unloaded = app.engine.unload().await;
-    // Why there is no model is known now.
-    app.loads.lock().failed = None;
-    Json(api::Unloaded { unloaded })
+    Json(api::Unloaded { unloaded: app.residents.first().unload().await })
+}
+
+pub(super) async fn unload_one(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> Result<Json<api::Unloaded>, Error> {
+    let first = app.residents.first();
+    let is_first = status::loaded(&first.engine.snapshot().state).is_some_and(|m| m.id == name);
+    let resident = match app.residents.exactly(&name) {
+        Some(resident) => resident,
+        None if is_first => Arc::clone(first),
+        None => return Err(params::not_there(&app, &name)),
+    };
+    let unloaded = resident.unload().await;
+    app.residents.remove(&resident, Duration::from_secs(app.config().shutdown_deadline_s));
+    Ok(Json(api::Unloaded { unloaded }))
 }
 
 pub(super) async fn bench(
@@ -192,13 +241,14 @@ pub(super) async fn bench(
     JsonBody(spec): JsonBody<bench::Spec>,
 ) -> Result<Response, Error> {
     spec.check()?;
-    if let Some(model) = status::loaded(&app.engine.snapshot().state) {
+    let engine = &app.residents.first().engine;
+    if let Some(model) = status::loaded(&engine.snapshot().state) {
         spec.fits(model.slots, model.context)?;
     }
     let (sender, steps) = unbounded_channel();
     let progress = sender.clone();
     let probe = Arc::clone(&app.probe);
-    let result = app.engine.exclusive("bench", move |core| {
+    let result = engine.exclusive("bench", move |core| {
         // Nobody listens any more: break it off.
         bench::run(core, &probe, &spec, &mut |step| match progress.send(Step::Progress(step)) {
             Ok(()) => ControlFlow::Continue(()),

@@ -1,5 +1,7 @@
 //! What the generating routes have in common: which model, how tokens are chosen, when to stop.
 
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use model::tokenizer::Tokenizer;
 
@@ -7,8 +9,8 @@ use super::error::Error;
 use super::{App, unique};
 use crate::control::api;
 use crate::engine::{
-    Admission, Dry, DynamicTemperature, Loading, Mirostat, ModelInfo, Request, Scales, Shaping,
-    State, Xtc,
+    Admission, Dry, DynamicTemperature, GenerateError, Loading, Mirostat, ModelInfo, Request,
+    Scales, Shaping, State, Xtc,
 };
 use crate::wording::shown;
 use plan::sample::Sampling;
@@ -21,16 +23,46 @@ const STOPS: usize = 16;
 /// Bytes of one stop text at most.
 const STOP_BYTES: usize = 1024;
 
-/// Places for requests to the loaded model, if it is the one that was asked for.
-pub(super) fn admit(app: &App, wanted: Option<&str>, requests: usize) -> Result<Admission, Error> {
-    if let State::Loading(Loading { model, progress }) = app.engine.snapshot().state {
+/// Places for requests to the model that was asked for, which is loaded first where the configuration has it.
+pub(super) async fn admit(
+    app: &Arc<App>,
+    wanted: Option<&str>,
+    requests: usize,
+) -> Result<Admission, Error> {
+    let resident = app.residents.named(wanted);
+    resident.ready(app).await?;
+    if let State::Loading(Loading { model, progress }) = resident.engine.snapshot().state {
         let message = format!("{model} is being loaded, {:.0} % done", progress * 100.0);
         return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message)
             .hint("try again when GET /health answers 200"));
     }
-    let admission = app.engine.admit(requests)?;
-    chosen(&admission.served.model, wanted)?;
+    let admission = match resident.engine.admit(requests) {
+        Err(GenerateError::NoModel) if !app.residents.beside().is_empty() => {
+            return Err(not_there(app, wanted.unwrap_or_default()));
+        }
+        admission => admission?,
+    };
+    resident.touch();
+    chosen(&admission.served.model, wanted)
+        .ok_or_else(|| not_there(app, wanted.unwrap_or_default()))?;
     Ok(admission)
+}
+
+/// No model, and no adapter, has this name.
+pub(super) fn not_there(app: &App, wanted: &str) -> Error {
+    let names: Vec<String> =
+        app.residents.names().iter().map(|name| format!("`{}`", shown(name))).collect();
+    let there = match &names[..] {
+        [] => "no model is".to_owned(),
+        names => format!("{} is", names.join(", ")),
+    };
+    let message = match wanted {
+        "" => format!("no model is named, and the first is not loaded; {there}"),
+        wanted => format!("the model `{}` is not loaded; {there}", shown(wanted)),
+    };
+    Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
+        .param("model")
+        .hint("name the loaded model or leave `model` out; `orinctl load` loads another")
 }
 
 /// The names by which requests choose the adapters of a model.
@@ -38,21 +70,12 @@ pub(super) fn adapter_ids(model: &ModelInfo) -> impl Iterator<Item = String> {
     model.adapters.iter().map(|adapter| format!("{}:{}", model.id, adapter.name))
 }
 
-/// The number of the adapter that is named behind the model's id, if one is.
-fn chosen(model: &ModelInfo, wanted: Option<&str>) -> Result<Option<usize>, Error> {
-    let id = &model.id;
-    let Some(wanted) = wanted.filter(|name| !name.is_empty() && name != id) else {
-        return Ok(None);
-    };
-    if let Some(number) = adapter_ids(model).position(|name| name == wanted) {
-        return Ok(Some(number));
+/// The number of the adapter that is named behind the model's id, if one is; nothing where both are another's.
+fn chosen(model: &ModelInfo, wanted: Option<&str>) -> Option<Option<usize>> {
+    match wanted.filter(|name| !name.is_empty() && *name != model.id) {
+        None => Some(None),
+        Some(wanted) => adapter_ids(model).position(|name| name == wanted).map(Some),
     }
-    let others: Vec<String> = adapter_ids(model).map(|name| format!(", `{name}`")).collect();
-    let others = others.concat();
-    let message = format!("the model `{}` is not loaded; `{id}`{others} is", shown(wanted));
-    Err(Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
-        .param("model")
-        .hint("name the loaded model or leave `model` out; `orinctl load` loads another"))
 }
 
 /// What a request takes of the model's adapters: what it lists, else all of the one that it names with the model,
@@ -62,7 +85,8 @@ pub(super) fn adapters(
     wanted: Option<&str>,
     lora: Option<&[api::Lora]>,
 ) -> Result<Scales, Error> {
-    let (named, mut scales) = (chosen(model, wanted)?, Scales::NONE);
+    // The request was admitted, so the name is the model's.
+    let (named, mut scales) = (chosen(model, wanted).flatten(), Scales::NONE);
     let Some(listed) = lora else {
         for (at, adapter) in model.adapters.iter().enumerate() {
             let all = if named == Some(at) { 1.0 } else { 0.0 };

@@ -1,11 +1,14 @@
 //! The engine's state in the words of the API.
 
+use std::sync::Arc;
+
 use crate::control::api;
 use crate::engine::{Loading, ModelInfo, Snapshot, State};
 use telemetry::memory;
 
 use super::App;
 use super::error::Error;
+use super::residents::Resident;
 
 pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
     match state {
@@ -16,15 +19,17 @@ pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
 
 /// Everything `GET /orin/v1/status` says.
 pub(super) fn status(app: &App) -> api::Status {
-    let now = app.engine.snapshot();
+    let first = app.residents.first();
+    let now = first.engine.snapshot();
     let machine = app.probe.state();
     api::Status {
         version: super::VERSION.into(),
         pid: std::process::id(),
         uptime_s: app.started.elapsed().as_secs_f64(),
         model: loaded(&now.state).cloned(),
+        residents: residents(app),
         loading: loading(&now),
-        requests: requests(&now, app),
+        requests: requests(&now, app.metrics.all_refused(), app),
         memory: api::ProcessMemory {
             resident: memory::resident(),
             peak_resident: memory::peak_resident(),
@@ -35,13 +40,24 @@ pub(super) fn status(app: &App) -> api::Status {
         roof: roof(app, loaded(&now.state), &machine),
         machine,
         lanes: app.lanes.status(),
-        state: state(now, app),
+        state: state(now, first),
     }
 }
 
-/// Why no model is loaded, where one should be.
-pub(super) fn last_error(now: &Snapshot, app: &App) -> Option<Error> {
-    now.given_up.clone().map(Error::from).or_else(|| app.last_error())
+/// The models beside the first.
+pub(super) fn residents(app: &App) -> Vec<api::Resident> {
+    let of = |one: &Arc<Resident>| {
+        let now = one.engine.snapshot();
+        api::Resident {
+            name: one.name.clone(),
+            load: one.at,
+            model: loaded(&now.state).cloned(),
+            requests: requests(&now, 0, app),
+            state: state(now, one),
+            unused_s: one.unused().as_secs_f64(),
+        }
+    };
+    app.residents.beside().iter().map(of).collect()
 }
 
 /// What the last bench measured with the device that holds the model now, else what the memory's pins can
@@ -56,10 +72,11 @@ fn roof(app: &App, model: Option<&ModelInfo>, machine: &api::Machine) -> Option<
     measured.map(|(_, rate)| roof(rate, "bench")).or_else(pins)
 }
 
-fn state(now: Snapshot, app: &App) -> api::State {
+fn state(now: Snapshot, resident: &Resident) -> api::State {
     match now.state {
         State::Empty => {
-            api::State::Empty { last_error: last_error(&now, app).map(|e| e.body().error) }
+            let failed = resident.failed(&now).map(Error::from);
+            api::State::Empty { last_error: failed.map(|error| error.body().error) }
         }
         State::Loading(Loading { model, progress }) => api::State::Loading { model, progress },
         State::Ready(_) => api::State::Ready,
@@ -75,10 +92,10 @@ fn loading(now: &Snapshot) -> Option<api::Loading> {
     Some(api::Loading { model: model.clone(), progress: *progress })
 }
 
-fn requests(now: &Snapshot, app: &App) -> api::Requests {
+fn requests(now: &Snapshot, refused: u64, app: &App) -> api::Requests {
     api::Requests {
         queue_limit: app.config().queue_limit,
-        refused: app.metrics.all_refused(),
+        refused,
         active: now.active,
         queued: now.queued,
         kv_tokens: now.kv_tokens,

@@ -16,7 +16,7 @@ pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
     JsonBody(request): JsonBody<api::TokenizeRequest>,
 ) -> Result<Json<Value>, Error> {
-    let served = Arc::clone(&params::admit(&app, request.model.as_deref(), 0)?.served);
+    let served = Arc::clone(&params::admit(&app, request.model.as_deref(), 0).await?.served);
     let ids = prompt::tokens(
         &app,
         &served,
@@ -43,7 +43,7 @@ pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
     JsonBody(request): JsonBody<api::DetokenizeRequest>,
 ) -> Result<Json<Value>, Error> {
-    let served = Arc::clone(&params::admit(&app, request.model.as_deref(), 0)?.served);
+    let served = Arc::clone(&params::admit(&app, request.model.as_deref(), 0).await?.served);
     // A model may have rows for more ids than there are tokens.
     let size = served.text.tokenizer.vocab_size();
     if let Some((at, id)) = request.tokens.iter().enumerate().find(|(_, id)| **id as usize >= size)

@@ -33,7 +33,7 @@ pub(super) async fn search(
     let pace = Arc::new(Pace::default());
     app.searches().push(Arc::downgrade(&pace));
     let (progress, turns) = (sender.clone(), Arc::clone(&pace));
-    let result = app.engine.exclusive("tune", move |core| {
+    let result = app.residents.first().engine.exclusive("tune", move |core| {
         core.tune(&spec, &turns, &mut |step| {
             // Who listens no more is noticed below.
             let _ = progress.send(Step::Progress(step));
@@ -48,7 +48,7 @@ pub(super) async fn search(
                 // Nobody listens any more: what was found is kept, the rest is for another time.
                 () = sender.closed(), if !pace.is_stopped() => pace.stop(),
                 _ = look.tick() => {
-                    if app.engine.snapshot().state == engine::State::Stopping {
+                    if app.residents.first().engine.snapshot().state == engine::State::Stopping {
                         pace.stop();
                     }
                 }
@@ -77,7 +77,7 @@ impl App {
 }
 
 pub(super) async fn contents(State(app): State<Arc<App>>) -> Result<Json<api::Tuned>, Error> {
-    let engine = app.engine.clone();
+    let engine = app.residents.first().engine.clone();
     // A file may be slow to read.
     let read = tokio::task::spawn_blocking(move || engine.tuned()).await;
     let (file, key, loaded) =

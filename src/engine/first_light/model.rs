@@ -78,6 +78,7 @@ fn compare(found: &Run, expected: &Run, beside: &str) -> Result<(), String> {
 fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Result<Run, String> {
     let spec = LoadSpec {
         model: MODEL.into(),
+        name: None,
         backend: device.info().name.into(),
         slots: 2,
         context: 64,

@@ -32,7 +32,7 @@ impl Idle {
             return None;
         }
         let pace = Arc::new(Pace::default());
-        pace.hold();
+        shared.quiet.join(&pace);
         let body = {
             let (pace, shared, cases) = (Arc::clone(&pace), Arc::clone(shared), cases.to_vec());
             let tuning = tuning.clone();
@@ -47,18 +47,9 @@ impl Idle {
         }
     }
 
-    /// Lets nothing be measured; returns when nothing is.
-    pub(in crate::engine) fn hold(&self) {
-        self.pace.hold();
-    }
-
     /// Whether nothing is measured, and nothing can be.
     pub(in crate::engine) fn is_held(&self) -> bool {
         self.pace.is_held()
-    }
-
-    pub(in crate::engine) fn release(&self) {
-        self.pace.release();
     }
 }
 

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod counted;
 mod idle;
 pub mod pace;
+mod quiet;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use device::tune::{
 };
 use device::{Device, Kernels, Request, Tunable};
 pub(super) use idle::Idle;
+pub(super) use quiet::Quiet;
 use telemetry::memory;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

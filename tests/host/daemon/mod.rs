@@ -814,6 +814,6 @@ async fn the_client_speaks_to_the_daemon() {
 
     let error = client.bench::<Value, Value>(&json!({"warmups": 1}), |_| {}).await.err().unwrap();
     assert_eq!(error.code(), Some("invalid_value"));
-    assert!(client.unload().await.unwrap());
-    assert!(!client.unload().await.unwrap());
+    assert!(client.unload(None).await.unwrap());
+    assert!(!client.unload(None).await.unwrap());
 }

@@ -56,7 +56,7 @@ impl Device for Cpu {
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>> {
         let layout = Layout::new(request, self.isa)?;
         let need = layout.footprint(self.threads.get());
-        let have = telemetry::memory::available().unwrap_or(u64::MAX);
+        let have = crate::available().unwrap_or(u64::MAX);
         let refused = |why: &str| Error::OutOfMemory {
             what: format!(
                 "weights {} + KV cache {} + activations {} bytes{why}",

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, FairMutex, Mutex, MutexGuard};
 
 use super::execute::{self, Context, Work};
 use super::memory::{Memory, PlanMemory, WeightStorage};
@@ -29,6 +29,11 @@ use simd::packed::PackedLayout;
 
 /// Raw bytes of a weight that a thread reads and packs at a time: they stay in its second-level cache.
 const UPLOAD: usize = 256 << 10;
+
+/// Whose step it is. The threads of one pool wait for each other with their eyes open, which takes as long as a time
+/// slice where another pool has their processors: instances of several threads run one step after the other, in the
+/// order in which they came.
+static TURN: FairMutex<()> = FairMutex::new(());
 
 /// One submission.
 struct Task {
@@ -464,6 +469,7 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Wo
             unsafe { put(&task.program, write) };
         }
         for step in task.first..task.first + u64::from(task.steps) {
+            let _turn = (pool.threads() > 1).then(|| TURN.lock());
             let executed = catch_unwind(AssertUnwindSafe(|| {
                 // SAFETY: this submission is under way, so its buffers are this thread's; there is
                 // only one such thread, so the memory is too.

@@ -1,13 +1,41 @@
-//! Page-backed memory for weights, KV cache and scratch: zeroed, aligned, advised to be huge.
+//! Page-backed memory for weights, KV cache and scratch: zeroed, aligned, advised to be huge. Knows how much of it has
+//! been promised and not been taken yet.
 
 use std::io;
 use std::ptr::NonNull;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
+use parking_lot::Mutex;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Size and alignment of the huge pages that a large buffer is aligned for.
 const HUGE: usize = 2 << 20;
+
+/// Address and length of each large mapping there is.
+static MAPPINGS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+/// Bytes that were reserved in this process and have no memory yet: the system still calls them available, but they are
+/// somebody's.
+#[must_use]
+pub fn promised() -> u64 {
+    // Whoever unmaps one of them waits for the lock.
+    let mappings = MAPPINGS.lock();
+    mappings.iter().map(|(address, len)| (len - taken(*address, *len)) as u64).sum()
+}
+
+/// Bytes of a mapping that have memory.
+fn taken(address: usize, len: usize) -> usize {
+    // SAFETY: asks for a number.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let mut pages = vec![0_u8; len.div_ceil(page)];
+    // SAFETY: the range is mapped and begins at a page; there is a byte for each of its pages.
+    let told = unsafe { libc::mincore(address as *mut libc::c_void, len, pages.as_mut_ptr()) };
+    match told {
+        0 => len.min(page * pages.iter().filter(|page| **page & 1 == 1).count()),
+        // A system that does not tell promises nothing twice.
+        _ => len,
+    }
+}
 
 /// A private anonymous mapping, zeroed, aligned to at least 64 bytes (to 2 MiB when it is that
 /// large). Pages take memory only once written.
@@ -36,7 +64,11 @@ impl AlignedBuf {
             // Without huge pages everything still works.
             let _ = map.advise(Advice::HugePage);
         }
-        Ok(Self { map: map.into(), offset, len })
+        let map = MmapRaw::from(map);
+        if mapped >= HUGE {
+            MAPPINGS.lock().push((map.as_ptr() as usize, mapped));
+        }
+        Ok(Self { map, offset, len })
     }
 
     /// Bytes reserved.
@@ -76,12 +108,31 @@ impl AlignedBuf {
     }
 }
 
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        let address = self.map.as_ptr() as usize;
+        MAPPINGS.lock().retain(|(other, _)| *other != address);
+    }
+}
+
 /// Why any number of any values fits at the start of a buffer.
 const ALIGNED: &str = "no value is aligned to more than a page";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_taken_and_the_rest_is_promised() {
+        let len = 64 * HUGE;
+        let mut buf = AlignedBuf::new(len).unwrap();
+        let (address, mapped) = (buf.map.as_ptr() as usize, len + HUGE);
+        assert_eq!(taken(address, mapped), 0);
+        buf.as_mut_slice::<u8>()[..len / 2].fill(1);
+        let half = taken(address, mapped);
+        assert!((len / 2..len / 2 + 2 * HUGE).contains(&half), "{half}");
+        assert!(promised() >= (mapped - half) as u64);
+    }
 
     #[test]
     fn buffers_are_zeroed_aligned_and_writable_to_the_last_byte() {

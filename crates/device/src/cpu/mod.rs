@@ -17,4 +17,5 @@ mod rows;
 pub mod variant;
 
 pub use device::Cpu;
+pub use mem::promised;
 pub use simd::{Isa, UnknownIsa};

@@ -56,7 +56,7 @@ impl Device for Reference {
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Instance>> {
         let footprint = self.footprint(request)?;
-        let have = telemetry::memory::available().unwrap_or(u64::MAX);
+        let have = crate::available().unwrap_or(u64::MAX);
         footprint.fits(have)?;
         let shared = request.weights.iter().chain(request.states);
         let shared = shared.map(|b| ((b.class, b.name.clone()), Storage::zeroed(b))).collect();

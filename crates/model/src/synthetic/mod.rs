@@ -112,6 +112,16 @@ pub fn resolve(name: &str, dir: &Path) -> String {
         .map_or_else(|| name.to_owned(), |path| path.display().to_string())
 }
 
+/// What a model that is loaded by this name is called where it is given no other: `synthetic:NAME`, or the stem of its
+/// file.
+#[must_use]
+pub fn id_of(name: &str, dir: &Path) -> String {
+    let name = resolve(name, dir);
+    let stem = || Path::new(&name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let stem = if is_synthetic(&name) { None } else { stem() };
+    stem.unwrap_or(name)
+}
+
 /// The file behind a model's name: the name itself, or the synthetic model's cached file, made
 /// first where it is missing.
 ///

@@ -96,7 +96,7 @@ pub(super) struct Dialogue {
 impl Ask {
     /// Tokens of the prompt.
     pub(super) async fn count(mut self, app: &Arc<App>) -> Result<usize, Error> {
-        let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0)?.served);
+        let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
         self.check(&served)?;
         let (messages, options, _) = self.conversation();
         let free = Held::default();
@@ -106,7 +106,7 @@ impl Ask {
 
     /// The text of the prompt.
     pub(super) async fn text(mut self, app: &Arc<App>) -> Result<String, Error> {
-        let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0)?.served);
+        let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
         self.check(&served)?;
         let (messages, options, _) = self.conversation();
         prompt::text(app, &served, self.field, messages, options).await
@@ -157,7 +157,7 @@ impl Ask {
             return Err(Error::value(self.field, message));
         }
         let most = params::reportable(self.logprobs, 0, self.max_tokens, self.answers)?;
-        let mut admission = params::admit(app, self.model.as_deref(), self.answers)?;
+        let mut admission = params::admit(app, self.model.as_deref(), self.answers).await?;
         let served = Arc::clone(&admission.served);
         let chat = &served.text.chat;
         self.check(&served)?;

@@ -60,7 +60,7 @@ pub(in crate::control::server) async fn completions(
     let shaping = request.shaping();
     let each = params::answers(request.n)?;
     let count = count(&request.prompt, each)?;
-    let mut admission = params::admit(&app, request.model.as_deref(), count)?;
+    let mut admission = params::admit(&app, request.model.as_deref(), count).await?;
     let served = Arc::clone(&admission.served);
     let (model, lora) = (request.model.as_deref(), request.lora.as_deref());
     template.adapters = params::adapters(&served.model, model, lora)?;

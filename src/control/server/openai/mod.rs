@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use serde_json::Value;
 
 pub(super) use chat::{ask, chat, tool_list};
@@ -21,6 +20,7 @@ pub(super) use responses::responses;
 use super::dialogue::{Form, Reason};
 use super::error::Error;
 use super::refused::{Refused, nothing, one};
+use super::residents::Resident;
 use super::{App, params, status};
 use crate::control::api;
 use crate::engine::{Finished, Grammar};
@@ -39,28 +39,28 @@ pub(super) async fn model(
     if let Some(model) = loaded.iter().find(|model| model.id == id) {
         return Ok(Json(model.clone()));
     }
-    let other = match &loaded[..] {
-        [] => "no model is".into(),
-        [model, ..] => format!("`{}` is", model.id),
-    };
-    let message = format!("the model `{}` is not loaded; {other}", shown(&id));
-    Err(Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
-        .hint("`orinctl load` loads another; GET /orin/v1/models lists what can be loaded"))
+    Err(params::not_there(&app, &id))
 }
 
-/// The loaded model as OpenAI's clients see it, then each of its adapters.
+/// The models that can be asked as OpenAI's clients see them, each with its adapters behind it.
 fn loaded(app: &App) -> Vec<api::ModelEntry> {
-    let state = app.engine.snapshot().state;
-    let Some(model) = status::loaded(&state) else { return Vec::new() };
-    let entry = |id: String, parent| api::ModelEntry {
-        id,
-        object: "model".into(),
-        created: app.loaded_at().map_or(0, seconds),
-        owned_by: "orind".into(),
-        parent,
+    let entries = |one: Arc<Resident>| {
+        let state = one.engine.snapshot().state;
+        let entry = |id: String, parent| api::ModelEntry {
+            id,
+            object: "model".into(),
+            created: one.loaded_at().map_or(0, seconds),
+            owned_by: "orind".into(),
+            parent,
+        };
+        let Some(model) = status::loaded(&state) else {
+            let absent = (!one.name.is_empty()).then(|| entry(one.name.clone(), None));
+            return Vec::from_iter(absent);
+        };
+        let adapters = params::adapter_ids(model).map(|id| entry(id, Some(model.id.clone())));
+        std::iter::once(entry(model.id.clone(), None)).chain(adapters).collect()
     };
-    let adapters = params::adapter_ids(model).map(|id| entry(id, Some(model.id.clone())));
-    std::iter::once(entry(model.id.clone(), None)).chain(adapters).collect()
+    app.residents.all().flat_map(entries).collect()
 }
 
 /// Seconds since 1970.
