@@ -6,6 +6,7 @@ mod dialects;
 mod kept;
 mod limits;
 mod loads;
+mod mixed;
 mod page;
 mod reliability;
 mod schemas;
