@@ -336,10 +336,9 @@ impl Core {
         Drafts::new(self.draft(), self.drafter.is_some())
     }
 
-    /// The most tokens of a draft: none where a sequence cannot go back behind those that do not come true.
+    /// The most tokens of a draft.
     fn draft(&self) -> usize {
-        let room = self.bucket_rows(Outputs::All) - 1;
-        if self.rewinds() { self.loaded.spec.draft.min(room) } else { 0 }
+        self.loaded.spec.draft.min(self.bucket_rows(Outputs::All) - 1)
     }
 
     /// How long a chunk may hold up those who decode.

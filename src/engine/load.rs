@@ -109,7 +109,7 @@ pub(super) fn open(
     let spec = &LoadSpec { model, ..spec.clone() };
     let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model))?;
     let Read { model, text, layout } = read(spec, watch)?;
-    check_draft(spec, (&model, &text), |spec| inspect(&locate(spec, watch)?))?;
+    check_draft(spec, &text, |spec| inspect(&locate(spec, watch)?))?;
     let first = candidates.next(&lit(spec, shared))?;
     check_cache(&model, layout, watch.beside(&*first.device))?;
     let fitted = fit(&mut candidates, first, &model, spec, layout, &lit(spec, shared))?;
@@ -178,17 +178,15 @@ fn draft(spec: &LoadSpec) -> Option<(LoadSpec, &str)> {
 /// Refuses a draft model that cannot guess for the served one, before anything is loaded.
 fn check_draft(
     spec: &LoadSpec,
-    (model, text): (&Model, &Text),
+    text: &Text,
     find: impl FnOnce(&LoadSpec) -> Result<(Model, Text), LoadError>,
 ) -> Result<(), LoadError> {
     let Some((spec, name)) = draft(spec) else { return Ok(()) };
     let (ours, words) = find(&spec).map_err(|error| of_draft(name, error))?;
-    let moves_on = |model: &Model| !model.goes_on(2, 1);
-    let why = if moves_on(model) || moves_on(&ours) {
-        let which = if moves_on(model) { "the served model" } else { "it" };
-        Some(format!("{which} keeps a state of fixed size, and cannot go back behind a guess"))
-    } else {
+    let why = if ours.goes_on(2, 1) {
         drafter::disagreement(&words.tokenizer, &text.tokenizer)
+    } else {
+        Some("it keeps a state of fixed size, and cannot go back behind a guess".to_owned())
     };
     why.map_or(Ok(()), |why| Err(of_draft(name, LoadError::Invalid(why))))
 }
@@ -296,7 +294,7 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     let name = synthetic::resolve(&spec.model, &spec.models_dir);
     let spec = &LoadSpec { model: name, ..spec.clone() };
     let (model, text) = outline(spec)?;
-    check_draft(spec, (&model, &text), outline)?;
+    check_draft(spec, &text, outline)?;
     let layout = layout(&model, spec);
     let model = adapted(cached(model, spec)?, spec)?;
     let mut candidates = Candidates::new(spec, Vec::new())?;

@@ -57,8 +57,8 @@ enum Work {
     Chunk { id: u64, start: usize, end: usize, outputs: Outputs, submitted: Instant },
     /// One token for each of these sequences, in the order of the step's rows.
     Decode(Vec<u64>),
-    /// The newest token of a sequence and what is likely to follow it.
-    Verify { id: u64, draft: Vec<u32> },
+    /// The newest token of a sequence and what is likely to follow it, behind tokens that are evaluated again.
+    Verify { id: u64, again: usize, draft: Vec<u32> },
 }
 
 /// Tokens of a prompt for whose sake a slot is copied, or files are read: to evaluate fewer takes no longer.
@@ -764,23 +764,27 @@ impl Scheduler {
                 let mut sequences: Vec<&mut Sequence> =
                     self.active.iter_mut().filter(|s| !s.in_prompt()).collect();
                 // Who decodes alone reads the weights for one token: more of them cost little more.
-                if let [alone] = &mut sequences[..] {
-                    let draft = match alone.draft(core.context()) {
+                let draft = match &mut sequences[..] {
+                    [alone] => match alone.draft(core.context()) {
                         Draft::Nothing => Vec::new(),
                         Draft::Said(draft) => draft,
                         Draft::Model(most) => {
                             core.guess(alone.tokens(), alone.request.sampling, most)
                         }
-                    };
-                    if !draft.is_empty() {
-                        let rows = [&[alone.row().token], &draft[..]].concat();
-                        if !core.submit_chunk(alone.row(), &rows, Outputs::All)? {
-                            return Ok(false);
-                        }
-                        self.chunk_was_last = false;
-                        self.under_way.push_back(Work::Verify { id: alone.id, draft });
-                        return Ok(true);
+                    },
+                    _ => Vec::new(),
+                };
+                // Whose state lacks tokens has a step of its own too.
+                let of_its_own = |s: &&&mut Sequence| s.behind > 0 || !draft.is_empty();
+                if let Some(alone) = sequences.iter().find(of_its_own) {
+                    let rows = [alone.newest(), &draft].concat();
+                    if !core.submit_chunk(alone.row(), &rows, Outputs::All)? {
+                        return Ok(false);
                     }
+                    self.chunk_was_last = false;
+                    let (id, again) = (alone.id, alone.behind);
+                    self.under_way.push_back(Work::Verify { id, again, draft });
+                    return Ok(true);
                 }
                 sequences.sort_unstable_by_key(|s| s.slot);
                 self.rows.clear();
@@ -828,9 +832,9 @@ impl Scheduler {
                 self.stall.done(None, now);
                 self.finish_decode(&step, &ids)
             }
-            Some(Work::Verify { id, draft }) => {
+            Some(Work::Verify { id, again, draft }) => {
                 self.stall.done(None, now);
-                self.finish_verify(&step, id, &draft)
+                self.finish_verify(&step, id, again, &draft)
             }
             None => unreachable!("a step under way that is for nobody"),
         }
@@ -922,16 +926,30 @@ impl Scheduler {
     }
 
     /// Hands out the token after the newest one, and those after the tokens of the draft that came true: the rows
-    /// behind them were evaluated for nothing, and are written again.
-    fn finish_verify(&mut self, step: &Step, id: u64, draft: &[u32]) -> Result<(), device::Error> {
-        let accepted = draft.iter().zip(&self.tokens).take_while(|(a, b)| a == b).count();
-        if let Some(sequence) = self.active.iter_mut().find(|s| s.id == id) {
+    /// behind them were evaluated for nothing, and are written again. A state of fixed size has taken them in: unless
+    /// all came true the next step goes on from what it was before this one.
+    fn finish_verify(
+        &mut self,
+        step: &Step,
+        id: u64,
+        again: usize,
+        draft: &[u32],
+    ) -> Result<(), device::Error> {
+        let sampled = &self.tokens[again..];
+        let accepted = draft.iter().zip(sampled).take_while(|(a, b)| a == b).count();
+        let rewinds = core(&mut self.core).rewinds();
+        if !draft.is_empty()
+            && let Some(sequence) = self.active.iter_mut().find(|s| s.id == id)
+        {
             sequence.judged(draft.len(), accepted);
         }
-        for row in 0..=accepted {
+        for row in again..=again + accepted {
             // It may end within the draft.
             let Some(at) = self.active.iter().position(|s| s.id == id) else { break };
-            self.active[at].position += 1;
+            let sequence = &mut self.active[at];
+            sequence.position += 1;
+            let stands = rewinds || row == again + draft.len();
+            sequence.behind = if stands { 0 } else { row + 1 };
             self.hand_out(step, row, at)?;
         }
         Ok(())

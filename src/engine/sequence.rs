@@ -52,6 +52,9 @@ pub(super) struct Sequence {
     pub(super) submitted: usize,
     /// Tokens whose keys and values are in the cache.
     pub(super) position: usize,
+    /// How many of them a state of fixed size lacks, since a draft behind them did not come true: the next step
+    /// evaluates them again, from where that state stood before.
+    pub(super) behind: usize,
     /// Positions of the slot that were written before it began its prompt.
     written: usize,
     detokeniser: Detokeniser,
@@ -103,6 +106,7 @@ impl Sequence {
             on_disk: 0,
             submitted: 0,
             position: 0,
+            behind: 0,
             arrived,
             started: Instant::now(),
             first_token: None,
@@ -115,6 +119,7 @@ impl Sequence {
         self.given = self.tokens.len();
         self.submitted = 0;
         self.position = 0;
+        self.behind = 0;
         self.held = None;
         self.on_disk = 0;
         self.written = 0;
@@ -142,7 +147,7 @@ impl Sequence {
 
     /// Tokens whose keys and values its slot holds, or will when what has been submitted is done.
     pub(super) fn in_cache(&self) -> &[u32] {
-        &self.tokens[..self.position.max(self.submitted)]
+        &self.tokens[..(self.position - self.behind).max(self.submitted)]
     }
 
     /// Positions of its slot that may have been written: beyond those in the cache, a step that ran ahead or a draft
@@ -189,10 +194,11 @@ impl Sequence {
     }
 
     /// What is evaluated with its newest token, where nobody on the host looks at its logits: so much that the step
-    /// that evaluates it gives no token too many.
+    /// that evaluates it gives no token too many, and has no more rows than it may.
     pub(super) fn draft(&mut self, context: usize) -> Draft {
         let left = (self.request.max_tokens - self.generated()) as usize;
         let room = left.min(context.saturating_sub(self.position)).saturating_sub(1);
+        let room = room.min(self.drafts.most().saturating_sub(self.behind));
         if self.wants_logits() { Draft::Nothing } else { self.drafts.next(&self.tokens, room) }
     }
 
@@ -200,15 +206,22 @@ impl Sequence {
         self.drafts.judged(drafted, accepted);
     }
 
+    /// The tokens of its next step before those of a draft: the newest, behind those that a state of fixed size lacks.
+    pub(super) fn newest(&self) -> &[u32] {
+        &self.tokens[self.position - self.behind..=self.position]
+    }
+
     pub(super) fn cancelled(&self) -> bool {
         self.events.is_closed()
     }
 
+    /// Its next row.
     pub(super) fn row(&self) -> Row {
+        let first = self.position - self.behind;
         Row {
             slot: self.slot,
-            token: self.tokens[self.position],
-            position: self.position as u32,
+            token: self.tokens[first],
+            position: first as u32,
             sampling: self.request.sampling,
             adapters: self.request.adapters,
         }
@@ -334,7 +347,7 @@ impl Sequence {
             total: now - self.arrived,
         };
         let written = self.written();
-        self.tokens.truncate(self.position);
+        self.tokens.truncate(self.position - self.behind);
         // A request that never had its turn has changed nothing.
         let held = self.held.take().unwrap_or(self.tokens);
         let (kept, adapters) = (held.is_empty(), self.request.adapters);

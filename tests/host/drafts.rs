@@ -6,8 +6,10 @@ use orind_testing::random::Random;
 use orind_testing::tiny;
 use plan::sample::Sampling;
 
-/// Models that say the same again when they come to the same token.
-const MODELS: [&str; 2] = ["synthetic:tiny-llama:q8_0", "synthetic:tiny-qwen3:q4_k_m"];
+/// Models that say the same again when they come to the same token; the last one has states of fixed size, which a draft
+/// that does not come true moves too far.
+const MODELS: [&str; 3] =
+    ["synthetic:tiny-llama:q8_0", "synthetic:tiny-qwen3:q4_k_m", "synthetic:tiny-qwen35:q8_0"];
 const CONTEXT: usize = 512;
 
 fn start(model: &str, draft: usize) -> Handle {
@@ -39,6 +41,7 @@ fn tokens_are_those_without_greedy_and_sampled() {
     let mut random = Random(seed);
     for model in MODELS {
         let (with, without, another) = (start(model, 7), start(model, 0), start(model, 0));
+        let hybrid = model == MODELS[2];
         let (mut drafted, mut accepted) = (0, 0);
         for i in 0..12 {
             let temperature = [0.0, 0.0, 0.4, 1.0][i % 4];
@@ -56,12 +59,13 @@ fn tokens_are_those_without_greedy_and_sampled() {
             let after = [&with, &without].map(|handle| handle.snapshot().steps);
             let [fewer, steps] = [after[0] - before[0], after[1] - before[1]];
             // A step that ran ahead of an end may be one more.
-            assert!(fewer <= steps + 1, "{fewer} steps instead of {steps}");
+            assert!(fewer <= steps + 1 || hybrid, "{fewer} steps instead of {steps}");
             drafted += drafts(&one).0;
             accepted += drafts(&one).1;
         }
         println!("{model}: {accepted} of {drafted} drafted tokens came true");
-        assert!(accepted > 50 && accepted <= drafted, "{accepted} of {drafted}");
+        let some = if hybrid { 0 } else { 50 };
+        assert!(accepted > some && accepted < drafted, "{accepted} of {drafted}");
     }
 }
 

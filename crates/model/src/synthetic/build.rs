@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::random::{self, key};
-use super::shape::{DELTA, Family, RANKS, Role, Shape, Tensor};
+use super::shape::{Family, RANKS, Role, Shape, Tensor};
 use super::vocabulary::{Vocabulary, chat_template};
 use super::{Error, Spec, VERSION, VERSION_KEY, planted};
 use crate::gguf::{self, DataWriter, Gguf, TensorId, Writer};
@@ -177,8 +177,8 @@ fn of_parts(shape: &Shape) -> Vec<(&'static str, u32)> {
             keys.push(("expert_shared_feed_forward_length", experts.shared as u32));
         }
     }
-    if shape.hybrid {
-        let [of_keys, values, size, taps] = DELTA.map(|number| number as u32);
+    if let Some(delta) = shape.delta {
+        let [of_keys, values, size, taps] = delta.map(|number| number as u32);
         keys.extend([
             ("ssm.conv_kernel", taps),
             ("ssm.group_count", of_keys),
@@ -189,6 +189,9 @@ fn of_parts(shape: &Shape) -> Vec<(&'static str, u32)> {
             // A quarter of each head is rotated.
             ("rope.dimension_count", head_dim / 4),
         ]);
+    }
+    if shape.nextn {
+        keys.push(("nextn_predict_layers", 1));
     }
     keys
 }
@@ -211,7 +214,7 @@ fn describe(writer: &mut Writer, spec: &Spec) -> Result<(), gguf::Error> {
         ("vocab_size", shape.vocab as u32),
         ("context_length", shape.context),
         ("embedding_length", shape.dim as u32),
-        ("block_count", shape.layers as u32),
+        ("block_count", shape.layers as u32 + u32::from(shape.nextn)),
         ("feed_forward_length", shape.ffn as u32),
     ];
     for (key, value) in numbers.into_iter().chain(of_parts(shape)) {

@@ -36,8 +36,11 @@ pub(super) struct Shape {
     pub(super) window: u32,
     /// What stands for the feed-forward part of each layer, where that is a mixture.
     pub(super) experts: Option<Experts>,
-    /// Three layers of Gated DeltaNet to each with attention.
-    pub(super) hybrid: bool,
+    /// Gated DeltaNet, of which there are three layers to each with attention: heads of queries and keys, of values,
+    /// their width, and the values that a convolution sees.
+    pub(super) delta: Option<[usize; 4]>,
+    /// It has a layer more, which predicts a further token.
+    pub(super) nextn: bool,
     /// The embedding is the output too.
     pub(super) tied: bool,
     pub(super) epsilon: f32,
@@ -55,10 +58,6 @@ pub(super) struct Experts {
     pub(super) shared: usize,
 }
 
-/// Gated DeltaNet of all hybrid models: heads of queries and keys, of values, their width, and the values that a
-/// convolution sees.
-pub(super) const DELTA: [usize; 4] = [16, 32, 128, 4];
-
 /// Products of low rank of RWKV-7 1.5B: as in a tensor's name, the key, and the rank.
 pub(super) const RANKS: [(&str, &str, usize); 4] = [
     ("w", "attention.decay_lora_rank", 96),
@@ -68,7 +67,7 @@ pub(super) const RANKS: [(&str, &str, usize); 4] = [
 ];
 
 /// The models' dimensions by their published configurations, and a tiny one of each family.
-pub(super) const SHAPES: [Shape; 15] = [
+pub(super) const SHAPES: [Shape; 17] = [
     LLAMA,
     QWEN3,
     Shape { name: "qwen3-1.7b", title: "Qwen3 1.7B", dim: 2048, ffn: 6144, ..QWEN3 },
@@ -181,10 +180,11 @@ pub(super) const SHAPES: [Shape; 15] = [
         context: 262_144,
         rope_base: 10_000_000.0,
         experts: Some(Experts { count: 256, chosen: 8, ffn: 512, shared: 512 }),
-        hybrid: true,
+        delta: Some([16, 32, 128, 4]),
         tied: false,
         ..QWEN3
     },
+    QWEN35,
     Shape {
         name: "gpt-oss-20b",
         title: "gpt-oss 20B",
@@ -224,6 +224,15 @@ pub(super) const SHAPES: [Shape; 15] = [
     },
     Shape { name: "tiny-llama", title: "tiny llama", ..LLAMA.tiny() },
     Shape { name: "tiny-qwen3", title: "tiny qwen3", ..QWEN3.tiny() },
+    Shape {
+        name: "tiny-qwen35",
+        title: "tiny qwen3.5",
+        layers: 4,
+        head_dim: 64,
+        delta: Some([2, 4, 32, 4]),
+        planted: false,
+        ..QWEN35.tiny()
+    },
 ];
 
 const LLAMA: Shape = Shape {
@@ -244,7 +253,8 @@ const LLAMA: Shape = Shape {
     rope_factor: 32.0,
     window: 0,
     experts: None,
-    hybrid: false,
+    delta: None,
+    nextn: false,
     tied: true,
     epsilon: 1e-5,
     planted: false,
@@ -268,10 +278,29 @@ const QWEN3: Shape = Shape {
     rope_factor: 0.0,
     window: 0,
     experts: None,
-    hybrid: false,
+    delta: None,
+    nextn: false,
     tied: true,
     epsilon: 1e-6,
     planted: false,
+};
+
+const QWEN35: Shape = Shape {
+    name: "qwen35-0.8b",
+    title: "Qwen3.5 0.8B",
+    architecture: "qwen35",
+    layers: 24,
+    ffn: 3584,
+    heads: 8,
+    kv_heads: 2,
+    head_dim: 256,
+    vocab: 248_320,
+    text_tokens: 248_044,
+    context: 262_144,
+    rope_base: 10_000_000.0,
+    delta: Some([16, 16, 128, 4]),
+    nextn: true,
+    ..QWEN3
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -322,11 +351,17 @@ impl Shape {
         }
     }
 
+    /// Whether its vocabulary has no room for the special tokens where real ones have them.
+    pub(super) const fn is_tiny(&self) -> bool {
+        self.vocab - self.text_tokens < 8
+    }
+
     /// All tensors, in the order in which llama.cpp's quantiser writes them.
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         let (dim, ffn) = (self.dim, self.ffn);
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let qk_norm = matches!(self.architecture, "qwen3" | "gemma3" | "qwen3moe" | "qwen35moe");
+        let qk_norm =
+            self.delta.is_some() || matches!(self.architecture, "qwen3" | "gemma3" | "qwen3moe");
         let of_gpt_oss = self.architecture == "gpt-oss";
         let (fused, biases, norm_after) = (
             self.architecture == "phi3",
@@ -365,15 +400,29 @@ impl Shape {
             }
             return tensors;
         }
-        let norm = if self.hybrid || of_gpt_oss { "post_attention_norm" } else { "ffn_norm" };
-        for layer in (0..self.layers).map(Some) {
-            if self.hybrid && layer.is_some_and(|layer| (layer + 1) % 4 != 0) {
-                delta(dim, |name, shape, role| add(layer, name, shape, role));
+        let hybrid = self.delta.is_some();
+        let norm = if hybrid || of_gpt_oss { "post_attention_norm" } else { "ffn_norm" };
+        for number in 0..self.layers + usize::from(self.nextn) {
+            let layer = Some(number);
+            if let Some(heads) = self.delta
+                && number < self.layers
+                && (number + 1) % 4 != 0
+            {
+                delta(dim, heads, |name, shape, role| add(layer, name, shape, role));
                 add(layer, norm, &[dim], Role::Norm);
-                if let Some(experts) = self.experts {
-                    experts.tensors(dim, |name, shape, role| add(layer, name, shape, role));
+                match self.experts {
+                    Some(experts) => {
+                        experts.tensors(dim, |name, shape, role| add(layer, name, shape, role));
+                    }
+                    None => gated(dim, ffn, |name, shape, role| add(layer, name, shape, role)),
                 }
                 continue;
+            }
+            if number == self.layers {
+                for norm in ["enorm", "hnorm", "shared_head_norm"] {
+                    add(layer, &format!("nextn.{norm}"), &[dim], Role::Norm);
+                }
+                add(layer, "nextn.eh_proj", &[dim, 2 * dim], Role::Gate);
             }
             if biases {
                 add(layer, "attn_k", &[kv], Role::Bias);
@@ -396,7 +445,7 @@ impl Shape {
                 add(layer, "attn_qkv", &[q + 2 * kv, dim], Role::Query);
             } else {
                 // A gate for each query lies beside it.
-                let rows = if self.hybrid { 2 * q } else { q };
+                let rows = if hybrid { 2 * q } else { q };
                 add(layer, "attn_q", &[rows, dim], Role::Query);
             }
             if qk_norm {
@@ -491,9 +540,19 @@ impl Experts {
     }
 }
 
+/// A feed-forward part with a gate.
+fn gated(dim: usize, ffn: usize, mut add: impl FnMut(&str, &[usize], Role)) {
+    add("ffn_down", &[dim, ffn], Role::Down);
+    add("ffn_gate", &[ffn, dim], Role::Gate);
+    add("ffn_up", &[ffn, dim], Role::Up);
+}
+
 /// What a layer of Gated DeltaNet has in place of attention.
-fn delta(dim: usize, mut add: impl FnMut(&str, &[usize], Role)) {
-    let [keys, values, size, taps] = DELTA;
+fn delta(
+    dim: usize,
+    [keys, values, size, taps]: [usize; 4],
+    mut add: impl FnMut(&str, &[usize], Role),
+) {
     let (inner, mixed) = (values * size, (2 * keys + values) * size);
     add("attn_gate", &[inner, dim], Role::Gate);
     add("attn_norm", &[dim], Role::Norm);

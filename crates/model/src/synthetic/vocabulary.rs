@@ -99,7 +99,7 @@ impl Vocabulary {
             ],
         };
         let place = |&(real, tiny, token, kind): &(usize, Option<usize>, &'static str, i32)| {
-            Some((first + if shape.planted { tiny? } else { real }, (token, kind)))
+            Some((first + if shape.is_tiny() { tiny? } else { real }, (token, kind)))
         };
         let mut named: HashMap<usize, (&str, i32)> = named.iter().filter_map(place).collect();
         let mut ids = HashMap::new();
