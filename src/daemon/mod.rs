@@ -87,7 +87,7 @@ struct Args {
     /// Give each sequence room for this many tokens; 0 takes the model's own, at most 4096.
     #[arg(long, short, value_name = "N")]
     context: Option<usize>,
-    /// Have this model guess what the other will say.
+    /// Have this model guess what the other will say, or `none`.
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
     /// Load this LoRA adapter beside the model; may be given several times.

@@ -33,7 +33,10 @@ use plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
 
 /// Rows of the bucket that gives logits for every row: enough to keep the weights' cost shared,
 /// few enough that a large vocabulary's logits stay small.
-const ALL_LOGITS_ROWS: usize = 16;
+const ALL_LOGITS_ROWS: usize = model::HIDDEN_ROWS;
+
+/// Who drafts for a model with a nextn layer.
+const OWN_LAYER: &str = "its own nextn layer";
 
 /// What one sequence contributes to a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,6 +72,8 @@ pub struct Core {
     /// Whether it has given logits that tell tokens apart.
     proven: bool,
     drafter: Option<Box<Drafter>>,
+    /// Whose hidden state the model's own drafts can go on from.
+    hidden: Option<Hidden>,
     /// What of a step has been wasted on purpose.
     #[cfg(debug_assertions)]
     waste: f64,
@@ -80,6 +85,16 @@ pub(super) struct Step {
     ticket: Ticket,
     /// Rows of its logits whose tokens are looked at.
     sampled: Range<usize>,
+    /// Whom its logits are of, where that is one sequence.
+    of: Option<Hidden>,
+}
+
+/// The rows that the logits of a step are made of, at neighbouring positions of one slot.
+#[derive(Clone, Copy, Debug)]
+struct Hidden {
+    slot: u32,
+    position: u32,
+    rows: u32,
 }
 
 /// A sequence of the bench interface.
@@ -105,6 +120,9 @@ struct Ports {
     positions: Option<BufferId>,
     slots: Option<BufferId>,
     logit_rows: Option<BufferId>,
+    next: Option<BufferId>,
+    /// In the plan of drafts alone.
+    hidden_row: Option<BufferId>,
     /// In plans with adapters.
     adapters: Option<BufferId>,
     temperature: Option<BufferId>,
@@ -190,6 +208,8 @@ impl Entries {
                 positions: mailbox(ports::POSITIONS),
                 slots: mailbox(ports::SLOTS),
                 logit_rows: mailbox(ports::LOGIT_ROWS),
+                next: mailbox(ports::NEXT),
+                hidden_row: mailbox(ports::HIDDEN_ROW),
                 adapters: mailbox(ports::ADAPTERS),
                 temperature: mailbox(ports::TEMPERATURE),
                 top_k: mailbox(ports::TOP_K),
@@ -215,6 +235,10 @@ impl Core {
             rows: Vec::with_capacity(widest),
             tokens: Vec::with_capacity(widest),
         };
+        let mut loaded = loaded;
+        if entries.iter().any(|entry| entry.ports.hidden_row.is_some()) {
+            loaded.info.draft = Some(OWN_LAYER.to_owned());
+        }
         let sequences = vec![Sequence::default(); loaded.layout.slots];
         Self {
             loaded,
@@ -226,6 +250,7 @@ impl Core {
             steps: 0,
             proven: false,
             drafter: None,
+            hidden: None,
             #[cfg(debug_assertions)]
             waste: 0.0,
         }
@@ -315,25 +340,85 @@ impl Core {
         self.drafter = Some(Box::new(drafter));
     }
 
-    /// What the draft model guesses to follow these tokens: see [`Drafter::draft`]. Where that fails there are no more
-    /// guesses, and nothing else is lost.
-    pub(super) fn guess(&mut self, tokens: &[u32], sampling: Sampling, most: usize) -> Vec<u32> {
+    /// What the draft model guesses to follow these tokens, which a slot has all but the newest of: see
+    /// [`Drafter::draft`]; or the model's own nextn layer. Where a draft model fails there are no more guesses, and
+    /// nothing else is lost.
+    ///
+    /// # Errors
+    /// Those of the device, which the model's own layer shares with it.
+    pub(super) fn guess(
+        &mut self,
+        slot: u32,
+        tokens: &[u32],
+        sampling: Sampling,
+        most: usize,
+    ) -> Result<Vec<u32>, Error> {
         let vocabulary = self.vocabulary();
-        let Some(drafter) = &mut self.drafter else { return Vec::new() };
+        let Some(drafter) = &mut self.drafter else {
+            return self.guess_alone(slot, tokens, sampling, most);
+        };
         match drafter.draft(tokens, sampling, most, vocabulary) {
-            Ok(draft) => draft,
+            Ok(draft) => Ok(draft),
             Err(error) => {
                 let (model, error) = (&drafter.core().model().id, one_line(&error));
                 tracing::error!(model, error, "the draft model is given up");
                 self.drafter = None;
-                Vec::new()
+                Ok(Vec::new())
             }
         }
     }
 
+    /// The guess of the model's own layer: none where the hidden state that the newest token was sampled from is not
+    /// there any more, or others have something under way.
+    fn guess_alone(
+        &mut self,
+        slot: u32,
+        tokens: &[u32],
+        sampling: Sampling,
+        most: usize,
+    ) -> Result<Vec<u32>, Error> {
+        let Some((&token, before)) = tokens.split_last() else { return Ok(Vec::new()) };
+        let Some(entry) = self.own_layer().filter(|_| self.under_way.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let position = before.len() as u32;
+        // Drafts leave their own in its place.
+        let row = self.hidden.take().and_then(|of| {
+            let row = (position - 1).checked_sub(of.position)?;
+            (of.slot == slot && row < of.rows).then_some(row)
+        });
+        let Some(hidden_row) = row else { return Ok(Vec::new()) };
+        let row = Row { slot, token, position, sampling, adapters: Scales::NONE };
+        self.write_rows(entry, &[row], None)?;
+        let Entry { prepared, ports, .. } = &self.entries[entry];
+        if let Some(mailbox) = ports.hidden_row {
+            let at = [hidden_row as i32];
+            self.loaded.instance.write(*prepared, mailbox, 0, Data::I32(&at))?;
+        }
+        let most = most.min(MAX_SUBMISSIONS);
+        for _ in 0..most {
+            self.submit(entry, 0..1, None)?;
+        }
+        let mut draft = Vec::with_capacity(most);
+        let mut sampled = std::mem::take(&mut self.scratch.tokens);
+        for _ in 0..most {
+            self.finish(&mut sampled)?;
+            draft.extend_from_slice(&sampled);
+        }
+        self.scratch.tokens = sampled;
+        let known = draft.iter().take_while(|&&token| token != NOT_FINITE).count();
+        draft.truncate(known);
+        Ok(draft)
+    }
+
+    /// The plan of drafts by the model's own layer.
+    fn own_layer(&self) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.ports.hidden_row.is_some())
+    }
+
     /// The drafts of a sequence that begins.
     pub(super) fn drafts(&self) -> Drafts {
-        Drafts::new(self.draft(), self.drafter.is_some())
+        Drafts::new(self.draft(), self.drafter.is_some() || self.own_layer().is_some())
     }
 
     /// The most tokens of a draft.
@@ -364,6 +449,7 @@ impl Core {
 
     /// Copies the first positions that a slot holds into another one. Nothing is under way.
     pub(super) fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), Error> {
+        self.hidden = None;
         self.loaded.instance.copy_slot(from, to, positions)
     }
 
@@ -519,7 +605,7 @@ impl Core {
                 let outputs =
                     if rest.len() <= self.chunk() { Outputs::Last } else { Outputs::None };
                 let (chunk, tail) = rest.split_at(rest.len().min(self.chunk()));
-                if !self.submit_chunk(start, chunk, outputs)? {
+                if !self.submit_chunk(start, chunk, tail.first().copied(), outputs)? {
                     break;
                 }
                 start.position += chunk.len() as u32;
@@ -629,7 +715,9 @@ impl Core {
 
     /// The narrowest of some buckets that holds so many rows, with adapters or without.
     fn narrowest(&self, rows: usize, adapted: bool, of: impl Fn(Bucket) -> bool) -> Option<usize> {
-        let same = |entry: &&Entry| entry.ports.adapters.is_some() == adapted;
+        let same = |entry: &&Entry| {
+            entry.ports.adapters.is_some() == adapted && entry.ports.hidden_row.is_none()
+        };
         let all = self.entries.iter().enumerate().filter(|(_, entry)| same(entry));
         let all = all.map(|(i, entry)| (i, entry.plan.bucket));
         let fits = all.filter(|(_, bucket)| of(*bucket) && (1..=bucket.rows()).contains(&rows));
@@ -652,6 +740,7 @@ impl Core {
         &mut self,
         start: Row,
         tokens: &[u32],
+        next: Option<u32>,
         outputs: Outputs,
     ) -> Result<bool, Error> {
         let has = |bucket: Bucket| {
@@ -676,7 +765,7 @@ impl Core {
             position,
             ..start
         }));
-        let written = self.write_rows(entry, &rows);
+        let written = self.write_rows(entry, &rows, next);
         self.scratch.rows = rows;
         written?;
         let sampled = match outputs {
@@ -684,7 +773,9 @@ impl Core {
             Outputs::Last => 0..1,
             Outputs::All => 0..tokens.len(),
         };
-        self.submit(entry, sampled)?;
+        let rows = sampled.len() as u32;
+        let position = start.position + tokens.len() as u32 - rows;
+        self.submit(entry, sampled, Some(Hidden { slot: start.slot, position, rows }))?;
         Ok(true)
     }
 
@@ -704,10 +795,16 @@ impl Core {
             return Ok(false);
         }
         if self.entries[entry].rows != rows {
-            self.write_rows(entry, rows)?;
+            self.write_rows(entry, rows, None)?;
             self.entries[entry].rows.extend_from_slice(rows);
         }
-        self.submit(entry, 0..rows.len())?;
+        let of = match rows {
+            [Row { slot, position, .. }] => {
+                Some(Hidden { slot: *slot, position: *position, rows: 1 })
+            }
+            _ => None,
+        };
+        self.submit(entry, 0..rows.len(), of)?;
         Ok(true)
     }
 
@@ -721,14 +818,20 @@ impl Core {
         if !self.has_room() {
             return Ok(false);
         }
-        self.submit(step.entry, step.sampled)?;
+        let of = step.of.map(|of| Hidden { position: of.position + 1, ..of });
+        self.submit(step.entry, step.sampled, of)?;
         Ok(true)
     }
 
-    fn submit(&mut self, entry: usize, sampled: Range<usize>) -> Result<(), Error> {
+    fn submit(
+        &mut self,
+        entry: usize,
+        sampled: Range<usize>,
+        of: Option<Hidden>,
+    ) -> Result<(), Error> {
         let Entry { prepared, rows, .. } = &mut self.entries[entry];
         let ticket = self.loaded.instance.submit(*prepared, 1).inspect_err(|_| rows.clear())?;
-        self.under_way.push_back(Step { entry, ticket, sampled });
+        self.under_way.push_back(Step { entry, ticket, sampled, of });
         self.most_under_way = self.most_under_way.max(self.under_way.len());
         self.steps += 1;
         Ok(())
@@ -743,6 +846,8 @@ impl Core {
         let entry = &mut self.entries[step.entry];
         self.loaded.instance.wait(step.ticket).inspect_err(|_| entry.rows.clear())?;
         self.under_way.pop_front();
+        // What is under way may have taken its place.
+        self.hidden = step.of.filter(|_| self.under_way.is_empty());
         self.loaded.heartbeat.beat();
         tokens.clear();
         if !step.sampled.is_empty() {
@@ -814,8 +919,8 @@ impl Core {
         self.loaded.instance.read(*prepared, hidden, row * out.len(), out)
     }
 
-    /// Fills the mailboxes, padding up to the bucket.
-    fn write_rows(&mut self, index: usize, rows: &[Row]) -> Result<(), Error> {
+    /// Fills the mailboxes, padding up to the bucket; `next` is the token behind the rows, where it is known.
+    fn write_rows(&mut self, index: usize, rows: &[Row], next: Option<u32>) -> Result<(), Error> {
         let entry = &mut self.entries[index];
         entry.rows.clear();
         let bucket = entry.plan.bucket;
@@ -828,6 +933,9 @@ impl Core {
         let padded = |n: usize| rows.iter().copied().chain(std::iter::repeat(PADDING)).take(n);
         writer.ints(ports.tokens, padded(all).map(|r| r.token as i32))?;
         writer.ints(ports.positions, padded(all).map(|r| r.position as i32))?;
+        let behind = rows.iter().skip(1).map(|row| row.token).chain(next);
+        let behind = behind.map(|token| token as i32).chain(std::iter::repeat(0));
+        writer.ints(ports.next, behind.take(all))?;
         writer.ints(ports.slots, padded(all).map(|r| r.slot as i32))?;
         writer.ints(ports.logit_rows, std::iter::once(rows.len() as i32 - 1))?;
         let adapters = self.loaded.model.adapters().len();

@@ -64,7 +64,12 @@ impl Drafter {
         *written = (*written).max(from + part.len() + most);
         match part.len() {
             1 => core.submit_decode(&[row])?,
-            _ => core.submit_chunk(row, part, if whole { Outputs::Last } else { Outputs::None })?,
+            _ => core.submit_chunk(
+                row,
+                part,
+                None,
+                if whole { Outputs::Last } else { Outputs::None },
+            )?,
         };
         core.finish(sampled)?;
         held.extend(part);

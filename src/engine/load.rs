@@ -167,9 +167,20 @@ fn outline(spec: &LoadSpec) -> Result<(Model, Text), LoadError> {
     understand(&path, Ok(outline.map_err(synthetic_error)?))
 }
 
+/// The draft model's name where there is to be none, and no nextn layer either.
+const NO_DRAFT: &str = "none";
+
+/// The model with the layer of its file that guesses, where no other model is to.
+fn foreseeing(model: Model, spec: &LoadSpec) -> Result<Model, LoadError> {
+    if spec.draft == 0 || spec.draft_model.is_some() {
+        return Ok(model);
+    }
+    model.with_nextn().map_err(|error| LoadError::Invalid(one_line(&error)))
+}
+
 /// What loads the draft model of a load, and its name, if there is one.
 fn draft(spec: &LoadSpec) -> Option<(LoadSpec, &str)> {
-    let name = spec.draft_model.as_deref()?;
+    let name = spec.draft_model.as_deref().filter(|name| *name != NO_DRAFT)?;
     let model = synthetic::resolve(name, &spec.models_dir);
     let alone = LoadSpec { name: None, adapters: Vec::new(), prefixes: None, ..spec.clone() };
     Some((LoadSpec { model, slots: 1, draft: 0, draft_model: None, ..alone }, name))
@@ -226,7 +237,7 @@ struct Read {
 fn read(spec: &LoadSpec, watch: &dyn Watch) -> Result<Read, LoadError> {
     let (model, text) = inspect(&locate(spec, watch)?)?;
     let layout = layout(&model, spec);
-    let model = adapted(cached(model, spec)?, spec)?;
+    let model = adapted(cached(foreseeing(model, spec)?, spec)?, spec)?;
     Ok(Read { model, text: Arc::new(text), layout })
 }
 
@@ -296,7 +307,7 @@ pub fn check(spec: &LoadSpec) -> Result<ModelInfo, LoadError> {
     let (model, text) = outline(spec)?;
     check_draft(spec, &text, outline)?;
     let layout = layout(&model, spec);
-    let model = adapted(cached(model, spec)?, spec)?;
+    let model = adapted(cached(foreseeing(model, spec)?, spec)?, spec)?;
     let mut candidates = Candidates::new(spec, Vec::new())?;
     let may = |device: &Arc<dyn Device>| first_light::may_be_used(device, &spec.light);
     let mut found = candidates.next(&may)?;
@@ -355,6 +366,7 @@ fn fit(
             .iter()
             .map(|bucket| model.plan(layout, *bucket))
             .chain(with.map(|bucket| model.adapted_plan(layout, *bucket)))
+            .chain(model.draft_plan(layout).transpose())
             .map(|plan| Ok(fuse(&plan?, device.fusions())))
             .collect::<Result<Vec<Plan>, plan::graph::Error>>()
             .map_err(|e| LoadError::Invalid(one_line(&e)))?;

@@ -626,7 +626,8 @@ impl Scheduler {
             if end == prompt.len() { sequence.request.sampling } else { Sampling::GREEDY };
         let (slot, position) = (sequence.slot, start as u32);
         let row = Row { slot, token: 0, position, sampling, adapters };
-        if !core.submit_chunk(row, &prompt[start..end], outputs)? {
+        let next = prompt.get(end).copied();
+        if !core.submit_chunk(row, &prompt[start..end], next, outputs)? {
             return Ok(false);
         }
         sequence.submitted = end;
@@ -769,7 +770,8 @@ impl Scheduler {
                         Draft::Nothing => Vec::new(),
                         Draft::Said(draft) => draft,
                         Draft::Model(most) => {
-                            core.guess(alone.tokens(), alone.request.sampling, most)
+                            let sampling = alone.request.sampling;
+                            core.guess(alone.slot, alone.tokens(), sampling, most)?
                         }
                     },
                     _ => Vec::new(),
@@ -778,7 +780,7 @@ impl Scheduler {
                 let of_its_own = |s: &&&mut Sequence| s.behind > 0 || !draft.is_empty();
                 if let Some(alone) = sequences.iter().find(of_its_own) {
                     let rows = [alone.newest(), &draft].concat();
-                    if !core.submit_chunk(alone.row(), &rows, Outputs::All)? {
+                    if !core.submit_chunk(alone.row(), &rows, None, Outputs::All)? {
                         return Ok(false);
                     }
                     self.chunk_was_last = false;

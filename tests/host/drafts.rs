@@ -2,6 +2,7 @@
 
 use orind::engine::{Handle, LoadSpec, Request, State};
 use orind_testing::engine::{self, Answer, ask, collect};
+use orind_testing::odd;
 use orind_testing::random::Random;
 use orind_testing::tiny;
 use plan::sample::Sampling;
@@ -167,4 +168,47 @@ fn who_is_looked_at_has_no_drafts() {
     let looked_at = Request { logprobs: Some(1), ..engine::request(prompt.clone(), 40) };
     assert_eq!(drafts(&ask(&handle, looked_at)), (0, 0));
     assert!(drafts(&ask(&handle, engine::request(prompt, 40))).1 > 0);
+}
+
+/// The model's own nextn layer. It is random, so that little of what it guesses comes true; of the second model the
+/// next token follows from the newest alone, and its layer knows that.
+#[test]
+fn tokens_are_those_without_the_nextn_layer() {
+    let seed = 20_261_127;
+    println!("seed {seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let made = model::synthetic::locate(MODELS[2], &mut |_, _| {}).unwrap();
+    let random = made.to_str().unwrap().to_owned();
+    let knowing = odd::of_pairs(&random, dir.path());
+    for (model, least) in [(&random, 0.0), (&knowing, 0.9)] {
+        let with = start_with(None, model, "f16");
+        let without = start_with(Some("none"), model, "f16");
+        let of = |handle: &Handle| match handle.snapshot().state {
+            State::Ready(info) => info.draft,
+            state => panic!("{state:?}"),
+        };
+        assert_eq!((of(&with).as_deref(), of(&without)), (Some("its own nextn layer"), None));
+        let mut random = Random(seed);
+        let (mut drafted, mut accepted) = (0, 0);
+        let mut said = vec![1];
+        for i in 0..12 {
+            let temperature = [0.0, 0.7, 1.0][i % 3];
+            let sampling = Sampling { temperature, top_k: 20, top_p: 0.95, seed: random.bits() };
+            // Longer than a chunk; every other conversation goes on.
+            if i % 2 == 0 {
+                said.clear();
+            }
+            said.extend((0..1 + random.below(40)).map(|_| 1 + random.below(900) as u32));
+            let request = engine::request(said.clone(), 20 + random.below(60) as u32);
+            let request = Request { sampling, ..request };
+            let (one, other) = (ask(&with, request.clone()), ask(&without, request));
+            assert_eq!((&one.ids, &one.text), (&other.ids, &other.text), "request {i}");
+            drafted += drafts(&one).0;
+            accepted += drafts(&one).1;
+            said.extend(&one.ids);
+        }
+        println!("{accepted} of {drafted} drafted tokens came true");
+        assert!(f64::from(accepted) >= least * f64::from(drafted) && accepted <= drafted);
+        assert!(drafted > 0);
+    }
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use orind::engine::{Event, Handle, LoadSpec, PrefixStore, Request, TokenLogprobs};
-use orind_testing::{engine, full};
-use plan::sample::philox;
+use orind_testing::{engine, full, odd};
+use plan::sample::{Sampling, philox};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 const MODEL: &str = "synthetic:tiny-llama:q8_0";
@@ -191,6 +191,31 @@ fn held_copied_or_read(dir: &Path, kv_type: &str) {
         nv.stop(Duration::from_secs(20));
         let counts = nv.snapshot().prefixes;
         assert_eq!((counts.read, counts.written), [(0, 1), (1, 0)][round]);
+    }
+}
+
+/// The model's own nextn layer on the GPU: fewer steps of the model, the same tokens, also of a model whose states are of
+/// fixed size and whose layer guesses at random.
+#[test]
+fn a_nextn_layer_changes_no_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = model::synthetic::locate("synthetic:tiny-qwen35:q8_0", &mut |_, _| {}).unwrap();
+    let random = made.to_str().unwrap();
+    let knowing = odd::of_pairs(random, dir.path());
+    for (model, least) in [(random, 0), (&*knowing, 15)] {
+        let start = |backend, draft| engine::start(LoadSpec { draft, ..spec(model, backend) });
+        let (nv, cpu) = (start("nv", 7), start("cpu", 0));
+        let request = engine::request(prompt(3, 20), 24);
+        let sampling = Sampling { temperature: 0.7, top_k: 20, top_p: 0.95, seed: 5 };
+        for request in [request.clone(), Request { sampling, ..request }] {
+            let [ours, theirs] = [&nv, &cpu].map(|handle| engine::ask(handle, request.clone()));
+            assert_eq!(ours.ids, theirs.ids);
+            let finished = ours.finished.unwrap();
+            assert!(
+                finished.drafted_tokens > 0 && finished.accepted_tokens >= least,
+                "{finished:?}"
+            );
+        }
     }
 }
 

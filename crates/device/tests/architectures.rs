@@ -12,9 +12,9 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use device::Device;
 use device::cpu::{Cpu, Isa};
 use device::reference::Reference;
+use device::{Data, Device};
 use model::gguf::Gguf;
 use model::mix::Mix;
 use model::quantise::Conversion;
@@ -36,6 +36,9 @@ const PLAIN: [(&str, Mix); 2] = [("F16", Mix::F16), ("F32", Mix::F32)];
 /// Sequences on which quantised weights are held, on the reference and on the CPU: the first rounds no activations, so
 /// that its error is a fiftieth of llama.cpp's, and takes its time.
 const SEQUENCES: [usize; 2] = [3, 16];
+
+/// Models with a layer that predicts a further token.
+const HAVE_NEXTN: [&str; 3] = ["qwen35", "qwen35moe", "qwen3next"];
 
 /// Matrices in quantised types; the last for mixtures with experts in MXFP4.
 const QUANTISED: [(&str, Mix); 2] = [("Q8_0", Mix::Q8_0), ("MXFP4_MOE", Mix::MXFP4_MOE)];
@@ -120,6 +123,10 @@ fn check(name: &str) {
                 let (rms, most) = (number(&theirs["rms"]), number(&theirs["max"]));
                 println!("{what}: rms {:.2e} ({rms:.2e}), max {:.2e} ({most:.2e})", ours.0, ours.1);
                 assert!(ours.0 <= rms && ours.1 <= LUCK * most, "{what}");
+                if HAVE_NEXTN.contains(&name) {
+                    let model = Model::open(dir.path().join(kind)).unwrap();
+                    check_nextn(name, mix, device, model, (rms, most));
+                }
             }
         }
     }
@@ -131,6 +138,42 @@ fn check(name: &str) {
             check_drawn(&what, device, &model, &all, kind, sequences);
         }
     }
+}
+
+/// The layer that predicts a further token, over a prompt and then step by step: what it makes of the token behind each
+/// position, and at the end of its own guess.
+fn check_nextn(name: &str, mix: Mix, device: &dyn Device, model: Model, bound: (f64, f64)) {
+    let all = expected(&format!("{name}-nextn"));
+    let tokens: Vec<i32> = serde_json::from_value(all["tokens"].clone()).unwrap();
+    let model = model.with_nextn().unwrap();
+    let layout = KvLayout { slots: 2, context: 64, ring: None };
+    let buckets = [Bucket::prefill(PROMPT, 64, Outputs::Last), Bucket::decode(1, 64)];
+    let mut session = Session::drafting(device, &model, layout, &buckets);
+    let rows: Vec<_> = (0..).zip(&tokens[..PROMPT]).map(|(at, &token)| (token, at, 1)).collect();
+    session.load(0, &rows);
+    session.write(0, ports::NEXT, Data::I32(&tokens[1..=PROMPT]));
+    session.run(0, 1);
+    let mut made = Vec::new();
+    for (at, &token) in tokens.iter().enumerate().skip(PROMPT) {
+        let row = (token, at as i32, 1);
+        session.load(2, &[row]);
+        session.write(2, ports::HIDDEN_ROW, Data::I32(&[0]));
+        session.run(2, 1);
+        made.push(session.logits(2));
+        if at + 1 < tokens.len() {
+            session.load(1, &[row]);
+            session.run(1, 1);
+        }
+    }
+    assert_eq!(argmax(made.last().unwrap()) as u64, all["guess"].as_u64().unwrap());
+    session.run(2, 1);
+    made.push(session.logits(2));
+    let largest = all["largest"].as_array().unwrap()[PROMPT - 1..].to_vec();
+    assert_eq!(largest.len(), made.len());
+    let what = format!("{name} nextn {}, {}", mix.name(), device.info().name);
+    let (rms, most) = errors(&what, &made, &Value::Array(largest));
+    println!("{what}: rms {rms:.2e} ({:.2e}), max {most:.2e} ({:.2e})", bound.0, bound.1);
+    assert!(rms <= LUCK * bound.0 && most <= LUCK * bound.1, "{what}");
 }
 
 /// Activations in 8 bits err by luck, differently in each engine, and one error may turn the choice of an expert: of one

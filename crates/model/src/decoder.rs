@@ -41,19 +41,44 @@ pub(super) fn graph(
     weights: &mut Weights,
     step: Step,
 ) -> Result<Graph> {
-    let mut decoder = Decoder {
-        g: Graph::new(),
-        gguf,
-        hyper,
-        adapters,
-        weights,
-        step,
-        caches: BTreeMap::new(),
-        first_values: None,
-        shares: BTreeMap::new(),
-    };
+    let mut decoder = Decoder::new(gguf, hyper, adapters, weights, step);
     decoder.draw()?;
     Ok(decoder.g)
+}
+
+/// The graph of a draft by the nextn layer `i`: one token for one sequence, without adapters.
+pub(super) fn draft_graph(
+    gguf: &Gguf,
+    hyper: &Hyperparameters,
+    layer: &Layer,
+    weights: &mut Weights,
+    step: Step,
+) -> Result<Graph> {
+    let mut decoder = Decoder::new(gguf, hyper, None, weights, step);
+    decoder.draw_draft(layer)?;
+    Ok(decoder.g)
+}
+
+impl<'a> Decoder<'a> {
+    fn new(
+        gguf: &'a Gguf,
+        hyper: &'a Hyperparameters,
+        adapters: Option<&'a Adapters>,
+        weights: &'a mut Weights,
+        step: Step,
+    ) -> Self {
+        Self {
+            g: Graph::new(),
+            gguf,
+            hyper,
+            adapters,
+            weights,
+            step,
+            caches: BTreeMap::new(),
+            first_values: None,
+            shares: BTreeMap::new(),
+        }
+    }
 }
 
 struct Decoder<'a> {
@@ -87,17 +112,110 @@ impl Decoder<'_> {
         let tables = self.rotations(inputs.rows.positions)?;
         let layers = &self.hyper.layers;
         for (i, layer) in layers.iter().enumerate() {
-            let selected = if i + 1 == layers.len() { inputs.logit_rows } else { None };
+            // The nextn layer sees every row.
+            let last = i + 1 == layers.len() && self.hyper.nextn.is_none();
+            let selected = if last { inputs.logit_rows } else { None };
             let table = tables.get(layer.attention.rope).copied();
             x = self.layer(i, layer, x, beside, table, inputs.rows, selected)?;
         }
-        if self.step.bucket.outputs == Outputs::Hidden {
-            let hidden = self.norm(self.hyper.output_norm, x, self.hyper.width)?;
-            self.g.output(ports::HIDDEN, hidden);
-        } else if self.step.bucket.logit_rows() > 0 {
-            self.head(x, inputs)?;
+        let (outputs, width) = (self.step.bucket.outputs, self.hyper.width);
+        let nextn = self.hyper.nextn.as_ref().filter(|_| outputs != Outputs::Hidden);
+        if outputs == Outputs::None && nextn.is_none() {
+            return Ok(());
         }
+        let h = self.norm(self.hyper.output_norm, x, width)?;
+        if outputs == Outputs::Hidden {
+            self.g.output(ports::HIDDEN, h);
+            return Ok(());
+        }
+        let Some(layer) = nextn else { return self.head(h, inputs).map(drop) };
+        // Sampling moves the positions on.
+        let zero = self.g.constant(0.0);
+        let positions = self.g.binary(Binary::Add, inputs.rows.positions, zero)?;
+        let rows = Rows { positions, ..inputs.rows };
+        let mut next = None;
+        if outputs != Outputs::None {
+            let asked = match inputs.logit_rows {
+                Some(selected) => self.g.gather(h, &[selected])?,
+                None => h,
+            };
+            let sampled = self.head(asked, inputs)?;
+            self.leave_hidden(asked)?;
+            next = Some(sampled).filter(|_| inputs.logit_rows.is_none());
+        }
+        let next = match next {
+            Some(sampled) => sampled,
+            None => self.mailbox(ports::NEXT, DType::I32, &[self.step.bucket.rows()])?,
+        };
+        let table = tables.get(layer.attention.rope).copied();
+        let i = layers.len();
+        let x = self.joined(i, h, next, inputs)?;
+        // Of this row nobody asks what it predicts: its keys and values are all that stays.
+        self.layer(i, layer, x, None, table, rows, None).map(drop)
+    }
+
+    /// What a draft of the nextn layer is made of, as llama.cpp has it (`llama_model_qwen35::graph_mtp`): the embedding
+    /// of the newest token and what the logits were made of that it was sampled from, each through a norm of its own and
+    /// one projection; a layer; a norm; the logits of the model's output. What they are made of is what the next
+    /// draft goes on from. The row has the position of the token before.
+    fn draw_draft(&mut self, layer: &Layer) -> Result<()> {
+        let (i, width) = (self.hyper.layers.len(), self.hyper.width);
+        let inputs = self.inputs()?;
+        let one = self.g.constant(1.0);
+        let positions = self.g.binary(Binary::Sub, inputs.rows.positions, one)?;
+        let rows = Rows { positions, ..inputs.rows };
+        let (hidden, row) = (self.hidden()?, self.mailbox(ports::HIDDEN_ROW, DType::I32, &[1])?);
+        let h = self.g.gather(hidden, &[row])?;
+        let tables = self.rotations(positions)?;
+        let table = tables.get(layer.attention.rope).copied();
+        let x = self.joined(i, h, inputs.tokens, inputs)?;
+        let x = self.layer(i, layer, x, None, table, rows, None)?;
+        let own = format!("blk.{i}.nextn.shared_head_norm");
+        let own = self.gguf.tensor(&format!("{own}.weight")).map(|_| own);
+        let h = self.norm(own.as_deref().unwrap_or(self.hyper.output_norm), x, width)?;
+        self.g.scatter(hidden, &[row], h)?;
+        self.head(h, inputs).map(drop)
+    }
+
+    /// What goes into the nextn layer for the rows of `h` and the token behind each.
+    fn joined(&mut self, i: usize, h: Tensor, next: Tensor, inputs: Inputs) -> Result<Tensor> {
+        let (width, vocabulary) = (self.hyper.width, self.hyper.vocabulary);
+        let part = |name: &str| format!("blk.{i}.nextn.{name}");
+        let own = part("embed_tokens");
+        let e = if self.gguf.tensor(&format!("{own}.weight")).is_some() {
+            let table = self.matrix(&own, vocabulary, width)?;
+            self.g.gather(table, &[next])?
+        } else {
+            self.embedding(Inputs { tokens: next, ..inputs })?
+        };
+        let (e, h) = (self.norm(&part("enorm"), e, width)?, self.norm(&part("hnorm"), h, width)?);
+        let whole = part("eh_proj.weight");
+        let mut half = |name: &str, x: Tensor, second: usize| {
+            let (own, shapes) = (part(name), [[width, 2 * width], [width, width]]);
+            let place = [width, second];
+            let [found, shape] = &shapes;
+            let buffer = self.weights.alternate(self.gguf, &own, &whole, found, shape, place)?;
+            self.g.at(own);
+            let weight = self.source(&buffer)?;
+            Ok::<_, Error>(self.g.matmul(x, weight)?)
+        };
+        let (of_e, of_h) = (half("e_proj", e, 0)?, half("h_proj", h, 1)?);
+        Ok(self.g.binary(Binary::Add, of_e, of_h)?)
+    }
+
+    /// Leaves what rows of logits are made of where drafts find it.
+    fn leave_hidden(&mut self, h: Tensor) -> Result<()> {
+        let hidden = self.hidden()?;
+        let rows = self.g.shape(h)[0].min(self.g.shape(hidden)[0]);
+        let h = self.g.slice(h, 0, 0, rows)?;
+        let place = self.g.slice(hidden, 0, 0, rows)?;
+        self.g.assign(place, h)?;
         Ok(())
+    }
+
+    fn hidden(&mut self) -> Result<Tensor> {
+        let shape = [self.step.layout.hidden_rows(), self.hyper.width];
+        Ok(self.g.source(Class::State, ports::NEXTN_HIDDEN, DType::F32, &shape)?)
     }
 
     fn inputs(&mut self) -> Result<Inputs> {
@@ -740,10 +858,9 @@ impl Decoder<'_> {
     }
 
     /// Logits, sampled tokens, and in decode the next step's inputs.
-    fn head(&mut self, x: Tensor, inputs: Inputs) -> Result<()> {
+    fn head(&mut self, h: Tensor, inputs: Inputs) -> Result<Tensor> {
         let (n, width, vocabulary) =
             (self.step.bucket.logit_rows(), self.hyper.width, self.hyper.vocabulary);
-        let h = self.norm(self.hyper.output_norm, x, width)?;
         let tied = self.gguf.tensor(&format!("{OUTPUT}.weight")).is_none();
         self.g.at(OUTPUT);
         let weight = self.matrix(if tied { EMBEDDING } else { OUTPUT }, vocabulary, width)?;
@@ -780,7 +897,7 @@ impl Decoder<'_> {
             self.g.assign(inputs.tokens, sampled)?;
             self.g.assign(inputs.rows.positions, next)?;
         }
-        Ok(())
+        Ok(sampled)
     }
 
     /// The model's kind of norm over rows of `n`, by the weights with this name.

@@ -14,6 +14,8 @@ pub struct Hyperparameters {
     pub norm: Norm,
     pub embedding: Embedding,
     pub layers: Vec<Layer>,
+    /// The layer behind the last that predicts a further token, of a model that is used with it.
+    pub nextn: Option<Layer>,
     /// Name of the norm before the logits.
     pub output_norm: &'static str,
     pub logits: Logits,
@@ -198,7 +200,8 @@ impl Hyperparameters {
         let own = |layer: &Layer| {
             layer.recurrent.is_none() && !matches!(layer.attention.keys, Keys::OfLayer(_))
         };
-        let layers = self.layers.iter().enumerate().filter(move |(_, layer)| own(layer));
+        let all = self.layers.iter().chain(&self.nextn);
+        let layers = all.enumerate().filter(move |(_, layer)| own(layer));
         layers.map(|(i, layer)| (i, &layer.attention))
     }
 

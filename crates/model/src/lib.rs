@@ -91,6 +91,9 @@ pub struct KvLayout {
     pub ring: Option<usize>,
 }
 
+/// Rows of logits of which a model with a nextn layer keeps what they were made of, where it has fewer slots.
+pub const HIDDEN_ROWS: usize = 16;
+
 /// Positions that devices read at once, a span: those of a ring are a multiple of it, so that a span lies together.
 const SPAN: usize = 32;
 
@@ -104,6 +107,11 @@ impl KvLayout {
         let needed = (window - 1).saturating_add(SPAN - 1).saturating_add(chunk);
         let needed = needed.checked_next_multiple_of(SPAN);
         needed.filter(|needed| *needed < self.context).map_or((self.context, false), |n| (n, true))
+    }
+
+    /// Rows of [`ports::NEXTN_HIDDEN`].
+    fn hidden_rows(self) -> usize {
+        self.slots.max(HIDDEN_ROWS)
     }
 
     /// Shape of a layer's keys, and of its values.
@@ -120,6 +128,8 @@ pub struct Model {
     gguf: Gguf,
     architecture: Architecture,
     hyper: Hyperparameters,
+    /// A layer of the file that it can be used with, and is not.
+    nextn: Option<hyper::Layer>,
     pooling: Option<Pooling>,
     weights: Weights,
     /// Tensors that take no part as weights.
@@ -152,13 +162,38 @@ impl Model {
         let name = gguf.metadata().str("general.architecture")?;
         let architecture = Architecture::parse(name)
             .ok_or_else(|| Error::Architecture { found: name.to_owned() })?;
-        let (hyper, passed_over) = architecture.describe(&gguf)?;
+        let (mut hyper, passed_over) = architecture.describe(&gguf)?;
+        let nextn = hyper.nextn.take();
         let pooling = Pooling::of(&gguf, architecture.name())?;
         let mut weights = Weights::default();
         decoder::graph(&gguf, &hyper, None, &mut weights, SMALLEST)?;
         weights.check_complete(&gguf, &passed_over, architecture.name())?;
         let (adapters, cache) = (Adapters::default(), DType::F16);
-        Ok(Self { gguf, architecture, hyper, pooling, weights, passed_over, adapters, cache })
+        Ok(Self {
+            gguf,
+            architecture,
+            hyper,
+            nextn,
+            pooling,
+            weights,
+            passed_over,
+            adapters,
+            cache,
+        })
+    }
+
+    /// The same model with its layer that predicts a further token, if the file has one: its steps leave that layer
+    /// what [`Self::draft_plan`] goes on from. No logits change.
+    ///
+    /// # Errors
+    /// [`Error`] names the tensor of that layer that is missing or wrong.
+    pub fn with_nextn(mut self) -> Result<Self, Error> {
+        let Some(layer) = self.nextn.take() else { return Ok(self) };
+        let hyper = Hyperparameters { nextn: Some(layer.clone()), ..self.hyper };
+        let mut weights = self.weights;
+        decoder::graph(&self.gguf, &hyper, None, &mut weights, SMALLEST)?;
+        decoder::draft_graph(&self.gguf, &hyper, &layer, &mut weights, SMALLEST)?;
+        Ok(Self { weights, hyper, ..self })
     }
 
     /// The same model with adapters beside it, which rows of [`Self::adapted_plan`] may take something of.
@@ -304,7 +339,18 @@ impl Model {
                 shape: shape.clone(),
             })
         };
-        self.hyper.caches().flat_map(buffers).chain(self.fixed_states(layout.slots)).collect()
+        let fixed = self.fixed_states(layout.slots).into_iter().chain(self.hidden(layout));
+        self.hyper.caches().flat_map(buffers).chain(fixed).collect()
+    }
+
+    /// What drafts of the nextn layer go on from.
+    fn hidden(&self, layout: KvLayout) -> Option<Buffer> {
+        self.hyper.nextn.as_ref().map(|_| Buffer {
+            name: ports::NEXTN_HIDDEN.to_owned(),
+            class: Class::State,
+            dtype: DType::F32,
+            shape: vec![layout.hidden_rows(), self.hyper.width],
+        })
     }
 
     /// The states that do not grow with the context.
@@ -344,7 +390,8 @@ impl Model {
     pub fn state_bytes(&self, layout: KvLayout) -> Option<u64> {
         let slots = layout.slots as u64;
         let fixed: u64 = self.fixed_states(1).iter().map(Buffer::bytes).sum();
-        let mut bytes = fixed.checked_mul(slots)?;
+        let hidden = self.hidden(layout).as_ref().map_or(0, Buffer::bytes);
+        let mut bytes = fixed.checked_mul(slots)?.checked_add(hidden)?;
         for (_, attention) in self.hyper.caches() {
             let (positions, _) = layout.positions(attention);
             let cache = self.position_bytes(attention).checked_mul(positions as u64)?;
@@ -410,6 +457,24 @@ impl Model {
     /// The plan of one step in a bucket, in primitives, without adapters.
     pub fn plan(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Plan> {
         self.graph(layout, bucket)?.lower(bucket)
+    }
+
+    /// The plan of a draft of one token for one sequence, where the model is used with its nextn layer
+    /// ([`Self::with_nextn`]): the token and its position go in, and the row of [`ports::NEXTN_HIDDEN`] that it was
+    /// sampled from. Run again, it drafts the one behind.
+    ///
+    /// # Errors
+    /// As [`Self::graph`].
+    pub fn draft_plan(&self, layout: KvLayout) -> graph::Result<Option<Plan>> {
+        let Some(layer) = &self.hyper.nextn else { return Ok(None) };
+        let bucket = Bucket::decode(1, layout.context);
+        let step = Step { layout, bucket, cache: self.cache };
+        let mut weights = self.weights.clone();
+        match decoder::draft_graph(&self.gguf, &self.hyper, layer, &mut weights, step) {
+            Ok(graph) => graph.lower(bucket).map(Some),
+            Err(Error::Graph(error)) => Err(error),
+            Err(error) => unreachable!("`with_nextn` drew with the same weights: {error}"),
+        }
     }
 
     /// The same of a step whose rows may take something of the adapters. A row that takes nothing of them computes what

@@ -19,6 +19,12 @@ pub const TOP_P: &str = "top_p";
 pub const SEED: &str = "seed";
 /// Mailbox `F32 [M, n]`: the scale of each adapter for each row; only in plans with adapters.
 pub const ADAPTERS: &str = "adapters";
+/// Mailbox `I32 [M]`: the token behind each row's; only in plans of a model with a nextn layer that do not sample it.
+pub const NEXT: &str = "next";
+/// Mailbox `I32 [1]`: the row of [`NEXTN_HIDDEN`] that a draft goes on from; only in the plan of drafts.
+pub const HIDDEN_ROW: &str = "hidden_row";
+/// State `F32 [H, D]`: what the logits of the latest step that had any were made of, row by row.
+pub const NEXTN_HIDDEN: &str = "nextn.hidden";
 /// Output `F32 [N, V]`.
 pub const LOGITS: &str = "logits";
 /// Output `F32 [M, D]`, in place of logits: each row behind the last norm.

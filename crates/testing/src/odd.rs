@@ -52,6 +52,34 @@ pub fn overflowing(from: &str, dir: &Path, token: Option<u32>) -> String {
     })
 }
 
+/// A copy of a model's file in `dir`, in Q8_0, whose layers add nothing: what follows a token is the next of the
+/// vocabulary. Its nextn layer takes nothing but the token's embedding, so that it predicts the same.
+pub fn of_pairs(from: &str, dir: &Path) -> String {
+    copy(from, &dir.join("pairs.gguf"), &[], &|name, of, bytes| {
+        let part = name.rsplit_once(".weight").map_or(name, |(part, _)| part);
+        let norm = ["enorm", "shared_head_norm", "output_norm"].iter().any(|n| part.ends_with(n));
+        let adds = ["attn_output", "ssm_out", "ffn_down"].iter().any(|n| part.ends_with(n));
+        if norm {
+            bytes.chunks_mut(4).for_each(|value| value.copy_from_slice(&1.0f32.to_le_bytes()));
+        } else if adds || part.ends_with("eh_proj") {
+            bytes.fill(0);
+        }
+        if name == OUTPUT {
+            bytes.rotate_right(bytes.len() / of.shape[0]);
+        }
+        if part.ends_with("eh_proj") {
+            assert_eq!(of.dtype, DType::Q8_0, "{name}");
+            let stride = bytes.len() / of.shape[0];
+            for (row, bytes) in bytes.chunks_mut(stride).enumerate() {
+                // Scale 1/64 and value 64, of the row's own column.
+                let block = &mut bytes[row / 32 * 34..][..34];
+                block[..2].copy_from_slice(&0x2400_u16.to_le_bytes());
+                block[2 + row % 32] = 64;
+            }
+        }
+    })
+}
+
 /// A copy of a model's file in `dir`, with more metadata.
 pub fn saying(from: &str, dir: &Path, more: &[(&str, Value)]) -> String {
     copy(from, &dir.join("saying.gguf"), more, &|_, _, _| {})

@@ -35,6 +35,19 @@ impl Session {
         Self::of(device, model, layout, plans, None)
     }
 
+    /// A recording of each bucket's plan, then one of the drafts of the model's nextn layer.
+    pub fn drafting(
+        device: &dyn Device,
+        model: &Model,
+        layout: KvLayout,
+        buckets: &[Bucket],
+    ) -> Self {
+        let plans = buckets.iter().map(|bucket| model.plan(layout, *bucket).unwrap());
+        let all = plans.chain(model.draft_plan(layout).unwrap());
+        let plans = all.map(|plan| fuse(&plan, device.fusions())).collect();
+        Self::of(device, model, layout, plans, None)
+    }
+
     /// With a value for a parameter of every kernel that has it.
     pub fn tuned(
         device: &dyn Device,

@@ -30,7 +30,7 @@ pub(in crate::cli) struct Load {
     /// Rows of one prefill chunk
     #[arg(long, value_name = "N")]
     pub(in crate::cli) prefill_chunk: Option<usize>,
-    /// Model that guesses what this one will say; an empty one for none
+    /// Model that guesses what this one will say; an empty one for its own layer, `none` for none
     #[arg(long, value_name = "MODEL")]
     pub(in crate::cli) draft: Option<String>,
     /// LoRA adapter beside it; may be given several times

@@ -107,7 +107,7 @@ fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> 
     let mut tokens = Vec::new();
     let (whole, last) = PROMPT.split_at(CHUNK);
     for (chunk, outputs) in [(whole, Outputs::None), (last, Outputs::Last)] {
-        core.submit_chunk(row, chunk, outputs)?;
+        core.submit_chunk(row, chunk, None, outputs)?;
         row.position += chunk.len() as u32;
     }
     core.finish(&mut tokens)?;

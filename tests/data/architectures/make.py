@@ -8,7 +8,7 @@ LLAMA_CPP is a folder of llama.cpp's sources with a build in `build/`. Needs num
 compiler. NAME.gguf has weights of F16 and F32 made of seeded noise. NAME.json has a sequence of tokens and, for
 each position, the largest logits in f64; beside them the error of llama.cpp's logits, its cache in F16 and without flash
 attention: of the weights in F32 and in F16. NAME-drawn.json has the same of more sequences with the weights in Q8_0, of gpt-oss
-also with its experts in MXFP4. The f64 code below is written from the models' definitions, not from any engine's.
+also with its experts in MXFP4. NAME-nextn.json has the logits of the layer that predicts a further token. The f64 code below is written from the models' definitions, not from any engine's.
 """
 
 import json
@@ -446,21 +446,29 @@ class Exact:
         return ropes[i] if isinstance(ropes, list) else ropes
 
     def logits(self, tokens):
+        return self.output(self.hidden(tokens))
+
+    def hidden(self, tokens):
+        """What the logits of each position are made of."""
         h, w, t = self.h, self.w, len(tokens)
         x = w["token_embd.weight"][tokens] * h.get("embedding_scale", 1.0)
         if "position_embd.weight" in w:
             x = x + w["position_embd.weight"][:t]
         if "token_embd_norm.bias" in w:
             x = self.norm(x, "token_embd_norm")
-        beside, first = None, None
+        beside = None
         if "beside" in h:
             n = h["beside"]
             looked_up = w["per_layer_token_embd.weight"][tokens] * np.sqrt(n)
             made = (x @ w["per_layer_model_proj.weight"].T) / np.sqrt(WIDTH)
             made = self.norm(made.reshape(t, -1, n), "per_layer_proj_norm")
             beside = (made + looked_up.reshape(t, -1, n)) / np.sqrt(2)
-        kept = {}
-        for i in range(self.m.layers):
+        x = self.through(range(self.m.layers), x, beside)
+        return self.norm(x, h.get("output_norm", "output_norm"))
+
+    def through(self, layers, x, beside=None):
+        h, w, t, first, kept = self.h, self.w, len(x), None, {}
+        for i in layers:
             p, head, kv = f"blk.{i}.", self.m.per_layer("head", i), self.m.per_layer("kv_heads", i)
             q_size, kv_size = h["heads"] * head, kv * head
             n = self.norm(x, p + "attn_norm")
@@ -521,7 +529,19 @@ class Exact:
                 x = x + self.norm(self.linear(given, p + "proj"), p + "post_norm")
             if p + "layer_output_scale.weight" in w:
                 x = x * w[p + "layer_output_scale.weight"]
-        x = self.norm(x, h.get("output_norm", "output_norm"))
+        return x
+
+    def nextn(self, before, tokens):
+        """What the layer that predicts a further token makes of each token and what the logits before it were made
+        of. DeepSeek-V3 (2024), section 2.2, has its parts; embeddings come first and both are behind the last norm, as in
+        Qwen's checkpoints."""
+        p = f"blk.{self.m.layers}.nextn."
+        both = self.norm(self.w["token_embd.weight"][tokens], p + "enorm"), self.norm(before, p + "hnorm")
+        x = self.through([self.m.layers], self.linear(np.concatenate(both, axis=1), p + "eh_proj"))
+        return self.norm(x, p + "shared_head_norm")
+
+    def output(self, x):
+        h, w = self.h, self.w
         out = "output" if "output.weight" in w else "token_embd"
         y = x @ w[out + ".weight"].T
         y = y + w["output.bias"] if "output.bias" in w else y
@@ -895,6 +915,20 @@ def largest(exact):
     return [[[int(i), float(np.float32(row[i]))] for i in top] for row, top in zip(exact, order)]
 
 
+def foreseen(name, exact, tokens):
+    """The logits of the layer that predicts a further token, where a model has one: at each position those of the token
+    after the next, then, behind the last, those of the one after, of its own guess and what that was made of."""
+    if f"blk.{exact.m.layers}.nextn.eh_proj.weight" not in exact.w:
+        return
+    before = exact.hidden(tokens)[:-1]
+    made = exact.nextn(before, tokens[1:])
+    logits = exact.output(made)
+    guess = int(logits[-1].argmax())
+    further = exact.nextn(np.concatenate([before, made[-1:]]), tokens[1:] + [guess])[-1:]
+    judged = {"tokens": tokens, "largest": largest(np.concatenate([logits, exact.output(further)])), "guess": guess}
+    (HERE / f"{name}-nextn.json").write_text(json.dumps(judged, separators=(",", ":")) + "\n")
+
+
 def error(exact, logits):
     order = np.argsort(-exact, axis=1)[:, :TOP]
     off = np.take_along_axis(logits - exact, order, 1)
@@ -942,7 +976,9 @@ def main():
             stored = {kind: model.write(path, Type[kind]) for kind, path in paths.items()}
             runs = []
             for context in model.h["contexts"]:
-                exact = Exact(model, stored["F32"], context).logits(tokens)
+                whole = Exact(model, stored["F32"], context)
+                exact = whole.logits(tokens)
+                foreseen(name, whole, tokens)
                 of_kinds = {kind: error(exact, theirs(program, path, context, tokens)) for kind, path in paths.items()}
                 runs.append({"context": context, "plain": {"largest": largest(exact), "llama_cpp": of_kinds}})
                 print(name, context, {k: f"{e['rms']:.2e}" for k, e in of_kinds.items()},

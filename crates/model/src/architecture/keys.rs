@@ -388,6 +388,7 @@ impl<'a> Keys<'a> {
             embedding: Embedding::default(),
             output_norm: "output_norm",
             layers: widths.into_iter().zip(kv_heads).map(layer).collect(),
+            nextn: None,
             logits: Logits::default(),
             ropes: vec![rope],
         })

@@ -1,12 +1,13 @@
 //! `qwen35`: the dense models of Qwen 3.5 and 3.6. Three layers of Gated DeltaNet to each with attention, whose
-//! heads have gates and are rotated in part. Layers that predict further tokens, at the end of the file, are
-//! passed over.
+//! heads have gates and are rotated in part. At the end of the file there may be a layer that predicts a further token
+//! (llama.cpp's `nextn`, `mtp` in Qwen's checkpoints): one with attention, of which tensors `nextn.*` say what goes in and
+//! out.
 
 use super::keys::Keys;
 use super::qwen2;
 use crate::Result;
 use crate::gguf::{Array, Value};
-use crate::hyper::{FeedForward, Hyperparameters, QkNorm, Recurrent};
+use crate::hyper::{FeedForward, Hyperparameters, Layer, QkNorm, Recurrent};
 use plan::{Activation, DeltaHeads};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
@@ -18,17 +19,29 @@ pub(super) fn with(keys: &Keys<'_>, feed_forward: FeedForward) -> Result<Hyperpa
     let mut hyper = qwen2::with(keys, feed_forward)?;
     let all = hyper.layers.len();
     let ahead = keys.count("nextn_predict_layers", all - 1)?;
-    hyper.layers.truncate(all - ahead);
+    let behind = hyper.layers.split_off(all - ahead);
     (all - ahead..all).for_each(|layer| keys.pass_over(&format!("blk.{layer}.")));
     let mixer = gated_delta(keys)?;
     let recurrent = recurrent(keys, hyper.layers.len())?;
     for (layer, recurrent) in hyper.layers.iter_mut().zip(recurrent) {
+        layer.recurrent = recurrent.then_some(mixer);
+    }
+    hyper.nextn = nextn(keys, &hyper, behind);
+    for layer in hyper.layers.iter_mut().chain(&mut hyper.nextn) {
         layer.feed_forward_norm = "post_attention_norm";
         layer.attention.qk_norm = Some(QkNorm::Head);
         layer.attention.gated = true;
-        layer.recurrent = recurrent.then_some(mixer);
     }
     Ok(hyper)
+}
+
+/// The layer that predicts a further token, of those behind the last: where there is one alone, the file has its tensors,
+/// and the halves of its projection's rows are whole blocks.
+fn nextn(keys: &Keys<'_>, hyper: &Hyperparameters, behind: Vec<Layer>) -> Option<Layer> {
+    let projection = format!("blk.{}.nextn.eh_proj.weight", hyper.layers.len());
+    let dtype = keys.gguf.tensor(&projection)?.dtype;
+    let [layer] = <[Layer; 1]>::try_from(behind).ok()?;
+    hyper.width.is_multiple_of(dtype.block_len()).then_some(layer)
 }
 
 fn gated_delta(keys: &Keys<'_>) -> Result<Recurrent> {
