@@ -74,6 +74,8 @@ pub struct Core {
     drafter: Option<Box<Drafter>>,
     /// Whose hidden state the model's own drafts can go on from.
     hidden: Option<Hidden>,
+    /// What is known of who guesses.
+    drafts: Option<Drafts>,
     /// What of a step has been wasted on purpose.
     #[cfg(debug_assertions)]
     waste: f64,
@@ -251,6 +253,7 @@ impl Core {
             proven: false,
             drafter: None,
             hidden: None,
+            drafts: None,
             #[cfg(debug_assertions)]
             waste: 0.0,
         }
@@ -418,7 +421,13 @@ impl Core {
 
     /// The drafts of a sequence that begins.
     pub(super) fn drafts(&self) -> Drafts {
-        Drafts::new(self.draft(), self.drafter.is_some() || self.own_layer().is_some())
+        let guesses = self.drafter.is_some() || self.own_layer().is_some();
+        self.drafts.as_ref().map_or_else(|| Drafts::new(self.draft(), guesses), Drafts::again)
+    }
+
+    /// What an answer has shown of who guesses is known to the next one.
+    pub(super) fn draft_as(&mut self, drafts: Drafts) {
+        self.drafts = Some(drafts);
     }
 
     /// The most tokens of a draft.

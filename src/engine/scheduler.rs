@@ -7,7 +7,7 @@
 //! whoever gets the slot next writes those positions before reading them.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -825,6 +825,10 @@ impl Scheduler {
         }
         let step = finished?;
         let now = Instant::now();
+        let (alone, mut took) = (self.active.len() == 1, None);
+        for sequence in &mut self.active {
+            took = sequence.took(now, alone);
+        }
         match self.under_way.pop_front() {
             Some(Work::Chunk { id, start, end, outputs, submitted }) => {
                 self.stall.done(Some((end - start, submitted)), now);
@@ -832,11 +836,19 @@ impl Scheduler {
             }
             Some(Work::Decode(ids)) => {
                 self.stall.done(None, now);
+                if let (true, [alone]) = (ids.len() == 1, &mut self.active[..]) {
+                    alone.judged(0, 0, took);
+                }
                 self.finish_decode(&step, &ids)
             }
             Some(Work::Verify { id, again, draft }) => {
                 self.stall.done(None, now);
-                self.finish_verify(&step, id, again, &draft)
+                let sampled = self.tokens.iter().skip(again);
+                let accepted = draft.iter().zip(sampled).take_while(|(a, b)| a == b).count();
+                if let Some(sequence) = self.active.iter_mut().find(|s| s.id == id) {
+                    sequence.judged(draft.len(), accepted, took);
+                }
+                self.finish_verify(&step, id, again..=again + accepted, draft.len())
             }
             None => unreachable!("a step under way that is for nobody"),
         }
@@ -934,23 +946,17 @@ impl Scheduler {
         &mut self,
         step: &Step,
         id: u64,
-        again: usize,
-        draft: &[u32],
+        rows: RangeInclusive<usize>,
+        drafted: usize,
     ) -> Result<(), device::Error> {
-        let sampled = &self.tokens[again..];
-        let accepted = draft.iter().zip(sampled).take_while(|(a, b)| a == b).count();
         let rewinds = core(&mut self.core).rewinds();
-        if !draft.is_empty()
-            && let Some(sequence) = self.active.iter_mut().find(|s| s.id == id)
-        {
-            sequence.judged(draft.len(), accepted);
-        }
-        for row in again..=again + accepted {
+        let last = rows.start() + drafted;
+        for row in rows {
             // It may end within the draft.
             let Some(at) = self.active.iter().position(|s| s.id == id) else { break };
             let sequence = &mut self.active[at];
             sequence.position += 1;
-            let stands = rewinds || row == again + draft.len();
+            let stands = rewinds || row == last;
             sequence.behind = if stands { 0 } else { row + 1 };
             self.hand_out(step, row, at)?;
         }
@@ -994,6 +1000,9 @@ impl Scheduler {
     }
 
     fn finish(&mut self, at: usize, reason: FinishReason) {
+        if let Some(core) = &mut self.core {
+            core.draft_as(self.active[at].drafts());
+        }
         // What it has left under way moves states of a fixed size beyond where it stands.
         let ended = reason != FinishReason::Cancelled;
         let (finished, events, mut slot) = self.active.remove(at).finish(reason);

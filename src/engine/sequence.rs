@@ -1,7 +1,7 @@
 //! One request while it is being served: where it stands, its text, its stream of events.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -62,6 +62,8 @@ pub(super) struct Sequence {
     /// What chooses its tokens where the device does not.
     chooser: Option<Chooser>,
     drafts: Drafts,
+    /// When its latest step ended, if nobody else was served since.
+    stepped: Option<Instant>,
     prompt_logprobs: Vec<TokenLogprobs>,
     /// The sum of those rows of the prompt's hidden state so far that its embedding is made of.
     pooled: Vec<f64>,
@@ -91,6 +93,7 @@ impl Sequence {
             stops,
             chooser: Chooser::new(&request.shaping, request.constraint.take(), request.sampling),
             drafts,
+            stepped: None,
             prompt_logprobs: Vec::new(),
             pooled: Vec::new(),
             given: tokens.len(),
@@ -202,8 +205,23 @@ impl Sequence {
         if self.wants_logits() { Draft::Nothing } else { self.drafts.next(&self.tokens, room) }
     }
 
-    pub(super) fn judged(&mut self, drafted: usize, accepted: usize) {
-        self.drafts.judged(drafted, accepted);
+    /// Its step with a draft of so many tokens, of which so many came true, or with none, has ended.
+    pub(super) fn judged(&mut self, drafted: usize, accepted: usize, took: Option<Duration>) {
+        match drafted {
+            0 => self.drafts.stepped(self.behind > 0, took),
+            _ => self.drafts.judged(drafted, accepted, took),
+        }
+    }
+
+    /// How long a step took that has ended now, which is known of who is served `alone`.
+    pub(super) fn took(&mut self, now: Instant, alone: bool) -> Option<Duration> {
+        let before = std::mem::replace(&mut self.stepped, alone.then_some(now));
+        before.filter(|_| alone).map(|before| now - before)
+    }
+
+    /// The drafts of whoever is served next.
+    pub(super) fn drafts(&self) -> Drafts {
+        self.drafts.again()
     }
 
     /// The tokens of its next step before those of a draft: the newest, behind those that a state of fixed size lacks.
