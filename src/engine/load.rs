@@ -175,7 +175,10 @@ fn foreseeing(model: Model, spec: &LoadSpec) -> Result<Model, LoadError> {
     if spec.draft == 0 || spec.draft_model.is_some() {
         return Ok(model);
     }
-    model.with_nextn().map_err(|error| LoadError::Invalid(one_line(&error)))
+    model.with_nextn().map_err(|error| {
+        let told = of("the nextn layer", &error);
+        LoadError::Invalid(format!("{told}; with `draft_model = \"{NO_DRAFT}\"` it is left out"))
+    })
 }
 
 /// What loads the draft model of a load, and its name, if there is one.

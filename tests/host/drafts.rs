@@ -212,3 +212,47 @@ fn tokens_are_those_without_the_nextn_layer() {
         assert!(drafted > 0);
     }
 }
+
+/// Answers that are given up within a draft, that end in one, and that have company for a while: whoever goes on from what
+/// they left is answered as if alone.
+#[test]
+fn what_a_draft_has_left_is_gone_on_from() {
+    let seed = 20_261_128;
+    println!("seed {seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let made = model::synthetic::locate(MODELS[2], &mut |_, _| {}).unwrap();
+    let random = made.to_str().unwrap().to_owned();
+    for model in [&odd::of_pairs(&random, dir.path()), &random] {
+        let (with, without) =
+            (start_with(None, model, "f16"), start_with(Some("none"), model, "f16"));
+        let mut random = Random(seed);
+        let mut said: Vec<u32> = vec![1, 2, 3];
+        let mut cached = 0;
+        for i in 0..24 {
+            if said.len() > 300 {
+                said.truncate(3);
+            }
+            said.extend((0..1 + random.below(9)).map(|_| 1 + random.below(900) as u32));
+            let request = engine::request(said.clone(), 1 + random.below(30) as u32);
+            let company = (i % 3 == 0).then(|| {
+                let (tokens, other) = (1 + random.below(9) as u32, 1 + random.below(900) as u32);
+                with.generate(engine::request(other..other + 20, tokens)).unwrap()
+            });
+            if i % 4 == 3 {
+                let mut events = with.generate(request.clone()).unwrap();
+                for _ in 0..random.below(8) {
+                    events.blocking_recv();
+                }
+                drop(events);
+            }
+            let (one, other) = (ask(&with, request.clone()), ask(&without, request));
+            assert_eq!((&one.ids, &one.text), (&other.ids, &other.text), "{model}, request {i}");
+            if let Some(company) = company {
+                collect(company).unwrap();
+            }
+            cached += one.finished.unwrap().cached_tokens;
+            said.extend(&one.ids);
+        }
+        assert!(cached > 100, "{cached} tokens were still held");
+    }
+}

@@ -501,6 +501,30 @@ mod tests {
     }
 
     #[test]
+    fn a_nextn_layer_is_a_cache_and_weights_more_for_who_wants_it() {
+        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/architectures");
+        let open = |name: &str| Model::open(files.join(format!("{name}.gguf"))).unwrap();
+        let layout = KvLayout { slots: 20, context: 64, ring: None };
+        let bytes = |model: &Model| -> u64 { model.states(layout).iter().map(Buffer::bytes).sum() };
+        let without = open("qwen35");
+        assert!(without.draft_plan(layout).unwrap().is_none());
+        let with = open("qwen35").with_nextn().unwrap();
+        // Keys and values of 2 heads of 32 in F16, and 64 numbers for each slot.
+        let more = 20 * 64 * 2 * 2 * 32 * 2 + 20 * 64 * 4;
+        assert_eq!(bytes(&with) - bytes(&without), more);
+        assert_eq!(with.state_bytes(layout), Some(bytes(&with)));
+        let of_layer = |weight: &&Buffer| weight.name.starts_with("blk.5.");
+        assert_eq!(without.weights().filter(of_layer).count(), 0);
+        let before: Vec<_> = without.weights().cloned().collect();
+        let rest: Vec<_> = with.weights().filter(|weight| !of_layer(weight)).cloned().collect();
+        assert_eq!(before, rest);
+        assert!(with.draft_plan(layout).unwrap().is_some());
+        // Where there is none, nothing is.
+        let other = open("llama").with_nextn().unwrap();
+        assert!(other.draft_plan(layout).unwrap().is_none());
+    }
+
+    #[test]
     fn what_a_model_does_not_have_is_refused() {
         let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/models");
         let model = Model::open(models.join("tiny-llama-f16.gguf")).unwrap();
