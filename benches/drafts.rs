@@ -5,17 +5,19 @@
 //!
 //! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`, the draft model `ORIND_DRAFT` if any; answers
 //! have `ORIND_TOKENS` tokens, `ORIND_ROUNDS` rounds are measured after one that is not. Each task is answered greedily and
-//! sampled. Prints a table: the ratios are of tokens a second behind the first to those without drafts in the same
-//! round, their median and quartiles, and of the time to the first token.
+//! sampled. Prints a table: how fast tokens come behind the first, and the first, over how fast they do without drafts in
+//! the same round, each by the clock and by the processor time of this process, the median of all rounds. Where a machine
+//! has other work, processor time with one thread says more.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
-use std::env;
+use std::time::Instant;
+use std::{env, fs};
 
 use model::gguf::Gguf;
 use model::synthetic;
 use model::tokenizer::{Specials, Tokenizer, Vocabulary};
-use orind::engine::{Finished, Handle, LoadSpec, Request, at_most_processors};
+use orind::engine::{Event, Finished, Handle, LoadSpec, Request, State, at_most_processors};
 use orind_testing::engine;
 use plan::sample::Sampling;
 
@@ -42,17 +44,55 @@ fn number(name: &str, default: usize) -> usize {
     variable(name, &default.to_string()).parse().unwrap()
 }
 
-/// Tokens a second behind the first, and seconds to that.
-fn speeds(finished: &Finished) -> [f64; 2] {
-    let decoding = (finished.total - finished.first_token).as_secs_f64();
-    let tokens = f64::from(finished.completion_tokens - 1);
-    [tokens / decoding, finished.first_token.as_secs_f64()]
+/// Seconds of processor time of all threads so far.
+fn processor() -> f64 {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("schedstat")).ok();
+    let ns = |text: String| text.split(' ').next().unwrap().parse::<f64>().unwrap();
+    tasks.filter_map(|task| of(task.unwrap())).map(ns).sum::<f64>() / 1e9
 }
 
-/// The median and both quartiles.
-fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
+struct Answer {
+    ids: Vec<u32>,
+    /// Seconds up to the first token by the clock and of the processor, and behind it.
+    first: [f64; 2],
+    rest: [f64; 2],
+    finished: Finished,
+}
+
+fn ask(handle: &Handle, request: Request) -> Answer {
+    let (begun, before) = (Instant::now(), processor());
+    let now = || [begun.elapsed().as_secs_f64(), processor() - before];
+    let mut events = handle.generate(request).unwrap();
+    let (mut ids, mut first) = (Vec::new(), [0.0; 2]);
+    loop {
+        match events.blocking_recv().unwrap() {
+            Event::Token(token) => {
+                if ids.is_empty() {
+                    first = now();
+                }
+                ids.push(token.id);
+            }
+            Event::Finished(finished) => {
+                let all = now();
+                return Answer { ids, first, rest: [0, 1].map(|i| all[i] - first[i]), finished };
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    [2, 1, 3].map(|part| values[part * (values.len() - 1) / 4])
+    values[values.len() / 2]
+}
+
+/// The ratios of a guesser's rounds: tokens behind the first by the clock and the processor, the first by both.
+#[derive(Clone, Default)]
+struct Ratios {
+    all: [Vec<f64>; 4],
+    drafted: u32,
+    accepted: u32,
 }
 
 struct Guesser {
@@ -81,57 +121,49 @@ fn main() {
     let without = start(0, None);
     let mut guessers = vec![Guesser { name: "lookup", handle: start(7, Some("none")) }];
     let own = start(7, None);
-    if matches!(own.snapshot().state, orind::engine::State::Ready(info) if info.draft.is_some()) {
+    if matches!(own.snapshot().state, State::Ready(info) if info.draft.is_some()) {
         guessers.push(Guesser { name: "nextn", handle: own });
     }
     if let Ok(model) = env::var("ORIND_DRAFT") {
         guessers.push(Guesser { name: "draft model", handle: start(7, Some(&model)) });
     }
     println!("{path}, {tokens} tokens, {rounds} rounds");
-    println!(
-        "| task | | without, tok/s | by | ratio | quartiles | first token | drafted | came true |"
-    );
-    println!("| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |");
+    println!("| task | | tok/s without | by | tokens | | first token | | drafted | came true |");
+    println!("| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     for (task, text) in TASKS {
         let prompt = tokenizer.encode(text, Specials::Plain, false).unwrap();
         for (how, temperature) in [("greedy", 0.0), ("sampled", 0.8)] {
             let mut plain = Vec::new();
-            let mut ratios = vec![(Vec::new(), Vec::new(), 0, 0); guessers.len()];
+            let mut ratios = vec![Ratios::default(); guessers.len()];
             for round in 0..=rounds {
-                let sampling = Sampling { temperature, top_k: 40, top_p: 0.95, seed: round as u64 };
+                let seed = round as u64;
+                let sampling = Sampling { temperature, top_k: 40, top_p: 0.95, seed };
                 // No slot has the beginning of another round's.
                 let begun = [&[1 + round as u32], &prompt[..]].concat();
                 let request = engine::request(begun, tokens as u32);
                 let request = Request { sampling, ..request };
-                let ask = |handle: &Handle| {
-                    let answer = engine::ask(handle, request.clone());
-                    (answer.ids, answer.finished.unwrap())
-                };
-                let (ids, finished) = ask(&without);
-                let [speed, first] = speeds(&finished);
+                let without = ask(&without, request.clone());
                 for (guesser, ratios) in guessers.iter().zip(&mut ratios) {
-                    let (same, finished) = ask(&guesser.handle);
-                    assert_eq!(same, ids, "{task}, {}", guesser.name);
-                    let [with, after] = speeds(&finished);
+                    let with = ask(&guesser.handle, request.clone());
+                    assert_eq!(with.ids, without.ids, "{task}, {}", guesser.name);
+                    let pairs = [(without.rest, with.rest), (without.first, with.first)];
+                    let faster = pairs.into_iter().flat_map(|(a, b)| [a[0] / b[0], a[1] / b[1]]);
                     if round > 0 {
-                        ratios.0.push(with / speed);
-                        ratios.1.push(after / first);
-                        ratios.2 += finished.drafted_tokens;
-                        ratios.3 += finished.accepted_tokens;
+                        ratios.all.iter_mut().zip(faster).for_each(|(all, ratio)| all.push(ratio));
+                        ratios.drafted += with.finished.drafted_tokens;
+                        ratios.accepted += with.finished.accepted_tokens;
                     }
                 }
-                if round > 0 {
-                    plain.push(speed);
-                }
+                plain.push((tokens - 1) as f64 / without.rest[0]);
             }
-            let [plain, ..] = quartiles(plain);
-            for (guesser, (speeds, firsts, drafted, accepted)) in guessers.iter().zip(ratios) {
-                let [ratio, low, high] = quartiles(speeds);
-                let [first, ..] = quartiles(firsts);
-                let (name, drafted, accepted) =
-                    (guesser.name, drafted as usize / rounds, accepted as usize / rounds);
+            let plain = median(plain);
+            for (guesser, Ratios { all, drafted, accepted }) in guessers.iter().zip(ratios) {
+                let [tokens, by_processor, first, first_by_processor] = all.map(median);
+                let [drafted, accepted] = [drafted, accepted].map(|n| f64::from(n) / rounds as f64);
                 println!(
-                    "| {task} | {how} | {plain:.1} | {name} | {ratio:.3} | {low:.3} to {high:.3} | {first:.3} | {drafted} | {accepted} |"
+                    "| {task} | {how} | {plain:.1} | {} | {tokens:.3} | {by_processor:.3} | {first:.3} | \
+                     {first_by_processor:.3} | {drafted:.0} | {accepted:.0} |",
+                    guesser.name
                 );
             }
         }
