@@ -42,7 +42,7 @@ impl Pace {
     /// Whether it is no slower than another, where both are known.
     fn keeps_up(&self, other: &Self) -> Option<bool> {
         let known = self.tokens > 0.0 && other.tokens > 0.0;
-        known.then(|| self.seconds * other.tokens <= other.seconds * self.tokens)
+        known.then_some(self.seconds * other.tokens <= other.seconds * self.tokens)
     }
 }
 

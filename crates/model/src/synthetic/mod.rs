@@ -5,8 +5,8 @@
 //! the cache. The same name gives the same file whatever the machine's number of cores.
 //!
 //! The large models have uniform noise for weights, with deviations that keep activations of
-//! ordinary size; what they say means nothing. The tiny ones follow a planted rule (`planted`) and
-//! have a clear most likely token at every step. In both a weight is a function of the seed, the
+//! ordinary size; what they say means nothing. Of the tiny ones those of Llama and Qwen3 follow a planted rule (`planted`)
+//! and have a clear most likely token at every step. In both a weight is a function of the seed, the
 //! tensor's name and its index, and is stored with [`plan::quant::quantise`] like any other, so
 //! that all types of one model have the same weights up to rounding.
 //!

@@ -201,8 +201,8 @@ fn names_are_parsed_and_the_nearest_is_suggested() {
         let shouted = name.to_uppercase().replace("SYNTHETIC", "synthetic");
         assert_eq!(Spec::parse(&shouted).unwrap(), spec);
     }
-    // Of the large models three are mixtures.
-    assert_eq!(names().len(), 13 * 5 + 3 + 2 * 17);
+    // Three are mixtures, two are planted.
+    assert_eq!(names().len(), 15 * 5 + 3 + 2 * 17);
     for (wrong, nearest) in [
         ("synthetic:qwen3-0.6:q8_0", "synthetic:qwen3-0.6b:q8_0"),
         ("synthetic:tiny-lama:f16", "synthetic:tiny-llama:f16"),
