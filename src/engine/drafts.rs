@@ -70,12 +70,12 @@ impl Trust {
         self.most > 0 && self.rest == 0
     }
 
-    /// Of a draft of so many tokens so many came true. It was of use if its like gives tokens no slower than steps without
-    /// drafts do, or, where that is not known, if any came true.
+    /// Of a draft of so many tokens so many came true. It was of use if any did, and if its like gives tokens no slower than
+    /// steps without drafts do, as far as that is known: a machine with other work has no steady pace.
     fn judged(&mut self, drafted: usize, accepted: usize, took: Option<Duration>, without: &Pace) {
         self.depth = if accepted == drafted { 2 * self.depth } else { accepted + 1 }.min(self.most);
         self.pace.add(accepted + 1, took);
-        if self.pace.keeps_up(without).unwrap_or(accepted > 0) {
+        if accepted > 0 && self.pace.keeps_up(without) != Some(false) {
             self.failures = 0;
             return;
         }
