@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::{FromRequest, Request};
-use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
@@ -74,14 +74,17 @@ impl Deref for Arrived {
     }
 }
 
-/// The whole body of a request that says that it is JSON, within the configured size and time.
+/// The whole body of a request that says that it is JSON (of ollama's dialect also one that does not say), within the configured size and time.
 pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> {
-    let json = request
-        .headers()
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.split(';').next())
-        .is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"));
+    let essence = |value: &HeaderValue| {
+        let essence = value.to_str().ok()?.split(';').next()?.trim();
+        Some(essence.eq_ignore_ascii_case("application/json"))
+    };
+    let json = match request.headers().get(CONTENT_TYPE) {
+        Some(value) => essence(value).unwrap_or(false),
+        // As ollama does, whose clients need not say it: LiteLLM's is one.
+        None => request.uri().path().starts_with("/api/"),
+    };
     if !json {
         let message = "the body must be JSON with the header Content-Type: application/json";
         return Err(Error::new(

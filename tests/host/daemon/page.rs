@@ -117,7 +117,7 @@ fn a_conversation_by_keyboard_alone() {
     assert_eq!(browser.evaluate("document.querySelectorAll('article img').length"), 0);
     assert!(
         browser
-            .evaluate("document.querySelector('.took').textContent")
+            .evaluate("document.querySelector('article.assistant .took').textContent")
             .to_string()
             .contains(" out, first after ")
     );

@@ -16,6 +16,12 @@ const refused = async (work, status) => {
   await assert.rejects(work, (error) => (error.status ?? error.status_code) === status);
 };
 
+// What does not depend on what was asked before: of a prompt also what was still held.
+const counted = (usage) => ({
+  input: usage.prompt_tokens ?? usage.input_tokens + usage.cache_read_input_tokens,
+  output: usage.completion_tokens ?? usage.output_tokens,
+});
+
 async function openai() {
   const {OpenAI} = require("openai");
   const client = new OpenAI({baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0});
@@ -31,7 +37,7 @@ async function openai() {
     usage = part.usage ?? usage;
   }
   assert.equal(text, whole.choices[0].message.content);
-  assert.deepEqual(usage, whole.usage);
+  assert.deepEqual(counted(usage), counted(whole.usage));
 
   const tools = [{type: "function", function: {name: "weather", parameters: place}}];
   const call = {...ask, max_completion_tokens: 60, tools, tool_choice: "required", parallel_tool_calls: false};
@@ -67,9 +73,9 @@ async function anthropic() {
   const streamed = await client.messages.stream(ask).finalMessage();
   assert.deepEqual(streamed.content, whole.content);
   assert.equal(streamed.stop_reason, whole.stop_reason);
-  assert.deepEqual(streamed.usage, whole.usage);
+  assert.deepEqual(counted(streamed.usage), counted(whole.usage));
   const count = await client.messages.countTokens({model, system: "Be brief.", messages: hello});
-  assert.equal(count.input_tokens, whole.usage.input_tokens);
+  assert.equal(count.input_tokens, counted(whole.usage).input);
 
   const tools = [{name: "weather", input_schema: place}];
   const call = {...ask, max_tokens: 60, tools, tool_choice: {type: "any"}};

@@ -3,7 +3,11 @@
 import sys
 
 import anthropic
-import httpx
+
+try:  # what newer ones are made on
+    import httpx2 as httpx
+except ImportError:
+    import httpx
 
 where, model = sys.argv[1:]
 over_tcp = where.startswith("http")
@@ -17,13 +21,14 @@ client = anthropic.Anthropic(
 )
 
 ask = dict(model=model, max_tokens=6, system="Be brief.", messages=[{"role": "user", "content": "Hello"}],
-           temperature=0)
+           extra_body={"temperature": 0})  # newer clients have no argument for it
 whole = client.messages.create(**ask)
 assert whole.type == "message" and whole.role == "assistant" and whole.model == model
 assert whole.stop_reason in ["end_turn", "max_tokens"], whole
 assert [block.type for block in whole.content] == ["text"]
 count = client.messages.count_tokens(model=model, system="Be brief.", messages=ask["messages"])
-assert count.input_tokens == whole.usage.input_tokens
+read = whole.usage.cache_read_input_tokens or 0
+assert count.input_tokens == whole.usage.input_tokens + read
 with client.messages.stream(**ask) as stream:
     text = "".join(stream.text_stream)
     final = stream.get_final_message()
@@ -39,7 +44,7 @@ if long.stop_reason == "stop_sequence":
 # Tools: a call that has to be made, whole and streamed; then the tool's answer goes back.
 place = {"type": "object", "properties": {"city": {"enum": ["Bern", "Rome"]}}, "required": ["city"],
          "additionalProperties": False}
-ask = dict(model=model, max_tokens=60, messages=[{"role": "user", "content": "The weather?"}], temperature=0,
+ask = dict(model=model, max_tokens=60, messages=[{"role": "user", "content": "The weather?"}], extra_body={"temperature": 0},
            tools=[{"name": "weather", "description": "The weather.", "input_schema": place}],
            tool_choice={"type": "any", "disable_parallel_tool_use": True})
 whole = client.messages.create(**ask)
@@ -55,11 +60,12 @@ messages = ask["messages"] + [
     {"role": "user", "content": [result]},
 ]
 told = client.messages.create(model=model, max_tokens=4, messages=messages, tools=ask["tools"])
-assert told.usage.input_tokens > whole.usage.input_tokens
+everything = lambda usage: usage.input_tokens + (usage.cache_read_input_tokens or 0)
+assert everything(told.usage) > everything(whole.usage)
 
 for kind, changes in [
     (anthropic.NotFoundError, {"model": "claude-7"}),
-    (anthropic.BadRequestError, {"temperature": 9}),
+    (anthropic.BadRequestError, {"extra_body": {"temperature": 9}}),
     (anthropic.BadRequestError, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
 ]:
     try:

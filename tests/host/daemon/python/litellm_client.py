@@ -7,6 +7,7 @@ import litellm
 
 url, model = sys.argv[1:]
 litellm.telemetry = False
+litellm.suppress_debug_info = True
 messages = [{"role": "user", "content": "Hello"}]
 ask = dict(messages=messages, temperature=0, max_tokens=6, api_key="none", num_retries=0)
 for provider, base in [("openai", f"{url}/v1"), ("anthropic", url), ("ollama_chat", url)]:
