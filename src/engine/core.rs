@@ -228,7 +228,7 @@ impl Entries {
 }
 
 impl Core {
-    pub(super) fn new(loaded: Loaded, Entries(entries): Entries) -> Self {
+    pub(super) fn new(mut loaded: Loaded, Entries(entries): Entries) -> Self {
         let widest = entries.iter().map(|e| e.plan.bucket.rows()).max().unwrap_or(1);
         let scratch = Scratch {
             ints: Vec::with_capacity(2 * widest),
@@ -237,7 +237,6 @@ impl Core {
             rows: Vec::with_capacity(widest),
             tokens: Vec::with_capacity(widest),
         };
-        let mut loaded = loaded;
         if entries.iter().any(|entry| entry.ports.hidden_row.is_some()) {
             loaded.info.draft = Some(OWN_LAYER.to_owned());
         }
@@ -387,7 +386,7 @@ impl Core {
         let position = before.len() as u32;
         // Drafts leave their own in its place.
         let row = self.hidden.take().and_then(|of| {
-            let row = (position - 1).checked_sub(of.position)?;
+            let row = position.checked_sub(of.position + 1)?;
             (of.slot == slot && row < of.rows).then_some(row)
         });
         let Some(hidden_row) = row else { return Ok(Vec::new()) };
