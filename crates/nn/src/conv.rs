@@ -1,7 +1,6 @@
 //! Windows over the trailing axes: convolutions, pooling, and sizes that change.
 //!
-//! A convolution is views of windows and one product of matrices (what BLAS libraries call im2col). Tensors are
-//! `[N, C, spatial..]`, weights of a convolution `[O, C / groups, spatial..]`, as PyTorch has them.
+//! Tensors are `[N, C, spatial..]`, weights of a convolution `[O, C / groups, spatial..]`, as PyTorch has them.
 
 use plan::graph::{Error, Graph, Result, Tensor};
 use plan::{Reduce, Window};
@@ -65,48 +64,19 @@ fn windows(g: &mut Graph, x: Tensor, sizes: &[usize], w: &Windows) -> Result {
     Ok(x)
 }
 
-/// Products of windows with weights, `[N, O, counts..]`, and `bias [O]` added.
+/// Products of windows with weights, `[N, O, counts..]`, and a bias for each of O.
 pub fn conv(g: &mut Graph, x: Tensor, weight: Tensor, bias: Option<Tensor>, w: &Windows) -> Result {
-    let (of_x, of_w) = (g.shape(x).to_vec(), g.shape(weight).to_vec());
-    let axes = of_x.len().saturating_sub(2);
-    let groups = w.groups;
-    let fits = axes > 0
-        && of_w.len() == of_x.len()
-        && groups > 0
-        && of_w[0].is_multiple_of(groups)
-        && of_x[1] == of_w[1] * groups;
-    if !fits {
-        let reason = "[N, C, spatial..] and [O, C / groups, spatial..] expected";
-        return Err(refused(g, "conv", x, weight, reason));
-    }
-    let (batch, inner, outer) = (of_x[0], of_w[1], of_w[0] / groups);
-    let seen = windows(g, x, &of_w[2..], w)?;
-    let counts = g.shape(seen)[2..2 + axes].to_vec();
-    // [N, G, C / G, counts.., sizes..] to [G, C / G, sizes.., N, counts..]: neighbours along the last axis stay
-    // neighbours, and a window of one element is no copy.
-    let split = [&[batch, groups, inner], &counts[..], &of_w[2..]].concat();
-    let seen = g.reshape(seen, &split)?;
-    let order: Vec<usize> =
-        [1, 2].into_iter().chain(3 + axes..3 + 2 * axes).chain([0]).chain(3..3 + axes).collect();
-    let seen = g.permute(seen, &order)?;
-    let positions = counts.iter().product::<usize>();
-    let taps = of_w[1..].iter().product();
-    let seen = g.reshape(seen, &[groups, taps, batch * positions])?;
-    let seen = transpose(g, seen, 1, 2)?;
-    let weight = g.reshape(weight, &[groups, outer, taps])?;
-    let products = g.matmul(weight, seen)?;
-    let products = g.reshape(products, &[groups * outer, batch, positions])?;
-    let products = transpose(g, products, 0, 1)?;
-    let products = g.reshape(products, &[&[batch, of_w[0]], &counts[..]].concat())?;
-    biased(g, products, bias, axes)
-}
-
-fn biased(g: &mut Graph, x: Tensor, bias: Option<Tensor>, axes: usize) -> Result {
-    let Some(bias) = bias else { return Ok(x) };
-    let channels = g.shape(bias).iter().product();
-    let shape: Vec<usize> = std::iter::once(channels).chain((0..axes).map(|_| 1)).collect();
-    let bias = g.reshape(bias, &shape)?;
-    add(g, x, bias)
+    let axes = g.shape(x).len().saturating_sub(2);
+    let channels = g.shape(weight).first().copied().unwrap_or(0);
+    let bias = bias.map(|bias| g.reshape(bias, &[channels])).transpose()?;
+    let each = |all: &[usize]| (0..axes).map(|axis| of(all, axis)).collect::<Vec<_>>();
+    let windows = plan::Windows {
+        stride: each(&w.stride),
+        pads: each(&w.padding).into_iter().map(|n| [n, n]).collect(),
+        dilation: each(&w.dilation),
+        groups: w.groups,
+    };
+    g.conv(x, weight, bias, windows)
 }
 
 /// The gradient of a convolution by its input, as a function of its own: `weight [C, O / groups, spatial..]`. `extra`

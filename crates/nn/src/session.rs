@@ -23,6 +23,9 @@ pub enum Failure {
 /// What the host writes before a step, by name.
 pub type Input<'a> = (&'a str, Data<'a>);
 
+/// Numbers that steps read and never write, by name: a weight of one axis in the graphs.
+pub type Weight<'a> = (&'a str, &'a [f32]);
+
 /// Graphs on a device. Each is named by its place among those that it was opened with.
 pub struct Session {
     instance: Box<dyn Instance>,
@@ -36,12 +39,13 @@ struct Entry {
 }
 
 impl Session {
-    /// Records the graphs' plans; states, `F32`, are by name and shape.
+    /// Records the graphs' plans and brings the weights to the device; states, `F32`, are by name and shape.
     ///
     /// # Errors
     /// A graph is not well formed, or the device cannot run it.
     pub fn open<'a>(
         device: &dyn Device,
+        weights: &[Weight<'_>],
         states: impl IntoIterator<Item = (&'a str, &'a [usize])>,
         graphs: &[&Graph],
     ) -> Result<Self, Failure> {
@@ -49,15 +53,30 @@ impl Session {
         for graph in graphs {
             plans.push(fuse(&graph.lower(BUCKET)?, device.fusions()));
         }
-        let buffer = |(name, shape): (&str, &[usize])| Buffer {
+        let buffer = |class, name: &str, shape: &[usize]| Buffer {
             name: name.to_owned(),
-            class: Class::State,
+            class,
             dtype: DType::F32,
             shape: shape.to_vec(),
         };
-        let states: Vec<Buffer> = states.into_iter().map(buffer).collect();
-        let request = Request { weights: &[], states: &states, plans: &plans, choices: None };
+        let states: Vec<Buffer> =
+            states.into_iter().map(|(name, shape)| buffer(Class::State, name, shape)).collect();
+        let held: Vec<Buffer> = weights
+            .iter()
+            .map(|(name, values)| buffer(Class::Weight, name, &[values.len()]))
+            .collect();
+        let request = Request { weights: &held, states: &states, plans: &plans, choices: None };
         let mut instance = device.open(&request)?;
+        for (name, values) in weights {
+            let read = |offset: u64, to: &mut [u8]| {
+                let values = values.iter().skip(offset as usize / 4);
+                for (bytes, value) in to.chunks_exact_mut(4).zip(values) {
+                    bytes.copy_from_slice(&value.to_le_bytes());
+                }
+                Ok(())
+            };
+            instance.upload(name, &read, &|_| {})?;
+        }
         let mut entries = Vec::new();
         for plan in plans {
             let prepared = instance.prepare(&plan)?;
@@ -100,6 +119,14 @@ impl Session {
     pub fn run(&mut self, graph: usize, steps: u32) -> Result<(), Failure> {
         let ticket = self.instance.submit(self.entries[graph].prepared, steps)?;
         Ok(self.instance.wait(ticket)?)
+    }
+
+    /// How long each part of a graph's step takes, of one that is done for it.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn profile(&mut self, graph: usize) -> Result<device::Profile, Failure> {
+        Ok(self.instance.profile(self.entries[graph].prepared)?)
     }
 
     /// What a graph's last step left in an output.

@@ -48,7 +48,7 @@ impl Trainer {
         let states = || kept.iter().map(|kept| (&*kept.name, &*kept.shape));
         let (load, save) = (moves(states(), true)?, moves(states(), false)?);
         let graphs = [&training.g, &evaluation.g, &load, &save];
-        let session = Session::open(device, states(), &graphs)?;
+        let session = Session::open(device, &[], states(), &graphs)?;
         let mut trainer = Self { session, kept };
         for (i, kept) in trainer.kept.clone().iter().enumerate() {
             let values = kept.init.values(seed.wrapping_add(i as u64), &kept.shape);

@@ -82,7 +82,7 @@ impl Elem {
         !self.is_float() && !matches!(self, Self::Bool)
     }
 
-    const fn bytes(self) -> usize {
+    pub(crate) const fn bytes(self) -> usize {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
             Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 2,
@@ -179,7 +179,7 @@ pub(crate) fn read(tensor: &TensorProto) -> Result<(Elem, Vec<usize>, Vec<f64>)>
         let file = tensor.external_data.iter().find(|entry| entry.key == "location");
         let file = file.map_or("another file", |entry| &entry.value);
         return Err(wrong(format!(
-            "its values are in {file}, and only models that are one file are read; save the model with its data inside"
+            "its values are in {file}, and only those of a model's initializers are read from there, of a model that is a file itself"
         )));
     }
     let shape = shape(&tensor.dims).map_err(&wrong)?;

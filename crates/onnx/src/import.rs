@@ -42,7 +42,6 @@ impl Value {
 /// A tensor of the model, which is brought to the device once.
 pub(crate) struct Weight {
     pub(crate) name: String,
-    pub(crate) shape: Vec<usize>,
     pub(crate) values: Vec<f32>,
 }
 
@@ -208,9 +207,8 @@ impl Import {
             return Err(why(format!("an integer beyond {EXACT} on the device")));
         }
         let name = format!("w{}", self.weights.len());
-        let held = if shape.is_empty() { &[1][..] } else { shape };
-        let mut tensor = self.g.source(Class::State, &name, DType::F32, held)?;
-        self.weights.push(Weight { name, shape: held.to_vec(), values });
+        let mut tensor = self.g.source(Class::Weight, &name, DType::F32, &[values.len()])?;
+        self.weights.push(Weight { name, values });
         if elem.is_integer() {
             tensor = self.g.cast(tensor, DType::I32)?;
         }

@@ -9,6 +9,7 @@
 
 mod array;
 mod error;
+mod external;
 mod fold;
 mod import;
 mod model;

@@ -8,6 +8,7 @@ use prost::Message as _;
 
 use super::array::Elem;
 use super::error::{Error, Result};
+use super::external;
 use super::import::called;
 use super::ops;
 use super::proto::{GraphProto, ModelProto, ValueInfoProto};
@@ -42,13 +43,16 @@ pub struct Declared {
 }
 
 impl Model {
-    /// The model of a file.
+    /// The model of a file, with what lies in others beside it.
     ///
     /// # Errors
-    /// The file cannot be read, or as for [`Model::parse`].
+    /// A file cannot be read or has not what the model says, or as for [`Model::parse`].
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        Self::parse(&bytes)
+        let mut model = Self::parse(&bytes)?;
+        drop(bytes);
+        external::bring(&mut model.graph, path.parent().unwrap_or(Path::new("")))?;
+        Ok(model)
     }
 
     /// The model of a file's bytes.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use device::{Data, Device};
 use nn::Session;
-use nn::session::moves;
 use plan::Plan;
 
 use super::array::{Array, Elem};
@@ -15,8 +14,7 @@ use super::model::{Declared, Extent, Model};
 /// Values of an input that shapes may follow from, at most.
 const SMALL: usize = 64;
 
-const LOAD: usize = 0;
-const STEP: usize = 1;
+const STEP: usize = 0;
 
 /// A model on a device.
 pub struct Network {
@@ -52,15 +50,8 @@ impl Network {
             inputs.insert(input.name.clone(), (input.elem, shape));
         }
         let Drawn { g, weights, outputs } = draw(model, &inputs, fixed)?;
-        let states = || weights.iter().map(|weight| (&*weight.name, &*weight.shape));
-        let load = moves(states(), true)?;
-        let mut session = Session::open(device, states(), &[&load, &g])?;
-        for weight in &weights {
-            session.write(LOAD, &[(&weight.name, Data::F32(&weight.values))])?;
-        }
-        if !weights.is_empty() {
-            session.run(LOAD, 1)?;
-        }
+        let held: Vec<_> = weights.iter().map(|w| (&*w.name, &*w.values)).collect();
+        let session = Session::open(device, &held, [], &[&g])?;
         Ok(Self { session, inputs, fixed: fixed.clone(), outputs })
     }
 
@@ -178,6 +169,14 @@ impl Network {
             self.session.run(STEP, 1)?;
         }
         Ok(())
+    }
+
+    /// How long each part of a step takes, of one that is done for it.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn profile(&mut self) -> Result<device::Profile> {
+        Ok(self.session.profile(STEP)?)
     }
 
     /// What the last step gave.

@@ -2,8 +2,8 @@
 
 use super::buffer::bytes_of;
 use super::{
-    Activation, Attention, Bucket, Buffer, Class, Cost, DeltaRule, GatedDelta, Gather, Normalise,
-    Op, Product, Project, RopeKv, RopeTable, Sample, ShortConv, View,
+    Activation, Attention, Bucket, Buffer, Class, Conv, Cost, DeltaRule, GatedDelta, Gather,
+    Normalise, Op, Product, Project, RopeKv, RopeTable, Sample, ShortConv, View,
 };
 
 /// Cost of an operation. Attention is charged one pass over the band of every sequence (not of every
@@ -92,6 +92,10 @@ fn flops_of(op: &Op, bucket: &Bucket) -> u64 {
         }
         Op::GatedDelta(GatedDelta { mixed, heads, out, .. }) => {
             4 * n(mixed) + 7 * n(out) * heads.key_size as u64
+        }
+        Op::Conv(Conv { weight, bias, out, .. }) => {
+            let taps = weight.shape[1..].iter().product::<usize>() as u64;
+            n(out) * (2 * taps + u64::from(bias.is_some()))
         }
         Op::Mixture(mixture) => {
             let [rows, width] = mixture.x.shape[..] else { return 0 };

@@ -30,6 +30,8 @@ pub struct Fusions {
     pub rope_kv: bool,
     /// The next step's inputs written by the sampling step.
     pub sample_advance: bool,
+    /// Convolutions over one or two axes as one step, with nothing of their windows in memory.
+    pub convolutions: bool,
 }
 
 impl Fusions {
@@ -47,6 +49,7 @@ impl Fusions {
             residual: known,
             rope_kv: known,
             sample_advance: known,
+            convolutions: known,
         }
     }
 }
@@ -55,7 +58,7 @@ impl Fusions {
 pub fn fuse(plan: &Plan, fusions: Fusions) -> Plan {
     let mut rewriter = Rewriter { plan: plan.clone() };
     if fusions.composites {
-        rewriter.collapse_composites();
+        rewriter.collapse_composites(fusions.convolutions);
         if fusions.projections {
             rewriter.name_projections();
             if fusions.epilogue {
@@ -157,14 +160,20 @@ impl Rewriter {
         }
     }
 
-    fn collapse_composites(&mut self) {
+    fn collapse_composites(&mut self, convolutions: bool) {
         let mut last_of: BTreeMap<ScopeId, usize> = BTreeMap::new();
         for (at, step) in self.plan.steps.iter().enumerate() {
             if let Some(scope) = step.scope {
                 last_of.insert(scope, at);
             }
         }
-        let open = self.open_scopes();
+        let mut open = self.open_scopes();
+        let left = |op: &Op| match op {
+            Op::Conv(conv) => !convolutions || conv.x.shape.len() > 4,
+            _ => false,
+        };
+        let scopes = self.plan.scopes.iter().zip(0..).filter(|(op, _)| left(op));
+        open.extend(scopes.map(|(_, scope)| ScopeId(scope)));
         let steps = std::mem::take(&mut self.plan.steps);
         for (at, step) in steps.into_iter().enumerate() {
             match step.scope.filter(|scope| !open.contains(scope)) {
@@ -201,7 +210,8 @@ impl Rewriter {
     fn name_projections(&mut self) {
         for at in 0..self.plan.steps.len() {
             let Op::MatMul { a, b, out } = &self.plan.steps[at].op else { continue };
-            if self.class(b) == Class::Weight && b.shape.len() == 2 && a.is_contiguous() {
+            let whole = self.plan.buffer(b.buffer).shape == b.shape;
+            if self.class(b) == Class::Weight && whole && b.shape.len() == 2 && a.is_contiguous() {
                 let (weight, out) = (b.clone(), out.clone());
                 let linear = Linear { weight, bias: None, activation: None, out };
                 let product = Product::Each(vec![linear]);

@@ -7,6 +7,7 @@
 
 mod arena;
 mod buffer;
+mod conv;
 mod cost;
 mod dtype;
 mod fuse;
@@ -22,6 +23,7 @@ mod validate;
 
 pub use arena::{Arena, SCRATCH_ALIGN};
 pub use buffer::{Buffer, BufferId, Class, Scalar, View, Window, row_major};
+pub use conv::{Conv, Windows};
 pub(crate) use cost::cost_of;
 pub use dtype::{DType, UnknownDType};
 pub use fuse::{Fusions, fuse};

@@ -1,7 +1,7 @@
 //! Operations of a plan, with their operands by name. [`Op::map`] is the only list of what an operation
 //! reads and writes: whatever goes over operands (liveness, the arena, bytes, printing) is derived from it.
 
-use crate::{DeltaRule, GatedDelta, Mixture, Recurrence, Scalar, ShortConv, View};
+use crate::{Conv, DeltaRule, GatedDelta, Mixture, Recurrence, Scalar, ShortConv, View};
 
 /// Elementwise functions of one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -283,6 +283,7 @@ pub enum Op<T = View> {
     Attention(Attention<T>),
     Mixture(Mixture<T>),
     GatedDelta(GatedDelta<T>),
+    Conv(Conv<T>),
 
     // Fused.
     /// A norm, products with weights, what follows them.
@@ -620,6 +621,7 @@ impl<T> Op<T> {
             Self::DeltaRule(rule) => Op::DeltaRule(rule.map(read, write)),
             Self::Mixture(mixture) => Op::Mixture(mixture.map(read, write)),
             Self::GatedDelta(delta) => Op::GatedDelta(delta.map(read, write)),
+            Self::Conv(conv) => Op::Conv(conv.map(read, write)),
             Self::Project(Project { x, norm, product }) => Op::Project(Project {
                 x: read(x),
                 norm: norm.as_ref().map(|norm| norm.map(&mut read)),
@@ -690,6 +692,7 @@ impl<T> Op<T> {
                 | Self::Attention(_)
                 | Self::Mixture(_)
                 | Self::GatedDelta(_)
+                | Self::Conv(_)
                 | Self::Project(_)
                 | Self::RopeKv(_)
         )
@@ -730,6 +733,7 @@ impl<T> Op<T> {
             Self::DeltaRule(_) => "delta-rule".into(),
             Self::Mixture(_) => "mixture".into(),
             Self::GatedDelta(_) => "gated-delta".into(),
+            Self::Conv(_) => "conv".into(),
             Self::Project(Project { norm, product, .. }) => {
                 let norm = if norm.is_some() { "norm+" } else { "" };
                 match product {

@@ -8,6 +8,8 @@ pub mod activations;
 pub mod attention;
 pub mod bits;
 pub mod cache;
+pub mod dense;
+pub mod depthwise;
 mod format;
 mod isa;
 pub mod matmul;
@@ -19,5 +21,6 @@ pub mod rope;
 pub mod scores;
 pub mod tensor;
 pub mod vector;
+pub mod winograd;
 
 pub use isa::{Isa, UnknownIsa};

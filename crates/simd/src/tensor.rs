@@ -32,6 +32,13 @@ dispatch! {
     /// As for [`binary`].
     pub unsafe fn binary_of_ints(op: Binary, a: *const i32, b: *const i32, y: *mut i32, n: usize) = ints_in;
 
+    /// Writes `max(x, bound)`, or `min(x, bound)`, to `y`, which may be `x`; of a NaN the bound.
+    ///
+    /// # Safety
+    ///
+    /// As for [`unary`].
+    pub unsafe fn bounded(least: bool, bound: f32, x: *const f32, y: *mut f32, n: usize) = bounded_in;
+
     /// Writes `a` where `condition` is not 0, `b` elsewhere, to `y`, which may be one of the three.
     ///
     /// # Safety
@@ -145,21 +152,32 @@ macro_rules! each {
     };
 }
 
+/// The same of vectors: what they have an operation for.
+macro_rules! vectors {
+    ($y:expr, $n:expr, [$($v:ident = $x:expr),+] => $f:expr) => {{
+        let whole = $n / LANES * LANES;
+        for i in (0..whole).step_by(LANES) {
+            $(let $v = S::load($x.add(i));)+
+            S::store($y.add(i), $f);
+        }
+        if whole < $n {
+            $(let $v = load_first::<S>($x.add(whole), $n - whole);)+
+            store_first::<S>($y.add(whole), $f, $n - whole);
+        }
+    }};
+}
+
 #[inline(always)]
 unsafe fn unary_in<S: Simd>(op: Unary, x: *const f32, y: *mut f32, n: usize) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
         match op {
-            Unary::Neg => each!(y, n, [v = x] => -v),
+            Unary::Neg => vectors!(y, n, [v = x] => S::mul(v, S::splat(-1.0))),
             Unary::Sqrt => each!(y, n, [v = x] => v.sqrt()),
-            Unary::Recip => each!(y, n, [v = x] => 1.0 / v),
+            Unary::Recip => vectors!(y, n, [v = x] => S::div(S::splat(1.0), v)),
             Unary::Floor => each!(y, n, [v = x] => v.floor()),
             Unary::Ln => each!(y, n, [v = x] => ln(v)),
-            Unary::Exp => {
-                for i in (0..n).step_by(LANES) {
-                    store_first::<S>(y.add(i), exp::<S>(load_first::<S>(x.add(i), n - i)), n - i);
-                }
-            }
+            Unary::Exp => vectors!(y, n, [v = x] => exp::<S>(v)),
             Unary::Sin | Unary::Cos => {
                 for i in (0..n).step_by(LANES) {
                     let angles = lanes(x.add(i), n - i);
@@ -222,9 +240,9 @@ unsafe fn binary_in<S: Simd>(op: Binary, a: *const f32, b: *const f32, y: *mut f
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
         match op {
-            Binary::Add => each!(y, n, [a = a, b = b] => a + b),
-            Binary::Sub => each!(y, n, [a = a, b = b] => a - b),
-            Binary::Mul => each!(y, n, [a = a, b = b] => a * b),
+            Binary::Add => vectors!(y, n, [a = a, b = b] => S::add(a, b)),
+            Binary::Sub => vectors!(y, n, [a = a, b = b] => S::sub(a, b)),
+            Binary::Mul => vectors!(y, n, [a = a, b = b] => S::mul(a, b)),
             Binary::Max => each!(y, n, [a = a, b = b] => a.max(b)),
             Binary::Rem => each!(y, n, [a = a, b = b] => a % b),
             Binary::LessEqual => {
@@ -233,6 +251,19 @@ unsafe fn binary_in<S: Simd>(op: Binary, a: *const f32, b: *const f32, y: *mut f
             Binary::And | Binary::Or | Binary::Xor | Binary::ShiftLeft | Binary::ShiftRight => {
                 unreachable!("{op:?} is of integers")
             }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn bounded_in<S: Simd>(least: bool, bound: f32, x: *const f32, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        let bound = S::splat(bound);
+        if least {
+            vectors!(y, n, [v = x] => S::max(v, bound));
+        } else {
+            vectors!(y, n, [v = x] => S::min(v, bound));
         }
     }
 }

@@ -44,6 +44,8 @@ fn all_fusions() -> impl Iterator<Item = Fusions> {
             rope_kv: bit(4),
             sample_advance: bit(5),
             epilogue: bit(6),
+            // Models have none.
+            convolutions: bit(6),
         }
     })
 }

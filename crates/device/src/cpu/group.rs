@@ -6,11 +6,13 @@
 //! depend on how many there are.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::memory::unsupported;
 use super::pool::Worker;
 use crate::Result;
 use plan::{Binary, BufferId, Class, DType, Group, Op, Plan, Reduce, Step, Unary, View};
+use simd::scores;
 use simd::tensor::{self, Conversion};
 use simd::{Isa, tensor::half};
 
@@ -24,7 +26,7 @@ const RANK: usize = 12;
 const CLAIM: usize = 32 * BLOCK;
 
 /// Where the values of a block are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Register(usize),
     /// In memory, the first element of the space there.
@@ -38,6 +40,10 @@ enum Action {
     Binary(Binary),
     Ints(Binary),
     Select,
+    /// `1 / (1 + exp(-x))`
+    Sigmoid,
+    /// No less than a number, or no more.
+    Bounded(bool, f32),
     Convert(Conversion),
     Move,
     /// The number of each element.
@@ -111,7 +117,7 @@ pub(super) struct Source {
     shape: Vec<usize>,
     strides: Vec<usize>,
     /// Elements whose place on this axis is outside of the range are zeroes; inside, the first is at `base`.
-    inside: Option<(usize, std::ops::Range<usize>)>,
+    inside: Option<(usize, Range<usize>)>,
 }
 
 impl Source {
@@ -153,8 +159,18 @@ impl Source {
         axis: usize,
         before: usize,
     ) -> Result<Self> {
-        let inside = Some((axis, before..before + x.shape[axis]));
-        let (shape, strides) = (shape.to_vec(), x.strides.clone());
+        // Axes before and after it that lie as one are one.
+        let part = |range: Range<usize>| {
+            let (shape, strides) = (&shape[range.clone()], &x.strides[range]);
+            Self::new(base, width, shape, strides)
+        };
+        let (heads, mut tail) = (part(0..axis)?, part(axis + 1..shape.len())?);
+        if tail.shape == [1] {
+            (tail.shape, tail.strides) = (vec![], vec![]);
+        }
+        let inside = Some((heads.shape.len(), before..before + x.shape[axis]));
+        let shape = [&heads.shape[..], &[shape[axis]], &tail.shape].concat();
+        let strides = [&heads.strides[..], &[x.strides[axis]], &tail.strides].concat();
         Self { base, width, shape, strides, inside }.checked()
     }
 
@@ -330,6 +346,8 @@ impl Kernel {
             tail,
             registers: compiler.registers,
         };
+        kernel.name_bounds();
+        kernel.name_sigmoids();
         kernel.share_registers();
         Ok(kernel)
     }
@@ -340,6 +358,93 @@ impl Kernel {
         let load = Instruction { action, reads: Vec::new(), out: Place::At(to) };
         let (chain, tail, constants) = (vec![load], Vec::new(), Vec::new());
         Self { elements, constants, chain, reduction: None, tail, registers: 0 }
+    }
+
+    /// How often each register is read.
+    fn readers(&self) -> HashMap<usize, usize> {
+        let mut readers: HashMap<usize, usize> = HashMap::new();
+        let reads = self.chain.iter().chain(&self.tail).flat_map(|i| &i.reads);
+        let reduced = self.reduction.iter().map(|reduction| &reduction.x);
+        for place in reads.chain(reduced) {
+            if let Place::Register(register) = place {
+                *readers.entry(*register).or_default() += 1;
+            }
+        }
+        readers
+    }
+
+    /// The larger of a value and a constant becomes a bound of it, and what is negated before and after it one from
+    /// above.
+    fn name_bounds(&mut self) {
+        let readers = self.readers();
+        let constant = |place: &Place| {
+            let found = self.constants.iter().find(|(at, _)| *place == Place::Register(*at));
+            found.map(|(_, bits)| f32::from_bits(*bits)).filter(|value| !value.is_nan())
+        };
+        let once =
+            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
+        for instructions in [&mut self.chain, &mut self.tail] {
+            for instruction in &mut *instructions {
+                if let (Action::Binary(Binary::Max), [x, bound]) =
+                    (&instruction.action, &instruction.reads[..])
+                    && let Some(bound) = constant(bound)
+                {
+                    instruction.action = Action::Bounded(true, bound);
+                    instruction.reads = vec![*x];
+                }
+            }
+            let mut at = 0;
+            while let Some([before, bound, after]) = instructions.get(at..at + 3) {
+                let negated = |i: &Instruction| matches!(i.action, Action::Unary(Unary::Neg));
+                if let Action::Bounded(true, least) = bound.action
+                    && negated(before)
+                    && negated(after)
+                    && bound.reads == [before.out]
+                    && after.reads == [bound.out]
+                    && once(&before.out)
+                    && once(&bound.out)
+                {
+                    let action = Action::Bounded(false, -least);
+                    let (reads, out) = (before.reads.clone(), after.out);
+                    instructions.splice(at..at + 3, [Instruction { action, reads, out }]);
+                }
+                at += 1;
+            }
+        }
+    }
+
+    /// Makes one instruction of the four that a sigmoid is, where nobody else reads what is between.
+    fn name_sigmoids(&mut self) {
+        let one = self.constants.iter().find(|(_, bits)| *bits == 1.0f32.to_bits());
+        let Some(one) = one.map(|(register, _)| Place::Register(*register)) else { return };
+        let readers = self.readers();
+        let inner =
+            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
+        for instructions in [&mut self.chain, &mut self.tail] {
+            let mut at = 0;
+            while let Some([neg, exp, add, recip]) = instructions.get(at..at + 4) {
+                let actions = matches!(
+                    (&neg.action, &exp.action, &add.action, &recip.action),
+                    (
+                        Action::Unary(Unary::Neg),
+                        Action::Unary(Unary::Exp),
+                        Action::Binary(Binary::Add),
+                        Action::Unary(Unary::Recip)
+                    )
+                );
+                let follow = actions
+                    && exp.reads == [neg.out]
+                    && (add.reads == [exp.out, one] || add.reads == [one, exp.out])
+                    && recip.reads == [add.out]
+                    && [neg, exp, add].iter().all(|i| inner(&i.out));
+                if follow {
+                    let (reads, out) = (neg.reads.clone(), recip.out);
+                    let sigmoid = Instruction { action: Action::Sigmoid, reads, out };
+                    instructions.splice(at..at + 4, [sigmoid]);
+                }
+                at += 1;
+            }
+        }
     }
 
     /// Gives registers that are no longer read to later results.
@@ -409,10 +514,7 @@ impl Kernel {
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         // SAFETY: the caller's contract; blocks stay inside the space, and no two threads have the same.
         unsafe {
-            for (register, bits) in &self.constants {
-                let values = std::slice::from_raw_parts_mut(scratch.add(register * BLOCK), BLOCK);
-                values.fill(f32::from_bits(*bits));
-            }
+            self.begin(scratch);
             match &self.reduction {
                 None => {
                     while let Some(part) = w.claim(self.elements, CLAIM) {
@@ -426,6 +528,30 @@ impl Kernel {
                 Some(reduction) => self.columns(reduction, isa, w, scratch),
             }
         }
+    }
+
+    /// Fills the constants' registers.
+    ///
+    /// # Safety
+    ///
+    /// The scratch is as [`Kernel::run`] wants it.
+    pub(super) unsafe fn begin(&self, scratch: *mut f32) {
+        for (register, bits) in &self.constants {
+            // SAFETY: the caller's contract.
+            let values =
+                unsafe { std::slice::from_raw_parts_mut(scratch.add(register * BLOCK), BLOCK) };
+            values.fill(f32::from_bits(*bits));
+        }
+    }
+
+    /// A piece of the space of a group that does not reduce, of at most [`BLOCK`] elements, after [`Kernel::begin`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Kernel::run`], and nobody else does this piece.
+    pub(super) unsafe fn piece(&self, isa: Isa, scratch: *mut f32, start: usize, n: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { execute(&self.chain, isa, scratch, start, n) }
     }
 
     /// Rows that become a value each, up to a block of them at a time.
@@ -777,6 +903,10 @@ unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usi
                 Action::Ints(op) => {
                     let (a, b) = (read(0).cast(), read(1).cast());
                     tensor::binary_of_ints(isa, *op, a, b, out.cast(), n);
+                }
+                Action::Sigmoid => scores::sigmoid(isa, read(0), out, n),
+                Action::Bounded(least, bound) => {
+                    tensor::bounded(isa, *least, *bound, read(0), out, n);
                 }
                 Action::Select => tensor::select(isa, read(0), read(1), read(2), out, n),
                 Action::Convert(to) => tensor::convert(isa, *to, read(0), out, n),

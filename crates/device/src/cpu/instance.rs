@@ -5,6 +5,7 @@
 //! queue's lock hands them over. What is written meanwhile travels with the next submission.
 
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,7 @@ use parking_lot::{Condvar, FairMutex, Mutex, MutexGuard};
 use super::execute::{self, Context, Work};
 use super::memory::{Memory, PlanMemory, WeightStorage};
 use super::pool::Pool;
+use super::product::Pack;
 use super::program::{self, Program};
 use crate::ledger::{Ledger, Write};
 use crate::tune::Choices;
@@ -44,6 +46,40 @@ struct Task {
     steps: u32,
     /// What is written to mailboxes before the first.
     writes: Vec<Write<'static>>,
+}
+
+/// A kernel's, which no instance outlives.
+struct Panicked;
+
+const PANICKED: &str = "a kernel panicked";
+
+impl Task {
+    /// The writes, then the steps.
+    ///
+    /// # Safety
+    ///
+    /// Earlier submissions have finished, and nobody else touches the plan's buffers or the memory meanwhile.
+    unsafe fn execute(
+        &self,
+        isa: Isa,
+        memory: &Memory,
+        pool: &mut Pool,
+        work: &Work,
+    ) -> Result<(), Panicked> {
+        for write in &self.writes {
+            // SAFETY: the caller's contract.
+            unsafe { put(&self.program, write) };
+        }
+        for step in self.first..self.first + u64::from(self.steps) {
+            let _turn = (pool.threads() > 1).then(|| TURN.lock());
+            // SAFETY: the caller's contract.
+            let run = || unsafe {
+                execute_and_keep(isa, memory, pool, work, &self.program, step, None);
+            };
+            catch_unwind(AssertUnwindSafe(run)).map_err(|_| Panicked)?;
+        }
+        Ok(())
+    }
 }
 
 /// What the two sides know of each other.
@@ -120,6 +156,8 @@ pub(super) struct CpuInstance {
     footprint: Footprint,
     memory: Arc<Memory>,
     pool: Arc<Mutex<Pool>>,
+    /// The caller by itself, for what is not worth waking anybody.
+    alone: Pool,
     shared: Arc<Shared>,
     runner: Option<JoinHandle<()>>,
     ledger: Ledger<PlanState>,
@@ -151,7 +189,8 @@ impl CpuInstance {
             move || run(isa, &memory, &pool, &shared, &work)
         })?;
         let (runner, ledger) = (Some(runner), Ledger::new());
-        Ok(Self { isa, choices, work, footprint, memory, pool, shared, runner, ledger })
+        let alone = Pool::new(NonZeroUsize::MIN)?;
+        Ok(Self { isa, choices, work, footprint, memory, pool, alone, shared, runner, ledger })
     }
 
     /// Fills the `count` matrices of a weight that lies at `address`.
@@ -227,6 +266,15 @@ impl Instance for CpuInstance {
                 let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<f32>(), n) };
                 fill(dtype, values, source, progress).map_err(failed)
             }
+            WeightStorage::Panels(panels) => {
+                let mut values = vec![0.0; panels.elements()];
+                fill(DType::F32, &mut values, source, progress).map_err(failed)?;
+                let (isa, from) = (self.isa, values.as_ptr());
+                let pack = Pack { panels, axes: vec![panels.matrices], from, to: address.cast() };
+                // SAFETY: the weight's own bytes, and all its values; nothing runs, and `&mut self` is the only door.
+                self.pool.lock().run(&|w| unsafe { pack.run(isa, w) });
+                Ok(())
+            }
             WeightStorage::Packed(layout) => {
                 self.pack(address, 1, &layout, source, progress).map_err(failed)
             }
@@ -274,7 +322,23 @@ impl Instance for CpuInstance {
         let writes = self.ledger.staged(prepared)?;
         let ticket = self.ledger.submitted(prepared, steps)?;
         let Ticket { sequence, first, .. } = ticket;
-        queue.tasks.push_back(Task { program, sequence, first, steps, writes });
+        let task = Task { program, sequence, first, steps, writes };
+        if task.program.small && queue.finished + 1 == sequence {
+            drop(queue);
+            // SAFETY: nothing else is under way, and `&mut self` is the only door.
+            let done = unsafe { task.execute(self.isa, &self.memory, &mut self.alone, &self.work) };
+            return match (done, self.shared.lock()) {
+                (Ok(()), mut queue) => {
+                    queue.finished = sequence;
+                    Ok(ticket)
+                }
+                (Err(Panicked), mut queue) => {
+                    queue.lost = Some(PANICKED.into());
+                    Err(self.ledger.lose(lost(PANICKED)))
+                }
+            };
+        }
+        queue.tasks.push_back(task);
         drop(queue);
         self.shared.submitted.notify_one();
         Ok(ticket)
@@ -464,24 +528,12 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Wo
         };
         drop(queue);
         let mut pool = pool.lock();
-        for write in &task.writes {
-            // SAFETY: as below: earlier submissions of the plan have finished.
-            unsafe { put(&task.program, write) };
-        }
-        for step in task.first..task.first + u64::from(task.steps) {
-            let _turn = (pool.threads() > 1).then(|| TURN.lock());
-            let executed = catch_unwind(AssertUnwindSafe(|| {
-                // SAFETY: this submission is under way, so its buffers are this thread's; there is
-                // only one such thread, so the memory is too.
-                unsafe {
-                    execute_and_keep(isa, memory, &mut pool, work, &task.program, step, None);
-                }
-            }));
-            if executed.is_err() {
-                shared.lock().lost = Some("a kernel panicked".into());
-                shared.done.notify_all();
-                return;
-            }
+        // SAFETY: this submission is under way, so its buffers are this thread's; there is only one such thread, so the
+        // memory is too.
+        if unsafe { task.execute(isa, memory, &mut pool, work) }.is_err() {
+            shared.lock().lost = Some(PANICKED.into());
+            shared.done.notify_all();
+            return;
         }
         shared.lock().finished = task.sequence;
         shared.done.notify_all();

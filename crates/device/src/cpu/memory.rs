@@ -1,19 +1,20 @@
 //! What lies where: the memory of an instance, and the sizes it is made of.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 
 use super::group::{self, Width};
 use super::mem::AlignedBuf;
+use super::product::{self, PANEL, Panels};
 use super::variant::{STRIP, packing};
-use super::{mixture, product, recurrent};
+use super::{depthwise, mixture, recurrent, winograd};
 use crate::plan_buffers::PlanBuffers;
 use crate::precision::residual_planes;
 use crate::slots::{Positions, States};
 use crate::tune::Choices;
 use crate::{Error, Request, Result};
 use plan::sample::Candidate;
-use plan::{Arena, Buffer, BufferId, Class, DType, Group, Op, Plan, View, schedule};
+use plan::{Arena, Buffer, BufferId, Class, DType, Group, Op, Plan, View};
 use simd::Isa;
 use simd::activations::{self, F32Block, Q8Block};
 use simd::attention;
@@ -33,11 +34,21 @@ pub(super) enum WeightStorage {
     Experts(usize, PackedLayout),
     /// So many 4-byte elements: integers, or `F32` that are decoded from this type as they are uploaded.
     Plain(usize, DType),
+    /// What one product reads, and nothing else.
+    Panels(Panels),
 }
 
 impl WeightStorage {
-    fn of(buffer: &Buffer, plain: bool, isa: Isa, choices: Option<&Choices>) -> Result<Self> {
-        if plain {
+    fn of(
+        buffer: &Buffer,
+        role: Option<Role>,
+        isa: Isa,
+        choices: Option<&Choices>,
+    ) -> Result<Self> {
+        if let Some(Role::Product(panels)) = role {
+            return Ok(Self::Panels(panels));
+        }
+        if role.is_some() {
             return Ok(Self::Plain(buffer.elements(), buffer.dtype));
         }
         let packed = |dtype, rows, k| {
@@ -61,6 +72,7 @@ impl WeightStorage {
             Self::Packed(layout) => Some(layout.bytes()),
             Self::Experts(count, layout) => layout.bytes().checked_mul(*count),
             Self::Plain(n, _) => n.checked_mul(4),
+            Self::Panels(panels) => panels.bytes(),
         }
     }
 }
@@ -130,10 +142,19 @@ pub(super) struct Workspace {
 
 impl Workspace {
     fn of(plan: &Plan) -> Result<Self> {
-        let groups = schedule(plan);
+        let groups = product::groups(plan);
         let mut w = Self { arena: size(arena(plan, &groups).bytes)?, ..Self::default() };
         for group in groups.iter().filter(|group| group.is_kernel(plan)) {
             w.thread = w.thread.max(group::registers(plan, group) * group::BLOCK);
+        }
+        for group in
+            groups.iter().filter(|g| product::result(&plan.steps[g.steps.start].op).is_some())
+        {
+            let own = match &plan.steps[group.steps.start].op {
+                Op::Conv(conv) => PANEL.max(depthwise::scratch(conv)).max(winograd::scratch(conv)),
+                _ => PANEL,
+            };
+            w.thread = w.thread.max(own + group::registers(plan, group) * group::BLOCK);
         }
         let last = |view: &View| view.shape.last().copied().unwrap_or(0);
         for step in &plan.steps {
@@ -167,11 +188,16 @@ impl Workspace {
                 Op::DeltaRule(rule) => w.thread = w.thread.max(LANES * last(&rule.key)),
                 Op::MatMul { a, b, .. } => {
                     let copied = [a, b].map(|view| {
-                        let width = stored(plan.buffer(view.buffer));
-                        let copied = width.is_some_and(|width| product::is_copied(view, width));
-                        if copied { view.elements().saturating_mul(4) } else { 0 }
+                        let buffer = plan.buffer(view.buffer);
+                        let halves = stored(buffer).is_some_and(|width| width != Width::Word);
+                        if halves { view.elements() } else { 0 }
                     });
-                    w.between = w.between.max(copied[0].saturating_add(copied[1]));
+                    // Rows in panels, where they are no weights.
+                    let values = copied[0].saturating_add(copied[1]).saturating_add(a.elements());
+                    w.between = w.between.max(values.saturating_mul(4));
+                }
+                Op::Conv(conv) => {
+                    w.between = w.between.max(conv.weight.elements().saturating_mul(4));
                 }
                 Op::Scatter { .. } | Op::ScatterAdd { .. } => w.thread = w.thread.max(group::BLOCK),
                 Op::TopK { x, .. } => w.thread = w.thread.max(last(x)),
@@ -261,12 +287,12 @@ impl Layout {
     ///
     /// [`Error::Unsupported`] for a weight, cache or step that this device cannot hold or run.
     pub(super) fn new(request: &Request<'_>, isa: Isa) -> Result<Self> {
-        let (plain, cached) = (plain_weights(request), caches(request));
+        let (roles, cached) = (roles(request), caches(request));
         let mut weights = HashMap::new();
         let mut weight_bytes = 0usize;
         for buffer in request.weights {
-            let plain = plain.contains(buffer.name.as_str());
-            let weight = WeightStorage::of(buffer, plain, isa, request.choices)?;
+            let role = roles.get(buffer.name.as_str()).copied();
+            let weight = WeightStorage::of(buffer, role, isa, request.choices)?;
             weights.insert(buffer.name.clone(), (weight_bytes, weight));
             weight_bytes = grow(weight_bytes, weight.bytes().unwrap_or(usize::MAX))?;
         }
@@ -334,26 +360,45 @@ pub(super) fn stored(buffer: &Buffer) -> Option<Width> {
     if buffer.class == Class::Weight { Some(Width::Word) } else { Width::of(buffer.dtype) }
 }
 
-/// Weights that a step reads otherwise than as matrices of products and rows of tables.
-fn plain_weights<'a>(request: &Request<'a>) -> HashSet<&'a str> {
-    let mut plain = HashSet::new();
+/// What weights are beside matrices of projections and rows of tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Numbers as they come.
+    Plain,
+    /// An operand of products that all want it in the same panels.
+    Product(Panels),
+}
+
+/// The roles of weights that have one.
+fn roles<'a>(request: &Request<'a>) -> HashMap<&'a str, Role> {
+    let mut roles: HashMap<&str, Role> = HashMap::new();
     for plan in request.plans {
         for step in &plan.steps {
             let packed = |view: &View| match &step.op {
                 Op::Project(project) => project.product.weights().contains(&view),
                 Op::Mixture(mixture) => mixture.of_experts(view),
-                Op::Gather(gather) => gather.indices.len() == 1 && view.shape.len() == 2,
+                Op::Gather(gather) => {
+                    let buffer = plan.buffer(view.buffer);
+                    gather.indices.len() == 1 && buffer.shape.len() == 2
+                }
                 _ => false,
             };
             for view in step.op.reads() {
                 let buffer = plan.buffer(view.buffer);
-                if buffer.class == Class::Weight && !packed(view) {
-                    plain.insert(buffer.name.as_str());
+                if buffer.class != Class::Weight || packed(view) {
+                    continue;
+                }
+                let panels = Panels::of(&step.op, view, buffer);
+                let panels = panels.filter(|_| buffer.dtype == DType::F32);
+                let role = panels.map_or(Role::Plain, Role::Product);
+                let known = roles.entry(buffer.name.as_str()).or_insert(role);
+                if *known != role {
+                    *known = Role::Plain;
                 }
             }
         }
     }
-    plain
+    roles
 }
 
 /// States that steps touch, and whether one does as a KV cache.
@@ -574,7 +619,7 @@ mod tests {
             let panel_width = |layout: &Layout| {
                 ["chosen", "other columns", "plain"].map(|name| match layout.weights[name].1 {
                     WeightStorage::Packed(layout) => layout.panel_width(),
-                    WeightStorage::Experts(..) | WeightStorage::Plain(..) => 0,
+                    _ => 0,
                 })
             };
             let most = isa.packings().last().unwrap() / LANES;

@@ -2,6 +2,7 @@
 //!
 //! A step runs as one region of the pool, stage by stage.
 
+mod depthwise;
 mod device;
 mod execute;
 mod group;
@@ -15,6 +16,7 @@ mod program;
 mod recurrent;
 mod rows;
 pub mod variant;
+mod winograd;
 
 pub use device::Cpu;
 pub use mem::promised;

@@ -1,103 +1,398 @@
-//! Products of matrices that are no weights: of activations with each other, and of gradients.
+//! Products of matrices and convolutions, tile by tile: see `simd::dense` for how operands lie in panels.
 //!
-//! The `matrixmultiply` crate computes them: it takes any strides, so that a transposed operand is a view, has kernels for
-//! AVX2, AVX-512 and NEON, and brings one crate with it (`gemm` brings seventeen). Threads divide matrices where there are as
-//! many, else the longer side of each.
+//! Rows are packed before the product: weights when they are uploaded, others by a stage of their own. Columns that are no
+//! weights are packed a panel at a time by whoever multiplies it, windows of an image straight from the image. What follows
+//! element by element is done to results while they are in the cache.
 
-use super::group::Width;
+use super::group::{BLOCK, Kernel};
 use super::pool::Worker;
-use plan::View;
+use super::winograd;
+use plan::{Buffer, Class, Conv, DType, Group, Op, Plan, Step, View};
+use simd::Isa;
+use simd::dense::{self, COLUMNS, Image, Lines, Onto, Operands, Place, SPAN, Tile};
+use simd::vector::LANES;
+use simd::winograd::TAPS;
 
-/// A matrix in memory: its first element, and elements between rows and columns.
-#[derive(Clone, Copy)]
-pub(super) struct Operand {
-    pub(super) at: *const f32,
-    pub(super) rows: usize,
-    pub(super) columns: usize,
+const _: () = assert!(COLUMNS <= BLOCK, "what follows a product takes a block at a time");
+
+/// Scratch of a thread for a panel of columns, in `f32` values.
+pub(super) const PANEL: usize = SPAN * dense::WIDEST * LANES;
+
+/// Where columns come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Columns {
+    /// As [`Panels`] leave them.
+    Packed(*const f32),
+    Lines(Lines),
+    Windows(Image),
 }
 
-/// `a [m, k]` times the transpose of `b [n, k]`, for each of some pairs.
+/// Matrices that lie as far apart: how many, elements between them in the packed rows, and in the columns.
+pub(super) type Pairs = Vec<(usize, usize, usize)>;
+
+/// Rows `[m, k]` times columns `[k, n]`, for each of some pairs.
 pub(super) struct MatMul {
-    pub(super) a: Operand,
-    pub(super) b: Operand,
-    /// Axes of pairs: how many, and elements between them in `a` and in `b`.
-    pub(super) pairs: Vec<(usize, usize, usize)>,
+    pub(super) rows: *const f32,
+    pub(super) columns: Columns,
+    pub(super) pairs: Pairs,
+    /// `[m, n, k]`
     pub(super) shape: [usize; 3],
+    /// A value for each row of so many pairs.
+    pub(super) bias: Option<(*const f32, usize)>,
     pub(super) out: *mut f32,
+    pub(super) after: Option<Kernel>,
 }
 
-/// Whether an operand must be put into `f32` values of its own first: the product reads no halves, and no value for
-/// several places.
-pub(super) fn is_copied(view: &View, width: Width) -> bool {
-    let mut axes = view.shape.iter().zip(&view.strides).rev().take(2);
-    width != Width::Word || axes.any(|(n, stride)| *n > 1 && *stride == 0)
+/// Lines of as many steps, of some matrices, and how they lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Panels {
+    pub(super) side: Side,
+    /// How many, and elements between them.
+    pub(super) matrices: (usize, usize),
+    pub(super) lines: (usize, usize),
+    pub(super) steps: (usize, usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Rows,
+    Columns,
+    /// Rows of each tap of `simd::winograd`, the steps being channels.
+    Tiles,
+}
+
+/// Rows brought into panels, for the product after it.
+pub(super) struct Pack {
+    pub(super) panels: Panels,
+    /// Axes of matrices: how many, and elements between them.
+    pub(super) axes: Vec<(usize, usize)>,
+    pub(super) from: *const f32,
+    pub(super) to: *mut f32,
+}
+
+impl Panels {
+    /// How a weight lies that a step reads, where its panels can be made beforehand.
+    pub(super) fn of(op: &Op, view: &View, buffer: &Buffer) -> Option<Self> {
+        let whole = view.offset == 0 && view.distinct_elements() == buffer.elements();
+        let of = |side| Self::of_matrix(view, side);
+        match op {
+            _ if !whole => None,
+            Op::Conv(conv) if conv.weight == *view && !is_depthwise(conv) => {
+                let panels = Self::of_convolution(conv);
+                Some(if winograd::fits(conv) { panels.of_tiles() } else { panels })
+            }
+            Op::MatMul { a, b, .. } if a == view && b != view => of(Side::Rows),
+            Op::MatMul { a, b, .. } if b == view && a != view => of(Side::Columns),
+            _ => None,
+        }
+    }
+
+    /// Of a convolution's weights.
+    pub(super) fn of_convolution(conv: &Conv) -> Self {
+        let shape = &conv.weight.shape;
+        let (groups, taps) = (conv.windows.groups, shape[1..].iter().product());
+        let rows = shape[0] / groups;
+        let (lines, steps) = ((rows, taps), (taps, 1));
+        Self { side: Side::Rows, matrices: (groups, rows * taps), lines, steps }
+    }
+
+    /// The same weights for tiles of 3 by 3 windows.
+    const fn of_tiles(self) -> Self {
+        Self { side: Side::Tiles, steps: (self.steps.0 / 9, 9), ..self }
+    }
+
+    /// Of the same matrix for every pair.
+    fn of_matrix(view: &View, side: Side) -> Option<Self> {
+        let axes: Vec<(usize, usize)> =
+            view.shape.iter().copied().zip(view.strides.iter().copied()).collect();
+        let (heads, &[lines, steps]) = axes.split_last_chunk()?;
+        let one = heads.iter().all(|(extent, stride)| *extent == 1 || *stride == 0);
+        one.then_some(Self { side, matrices: (1, 0), lines, steps })
+    }
+
+    /// Elements of a matrix in panels.
+    pub(super) const fn matrix(&self) -> usize {
+        let lines = match self.side {
+            Side::Rows => self.lines.0,
+            Side::Columns => self.lines.0.next_multiple_of(LANES),
+            Side::Tiles => TAPS * self.lines.0,
+        };
+        lines * self.steps.0
+    }
+
+    /// Elements of all, as they come.
+    pub(super) const fn elements(&self) -> usize {
+        let taps = if matches!(self.side, Side::Tiles) { 9 } else { 1 };
+        self.matrices.0 * self.lines.0 * self.steps.0 * taps
+    }
+
+    pub(super) fn bytes(&self) -> Option<usize> {
+        self.matrix().checked_mul(self.matrices.0)?.checked_mul(4)
+    }
+
+    /// This thread's share of the panels of so many matrices, each where `from` says.
+    ///
+    /// # Safety
+    ///
+    /// The lines are there, and room for the panels, which nobody else touches; all threads are here.
+    unsafe fn pack(
+        &self,
+        isa: Isa,
+        w: &Worker<'_>,
+        matrices: usize,
+        from: &dyn Fn(usize) -> *const f32,
+        to: *mut f32,
+    ) {
+        let (tile, (lines, line), (steps, step)) = (isa.tile(), self.lines, self.steps);
+        let each = match self.side {
+            Side::Rows | Side::Tiles => tile.rows,
+            Side::Columns => COLUMNS,
+        };
+        let chunks = lines.div_ceil(each);
+        while let Some(items) = w.claim(matrices * chunks, 1) {
+            let (matrix, first) = (items.start / chunks, items.start % chunks * each);
+            let count = each.min(lines - first);
+            // SAFETY: the caller's contract; each chunk is claimed once.
+            unsafe {
+                let to = to.add(matrix * self.matrix() + first * steps);
+                let at = from(matrix).add(first * line);
+                match self.side {
+                    Side::Rows => {
+                        for row in 0..count {
+                            for s in 0..steps {
+                                *to.add(s * count + row) = *at.add(row * line + s * step);
+                            }
+                        }
+                    }
+                    Side::Tiles => {
+                        for (row, s) in (0..count).flat_map(|row| (0..steps).map(move |s| (row, s)))
+                        {
+                            let window = at.add(row * line + s * step).cast::<[[f32; 3]; 3]>();
+                            let taps = simd::winograd::weights(window.read_unaligned());
+                            for (tap, value) in taps.into_iter().enumerate() {
+                                *to.add(tap * lines * steps + s * count + row) = value;
+                            }
+                        }
+                    }
+                    Side::Columns => {
+                        for (before, vectors) in tile.panels(count) {
+                            let first = before * LANES;
+                            let lines = Lines { at: at.add(first * line), line, step };
+                            let count = (count - first).min(vectors * LANES);
+                            let to = to.add(first * steps);
+                            dense::pack_columns(isa, lines, count, vectors, steps, to);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+// SAFETY: whoever runs it answers for the pointers.
+unsafe impl Sync for Pack {}
+
+impl Pack {
+    /// This thread's share.
+    ///
+    /// # Safety
+    ///
+    /// The lines are there, and room for the panels, which nobody else touches; all threads are here.
+    pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>) {
+        let from = |matrix: usize| {
+            let (mut left, mut at) = (matrix, self.from);
+            for &(extent, step) in self.axes.iter().rev() {
+                at = at.wrapping_add(left % extent * step);
+                left /= extent;
+            }
+            at
+        };
+        let count = self.axes.iter().map(|(extent, _)| extent).product();
+        // SAFETY: the caller's contract.
+        unsafe { self.panels.pack(isa, w, count, &from, self.to) }
+    }
 }
 
 impl MatMul {
+    /// This thread's share, with scratch for [`PANEL`] values, and behind them for the registers of what follows.
+    ///
     /// # Safety
     ///
     /// The addresses are valid, all threads are here, and nobody else touches what it writes.
-    pub(super) unsafe fn run(&self, w: &Worker<'_>) {
+    pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         let [m, n, _] = self.shape;
-        let count: usize = self.pairs.iter().map(|(n, ..)| n).product();
-        if count >= w.threads() {
-            for pair in w.part(count) {
-                // SAFETY: the caller's contract; pairs are divided among the threads.
-                unsafe { self.part(pair, 0..m, 0..n) };
-            }
-            return;
+        let tile = isa.tile();
+        // SAFETY: the caller's contract.
+        let registers = unsafe { scratch.add(PANEL) };
+        if let Some(after) = &self.after {
+            // SAFETY: as above.
+            unsafe { after.begin(registers) };
         }
-        let (rows, columns) = if m >= n { (w.part(m), 0..n) } else { (0..m, w.part(n)) };
-        for pair in 0..count {
-            // SAFETY: the caller's contract; each pair is divided among the threads.
-            unsafe { self.part(pair, rows.clone(), columns.clone()) };
+        let count: usize = self.pairs.iter().map(|(n, ..)| n).product();
+        let chunks = n.div_ceil(COLUMNS);
+        // Rows are divided where columns alone do not keep the threads busy.
+        let parts = (2 * w.threads()).div_ceil((count * chunks).max(1));
+        let part = if w.threads() == 1 { m } else { m.div_ceil(parts) };
+        let part = part.next_multiple_of(tile.rows).max(tile.rows);
+        let parts = m.div_ceil(part);
+        while let Some(items) = w.claim(count * chunks * parts, 1) {
+            let (item, first) = (items.start / parts, items.start % parts * part);
+            let (pair, column) = (item / chunks, item % chunks * COLUMNS);
+            let (rows, columns) = (part.min(m - first), COLUMNS.min(n - column));
+            // SAFETY: the caller's contract: an item is one thread's.
+            unsafe {
+                self.item(isa, tile, pair, [first, rows], [column, columns], scratch);
+                if let Some(after) = &self.after {
+                    for row in first..first + rows {
+                        after.piece(isa, registers, (pair * m + row) * n + column, columns);
+                    }
+                }
+            }
         }
     }
 
+    /// Some rows times at most [`COLUMNS`] columns of a pair.
+    ///
     /// # Safety
     ///
-    /// As for [`MatMul::run`], and nobody else computes this part.
-    unsafe fn part(
+    /// As for [`MatMul::run`].
+    unsafe fn item(
         &self,
+        isa: Isa,
+        tile: Tile,
         pair: usize,
-        rows: std::ops::Range<usize>,
-        columns: std::ops::Range<usize>,
+        [first, count]: [usize; 2],
+        [column, columns]: [usize; 2],
+        scratch: *mut f32,
     ) {
-        if rows.is_empty() || columns.is_empty() {
-            return;
-        }
         let [m, n, k] = self.shape;
-        let (mut a, mut b, mut left) = (0, 0, pair);
-        for &(extent, of_a, of_b) in self.pairs.iter().rev() {
-            (a, b) = (a + left % extent * of_a, b + left % extent * of_b);
+        let (mut of_rows, mut of_columns, mut left) = (0, 0, pair);
+        for &(extent, rows, columns) in self.pairs.iter().rev() {
+            let at = left % extent;
+            (of_rows, of_columns) = (of_rows + at * rows, of_columns + at * columns);
             left /= extent;
         }
-        let step = usize::cast_signed;
-        // SAFETY: the caller's contract: the operands' elements are there, and the part is this thread's.
+        // SAFETY: the caller's contract: all that is touched is of these rows and columns.
         unsafe {
-            let out = self.out.add(pair * m * n + rows.start * n + columns.start);
-            if k == 0 {
-                for row in 0..rows.len() {
-                    out.add(row * n).write_bytes(0, columns.len());
+            let bias = self.bias.map(|(bias, pairs)| bias.add(pair % pairs * m));
+            let out = self.out.add(pair * m * n + column);
+            // Of no steps there is one span, of nothing.
+            for start in (0..k.max(1)).step_by(SPAN) {
+                let steps = SPAN.min(k - start);
+                for (before, vectors) in tile.panels(columns) {
+                    let before = before * LANES;
+                    let wide = (columns - before).min(vectors * LANES);
+                    let from = column + before;
+                    let panel = match self.columns {
+                        Columns::Packed(at) => {
+                            at.add(of_columns + from * k + start * vectors * LANES)
+                        }
+                        Columns::Lines(Lines { at, line, step }) => {
+                            let at = at.add(of_columns + from * line + start * step);
+                            let lines = Lines { at, line, step };
+                            dense::pack_columns(isa, lines, wide, vectors, steps, scratch);
+                            scratch.cast_const()
+                        }
+                        Columns::Windows(image) => {
+                            let image = Image { at: image.at.add(of_columns), ..image };
+                            dense::pack_windows(
+                                isa, &image, from, wide, vectors, start, steps, scratch,
+                            );
+                            scratch.cast_const()
+                        }
+                    };
+                    for row in (first..first + count).step_by(tile.rows) {
+                        let rows = tile.rows.min(first + count - row);
+                        let operands = Operands {
+                            rows: self.rows.add(of_rows + row * k + start * rows),
+                            count: rows,
+                            columns: panel,
+                            width: vectors * LANES,
+                            vectors,
+                            steps,
+                        };
+                        let onto = match bias {
+                            _ if start > 0 => Onto::Itself,
+                            Some(bias) => Onto::Rows(bias.add(row)),
+                            None => Onto::Nothing,
+                        };
+                        let out = out.add(row * n + before);
+                        dense::product(
+                            isa,
+                            operands,
+                            onto,
+                            Place { out, stride: n, columns: wide },
+                        );
+                    }
                 }
-                return;
             }
-            matrixmultiply::sgemm(
-                rows.len(),
-                k,
-                columns.len(),
-                1.0,
-                self.a.at.add(a + rows.start * self.a.rows),
-                step(self.a.rows),
-                step(self.a.columns),
-                self.b.at.add(b + columns.start * self.b.rows),
-                step(self.b.columns),
-                step(self.b.rows),
-                0.0,
-                out,
-                step(n),
-                1,
-            );
         }
     }
+}
+
+/// Whether every channel is by itself.
+pub(super) fn is_depthwise(conv: &Conv) -> bool {
+    let shape = &conv.weight.shape;
+    conv.windows.groups == shape[0] && shape[1] == 1 && shape[0] > 1
+}
+
+/// A plan's steps in groups, where a product takes what follows it element by element.
+pub(super) fn groups(plan: &Plan) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for group in plan::schedule(plan) {
+        match groups.last_mut() {
+            Some(product) if follows(plan, product, &group) => product.steps.end = group.steps.end,
+            _ => groups.push(group),
+        }
+    }
+    groups
+}
+
+/// What a product of tensors writes.
+pub(super) fn result(op: &Op) -> Option<&View> {
+    match op {
+        Op::MatMul { out, .. } => Some(out),
+        Op::Conv(conv) => Some(&conv.out),
+        _ => None,
+    }
+}
+
+/// Whether a group does something with each element of a product's result, and nothing with its operands.
+fn follows(plan: &Plan, product: &Group, group: &Group) -> bool {
+    let op = &plan.steps[product.steps.start].op;
+    let Some(out) = result(op).filter(|_| product.steps.len() == 1) else { return false };
+    let steps = &plan.steps[group.steps.clone()];
+    let dense = |view: &View| view.offset == 0 && view.is_contiguous();
+    let fits = |step: &Step| {
+        let of_result = |view: &&View| view.buffer == out.buffer;
+        let reads = step.op.reads();
+        let over = plan::elementwise(&step.op).is_some_and(|o| o.elements() == out.elements());
+        let places = matches!(step.op, Op::Pad { .. });
+        over && reads.iter().filter(|view| of_result(view)).all(|view| dense(view) && !places)
+            && step.op.writes().iter().all(|view| {
+                !of_result(view) && op.reads().iter().all(|read| read.buffer != view.buffer)
+            })
+    };
+    let reads_it = |step: &Step| step.op.reads().iter().any(|view| view.buffer == out.buffer);
+    group.reduce.is_none()
+        && group.is_kernel(plan)
+        && dense(out)
+        && steps.iter().any(reads_it)
+        && steps.iter().all(fits)
+}
+
+/// The buffer that a product's result may take the place of until what follows is done: the last that is written, where
+/// nobody else wants the result.
+pub(super) fn place<'a>(plan: &'a Plan, group: &Group) -> Option<&'a View> {
+    let out = result(&plan.steps[group.steps.start].op)?;
+    let [last] = plan.steps[group.steps.end - 1].op.writes()[..] else { return None };
+    let mut others = plan.steps.iter().enumerate().filter(|(at, _)| !group.steps.contains(at));
+    let inner = plan.buffer(out.buffer).class == Class::Scratch
+        && others.all(|(_, step)| step.op.reads().iter().all(|view| view.buffer != out.buffer));
+    let steps = &plan.steps[group.steps.clone()];
+    let unread = |step: &Step| step.op.reads().iter().all(|view| view.buffer != last.buffer);
+    let plain = plan.buffer(last.buffer).dtype == DType::F32
+        && last.is_contiguous()
+        && steps.iter().all(unread);
+    (group.steps.len() > 1 && inner && plain).then_some(last)
 }

@@ -3,11 +3,13 @@
 //! What is known when a plan is prepared is decided here; what changes from step to step (tokens,
 //! positions, slots) is read from the mailboxes while the program runs.
 
+use super::depthwise::Depthwise;
 use super::group::{Kernel, Source, Width};
 use super::memory::{Cache, Memory, PlanMemory, WeightStorage, arena, stored, unsupported};
-use super::product::{self, MatMul};
+use super::product::{self, Columns, MatMul, Panels, Side};
 use super::rows::{self, Index, TopK};
 use super::variant::{self, Variant};
+use super::winograd::Winograd;
 use super::{mixture, recurrent};
 use crate::tune::Choices;
 use crate::{
@@ -16,11 +18,12 @@ use crate::{
 };
 use plan::{
     Activation, Arena, Binary, Class, DType, MAX_WEIGHTS, NormKind, Op, Plan, Product, RopeStyle,
-    Scores, Step, View, schedule,
+    Scores, Step, View,
 };
 use simd::Isa;
 use simd::activations::ActivationFormat;
 use simd::attention::POSITION_STEP;
+use simd::dense::{Axis, Image, Lines};
 use simd::packed::PackedLayout;
 use simd::recurrent::TAPS;
 
@@ -135,7 +138,10 @@ pub(super) enum Stage {
     Sample(Sample),
     /// A group of tensor operations.
     Group(Box<Kernel>),
+    Pack(Box<product::Pack>),
     MatMul(Box<MatMul>),
+    Depthwise(Box<Depthwise>),
+    Winograd(Box<Winograd>),
     TakeRows(Box<rows::Gather>),
     PutRows(Box<rows::Scatter>),
     TopK(Box<TopK>),
@@ -277,7 +283,10 @@ impl Stage {
             Self::Note(_) => "note",
             Self::Sample(_) => "sample",
             Self::Group(_) => "group",
+            Self::Pack(_) => "pack",
             Self::MatMul(_) => "matmul",
+            Self::Depthwise(_) => "depthwise",
+            Self::Winograd(_) => "winograd",
             Self::TakeRows(_) => "take-rows",
             Self::PutRows(_) => "put-rows",
             Self::TopK(_) => "top-k",
@@ -292,6 +301,8 @@ pub(super) struct Program {
     pub(super) rows: usize,
     /// The slots mailbox: rows after the last one with a slot are padding and are not computed.
     pub(super) slots: Option<*const i32>,
+    /// Whether it is not worth waking a thread for.
+    pub(super) small: bool,
     /// Sampled tokens of a step, and how many.
     pub(super) sampled: Option<(*const i32, usize)>,
     pub(super) buffers: PlanMemory,
@@ -344,14 +355,19 @@ fn is_of_tensors(plan: &Plan, op: &Op) -> bool {
             of(out).dtype != DType::F32 || ![a, b].into_iter().all(plain)
         }
         Op::Gather(gather) => {
-            let word = Width::of(of(&gather.table).dtype) == Some(Width::Word);
-            let matrix = of(&gather.table).class == Class::Weight && gather.table.shape.len() == 2;
+            let table = of(&gather.table);
+            let word = Width::of(table.dtype) == Some(Width::Word);
+            let matrix = table.class == Class::Weight && table.shape.len() == 2;
             gather.indices.len() != 1
                 || !plain(&gather.table)
                 || !plain(&gather.indices[0])
                 || !(word || matrix)
         }
-        Op::MatMul { .. } | Op::Scatter { .. } | Op::ScatterAdd { .. } | Op::TopK { .. } => true,
+        Op::MatMul { .. }
+        | Op::Conv(_)
+        | Op::Scatter { .. }
+        | Op::ScatterAdd { .. }
+        | Op::TopK { .. } => true,
         op => plan::elementwise(op).is_some() || matches!(op, Op::Reduce { .. }),
     }
 }
@@ -389,6 +405,9 @@ fn check_tensors(plan: &Plan, step: &Step) -> Result<()> {
     }
     Ok(())
 }
+
+/// Floating-point operations and bytes that one thread has done before another is awake: 10 to 20 us.
+const SMALL: u64 = 500_000;
 
 /// Most elements of a tensor.
 const LARGEST: usize = i32::MAX as usize;
@@ -603,7 +622,7 @@ impl Resolver<'_> {
 
     fn of_tensors(&self, op: &Op, stages: &mut Vec<Stage>) -> Result<()> {
         stages.push(match op {
-            Op::MatMul { a, b, out } => return self.matmul(a, b, out, stages),
+            Op::MatMul { .. } | Op::Conv(_) => return self.product(op, None, None, stages),
             Op::Gather(plan::Gather { table, indices, out }) => {
                 let axes = indices.len();
                 let (base, width) = self.locate(table)?;
@@ -670,30 +689,194 @@ impl Resolver<'_> {
         })
     }
 
-    fn matmul(&self, a: &View, b: &View, out: &View, stages: &mut Vec<Stage>) -> Result<()> {
-        let rank = a.shape.len();
-        let mut free = self.memory.between().cast::<f32>();
-        let mut operand = |view: &View| {
-            let (base, width) = self.locate(view)?;
-            let (mut at, mut strides) = (base.cast::<f32>(), view.strides.clone());
-            if product::is_copied(view, width) {
-                at = free;
-                free = free.wrapping_add(view.elements());
-                strides = plan::row_major(&view.shape);
-                let kernel = Kernel::copy(self.source(view)?, view.elements(), at);
-                stages.push(Stage::Group(Box::new(kernel)));
-            }
-            let (rows, columns) = (strides[rank - 2], strides[rank - 1]);
-            Ok::<_, Error>((product::Operand { at, rows, columns }, strides))
+    /// Stages of a product and what follows it element by element.
+    fn product_and_more(&self, group: &plan::Group, stages: &mut Vec<Stage>) -> Result<()> {
+        let op = &self.plan.steps[group.steps.start].op;
+        let place = product::place(self.plan, group);
+        let place = place.map(|view| self.f32(view)).transpose()?;
+        let result = product::result(op).map(|view| view.buffer);
+        let locate = |view: &View| match place {
+            Some(at) if Some(view.buffer) == result => Ok((at.cast(), Width::Word)),
+            _ => self.locate(view),
         };
-        let ((a_at, of_a), (b_at, of_b)) = (operand(a)?, operand(b)?);
-        let pairs = (0..rank - 2).map(|axis| (a.shape[axis], of_a[axis], of_b[axis])).collect();
+        let steps = group.steps.start + 1..group.steps.end;
+        let after = plan::Group { steps, reduce: None, inner: group.inner.clone() };
+        let kernel = Kernel::new(self.plan, &after, &locate)?;
+        self.product(op, Some(kernel), place, stages)
+    }
+
+    /// Stages of a product, with what follows each of its elements, and where it writes if not where it says.
+    fn product(
+        &self,
+        op: &Op,
+        after: Option<Kernel>,
+        place: Option<*mut f32>,
+        stages: &mut Vec<Stage>,
+    ) -> Result<()> {
+        match op {
+            Op::MatMul { a, b, out } => {
+                let out = place.map_or_else(|| self.f32(out), Ok)?;
+                self.matmul(a, b, out, after, stages)
+            }
+            Op::Conv(conv) => {
+                let out = place.map_or_else(|| self.f32(&conv.out), Ok)?;
+                self.convolution(conv, out, after, stages)
+            }
+            op => unreachable!("{} is no product of tensors", op.name()),
+        }
+    }
+
+    /// Panels of a weight that were made as it was uploaded.
+    fn packed(&self, op: &Op, view: &View) -> Option<(*const f32, Panels)> {
+        let buffer = self.plan.buffer(view.buffer);
+        match self.memory.weight(&buffer.name).filter(|_| buffer.class == Class::Weight)? {
+            (base, WeightStorage::Panels(panels)) => (Panels::of(op, view, buffer) == Some(panels))
+                .then(|| (base.cast_const().cast(), panels)),
+            _ => None,
+        }
+    }
+
+    fn matmul(
+        &self,
+        a: &View,
+        b: &View,
+        out: *mut f32,
+        after: Option<Kernel>,
+        stages: &mut Vec<Stage>,
+    ) -> Result<()> {
+        let rank = a.shape.len();
+        let [m, n, k] = [a.shape[rank - 2], b.shape[rank - 2], a.shape[rank - 1]];
+        let op = Op::MatMul { a: a.clone(), b: b.clone(), out: View::whole(a.buffer, &[]) };
+        let mut free = self.memory.between().cast::<f32>();
+        let mut operand = |view: &View, stages: &mut Vec<Stage>| {
+            let (base, width) = self.locate(view)?;
+            if width == Width::Word {
+                return Ok::<_, Error>((base.cast_const().cast::<f32>(), view.strides.clone()));
+            }
+            let at = free;
+            free = free.wrapping_add(view.elements());
+            let kernel = Kernel::copy(self.source(view)?, view.elements(), at);
+            stages.push(Stage::Group(Box::new(kernel)));
+            Ok((at.cast_const(), plan::row_major(&view.shape)))
+        };
+        let heads = &a.shape[..rank - 2];
+        let (columns, of_columns) = match self.packed(&op, b) {
+            Some((at, _)) => (Columns::Packed(at), vec![0; heads.len()]),
+            None => {
+                let (at, strides) = operand(b, stages)?;
+                let (line, step) = (strides[rank - 2], strides[rank - 1]);
+                (Columns::Lines(Lines { at, line, step }), strides)
+            }
+        };
+        let mut of_rows = vec![0; heads.len()];
+        let rows = match self.packed(&op, a) {
+            Some((at, _)) => at,
+            None => {
+                let (from, strides) = operand(a, stages)?;
+                let (lines, steps) = ((m, strides[rank - 2]), (k, strides[rank - 1]));
+                let panels = Panels { side: Side::Rows, matrices: (1, 0), lines, steps };
+                // What is the same for several pairs is packed once.
+                let mut each = panels.matrix();
+                let mut axes = Vec::new();
+                for axis in (0..heads.len()).rev().filter(|axis| strides[*axis] != 0) {
+                    of_rows[axis] = each;
+                    each *= heads[axis];
+                    axes.insert(0, (heads[axis], strides[axis]));
+                }
+                let to = free;
+                stages.push(Stage::Pack(Box::new(product::Pack { panels, axes, from, to })));
+                to.cast_const()
+            }
+        };
+        let pairs = (0..heads.len()).map(|i| (heads[i], of_rows[i], of_columns[i])).collect();
+        let (shape, bias) = ([m, n, k], None);
+        let product = MatMul { rows, columns, pairs, shape, bias, out, after };
+        stages.push(Stage::MatMul(Box::new(product)));
+        Ok(())
+    }
+
+    fn convolution(
+        &self,
+        conv: &plan::Conv,
+        out: *mut f32,
+        after: Option<Kernel>,
+        stages: &mut Vec<Stage>,
+    ) -> Result<()> {
+        let plan::Conv { windows, x, weight, bias, .. } = conv;
+        let axes = x.shape.len() - 2;
+        let axis = |i: usize| Axis {
+            extent: x.shape[2 + i],
+            step: x.strides[2 + i],
+            before: windows.pads[i][0],
+            stride: windows.stride[i],
+            dilation: windows.dilation[i],
+            size: weight.shape[2 + i],
+            count: conv.out.shape[2 + i],
+        };
+        let one = Axis { extent: 1, step: 0, before: 0, stride: 1, dilation: 1, size: 1, count: 1 };
+        let [rows, columns] = match axes {
+            1 => [one, axis(0)],
+            _ => [axis(0), axis(1)],
+        };
+        let at = self.f32(x)?.cast_const();
+        let (images, channels) = ((x.shape[0], x.strides[0]), (x.shape[1], x.strides[1]));
+        let bias =
+            bias.as_ref().map(|bias| self.f32(bias).map(<*mut f32>::cast_const)).transpose()?;
+        if product::is_depthwise(conv) {
+            let weight = self.f32(weight)?.cast_const();
+            let depthwise =
+                Depthwise { x: at, images, channels, rows, columns, weight, bias, out, after };
+            stages.push(Stage::Depthwise(Box::new(depthwise)));
+            return Ok(());
+        }
+        let groups = windows.groups;
+        let inner = weight.shape[1];
+        let op = Op::Conv(conv.clone());
+        let panels = Panels::of_convolution(conv);
+        let packed = match self.packed(&op, weight) {
+            Some((weights, Panels { side: Side::Tiles, lines, .. })) => {
+                stages.push(Stage::Winograd(Box::new(Winograd {
+                    x: at,
+                    images,
+                    channels,
+                    rows,
+                    columns,
+                    weights,
+                    outputs: lines.0,
+                    bias,
+                    out,
+                    after,
+                })));
+                return Ok(());
+            }
+            Some((at, _)) => at,
+            None => {
+                let from = self.f32(weight)?.cast_const();
+                let to = self.memory.between().cast::<f32>();
+                let axes = vec![panels.matrices];
+                stages.push(Stage::Pack(Box::new(product::Pack { panels, axes, from, to })));
+                to.cast_const()
+            }
+        };
+        // Windows of one element next to each other are the image's own lines.
+        let image = Image { at, channel: channels.1, rows, columns };
+        let points = [rows, columns].iter().all(|axis| {
+            axis.size == 1 && axis.stride == 1 && axis.count == axis.extent && axis.before == 0
+        });
+        let dense = columns.step == 1 && (rows.extent == 1 || rows.step == columns.extent);
+        let columns_of = if points && dense {
+            Columns::Lines(Lines { at, line: 1, step: channels.1 })
+        } else {
+            Columns::Windows(image)
+        };
         stages.push(Stage::MatMul(Box::new(MatMul {
-            a: a_at,
-            b: b_at,
-            pairs,
-            shape: [a.shape[rank - 2], b.shape[rank - 2], a.shape[rank - 1]],
-            out: self.f32(out)?,
+            rows: packed,
+            columns: columns_of,
+            pairs: vec![(images.0, 0, images.1), (groups, panels.matrix(), inner * channels.1)],
+            shape: [panels.lines.0, rows.count * columns.count, panels.steps.0],
+            bias: bias.map(|bias| (bias, groups)),
+            out,
+            after,
         })));
         Ok(())
     }
@@ -724,7 +907,7 @@ impl Resolver<'_> {
         let (table, ids) = (&gather.table, &gather.indices[0]);
         let (rows, ids) = (ids.elements(), self.i32(ids)?);
         let buffer = self.plan.buffer(table.buffer);
-        if buffer.class == Class::Weight && table.shape.len() == 2 {
+        if buffer.class == Class::Weight && buffer.shape.len() == 2 {
             let (matrix, out) = (self.matrix(table)?, self.f32(&gather.out)?);
             return Ok(Stage::Embed { matrix, ids, rows, out });
         }
@@ -1032,7 +1215,7 @@ impl Program {
         isa: Isa,
         choices: Option<&Choices>,
     ) -> Result<Self> {
-        let groups = schedule(plan);
+        let groups = product::groups(plan);
         let constant = |buffer: &plan::Buffer| match buffer.class {
             Class::Constant(value) => value.get(),
             _ => 0.0,
@@ -1054,6 +1237,8 @@ impl Program {
             if group.is_kernel(plan) && !alone {
                 let locate = |view: &View| resolver.locate(view);
                 stages.push(Stage::Group(Box::new(Kernel::new(plan, group, &locate)?)));
+            } else if group.steps.len() > 1 {
+                resolver.product_and_more(group, &mut stages)?;
             } else {
                 resolver.stages(step, &mut stages)?;
             }
@@ -1074,6 +1259,9 @@ impl Program {
             Stage::Sample(Sample { ids, rows, .. }) => Some((ids.cast_const(), *rows)),
             _ => None,
         });
-        Ok(Self { stages, ends, rows, slots, sampled, buffers, _constants: constants })
+        let cost = plan.cost();
+        let work = cost.flops + cost.bytes();
+        let small = slots.is_none() && work <= SMALL;
+        Ok(Self { stages, ends, rows, slots, small, sampled, buffers, _constants: constants })
     }
 }

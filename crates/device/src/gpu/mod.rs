@@ -97,7 +97,7 @@ impl<G: GpuDevice> Device for G {
     }
 
     fn fusions(&self) -> Fusions {
-        Fusions::ALL
+        Fusions { convolutions: false, ..Fusions::ALL }
     }
 
     fn cost(&self, plan: &Plan) -> Cost {

@@ -9,6 +9,7 @@
 
 #[path = "../../../../src/parity/case.rs"]
 mod case;
+mod convolutions;
 #[path = "../../../../src/parity/measure.rs"]
 mod measure;
 #[path = "../../../../src/parity/ops/mod.rs"]

@@ -3,6 +3,7 @@
 use nn::conv::{self, Windows, pad_with};
 use nn::functions::{self as f, div, times};
 use plan::graph::Tensor;
+use plan::{Binary, Window};
 
 use super::Operator;
 use super::matrix::from_zero;
@@ -102,6 +103,11 @@ impl Placed {
         }
     }
 
+    fn of_convolution(self, groups: usize) -> plan::Windows {
+        let Self { stride, dilation, pads, .. } = self;
+        plan::Windows { stride, pads, dilation, groups }
+    }
+
     /// The input with a value around it; `extra` where wanted.
     fn padded(&self, im: &mut Import, x: Tensor, value: f32, extra: Option<f32>) -> Made<Tensor> {
         let mut x = x;
@@ -145,8 +151,7 @@ fn convolution(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         Some(bias) => Some(im.float(bias)?),
         None => None,
     };
-    let x = placed.padded(im, x, 0.0, None)?;
-    let made = conv::conv(&mut im.g, x, weight, bias, &placed.windows(groups(node)?))?;
+    let made = im.g.conv(x, weight, bias, placed.of_convolution(groups(node)?))?;
     Ok(device(elem, made))
 }
 
@@ -157,8 +162,7 @@ fn convolution_of_bytes(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     let placed = placed(node, spatial(&of_x)?, spatial(&of_w)?)?;
     let behind = of_w.len() - 1;
     let (x, weight) = (from_zero(im, node, 0, behind)?, from_zero(im, node, 1, behind)?);
-    let x = placed.padded(im, x, 0.0, None)?;
-    let made = conv::conv(&mut im.g, x, weight, None, &placed.windows(groups(node)?))?;
+    let made = im.g.conv(x, weight, None, placed.of_convolution(groups(node)?))?;
     Ok(device(Elem::I32, im.g.cast(made, plan::DType::I32)?))
 }
 
@@ -233,10 +237,7 @@ fn pool(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     let x = im.float(input)?;
     let windows = placed.windows(1);
     let made = match node.op() {
-        "MaxPool" => {
-            let x = placed.padded(im, x, f32::NEG_INFINITY, Some(f32::NEG_INFINITY))?;
-            conv::max_pool(&mut im.g, x, &sizes, &windows)?
-        }
+        "MaxPool" => largest(im, x, &placed, &sizes)?,
         "LpPool" => {
             let p = node.integer("p", 2) as f32;
             let size = f::abs(&mut im.g, x)?;
@@ -250,6 +251,35 @@ fn pool(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     };
     let made = if elem.is_integer() { im.g.cast(made, plan::DType::I32)? } else { made };
     Ok(device(elem, made))
+}
+
+/// The largest of each window, along one axis after the other: of an axis as many views as a window has elements.
+fn largest(im: &mut Import, x: Tensor, placed: &Placed, sizes: &[usize]) -> Made<Tensor> {
+    let mut x = x;
+    for (i, &size) in sizes.iter().enumerate() {
+        let axis = 2 + i;
+        let [before, after] = placed.pads[i];
+        let by = [before, after + placed.extra[i]];
+        if by != [0, 0] {
+            // Beyond the edge is nothing that could be larger.
+            x = pad_with(&mut im.g, x, axis, by, f32::NEG_INFINITY)?;
+        }
+        let window = Window { size, stride: placed.stride[i], dilation: placed.dilation[i] };
+        let seen = im.g.window(x, axis, window)?;
+        let shape = im.g.shape(seen).to_vec();
+        let (last, whole) = (shape.len() - 1, &shape[..shape.len() - 1]);
+        let mut found: Option<Tensor> = None;
+        for at in 0..size {
+            let one = im.g.slice(seen, last, at, 1)?;
+            let one = im.g.reshape(one, whole)?;
+            found = Some(match found {
+                Some(found) => im.g.binary(Binary::Max, found, one)?,
+                None => one,
+            });
+        }
+        x = found.ok_or_else(|| why("a window of no elements".to_owned()))?;
+    }
+    Ok(x)
 }
 
 fn average(

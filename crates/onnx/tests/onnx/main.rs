@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod bad;
+mod external;
 mod nodes;
 
 /// An error in one line, with what is behind it.

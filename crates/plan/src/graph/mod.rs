@@ -2,6 +2,7 @@
 //! an operation is added. Nothing runs here: [`Graph::lower`] gives a [`Plan`], a device runs it.
 
 mod composite;
+mod conv;
 mod grad;
 mod lower;
 mod mixture;

@@ -103,6 +103,11 @@ impl Graph {
 
     pub fn unary(&mut self, op: Unary, x: Tensor) -> Result {
         self.want_f32("unary", x)?;
+        // A constant's sign is known.
+        if let (Unary::Neg, Kind::Constant(value)) = (op, &self.node(x).kind) {
+            let negative = -value.get();
+            return Ok(self.constant(negative));
+        }
         let shape = self.shape(x).to_vec();
         Ok(self.compute(shape, DType::F32, |out| Op::Unary { op, x, out }))
     }
@@ -289,6 +294,23 @@ impl Graph {
                 Kind::Source { .. } | Kind::Compute(_) | Kind::Update(_) => return x,
             }
         }
+        self.gathered(x)
+    }
+
+    /// The elements one after the other: as they are where no view has another order.
+    pub(super) fn dense(&mut self, x: Tensor) -> Tensor {
+        let mut root = x;
+        while let Kind::Reshape(inner) = &self.node(root).kind {
+            root = *inner;
+        }
+        match &self.node(root).kind {
+            Kind::Source { .. } | Kind::Compute(_) | Kind::Update(_) => x,
+            _ => self.gathered(x),
+        }
+    }
+
+    /// The elements one after the other, in memory of their own.
+    pub(super) fn gathered(&mut self, x: Tensor) -> Tensor {
         let (shape, dtype) = (self.shape(x).to_vec(), self.dtype(x));
         self.compute(shape, dtype, |out| Op::Copy { x, out })
     }

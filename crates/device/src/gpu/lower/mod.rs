@@ -301,8 +301,10 @@ impl Lowering<'_> {
 
     fn gather(&mut self, label: &str, gather: &Gather) -> Result<()> {
         let table = &gather.table;
+        let of = self.buffer(table);
+        let matrix = of.class == Class::Weight && of.shape.len() == 2;
         let ids = match &gather.indices[..] {
-            [ids] if self.buffer(table).class == Class::Weight && ids.is_contiguous() => ids,
+            [ids] if matrix && ids.is_contiguous() => ids,
             [ids]
                 if table.is_contiguous()
                     && ids.is_contiguous()
@@ -315,7 +317,7 @@ impl Lowering<'_> {
         let out = self.region(&gather.out)?;
         let rows = count(ids.elements())?;
         let ids = self.i32(ids)?;
-        if self.buffer(table).class == Class::Weight && table.shape.len() == 2 {
+        if matrix {
             let Matrix { address, weight, n, .. } = self.matrix(table, None)?;
             let k = count(table.shape[1])?;
             let params = Params::Embed(EmbedParams {

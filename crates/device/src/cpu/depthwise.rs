@@ -1,0 +1,148 @@
+//! Convolutions whose channels are each by themselves: a plane at a time, brought into the thread's scratch with the zeroes
+//! around it, the elements of a line that one tap sees next to each other.
+
+use super::group::{BLOCK, Kernel};
+use super::pool::Worker;
+use plan::Conv;
+use simd::Isa;
+use simd::dense::Axis;
+use simd::depthwise::{BEHIND, Tap, line};
+use simd::vector::LANES;
+
+pub(super) struct Depthwise {
+    pub(super) x: *const f32,
+    /// Images, elements between them; channels, elements between them.
+    pub(super) images: (usize, usize),
+    pub(super) channels: (usize, usize),
+    pub(super) rows: Axis,
+    pub(super) columns: Axis,
+    /// `[channels][rows][columns]`
+    pub(super) weight: *const f32,
+    pub(super) bias: Option<*const f32>,
+    pub(super) out: *mut f32,
+    pub(super) after: Option<Kernel>,
+}
+
+/// Elements that windows of a size reach over.
+const fn reach(axis: &Axis) -> usize {
+    (axis.count - 1) * axis.stride + (axis.size - 1) * axis.dilation + 1
+}
+
+/// Elements of a line that are `stride` apart.
+const fn part(columns: &Axis) -> usize {
+    reach(columns).div_ceil(columns.stride)
+}
+
+/// Values of scratch that a plane takes, with its zeroes, of whatever convolution.
+pub(super) fn scratch(conv: &Conv) -> usize {
+    let (x, sizes, w) = (&conv.x.shape, &conv.weight.shape, &conv.windows);
+    // Lines and their parts are no longer than this.
+    let lines = (2..x.len()).map(|axis| {
+        let [before, after] = w.pads[axis - 2];
+        x[axis] + before + after + w.stride[axis - 2] + sizes[axis]
+    });
+    if super::product::is_depthwise(conv) { 2 * (lines.product::<usize>() + BEHIND) } else { 0 }
+}
+
+impl Depthwise {
+    /// This thread's share, with scratch for a plane, for its results, and behind them for the registers of what follows.
+    ///
+    /// # Safety
+    ///
+    /// The addresses are valid, all threads are here, and nobody else touches what it writes.
+    pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
+        let (rows, columns) = (&self.rows, &self.columns);
+        let (part, stride) = (part(columns), columns.stride);
+        let wide = part * stride;
+        let plane = reach(rows) * wide + BEHIND;
+        let results = rows.count * columns.count;
+        // SAFETY: the caller's contract.
+        let (whole, registers) = unsafe { (scratch.add(plane), scratch.add(2 * plane)) };
+        if let Some(after) = &self.after {
+            // SAFETY: as above.
+            unsafe { after.begin(registers) };
+        }
+        let mut taps = Vec::with_capacity(rows.size * columns.size);
+        while let Some(items) = w.claim(self.images.0 * self.channels.0, 1) {
+            let (item, channel) = (items.start, items.start % self.channels.0);
+            // SAFETY: the caller's contract: a plane is one thread's.
+            unsafe {
+                let image = item / self.channels.0 * self.images.1;
+                self.bring(self.x.add(image + channel * self.channels.1), scratch);
+                let weights = self.weight.add(channel * rows.size * columns.size);
+                taps.clear();
+                for tap in 0..rows.size * columns.size {
+                    let down = tap / columns.size * rows.dilation;
+                    let along = tap % columns.size * columns.dilation;
+                    let at = down * wide + along % stride * part + along / stride;
+                    taps.push(Tap { at, weight: *weights.add(tap) });
+                }
+                let bias = self.bias.map_or(0.0, |bias| *bias.add(channel));
+                let out = self.out.add(item * results);
+                if columns.count < LANES {
+                    // Short lines are one, with what is between them.
+                    let n = (rows.count - 1) * rows.stride * wide + columns.count;
+                    line(isa, &taps, bias, scratch, whole, n);
+                    for row in 0..rows.count {
+                        let from = whole.add(row * rows.stride * wide);
+                        out.add(row * columns.count).copy_from_nonoverlapping(from, columns.count);
+                    }
+                } else {
+                    for row in 0..rows.count {
+                        let x = scratch.add(row * rows.stride * wide);
+                        line(isa, &taps, bias, x, out.add(row * columns.count), columns.count);
+                    }
+                }
+                for start in (0..results).step_by(BLOCK) {
+                    if let Some(after) = &self.after {
+                        let n = BLOCK.min(results - start);
+                        after.piece(isa, registers, item * results + start, n);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The plane with its zeroes, each line in as many parts as windows are apart.
+    ///
+    /// # Safety
+    ///
+    /// The plane is there, and room for it.
+    unsafe fn bring(&self, x: *const f32, to: *mut f32) {
+        let (rows, columns) = (&self.rows, &self.columns);
+        let (part, stride) = (part(columns), columns.stride);
+        let wide = part * stride;
+        for row in 0..reach(rows) {
+            let y = row.wrapping_sub(rows.before);
+            // SAFETY: the caller's contract: only what lies inside of the plane is read.
+            unsafe {
+                let to = to.add(row * wide);
+                if y >= rows.extent {
+                    to.write_bytes(0, wide);
+                    continue;
+                }
+                let line = x.add(y * rows.step);
+                for phase in 0..stride {
+                    let to = to.add(phase * part);
+                    // Elements of this part before the line, and up to its end.
+                    let before = columns.before.saturating_sub(phase).div_ceil(stride).min(part);
+                    let end = (columns.before + columns.extent).saturating_sub(phase);
+                    let end = end.div_ceil(stride).clamp(before, part);
+                    to.write_bytes(0, before);
+                    to.add(end).write_bytes(0, part - end);
+                    if before < end {
+                        let first = (before * stride + phase - columns.before) * columns.step;
+                        let (from, apart) = (line.add(first), stride * columns.step);
+                        if apart == 1 {
+                            to.add(before).copy_from_nonoverlapping(from, end - before);
+                        } else {
+                            for i in 0..end - before {
+                                *to.add(before + i) = *from.add(i * apart);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Convolutions of 3 by 3 windows next to each other, by `simd::winograd`: a block of tiles at a time, whose values, sums and
+//! results stay in a core's cache.
+
+use super::group::{BLOCK, Kernel};
+use super::pool::Worker;
+use plan::Conv;
+use simd::Isa;
+use simd::dense::{self, Axis, COLUMNS, Onto, Operands, Place, SPAN, Tile};
+use simd::vector::LANES;
+use simd::winograd::{TAPS, results, tiles};
+
+/// Fewest channels on either side: with fewer, bringing tiles in and out takes what the products save.
+const FEWEST: usize = 16;
+
+/// Bytes of a block's values and sums: what a core's caches hold beside the weights that stream by.
+const BYTES: usize = 3 << 19;
+
+pub(super) struct Winograd {
+    pub(super) x: *const f32,
+    /// Images, elements between them; channels, elements between them.
+    pub(super) images: (usize, usize),
+    pub(super) channels: (usize, usize),
+    pub(super) rows: Axis,
+    pub(super) columns: Axis,
+    /// As [`super::product::Side::Tiles`] has them.
+    pub(super) weights: *const f32,
+    /// Channels of the results.
+    pub(super) outputs: usize,
+    pub(super) bias: Option<*const f32>,
+    pub(super) out: *mut f32,
+    pub(super) after: Option<Kernel>,
+}
+
+/// Whether a convolution is one of those.
+pub(super) fn fits(conv: &Conv) -> bool {
+    let w = &conv.windows;
+    let &[outputs, inputs, 3, 3] = &conv.weight.shape[..] else { return false };
+    let next = w.stride == [1, 1] && w.dilation == [1, 1] && w.groups == 1;
+    next && outputs.min(inputs) >= FEWEST
+}
+
+/// Tiles of a block: whole lines of them where one is short enough.
+#[derive(Clone, Copy)]
+struct Blocks {
+    /// Tiles of a line, and lines.
+    wide: usize,
+    high: usize,
+    /// Of a block.
+    columns: usize,
+    lines: usize,
+}
+
+impl Blocks {
+    fn of([high, wide]: [usize; 2], inputs: usize, outputs: usize) -> Self {
+        let (high, wide) = (high.div_ceil(2), wide.div_ceil(2));
+        let most = BYTES / (4 * TAPS * (inputs + outputs)) / LANES * LANES;
+        let most = most.clamp(LANES, COLUMNS);
+        let columns = wide.min(most);
+        let lines = if columns < wide { 1 } else { (most / wide).clamp(1, high) };
+        Self { wide, high, columns, lines }
+    }
+
+    const fn count(&self) -> usize {
+        self.wide.div_ceil(self.columns) * self.high.div_ceil(self.lines)
+    }
+
+    /// Values of a tap of a channel: as tiles are written by whole vectors, one more than a block has.
+    const fn apart(&self) -> usize {
+        (self.columns * self.lines).next_multiple_of(LANES) + LANES
+    }
+
+    /// Values of every second element of a line, which are read by whole vectors, and one more.
+    const fn part(&self) -> usize {
+        self.columns.next_multiple_of(LANES) + LANES
+    }
+
+    /// Values of the lines under a block.
+    const fn under(&self) -> usize {
+        (2 * self.lines + 2) * 2 * self.part()
+    }
+}
+
+/// Values of scratch that a thread needs.
+pub(super) fn scratch(conv: &Conv) -> usize {
+    let out = &conv.out.shape;
+    if !fits(conv) {
+        return 0;
+    }
+    let (inputs, outputs) = (conv.weight.shape[1], conv.weight.shape[0]);
+    let blocks = Blocks::of([out[2], out[3]], inputs, outputs);
+    TAPS * (inputs + outputs) * blocks.apart() + blocks.under() + 4 * blocks.apart()
+}
+
+impl Winograd {
+    /// This thread's share, with scratch for [`scratch`] values, and behind them for the registers of what follows.
+    ///
+    /// # Safety
+    ///
+    /// The addresses are valid, all threads are here, and nobody else touches what it writes.
+    pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
+        let (inputs, tile) = (self.channels.0, isa.tile());
+        let blocks = Blocks::of([self.rows.count, self.columns.count], inputs, self.outputs);
+        let apart = blocks.apart();
+        // SAFETY: the caller's contract: that is what the scratch has room for.
+        let (values, sums, lines, results, registers) = unsafe {
+            let sums = scratch.add(TAPS * inputs * apart);
+            let lines = sums.add(TAPS * self.outputs * apart);
+            let results = lines.add(blocks.under());
+            (scratch, sums, lines, results, results.add(4 * apart))
+        };
+        if let Some(after) = &self.after {
+            // SAFETY: as above.
+            unsafe { after.begin(registers) };
+        }
+        let count = self.images.0 * blocks.count();
+        // Results are divided where blocks alone do not keep the threads busy.
+        let parts = if w.threads() == 1 { 1 } else { (2 * w.threads()).div_ceil(count.max(1)) };
+        let part = self.outputs.div_ceil(parts).next_multiple_of(tile.rows);
+        let parts = self.outputs.div_ceil(part);
+        while let Some(items) = w.claim(count * parts, 1) {
+            let (item, first) = (items.start / parts, items.start % parts * part);
+            let (image, block) = (item / blocks.count(), item % blocks.count());
+            let across = blocks.wide.div_ceil(blocks.columns);
+            let (top, left) = (block / across * blocks.lines, block % across * blocks.columns);
+            let of = Of {
+                image,
+                top,
+                left,
+                lines: blocks.lines.min(blocks.high - top),
+                columns: blocks.columns.min(blocks.wide - left),
+                first,
+                count: part.min(self.outputs - first),
+                apart,
+                part: blocks.part(),
+            };
+            // SAFETY: the caller's contract: an item is one thread's.
+            unsafe {
+                self.bring(isa, &of, lines, values);
+                self.multiply(isa, tile, &of, values, sums);
+                self.finish(isa, &of, sums, results, registers);
+            }
+        }
+    }
+
+    /// The values of a block's tiles, `[taps][channels][tiles]`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Winograd::run`].
+    unsafe fn bring(&self, isa: Isa, of: &Of, lines: *mut f32, values: *mut f32) {
+        let (inputs, stride) = self.channels;
+        let (rows, columns) = (&self.rows, &self.columns);
+        let wide = 2 * of.part;
+        for channel in 0..inputs {
+            // SAFETY: the caller's contract; of the image is read what lies inside.
+            unsafe {
+                let x = self.x.add(of.image * self.images.1 + channel * stride);
+                for line in 0..2 * of.lines + 2 {
+                    let y = (2 * of.top + line).wrapping_sub(rows.before);
+                    let to = lines.add(line * wide);
+                    if y >= rows.extent {
+                        to.write_bytes(0, wide);
+                        continue;
+                    }
+                    let from = x.add(y * rows.step);
+                    for odd in 0..2 {
+                        // Elements `2 i + odd + skip - before` of the line, for `i` up to one more than tiles.
+                        let (to, n) = (to.add(odd * of.part), of.columns + 1);
+                        let at = 2 * of.left + odd;
+                        let before = columns.before.saturating_sub(at).div_ceil(2).min(n);
+                        let end = (columns.before + columns.extent).saturating_sub(at).div_ceil(2);
+                        let end = end.clamp(before, n);
+                        to.write_bytes(0, before);
+                        to.add(end).write_bytes(0, of.part - end);
+                        if before < end {
+                            let first = 2 * before + at - columns.before;
+                            let from = from.add(first * columns.step);
+                            dense::every(isa, from, 2 * columns.step, to.add(before), end - before);
+                        }
+                    }
+                }
+                for line in 0..of.lines {
+                    let under: [*const f32; 4] =
+                        std::array::from_fn(|i| lines.add((2 * line + i) * wide).cast_const());
+                    let out = values.add(channel * of.apart + line * of.columns);
+                    tiles(isa, under, of.part, of.columns, out, inputs * of.apart);
+                }
+            }
+        }
+    }
+
+    /// The sums over the channels, `[taps][results][tiles]`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Winograd::run`].
+    unsafe fn multiply(&self, isa: Isa, tile: Tile, of: &Of, values: *const f32, sums: *mut f32) {
+        let (inputs, n) = (self.channels.0, of.lines * of.columns);
+        for tap in 0..TAPS {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let weights = self.weights.add(tap * self.outputs * inputs);
+                let values = values.add(tap * inputs * of.apart);
+                let sums = sums.add(tap * of.count * of.apart);
+                for (before, vectors) in tile.panels(n) {
+                    let before = before * LANES;
+                    for start in (0..inputs).step_by(SPAN) {
+                        let steps = SPAN.min(inputs - start);
+                        for row in (0..of.count).step_by(tile.rows) {
+                            let count = tile.rows.min(of.count - row);
+                            let operands = Operands {
+                                rows: weights.add((of.first + row) * inputs + start * count),
+                                count,
+                                columns: values.add(start * of.apart + before),
+                                width: of.apart,
+                                vectors,
+                                steps,
+                            };
+                            let onto = if start > 0 { Onto::Itself } else { Onto::Nothing };
+                            let out = sums.add(row * of.apart + before);
+                            let columns = vectors * LANES;
+                            dense::product(
+                                isa,
+                                operands,
+                                onto,
+                                Place { out, stride: of.apart, columns },
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The results, and what follows.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Winograd::run`].
+    unsafe fn finish(
+        &self,
+        isa: Isa,
+        of: &Of,
+        sums: *const f32,
+        pair: *mut f32,
+        registers: *mut f32,
+    ) {
+        let (high, wide) = (self.rows.count, self.columns.count);
+        let n = of.lines * of.columns;
+        let pair = [pair, pair.wrapping_add(2 * of.apart)];
+        let (top, left) = (2 * of.top, 2 * of.left);
+        let (lines, columns) = ((2 * of.lines).min(high - top), (2 * of.columns).min(wide - left));
+        for output in 0..of.count {
+            let plane = (of.image * self.outputs + of.first + output) * high * wide;
+            // SAFETY: the caller's contract: these results are this thread's.
+            unsafe {
+                let bias = self.bias.map_or(0.0, |bias| *bias.add(of.first + output));
+                let sums = sums.add(output * of.apart);
+                results(isa, sums, of.count * of.apart, n, bias, pair);
+                for line in 0..lines {
+                    let from = pair[line % 2].add(line / 2 * 2 * of.columns);
+                    let to = self.out.add(plane + (top + line) * wide + left);
+                    to.copy_from_nonoverlapping(from, columns);
+                }
+                let Some(after) = &self.after else { continue };
+                // Whole lines are next to each other.
+                let (pieces, each) =
+                    if columns == wide { (1, lines * wide) } else { (lines, columns) };
+                for piece in 0..pieces {
+                    let start = plane + (top + piece) * wide + left;
+                    for at in (0..each).step_by(BLOCK) {
+                        after.piece(isa, registers, start + at, BLOCK.min(each - at));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A block of tiles, and which results of it.
+struct Of {
+    image: usize,
+    top: usize,
+    left: usize,
+    lines: usize,
+    columns: usize,
+    first: usize,
+    count: usize,
+    apart: usize,
+    part: usize,
+}

@@ -1,0 +1,366 @@
+//! Products of matrices of `f32` that lie in panels: tiles of results that stay in registers.
+//!
+//! Rows (the left operand) lie in panels of a few rows, columns in panels of a few vectors; within a panel the values of
+//! one step along the sum are neighbours. Sums are over spans of [`SPAN`] steps, one fused multiply-add after the other,
+//! and the spans are added in their order: the same bits whatever the instruction set and however the work is divided.
+//! Which part of a product is computed where, and what is packed when, is the CPU device's business.
+
+use super::isa::{Isa, Vectors, dispatch};
+use super::vector::{LANES, Simd, store_first};
+
+/// Steps along the sum whose products are added up in registers: what a panel of columns leaves of the first-level cache.
+pub const SPAN: usize = 128;
+
+/// Columns that are packed and computed together: whole panels on every instruction set.
+pub const COLUMNS: usize = 240;
+
+/// Most vectors of columns that a tile has on any instruction set.
+pub const WIDEST: usize = 3;
+
+/// Rows of a tile, and its vectors of columns: what registers hold beside the operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    pub rows: usize,
+    pub vectors: usize,
+}
+
+impl Isa {
+    /// The tile of [`product`].
+    #[must_use]
+    pub const fn tile(self) -> Tile {
+        match self.vectors {
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx512 => Tile { rows: 8, vectors: 3 },
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx2 => Tile { rows: 6, vectors: 1 },
+            #[cfg(target_arch = "aarch64")]
+            Vectors::Neon => Tile { rows: 6, vectors: 1 },
+            Vectors::Scalar => Tile { rows: 6, vectors: 1 },
+        }
+    }
+}
+
+impl Tile {
+    /// Panels of up to [`COLUMNS`] columns: vectors before each, and its own, which are as even as can be.
+    pub fn panels(self, columns: usize) -> impl Iterator<Item = (usize, usize)> {
+        let vectors = columns.div_ceil(LANES);
+        let panels = vectors.div_ceil(self.vectors).max(1);
+        let before = move |panel: usize| vectors * panel / panels;
+        (0..panels).map(move |panel| (before(panel), before(panel + 1) - before(panel)))
+    }
+}
+
+/// A tile's operands: a panel of rows and one of columns, over the same steps along the sum.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    /// `[steps][rows]`
+    pub rows: *const f32,
+    /// How many rows the panel has.
+    pub count: usize,
+    /// `[steps][width]`, of which the first `vectors` count.
+    pub columns: *const f32,
+    pub width: usize,
+    pub vectors: usize,
+    /// Steps along the sum, at most [`SPAN`].
+    pub steps: usize,
+}
+
+/// Where a tile's results go: its first, elements from row to row, and how many columns there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub out: *mut f32,
+    pub stride: usize,
+    pub columns: usize,
+}
+
+/// What a tile's products are added to.
+#[derive(Clone, Copy, Debug)]
+pub enum Onto {
+    Nothing,
+    /// A value for each row.
+    Rows(*const f32),
+    /// What is there.
+    Itself,
+}
+
+dispatch! {
+    /// The products of a panel of rows with a panel of columns.
+    ///
+    /// # Safety
+    ///
+    /// The operands are as they say, no larger than the set's [`Tile`]; every row of the place has its columns, which
+    /// are those of the panel but for the last few.
+    pub unsafe fn product(x: Operands, onto: Onto, to: Place) = product_in;
+
+    /// Copies `n` values that lie `apart` values from each other.
+    ///
+    /// # Safety
+    ///
+    /// The values are there, and room for them elsewhere.
+    pub unsafe fn every(x: *const f32, apart: usize, out: *mut f32, n: usize) = every_in;
+
+    /// Writes a panel of columns of a matrix: `count` of them (the others are zeroes) from a multiple of nothing on.
+    ///
+    /// # Safety
+    ///
+    /// The matrix has those columns and steps; `out` is valid for `steps` rows of `16 * vectors` values.
+    pub unsafe fn pack_columns(x: Lines, count: usize, vectors: usize, steps: usize, out: *mut f32) = columns_in;
+
+    /// Writes a panel of columns, which are windows of an image: those from `first` on, over the steps from `step` on.
+    ///
+    /// # Safety
+    ///
+    /// The image is as it says, the columns are some of its windows, the steps some of their elements; `out` is valid
+    /// for `steps` rows of `16 * vectors` values.
+    pub unsafe fn pack_windows(x: &Image, first: usize, count: usize, vectors: usize, step: usize, steps: usize, out: *mut f32) = windows_in;
+}
+
+/// Lines of a matrix in memory: its first element, and elements from line to line and from step to step.
+#[derive(Clone, Copy, Debug)]
+pub struct Lines {
+    pub at: *const f32,
+    pub line: usize,
+    pub step: usize,
+}
+
+/// How windows lie along an axis of an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Axis {
+    pub extent: usize,
+    /// Elements of memory from one to the next.
+    pub step: usize,
+    /// Zeroes before the first.
+    pub before: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    /// Elements of a window.
+    pub size: usize,
+    /// How many windows there are.
+    pub count: usize,
+}
+
+/// Channels of an image, whose windows are columns: along the sum go a window's elements of one channel after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Image {
+    pub at: *const f32,
+    /// Elements of memory from channel to channel.
+    pub channel: usize,
+    pub rows: Axis,
+    pub columns: Axis,
+}
+
+#[inline(always)]
+unsafe fn product_in<S: Simd>(x: Operands, onto: Onto, to: Place) {
+    macro_rules! tiles {
+        ($($rows:literal)+) => {
+            // SAFETY: the caller's contract.
+            unsafe {
+                match (x.count, x.vectors) {
+                    $(
+                        ($rows, 1) => tile::<S, $rows, 1>(x, onto, to),
+                        ($rows, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, $rows, 2>(x, onto, to),
+                        ($rows, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, $rows, 3>(x, onto, to),
+                    )+
+                    (7, 1) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 1>(x, onto, to),
+                    (7, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 2>(x, onto, to),
+                    (7, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 3>(x, onto, to),
+                    (8, 1) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 1>(x, onto, to),
+                    (8, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 2>(x, onto, to),
+                    (8, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 3>(x, onto, to),
+                    (rows, vectors) => unreachable!("a tile of {rows} rows by {vectors} vectors"),
+                }
+            }
+        };
+    }
+    tiles!(1 2 3 4 5 6);
+}
+
+#[inline(always)]
+unsafe fn tile<S: Simd, const R: usize, const V: usize>(x: Operands, onto: Onto, to: Place) {
+    // SAFETY: the caller's contract; only the last vector of a row may be cut.
+    unsafe {
+        let mut sums = [[S::splat(0.0); V]; R];
+        let (mut rows, mut columns) = (x.rows, x.columns);
+        for _ in 0..x.steps {
+            let mut b = [S::splat(0.0); V];
+            for (v, b) in b.iter_mut().enumerate() {
+                *b = S::load(columns.add(v * LANES));
+            }
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let a = S::splat(*rows.add(r));
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum = S::fma(a, b, *sum);
+                }
+            }
+            rows = rows.add(R);
+            columns = columns.wrapping_add(x.width);
+        }
+        for (r, sums) in sums.into_iter().enumerate() {
+            let out = to.out.add(r * to.stride);
+            for (v, mut sum) in sums.into_iter().enumerate() {
+                let (out, n) = (out.add(v * LANES), to.columns - v * LANES);
+                sum = match onto {
+                    Onto::Nothing => sum,
+                    Onto::Rows(bias) => S::add(sum, S::splat(*bias.add(r))),
+                    Onto::Itself if n >= LANES => S::add(sum, S::load(out)),
+                    Onto::Itself => S::add(sum, super::vector::load_first::<S>(out, n)),
+                };
+                store_first::<S>(out, sum, n);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn columns_in<S: Simd>(x: Lines, count: usize, vectors: usize, steps: usize, out: *mut f32) {
+    let width = vectors * LANES;
+    // SAFETY: the caller's contract.
+    unsafe {
+        if x.line == 1 {
+            for step in 0..steps {
+                let (from, to) = (x.at.add(step * x.step), out.add(step * width));
+                for first in (0..width).step_by(LANES) {
+                    let n = count.saturating_sub(first).min(LANES);
+                    let from = from.add(if n == 0 { 0 } else { first });
+                    S::store(to.add(first), super::vector::load_first::<S>(from, n));
+                }
+            }
+            return;
+        }
+        for first in (0..width).step_by(LANES) {
+            let n = count.saturating_sub(first).min(LANES);
+            let (from, to) = (x.at.add(if n == 0 { 0 } else { first * x.line }), out.add(first));
+            for step in 0..steps {
+                let from = from.add(step * x.step);
+                let mut line = [0.0; LANES];
+                if n == LANES {
+                    for (column, value) in line.iter_mut().enumerate() {
+                        *value = *from.add(column * x.line);
+                    }
+                } else {
+                    for (column, value) in line.iter_mut().enumerate().take(n) {
+                        *value = *from.add(column * x.line);
+                    }
+                }
+                S::store(to.add(step * width), S::load(line.as_ptr()));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn every_in<S: Simd>(x: *const f32, apart: usize, out: *mut f32, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match apart {
+            1 => {
+                for i in (0..n).step_by(LANES) {
+                    let value = super::vector::load_first::<S>(x.add(i), n - i);
+                    store_first::<S>(out.add(i), value, n - i);
+                }
+            }
+            // Of two vectors, every second lane: the last of them is no one's.
+            2 => {
+                let whole = n.saturating_sub(1) / LANES * LANES;
+                for i in (0..whole).step_by(LANES) {
+                    let both = x.add(2 * i).cast::<[f32; 2 * LANES]>().read_unaligned();
+                    let mut line = [0.0; LANES];
+                    for (lane, value) in line.iter_mut().enumerate() {
+                        *value = both[2 * lane];
+                    }
+                    S::store(out.add(i), S::load(line.as_ptr()));
+                }
+                for i in whole..n {
+                    *out.add(i) = *x.add(2 * i);
+                }
+            }
+            apart => {
+                for i in 0..n {
+                    *out.add(i) = *x.add(i * apart);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn windows_in<S: Simd>(
+    x: &Image,
+    first: usize,
+    count: usize,
+    vectors: usize,
+    step: usize,
+    steps: usize,
+    out: *mut f32,
+) {
+    let (rows, columns) = (&x.rows, &x.columns);
+    let width = vectors * LANES;
+    let taps = rows.size * columns.size;
+    let (begin, left) = (first / columns.count, first % columns.count);
+    let (mut channel, tap) = (step / taps, step % taps);
+    let (mut down, mut along) = (tap / columns.size, tap % columns.size);
+    for i in 0..steps {
+        // SAFETY: the caller's contract; what lies outside of the image is not read.
+        unsafe {
+            let to = out.add(i * width);
+            let plane = x.at.add(channel * x.channel);
+            let (mut row, mut column, mut done) = (begin, left, 0);
+            while done < count {
+                let n = (columns.count - column).min(count - done);
+                let y = (row * rows.stride + down * rows.dilation).wrapping_sub(rows.before);
+                if y < rows.extent {
+                    let line = plane.add(y * rows.step);
+                    run::<S>(line, columns, column, along * columns.dilation, n, to.add(done));
+                } else {
+                    to.add(done).write_bytes(0, n);
+                }
+                (row, column, done) = (row + 1, 0, done + n);
+            }
+            if count < width {
+                to.add(count).write_bytes(0, width - count);
+            }
+        }
+        along += 1;
+        if along == columns.size {
+            (along, down) = (0, down + 1);
+        }
+        if down == rows.size {
+            (down, channel) = (0, channel + 1);
+        }
+    }
+}
+
+/// The elements at `along` of `n` windows of a line, from the `first`th window on.
+#[inline(always)]
+unsafe fn run<S: Simd>(
+    line: *const f32,
+    axis: &Axis,
+    first: usize,
+    along: usize,
+    n: usize,
+    to: *mut f32,
+) {
+    let at = first * axis.stride + along;
+    if at >= axis.before && at + (n - 1) * axis.stride - axis.before < axis.extent {
+        // SAFETY: the caller's contract, and all of them have an element there.
+        unsafe {
+            let from = line.add((at - axis.before) * axis.step);
+            return every_in::<S>(from, axis.stride * axis.step, to, n);
+        }
+    }
+    // Windows before the first element, and those up to the last.
+    let before = axis.before.saturating_sub(along).div_ceil(axis.stride).clamp(first, first + n);
+    let inside = (axis.extent + axis.before).saturating_sub(along).div_ceil(axis.stride);
+    let inside = inside.clamp(before, first + n);
+    let (skip, have) = (before - first, inside - before);
+    // SAFETY: the caller's contract: windows from `before` to `inside` have an element of the line there.
+    unsafe {
+        to.write_bytes(0, skip);
+        to.add(skip + have).write_bytes(0, n - skip - have);
+        if have == 0 {
+            return;
+        }
+        let from = line.add((before * axis.stride + along - axis.before) * axis.step);
+        every_in::<S>(from, axis.stride * axis.step, to.add(skip), have);
+    }
+}

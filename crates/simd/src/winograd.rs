@@ -1,0 +1,118 @@
+//! Convolutions of 3 by 3 windows next to each other with 16 products for 4 results instead of 36: Winograd's minimal
+//! filtering F(2x2, 3x3) (Lavin and Gray, <https://arxiv.org/abs/1509.09308>).
+//!
+//! A tile of 4 by 4 elements becomes 16 values, which are multiplied with 16 of the weights and added up over the channels;
+//! 4 results follow from the 16 sums. Each of the three is linear, with factors of 1 and 1/2.
+
+use super::isa::dispatch;
+use super::vector::{LANES, Simd};
+
+/// Values of a tile.
+pub const TAPS: usize = 16;
+
+dispatch! {
+    /// Writes the values of `n` tiles, two elements apart: of four lines, each in its even elements and, `part` values
+    /// further on, its odd ones. Each of the [`TAPS`] goes `apart` values behind the one before.
+    ///
+    /// # Safety
+    ///
+    /// Each part of the lines has `n` values, rounded up to whole vectors, and one more; `out` has room for as many,
+    /// rounded up, of each tap.
+    pub unsafe fn tiles(lines: [*const f32; 4], part: usize, n: usize, out: *mut f32, apart: usize) = tiles_in;
+
+    /// Writes two lines of `2 n` results, plus `bias`, from the sums of `n` tiles, of which those of a tap lie `apart`
+    /// values behind those of the one before.
+    ///
+    /// # Safety
+    ///
+    /// `sums` has `n` values of each tap, and each line room for `2 n`, rounded up to whole vectors.
+    pub unsafe fn results(sums: *const f32, apart: usize, n: usize, bias: f32, lines: [*mut f32; 2]) = results_in;
+}
+
+/// The 16 of the weights of a window.
+#[must_use]
+pub fn weights(g: [[f32; 3]; 3]) -> [f32; TAPS] {
+    let line = |[a, b, c]: [f32; 3]| {
+        let (ends, middle) = (0.5 * (a + c), 0.5 * b);
+        [a, ends + middle, ends - middle, c]
+    };
+    let down: [[f32; 4]; 3] =
+        std::array::from_fn(|column| line(std::array::from_fn(|row| g[row][column])));
+    let mut all = [0.0; TAPS];
+    for (row, all) in all.chunks_exact_mut(4).enumerate() {
+        all.copy_from_slice(&line(std::array::from_fn(|column| down[column][row])));
+    }
+    all
+}
+
+#[inline(always)]
+unsafe fn tiles_in<S: Simd>(
+    lines: [*const f32; 4],
+    part: usize,
+    n: usize,
+    out: *mut f32,
+    apart: usize,
+) {
+    for first in (0..n).step_by(LANES) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut down = [[S::splat(0.0); 4]; 4];
+            for column in 0..4 {
+                let at = first + column / 2 + column % 2 * part;
+                let mut d = [S::splat(0.0); 4];
+                for (d, line) in d.iter_mut().zip(lines) {
+                    *d = S::load(line.add(at));
+                }
+                down[0][column] = S::sub(d[0], d[2]);
+                down[1][column] = S::add(d[1], d[2]);
+                down[2][column] = S::sub(d[2], d[1]);
+                down[3][column] = S::sub(d[1], d[3]);
+            }
+            for (row, d) in down.into_iter().enumerate() {
+                let out = out.add(first + 4 * row * apart);
+                S::store(out, S::sub(d[0], d[2]));
+                S::store(out.add(apart), S::add(d[1], d[2]));
+                S::store(out.add(2 * apart), S::sub(d[2], d[1]));
+                S::store(out.add(3 * apart), S::sub(d[1], d[3]));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn results_in<S: Simd>(
+    sums: *const f32,
+    apart: usize,
+    n: usize,
+    bias: f32,
+    lines: [*mut f32; 2],
+) {
+    for first in (0..n).step_by(LANES) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut down = [[S::splat(0.0); 4]; 2];
+            for column in 0..4 {
+                let at = sums.add(first + column * apart);
+                let mut m = [S::splat(0.0); 4];
+                for (row, m) in m.iter_mut().enumerate() {
+                    *m = S::load(at.add(4 * row * apart));
+                }
+                down[0][column] = S::add(S::add(m[0], m[1]), m[2]);
+                down[1][column] = S::sub(S::sub(m[1], m[2]), m[3]);
+            }
+            for (m, line) in down.into_iter().zip(lines) {
+                let even = S::add(S::add(S::add(m[0], m[1]), m[2]), S::splat(bias));
+                let odd = S::add(S::sub(S::sub(m[1], m[2]), m[3]), S::splat(bias));
+                let (mut evens, mut odds) = ([0.0; LANES], [0.0; LANES]);
+                S::store(evens.as_mut_ptr(), even);
+                S::store(odds.as_mut_ptr(), odd);
+                let mut both = [0.0; 2 * LANES];
+                for lane in 0..LANES {
+                    both[2 * lane] = evens[lane];
+                    both[2 * lane + 1] = odds[lane];
+                }
+                line.add(2 * first).cast::<[f32; 2 * LANES]>().write_unaligned(both);
+            }
+        }
+    }
+}
