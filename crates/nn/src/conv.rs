@@ -76,7 +76,7 @@ pub fn conv(g: &mut Graph, x: Tensor, weight: Tensor, bias: Option<Tensor>, w: &
         dilation: each(&w.dilation),
         groups: w.groups,
     };
-    g.conv(x, weight, bias, windows)
+    g.conv(x, weight, bias, &windows)
 }
 
 /// The gradient of a convolution by its input, as a function of its own: `weight [C, O / groups, spatial..]`. `extra`

@@ -168,6 +168,9 @@ impl View {
         if shape.iter().product::<usize>() != self.elements() {
             return None;
         }
+        if self.elements() == 0 {
+            return Some(Self { shape: shape.to_vec(), strides: row_major(shape), ..*self });
+        }
         // Merge the old dimensions into maximal dense runs (extent, stride of the innermost).
         let mut runs: Vec<(usize, usize)> = Vec::new();
         for (&n, &stride) in self.shape.iter().zip(&self.strides).filter(|(n, _)| **n != 1) {
@@ -265,6 +268,8 @@ mod tests {
             assert_eq!(indices(&reshaped), (0..24).collect::<Vec<_>>(), "{shape:?}");
         }
         assert_eq!(view.reshape(&[5, 5]), None);
+        let none = View::whole(BufferId(0), &[0, 6]).permute(&[1, 0]);
+        assert_eq!(none.reshape(&[3, 0, 2]).unwrap().shape, [3, 0, 2]);
     }
 
     #[test]

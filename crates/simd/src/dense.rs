@@ -106,13 +106,13 @@ dispatch! {
     /// The matrix has those columns and steps; `out` is valid for `steps` rows of `16 * vectors` values.
     pub unsafe fn pack_columns(x: Lines, count: usize, vectors: usize, steps: usize, out: *mut f32) = columns_in;
 
-    /// Writes a panel of columns, which are windows of an image: those from `first` on, over the steps from `step` on.
+    /// Writes a panel of columns, which are windows of an image: so many from the first on, over so many steps.
     ///
     /// # Safety
     ///
     /// The image is as it says, the columns are some of its windows, the steps some of their elements; `out` is valid
     /// for `steps` rows of `16 * vectors` values.
-    pub unsafe fn pack_windows(x: &Image, first: usize, count: usize, vectors: usize, step: usize, steps: usize, out: *mut f32) = windows_in;
+    pub unsafe fn pack_windows(x: &Image, columns: [usize; 2], vectors: usize, steps: [usize; 2], out: *mut f32) = windows_in;
 }
 
 /// Lines of a matrix in memory: its first element, and elements from line to line and from step to step.
@@ -286,11 +286,9 @@ unsafe fn every_in<S: Simd>(x: *const f32, apart: usize, out: *mut f32, n: usize
 #[inline(always)]
 unsafe fn windows_in<S: Simd>(
     x: &Image,
-    first: usize,
-    count: usize,
+    [first, count]: [usize; 2],
     vectors: usize,
-    step: usize,
-    steps: usize,
+    [step, steps]: [usize; 2],
     out: *mut f32,
 ) {
     let (rows, columns) = (&x.rows, &x.columns);

@@ -57,23 +57,19 @@ unsafe fn tiles_in<S: Simd>(
         // SAFETY: the caller's contract.
         unsafe {
             let mut down = [[S::splat(0.0); 4]; 4];
-            for column in 0..4 {
+            for (column, down) in down.iter_mut().enumerate() {
                 let at = first + column / 2 + column % 2 * part;
-                let mut d = [S::splat(0.0); 4];
-                for (d, line) in d.iter_mut().zip(lines) {
-                    *d = S::load(line.add(at));
-                }
-                down[0][column] = S::sub(d[0], d[2]);
-                down[1][column] = S::add(d[1], d[2]);
-                down[2][column] = S::sub(d[2], d[1]);
-                down[3][column] = S::sub(d[1], d[3]);
+                let [a, b, c, d] = [0, 1, 2, 3].map(|line: usize| lines[line].add(at));
+                let (a, b, c, d) = (S::load(a), S::load(b), S::load(c), S::load(d));
+                *down = [S::sub(a, c), S::add(b, c), S::sub(c, b), S::sub(b, d)];
             }
-            for (row, d) in down.into_iter().enumerate() {
+            let [a, b, c, d] = down;
+            for row in 0..4 {
                 let out = out.add(first + 4 * row * apart);
-                S::store(out, S::sub(d[0], d[2]));
-                S::store(out.add(apart), S::add(d[1], d[2]));
-                S::store(out.add(2 * apart), S::sub(d[2], d[1]));
-                S::store(out.add(3 * apart), S::sub(d[1], d[3]));
+                S::store(out, S::sub(a[row], c[row]));
+                S::store(out.add(apart), S::add(b[row], c[row]));
+                S::store(out.add(2 * apart), S::sub(c[row], b[row]));
+                S::store(out.add(3 * apart), S::sub(b[row], d[row]));
             }
         }
     }
@@ -90,19 +86,17 @@ unsafe fn results_in<S: Simd>(
     for first in (0..n).step_by(LANES) {
         // SAFETY: the caller's contract.
         unsafe {
-            let mut down = [[S::splat(0.0); 4]; 2];
-            for column in 0..4 {
+            let mut down = [[S::splat(0.0); 2]; 4];
+            for (column, down) in down.iter_mut().enumerate() {
                 let at = sums.add(first + column * apart);
-                let mut m = [S::splat(0.0); 4];
-                for (row, m) in m.iter_mut().enumerate() {
-                    *m = S::load(at.add(4 * row * apart));
-                }
-                down[0][column] = S::add(S::add(m[0], m[1]), m[2]);
-                down[1][column] = S::sub(S::sub(m[1], m[2]), m[3]);
+                let (a, b) = (S::load(at), S::load(at.add(4 * apart)));
+                let (c, d) = (S::load(at.add(8 * apart)), S::load(at.add(12 * apart)));
+                *down = [S::add(S::add(a, b), c), S::sub(S::sub(b, c), d)];
             }
-            for (m, line) in down.into_iter().zip(lines) {
-                let even = S::add(S::add(S::add(m[0], m[1]), m[2]), S::splat(bias));
-                let odd = S::add(S::sub(S::sub(m[1], m[2]), m[3]), S::splat(bias));
+            let [a, b, c, d] = down;
+            for (row, line) in lines.into_iter().enumerate() {
+                let even = S::add(S::add(S::add(a[row], b[row]), c[row]), S::splat(bias));
+                let odd = S::add(S::sub(S::sub(b[row], c[row]), d[row]), S::splat(bias));
                 let (mut evens, mut odds) = ([0.0; LANES], [0.0; LANES]);
                 S::store(evens.as_mut_ptr(), even);
                 S::store(odds.as_mut_ptr(), odd);

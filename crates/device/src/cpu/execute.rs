@@ -131,6 +131,16 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
                     }
                 }
             }
+            Stage::Lines { panels, table, ids, step, rows, out } => {
+                let (lines, width) = (panels.lines.0, panels.steps.0);
+                for row in w.part(c.rows(rows)) {
+                    let out = out.add(row * width);
+                    match index(*ids.add(row * step), lines) {
+                        Some(line) => panels.line(c.isa, table, line, out),
+                        None => out.write_bytes(0, width),
+                    }
+                }
+            }
             Stage::RopeTable { positions, frequencies, half, magnitude, rows, out } => {
                 for row in w.part(c.rows(rows)) {
                     #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24")]

@@ -83,6 +83,10 @@ impl Panels {
             }
             Op::MatMul { a, b, .. } if a == view && b != view => of(Side::Rows),
             Op::MatMul { a, b, .. } if b == view && a != view => of(Side::Columns),
+            // A table that is a product's weight too.
+            Op::Gather(gather) if gather.indices.len() == 1 && view.shape.len() == 2 => {
+                of(Side::Columns)
+            }
             _ => None,
         }
     }
@@ -118,6 +122,28 @@ impl Panels {
             Side::Tiles => TAPS * self.lines.0,
         };
         lines * self.steps.0
+    }
+
+    /// A line of columns, out of the panels that hold it.
+    ///
+    /// # Safety
+    ///
+    /// The panels are those of the instruction set, the line is one of theirs, and there is room for its steps.
+    pub(super) unsafe fn line(&self, isa: Isa, panels: *const f32, line: usize, out: *mut f32) {
+        let (steps, first) = (self.steps.0, line / COLUMNS * COLUMNS);
+        let own = (line - first) / LANES;
+        let mut all = isa.tile().panels(COLUMNS.min(self.lines.0 - first));
+        let Some((before, vectors)) = all.find(|(before, vectors)| own < before + vectors) else {
+            unreachable!("a line of another matrix")
+        };
+        let lane = line - first - before * LANES;
+        // SAFETY: the caller's contract.
+        unsafe {
+            let panel = panels.add((first + before * LANES) * steps + lane);
+            for step in 0..steps {
+                *out.add(step) = *panel.add(step * vectors * LANES);
+            }
+        }
     }
 
     /// Elements of all, as they come.
@@ -295,9 +321,8 @@ impl MatMul {
                         }
                         Columns::Windows(image) => {
                             let image = Image { at: image.at.add(of_columns), ..image };
-                            dense::pack_windows(
-                                isa, &image, from, wide, vectors, start, steps, scratch,
-                            );
+                            let (of, over) = ([from, wide], [start, steps]);
+                            dense::pack_windows(isa, &image, of, vectors, over, scratch);
                             scratch.cast_const()
                         }
                     };

@@ -91,6 +91,15 @@ pub(super) enum Stage {
         rows: usize,
         out: *mut u32,
     },
+    /// The same out of a product's columns; indices are `step` apart.
+    Lines {
+        panels: Panels,
+        table: *const f32,
+        ids: *const i32,
+        step: usize,
+        rows: usize,
+        out: *mut f32,
+    },
     /// Cosines, then sines, of position times frequency.
     RopeTable {
         positions: *const i32,
@@ -256,7 +265,7 @@ impl Stage {
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Embed { .. } => "embed",
-            Self::Gather { .. } => "gather",
+            Self::Gather { .. } | Self::Lines { .. } => "gather",
             Self::RopeTable { .. } => "rope-table",
             Self::Normalise { .. } => "norm",
             Self::Elementwise { op, .. } => match op {
@@ -531,6 +540,7 @@ impl Resolver<'_> {
     /// Stages of a step that is no group of elementwise ones.
     fn stages(&self, step: &Step, stages: &mut Vec<Stage>) -> Result<()> {
         let stage = match &step.op {
+            op @ Op::Gather(gather) if let Some(stage) = self.lines(op, gather)? => stage,
             op if is_of_tensors(self.plan, op) => return self.of_tensors(op, stages),
             Op::Gather(gather) => self.gather(gather)?,
             Op::Binary { op: Binary::Add, a, b, out } => {
@@ -901,6 +911,16 @@ impl Resolver<'_> {
             }
             _ => Err(unsupported(format!("queries {:?} over {cache:?}", q.shape))),
         }
+    }
+
+    /// Rows of a table that lies in a product's panels.
+    fn lines(&self, op: &Op, gather: &plan::Gather) -> Result<Option<Stage>> {
+        let plan::Gather { table, indices, out } = gather;
+        let Some((at, panels)) = self.packed(op, table) else { return Ok(None) };
+        let [ids] = &indices[..] else { return Ok(None) };
+        let (step, rows) = (ids.strides.first().copied().unwrap_or(0), ids.elements());
+        let (ids, out) = (self.i32(ids)?.cast_const(), self.f32(out)?);
+        Ok(Some(Stage::Lines { panels, table: at, ids, step, rows, out }))
     }
 
     fn gather(&self, gather: &plan::Gather) -> Result<Stage> {

@@ -45,7 +45,8 @@ impl Case {
         let [outputs, inner, rows, columns] = self.weight;
         let [down, across] = self.counts();
         let mut all = Vec::new();
-        for at in 0..batch * outputs * down * across {
+        assert_eq!(more.len(), batch * outputs * down * across);
+        for (at, more) in more.iter().enumerate() {
             let (column, row) = (at % across, at / across % down);
             let (output, image) = (at / across / down % outputs, at / across / down / outputs);
             let group = output / (outputs / self.groups);
@@ -62,7 +63,7 @@ impl Case {
                     (sum, size) = (sum + product, size + product.abs());
                 }
             }
-            all.push(((sum + f64::from(more[at])).max(0.0), size + 1.0));
+            all.push(((sum + f64::from(*more)).max(0.0), size + 1.0));
         }
         all
     }
@@ -149,7 +150,7 @@ fn convolutions_are_those_of_sums_whatever_computes_them() {
             let bias = g.source(Class::Weight, "b", DType::F32, &[bias.len()])?;
             let x = g.source(Class::Mailbox, "x", DType::F32, &case.x)?;
             let more = g.source(Class::Mailbox, "more", DType::F32, &shape)?;
-            let y = g.conv(x, weight, Some(bias), case.windows())?;
+            let y = g.conv(x, weight, Some(bias), &case.windows())?;
             let y = g.binary(Binary::Add, y, more)?;
             let zero = g.constant(0.0);
             g.binary(Binary::Max, y, zero)
@@ -199,5 +200,38 @@ fn products_are_those_of_sums_whichever_side_is_known() {
             });
             close(&have, &expected, &format!("{m} x {n} x {k}, {known} known"));
         }
+    }
+}
+
+/// Tied weights: rows of a table that a product multiplies with too.
+#[test]
+fn a_table_that_is_a_weight_too_gives_its_rows() {
+    let (rows, width) = (531, 37);
+    let table = numbers(&mut 43, rows * width);
+    let ids = [0, 15, 239, 240, 255, 480, 527, 530, -1, 531];
+    let have = answers(&[("table", &table)], &[], |g| {
+        let table = g.source(Class::Weight, "table", DType::F32, &[rows * width])?;
+        let table = g.reshape(table, &[rows, width])?;
+        let mut at = None;
+        for id in ids {
+            let id = g.constant(id as f32);
+            let id = g.expand(id, &[1])?;
+            at = Some(match at {
+                Some(at) => nn::shape::concat(g, &[at, id], 0)?,
+                None => id,
+            });
+        }
+        let at = g.cast(at.unwrap(), DType::I32)?;
+        let taken = g.gather(table, &[at])?;
+        let products = g.matmul(taken, table)?;
+        let none = g.constant(0.0);
+        let none = g.binary(Binary::Mul, products, none)?;
+        let none = g.slice(none, 1, 0, width)?;
+        g.binary(Binary::Add, taken, none)
+    });
+    for (i, id) in ids.into_iter().enumerate() {
+        let row = usize::try_from(id).ok().filter(|row| *row < rows);
+        let want = row.map_or(vec![0.0; width], |row| table[row * width..][..width].to_vec());
+        assert_eq!(have[i * width..][..width], want, "{id}");
     }
 }

@@ -151,7 +151,7 @@ fn convolution(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         Some(bias) => Some(im.float(bias)?),
         None => None,
     };
-    let made = im.g.conv(x, weight, bias, placed.of_convolution(groups(node)?))?;
+    let made = im.g.conv(x, weight, bias, &placed.of_convolution(groups(node)?))?;
     Ok(device(elem, made))
 }
 
@@ -162,7 +162,7 @@ fn convolution_of_bytes(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     let placed = placed(node, spatial(&of_x)?, spatial(&of_w)?)?;
     let behind = of_w.len() - 1;
     let (x, weight) = (from_zero(im, node, 0, behind)?, from_zero(im, node, 1, behind)?);
-    let made = im.g.conv(x, weight, None, placed.of_convolution(groups(node)?))?;
+    let made = im.g.conv(x, weight, None, &placed.of_convolution(groups(node)?))?;
     Ok(device(Elem::I32, im.g.cast(made, plan::DType::I32)?))
 }
 

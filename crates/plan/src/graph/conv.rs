@@ -5,7 +5,7 @@ use crate::{Binary, Conv, Op, Window, Windows};
 
 impl Graph {
     /// Windows of `x [N, C, spatial..]` times `weight [O, C / groups, sizes..]`, and `bias [O]`: `[N, O, counts..]`.
-    pub fn conv(&mut self, x: Tensor, weight: Tensor, bias: Option<Tensor>, w: Windows) -> Result {
+    pub fn conv(&mut self, x: Tensor, weight: Tensor, bias: Option<Tensor>, w: &Windows) -> Result {
         let (of_x, of_w) = (self.shape(x).to_vec(), self.shape(weight).to_vec());
         let axes = of_x.len().saturating_sub(2);
         let each = [w.stride.len(), w.pads.len(), w.dilation.len()];
