@@ -123,7 +123,6 @@ fn collect(value: &Value, part: u64, words: &mut BTreeMap<u64, Vec<String>>) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a test says its seed")]
 fn clients_of_every_dialect_get_what_each_would_get_alone() {
     let wanted = std::env::var("ORIND_MIXED").unwrap_or_else(|_| "16:4".into());
     let (clients, seconds) = wanted.split_once(':').unwrap();
