@@ -24,10 +24,18 @@ const TIMES: u64 = 4;
 #[derive(Default)]
 pub struct Networks(Mutex<Vec<Kept>>);
 
-/// A network, and the file that it was read from.
+/// A network, and the files that it was read from, the model's first.
 struct Kept {
-    file: File,
+    files: Vec<File>,
     network: Network,
+}
+
+impl Kept {
+    /// Whether it is what the file of that path says now.
+    fn is(&self, path: &Path) -> bool {
+        let unchanged = |file: &File| File::of(&file.path).is_ok_and(|now| now == *file);
+        self.files.first().is_some_and(|file| file.path == path) && self.files.iter().all(unchanged)
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -58,24 +66,27 @@ impl Networks {
         device: &Arc<dyn Device>,
     ) -> Result<Answer, Error> {
         let mut all = self.0.lock();
-        let file = File::of(path)?;
-        let known = all.iter().position(|kept| kept.file == file && kept.network.fits(&inputs));
+        let known = all.iter().position(|kept| kept.is(path) && kept.network.fits(&inputs));
         let (mut kept, prepared) = match known {
             Some(at) => (all.remove(at), true),
             None => {
+                let file = File::of(path)?;
                 let need = file.bytes.saturating_mul(TIMES);
-                if let Some(free) = memory::available().filter(|free| *free < need) {
+                let free = memory::available().unwrap_or(u64::MAX);
+                if free < need {
                     let what = format!("its network may need {need} bytes, and {free} are free");
                     return Err(Error::Model { what });
                 }
-                let model = Model::read(path)?;
+                let model = Model::read_within(path, (free - need) / TIMES)?;
+                let beside = model.beside().iter().map(|path| File::of(path));
+                let files = std::iter::once(Ok(file)).chain(beside).collect::<Result<_, _>>()?;
                 for declared in model.inputs() {
                     if let Some(array) = inputs.get_mut(&declared.name) {
                         array.elem = declared.elem;
                     }
                 }
                 let network = Network::of(&model, &**device, &inputs)?;
-                (Kept { file, network }, false)
+                (Kept { files, network }, false)
             }
         };
         let start = Instant::now();

@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nn::files::{Array, read_npy, write_npy};
 use orind_testing::daemon::{Answer, Daemon, orinctl};
+use orind_testing::external;
 use orind_testing::nodes::cases;
 use orind_testing::program::{outcome, said};
 use serde_json::{Value, json};
@@ -133,4 +134,28 @@ fn the_daemon_runs_networks_too() {
     let none = dir.path().join("input.pb");
     let none = json!({"model": none, "inputs": {}});
     assert_eq!(daemon.post("/orin/v1/run", &none).error(), (400, "invalid_model".into()));
+}
+
+#[test]
+fn a_network_is_read_again_when_a_file_beside_it_has_changed() {
+    let dir = TempDir::new().unwrap();
+    let model = dir.path().join("model.onnx");
+    let place = [("location", "data")];
+    std::fs::write(&model, external::model(&place, &place)).unwrap();
+    let weights = |value: f32| {
+        let bytes: Vec<u8> = [value; 8].iter().flat_map(|value| value.to_le_bytes()).collect();
+        std::fs::write(dir.path().join("data"), bytes).unwrap();
+    };
+    let daemon = Daemon::launch("threads = 1");
+    let ask = || {
+        let x = json!({"shape": [2, 2], "values": [0.0, 0.0, 0.0, 0.0]});
+        let answer =
+            daemon.post("/orin/v1/run", &json!({"model": model, "inputs": {"x": x}})).json();
+        (answer["outputs"]["y"]["values"][0].as_f64().unwrap(), answer["prepared"] == true)
+    };
+    weights(1.0);
+    assert_eq!([ask(), ask()], [(2.0, false), (2.0, true)]);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    weights(3.0);
+    assert_eq!([ask(), ask()], [(6.0, false), (6.0, true)]);
 }

@@ -12,19 +12,30 @@ use super::array::{self, Elem};
 use super::error::{Error, Result};
 use super::proto::{GraphProto, TensorProto};
 
-/// Brings the values of a graph's tensors in, whose model lies in this folder.
+/// Brings the values of a graph's tensors in, whose model lies in this folder; at most so many bytes of them. Gives the
+/// files that they come from.
 ///
 /// # Errors
-/// A file is not there or lies elsewhere, or has not the bytes that a tensor wants of it.
-pub(crate) fn bring(graph: &mut GraphProto, folder: &Path) -> Result<()> {
-    let mut files = HashMap::new();
+/// A file is not there or lies elsewhere, or has not the bytes that a tensor wants of it; they are more than `most`.
+pub(crate) fn bring(graph: &mut GraphProto, folder: &Path, most: u64) -> Result<Vec<PathBuf>> {
+    let (mut files, mut brought) = (HashMap::new(), 0_u64);
     let external = graph.initializer.iter_mut().filter(|tensor| tensor.data_location != 0);
     for tensor in external {
-        let values = values(tensor, folder, &mut files)?;
+        let want = |bytes: u64| {
+            brought = brought.saturating_add(bytes);
+            if brought <= most {
+                return Ok(());
+            }
+            let what = format!(
+                "its weights in files beside it have more than the {most} bytes that there is room for"
+            );
+            Err(Error::Model { what })
+        };
+        let values = values(tensor, folder, &mut files, want)?;
         tensor.raw_data = values;
         tensor.data_location = 0;
     }
-    Ok(())
+    Ok(files.into_values().map(|beside| beside.path).collect())
 }
 
 /// A file that tensors are read from, its length, and how much of it no tensor has had yet.
@@ -39,6 +50,7 @@ fn values(
     tensor: &TensorProto,
     folder: &Path,
     files: &mut HashMap<String, Beside>,
+    mut may: impl FnMut(u64) -> Result<()>,
 ) -> Result<Vec<u8>> {
     let wrong = |what: String| Error::Tensor { name: tensor.name.clone(), what };
     let said = |key: &str| {
@@ -86,6 +98,7 @@ fn values(
         )));
     };
     beside.left = left;
+    may(want)?;
     let mut bytes = vec![0; want as usize];
     let read = beside.file.read_exact_at(&mut bytes, offset);
     read.map_err(|source| Error::Io { path: beside.path.clone(), source })?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
@@ -22,6 +22,7 @@ pub struct Model {
     pub(crate) graph: GraphProto,
     pub(crate) opset: i64,
     producer: String,
+    beside: Vec<PathBuf>,
 }
 
 /// The extent of an axis, as a model declares it.
@@ -48,10 +49,19 @@ impl Model {
     /// # Errors
     /// A file cannot be read or has not what the model says, or as for [`Model::parse`].
     pub fn read(path: &Path) -> Result<Self> {
+        Self::read_within(path, u64::MAX)
+    }
+
+    /// The same, if the weights in files beside it have so many bytes at most.
+    ///
+    /// # Errors
+    /// As for [`Model::read`], or they have more.
+    pub fn read_within(path: &Path, most: u64) -> Result<Self> {
         let bytes = fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
         let mut model = Self::parse(&bytes)?;
         drop(bytes);
-        external::bring(&mut model.graph, path.parent().unwrap_or(Path::new("")))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        model.beside = external::bring(&mut model.graph, folder, most)?;
         Ok(model)
     }
 
@@ -93,7 +103,7 @@ impl Model {
             let told = |(name, (opset, node))| format!("{name} (opset {opset}, node {node})");
             return Err(Error::Operators { operators: missing.into_iter().map(told).collect() });
         }
-        let model = Self { graph, opset, producer: producer_name };
+        let model = Self { graph, opset, producer: producer_name, beside: Vec::new() };
         for declared in model.graph.input.iter().chain(&model.graph.output) {
             model.declared(declared)?;
         }
@@ -109,6 +119,12 @@ impl Model {
     #[must_use]
     pub fn producer(&self) -> &str {
         &self.producer
+    }
+
+    /// The files beside its own that it has weights from.
+    #[must_use]
+    pub fn beside(&self) -> &[PathBuf] {
+        &self.beside
     }
 
     /// Operators, and how often each is there.

@@ -3,7 +3,7 @@
 use super::isa::dispatch;
 use super::vector::{LANES, Simd, store_first};
 
-/// Values behind a line that [`line`] may read.
+/// Values behind a line that [`line()`] may read.
 pub const BEHIND: usize = 4 * LANES;
 
 /// One element of the windows: how far it lies from the first, and what it is multiplied with.

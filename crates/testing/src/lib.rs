@@ -6,7 +6,7 @@
 //! | `machine` | kernels executed instruction by instruction | `orind-kernels` and above |
 //! | `device` | a model on a device, driven through the seam; models with odd weights, adapters | `orind` |
 //! | `engine` | load, ask, collect the answer | `orind` |
-//! | `nodes` | ONNX's tests of nodes | `orind-onnx` and above |
+//! | `nodes` | ONNX's tests of nodes, a model with files beside it | `orind-onnx` and above |
 //! | `daemon` | a daemon on a socket of its own, clients of its lanes, programs on terminals and pages in browsers of their own, the page cache | `orind` |
 //!
 //! A crate's integration tests may use a feature that depends on the crate itself. Its unit tests may not:
@@ -25,6 +25,8 @@ pub mod browser;
 pub mod daemon;
 #[cfg(feature = "engine")]
 pub mod engine;
+#[cfg(feature = "nodes")]
+pub mod external;
 #[cfg(feature = "daemon")]
 pub mod lane;
 #[cfg(feature = "machine")]

@@ -4,48 +4,10 @@ use std::fs;
 
 use device::cpu::Cpu;
 use onnx::{Array, Elem, Model, Network};
+use orind_testing::external::model;
 use tempfile::TempDir;
 
 use crate::told;
-
-/// A message's field: key, length, bytes.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let mut all = vec![number << 3 | 2];
-    // A length of up to two groups of seven bits.
-    let length = bytes.len();
-    if length < 128 {
-        all.push(length as u8);
-    } else {
-        all.extend([length as u8 | 128, (length >> 7) as u8]);
-    }
-    all.extend(bytes);
-    all
-}
-
-/// `y = x + w + v`, all `[2, 2]`, the last two in files: each with what the model says of where.
-fn model(w: &[(&str, &str)], v: &[(&str, &str)]) -> Vec<u8> {
-    let tensor = |name: &[u8], said: &[(&str, &str)]| {
-        let said = said.iter().flat_map(|(key, value)| {
-            field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat())
-        });
-        let said: Vec<u8> = said.collect();
-        [&[8, 2, 8, 2, 16, 1][..], &field(8, name), &said, &[112, 1]].concat()
-    };
-    let node = |a: &[u8], b: &[u8], out: &[u8]| {
-        field(1, &[field(1, a), field(1, b), field(2, out), field(4, b"Add")].concat())
-    };
-    let shape = [&[8, 1][..], &field(2, &[0x0a, 2, 8, 2, 0x0a, 2, 8, 2])].concat();
-    let info = |name: &[u8]| [field(1, name), field(2, &field(1, &shape))].concat();
-    let graph = [
-        node(b"x", b"w", b"s"),
-        node(b"s", b"v", b"y"),
-        field(5, &tensor(b"w", w)),
-        field(5, &tensor(b"v", v)),
-        field(11, &info(b"x")),
-        field(12, &info(b"y")),
-    ];
-    [field(7, &graph.concat()), field(8, &[16, 17])].concat()
-}
 
 /// What the model answers to zeroes, or why it does not; `data` holds 1 to 8.
 fn answer(w: &[(&str, &str)], v: &[(&str, &str)]) -> Result<Vec<f32>, String> {
@@ -64,6 +26,19 @@ fn answer(w: &[(&str, &str)], v: &[(&str, &str)]) -> Result<Vec<f32>, String> {
     let inputs = [("x".to_owned(), x)].into();
     let mut network = Network::of(&model, &Cpu::detect(), &inputs).unwrap();
     Ok(network.run(&inputs).unwrap()["y"].values.clone())
+}
+
+#[test]
+fn no_more_of_them_is_read_than_there_is_room_for() {
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("data"), [0; 32]).unwrap();
+    let path = dir.path().join("model.onnx");
+    fs::write(&path, model(&[("location", "data")], &[("location", "data"), ("offset", "16")]))
+        .unwrap();
+    let read = Model::read_within(&path, 32).unwrap();
+    assert_eq!(read.beside(), [dir.path().join("data")]);
+    let refused = Model::read_within(&path, 31).err().unwrap();
+    assert!(told(&refused).contains("more than the 31 bytes that there is room for"), "{refused}");
 }
 
 #[test]
