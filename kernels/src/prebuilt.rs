@@ -1,10 +1,8 @@
 //! The machine code that is checked in: a program needs no CUDA to have it.
 //!
-//! It is kept packed, as LZMA, which is an eighth, and each file is unpacked when it is first asked for: a model takes a
-//! few MiB of them, and the next one the same again.
+//! It is kept packed, as LZMA, which is an eighth, and unpacked when it is asked for; who asks has it, and lets go of it.
 
 use std::io::{self, Read as _, Write as _};
-use std::sync::OnceLock;
 
 use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
 
@@ -26,13 +24,11 @@ const MEMORY: u32 = 32 << 10;
 struct File {
     name: &'static str,
     bytes: &'static [u8],
-    /// Unpacked.
-    code: OnceLock<Vec<u8>>,
 }
 
 impl File {
     const fn new(name: &'static str, bytes: &'static [u8]) -> Self {
-        Self { name, bytes, code: OnceLock::new() }
+        Self { name, bytes }
     }
 }
 
@@ -67,13 +63,13 @@ pub fn unpack(bytes: &[u8]) -> io::Result<Vec<u8>> {
 
 /// A unit for a target: a cubin, or PTX as text. `None` when it has not been built.
 #[must_use]
-pub fn file(unit: Unit, target: Target) -> Option<&'static [u8]> {
+pub fn file(unit: Unit, target: Target) -> Option<Vec<u8>> {
     let name = target.file(unit);
     let found = FILES.iter().find(|file| file.name.strip_suffix(PACKED) == Some(&name))?;
-    Some(found.code.get_or_init(|| match unpack(found.bytes) {
-        Ok(code) => code,
+    match unpack(found.bytes) {
+        Ok(code) => Some(code),
         Err(error) => unreachable!("{name} is checked in as the build packed it: {error}"),
-    }))
+    }
 }
 
 /// Every file as it lies there, by name.

@@ -8,7 +8,7 @@ use orind_kernels::source::Target;
 use proptest::prelude::*;
 
 fn rows(target: Target) -> Vec<u8> {
-    prebuilt::file(Unit::Rows, target).unwrap().to_vec()
+    prebuilt::file(Unit::Rows, target).unwrap()
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn every_file_is_there_and_is_the_one_that_was_built() {
             let bytes = prebuilt::file(unit, target).expect("missing: build the kernels");
             let stated = &manifest.files[&name];
             assert_eq!(stated.bytes, bytes.len(), "{name}");
-            assert_eq!(stated.sha256, source::hex(&Sha256::digest(bytes)), "{name}");
+            assert_eq!(stated.sha256, source::hex(&Sha256::digest(&bytes)), "{name}");
             assert_eq!(stated.unit, source::unit_hash(unit, target), "{name}: build again");
         }
     }
@@ -41,7 +41,7 @@ fn cubins_hold_the_catalogue() {
     for (target, sm, params) in [(Target::Sm87, 87, 0x160), (Target::Sm90, 90, 0x210)] {
         for unit in Unit::all() {
             let file = prebuilt::file(unit, target).unwrap();
-            let cubin = Cubin::parse(file).unwrap();
+            let cubin = Cubin::parse(&file).unwrap();
             assert_eq!(cubin.sm, sm);
             // No unit has globals, so nothing needs an address but code and parameters.
             assert_eq!(cubin.relocations, []);
@@ -74,7 +74,7 @@ fn kernels_of_sm_90_wait_before_their_first_access() {
     let mut kernels = 0;
     for unit in Unit::all() {
         let file = prebuilt::file(unit, Target::Sm90).unwrap();
-        for kernel in Cubin::parse(file).unwrap().kernels {
+        for kernel in Cubin::parse(&file).unwrap().kernels {
             let code = kernel.code.as_chunks::<16>().0;
             let word = |i: &[u8; 16]| u64::from_le_bytes(*i.first_chunk().unwrap());
             let waits = code.iter().position(|i| word(i) & 0xffff == WAIT);
@@ -113,7 +113,7 @@ fn the_manifest_belongs_to_the_cubins() {
     let mut kernels = 0;
     for unit in Unit::all() {
         let file = prebuilt::file(unit, Target::Sm87).unwrap();
-        let cubin = Cubin::parse(file).unwrap();
+        let cubin = Cubin::parse(&file).unwrap();
         for Compiled { symbol, .. } in source::compiled(unit, Target::Sm87) {
             let (found, usage) = (cubin.kernel(&symbol).unwrap(), manifest.kernels[&symbol]);
             kernels += 1;

@@ -56,7 +56,7 @@ impl Trial {
         };
         let file = prebuilt::file(Unit::FirstLight, Target::Sm87)
             .ok_or_else(|| refused("there is no machine code for sm_87".into()))?;
-        let cubin = Cubin::parse(file).map_err(|error| refused(error.to_string()))?;
+        let cubin = Cubin::parse(&file).map_err(|error| refused(error.to_string()))?;
         let stack = cubin.kernels.iter().map(|kernel| kernel.stack_bytes).max().unwrap_or(0);
         let size = LocalMemorySize::new(stack, orin.tpcs())
             .ok_or_else(|| refused(format!("{stack} bytes of stack")))?;

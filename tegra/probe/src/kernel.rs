@@ -24,7 +24,7 @@ pub(super) fn code(space: &AddressSpace, kernel: Kernel, map_flags: u32) -> Resu
     let broken = |what: &str| Error::Kernel(format!("{}: {what}", kernel.symbol()));
     let file = prebuilt::file(kernel.unit(), Target::Sm87)
         .ok_or_else(|| broken("there is no machine code for sm_87"))?;
-    let cubin = Cubin::parse(file).map_err(|error| broken(&error.to_string()))?;
+    let cubin = Cubin::parse(&file).map_err(|error| broken(&error.to_string()))?;
     let built = cubin.kernel(&kernel.symbol()).ok_or_else(|| broken("it is not built"))?;
     // Queues of experiments have no local memory, and nothing of the catalogue a stack.
     Ok(Code::new(space, built, 0, map_flags)?)

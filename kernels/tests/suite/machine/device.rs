@@ -84,9 +84,9 @@ impl Device {
         let code = if kernel.is_prebuilt(Target::Sm87) {
             prebuilt::file(kernel.unit(), Target::Sm87).unwrap()
         } else {
-            jit::code(kernel, Target::Sm87, &|| true).unwrap()
+            jit::code(kernel, Target::Sm87, &|| true).unwrap().to_vec()
         };
-        let cubin = Cubin::parse(code).unwrap();
+        let cubin = Cubin::parse(&code).unwrap();
         let name = kernel.symbol();
         let found = cubin.kernel(&name).unwrap();
         self.execute(&name, found, [kernel.threads(), 1, 1], grid, shared, params.as_bytes())

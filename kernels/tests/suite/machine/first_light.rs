@@ -21,7 +21,7 @@ const WARP: usize = 32;
 
 fn launch(device: &Device, kernel: Kernel, grid: [u32; 3], params: &[u8]) {
     let file = prebuilt::file(Unit::FirstLight, Target::Sm87).unwrap();
-    let cubin = Cubin::parse(file).unwrap();
+    let cubin = Cubin::parse(&file).unwrap();
     let found = cubin.kernel(kernel.symbol()).unwrap();
     device.execute(kernel.symbol(), found, kernel.block(), grid, kernel.dynamic_shared(), params);
 }
@@ -199,7 +199,7 @@ fn the_words_are_written() {
 #[test]
 fn the_probe_uses_what_it_tells_about() {
     let file = prebuilt::file(Unit::FirstLight, Target::Sm87).unwrap();
-    let cubin = Cubin::parse(file).unwrap();
+    let cubin = Cubin::parse(&file).unwrap();
     let kernel = cubin.kernel(Kernel::Probe.symbol()).unwrap();
     assert!(kernel.constants2.is_some_and(|bank| !bank.is_empty()), "no literals in bank 2");
     assert!(kernel.stack_bytes >= 64, "no stack");

@@ -89,16 +89,17 @@ impl Code {
         let module = match self.modules.entry(which) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let image = match which {
+                let mut image = match which {
                     File::Unit(unit) => {
                         prebuilt::file(unit, target).ok_or_else(|| broken("not built".into()))?
                     }
                     File::Compiled(kernel) => jit::code(kernel, target, &|| true)
-                        .map_err(|error| broken(error.to_string()))?,
+                        .map_err(|error| broken(error.to_string()))?
+                        .to_vec(),
                 };
                 self.bytes += image.len() as u64;
                 // PTX is text, which the driver reads up to a zero.
-                let image = [image, &[0]].concat();
+                image.push(0);
                 let loaded = Owned::new(&self.gpu, |driver| driver.load(&image));
                 entry.insert(loaded.map_err(|fault| match fault.at_the_seam() {
                     Error::Unsupported { what, .. } => broken(what),

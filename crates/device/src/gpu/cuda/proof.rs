@@ -70,12 +70,13 @@ fn same(found: &[u32], expected: &[u32], what: impl Fn(usize) -> String) -> Resu
 impl Trial {
     fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         let target = code::target(gpu.capability);
-        let Some(image) = prebuilt::file(Unit::FirstLight, target) else {
+        let Some(mut image) = prebuilt::file(Unit::FirstLight, target) else {
             let what = format!("{}: not built", target.file(Unit::FirstLight));
             return Err(Error::Unsupported { device: DEVICE, what });
         };
         // PTX is text, which the driver reads up to a zero.
-        Self::load(gpu, &[image, &[0]].concat()).map_err(Fault::at_the_seam)
+        image.push(0);
+        Self::load(gpu, &image).map_err(Fault::at_the_seam)
     }
 
     fn load(gpu: &Arc<Gpu>, image: &[u8]) -> Result<Self, Fault> {

@@ -1,5 +1,6 @@
 //! The kernels' machine code in GPU memory, and what a launch of each needs.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -49,12 +50,13 @@ fn file_name(kernel: Kernel) -> String {
 }
 
 /// The file of that name.
-fn machine_code(kernel: Kernel, name: &str) -> Result<&'static [u8]> {
+fn machine_code(kernel: Kernel, name: &str) -> Result<Cow<'static, [u8]>> {
     if kernel.is_prebuilt(TARGET) {
-        let file = prebuilt::file(kernel.unit(), TARGET);
+        let file = prebuilt::file(kernel.unit(), TARGET).map(Cow::Owned);
         return file.ok_or_else(|| broken(format!("{name}: no machine code")));
     }
-    jit::code(kernel, TARGET, &|| true).map_err(|error| broken(format!("{name}: {error}")))
+    let code = jit::code(kernel, TARGET, &|| true).map(Cow::Borrowed);
+    code.map_err(|error| broken(format!("{name}: {error}")))
 }
 
 /// A cubin that needs nothing but its code and literals.

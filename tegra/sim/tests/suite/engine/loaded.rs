@@ -56,7 +56,7 @@ impl Loaded {
     ) -> Self {
         let cubin = prebuilt::file(kernel.unit(), Target::Sm87).unwrap();
         let block = [kernel.threads(), 1, 1];
-        Self::of(rig, cubin, &kernel.symbol(), (grid, block), params.as_bytes())
+        Self::of(rig, &cubin, &kernel.symbol(), (grid, block), params.as_bytes())
     }
 
     /// Code, constants and QMD of a launch of any cubin's kernel.
