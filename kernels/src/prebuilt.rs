@@ -1,8 +1,11 @@
 //! The machine code that is checked in: a program needs no CUDA to have it.
 //!
 //! It is kept packed, as LZMA, which is an eighth, and unpacked when it is asked for; who asks has it, and lets go of it.
+//! While somebody holds an [`Unpacked`] each file is unpacked but once.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
 
@@ -61,15 +64,66 @@ pub fn unpack(bytes: &[u8]) -> io::Result<Vec<u8>> {
     Ok(code)
 }
 
+/// What has been unpacked, while somebody wants it kept.
+struct Kept {
+    holders: usize,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+static KEPT: Mutex<Kept> = Mutex::new(Kept { holders: 0, files: BTreeMap::new() });
+
+fn kept() -> MutexGuard<'static, Kept> {
+    // Whoever panicked with it has left it whole.
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// While there is one, what has been unpacked stays so: a device that is opened again and again has one. A few MiB for
+/// what a model takes.
+#[derive(Debug)]
+pub struct Unpacked(());
+
+impl Unpacked {
+    /// One more.
+    #[must_use]
+    pub fn keep() -> Self {
+        kept().holders += 1;
+        Self(())
+    }
+}
+
+impl Clone for Unpacked {
+    fn clone(&self) -> Self {
+        Self::keep()
+    }
+}
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        let mut kept = kept();
+        kept.holders -= 1;
+        if kept.holders == 0 {
+            kept.files = BTreeMap::new();
+        }
+    }
+}
+
 /// A unit for a target: a cubin, or PTX as text. `None` when it has not been built.
 #[must_use]
 pub fn file(unit: Unit, target: Target) -> Option<Vec<u8>> {
     let name = target.file(unit);
     let found = FILES.iter().find(|file| file.name.strip_suffix(PACKED) == Some(&name))?;
-    match unpack(found.bytes) {
-        Ok(code) => Some(code),
-        Err(error) => unreachable!("{name} is checked in as the build packed it: {error}"),
+    let mut kept = kept();
+    if let Some(code) = kept.files.get(&name) {
+        return Some(code.clone());
     }
+    let code = match unpack(found.bytes) {
+        Ok(code) => code,
+        Err(error) => unreachable!("{name} is checked in as the build packed it: {error}"),
+    };
+    if kept.holders > 0 {
+        kept.files.insert(name, code.clone());
+    }
+    Some(code)
 }
 
 /// Every file as it lies there, by name.

@@ -19,6 +19,7 @@ mod weights;
 
 use std::sync::Arc;
 
+use orind_kernels::prebuilt::Unpacked;
 use orind_kernels::source::Target;
 
 use super::GpuDevice;
@@ -52,6 +53,8 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 pub struct Cuda {
     gpu: Arc<Gpu>,
     kind: Kind,
+    /// It may be opened again.
+    _code: Unpacked,
 }
 
 impl Cuda {
@@ -94,7 +97,7 @@ impl Cuda {
             match open(driver, device, version) {
                 Ok(gpu) => {
                     let kind = kind(memory, gpu.integrated)?;
-                    return Ok(Self { gpu: Arc::new(gpu), kind });
+                    return Ok(Self { gpu: Arc::new(gpu), kind, _code: Unpacked::keep() });
                 }
                 Err(reason) => refusals.push(reason),
             }

@@ -20,6 +20,7 @@ mod watchdog;
 
 use std::time::Duration;
 
+use orind_kernels::prebuilt::Unpacked;
 use orind_kernels::source::Target;
 use tegra::channel::Interleave;
 use tegra::context;
@@ -44,6 +45,8 @@ pub struct Nv {
     orin: Orin,
     mode: Mode,
     turns: Turns,
+    /// It may be opened again.
+    _code: Unpacked,
 }
 
 /// How what runs here shares the GPU with other contexts.
@@ -78,7 +81,10 @@ impl Nv {
     /// The reason why there is no Orin to use, in one line.
     pub fn detect() -> Result<Self, String> {
         match Orin::open() {
-            Ok(orin) => Ok(Self { orin, mode: Mode::default(), turns: Turns::default() }),
+            Ok(orin) => {
+                let (mode, turns, _code) = (Mode::default(), Turns::default(), Unpacked::keep());
+                Ok(Self { orin, mode, turns, _code })
+            }
             Err(error) => Err(error.to_string()),
         }
     }
