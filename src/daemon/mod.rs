@@ -307,6 +307,8 @@ async fn serve(
     let deadline = Duration::from_secs(app.config().shutdown_deadline_s);
     let result = match stopped {
         Ok(End::Asked(why)) => {
+            // Who reads the log finds it so.
+            app.engines().iter().for_each(Handle::stopping);
             tracing::info!(why, ?deadline, "stopping");
             Ok(())
         }

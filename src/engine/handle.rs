@@ -260,11 +260,16 @@ impl Handle {
         Ok(tuning::contents(&*device, &tuning))
     }
 
+    /// Stops admitting; says so from now on.
+    pub fn stopping(&self) {
+        self.shared.set_state(State::Stopping);
+    }
+
     /// Stops admitting, gives up a load under way, lets what is in flight finish until the deadline, cancels
     /// the rest, and waits for the thread.
     pub fn stop(&self, deadline: Duration) {
         let until = Instant::now() + deadline;
-        self.shared.set_state(State::Stopping);
+        self.stopping();
         if self.commands.send(Command::Stop(until)).is_err() {
             return;
         }
