@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
+use parking_lot::Mutex;
 
 use crate::catalogue::Unit;
 use crate::manifest::Manifest;
@@ -72,11 +72,6 @@ struct Kept {
 
 static KEPT: Mutex<Kept> = Mutex::new(Kept { holders: 0, files: BTreeMap::new() });
 
-fn kept() -> MutexGuard<'static, Kept> {
-    // Whoever panicked with it has left it whole.
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// While there is one, what has been unpacked stays so: a device that is opened again and again has one. A few MiB for
 /// what a model takes.
 #[derive(Debug)]
@@ -86,7 +81,7 @@ impl Unpacked {
     /// One more.
     #[must_use]
     pub fn keep() -> Self {
-        kept().holders += 1;
+        KEPT.lock().holders += 1;
         Self(())
     }
 }
@@ -99,7 +94,7 @@ impl Clone for Unpacked {
 
 impl Drop for Unpacked {
     fn drop(&mut self) {
-        let mut kept = kept();
+        let mut kept = KEPT.lock();
         kept.holders -= 1;
         if kept.holders == 0 {
             kept.files = BTreeMap::new();
@@ -112,7 +107,7 @@ impl Drop for Unpacked {
 pub fn file(unit: Unit, target: Target) -> Option<Vec<u8>> {
     let name = target.file(unit);
     let found = FILES.iter().find(|file| file.name.strip_suffix(PACKED) == Some(&name))?;
-    let mut kept = kept();
+    let mut kept = KEPT.lock();
     if let Some(code) = kept.files.get(&name) {
         return Some(code.clone());
     }
