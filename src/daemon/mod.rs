@@ -456,14 +456,7 @@ impl Until<'_> {
 
 /// Waits for the end of a load, if there is one, and says why it failed.
 async fn over(load: Option<UnboundedReceiver<LoadEvent>>) -> Option<LoadError> {
-    let mut events = load?;
-    loop {
-        match events.recv().await {
-            Some(LoadEvent::Progress { .. } | LoadEvent::Unloading { .. }) => {}
-            Some(LoadEvent::Failed(error)) => return Some(error),
-            Some(LoadEvent::Loaded(_)) | None => return None,
-        }
-    }
+    server::over(&mut load?).await.err()
 }
 
 /// Takes over what can change while the daemon runs. A configuration with an error changes nothing.

@@ -56,7 +56,7 @@ use self::metrics::Metrics;
 pub use self::own::load_spec;
 use self::request_id::RequestId;
 use self::residents::Residents;
-pub use self::residents::request_of;
+pub use self::residents::{over, request_of};
 use super::api::route;
 use crate::config::Config;
 use crate::engine::tuning::pace::Pace;

@@ -207,7 +207,10 @@ fn bring(resident: Arc<Resident>, app: Arc<App>) -> Coming {
 }
 
 /// Waits for the end of a load.
-async fn over(events: &mut UnboundedReceiver<LoadEvent>) -> Result<Box<ModelInfo>, LoadError> {
+///
+/// # Errors
+/// Why it failed.
+pub async fn over(events: &mut UnboundedReceiver<LoadEvent>) -> Result<Box<ModelInfo>, LoadError> {
     loop {
         match events.recv().await {
             Some(LoadEvent::Progress { .. } | LoadEvent::Unloading { .. }) => {}
