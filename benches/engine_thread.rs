@@ -106,6 +106,7 @@ fn load(backend: &str) -> Handle {
         adapters: Vec::new(),
         stall: Duration::ZERO,
         kv_type: "f16".into(),
+        precision: plan::Precision::Single,
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: orind::engine::tuning::Tuning::default(),

@@ -57,6 +57,8 @@ pub struct Config {
     pub stall_ms: u64,
     /// What keys and values are stored in: one of [`KV_TYPES`].
     pub kv_type: String,
+    /// What GPUs multiply prompts in where weights are F16 or BF16.
+    pub prompt_precision: PromptPrecision,
     /// MiB of disk for beginnings of conversations; 0 for none.
     pub prefix_cache_mib: u64,
     /// Directory of these.
@@ -286,6 +288,7 @@ impl Default for Config {
             lora: Vec::new(),
             stall_ms: 200,
             kv_type: "f16".into(),
+            prompt_precision: PromptPrecision::Single,
             prefix_cache_mib: 0,
             prefix_cache_dir: default_prefix_cache_dir(),
             tune: Tune::Load,
@@ -399,6 +402,26 @@ pub enum GpuMode {
     Split,
     /// One.
     Serial,
+}
+
+/// What GPUs multiply prompts in where weights are F16 or BF16.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PromptPrecision {
+    /// Single precision: the same numbers on all devices.
+    #[default]
+    Single,
+    /// Half precision, on tensor cores: faster, with numbers of its own.
+    Half,
+}
+
+impl From<PromptPrecision> for plan::Precision {
+    fn from(asked: PromptPrecision) -> Self {
+        match asked {
+            PromptPrecision::Single => Self::Single,
+            PromptPrecision::Half => Self::Half,
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -622,7 +645,7 @@ impl Config {
 }
 
 /// Keys in the order of the documentation, and when a change of one takes effect.
-const KEYS: [(&str, Effect); 34] = [
+const KEYS: [(&str, Effect); 35] = [
     ("socket", Effect::Restart),
     ("socket_mode", Effect::Restart),
     ("listen", Effect::Restart),
@@ -642,6 +665,7 @@ const KEYS: [(&str, Effect); 34] = [
     ("lora", Effect::NextLoad),
     ("stall_ms", Effect::NextLoad),
     ("kv_type", Effect::NextLoad),
+    ("prompt_precision", Effect::NextLoad),
     ("prefix_cache_mib", Effect::NextLoad),
     ("prefix_cache_dir", Effect::NextLoad),
     ("tune", Effect::NextLoad),

@@ -107,7 +107,7 @@ parameters! {
 
     /// `matmul_*`: products of any number of rows with up to three matrices of one type.
     struct MatmulParams {
-        /// What `quantise_*` of the same type wrote.
+        /// What `quantise_*` or `halves_*` of the same type wrote; of plain weights in single precision `f32 [rows][k]`.
         activations: u64,
         /// `f32 [rows][n]` added to the first segment's result, without `swiglu`; 0 for none. May be its `out`.
         residual: u64,
@@ -127,6 +127,10 @@ parameters! {
         swiglu: u32,
         /// Planes of the activations.
         planes: u32,
+        /// Neighbouring pairs that share a row of what is read in single precision; 1 of rows.
+        share: u32,
+        /// 0.
+        reserved: u32,
     }
 
     /// `embed_*`: rows of a weight matrix, decoded.

@@ -44,6 +44,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "iq4_xs.cuh",
     "levels.cuh",
     "matmul.cuh",
+    "matmul_half.cuh",
     "matmul_plain.cuh",
     "mixture.cuh",
     "mxfp4.cuh",

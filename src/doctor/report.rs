@@ -37,6 +37,7 @@ impl Report {
                     "context": config.context,
                     "prefill_chunk": config.prefill_chunk,
                     "kv_type": config.kv_type,
+                    "prompt_precision": config.prompt_precision,
                     "socket_mode": config.socket_mode.to_string(),
                 })
             }),

@@ -120,6 +120,7 @@ mod tests {
             draft_model: None,
             adapters: Vec::new(),
             kv_type: "f16".into(),
+            precision: plan::Precision::Single,
             threads: 1,
             cpu_isa: "auto".into(),
             tuning: crate::engine::tuning::Tuning::default(),

@@ -487,7 +487,8 @@ impl Core {
     pub(super) fn evaluated_by(&self) -> String {
         let Loaded { device, model, layout, .. } = &self.loaded;
         let (name, numerics) = (self.device(), device.numerics());
-        format!("{name}, numerics {numerics:?}, {}, {}", model.cache(), layout.context)
+        let (cache, precision) = (model.cache(), model.precision().name());
+        format!("{name}, numerics {numerics:?}, {precision}, {cache}, {}", layout.context)
     }
 
     /// Reads a block of a slot. Nothing is under way.

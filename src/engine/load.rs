@@ -241,6 +241,7 @@ fn read(spec: &LoadSpec, watch: &dyn Watch) -> Result<Read, LoadError> {
     let (model, text) = inspect(&locate(spec, watch)?)?;
     let layout = layout(&model, spec);
     let model = adapted(cached(foreseeing(model, spec)?, spec)?, spec)?;
+    let model = model.in_precision(spec.precision);
     Ok(Read { model, text: Arc::new(text), layout })
 }
 

@@ -23,6 +23,9 @@ pub struct Provenance {
     pub weight_types: BTreeMap<String, u64>,
     /// Type of keys and values.
     pub kv_type: String,
+    /// What a GPU may multiply prompts in where weights are F16 or BF16: `single` or `half`.
+    #[serde(default)]
+    pub prompt_precision: String,
     /// SHA-256 over the hashes of what the kernels of the model's products are made from; `None` of a device
     /// that tells none.
     pub kernels: Option<String>,
@@ -53,6 +56,7 @@ impl Provenance {
             model_sha256: None,
             weight_types,
             kv_type: model.cache().name().to_owned(),
+            prompt_precision: model.precision().name().to_owned(),
             kernels: (!all.is_empty()).then(|| digest(&all)),
             tuning: cases.iter().filter_map(used).collect(),
         }

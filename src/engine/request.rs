@@ -14,6 +14,7 @@ use super::tuning::Tuning;
 use device::Activity;
 use device::tune::report::{Searching, Used};
 use model::MAX_ADAPTERS;
+use plan::Precision;
 use plan::sample::Sampling;
 
 #[derive(Clone, Debug)]
@@ -224,6 +225,8 @@ pub struct LoadSpec {
     pub stall: Duration,
     /// What keys and values are stored in: `f16`, `q8_0` or `q4_0`.
     pub kv_type: String,
+    /// What a GPU may multiply prompts in.
+    pub precision: Precision,
     /// Worker threads; 0 takes the cores allowed.
     pub threads: usize,
     /// Instruction set of the CPU device: `auto` takes the best one, others by their names.

@@ -171,6 +171,7 @@ fn spec(slots: usize) -> LoadSpec {
         draft_model: None,
         adapters: Vec::new(),
         kv_type: "f16".into(),
+        precision: plan::Precision::Single,
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: Tuning::default(),

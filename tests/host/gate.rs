@@ -41,6 +41,7 @@ fn a_run_is_saved_whole_and_the_next_is_held_against_it() {
     let provenance = manifest.provenance.as_ref().unwrap();
     assert_eq!(provenance.model_sha256.as_ref().unwrap().len(), 64);
     assert!(provenance.weight_types["Q8_0"] > 0 && provenance.kv_type == "F16");
+    assert_eq!(provenance.prompt_precision, "single");
     assert_eq!(provenance.kernels.as_ref().unwrap().len(), 64);
 
     let (code, table, said) = run(&[&["verify", "--json"]]);

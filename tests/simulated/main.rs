@@ -14,6 +14,7 @@ mod architectures;
 mod filter;
 mod fingerprint;
 mod first_light;
+mod half;
 mod lanes;
 mod not_finite;
 mod nv;

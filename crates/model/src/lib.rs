@@ -25,7 +25,7 @@ use std::path::Path;
 use crate::decoder::Step;
 use crate::gguf::Gguf;
 use plan::graph::{self, Graph};
-use plan::{Bucket, Buffer, Class, DType, Plan};
+use plan::{Bucket, Buffer, Class, DType, Plan, Precision};
 
 use adapter::Adapters;
 pub use adapter::{Adapter, AdapterError, MAX_ADAPTERS};
@@ -137,6 +137,7 @@ pub struct Model {
     adapters: Adapters,
     /// What keys and values are stored in.
     cache: DType,
+    precision: Precision,
 }
 
 /// Any step with logits asks for all weights.
@@ -168,7 +169,7 @@ impl Model {
         let mut weights = Weights::default();
         decoder::graph(&gguf, &hyper, None, &mut weights, SMALLEST)?;
         weights.check_complete(&gguf, &passed_over, architecture.name())?;
-        let (adapters, cache) = (Adapters::default(), DType::F16);
+        let (adapters, cache, precision) = (Adapters::default(), DType::F16, Precision::default());
         Ok(Self {
             gguf,
             architecture,
@@ -179,6 +180,7 @@ impl Model {
             passed_over,
             adapters,
             cache,
+            precision,
         })
     }
 
@@ -235,10 +237,22 @@ impl Model {
         }
     }
 
+    /// The same model, whose plans leave a device the choice that [`Precision`] names.
+    #[must_use]
+    pub fn in_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
     /// What keys and values are stored in.
     #[must_use]
     pub const fn cache(&self) -> DType {
         self.cache
+    }
+
+    /// What its plans leave a device to choose.
+    #[must_use]
+    pub const fn precision(&self) -> Precision {
+        self.precision
     }
 
     #[must_use]
@@ -456,7 +470,11 @@ impl Model {
 
     /// The plan of one step in a bucket, in primitives, without adapters.
     pub fn plan(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Plan> {
-        self.graph(layout, bucket)?.lower(bucket)
+        self.lowered(&self.graph(layout, bucket)?, bucket)
+    }
+
+    fn lowered(&self, graph: &Graph, bucket: Bucket) -> graph::Result<Plan> {
+        Ok(Plan { precision: self.precision, ..graph.lower(bucket)? })
     }
 
     /// The plan of a draft of one token for one sequence, where the model is used with its nextn layer
@@ -480,7 +498,7 @@ impl Model {
     /// The same of a step whose rows may take something of the adapters. A row that takes nothing of them computes what
     /// it does without.
     pub fn adapted_plan(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Plan> {
-        self.drawn(layout, bucket, Some(&self.adapters))?.lower(bucket)
+        self.lowered(&self.drawn(layout, bucket, Some(&self.adapters))?, bucket)
     }
 }
 

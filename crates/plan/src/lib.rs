@@ -88,10 +88,32 @@ impl Bucket {
     }
 }
 
+/// What products with weights of F16 and BF16 are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// The one arithmetic, of `docs/numerics.md`.
+    #[default]
+    Single,
+    /// A device may round activations to the weights' type and add as its tensor cores do: no other device has the same bits.
+    Half,
+}
+
+impl Precision {
+    /// As configuration and records spell it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Half => "half",
+        }
+    }
+}
+
 /// A flat list of steps over named buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub bucket: Bucket,
+    pub precision: Precision,
     pub buffers: Vec<Buffer>,
     pub steps: Vec<Step>,
     /// The composites that primitive steps belong to, each as the one operation that those steps make

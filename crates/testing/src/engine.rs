@@ -22,6 +22,7 @@ pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
         draft_model: None,
         adapters: Vec::new(),
         kv_type: "f16".into(),
+        precision: plan::Precision::Single,
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: Tuning::default(),

@@ -49,11 +49,17 @@ const MATMUL_PANELS: u32 = MATMUL_OUTPUTS / PANEL as u32;
 pub fn matmul_tile(weight: Weight, rows: usize) -> Option<u32> {
     let tiles = weight.tiles();
     let least = tiles.iter().copied().find(|&tile| rows <= tile as usize);
-    let few = if weight.is_quantised() { weight.most_rows() } else { 32 };
+    let few = if weight.is_quantised() { weight.most_rows() } else { 24 };
     (rows > few as usize).then(|| least.or(tiles.last().copied())).flatten()
 }
 
-/// Whether `matmul_*` of a type takes matrices of `k` columns.
+/// Threads of a block of `matmul_*`: those of plain weights have 4 rows of activations times 4 of a matrix each.
+#[must_use]
+pub const fn matmul_threads(weight: Weight, tile: u32) -> u32 {
+    if weight.is_quantised() { 256 } else { tile / 4 * (MATMUL_OUTPUTS / 4) }
+}
+
+/// Whether `matmul_*` of a type takes matrices of `k` columns, `matmul_half_*` too.
 #[must_use]
 pub const fn matmul_takes(weight: Weight, k: usize) -> bool {
     weight.is_quantised() || k.is_multiple_of(MATMUL_STAGE as usize)
@@ -97,13 +103,32 @@ pub const fn matmul_activations_bytes(
     record * rows * planes as u64 * k.div_ceil(SUPERBLOCK as u32) as u64
 }
 
-/// The grid of `quantise_*`.
+/// From so many rows of a prompt on half precision is taken, where it may be: above what is verified or decoded together, whose
+/// tokens are those of rows that are computed alone.
+pub const HALF_ROWS: usize = 64;
+
+/// Rows of activations of a block of `matmul_half_*`.
+pub const HALF_TILE: u32 = 128;
+
+/// Columns that it has in shared memory at a time.
+const HALF_STAGE: u32 = 64;
+
+/// Its dynamic shared memory (`Shared` in `matmul_half.cuh`).
+pub const MATMUL_HALF_SHARED_BYTES: u32 = 2 * 2 * HALF_STAGE * (HALF_TILE + MATMUL_OUTPUTS);
+
+/// Bytes of the activations that it reads (`Halves` in `matmul_half.cuh`).
+#[must_use]
+pub const fn halves_bytes(rows: u32, k: u32) -> u64 {
+    rows.next_multiple_of(HALF_TILE) as u64 * (2 * k.next_multiple_of(HALF_STAGE) as u64 + 4)
+}
+
+/// The grid of `quantise_*` and `halves_*`.
 #[must_use]
 pub const fn quantise_grid(tile: u32, rows: u32) -> Grid {
     [rows.next_multiple_of(tile), 1, 1]
 }
 
-/// Dynamic shared memory of `quantise_*`, which has a row as a projection has; `None` likewise.
+/// Dynamic shared memory of `quantise_*` and `halves_*`, which have a row as a projection has; `None` likewise.
 #[must_use]
 pub fn quantise_shared_bytes(weight: Weight, planes: u32, k: usize) -> Option<u32> {
     project_shared_bytes(weight, 1, planes, k)

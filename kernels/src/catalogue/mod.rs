@@ -108,6 +108,7 @@ impl Unit {
         match self {
             Self::Project(_) => "project.cuh",
             Self::Matmul(weight) if weight.is_quantised() => "matmul.cuh",
+            Self::Matmul(weight) if weight.is_half() => "matmul_half.cuh",
             Self::Matmul(_) => "matmul_plain.cuh",
             Self::Experts(_) => "experts.cuh",
             Self::Embed => "embed.cuh",
@@ -147,6 +148,11 @@ pub enum Kernel {
         /// Rows of activations that a block takes, of [`Weight::tiles`].
         tile: u32,
     },
+    /// Activations of many rows in half precision, for [`Kernel::MatmulHalf`].
+    Halves(Weight),
+    /// Products of many rows in half precision, on tensor cores, with residual and SiLU-product as the parameters say. The
+    /// one kernel whose sums no other device has.
+    MatmulHalf(Weight),
     /// Rows of a weight matrix.
     Embed(Weight),
     /// Rows of 4-byte elements.
@@ -238,6 +244,8 @@ impl Kernel {
         for weight in Weight::ALL {
             all.extend(weight.is_quantised().then_some(Self::Quantise(weight)));
             all.extend(weight.tiles().iter().map(|&tile| Self::Matmul { weight, tile }));
+            let half = [Self::Halves(weight), Self::MatmulHalf(weight)];
+            all.extend(half.into_iter().filter(|_| weight.is_half()));
         }
         all.extend(Weight::ALL.map(Self::Embed));
         all.extend(Weight::ALL.map(Self::Experts));
@@ -299,6 +307,8 @@ impl Kernel {
             }
             Self::Quantise(weight) => format!("quantise_{}", weight.lower()),
             Self::Matmul { weight, tile } => format!("matmul_{}_m{tile}", weight.lower()),
+            Self::Halves(weight) => format!("halves_{}", weight.lower()),
+            Self::MatmulHalf(weight) => format!("matmul_half_{}", weight.lower()),
             Self::Embed(weight) => format!("embed_{}", weight.lower()),
             Self::Gather => "gather".into(),
             Self::RmsNorm => "rms_norm".into(),
@@ -335,7 +345,10 @@ impl Kernel {
     pub const fn unit(self) -> Unit {
         match self {
             Self::Project { weight, .. } => Unit::Project(weight),
-            Self::Quantise(weight) | Self::Matmul { weight, .. } => Unit::Matmul(weight),
+            Self::Quantise(weight)
+            | Self::Matmul { weight, .. }
+            | Self::Halves(weight)
+            | Self::MatmulHalf(weight) => Unit::Matmul(weight),
             Self::Embed(_) => Unit::Embed,
             Self::Gather | Self::RmsNorm | Self::Add | Self::SwiGlu | Self::Norm => Unit::Rows,
             Self::Elementwise => Unit::Elementwise,
@@ -381,7 +394,8 @@ impl Kernel {
         match self {
             Self::Project { variant, .. } => variant.warps * 32,
             Self::Experts(weight) => ProjectVariant::of_experts(weight).warps * 32,
-            Self::Matmul { .. } | Self::RmsNorm | Self::Norm | Self::Sample => 256,
+            Self::Matmul { weight, tile } => launch::matmul_threads(weight, tile),
+            Self::MatmulHalf(_) | Self::RmsNorm | Self::Norm | Self::Sample => 256,
             _ => 128,
         }
     }
@@ -391,8 +405,8 @@ impl Kernel {
     pub const fn params_bytes(self) -> usize {
         match self {
             Self::Project { .. } => size_of::<ProjectParams>(),
-            Self::Quantise(_) => size_of::<QuantiseParams>(),
-            Self::Matmul { .. } => size_of::<MatmulParams>(),
+            Self::Quantise(_) | Self::Halves(_) => size_of::<QuantiseParams>(),
+            Self::Matmul { .. } | Self::MatmulHalf(_) => size_of::<MatmulParams>(),
             Self::Embed(_) => size_of::<EmbedParams>(),
             Self::Gather => size_of::<GatherParams>(),
             Self::RmsNorm | Self::Add | Self::SwiGlu => size_of::<RowsParams>(),
@@ -438,8 +452,13 @@ impl Kernel {
                     let [tall, wide] = if tile < 128 { [1, 2] } else { [2, 4] };
                     format!("MATMUL({name}, {kind}, {tile}, {tall}, {wide}, {bytes})\n")
                 } else {
-                    format!("MATMUL_PLAIN({name}, {kind}, {bytes})\n")
+                    format!("MATMUL_PLAIN({name}, {kind}, {tile}, {bytes})\n")
                 }
+            }
+            Self::Halves(weight) => format!("HALVES({name}, {})\n", weight.name()),
+            Self::MatmulHalf(weight) => {
+                let bytes = launch::MATMUL_HALF_SHARED_BYTES;
+                format!("MATMUL_HALF({name}, {}, {bytes})\n", weight.name())
             }
             Self::Embed(weight) => format!("EMBED({name}, {})\n", weight.name()),
             Self::RopeKv(cache) => format!("ROPE_KV({name}, {})\n", cache.bits()),

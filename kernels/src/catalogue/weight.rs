@@ -159,10 +159,16 @@ impl Weight {
         self.form().span > 0
     }
 
+    /// Whether tensor cores take the weights as they are.
+    #[must_use]
+    pub const fn is_half(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16)
+    }
+
     /// Rows of activations that a block of the kernels for many rows may take, ascending.
     #[must_use]
     pub const fn tiles(self) -> &'static [u32] {
-        if self.is_quantised() { &[32, 128] } else { &[64] }
+        if self.is_quantised() { &[32, 128] } else { &[32, 64] }
     }
 
     /// Rows that projections are compiled for.

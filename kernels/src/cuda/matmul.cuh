@@ -30,6 +30,8 @@ struct MatmulParams {
     u32 rows;
     u32 swiglu;
     u32 planes;
+    u32 share;
+    u32 reserved;
 };
 
 // Loads and copies take the constant part of an address as such: a register for each sum would be one too many.
@@ -98,12 +100,12 @@ struct Work {
     }
 };
 
-// The warp's panel of a tile: of a gate and what it meets, in turns.
+// One of a tile's panels: of a gate and what it meets, in turns.
 template <class F, u32 PANELS>
-DEVICE Superblock panel_of(const MatmulParams& p, const Work& work) {
-    u32 warp = threadIdx.x / 32, n = p.segments[work.segment].n;
-    u32 panel = p.swiglu ? work.tile * (PANELS / 2) + warp / 2 : work.tile * PANELS + warp;
-    u64 weights = p.segments[p.swiglu ? warp % 2 : work.segment].weights + work.expert * p.stride;
+DEVICE Superblock panel_of(const MatmulParams& p, const Work& work, u32 which) {
+    u32 n = p.segments[work.segment].n;
+    u32 panel = p.swiglu ? work.tile * (PANELS / 2) + which / 2 : work.tile * PANELS + which;
+    u64 weights = p.segments[p.swiglu ? which % 2 : work.segment].weights + work.expert * p.stride;
     Matrix<F> matrix = Matrix<F>::make(weights, n, p.k);
     // Beyond the last the last is read again and not written.
     panel = min(panel, (n - 1) / PANEL);
@@ -172,14 +174,54 @@ struct Output {
     }
 };
 
-template <class F, int TOKENS_, int TALL_, int WIDE_>
-struct Matmul {
-    enum : u32 { TOKENS = TOKENS_, TALL = TALL_, WIDE = WIDE_, WARPS = 8, THREADS = WARPS * 32, PANELS = 8, ROWS = PANELS * PANEL };
+// Which part of a block's work is a thread's, as tensor cores divide it: of its rows and of its activations the first.
+template <int TOKENS_, int TALL_, int WIDE_>
+struct Part {
+    enum : u32 { TOKENS = TOKENS_, TALL = TALL_, WIDE = WIDE_, WARPS = 8, PANELS = 8, ROWS = PANELS * PANEL };
     // Warps beside each other along the matrix; the others have other rows of activations.
     enum : u32 { ACROSS = ROWS / (16 * TALL) };
     // Whether rows may be pairs of a mixture.
     enum : u32 { GROUPS = TOKENS < 128 };
     static_assert(WARPS / ACROSS * WIDE * 8 == TOKENS && WIDE % 2 == 0, "a warp for every part");
+    typedef float Sums[TALL][WIDE][4];
+
+    u32 lane, tall, wide, row, token;
+    DEVICE Part make() {
+        u32 lane = threadIdx.x % 32, tall = threadIdx.x / 32 % ACROSS, wide = threadIdx.x / 32 / ACROSS;
+        return {lane, tall, wide, tall * TALL * 16 + lane / 4, wide * WIDE * 8 + lane % 4 * 2};
+    }
+
+    // The row at a place of the block's tile; beyond all where there is none.
+    DEVICE u32 row_at(const MatmulParams& p, u32 place) { return ::row_at(GROUPS ? p.pairs : 0, blockIdx.x * TOKENS + place); }
+
+    template <bool GATED>
+    DEVICE void write(const MatmulParams& p, const Work& work, const Sums& total) {
+        Part place = make();
+        Output output = Output::make<ROWS, GROUPS>(p, work, place.row);
+#pragma unroll
+        for (u32 w = 0; w < WIDE; w++) {
+#pragma unroll
+            for (u32 c = 0; c < 2; c++) {
+                u32 m = row_at(p, place.token + 8 * w + c);
+                if (m >= p.rows) continue;
+                float values[2 * TALL];
+#pragma unroll
+                for (u32 i = 0; i < 2 * TALL; i++) values[i] = total[i / 2][w][i % 2 * 2 + c];
+                output.write<GATED, 8, GROUPS>(m, values);
+            }
+        }
+    }
+    DEVICE void write(const MatmulParams& p, const Work& work, const Sums& total) {
+        if (p.swiglu) write<true>(p, work, total);
+        else write<false>(p, work, total);
+    }
+};
+
+template <class F, int TOKENS_, int TALL_, int WIDE_>
+struct Matmul {
+    typedef Part<TOKENS_, TALL_, WIDE_> Place;
+    enum : u32 { TOKENS = TOKENS_, TALL = TALL_, WIDE = WIDE_, THREADS = Place::WARPS * 32, PANELS = Place::PANELS, ROWS = Place::ROWS };
+    enum : u32 { GROUPS = Place::GROUPS };
     // Bytes of a block's and of half a superblock's activations, of a record of them, and of a superblock of a panel.
     enum : u32 { UNIT = TOKENS * BLOCK, HALF = TOKENS * Record<F>::HALF, RECORD = TOKENS * Record<F>::ALL };
     enum : u32 { PIECES = F::HEAD + F::QUANTS, BLOCKS = SUPERBLOCK / BLOCK };
@@ -202,18 +244,9 @@ struct Matmul {
         Work work;
         u32 planes;
     };
-    typedef float Sums[TALL][WIDE][4];
+    typedef typename Place::Sums Sums;
     // Of the thread's activations, two neighbours at a time.
     typedef float2 Extras[EXTRAS > 0 ? EXTRAS : 1][WIDE];
-
-    // Which part of the block's work is the thread's: of its rows and of its activations the first.
-    struct Place {
-        u32 lane, tall, wide, row, token;
-        DEVICE Place make() {
-            u32 lane = threadIdx.x % 32, tall = threadIdx.x / 32 % ACROSS, wide = threadIdx.x / 32 / ACROSS;
-            return {lane, tall, wide, tall * TALL * 16 + lane / 4, wide * WIDE * 8 + lane % 4 * 2};
-        }
-    };
 
     // Asks for stage B of a pass; `from` is what the thread brings of the first 4 KiB of the record.
     template <int B>
@@ -272,7 +305,7 @@ struct Matmul {
     }
 
     DEVICE void run(const MatmulParams& p) {
-        if (GROUPS && row_at(p, 0) >= p.rows) return;
+        if (GROUPS && Place::row_at(p, 0) >= p.rows) return;
         Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
         choose(p, shared);
         __syncthreads();
@@ -280,7 +313,7 @@ struct Matmul {
         const u8* record = at<const u8>(p.activations) + static_cast<u64>(blockIdx.x * superblocks * p.planes) * RECORD
             + threadIdx.x * PIECE;
         // Other warps copy and unpack only.
-        bool multiplies = row_at(p, Place::make().wide * WIDE * 8) < p.rows;
+        bool multiplies = Place::row_at(p, Place::make().wide * WIDE * 8) < p.rows;
         u32 up[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) asm volatile("mov.u32 %0, 0x4b400000;" : "=r"(up[i]));
@@ -310,19 +343,15 @@ struct Matmul {
                 if (!F::LEAF || last) end(shared, part, total);
             }
         }
-        if (!multiplies) return;
-        if (p.swiglu) write<true>(p, shared.work, total);
-        else write<false>(p, shared.work, total);
+        if (multiplies) Place::write(p, shared.work, total);
     }
 
     DEVICE void choose(const MatmulParams& p, Shared& shared) {
         Work work = Work::choose<ROWS, GROUPS>(p);
-        if (threadIdx.x % 32 == 0) shared.panels[threadIdx.x / 32] = panel_of<F, PANELS>(p, work);
+        u32 warp = threadIdx.x / 32;
+        if (threadIdx.x % 32 == 0) shared.panels[warp] = panel_of<F, PANELS>(p, work, warp);
         if (threadIdx.x == 0) shared.work = work, shared.planes = p.segments[work.segment].planes;
     }
-
-    // The row at a place of the block's tile; beyond all where there is none.
-    DEVICE u32 row_at(const MatmulParams& p, u32 place) { return ::row_at(GROUPS ? p.pairs : 0, blockIdx.x * TOKENS + place); }
 
     // Pieces of a panel's superblock `s`.
     DEVICE u32 pieces_of(const MatmulParams& p, u32 s) {
@@ -451,24 +480,6 @@ struct Matmul {
                     if constexpr (F::LEAF) total[r][w][c] = __fadd_rn(total[r][w][c], part[r][w][c]);
                     else total[r][w][c] = __fmaf_rn(part[r][w][c], c % 2 == 0 ? scale.x : scale.y, total[r][w][c]);
                 }
-            }
-        }
-    }
-
-    template <bool GATED>
-    DEVICE void write(const MatmulParams& p, const Work& work, const Sums& total) {
-        Place place = Place::make();
-        Output output = Output::make<ROWS, GROUPS>(p, work, place.row);
-#pragma unroll
-        for (u32 w = 0; w < WIDE; w++) {
-#pragma unroll
-            for (u32 c = 0; c < 2; c++) {
-                u32 m = row_at(p, place.token + 8 * w + c);
-                if (m >= p.rows) continue;
-                float values[2 * TALL];
-#pragma unroll
-                for (u32 i = 0; i < 2 * TALL; i++) values[i] = total[i / 2][w][i % 2 * 2 + c];
-                output.write<GATED, 8, GROUPS>(m, values);
             }
         }
     }

@@ -1,22 +1,27 @@
 // Products of many rows with up to three matrices of one plain type, in multiply-adds of f32.
 //
-// A block has 64 rows of matrices, 8 panels, and 64 rows of activations, and goes through the columns in stages of 32:
+// A block has 64 rows of matrices, 8 panels, and TOKENS rows of activations, and goes through the columns in stages of 32:
 // activations are copied to shared memory, weights come through registers, in which they are widened once for all
 // rows, both while the stage before is multiplied. A thread has 4 rows of the one times 4 of the other, and of each of
 // these the four chains of docs/numerics.md, so what it loads of four columns serves 64 multiply-adds. Tensor cores
-// round sums of products in their own way, which no chain gives.
+// round sums of products in their own way, which no chain gives: `matmul_half.cuh` is for who asks for that.
 //
-// Grid: x = tile of activations, so that those who read the same weights run together; y = tile of a matrix.
+// Grid: x = tile of activations, so that those who read the same weights run together; y = tile of a matrix. Where tiles are of
+// pairs that chose the same expert (`group` in `mixture.cuh`), a tile's matrices are its expert's: small tiles alone, as in
+// `matmul.cuh`. The activations of a pair are read where its row is.
 #pragma once
 #include "matmul.cuh"
 
-template <class F>
+template <class F, int TOKENS_>
 struct MatmulPlain {
-    enum : u32 { TOKENS = 64, THREADS = 256, PANELS = 8, ROWS = PANELS * PANEL, SIDE = 4 };
+    enum : u32 { TOKENS = TOKENS_, PANELS = 8, ROWS = PANELS * PANEL, SIDE = 4, THREADS = TOKENS / SIDE * ROWS / SIDE };
+    // Whether rows may be pairs of a mixture; warps; panels that each brings.
+    enum : u32 { GROUPS = TOKENS < 64, WARPS = THREADS / 32, OF_WARP = PANELS / WARPS };
     // Columns of a stage, words between rows: what 8 threads read of 8 rows lies in different banks.
     enum : u32 { STAGE = 32, STRIDE = STAGE + 4, LEAF = SUPERBLOCK / STAGE };
-    // Columns of a piece, and pieces of a stage that a thread brings.
-    enum : u32 { WIDTH = SUPERBLOCK / F::QUANTS, OWN = STAGE / WIDTH / 4 };
+    // Columns of a piece; pieces of a panel's stage, and rows of activations, that a thread brings.
+    enum : u32 { WIDTH = SUPERBLOCK / F::QUANTS, OWN = STAGE / WIDTH / 4, BRINGS = TOKENS * STAGE / 4 / THREADS };
+    static_assert(PANELS % WARPS == 0 && BRINGS * THREADS / 8 == TOKENS, "all is brought");
 
     struct __align__(16) Shared {
         float activations[2][TOKENS][STRIDE];
@@ -28,33 +33,41 @@ struct MatmulPlain {
         u32 row, token;
         DEVICE Place make() {
             u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-            return {warp / 2 * 16 + lane % 4, warp % 2 * 32 + lane / 4};
+            return {warp % 4 * 16 + lane % 4, warp / 4 * 32 + lane / 4};
         }
     };
 
-    // Asks for a stage's activations: a thread has 16 bytes of two rows, from where they begin.
-    DEVICE void ask(const MatmulParams& p, const u32 (&rows)[2], u32 stage, Shared& shared) {
+    // Asks for a stage's activations: a thread has 16 bytes of some rows, from where they begin.
+    DEVICE void ask(const MatmulParams& p, const u32 (&rows)[BRINGS], u32 stage, Shared& shared) {
 #pragma unroll
-        for (u32 i = 0; i < 2; i++)
-            copy_piece(shared_address(&shared.activations[stage % 2][threadIdx.x / 8 + 32 * i][threadIdx.x % 8 * 4]),
+        for (u32 i = 0; i < BRINGS; i++)
+            copy_piece(shared_address(&shared.activations[stage % 2][threadIdx.x / 8 + THREADS / 8 * i][threadIdx.x % 8 * 4]),
                        at<const float>(p.activations) + (rows[i] + stage * STAGE));
     }
 
-    DEVICE void load(const u8* from, uint4 (&raw)[OWN]) {
+    typedef uint4 Raw[OF_WARP][OWN];
+    DEVICE void load(const u8* const (&from)[OF_WARP], u32 at, Raw& raw) {
 #pragma unroll
-        for (u32 i = 0; i < OWN; i++) raw[i] = fetch<uint4>(from + i * 4 * PIECE_STRIDE);
+        for (u32 w = 0; w < OF_WARP; w++) {
+#pragma unroll
+            for (u32 i = 0; i < OWN; i++) raw[w][i] = fetch<uint4>(from[w] + at + i * 4 * PIECE_STRIDE);
+        }
     }
-    // Widened: a warp has a panel, a lane a row of it and every 4th piece.
-    DEVICE void store(const uint4 (&raw)[OWN], u32 stage, Shared& shared) {
-        u32 row = threadIdx.x / 32 * PANEL + threadIdx.x % PANEL, piece = threadIdx.x % 32 / PANEL;
+    // Widened: a warp has panels, a lane a row of each and every 4th piece.
+    DEVICE void store(const Raw& raw, u32 stage, Shared& shared) {
+        u32 first = threadIdx.x / 32 * PANEL + threadIdx.x % PANEL, piece = threadIdx.x % 32 / PANEL;
 #pragma unroll
-        for (u32 i = 0; i < OWN; i++) {
-            typename F::Raw of;
-            of.pieces[0] = raw[i];
-            float4* to = reinterpret_cast<float4*>(&shared.weights[stage % 2][row][(piece + 4 * i) * WIDTH]);
+        for (u32 w = 0; w < OF_WARP; w++) {
 #pragma unroll
-            for (u32 c = 0; c < WIDTH / 4; c++)
-                to[c] = {F::value(of, 4 * c), F::value(of, 4 * c + 1), F::value(of, 4 * c + 2), F::value(of, 4 * c + 3)};
+            for (u32 i = 0; i < OWN; i++) {
+                typename F::Raw of;
+                of.pieces[0] = raw[w][i];
+                float* row = shared.weights[stage % 2][first + w * WARPS * PANEL];
+                float4* to = reinterpret_cast<float4*>(row + (piece + 4 * i) * WIDTH);
+#pragma unroll
+                for (u32 c = 0; c < WIDTH / 4; c++)
+                    to[c] = {F::value(of, 4 * c), F::value(of, 4 * c + 1), F::value(of, 4 * c + 2), F::value(of, 4 * c + 3)};
+            }
         }
     }
 
@@ -81,28 +94,33 @@ struct MatmulPlain {
     }
 
     DEVICE void run(const MatmulParams& p) {
+        if (GROUPS && row_at(p, 0) >= p.rows) return;
         Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared);
-        Work work = Work::choose<ROWS>(p);
-        u32 lane = threadIdx.x % 32, stages = p.k / STAGE;
-        const u8* weights = panel_of<F, PANELS>(p, work).pieces + lane * PIECE;
-        // Beyond the last row that is read again and not written.
-        u32 rows[2];
+        Work work = Work::choose<ROWS, GROUPS>(p);
+        u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, stages = p.k / STAGE, at = 0;
+        const u8* weights[OF_WARP];
 #pragma unroll
-        for (u32 i = 0; i < 2; i++)
-            rows[i] = min(blockIdx.x * TOKENS + threadIdx.x / 8 + 32 * i, p.rows - 1) * p.k + threadIdx.x % 8 * 4;
+        for (u32 w = 0; w < OF_WARP; w++) weights[w] = panel_of<F, PANELS>(p, work, warp + w * WARPS).pieces + lane * PIECE;
+        // Beyond the last row that is read again and not written.
+        u32 rows[BRINGS];
+#pragma unroll
+        for (u32 i = 0; i < BRINGS; i++) {
+            u32 row = min(row_at(p, threadIdx.x / 8 + THREADS / 8 * i), p.rows - 1);
+            rows[i] = (GROUPS ? row / p.share : row) * p.k + threadIdx.x % 8 * 4;
+        }
         float chains[SIDE][SIDE][4] = {}, total[SIDE][SIDE] = {};
-        uint4 raw[OWN];
+        Raw raw;
         ask(p, rows, 0, shared);
-        load(weights, raw);
+        load(weights, at, raw);
         store(raw, 0, shared);
 #pragma unroll 1
         for (u32 stage = 0; stage < stages; stage++) {
             copies_arrive();
-            weights += STAGE / WIDTH * PIECE_STRIDE;
+            at += STAGE / WIDTH * PIECE_STRIDE;
             bool more = stage + 1 < stages;
             if (more) {
                 ask(p, rows, stage + 1, shared);
-                load(weights, raw);
+                load(weights, at, raw);
             }
             multiply(shared, stage, chains);
             if (more) store(raw, stage + 1, shared);
@@ -121,21 +139,24 @@ struct MatmulPlain {
         else write<false>(p, work, total);
     }
 
+    // The row at a place of the block's tile; beyond all where there is none.
+    DEVICE u32 row_at(const MatmulParams& p, u32 place) { return ::row_at(GROUPS ? p.pairs : 0, blockIdx.x * TOKENS + place); }
+
     template <bool GATED>
     DEVICE void write(const MatmulParams& p, const Work& work, float (&total)[SIDE][SIDE]) {
         Place place = Place::make();
-        Output output = Output::make<ROWS>(p, work, place.row);
+        Output output = Output::make<ROWS, GROUPS>(p, work, place.row);
 #pragma unroll
         for (u32 i = 0; i < SIDE; i++) {
-            u32 m = blockIdx.x * TOKENS + place.token + 8 * i;
-            if (m < p.rows) output.write<GATED, 4>(m, total[i]);
+            u32 m = row_at(p, place.token + 8 * i);
+            if (m < p.rows) output.write<GATED, 4, GROUPS>(m, total[i]);
         }
     }
 };
 
-#define MATMUL_PLAIN(name, format, shared_bytes)                                                        \
-    static_assert(sizeof(MatmulPlain<format>::Shared) == shared_bytes, "ABI");                          \
-    extern "C" __global__ __launch_bounds__(256, 2) void name(const __grid_constant__ MatmulParams p) { \
-        after_previous_launch();                                                                        \
-        MatmulPlain<format>::run(p);                                                                    \
+#define MATMUL_PLAIN(name, format, tokens, shared_bytes)                                                                \
+    static_assert(sizeof(MatmulPlain<format, tokens>::Shared) == shared_bytes, "ABI");                                  \
+    extern "C" __global__ __launch_bounds__(tokens * 4, tokens < 64 ? 3 : 2) void name(const __grid_constant__ MatmulParams p) { \
+        after_previous_launch();                                                                                        \
+        MatmulPlain<format, tokens>::run(p);                                                                            \
     }

@@ -189,6 +189,7 @@ pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
         adapters: lora.iter().map(|text| AdapterSpec::written(text)).collect(),
         stall: Duration::from_millis(config.stall_ms),
         kv_type: request.kv_type.unwrap_or_else(|| config.kv_type.clone()),
+        precision: config.prompt_precision.into(),
         threads: at_most_processors(request.threads.unwrap_or(config.threads)),
         cpu_isa: request.cpu_isa.unwrap_or_else(|| config.cpu_isa.clone()),
         tuning: Tuning {

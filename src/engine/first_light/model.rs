@@ -88,6 +88,7 @@ fn run(device: &Arc<dyn Device>, forced: Option<&[u32]>, shared: &Shared) -> Res
         draft_model: None,
         adapters: Vec::new(),
         kv_type: "f16".into(),
+        precision: plan::Precision::Single,
         threads: 1,
         cpu_isa: "auto".into(),
         tuning: Tuning::default(),

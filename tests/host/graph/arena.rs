@@ -1,8 +1,8 @@
 //! Scratch buffers that live at the same time never share a byte, whatever the plan.
 
 use plan::{
-    Arena, Bucket, Buffer, BufferId, Class, Cost, DType, Gather, Op, Plan, SCRATCH_ALIGN, Step,
-    View,
+    Arena, Bucket, Buffer, BufferId, Class, Cost, DType, Gather, Op, Plan, Precision,
+    SCRATCH_ALIGN, Step, View,
 };
 use proptest::prelude::*;
 
@@ -41,6 +41,7 @@ fn plan(sizes: &[usize], steps: &[Vec<usize>]) -> Plan {
     };
     Plan {
         bucket: Bucket::decode(1, 1),
+        precision: Precision::Single,
         steps: steps.iter().map(step).collect(),
         buffers,
         scopes: vec![],

@@ -9,7 +9,7 @@ use model::gguf::Gguf;
 use model::mix::Mix;
 use model::quantise::Conversion;
 use model::{Architecture, KvLayout, Model};
-use plan::{Bucket, Buffer, DType, Fusions, Outputs, Plan, fuse};
+use plan::{Bucket, Buffer, DType, Fusions, Outputs, Plan, Precision, fuse};
 
 use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
 use orind_testing::{data, repository, tiny};
@@ -86,7 +86,7 @@ fn a_chunk_of_a_prompt_rotates_first_and_meets_each_matrix_once() {
 }
 
 #[test]
-fn halves_go_through_in_eights() {
+fn plain_weights_go_through_in_eights_up_to_tiles() {
     let shapes = Shapes::new(&Sizes { dtype: DType::F16, ..LLAMA_3_2_1B });
     let model = &shapes.model;
     let layers = model.hyperparameters().layers.len();
@@ -98,6 +98,65 @@ fn halves_go_through_in_eights() {
         assert!(projections > parts * 4 * (layers - 1), "{rows} rows: {projections}");
         let wide = launches.iter().filter(|l| l.kernel.contains("_r8_")).count();
         assert_eq!(wide > 0, rows >= 5);
+    }
+}
+
+/// Where it is asked for, a long chunk is in half precision; short ones and what is decoded together are not.
+#[test]
+fn halves_meet_tensor_cores_where_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    for (mix, symbol) in [(Mix::F16, "_f16"), (Mix::BF16, "_bf16"), (Mix::F32, "_none")] {
+        let to = dir.path().join(symbol);
+        let from = Gguf::open(data("architectures/llama.gguf")).unwrap();
+        let conversion = Conversion::new(from, mix, false).unwrap();
+        conversion.write(&to, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
+        let open = || Model::open(&to).unwrap();
+        let layers = open().hyperparameters().layers.len();
+        for (precision, bucket, long) in [
+            (Precision::Half, Bucket::prefill(64, 512, Outputs::Last), true),
+            (Precision::Half, Bucket::prefill(63, 512, Outputs::Last), false),
+            (Precision::Half, Bucket::decode(64, 512), false),
+            (Precision::Single, Bucket::prefill(200, 512, Outputs::Last), false),
+        ] {
+            let layout = KvLayout { slots: 64, ..LAYOUT };
+            let launches = outline(&open().in_precision(precision), layout, bucket).unwrap();
+            let half = kernels(&launches, "matmul_half");
+            // The last layer goes on with the last row alone.
+            let many = if long && symbol != "_none" { 4 * layers - 3 } else { 0 };
+            assert_eq!(half.len(), many, "{symbol}, {bucket:?}");
+            assert!(half.iter().all(|kernel| kernel.ends_with(symbol)));
+            assert_eq!(kernels(&launches, "halves").len(), many);
+        }
+    }
+}
+
+/// A prompt's rows meet an expert together, whatever its type; a token's experts are taken by themselves.
+#[test]
+fn rows_that_chose_the_same_expert_share_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for (mix, symbol) in
+        [(Mix::Q8_0, "q8_0"), (Mix::F16, "f16"), (Mix::BF16, "bf16"), (Mix::F32, "f32")]
+    {
+        let to = dir.path().join(symbol);
+        let from = Gguf::open(data("architectures/mixtral.gguf")).unwrap();
+        let conversion = Conversion::new(from, mix, false).unwrap();
+        conversion.write(&to, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
+        let model = Model::open(&to).unwrap();
+        let layers = model.hyperparameters().layers.len();
+        // The last layer goes on with the last row alone.
+        for (bucket, groups) in
+            [(Bucket::prefill(200, 512, Outputs::Last), layers - 1), (Bucket::decode(1, 512), 0)]
+        {
+            let launches = outline(&model, LAYOUT, bucket).unwrap();
+            let of = |kernel: &str| kernels(&launches, kernel).len();
+            let (alone, together) = (of("experts"), of(&format!("matmul_{symbol}_m32")));
+            assert_eq!(of("group"), groups, "{symbol}, {bucket:?}");
+            assert_eq!(
+                (together, alone),
+                (2 * groups, 2 * (layers - groups)),
+                "{symbol}, {bucket:?}"
+            );
+        }
     }
 }
 

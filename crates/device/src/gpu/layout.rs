@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use orind_kernels::catalogue::launch::{
-    CACHE_TILE, attention_partial_bytes, matmul_activations_bytes,
+    CACHE_TILE, attention_partial_bytes, halves_bytes, matmul_activations_bytes,
 };
 use orind_kernels::catalogue::{CacheType, Weight};
 use orind_kernels::repack;
@@ -215,6 +215,9 @@ impl Workspace {
                             let [rows, k] = [rows, k].map(|n| n as u32);
                             let bytes = matmul_activations_bytes(weight, tile, rows, planes, k);
                             grow(&mut w.activations, bytes);
+                        }
+                        if lower::takes_halves(plan, weight, rows, k) {
+                            grow(&mut w.activations, halves_bytes(rows as u32, k as u32));
                         }
                     }
                 }

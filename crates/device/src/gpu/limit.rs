@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use orind_kernels::catalogue::launch::{
-    ATTENTION_GROUP, GROUP_TILE, matmul_warp_rows, prefill_attention_rows,
+    ATTENTION_GROUP, GROUP_TILE, HALF_TILE, matmul_warp_rows, prefill_attention_rows,
 };
 use orind_kernels::catalogue::{CacheType, Kernel, Weight};
 use orind_kernels::params::{
@@ -141,6 +141,10 @@ impl Speed {
                     let (of_rows, times) =
                         if p.pairs > 0 { (tile, launch.grid[0]) } else { (p.rows, 1) };
                     let products = self.matmul(weight, tile, &p.segments, p.k, of_rows) * times;
+                    products.max(self.time(reads + writes, 0))
+                }
+                (Params::Matmul(p), Kernel::MatmulHalf(weight)) => {
+                    let products = self.matmul(weight, HALF_TILE, &p.segments, p.k, p.rows);
                     products.max(self.time(reads + writes, 0))
                 }
                 (Params::Experts(p), _) => self.experts(p),

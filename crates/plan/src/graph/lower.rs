@@ -1,13 +1,21 @@
 //! From graph to plan: liveness, views as strides, one step per remaining operation.
 
 use super::{Graph, Kind, Node, Tensor};
-use crate::{Bucket, Buffer, BufferId, Class, DType, Op, Plan, ScopeId, Step, View, cost_of};
+use crate::{
+    Bucket, Buffer, BufferId, Class, DType, Op, Plan, Precision, ScopeId, Step, View, cost_of,
+};
 
 pub(super) fn lower(graph: &Graph, bucket: Bucket) -> Plan {
     let live = live_nodes(graph);
     let mut lowering = Lowering {
         graph,
-        plan: Plan { bucket, buffers: Vec::new(), steps: Vec::new(), scopes: Vec::new() },
+        plan: Plan {
+            bucket,
+            precision: Precision::default(),
+            buffers: Vec::new(),
+            steps: Vec::new(),
+            scopes: Vec::new(),
+        },
         views: vec![None; graph.nodes.len()],
         scopes: Vec::new(),
         live: &live,

@@ -1,11 +1,13 @@
-//! Products of many rows on tensor cores: to the bit what `docs/numerics.md` says.
+//! Products of many rows: to the bit what `docs/numerics.md` says, in half precision next to it.
 
+use half::{bf16, f16};
 use orind_kernels::catalogue::launch::{
-    matmul_activations_bytes, matmul_grid, matmul_shared_bytes, quantise_grid,
-    quantise_shared_bytes, rows_grid,
+    HALF_TILE, MATMUL_HALF_SHARED_BYTES, halves_bytes, matmul_activations_bytes, matmul_grid,
+    matmul_shared_bytes, quantise_grid, quantise_shared_bytes, rows_grid,
 };
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{GELU, MatmulParams, QuantiseParams, RowsParams, SILU, Segment};
+use orind_kernels::{occupancy, prebuilt};
 use orind_testing::numerics::{norm, product};
 use orind_testing::random::Random;
 use plan::DType;
@@ -41,6 +43,8 @@ pub(crate) struct Case {
     bias: Option<Vec<f32>>,
     /// Number of the activation of what has no gate.
     activation: u32,
+    /// Whether it is in half precision.
+    half: bool,
 }
 
 impl Case {
@@ -57,7 +61,13 @@ impl Case {
         let mut x = random.reals(rows * k, 3.0);
         x[k / 2] = 40.0;
         let (norm, residual, bias) = (None, None, None);
-        Self { dtype, tile, rows, k, matrices, x, norm, residual, glu: 0, bias, activation: 0 }
+        let (glu, activation, half) = (0, 0, false);
+        Self { dtype, tile, rows, k, matrices, x, norm, residual, glu, bias, activation, half }
+    }
+
+    fn in_half(dtype: DType, rows: usize, k: usize, n: &[usize], random: &mut Random) -> Self {
+        let n: Vec<_> = n.iter().map(|&n| (n, 1)).collect();
+        Self { half: true, ..Self::new((dtype, HALF_TILE), rows, k, &n, random) }
     }
 
     fn run(&self, seed: u64) -> Vec<Vec<f32>> {
@@ -71,7 +81,11 @@ impl Case {
         let (weight, tile) = (Weight::of(self.dtype).unwrap(), self.tile);
         let (rows, k) = (self.rows as u32, self.k as u32);
         let planes = self.matrices.iter().map(|m| m.1).max().unwrap();
-        let activations = matmul_activations_bytes(weight, tile, rows, planes, k);
+        let activations = if self.half {
+            halves_bytes(rows, k)
+        } else {
+            matmul_activations_bytes(weight, tile, rows, planes, k)
+        };
         let x = device.floats(&self.x);
         let norm_weight = self.norm.as_ref().map_or(0, |w| device.floats(w));
         let out = device.scratch(activations as usize / 4);
@@ -82,6 +96,7 @@ impl Case {
             rows,
             swiglu: self.glu,
             planes,
+            share: 1,
             ..MatmulParams::default()
         };
         let outputs = if self.glu > 0 { 1 } else { self.matrices.len() };
@@ -92,7 +107,7 @@ impl Case {
             let (n, planes, activation) = (matrix.n as u32, *planes, self.activation);
             params.segments[i] = Segment { weights, out, bias, n, planes, activation, reserved: 0 };
         }
-        let first = if weight.is_quantised() {
+        let first = if weight.is_quantised() || self.half {
             let shared = quantise_shared_bytes(weight, planes, self.k).unwrap();
             let of_rows = QuantiseParams {
                 x,
@@ -106,7 +121,8 @@ impl Case {
                 eps: EPS,
                 share: 1,
             };
-            device.launch(Kernel::Quantise(weight), quantise_grid(tile, rows), shared, &of_rows)
+            let kernel = if self.half { Kernel::Halves(weight) } else { Kernel::Quantise(weight) };
+            device.launch(kernel, quantise_grid(tile, rows), shared, &of_rows)
         } else if norm_weight != 0 {
             let norm = RowsParams { a: x, b: norm_weight, out, n: k, rows, eps: EPS, reserved: 0 };
             device.launch(Kernel::RmsNorm, rows_grid(rows), 0, &norm)
@@ -116,18 +132,28 @@ impl Case {
         };
         let n: Vec<u32> = self.matrices[..outputs].iter().map(|m| m.0.n as u32).collect();
         let grid = matmul_grid(tile, rows, &n, self.glu > 0);
-        let shared = matmul_shared_bytes(weight, tile);
-        let second = device.launch(Kernel::Matmul { weight, tile }, grid, shared, &params);
+        let (kernel, shared) = if self.half {
+            (Kernel::MatmulHalf(weight), MATMUL_HALF_SHARED_BYTES)
+        } else {
+            (Kernel::Matmul { weight, tile }, matmul_shared_bytes(weight, tile))
+        };
+        let second = device.launch(kernel, grid, shared, &params);
         (params, [first, second])
     }
 
-    /// Holds every output of every row to what the page says.
+    /// Holds every output of every row to what the page says; in half precision to the same sum of what the halves stand
+    /// for, with what the tensor core cuts off.
     fn check(&self, seed: u64) {
         let got = self.run(seed);
         for m in 0..self.rows {
             let mut x = self.x[m * self.k..][..self.k].to_vec();
             if let Some(weight) = &self.norm {
                 x = norm(&x, weight, EPS);
+            }
+            let mut cut = 0.0;
+            if self.half {
+                x = rounded(self.dtype, &x);
+                cut = 1e-5 * x.iter().map(|x| x * x).sum::<f32>().sqrt();
             }
             let product = |(matrix, planes): &(Matrix, u32), r: usize| {
                 product(self.dtype, matrix.file_row(r), &x, *planes as usize)
@@ -149,7 +175,9 @@ impl Case {
                     }
                     let got = got[m * n + r];
                     assert!(
-                        got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                        got.to_bits() == want.to_bits()
+                            || got.is_nan() && want.is_nan()
+                            || (got - want).abs() <= cut * want.abs().max(1.0),
                         "{}, {} rows, seed {seed}: output {r} of matrix {s}, row {m}: {got:e}, not {want:e}",
                         self.dtype,
                         self.rows
@@ -158,6 +186,16 @@ impl Case {
             }
         }
     }
+}
+
+/// Rounded to the type of the weights, those of f16 with the row's greatest number below 2^15.
+fn rounded(dtype: DType, x: &[f32]) -> Vec<f32> {
+    if dtype == DType::BF16 {
+        return x.iter().map(|&x| bf16::from_f32(x).to_f32()).collect();
+    }
+    let greatest = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let scale = 2f32.powi(greatest.log2().floor() as i32 - 14);
+    x.iter().map(|&x| f16::from_f32(x / scale).to_f32() * scale).collect()
 }
 
 /// Columns: a short superblock alone, a short last one, whole ones.
@@ -232,5 +270,79 @@ fn a_row_that_is_no_number_stays_alone() {
         case.x[7 * k..8 * k].fill(0.0);
         case.x[8 * k..9 * k].fill(1e-38);
         case.check(4);
+    }
+}
+
+/// With norm, bias, activation, gate and residual; stages of 32 columns and of 64; tiles that are full, and not; activations
+/// beyond what a half holds.
+#[test]
+fn in_half_precision_sums_are_those_of_the_halves() {
+    let mut random = Random(5);
+    for dtype in [DType::F16, DType::BF16] {
+        for (rows, k) in [(3, 96), (133, 544), (128, 768)] {
+            let mut case = Case::in_half(dtype, rows, k, &[75, 12, 8], &mut random);
+            case.norm = Some(random.reals(k, 2.0));
+            case.check(random.bits());
+        }
+        let mut case = Case::in_half(dtype, 20, 544, &[41, 41], &mut random);
+        case.glu = SILU;
+        case.check(1);
+        let mut case = Case::in_half(dtype, 70, 544, &[70], &mut random);
+        case.bias = Some(random.reals(70, 5.0));
+        case.activation = GELU;
+        case.check(2);
+        case.activation = 0;
+        case.residual = Some(random.reals(70 * 70, 5.0));
+        case.x.iter_mut().for_each(|x| *x *= 1e6);
+        case.check(3);
+    }
+}
+
+/// What is no number fills its row, and no other; a row has the same bits beside others and alone.
+#[test]
+fn in_half_precision_a_row_stays_alone() {
+    let mut random = Random(6);
+    for dtype in [DType::F16, DType::BF16] {
+        let (k, n) = (544, 70);
+        let mut case = Case::in_half(dtype, 150, k, &[n], &mut random);
+        case.x[3 * k + 7] = f32::NAN;
+        case.x[4 * k + 8] = f32::INFINITY;
+        case.x[5 * k..6 * k].fill(0.0);
+        case.x[6 * k..7 * k].fill(1e-38);
+        let together = &case.run(1)[0];
+        assert!(together[3 * n..5 * n].iter().all(|y| !y.is_finite()));
+        let others = [&together[..3 * n], &together[5 * n..]].concat();
+        assert!(others.iter().all(|y| y.is_finite()));
+        let last = together[149 * n..].to_vec();
+        case.x.drain(..149 * k);
+        case.rows = 1;
+        assert_eq!(case.run(1)[0], last, "{dtype}");
+    }
+}
+
+/// A multiply-add of half precision on tensor cores, and in single precision: `docs/kernels.md` has the numbers.
+#[test]
+fn half_precision_takes_a_fraction_of_the_instructions() {
+    let manifest = prebuilt::manifest().unwrap();
+    for weight in [Weight::F16, Weight::BF16] {
+        let (rows, n, k) = (128, 64, 2048);
+        let half = Case::in_half(weight.dtype(), rows, k, &[n], &mut Random(1));
+        let single = Case::new((weight.dtype(), 64), rows, k, &[(n, 1)], &mut Random(1));
+        let [half, single] = [half, single].map(|case| case.launch(&mut Device::new(1)).1);
+        let per = |counters: &Counters| counters.lane_total() as f64 / (rows * n * k) as f64;
+        println!(
+            "{}: {:.3} instructions of a lane for a multiply-add, {:.3} in single precision; {:.2} for an activation",
+            weight.name(),
+            per(&half[1]),
+            per(&single[1]),
+            half[0].lane_total() as f64 / (rows * k) as f64
+        );
+        assert!(8.0 * per(&half[1]) < per(&single[1]));
+        assert!((half[1].bank_conflicts as f64) < 0.02 * half[1].shared_bytes as f64 / 128.0);
+        let kernel = Kernel::MatmulHalf(weight);
+        let registers = manifest.kernels[&kernel.symbol()].registers;
+        let blocks =
+            occupancy::blocks_per_sm(kernel.threads(), registers, MATMUL_HALF_SHARED_BYTES);
+        assert!(blocks >= 2);
     }
 }

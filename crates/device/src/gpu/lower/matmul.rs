@@ -1,9 +1,10 @@
-//! Launches of products of many rows: the rows as integers or with their norm, then the products.
+//! Launches of products of many rows: the rows as integers, as halves or with their norm, then the products.
 
-use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{
-    matmul_grid, matmul_shared_bytes, matmul_takes, quantise_grid, quantise_shared_bytes, rows_grid,
+    HALF_ROWS, HALF_TILE, MATMUL_HALF_SHARED_BYTES, matmul_grid, matmul_shared_bytes, matmul_takes,
+    quantise_grid, quantise_shared_bytes, rows_grid,
 };
+use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{MatmulParams, QuantiseParams, RowsParams};
 
 use super::project::{Matrix, Projection, segments};
@@ -12,6 +13,7 @@ use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
 use crate::gpu::layout::unsupported;
 use crate::gpu::{limit, variant};
+use plan::{Plan, Precision};
 
 /// How many rows go through the kernels for many.
 #[derive(Clone, Copy)]
@@ -20,6 +22,18 @@ pub(super) struct Tiles {
     tile: u32,
     /// Rows of a launch at most.
     most: usize,
+    /// What multiplies them.
+    kernel: Kernel,
+}
+
+/// Whether products of so many rows and columns with weights of a type are in half precision.
+pub(in crate::gpu) fn takes_halves(plan: &Plan, weight: Weight, rows: usize, k: usize) -> bool {
+    plan.precision == Precision::Half
+        && weight.is_half()
+        && plan.bucket.chunk >= HALF_ROWS
+        && rows >= HALF_ROWS
+        && matmul_takes(weight, k)
+        && quantise_shared_bytes(weight, 1, k).is_some()
 }
 
 impl Lowering<'_> {
@@ -33,12 +47,17 @@ impl Lowering<'_> {
     ) -> Result<Option<Tiles>> {
         let &Projection { k, glu, .. } = projection;
         let (weight, segments, cols) = (matrices[0].weight, segments(matrices), count(k)?);
+        if takes_halves(self.plan, weight, rows, k) {
+            let most = limit::rows_of_matmul(weight, HALF_TILE, &segments, cols);
+            let kernel = Kernel::MatmulHalf(weight);
+            return Ok(most.map(|most| Tiles { tile: HALF_TILE, most: most as usize, kernel }));
+        }
         let case = |batch| variant::case(weight, planes, batch, &segments, glu > 0, cols);
         let tile = self.addresses.tuning.tile(weight, rows, case);
         let tile = tile.filter(|_| matmul_takes(weight, k));
         let tiles = tile.and_then(|tile| {
             let most = limit::rows_of_matmul(weight, tile, &segments, cols)?;
-            Some(Tiles { tile, most: most as usize })
+            Some(Tiles { tile, most: most as usize, kernel: Kernel::Matmul { weight, tile } })
         });
         Ok(tiles)
     }
@@ -52,7 +71,7 @@ impl Lowering<'_> {
         matrices: &[Matrix],
         planes: u32,
         all: usize,
-        Tiles { tile, most }: Tiles,
+        Tiles { tile, most, kernel }: Tiles,
     ) -> Result<()> {
         let &Projection { x, k, residual, glu, .. } = projection;
         let (weight, k) = (matrices[0].weight, count(k)?);
@@ -67,8 +86,7 @@ impl Lowering<'_> {
             };
             let x = part(x, k);
             let rows = count(rows)?;
-            let activations =
-                self.activations(label, projection, &matrices[0], planes, x, rows, tile)?;
+            let activations = self.activations(label, projection, kernel, planes, x, rows, tile)?;
             let mut of_rows = segments;
             let mut writes = Vec::new();
             for (segment, matrix) in of_rows.iter_mut().zip(matrices) {
@@ -85,14 +103,18 @@ impl Lowering<'_> {
                 rows,
                 swiglu: glu,
                 planes,
+                share: 1,
                 ..MatmulParams::default()
             };
             self.launches.push(Launch {
                 step: self.at,
                 label: label.to_owned(),
-                kernel: Kernel::Matmul { weight, tile },
+                kernel,
                 grid: matmul_grid(tile, rows, &ns, glu > 0),
-                shared_bytes: matmul_shared_bytes(weight, tile),
+                shared_bytes: match kernel {
+                    Kernel::MatmulHalf(_) => MATMUL_HALF_SHARED_BYTES,
+                    _ => matmul_shared_bytes(weight, tile),
+                },
                 params: Params::Matmul(params),
                 reads: std::iter::once(activations).chain(residual).collect(),
                 writes,
@@ -101,22 +123,29 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Rows as products with such a matrix read them: as they are, where weights are plain and there is no norm.
+    /// Rows as such products read them: as they are, where weights are plain and there is no norm.
     #[expect(clippy::too_many_arguments, reason = "what a launch is made of")]
     fn activations(
         &mut self,
         label: &str,
         projection: &Projection,
-        matrix: &Matrix,
+        products: Kernel,
         planes: u32,
         x: Region,
         rows: u32,
         tile: u32,
     ) -> Result<Region> {
         let &Projection { norm_weight, eps, k: columns, .. } = projection;
-        let (weight, k) = (matrix.weight, count(columns)?);
+        let k = count(columns)?;
         let out = self.addresses.activations();
-        let (kernel, grid, shared_bytes, params) = if weight.is_quantised() {
+        let prepared = match products {
+            Kernel::MatmulHalf(weight) => Some((weight, Kernel::Halves(weight))),
+            Kernel::Matmul { weight, .. } if weight.is_quantised() => {
+                Some((weight, Kernel::Quantise(weight)))
+            }
+            _ => None,
+        };
+        let (kernel, grid, shared_bytes, params) = if let Some((weight, kernel)) = prepared {
             let shared_bytes = quantise_shared_bytes(weight, planes, columns).ok_or_else(|| {
                 unsupported(format!("{k} columns of {} ({label})", weight.name()))
             })?;
@@ -133,7 +162,7 @@ impl Lowering<'_> {
                 share: 1,
             };
             let grid = quantise_grid(tile, rows);
-            (Kernel::Quantise(weight), grid, shared_bytes, Params::Quantise(params))
+            (kernel, grid, shared_bytes, Params::Quantise(params))
         } else if norm_weight != 0 {
             let (a, b, out) = (x.address, norm_weight, out.address);
             let params = RowsParams { a, b, out, n: k, rows, eps, reserved: 0 };

@@ -4,8 +4,8 @@
 
 use orind_kernels::catalogue::launch::{
     GROUP_GRID, GROUP_TILE, elements_grid, experts_grid, group_tiles, matmul_activations_bytes,
-    matmul_grid, matmul_shared_bytes, project_shared_bytes, quantise_grid, quantise_shared_bytes,
-    rows_grid,
+    matmul_grid, matmul_shared_bytes, matmul_takes, project_shared_bytes, quantise_grid,
+    quantise_shared_bytes, rows_grid,
 };
 use orind_kernels::catalogue::{Kernel, Weight};
 use orind_kernels::params::{
@@ -205,7 +205,7 @@ impl Lowering<'_> {
     /// Products of pairs with the matrices of their experts, of a gate and what it meets together.
     fn products(&mut self, label: &str, products: &Products<'_>, pairs: &Pairs) -> Result<()> {
         let &Matrices { weight, k, .. } = products.matrices;
-        if pairs.tiles > 0 && weight.is_quantised() {
+        if pairs.tiles > 0 && matmul_takes(weight, k) {
             let most = limit::tiles_of_experts(weight, &products.segments()?, count(k)?);
             if let Some(most) = most {
                 return self.grouped(label, products, pairs, most);
@@ -214,7 +214,7 @@ impl Lowering<'_> {
         self.pairs(label, products, pairs)
     }
 
-    /// Of pairs that are grouped: their activations, then so many tiles at a time at most.
+    /// Of pairs that are grouped: their activations, where they are not read as they are, then so many tiles at a time at most.
     fn grouped(
         &mut self,
         label: &str,
@@ -227,32 +227,36 @@ impl Lowering<'_> {
         let &Pairs { all, by_expert, experts, tiles, .. } = pairs;
         let (segments, glu) = (products.segments()?, products.glu());
         let (n, columns) = (count(n)?, count(k)?);
-        let activations = self.addresses.activations();
-        let shared_bytes = quantise_shared_bytes(weight, 1, k)
-            .ok_or_else(|| unsupported(format!("{k} columns of {} ({label})", weight.name())))?;
-        let params = QuantiseParams {
-            x: x.address,
-            norm_weight: 0,
-            out: activations.address,
-            pairs: by_expert.address,
-            k: columns,
-            rows: all,
-            tile: GROUP_TILE,
-            planes: 1,
-            eps: 0.0,
-            share,
-        };
-        self.launches.push(Launch {
-            step: self.at,
-            label: label.to_owned(),
-            kernel: Kernel::Quantise(weight),
-            grid: quantise_grid(GROUP_TILE, tiles * GROUP_TILE),
-            shared_bytes,
-            params: Params::Quantise(params),
-            reads: vec![x, by_expert],
-            writes: vec![activations],
-        });
-        let of_tile = matmul_activations_bytes(weight, GROUP_TILE, GROUP_TILE, 1, columns);
+        let (mut activations, mut of_tile) = (x, 0);
+        if weight.is_quantised() {
+            activations = self.addresses.activations();
+            of_tile = matmul_activations_bytes(weight, GROUP_TILE, GROUP_TILE, 1, columns);
+            let shared_bytes = quantise_shared_bytes(weight, 1, k).ok_or_else(|| {
+                unsupported(format!("{k} columns of {} ({label})", weight.name()))
+            })?;
+            let params = QuantiseParams {
+                x: x.address,
+                norm_weight: 0,
+                out: activations.address,
+                pairs: by_expert.address,
+                k: columns,
+                rows: all,
+                tile: GROUP_TILE,
+                planes: 1,
+                eps: 0.0,
+                share,
+            };
+            self.launches.push(Launch {
+                step: self.at,
+                label: label.to_owned(),
+                kernel: Kernel::Quantise(weight),
+                grid: quantise_grid(GROUP_TILE, tiles * GROUP_TILE),
+                shared_bytes,
+                params: Params::Quantise(params),
+                reads: vec![x, by_expert],
+                writes: vec![activations],
+            });
+        }
         for first in (0..tiles).step_by(most as usize) {
             let (tiles, at) = (most.min(tiles - first), u64::from(first));
             let params = MatmulParams {
@@ -266,6 +270,8 @@ impl Lowering<'_> {
                 rows: all,
                 swiglu: glu,
                 planes: 1,
+                share,
+                reserved: 0,
             };
             self.launches.push(Launch {
                 step: self.at,

@@ -33,6 +33,7 @@ use plan::{
 
 pub(super) use attention::splits;
 pub(super) use check::check;
+pub(super) use matmul::takes_halves;
 pub(super) use mixture::{activations_bytes as mixture_activations, work_bytes as mixture_bytes};
 use project::Matrix;
 pub(super) use project::cost;

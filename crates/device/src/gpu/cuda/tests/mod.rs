@@ -73,7 +73,13 @@ mod sketch {
         let inputs = SampleInputs { temperature, top_k, top_p, seed, positions };
         s.step(Op::Sample(Sample { logits, inputs, ids: sampled, next }), "sample");
         let bucket = Bucket { batch: 1, chunk: 1, context: 8, outputs: Outputs::Last };
-        Plan { bucket, buffers: s.buffers, steps: s.steps, scopes: Vec::new() }
+        Plan {
+            bucket,
+            precision: plan::Precision::Single,
+            buffers: s.buffers,
+            steps: s.steps,
+            scopes: Vec::new(),
+        }
     }
 }
 
