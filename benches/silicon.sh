@@ -77,6 +77,19 @@ for model in "${models[@]}"; do
     "$orinctl" bench --private --backend cuda -m "$model" -p 512 -n 128 -r 5
 done | tee "$out/bench.txt"
 
+note "prompts of F16 in half precision"
+here=$(realpath "$out")
+printf '%s\n' 'model = "synthetic:llama-3.2-1b:f16"' 'backend = "cuda"' 'prompt_precision = "half"' 'context = 4096' \
+    "socket = \"$here/half.sock\"" "state_dir = \"$here/half\"" "tune_dir = \"$here/half\"" >"$out/half.toml"
+"${orinctl%ctl}d" --config "$out/half.toml" 2>"$out/half.log" &
+daemon=$!
+until "$orinctl" health --socket "$out/half.sock" >/dev/null 2>&1; do
+    kill -0 "$daemon" 2>/dev/null || break
+    sleep 1
+done
+"$orinctl" bench --socket "$out/half.sock" -p 512,2048 -n 128 -r 5 | tee "$out/half.txt"
+kill "$daemon" && wait "$daemon" || true
+
 note "a minute of tuning, and what it comes to"
 # Remembered here, and not where this machine's daemon looks.
 data=$(mktemp -d)
