@@ -57,7 +57,7 @@ pub struct Config {
     pub stall_ms: u64,
     /// What keys and values are stored in: one of [`KV_TYPES`].
     pub kv_type: String,
-    /// What GPUs multiply prompts in where weights are F16 or BF16.
+    /// What GPUs multiply prompts in: in attention, and where weights are F16 or BF16.
     pub prompt_precision: PromptPrecision,
     /// MiB of disk for beginnings of conversations; 0 for none.
     pub prefix_cache_mib: u64,
@@ -404,7 +404,7 @@ pub enum GpuMode {
     Serial,
 }
 
-/// What GPUs multiply prompts in where weights are F16 or BF16.
+/// What GPUs multiply prompts in: in attention, and where weights are F16 or BF16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PromptPrecision {

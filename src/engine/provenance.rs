@@ -23,7 +23,7 @@ pub struct Provenance {
     pub weight_types: BTreeMap<String, u64>,
     /// Type of keys and values.
     pub kv_type: String,
-    /// What a GPU may multiply prompts in where weights are F16 or BF16: `single` or `half`.
+    /// What a GPU may multiply prompts in, in attention and where weights are F16 or BF16: `single` or `half`.
     #[serde(default)]
     pub prompt_precision: String,
     /// SHA-256 over the hashes of what the kernels of the model's products are made from; `None` of a device

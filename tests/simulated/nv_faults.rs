@@ -11,8 +11,8 @@ use orind::engine::{LoadSpec, Request, State};
 use orind_testing::program::{again, said, stderr};
 use orind_testing::session::Session;
 use orind_testing::{data, engine, tiny};
-use plan::Bucket;
 use plan::sample::{Sampling, philox};
+use plan::{Bucket, Precision};
 use tegra_bundle::Bundle;
 use tegra_sim::engine::Replay;
 
@@ -25,6 +25,8 @@ const CHAINS: &str = "ORIND_TEST_CHAINS";
 const RINGS: &str = "ORIND_TEST_RINGS";
 /// The variable that says how many positions a slot of a generation has.
 const CONTEXT: &str = "ORIND_TEST_CONTEXT";
+/// The variable that has a generation behind a long prompt in half precision.
+const HALF: &str = "ORIND_TEST_HALF";
 
 /// One generation, with the faults that the environment asks for. The parent reads what this prints.
 #[test]
@@ -34,10 +36,17 @@ fn generation() {
     // All of the prompt at once where that is to take long.
     let prefill_chunk = if context > 128 { 32 } else { 8 };
     let spec = engine::spec("synthetic:tiny-llama:q8_0", "nv");
-    let handle = engine::start(LoadSpec { slots: 2, context, prefill_chunk, ..spec });
+    let spec = LoadSpec { slots: 2, context, prefill_chunk, ..spec };
+    let (spec, prompt) = if std::env::var_os(HALF).is_some() {
+        let (model, precision) = ("synthetic:tiny-llama:f16".into(), Precision::Half);
+        (LoadSpec { model, precision, context: 256, prefill_chunk: 64, ..spec }, 1..180)
+    } else {
+        (spec, 1..20)
+    };
+    let handle = engine::start(spec);
     // Random, so that a repeated step that drew other numbers would show.
     let sampling = Sampling { temperature: 1.5, top_k: 0, top_p: 1.0, seed: 7 };
-    let request = Request { sampling, ..engine::request(1..20, TOKENS) };
+    let request = Request { sampling, ..engine::request(prompt, TOKENS) };
     let ids = engine::ask(&handle, request).ids;
     println!("tokens {ids:?}");
     println!("rebuilds {}", handle.snapshot().activity.rebuilds);
@@ -92,6 +101,18 @@ fn fifty_faults_change_no_token() {
     let (disturbed, rebuilds) = generate(&faults("mmu-fault", places(1, 50)));
     assert_eq!(disturbed, undisturbed);
     assert_eq!(rebuilds, 50);
+}
+
+/// Three chunks of a prompt, each of which fails once.
+#[test]
+fn faults_of_a_prompt_in_half_precision_change_no_token() {
+    let generate = |faults: &str| {
+        let text = said(generation_with(faults).env(HALF, "1"));
+        (line(&text, "tokens "), line(&text, "rebuilds "))
+    };
+    let (undisturbed, _) = generate("");
+    let disturbed = generate(&faults("mmu-fault", [1, 3, 5, 30]));
+    assert_eq!(disturbed, (undisturbed, "4".to_owned()));
 }
 
 /// Nothing reports a hang: the release that a step ends with just does not come, and neither does that of

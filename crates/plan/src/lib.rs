@@ -88,13 +88,13 @@ impl Bucket {
     }
 }
 
-/// What products with weights of F16 and BF16 are made of.
+/// What attention of a long chunk, and its products with weights of F16 and BF16, are made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// The one arithmetic, of `docs/numerics.md`.
     #[default]
     Single,
-    /// A device may round activations to the weights' type and add as its tensor cores do: no other device has the same bits.
+    /// A device may round what it multiplies to 16 bits and add as its tensor cores do: no other device has the same bits.
     Half,
 }
 

@@ -298,12 +298,19 @@ pub fn attention_grid(
 /// Queries that a block of prefill attention takes, times the values of a head at most.
 const PREFILL_ATTENTION_UNIT: u32 = 4096;
 
+/// Queries that a block of it takes in half precision.
+const PREFILL_ATTENTION_HALF_QUERIES: u32 = 64;
+
 /// Rows that a block of a prefill attention kernel takes, of `group` query heads to a KV head; `None` for
 /// any other kernel.
 #[must_use]
 pub fn prefill_attention_rows(kernel: Kernel, group: u32) -> Option<u32> {
-    let Kernel::PrefillAttention { width, .. } = kernel else { return None };
-    (PREFILL_ATTENTION_UNIT / width).checked_div(group)
+    let queries = match kernel {
+        Kernel::PrefillAttention { width, .. } => PREFILL_ATTENTION_UNIT / width,
+        Kernel::PrefillAttentionHalf { .. } => PREFILL_ATTENTION_HALF_QUERIES,
+        _ => return None,
+    };
+    queries.checked_div(group)
 }
 
 /// Its grid for `rows` rows: a block for each KV head and tile of rows.
@@ -319,9 +326,14 @@ pub fn prefill_attention_grid(
 }
 
 /// Its dynamic shared memory, 0 for any other kernel: queries, keys or values, weights of a span for every 32 values of a head,
-/// and what the queries' sums have come to (`Shared` in `prefill_attention.cuh`).
+/// and what the queries' sums have come to (`Shared` in `prefill_attention.cuh`); in half precision queries, keys and values
+/// (`prefill_attention_half.cuh`).
 #[must_use]
 pub const fn prefill_attention_shared_bytes(kernel: Kernel) -> u32 {
+    if let Kernel::PrefillAttentionHalf { width, .. } = kernel {
+        let (queries, step) = (PREFILL_ATTENTION_HALF_QUERIES, if width > 128 { 32 } else { 64 });
+        return 2 * width * (queries + 2 * step) + 4 * (2 * queries + 4);
+    }
     let Kernel::PrefillAttention { width, .. } = kernel else { return 0 };
     let (queries, spans) = (PREFILL_ATTENTION_UNIT / width, width / CACHE_TILE);
     let weights = width * (queries + 4);

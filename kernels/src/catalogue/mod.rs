@@ -116,7 +116,7 @@ impl Unit {
             Self::Elementwise => "elementwise.cuh",
             Self::Mixture => "mixture.cuh",
             Self::Recurrent => "recurrent.cuh",
-            Self::Attention => "prefill_attention.cuh",
+            Self::Attention => "prefill_attention_half.cuh",
             Self::Sample => "sample.cuh",
             Self::Tensor => "tensor.cuh",
             Self::FirstLight => "first_light.cuh",
@@ -211,6 +211,13 @@ pub enum Kernel {
         /// What it reads.
         cache: CacheType,
     },
+    /// The same in half precision, on tensor cores, for all types of caches.
+    PrefillAttentionHalf {
+        /// Likewise.
+        width: u32,
+        /// Likewise.
+        cache: CacheType,
+    },
     /// A token from logits.
     Sample,
 }
@@ -261,7 +268,8 @@ impl Kernel {
                 all.extend(heads_of(width).map(|heads| Self::Attention { width, heads, cache }));
             }
             let prefill = PREFILL_ATTENTION_WIDTHS.into_iter();
-            all.extend(prefill.map(|width| Self::PrefillAttention { width, cache }));
+            all.extend(prefill.clone().map(|width| Self::PrefillAttention { width, cache }));
+            all.extend(prefill.map(|width| Self::PrefillAttentionHalf { width, cache }));
         }
         all.push(Self::Sample);
         all
@@ -290,9 +298,18 @@ impl Kernel {
     /// are more than a block takes.
     #[must_use]
     pub fn prefill_attention(dim: u32, group: u32, cache: CacheType) -> Option<Self> {
+        Self::prefill(dim, group, cache, |width| Self::PrefillAttention { width, cache })
+    }
+
+    /// The same in half precision.
+    #[must_use]
+    pub fn prefill_attention_half(dim: u32, group: u32, cache: CacheType) -> Option<Self> {
+        Self::prefill(dim, group, cache, |width| Self::PrefillAttentionHalf { width, cache })
+    }
+
+    fn prefill(dim: u32, group: u32, cache: CacheType, of: impl Fn(u32) -> Self) -> Option<Self> {
         Self::attention(dim, group, cache)?;
-        let width = PREFILL_ATTENTION_WIDTHS.into_iter().find(|&width| dim <= width)?;
-        let kernel = Self::PrefillAttention { width, cache };
+        let kernel = of(PREFILL_ATTENTION_WIDTHS.into_iter().find(|&width| dim <= width)?);
         (launch::prefill_attention_rows(kernel, group)? > 0).then_some(kernel)
     }
 
@@ -336,6 +353,9 @@ impl Kernel {
             Self::PrefillAttention { width, cache } => {
                 format!("prefill_attention{}_d{width}", cache.infix())
             }
+            Self::PrefillAttentionHalf { width, cache } => {
+                format!("prefill_attention_half{}_d{width}", cache.infix())
+            }
             Self::Sample => "sample".into(),
         }
     }
@@ -363,7 +383,8 @@ impl Kernel {
             Self::RopeTable
             | Self::RopeKv(_)
             | Self::Attention { .. }
-            | Self::PrefillAttention { .. } => Unit::Attention,
+            | Self::PrefillAttention { .. }
+            | Self::PrefillAttentionHalf { .. } => Unit::Attention,
             Self::Sample => Unit::Sample,
         }
     }
@@ -424,9 +445,10 @@ impl Kernel {
             Self::TensorGather | Self::TensorScatter => size_of::<TensorRowsParams>(),
             Self::TensorTopK => size_of::<TensorTopKParams>(),
             Self::RopeTable => size_of::<RopeTableParams>(),
-            Self::RopeKv(_) | Self::Attention { .. } | Self::PrefillAttention { .. } => {
-                size_of::<AttentionParams>()
-            }
+            Self::RopeKv(_)
+            | Self::Attention { .. }
+            | Self::PrefillAttention { .. }
+            | Self::PrefillAttentionHalf { .. } => size_of::<AttentionParams>(),
             Self::Sample => size_of::<SampleParams>(),
         }
     }
@@ -468,6 +490,10 @@ impl Kernel {
             Self::PrefillAttention { width, cache } => {
                 let (bits, bytes) = (cache.bits(), launch::prefill_attention_shared_bytes(self));
                 format!("PREFILL_ATTENTION({name}, {width}, {bits}, {bytes})\n")
+            }
+            Self::PrefillAttentionHalf { width, cache } => {
+                let (bits, bytes) = (cache.bits(), launch::prefill_attention_shared_bytes(self));
+                format!("PREFILL_ATTENTION_HALF({name}, {width}, {bits}, {bytes})\n")
             }
             _ => return None,
         })

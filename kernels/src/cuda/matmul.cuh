@@ -16,6 +16,7 @@
 // pairs that chose the same expert (`group` in `mixture.cuh`), a tile's matrices are its expert's: small tiles alone, as what that
 // takes is a register too many for large ones.
 #pragma once
+#include "matrix.cuh"
 #include "quantise.cuh"
 #include "tile.cuh"
 
@@ -34,16 +35,6 @@ struct MatmulParams {
     u32 reserved;
 };
 
-// Loads and copies take the constant part of an address as such: a register for each sum would be one too many.
-
-// Four 8 x 8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8.
-template <u32 OFFSET>
-DEVICE void load_matrices(u32 (&out)[4], u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4+%5];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                 : "r"(address), "n"(OFFSET));
-}
-
 // Two neighbours, read where it stands: what the compiler moves further up it keeps for longer.
 template <u32 OFFSET>
 DEVICE float2 load_two(u32 address) {
@@ -51,23 +42,6 @@ DEVICE float2 load_two(u32 address) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2+%3];" : "=f"(value.x), "=f"(value.y) : "r"(address), "n"(OFFSET));
     return value;
 }
-
-// Pieces from global to shared memory, so many bytes apart, on their way until `copies_arrive`.
-template <u32 COUNT, u32 STRIDE, u32 FROM = 0, u32 TO = 0>
-DEVICE void copy_pieces(u32 to, const u8* from) {
-    if constexpr (COUNT > 0) {
-        asm volatile("cp.async.cg.shared.global [%0+%2], [%1+%3], 16;" ::"r"(to), "l"(from), "n"(TO), "n"(FROM));
-        copy_pieces<COUNT - 1, STRIDE, FROM + STRIDE, TO + STRIDE>(to, from);
-    }
-}
-DEVICE void copy_piece(u32 to, const void* from) { copy_pieces<1, 0>(to, static_cast<const u8*>(from)); }
-// All copies of the block are there, and what was read before may be written.
-DEVICE void copies_arrive() {
-    asm volatile("cp.async.wait_all;");
-    __syncthreads();
-}
-
-DEVICE u32 shared_address(const void* pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
 
 // 16 rows of 32 signed bytes, or of 16, times 8 columns of them, from `start` on.
 DEVICE void multiply(u32 (&out)[4], const u32 (&a)[4], u32 b0, u32 b1, const u32 (&start)[4]) {

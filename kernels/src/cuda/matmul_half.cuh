@@ -16,28 +16,17 @@
 #pragma once
 #include "matmul_plain.cuh"
 
-// Two numbers as halves, and 16 rows of 16 columns times 8 columns of them, onto `sum`.
+// What a format's halves are, and whether rows are scaled into their range.
 template <class F>
 struct Half;
-
-#define HALF(format, type, scaled)                                                                                   \
-    template <>                                                                                                      \
-    struct Half<format> {                                                                                            \
-        enum : u32 { SCALED = scaled };                                                                              \
-        DEVICE u32 two(float first, float second) {                                                                  \
-            u32 both;                                                                                                \
-            asm("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));                         \
-            return both;                                                                                             \
-        }                                                                                                            \
-        DEVICE void multiply(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {                                   \
-            asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "   \
-                "{%8, %9}, {%0, %1, %2, %3};"                                                                        \
-                : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                             \
-                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                     \
-        }                                                                                                            \
-    }
-HALF(F16, "f16", 1);
-HALF(BF16, "bf16", 0);
+template <>
+struct Half<F16> : Binary16 {
+    enum : u32 { SCALED = 1 };
+};
+template <>
+struct Half<BF16> : Brain16 {
+    enum : u32 { SCALED = 0 };
+};
 
 // Where a tile of rows has what: the same for who writes and who reads.
 struct Halves {

@@ -18,11 +18,55 @@
 
 extern __shared__ uint4 dynamic_shared[];
 
+// The rows of a block's tile, those of one slot at a time, and what their queries see.
+template <class Cache, u32 QUERIES>
+struct Seen {
+    // Positions up to the last that a query sees, 0 where it is not of this pass; the most and the least of
+    // those that are, and the first row of the next pass. The factor on its scores.
+    u32 counts[QUERIES];
+    float factors[QUERIES];
+    u32 most, least, next;
+    // The first tile of what they see.
+    u32 cache;
+
+    // Finds the rows of the tile from `first` on that share its slot, and what they see.
+    DEVICE void choose(const AttentionParams& p, u32 tile, u32 rows, u32 first, Seen& seen) {
+        if (threadIdx.x == 0) seen.most = 0, seen.least = ~0u, seen.next = rows;
+        __syncthreads();
+        u32 row = threadIdx.x / (p.heads / p.kv_heads), slot, own, position, end = 0;
+        // Without a place it is in none of them.
+        if (!place_of(p, tile + first, slot, position)) slot = p.slot_count;
+        if (threadIdx.x == 0) seen.cache = Cache::head_of(p, slot, blockIdx.x);
+        if (row >= first && row < rows) {
+            if (!place_of(p, tile + row, own, position)) own = p.slot_count;
+            else if (own == slot) end = position + 1;
+            if (own != slot) atomicMin(&seen.next, row);
+        }
+        if (threadIdx.x < QUERIES) {
+            seen.counts[threadIdx.x] = end;
+            seen.factors[threadIdx.x] = factor_of(p, end - 1);
+            if (end > 0) atomicMax(&seen.most, end), atomicMin(&seen.least, end);
+        }
+        __syncthreads();
+    }
+
+    // Whether some of a pass's rows see some of LENGTH positions, and whether all see all.
+    template <u32 LENGTH = SPAN>
+    DEVICE bool any_sees(const AttentionParams& p, const Seen& seen, u32 from) {
+        return from < seen.most && from + LENGTH > first_seen(p, seen.least);
+    }
+    template <u32 LENGTH = SPAN>
+    DEVICE bool all_see(const AttentionParams& p, const Seen& seen, u32 from) {
+        return from + LENGTH <= seen.least && from + LENGTH > first_seen(p, seen.most);
+    }
+};
+
 template <int WIDTH, u32 BITS>
 struct PrefillAttention {
     typedef Cache<BITS> Cache;
     enum : u32 { THREADS = 128, WARPS = 4, ROWS = 8, COLUMNS = 4, UNIT = 4096 };
     enum : u32 { SPANS = WIDTH / 32, STEP = SPANS * SPAN, QUERIES = UNIT / WIDTH, UNITS = STEP * WIDTH / UNIT };
+    typedef Seen<Cache, QUERIES> Rows;
     // Of a warp; and warps that have all spans or columns.
     enum : u32 { WARP_SPANS = QUERIES < 32 ? 32 / QUERIES : 1, ABREAST = SPANS / WARP_SPANS };
     // Dims of a unit of keys, of which a thread brings those of a key or of two, and their words.
@@ -42,28 +86,14 @@ struct PrefillAttention {
         Factors factors;
     };
 
-    struct __align__(16) Shared {
+    struct __align__(16) Shared : Rows {
         float queries[WIDTH][QUERIES];
         float unit[UNIT];
         float weights[STEP][STRIDE];
         Span spans[SPANS][QUERIES];
         // Of the run under way and of those before it, for each query.
         Softmax run[QUERIES], total[QUERIES];
-        // Positions up to the last that a query sees, 0 where it is not of this pass; the most and the least of
-        // those that are, and the first row of the next pass. The factor on its scores.
-        u32 counts[QUERIES];
-        float factors[QUERIES];
-        u32 most, least, next;
-        // The first tile of what they see.
-        u32 cache;
     };
-    // Whether some of a pass's rows see a span, and whether all do.
-    DEVICE bool any_sees(const AttentionParams& p, const Shared& shared, u32 span) {
-        return span < shared.most && span + SPAN > first_seen(p, shared.least);
-    }
-    DEVICE bool all_see(const AttentionParams& p, const Shared& shared, u32 span) {
-        return span + SPAN <= shared.least && span + SPAN > first_seen(p, shared.most);
-    }
     typedef float Sums[ROWS][COLUMNS];
 
     // Which part of the block's work is the thread's.
@@ -125,7 +155,7 @@ struct PrefillAttention {
             u32 span = start + (place.warp % ABREAST * WARP_SPANS + s) * SPAN;
 #pragma unroll
             for (u32 i = 0; i < KEY_WORDS; i++) words[s * KEY_WORDS + i] = 0;
-            if (any_sees(p, shared, span) && from < p.dim)
+            if (Rows::any_sees(p, shared, span) && from < p.dim)
                 Cache::template read_key<KEY_DIMS>(Cache::tile_of(p, p.keys, shared.cache, span), p.dim, place.lane, from,
                                                    words + s * KEY_WORDS);
         }
@@ -159,7 +189,7 @@ struct PrefillAttention {
             const u8* tile = Cache::tile_of(p, p.values, shared.cache, span);
 #pragma unroll
             for (u32 w = 0; w < VALUE_WORDS; w++) words[VALUE_WORDS * i + w] = 0;
-            if (any_sees(p, shared, span) && span + inside < shared.most && column < p.dim)
+            if (Rows::any_sees(p, shared, span) && span + inside < shared.most && column < p.dim)
                 Cache::template read_value<4>(Cache::number_at(tile, p.dim, inside, column),
                                               Cache::scale_at(tile, p.dim, inside, column), words + VALUE_WORDS * i);
         }
@@ -273,13 +303,13 @@ struct PrefillAttention {
             __syncthreads();
             if (u + 1 < UNITS && (u + 1) * DIMS < p.dim) load_keys(p, start, u + 1, shared, words);
             else load_values(p, start, 0, shared, words);
-            if (any_sees(p, shared, span))
+            if (Rows::any_sees(p, shared, span))
                 outer<false>(shared.queries[u * DIMS] + place.row, QUERIES, shared.unit + place.part * SPAN + place.column, STEP,
                              min(p.dim - u * DIMS, static_cast<u32>(DIMS)), scores, ends);
             __syncthreads();
         }
         // Of a span that no row sees nothing is asked.
-        if (__any_sync(ALL_LANES, any_sees(p, shared, span))) weigh(p, span, shared, scores);
+        if (__any_sync(ALL_LANES, Rows::any_sees(p, shared, span))) weigh(p, span, shared, scores);
     }
 
     // What the step's weights make of its values, onto `run`; leaves the next step's keys in `words`.
@@ -297,12 +327,12 @@ struct PrefillAttention {
 #pragma unroll 1
             for (u32 s = 0; s < POSITIONS / PART && inside; s++) {
                 u32 at = u * POSITIONS + s * PART, span = at / SPAN, first = start + span * SPAN;
-                if (!any_sees(p, shared, first)) continue;
+                if (!Rows::any_sees(p, shared, first)) continue;
                 const float* weights = shared.weights[at] + place.row;
                 const float* from = shared.unit + s * PART * WIDTH + place.part * 32 + place.column;
                 u32 ends[ROWS];
                 if (PART == SPAN || at % SPAN == 0) clear(sums, 0.0f);
-                if (all_see(p, shared, first)) {
+                if (Rows::all_see(p, shared, first)) {
                     outer<false>(weights, STRIDE, from, WIDTH, PART, sums, ends);
                 } else {
 #pragma unroll
@@ -319,27 +349,6 @@ struct PrefillAttention {
     }
     // Where the span begins in which a unit of values does.
     DEVICE u32 first_of(u32 u) { return u * POSITIONS / SPAN * SPAN; }
-
-    // Finds the rows of the tile from `first` on that share its slot, and what they see.
-    DEVICE void choose(const AttentionParams& p, u32 tile, u32 rows, u32 first, Shared& shared) {
-        if (threadIdx.x == 0) shared.most = 0, shared.least = ~0u, shared.next = rows;
-        __syncthreads();
-        u32 row = threadIdx.x / (p.heads / p.kv_heads), slot, own, position, end = 0;
-        // Without a place it is in none of them.
-        if (!place_of(p, tile + first, slot, position)) slot = p.slot_count;
-        if (threadIdx.x == 0) shared.cache = Cache::head_of(p, slot, blockIdx.x);
-        if (row >= first && row < rows) {
-            if (!place_of(p, tile + row, own, position)) own = p.slot_count;
-            else if (own == slot) end = position + 1;
-            if (own != slot) atomicMin(&shared.next, row);
-        }
-        if (threadIdx.x < QUERIES) {
-            shared.counts[threadIdx.x] = end;
-            shared.factors[threadIdx.x] = factor_of(p, end - 1);
-            if (end > 0) atomicMax(&shared.most, end), atomicMin(&shared.least, end);
-        }
-        __syncthreads();
-    }
 
     // The results of rows `first` to `end` of the tile; without a place they are zeroes.
     DEVICE void write(const AttentionParams& p, float* out, u32 first, u32 end, const Sums& total, const Shared& shared) {
@@ -370,7 +379,7 @@ struct PrefillAttention {
         // Rows of a prompt share a slot: one pass.
 #pragma unroll 1
         for (u32 first = 0, next; first < rows; first = next) {
-            choose(p, tile, rows, first, shared);
+            Rows::choose(p, tile, rows, first, shared);
             // A thread's queries and columns; the first threads have a query's softmax each.
             Sums run, total;
             clear(run, -0.0f);

@@ -134,7 +134,9 @@ impl Speed {
                 }
                 (
                     Params::Attention(p),
-                    kernel @ (Kernel::Attention { .. } | Kernel::PrefillAttention { .. }),
+                    kernel @ (Kernel::Attention { .. }
+                    | Kernel::PrefillAttention { .. }
+                    | Kernel::PrefillAttentionHalf { .. }),
                 ) => self.row_of_attention(kernel, p, launch.grid[0], context) * p.rows,
                 (Params::Matmul(p), Kernel::Matmul { weight, tile }) => {
                     // A tile of pairs has matrices of its own.
@@ -178,6 +180,7 @@ impl Speed {
             kernel,
             Kernel::Attention { cache: CacheType::F16, .. }
                 | Kernel::PrefillAttention { cache: CacheType::F16, .. }
+                | Kernel::PrefillAttentionHalf { cache: CacheType::F16, .. }
         );
         self.time(4 * reads, if half { 4 } else { 10 } * cells * u64::from(params.heads))
     }

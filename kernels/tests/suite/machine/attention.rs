@@ -86,6 +86,13 @@ pub(crate) enum How {
     Rows,
     /// Rotation and KV write, then blocks that many rows share.
     Prefill,
+    /// The same in half precision.
+    Half,
+}
+
+impl How {
+    /// Those whose rows share blocks.
+    const SHARED: [Self; 2] = [Self::Prefill, Self::Half];
 }
 
 /// What a step reads.
@@ -253,12 +260,13 @@ fn run(
     let (dim, group) = (s.dim as u32, heads / kv_heads);
     let kernel = match how {
         How::Prefill => Kernel::prefill_attention(dim, group, s.cache),
-        _ => Kernel::attention(dim, group, s.cache),
+        How::Half => Kernel::prefill_attention_half(dim, group, s.cache),
+        How::Fused | How::Rows => Kernel::attention(dim, group, s.cache),
     };
     let kernel = kernel.unwrap();
     let grid = match how {
-        How::Prefill => prefill_attention_grid(kernel, heads, kv_heads, count),
-        _ => attention_grid(kernel, heads, kv_heads, splits, count),
+        How::Prefill | How::Half => prefill_attention_grid(kernel, heads, kv_heads, count),
+        How::Fused | How::Rows => attention_grid(kernel, heads, kv_heads, splits, count),
     };
     let (grid, shared) = (grid.unwrap(), prefill_attention_shared_bytes(kernel));
     let [rows_, heads_, dim_, capacity_] = [rows, s.heads, s.dim, s.capacity].map(|n| n as u64);
@@ -317,8 +325,8 @@ fn check(s: &Shape<'_>, how: How, seed: u64) {
     check_with(s, how, seed, |_| {});
 }
 
-/// A step with changed inputs against the definition, to the bit; and that against exact numbers where all are
-/// finite.
+/// A step with changed inputs against the definition, to the bit, but in half precision; and that against exact numbers
+/// where all are finite.
 fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) {
     let mut inputs = Inputs::random(s, &mut Random(seed));
     change(&mut inputs);
@@ -373,11 +381,15 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
             let sink = s.sinks().get(head).copied();
             let want = numbers::attention(&q, &seen, first, sink, score);
             let what = format!("row {row} head {head}, seed {seed}");
-            for (i, (&got, want)) in got.iter().zip(want).enumerate() {
-                assert!(same(got, want), "{what}, value {i}: {got:e}, not {want:e}");
+            let half = how == How::Half;
+            for (i, (&got, want)) in got.iter().zip(&want).enumerate() {
+                let alike =
+                    if half { got.is_finite() == want.is_finite() } else { same(got, *want) };
+                assert!(alike, "{what}, value {i}: {got:e}, not {want:e}");
             }
             if got.iter().all(|got| got.is_finite()) {
-                near(s, position, &q, &seen[first..], got, sink, &what);
+                let most = if half { 4e-3 } else { 1e-5 };
+                near(s, position, &q, &seen[first..], (got, most), sink, &what);
             }
         }
     }
@@ -389,7 +401,7 @@ fn near(
     position: i32,
     q: &[f32],
     seen: &[[Vec<f32>; 2]],
-    got: &[f32],
+    (got, allowed): (&[f32], f64),
     sink: Option<f32>,
     what: &str,
 ) {
@@ -410,7 +422,7 @@ fn near(
         let mixed = weights.iter().zip(seen).map(|(w, [_, value])| w * f64::from(value[i]));
         let error = (mixed.sum::<f64>() / sum - f64::from(got)).abs();
         let most = seen.iter().map(|[_, value]| f64::from(value[i]).abs()).fold(1.0, f64::max);
-        assert!(error <= 1e-5 * most, "{what}, value {i}: {error:e}");
+        assert!(error <= allowed * most, "{what}, value {i}: {error:e}");
     }
 }
 
@@ -465,7 +477,7 @@ fn decode_rows_of_every_length() {
 #[test]
 fn a_chunk_of_a_prompt() {
     let rows = &[(1, 126), (1, 127), (1, 128), (1, 129), (4, 0), (0, 320)];
-    for how in [How::Rows, How::Prefill] {
+    for how in [How::Rows, How::Prefill, How::Half] {
         check(&Shape { rows, ..LLAMA }, how, 5);
         check(&Shape { rows, heads: 8, kv_heads: 1, dim: 96, norm: true, ..LLAMA }, how, 6);
     }
@@ -499,7 +511,7 @@ fn rows_of_a_prompt_share_a_block() {
     ]) {
         let heads = 2 * group;
         let shape = Shape { heads, dim, capacity: 700, norm: seed % 2 == 0, rows: &rows, ..LLAMA };
-        check(&shape, How::Prefill, seed);
+        How::SHARED.into_iter().for_each(|how| check(&shape, how, seed));
     }
     // An infinity reaches rows from its own on, and none before it, in the span that all of them share.
     for dim in [64, 256] {
@@ -539,6 +551,7 @@ fn every_length_width_and_group() {
         for rows in lengths.map(rows) {
             let how = [How::Rows, How::Fused, How::Prefill][seed as usize % 3];
             check(&Shape { rows: &rows, ..shape }, how, seed);
+            check(&Shape { rows: &rows, ..shape }, How::Half, seed);
         }
     }
     check(
@@ -572,7 +585,9 @@ fn wide_heads_parts_of_heads_windows_and_caps() {
         check(&shape, How::Fused, seed);
         check(&shape, How::Rows, seed);
     }
-    check(&Shape { cap: 2.0, rows: &[(1, 70), (1, 71), (1, 72)], ..wide }, How::Prefill, 95);
+    for how in How::SHARED {
+        check(&Shape { cap: 2.0, rows: &[(1, 70), (1, 71), (1, 72)], ..wide }, how, 95);
+    }
 }
 
 /// Rows that share a block see windows that begin in one span and in several, in one group and in several; steps that
@@ -607,7 +622,7 @@ fn rows_that_share_a_block_have_windows() {
         let sinks: &[f32] = if seed % 3 == 0 { sinks } else { &[] };
         let cap = if seed % 2 == 0 { 1.5 } else { 0.0 };
         let shape = Shape { heads, dim, window, cap, sinks, capacity: 700, rows: &rows, ..LLAMA };
-        check(&shape, How::Prefill, seed);
+        How::SHARED.into_iter().for_each(|how| check(&shape, how, seed));
     }
     // An infinity reaches rows in whose spans it lies, and no other.
     let shape = Shape { window: 20, rows: &chunk(250, 66), heads: 2, ..LLAMA };
@@ -630,8 +645,10 @@ fn sinks_take_weight_and_have_no_value() {
         check(&Shape { splits, window, ..shape }, How::Fused, seed);
         check(&Shape { splits, window, rows: &prompt, ..shape }, How::Rows, seed);
     }
-    check(&Shape { rows: &prompt, ..shape }, How::Prefill, 113);
-    check(&Shape { heads: 2, kv_heads: 1, dim: 128, rows: &prompt, ..shape }, How::Prefill, 114);
+    for how in How::SHARED {
+        check(&Shape { rows: &prompt, ..shape }, how, 113);
+        check(&Shape { heads: 2, kv_heads: 1, dim: 128, rows: &prompt, ..shape }, how, 114);
+    }
 }
 
 /// Scores sharper with the position, in decode and in a prompt whose rows cross from one length into the next.
@@ -645,7 +662,9 @@ fn temperatures_grow_with_the_position() {
     {
         let shape = Shape { dim, cap, temperature, ..shape };
         check(&Shape { splits: 2, ..shape }, How::Fused, seed);
-        check(&Shape { rows: &prompt, ..shape }, How::Prefill, seed);
+        for how in How::SHARED {
+            check(&Shape { rows: &prompt, ..shape }, how, seed);
+        }
     }
 }
 
@@ -661,9 +680,11 @@ fn rings_hold_the_window() {
         let shape = Shape { window, capacity, splits, ring: true, rows, ..LLAMA };
         check(&shape, How::Fused, seed);
         check(&Shape { rows: &prompt, ..shape }, How::Rows, seed);
-        check(&Shape { rows: &prompt, ..shape }, How::Prefill, seed);
-        for dim in [128, 256] {
-            check(&Shape { rows: &prompt, dim, norm: true, ..shape }, How::Prefill, seed);
+        for how in How::SHARED {
+            check(&Shape { rows: &prompt, ..shape }, how, seed);
+            for dim in [128, 256] {
+                check(&Shape { rows: &prompt, dim, norm: true, ..shape }, how, seed);
+            }
         }
     }
 }
@@ -789,11 +810,13 @@ fn caches_of_blocks() {
         ]) {
             let sinks: &[f32] = if seed % 2 == 0 { &[1.5, -200.0] } else { &[] };
             let shape = Shape { heads: 2 * group, dim, window, sinks, rows: &rows, ..blocks };
-            check(&Shape { cap: 1.5, ..shape }, How::Prefill, seed);
+            for how in How::SHARED {
+                check(&Shape { cap: 1.5, ..shape }, how, seed);
+            }
         }
         let ring = Shape { window: 40, capacity: 96, ring: true, ..blocks };
         check(&Shape { rows: &[(0, 100), (1, 3), (3, 1_000), (2, 95)], ..ring }, How::Fused, seed);
-        for how in [How::Rows, How::Prefill] {
+        for how in [How::Rows, How::Prefill, How::Half] {
             check(&Shape { rows: &prompt(1000, 10), ..ring }, how, seed);
         }
         // From one number to the next, from one block to the next.

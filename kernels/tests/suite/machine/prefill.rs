@@ -155,19 +155,24 @@ fn attention_of_a_prompt() {
     for (dim, group) in [(64, 4), (128, 2), (256, 2), (256, 8)] {
         let kernel = Kernel::prefill_attention(dim, group, CacheType::F16).unwrap();
         let symbol = kernel.symbol();
-        let [shared, alone] = [How::Prefill, How::Rows]
+        let [shared, alone, half] = [How::Prefill, How::Rows, How::Half]
             .map(|how| of_prompt(dim as usize, group as usize, ROWS as i32, how));
         let pairs = (u64::from(group) * ROWS * (ROWS + 1) / 2) as f64;
-        let [of_shared, of_alone] =
-            [&shared, &alone].map(|counters| 32.0 * instructions(counters) as f64 / pairs);
+        let [of_shared, of_alone, of_half] =
+            [&shared, &alone, &half].map(|counters| 32.0 * instructions(counters) as f64 / pairs);
         println!(
             "{symbol}, {group} queries a row: {of_shared:.0} instructions of a lane for a query and a position, \
-             {of_alone:.0} row by row; conflicts {:.4}",
-            conflicts(&shared)
+             {of_alone:.0} row by row, {of_half:.1} in half precision; conflicts {:.4}, {:.4}",
+            conflicts(&shared),
+            conflicts(&half)
         );
-        assert!(of_shared < of_alone && conflicts(&shared) < 0.02);
-        let registers = manifest.kernels[&symbol].registers;
-        let bytes = prefill_attention_shared_bytes(kernel);
-        assert!(occupancy::blocks_per_sm(kernel.threads(), registers, bytes) >= 2);
+        assert!(of_shared < of_alone && 6.0 * of_half < of_shared);
+        assert!(conflicts(&shared) < 0.02 && conflicts(&half) < 0.02);
+        let half = Kernel::prefill_attention_half(dim, group, CacheType::F16).unwrap();
+        for kernel in [kernel, half] {
+            let registers = manifest.kernels[&kernel.symbol()].registers;
+            let bytes = prefill_attention_shared_bytes(kernel);
+            assert!(occupancy::blocks_per_sm(kernel.threads(), registers, bytes) >= 2);
+        }
     }
 }

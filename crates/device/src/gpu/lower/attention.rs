@@ -7,6 +7,7 @@ use orind_kernels::catalogue::launch::{
 use orind_kernels::catalogue::{CacheType, Kernel};
 use orind_kernels::params::AttentionParams;
 
+use super::matmul::takes_half;
 use super::{Lowering, count};
 use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
@@ -239,7 +240,12 @@ impl Lowering<'_> {
     ) -> bool {
         let AttentionParams { rows, heads, kv_heads, dim, .. } = params;
         let group = heads / kv_heads;
-        let Some(kernel) = Kernel::prefill_attention(dim, group, kind) else { return false };
+        let kernel = if takes_half(self.plan, rows as usize) {
+            Kernel::prefill_attention_half(dim, group, kind)
+        } else {
+            Kernel::prefill_attention(dim, group, kind)
+        };
+        let Some(kernel) = kernel else { return false };
         let grid = |rows| prefill_attention_grid(kernel, heads, kv_heads, rows);
         let (Some([blocks, tiles, _]), Some(tile)) =
             (grid(rows), prefill_attention_rows(kernel, group))

@@ -26,12 +26,15 @@ pub(super) struct Tiles {
     kernel: Kernel,
 }
 
-/// Whether products of so many rows and columns with weights of a type are in half precision.
+/// Whether a plan's steps of so many rows are in half precision, where there are kernels.
+pub(super) fn takes_half(plan: &Plan, rows: usize) -> bool {
+    plan.precision == Precision::Half && plan.bucket.chunk >= HALF_ROWS && rows >= HALF_ROWS
+}
+
+/// Whether products of so many rows and columns with weights of a type are.
 pub(in crate::gpu) fn takes_halves(plan: &Plan, weight: Weight, rows: usize, k: usize) -> bool {
-    plan.precision == Precision::Half
+    takes_half(plan, rows)
         && weight.is_half()
-        && plan.bucket.chunk >= HALF_ROWS
-        && rows >= HALF_ROWS
         && matmul_takes(weight, k)
         && quantise_shared_bytes(weight, 1, k).is_some()
 }
