@@ -27,15 +27,15 @@ impl Connection {
 
     /// A model's name or path as that daemon understands it: what may be another machine's path is not
     /// looked for on this one.
-    pub(super) fn model(&self, model: &str) -> String {
-        if self.is_remote() { model.to_owned() } else { session::absolute(model) }
+    pub(super) fn model(&self, model: &str) -> Result<String, Error> {
+        if self.is_remote() { Ok(model.to_owned()) } else { session::absolute(model) }
     }
 
     /// An adapter for the daemon, with its scale where one was given.
-    pub(super) fn adapter(&self, written: &str) -> String {
+    pub(super) fn adapter(&self, written: &str) -> Result<String, Error> {
         match written.rsplit_once('=') {
             Some((path, scale)) if scale.parse::<f32>().is_ok() => {
-                format!("{}={scale}", self.model(path))
+                Ok(format!("{}={scale}", self.model(path)?))
             }
             _ => self.model(written),
         }

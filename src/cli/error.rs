@@ -67,6 +67,10 @@ pub(super) enum Error {
     OtherVocabulary { model: String, base: String, how: String },
     #[error("{}", of(model, error))]
     Quantise { model: String, error: Box<model::quantise::Error> },
+    #[error(transparent)]
+    Fetch(#[from] fetch::Error),
+    #[error("{0} is not on this machine")]
+    NotPulled(String),
     /// An ONNX file, or what it is given.
     #[error("{}: {why}", model.display())]
     Network { model: PathBuf, why: String },
@@ -136,6 +140,7 @@ impl Error {
             Self::NoModel { .. } => {
                 Some("`orinctl load MODEL` loads one; `orinctl models` lists them".into())
             }
+            Self::NotPulled(name) => Some(format!("`orinctl pull {name}` fetches it")),
             Self::Quantise { error, .. }
                 if matches!(**error, model::quantise::Error::Quantised { .. }) =>
             {

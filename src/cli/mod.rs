@@ -26,6 +26,7 @@ mod pages;
 mod parity;
 mod plan;
 mod profile;
+mod pull;
 mod quality;
 mod quantize;
 mod run;
@@ -76,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Bench(bench) if bench.serve.serve => {
             started(|interrupted| serve::run(&args.connection, &bench, &terminal, interrupted))
         }
+        Command::Pull(task) => started(|interrupted| pull::run(task, &terminal, interrupted)),
         Command::Compare(compare) => {
             started(|interrupted| compare::run(&compare, &terminal, interrupted))
         }

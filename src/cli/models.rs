@@ -47,17 +47,18 @@ pub(super) async fn load(
     args: &args::Load,
     terminal: &Terminal,
 ) -> Result<(), Error> {
+    let lora =
+        args.lora.iter().map(|one| connection.adapter(one)).collect::<Result<Vec<_>, _>>()?;
     let request = LoadRequest {
-        model: connection.model(&args.model),
+        model: connection.model(&args.model)?,
         name: args.name.clone(),
         beside: args.beside,
         backend: args.backend.clone(),
         slots: args.slots,
         context: args.context,
         prefill_chunk: args.prefill_chunk,
-        draft: args.draft.as_deref().map(|draft| connection.model(draft)),
-        lora: Some(args.lora.iter().map(|one| connection.adapter(one)).collect())
-            .filter(|all: &Vec<String>| !all.is_empty()),
+        draft: args.draft.as_deref().map(|draft| connection.model(draft)).transpose()?,
+        lora: Some(lora).filter(|all| !all.is_empty()),
         kv_type: args.kv_type.clone(),
         threads: args.threads,
         cpu_isa: args.cpu_isa.clone(),

@@ -1,12 +1,14 @@
 //! `orinctl plan`: what one step of a model is made of and what it costs. Works on the file alone.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use super::args;
 use super::error::Error;
 use super::estimate::{Estimate, Machine};
+use super::pull::pulled;
 use super::terminal::Terminal;
 use super::text;
 use device::{Request, gpu};
@@ -92,11 +94,19 @@ fn chains(launches: &[gpu::Outline]) -> String {
     }
 }
 
+/// The file of a model: one that was pulled by this name, a synthetic one, which is made where it is not cached, or
+/// the name itself.
+pub(super) fn located(name: &str, terminal: &Terminal) -> Result<PathBuf, Error> {
+    if let Some(pulled) = pulled(name)? {
+        return Ok(pulled);
+    }
+    let live = terminal.bytes();
+    Ok(synthetic::locate(name, &mut |done, total| live.set(done, total, "making model"))?)
+}
+
 /// Opens a GGUF file or a synthetic model, which is made where it is not cached.
 pub(super) fn open(name: &str, terminal: &Terminal) -> Result<Model, Error> {
-    let live = terminal.bytes();
-    let path = synthetic::locate(name, &mut |done, total| live.set(done, total, "making model"))?;
-    drop(live);
+    let path = located(name, terminal)?;
     Model::open(&path)
         .map_err(|error| Error::Model { model: name.to_owned(), error: Box::new(error) })
 }

@@ -13,22 +13,19 @@ use serde::Serialize;
 
 use super::args;
 use super::error::Error;
+use super::plan::located;
 use super::terminal::Terminal;
 use super::text;
 use model::gguf::Gguf;
+use model::mix;
 use model::quantise::{self, Conversion};
-use model::{mix, synthetic};
 
 pub(super) fn run(
     args: &args::Quantize,
     terminal: &Terminal,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
-    let live = terminal.bytes();
-    let path = synthetic::locate(&args.input, &mut |done, total| {
-        live.set(done, total, "making model");
-    })?;
-    drop(live);
+    let path = located(&args.input, terminal)?;
     let failed = |error: quantise::Error| match error {
         quantise::Error::Stopped => Error::Interrupted,
         error => Error::Quantise { model: args.input.clone(), error: Box::new(error) },

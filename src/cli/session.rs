@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::args::{Connection, ModelChoice};
 use super::error::Error;
+use super::pull::pulled;
 use super::terminal::Terminal;
 use crate::control::api::{LoadRequest, Model, State};
 use crate::control::client::private::{self, Private};
@@ -62,7 +63,7 @@ impl Session {
                 "--backend, --threads and --cpu-isa choose for a private daemon, but one runs on {daemon}; add --private, or load the model anew with `orinctl load`"
             )));
         }
-        let wanted = choice.model.as_deref().map(|model| connection.model(model));
+        let wanted = choice.model.as_deref().map(|model| connection.model(model)).transpose()?;
         let mut beside = status.residents.iter();
         if let Some(one) = beside.find(|one| Some(&one.name) == choice.model.as_ref()) {
             let model = match one.model.clone() {
@@ -117,7 +118,7 @@ impl Session {
     ) -> Result<Self, Error> {
         let mut private = Private::start(program).await?;
         let request = LoadRequest {
-            model: absolute(choice.model.as_deref().unwrap_or(DEFAULT_MODEL)),
+            model: absolute(choice.model.as_deref().unwrap_or(DEFAULT_MODEL))?,
             backend: choice.backend.clone(),
             slots: Some(room.slots),
             context: room.context,
@@ -174,14 +175,18 @@ pub(super) async fn load(
     Ok((model, synthesised))
 }
 
-/// A path as a daemon of this machine, with another working directory, understands it; names stay as they
-/// are.
-pub(super) fn absolute(model: &str) -> String {
+/// A path as a daemon of this machine, with another working directory, understands it, that of a model which was
+/// pulled by this name too; other names stay as they are.
+pub(super) fn absolute(model: &str) -> Result<String, Error> {
+    if let Some(pulled) = pulled(model)? {
+        return Ok(pulled.display().to_string());
+    }
     let path = Path::new(model);
     if model.starts_with("synthetic:") || !(model.contains('/') || path.is_file()) {
-        return model.to_owned();
+        return Ok(model.to_owned());
     }
-    std::path::absolute(path).map_or_else(|_| model.to_owned(), |path| path.display().to_string())
+    let absolute = std::path::absolute(path);
+    Ok(absolute.map_or_else(|_| model.to_owned(), |path| path.display().to_string()))
 }
 
 /// True when the loaded model is the one meant: by id, file or file name.

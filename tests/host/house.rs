@@ -31,7 +31,7 @@ fn sources(path: &Path, found: &mut Vec<PathBuf>) {
 fn used(source: &str) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let path = Regex::new(
-        r"\bcrate::(\w+)|(?:^|[^:\w])(plan|model|device|telemetry|tegra\w*|sass|orind_kernels)::",
+        r"\bcrate::(\w+)|(?:^|[^:\w])(plan|model|device|telemetry|fetch|tegra\w*|sass|orind_kernels)::",
     )
     .unwrap();
     code.lines()

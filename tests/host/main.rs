@@ -29,6 +29,7 @@ mod orin;
 mod orinctl;
 mod page_cache;
 mod prefixes;
+mod pull;
 mod quality;
 mod recorded;
 mod residents;

@@ -29,6 +29,7 @@ pub mod engine;
 pub mod external;
 #[cfg(feature = "daemon")]
 pub mod lane;
+pub mod loopback;
 #[cfg(feature = "machine")]
 pub mod machine;
 #[cfg(feature = "nodes")]

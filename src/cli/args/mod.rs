@@ -14,6 +14,7 @@ mod load;
 mod parity;
 mod plan;
 mod profile;
+mod pull;
 mod quality;
 mod quantize;
 mod run;
@@ -41,6 +42,7 @@ pub(super) use load::{Load, Unload};
 pub(super) use parity::Parity;
 pub(super) use plan::Plan;
 pub(super) use profile::Profile;
+pub(super) use pull::Pull;
 pub(super) use quality::{Kld, Perplexity, Predicted};
 pub(super) use quantize::Quantize;
 pub(super) use run::Run;
@@ -68,11 +70,13 @@ Examples:
       a conversation, with the loaded model or -m MODEL
   orinctl status
       what the daemon is doing
+  orinctl pull hf.co/OWNER/REPO:Q4_K_M
+      fetch a model; -m takes it by the same name
   orinctl plan synthetic:llama-3.2-1b:q6_k
       what one token costs, step by step
 
-A MODEL is a GGUF file, a name that `orinctl models` lists, or synthetic:NAME: seeded random \
-weights in the shape of a real model.")]
+A MODEL is a GGUF file, a name that `orinctl models` lists, what `orinctl pull` has fetched by its URL or \
+hf.co/OWNER/REPO[:TYPE], or synthetic:NAME: seeded random weights in the shape of a real model.")]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) connection: Connection,
@@ -81,7 +85,7 @@ pub(super) struct Args {
 }
 
 /// Subcommands that ask no daemon, and those of `tune`.
-const ALONE: [&str; 15] = [
+const ALONE: [&str; 16] = [
     "sweep",
     "compare",
     "plan",
@@ -90,6 +94,7 @@ const ALONE: [&str; 15] = [
     "perplexity",
     "kld",
     "quantize",
+    "pull",
     "first-contact",
     "install",
     "uninstall",
@@ -181,6 +186,8 @@ Example:
     Kld(Kld),
     /// Write a model anew in another type of weights; needs no daemon
     Quantize(Quantize),
+    /// Fetch a model from a URL or a hub; needs no daemon
+    Pull(Pull),
     /// Run experiments on a real Orin and write the results to a file; needs no daemon
     FirstContact(FirstContact),
     /// Run one experiment of first-contact

@@ -249,8 +249,8 @@ impl Chat<'_> {
     }
 
     async fn load(&mut self, name: &str) -> Result<(), Error> {
-        let model =
-            if self.session.private.is_some() { session::absolute(name) } else { name.to_owned() };
+        let private = self.session.private.is_some();
+        let model = if private { session::absolute(name)? } else { name.to_owned() };
         let request = LoadRequest { model, ..LoadRequest::default() };
         let load = session::load(&self.session.client, &request, self.terminal);
         let (model, _) = tokio::select! {

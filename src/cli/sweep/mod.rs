@@ -190,7 +190,7 @@ impl Course<'_> {
         }
         let force = setting.threads_per_row.map(|value| (THREADS_PER_ROW.to_owned(), value));
         let request = LoadRequest {
-            model: session::absolute(&weights.load),
+            model: session::absolute(&weights.load)?,
             backend: self.args.backend.clone(),
             slots: Some(sweep.slots()),
             context: Some(sweep.context()),

@@ -53,10 +53,11 @@ fn in_type(model: &str, kind: Mix) -> String {
 
 /// A model as it is.
 fn plain(model: &str) -> Result<Weights, Error> {
+    let load = session::absolute(model)?;
     let named = |bytes, modified| Weights {
         model: model.to_owned(),
         kind: None,
-        load: session::absolute(model),
+        load: load.clone(),
         bytes,
         modified,
     };
@@ -64,7 +65,7 @@ fn plain(model: &str) -> Result<Weights, Error> {
         synthetic::Spec::parse(model)?;
         return Ok(named(None, None));
     }
-    let (bytes, modified) = identity(model, Path::new(model))?;
+    let (bytes, modified) = identity(model, Path::new(&load))?;
     Ok(named(Some(bytes), Some(modified)))
 }
 
@@ -94,12 +95,12 @@ async fn quantised(
 ) -> Result<Weights, Error> {
     let weights = Weights { kind: Some(kind.name().into()), ..plain(model)? };
     let failed = |error| quantising(model, error);
-    let gguf = Gguf::open(Path::new(model)).map_err(|error| failed(error.into()))?;
+    let gguf = Gguf::open(Path::new(&weights.load)).map_err(|error| failed(error.into()))?;
     if mix::name_of(&gguf).eq_ignore_ascii_case(kind.name()) {
         return Ok(weights);
     }
     let conversion = Conversion::new(gguf, kind, false).map_err(failed)?;
-    let output = cached(Path::new(model), kind, &weights)?;
+    let output = cached(Path::new(&weights.load), kind, &weights)?;
     if !output.is_file() {
         if let Some(folder) = output.parent() {
             fs::create_dir_all(folder)

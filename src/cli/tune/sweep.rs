@@ -87,7 +87,7 @@ pub(in crate::cli) async fn run(
             };
             let remembered = setting == Setting::Remembered;
             let request = LoadRequest {
-                model: session::absolute(choice.model.as_deref().unwrap_or(DEFAULT_MODEL)),
+                model: session::absolute(choice.model.as_deref().unwrap_or(DEFAULT_MODEL))?,
                 backend: choice.backend.clone(),
                 slots: Some(spec.slots() as usize),
                 context: Some((spec.context() as usize).next_multiple_of(64)),

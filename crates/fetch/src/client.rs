@@ -1,0 +1,177 @@
+//! The HTTP client: certificate authorities of the machine, time limits, the hub's address and token.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use ureq::Agent;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+use crate::Folder;
+use crate::error::Error;
+use crate::hub::{self, Listing};
+use crate::name::{Name, Place, parts};
+use crate::sum::Sum;
+use crate::transfer::File;
+
+/// Where the hub is when nothing else is said.
+pub(crate) const ENDPOINT: &str = "https://huggingface.co";
+
+/// A server that says nothing for so long has gone.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// What the hub may answer at most, in bytes: a repository of ten thousand files.
+const LISTING: u64 = 16 << 20;
+
+/// Kept as they are in a path.
+const PATH: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+pub struct Client {
+    pub(crate) agent: Agent,
+    endpoint: String,
+    pub(crate) token: Option<String>,
+    authorities: bool,
+    /// The pause before the third try in a row; it doubles from there.
+    pub pause: Duration,
+}
+
+impl Client {
+    /// A client of the hub at an address (`$HF_ENDPOINT`, as all programs of the hub have it), with a token (`$HF_TOKEN`)
+    /// that nobody else gets. Connects to nothing.
+    #[must_use]
+    pub fn new(endpoint: Option<&str>, token: Option<String>) -> Self {
+        let found = rustls_native_certs::load_native_certs().certs;
+        let authorities: Vec<_> =
+            found.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
+        let tls = TlsConfig::builder()
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .root_certs(RootCerts::new_with_certs(&authorities))
+            .build();
+        let config = Agent::config_builder()
+            .tls_config(tls)
+            .http_status_as_error(false)
+            .user_agent(concat!("orinctl/", env!("CARGO_PKG_VERSION")))
+            // A file's bytes as they are: ranges are of those.
+            .accept_encoding("identity")
+            // One that was kept may have been closed by now, and the next request would fail for that.
+            .max_idle_connections(0)
+            .timeout_connect(Some(SILENCE))
+            .timeout_recv_response(Some(SILENCE))
+            .timeout_per_read(Some(SILENCE))
+            .build();
+        Self {
+            agent: config.new_agent(),
+            endpoint: endpoint.unwrap_or(ENDPOINT).trim_end_matches('/').to_owned(),
+            token,
+            authorities: !authorities.is_empty(),
+            pause: Duration::from_secs(1),
+        }
+    }
+
+    /// What has to come for a name to be whole: one file, or all parts of a split one. Asks the hub where the name is one
+    /// of its. `sum` is what the user knows of the file.
+    ///
+    /// # Errors
+    /// [`Error`] when the hub does not know the name, or it means no file or several.
+    pub fn files(&self, name: &Name, folder: Folder, sum: Option<Sum>) -> Result<Vec<File>, Error> {
+        let mut files = match name {
+            Name::Url(url) => {
+                let all = parts(url.file()).unwrap_or_default();
+                let mut urls: Vec<_> = all.iter().filter_map(|part| url.part(part)).collect();
+                if urls.is_empty() {
+                    urls.push(url.clone());
+                }
+                let file = |url: &crate::name::Url| File {
+                    url: url.text().to_owned(),
+                    path: place(folder, url.place()),
+                    bytes: None,
+                    sum: None,
+                    hub: false,
+                };
+                urls.iter().map(file).collect()
+            }
+            Name::Hub(at) => self.listed(at, folder)?,
+        };
+        match (sum, &mut files[..]) {
+            (None, _) => {}
+            (sum, [file]) => file.sum = sum,
+            (Some(_), all) => {
+                return Err(Error::SplitSum { name: name.to_string(), count: all.len() });
+            }
+        }
+        Ok(files)
+    }
+
+    fn listed(&self, at: &Place, folder: Folder) -> Result<Vec<File>, Error> {
+        let Place { owner, repository, .. } = at;
+        let url =
+            format!("{}/api/models/{owner}/{repository}/revision/main?blobs=true", self.endpoint);
+        let mut answer = self.get(&url, true, &[])?;
+        succeeded(&url, answer.status().as_u16())?;
+        let body = answer.body_mut().with_config().limit(LISTING).read_to_vec();
+        let body = body
+            .map_err(|source| Error::Unreachable { url: url.clone(), source: Box::new(source) })?;
+        let listing: Listing = serde_json::from_slice(&body)
+            .map_err(|error| Error::answer(&url, error.to_string()))?;
+        let there: Vec<String> = listing.siblings.iter().map(|one| one.rfilename.clone()).collect();
+        let file = |path: String| {
+            let entry = listing.siblings.iter().find(|one| one.rfilename == path);
+            let sum = entry.and_then(|entry| entry.lfs.as_ref()?.sha256.as_deref());
+            let sum = sum.map(str::parse).transpose().map_err(|why| Error::answer(&url, why))?;
+            let escaped = utf8_percent_encode(&path, PATH);
+            let (endpoint, revision) = (&self.endpoint, listing.revision());
+            Ok(File {
+                url: format!("{endpoint}/{owner}/{repository}/resolve/{revision}/{escaped}"),
+                path: place(folder, at.folder().join(&path)),
+                bytes: entry.and_then(|entry| entry.size),
+                sum,
+                hub: true,
+            })
+        };
+        hub::choose(at, &there)?.into_iter().map(file).collect()
+    }
+
+    /// One request, redirects followed; `hub` says that the token may go with it.
+    pub(crate) fn get(
+        &self,
+        url: &str,
+        hub: bool,
+        headers: &[(&str, &str)],
+    ) -> Result<ureq::http::Response<ureq::Body>, Error> {
+        let secure = url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
+        if secure && !self.authorities {
+            return Err(Error::NoAuthorities);
+        }
+        let mut request = self.agent.get(url);
+        if let Some(token) = self.token.as_ref().filter(|_| hub) {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        // What began in secret ends in secret.
+        let answer = request.config().https_only(secure).build().call();
+        answer.map_err(|source| Error::Unreachable { url: url.into(), source: Box::new(source) })
+    }
+}
+
+/// A file's place, from that below a cache.
+fn place(folder: Folder, below: PathBuf) -> PathBuf {
+    match folder {
+        Folder::Cache(cache) => cache.join(below),
+        Folder::Flat(folder) => folder.join(below.file_name().unwrap_or_default()),
+    }
+}
+
+/// Statuses that are no success, by name.
+pub(crate) fn succeeded(url: &str, status: u16) -> Result<(), Error> {
+    let url = url.to_owned();
+    match status {
+        200..300 => Ok(()),
+        404 | 410 => Err(Error::NotFound { url }),
+        401 | 403 => Err(Error::Refused { url, status }),
+        _ => Err(Error::Status { url, status }),
+    }
+}

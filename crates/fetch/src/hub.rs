@@ -1,0 +1,183 @@
+//! A repository of the Hugging Face hub: which files it has, with their sizes and sums, and which of them a name means.
+//!
+//! One request, `GET /api/models/OWNER/REPO/revision/main?blobs=true`, as `huggingface_hub` makes it (`HfApi.model_info`
+//! with `files_metadata`): `sha` is the commit, `siblings` the files, `lfs.sha256` the sum of one that Git LFS keeps. Files
+//! are then read at that commit, so that the parts of a model belong together.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::error::Error;
+use crate::name::{Place, Which, checked, parts};
+
+/// Taken where nothing else is said and a repository has several.
+const USUAL: &str = "Q4_K_M";
+
+/// What the hub says of a repository.
+#[derive(Deserialize)]
+pub(crate) struct Listing {
+    sha: Option<String>,
+    #[serde(default)]
+    pub(crate) siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Sibling {
+    pub(crate) rfilename: String,
+    pub(crate) size: Option<u64>,
+    pub(crate) lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Lfs {
+    pub(crate) sha256: Option<String>,
+}
+
+impl Listing {
+    /// The commit that is listed.
+    pub(crate) fn revision(&self) -> &str {
+        let commit = |sha: &&str| sha.len() == 40 && sha.bytes().all(|b| b.is_ascii_hexdigit());
+        self.sha.as_deref().filter(commit).unwrap_or("main")
+    }
+}
+
+/// The paths of the GGUF files below a folder.
+pub(crate) fn listed(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Some(file) = path.strip_prefix(folder).ok().and_then(Path::to_str) {
+                found.push(file.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The files of the model that is meant, of a split one all in their order, out of those that there are.
+pub(crate) fn choose(place: &Place, there: &[String]) -> Result<Vec<String>, Error> {
+    let repository = place.at();
+    if let Which::File(file) = &place.which {
+        let all = parts_of(file);
+        // Not there at all is the server's to say.
+        return match all.iter().find(|part| !there.contains(part)) {
+            Some(part) if all.len() > 1 && there.contains(file) => {
+                Err(Error::NoPart { repository, file: part.clone() })
+            }
+            _ => Ok(all),
+        };
+    }
+    // By the names that they would have in one piece.
+    let mut models: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in there.iter().filter(|file| is_model(file)) {
+        let all = parts_of(file);
+        let stem = if all.len() > 1 {
+            &file[..file.len() - "-00001-of-00001.gguf".len()]
+        } else {
+            &file[..file.len() - ".gguf".len()]
+        };
+        models.entry(stem.to_owned()).or_insert(all);
+    }
+    let of = |kind: &str| -> Vec<&Vec<String>> {
+        models.iter().filter(|(stem, _)| ends_in(stem, kind)).map(|(_, files)| files).collect()
+    };
+    let (wanted, found) = match &place.which {
+        Which::Type(kind) => (kind.as_str(), of(kind)),
+        _ if models.len() == 1 => (USUAL, models.values().collect()),
+        _ => (USUAL, of(USUAL)),
+    };
+    let names =
+        || models.keys().map(|stem| stem.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
+    let files = match found[..] {
+        _ if models.is_empty() => return Err(Error::NoModel { repository }),
+        [] => return Err(Error::NoType { repository, wanted: wanted.into(), there: names() }),
+        [files] => files,
+        _ => return Err(Error::Several { repository, wanted: wanted.into(), there: names() }),
+    };
+    match files.iter().find(|file| !there.contains(file)) {
+        Some(file) => Err(Error::NoPart { repository, file: file.clone() }),
+        None => Ok(files.clone()),
+    }
+}
+
+/// All parts of a model of which this is a file.
+fn parts_of(file: &str) -> Vec<String> {
+    let (folder, name) = file.rsplit_once('/').map_or(("", file), |(folder, name)| (folder, name));
+    let full = |part: String| if folder.is_empty() { part } else { format!("{folder}/{part}") };
+    parts(name).map_or_else(|| vec![file.to_owned()], |all| all.into_iter().map(full).collect())
+}
+
+/// GGUF files that can be run: not the projectors of images, which lie beside models.
+fn is_model(file: &str) -> bool {
+    let name = file.rsplit('/').next().unwrap_or(file).to_ascii_lowercase();
+    name.ends_with(".gguf")
+        && !name.contains("mmproj")
+        && file.split('/').all(|part| checked(part).is_ok())
+}
+
+/// Whether a model's file is of a type of weights: `model-Q4_K_M`, `model.q4_k_m`.
+fn ends_in(stem: &str, kind: &str) -> bool {
+    let (stem, kind) = (stem.to_ascii_lowercase(), kind.to_ascii_lowercase());
+    stem.strip_suffix(&kind)
+        .is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_', '/']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::Name;
+
+    fn chosen(name: &str, there: &[&str]) -> Result<Vec<String>, String> {
+        let Ok(Name::Hub(place)) = name.parse() else { panic!("{name}") };
+        let there: Vec<String> = there.iter().map(|&file| file.to_owned()).collect();
+        choose(&place, &there).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_type_is_the_end_of_a_file_s_name() {
+        let there =
+            ["m-Q8_0.gguf", "m-q4_k_m.gguf", "m-IQ4_K_M.gguf", "mmproj-Q8_0.gguf", "README.md"];
+        assert_eq!(chosen("o/r:Q8_0", &there).unwrap(), ["m-Q8_0.gguf"]);
+        assert_eq!(chosen("o/r:q4_k_m", &there).unwrap(), ["m-q4_k_m.gguf"]);
+        assert_eq!(chosen("o/r", &there).unwrap(), ["m-q4_k_m.gguf"]);
+        let error = chosen("o/r:Q6_K", &there).unwrap_err();
+        assert_eq!(error, "hf.co/o/r has no Q6_K; it has m-IQ4_K_M, m-Q8_0, m-q4_k_m");
+        let two = ["a-F16.gguf", "b-F16.gguf"];
+        assert!(chosen("o/r:F16", &two).unwrap_err().contains("name one file"));
+        assert!(chosen("o/r", &two).unwrap_err().contains("has no Q4_K_M"));
+        assert_eq!(chosen("o/r", &["only.gguf"]).unwrap(), ["only.gguf"]);
+        assert!(chosen("o/r", &["x.safetensors"]).unwrap_err().contains("no GGUF file"));
+    }
+
+    #[test]
+    fn all_parts_of_a_split_model_or_an_error() {
+        let there =
+            ["Q8/m-Q8_0-00002-of-00002.gguf", "Q8/m-Q8_0-00001-of-00002.gguf", "m-F16.gguf"];
+        let both = [there[1], there[0]];
+        assert_eq!(chosen("o/r:Q8_0", &there).unwrap(), both);
+        assert_eq!(chosen(&format!("o/r/{}", there[0]), &there).unwrap(), both);
+        for name in ["o/r:Q8_0", "o/r/Q8/m-Q8_0-00001-of-00002.gguf"] {
+            let error = chosen(name, &there[1..]).unwrap_err();
+            assert!(error.contains("lacks Q8/m-Q8_0-00002-of-00002.gguf"), "{error}");
+        }
+    }
+
+    #[test]
+    fn files_that_lead_elsewhere_are_no_models() {
+        let there = [
+            "../m-Q8_0.gguf",
+            "/m-Q8_0.gguf",
+            "a/../m-Q8_0.gguf",
+            ".m-Q8_0.gguf",
+            "m\u{1b}-Q8_0.gguf",
+        ];
+        assert!(chosen("o/r:Q8_0", &there).unwrap_err().contains("no GGUF file"));
+    }
+}

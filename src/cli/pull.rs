@@ -1,0 +1,137 @@
+//! `orinctl pull`: a model's files from a URL or a hub into the cache, and where one is that was pulled by its name.
+//! Names and transfers are [`fetch`]'s.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fetch::{Client, Fetched, File, Folder, Name, Progress};
+use model::synthetic;
+use serde::Serialize;
+use tokio::sync::Notify;
+
+use super::args;
+use super::error::Error;
+use super::terminal::{Live, Terminal};
+use super::text;
+
+/// Another hub's address, and a token for what not everyone may have: as all programs of the hub have them.
+const ENDPOINT: &str = "HF_ENDPOINT";
+const TOKEN: &str = "HF_TOKEN";
+
+pub(super) async fn run(
+    args: args::Pull,
+    terminal: &Terminal,
+    interrupted: Arc<Notify>,
+) -> Result<(), Error> {
+    let name: Name = args.name.parse()?;
+    let (json, terminal) = (args.json, *terminal);
+    let (named, cached) = (name.clone(), args.dir.is_none());
+    let all = super::blocking(&interrupted, move || pull(&args, &name, &terminal)).await?;
+    let path = all.first().map(|(file, _)| file.path.display().to_string()).unwrap_or_default();
+    let by = if cached { named.to_string() } else { path.clone() };
+    let run = format!("orinctl chat -m {}", quoted(&by));
+    let document = Document {
+        name: named.to_string(),
+        path,
+        run,
+        files: all.iter().map(Into::into).collect(),
+    };
+    text::show(&document, json, |document| format!("{}\n", document.path))?;
+    let bytes = all.iter().map(|(_, fetched)| fetched.bytes).sum();
+    let came: u64 = all.iter().map(|(_, fetched)| fetched.received).sum();
+    let known = all.iter().all(|(_, fetched)| fetched.sum.is_some());
+    let sum = if known { "" } else { ", unchecked" };
+    let how = if came == 0 { "is there already" } else { "is there" };
+    terminal.say(&format!("{named} {how}: {}{sum}\nrun it: {}", text::bytes(bytes), document.run));
+    Ok(())
+}
+
+/// All files of a model, one after the other.
+fn pull(
+    args: &args::Pull,
+    name: &Name,
+    terminal: &Terminal,
+) -> Result<Vec<(File, Fetched)>, Error> {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let client = Client::new(variable(ENDPOINT).as_deref(), variable(TOKEN));
+    let cache = cache();
+    let folder = args.dir.as_deref().map_or(Folder::Cache(&cache), Folder::Flat);
+    let files = client.files(name, folder, args.sha256)?;
+    let count = files.len();
+    let fetch = |(number, file): (usize, File)| {
+        let live = terminal.bytes();
+        let part = if count > 1 { format!(" {}/{count}", number + 1) } else { String::new() };
+        let fetched = client
+            .fetch(&file, args.force, &mut |progress| tell(&progress, &part, &live, terminal))?;
+        Ok((file, fetched))
+    };
+    files.into_iter().enumerate().map(fetch).collect()
+}
+
+fn tell(progress: &Progress, part: &str, live: &Live, terminal: &Terminal) {
+    match progress {
+        Progress::Checking { done, total } => live.set(*done, *total, format!("checking{part}")),
+        Progress::Receiving { done, total } => live.set(*done, *total, format!("pulling{part}")),
+        Progress::Notice(notice) => live.say(terminal, notice),
+    }
+}
+
+/// Where pulled models lie: beside the synthetic ones.
+fn cache() -> PathBuf {
+    synthetic::default_cache_dir().with_file_name("models")
+}
+
+/// The path of the model that was pulled by this name; `None` for a name that is no URL and not of the hub.
+///
+/// # Errors
+/// [`Error::NotPulled`].
+pub(super) fn pulled(name: &str) -> Result<Option<PathBuf>, Error> {
+    if !Name::is_remote(name) {
+        return Ok(None);
+    }
+    let found = fetch::find(&name.parse()?, &cache());
+    found.map(Some).ok_or_else(|| Error::NotPulled(name.to_owned()))
+}
+
+/// A word of a shell's command line.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+=".contains(c);
+    if word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// `--json`.
+#[derive(Serialize)]
+struct Document {
+    name: String,
+    /// Of the file to load; of a split model the first.
+    path: String,
+    /// A command that runs it.
+    run: String,
+    files: Vec<Part>,
+}
+
+#[derive(Serialize)]
+struct Part {
+    path: String,
+    url: String,
+    bytes: u64,
+    sha256: Option<String>,
+    /// Bytes that had to come; 0 for a file that was there.
+    received: u64,
+}
+
+impl From<&(File, Fetched)> for Part {
+    fn from((file, fetched): &(File, Fetched)) -> Self {
+        Self {
+            path: file.path.display().to_string(),
+            url: file.url.clone(),
+            bytes: fetched.bytes,
+            sha256: fetched.sum.map(|sum| sum.to_string()),
+            received: fetched.received,
+        }
+    }
+}
