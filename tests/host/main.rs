@@ -23,6 +23,7 @@ mod house;
 mod install;
 mod invariance;
 mod lanes;
+mod lora;
 mod nixos;
 mod not_finite;
 mod orin;
