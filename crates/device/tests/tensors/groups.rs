@@ -1,7 +1,12 @@
-//! What fuses: the groups that steps of tensors run in, one launch each, case by case.
+//! The scheduling suite: what fuses, and how many launches there are. One table: a graph, the groups that its primitives run
+//! in, the launches that a GPU makes of it with what it fuses itself, and why.
 
+use device::{Request, gpu};
 use plan::graph::{Graph, Result, Tensor};
-use plan::{Activation, Binary, Bucket, Class, DType, Outputs, Reduce, Unary, Window, schedule};
+use plan::{
+    Activation, Binary, Bucket, Buffer, Class, DType, Fusions, Outputs, Reduce, Unary, Window,
+    fuse, schedule,
+};
 
 /// A graph whose inputs are made as they are asked for.
 struct Sketch {
@@ -23,17 +28,58 @@ impl Sketch {
     fn state(&mut self, shape: &[usize]) -> Tensor {
         self.g.source(Class::State, "state", DType::F32, shape).unwrap()
     }
+
+    fn other_state(&mut self, shape: &[usize]) -> Tensor {
+        self.g.source(Class::State, "other", DType::F32, shape).unwrap()
+    }
+
+    fn weight(&mut self, shape: &[usize]) -> Tensor {
+        self.inputs += 1;
+        let name = format!("w{}", self.inputs);
+        self.g.source(Class::Weight, &name, DType::F32, shape).unwrap()
+    }
 }
 
-/// The groups of a graph with these results, by the names of their steps.
-fn groups(build: impl FnOnce(&mut Sketch) -> Result<Vec<Tensor>>) -> Vec<String> {
+type Build = dyn Fn(&mut Sketch) -> Result<Vec<Tensor>>;
+
+/// The groups of a graph with these results, by the names of their steps; and its launches.
+fn became(build: &Build) -> (Vec<String>, usize) {
     let mut s = Sketch { g: Graph::new(), inputs: 0 };
     for (i, tensor) in build(&mut s).unwrap().into_iter().enumerate() {
         s.g.output(format!("y{i}"), tensor);
     }
     let bucket = Bucket { batch: 1, chunk: 1, context: 1, outputs: Outputs::None };
     let plan = s.g.lower(bucket).unwrap();
-    schedule(&plan).iter().map(|group| group.name(&plan)).collect()
+    let groups = schedule(&plan).iter().map(|group| group.name(&plan)).collect();
+    let plan = fuse(&plan, Fusions { convolutions: false, ..Fusions::ALL });
+    let of =
+        |class| plan.buffers.iter().filter(move |buffer: &&Buffer| buffer.class == class).cloned();
+    let (weights, states): (Vec<Buffer>, Vec<Buffer>) =
+        (of(Class::Weight).collect(), of(Class::State).collect());
+    let plans = std::slice::from_ref(&plan);
+    let request = Request { weights: &weights, states: &states, plans, choices: None };
+    (groups, gpu::outline(&plan, &request, 16).unwrap().len())
+}
+
+/// A graph, and what it is to become.
+struct Case {
+    what: String,
+    build: Box<Build>,
+    groups: Vec<String>,
+    launches: usize,
+    why: &'static str,
+}
+
+impl Case {
+    fn new(
+        what: impl Into<String>,
+        build: impl Fn(&mut Sketch) -> Result<Vec<Tensor>> + 'static,
+        groups: &[&str],
+        (launches, why): (usize, &'static str),
+    ) -> Self {
+        let groups = groups.iter().map(|&group| group.to_owned()).collect();
+        Self { what: what.into(), build: Box::new(build), groups, launches, why }
+    }
 }
 
 const UNARY: [(Unary, &str); 8] = [
@@ -47,6 +93,64 @@ const UNARY: [(Unary, &str); 8] = [
     (Unary::Floor, "floor"),
 ];
 
+/// Five places of a function of one operand.
+fn of_one((op, name): (Unary, &'static str)) -> [Case; 5] {
+    [
+        Case::new(
+            format!("{name} twice"),
+            move |s| {
+                let x = s.x(&[4, 6]);
+                let y = s.g.unary(op, x)?;
+                Ok(vec![s.g.unary(op, y)?])
+            },
+            &[&format!("{name}+{name}")],
+            (1, "an element becomes an element"),
+        ),
+        Case::new(
+            format!("{name} before a reduction"),
+            move |s| {
+                let x = s.x(&[4, 6]);
+                let y = s.g.unary(op, x)?;
+                Ok(vec![s.g.reduce(Reduce::Sum, y, 1)?])
+            },
+            &[&format!("{name}+reduce-sum")],
+            (1, "an element is reduced as it is made"),
+        ),
+        Case::new(
+            format!("{name} after a reduction"),
+            move |s| {
+                let x = s.x(&[4, 6]);
+                let y = s.g.reduce(Reduce::Max, x, 0)?;
+                Ok(vec![s.g.unary(op, y)?])
+            },
+            &[&format!("reduce-max+{name}")],
+            (1, "a result goes on where it is whole"),
+        ),
+        Case::new(
+            format!("{name}, then across"),
+            move |s| {
+                let x = s.x(&[4, 6]);
+                let y = s.g.unary(op, x)?;
+                let y = s.g.permute(y, &[1, 0])?;
+                Ok(vec![s.g.unary(op, y)?])
+            },
+            &[name, name],
+            (2, "the other order of the elements is another pass"),
+        ),
+        Case::new(
+            format!("{name}, then in another shape"),
+            move |s| {
+                let x = s.x(&[4, 6]);
+                let y = s.g.unary(op, x)?;
+                let y = s.g.reshape(y, &[3, 8])?;
+                Ok(vec![s.g.unary(op, y)?])
+            },
+            &[&format!("{name}+{name}")],
+            (1, "the order of the elements is the same"),
+        ),
+    ]
+}
+
 const BINARY: [(Binary, &str); 6] = [
     (Binary::Add, "add"),
     (Binary::Sub, "sub"),
@@ -56,90 +160,82 @@ const BINARY: [(Binary, &str); 6] = [
     (Binary::LessEqual, "lessequal"),
 ];
 
-/// Eight functions in five places each.
-#[test]
-fn functions_of_one_operand_join_what_is_around_them() {
-    for (op, name) in UNARY {
-        let twice = groups(|s| {
-            let x = s.x(&[4, 6]);
-            let y = s.g.unary(op, x)?;
-            Ok(vec![s.g.unary(op, y)?])
-        });
-        assert_eq!(twice, [format!("{name}+{name}")]);
-        let before = groups(|s| {
-            let x = s.x(&[4, 6]);
-            let y = s.g.unary(op, x)?;
-            Ok(vec![s.g.reduce(Reduce::Sum, y, 1)?])
-        });
-        assert_eq!(before, [format!("{name}+reduce-sum")]);
-        let after = groups(|s| {
-            let x = s.x(&[4, 6]);
-            let y = s.g.reduce(Reduce::Max, x, 0)?;
-            Ok(vec![s.g.unary(op, y)?])
-        });
-        assert_eq!(after, [format!("reduce-max+{name}")]);
-        let across = groups(|s| {
-            let x = s.x(&[4, 6]);
-            let y = s.g.unary(op, x)?;
-            let y = s.g.permute(y, &[1, 0])?;
-            Ok(vec![s.g.unary(op, y)?])
-        });
-        assert_eq!(across, [name, name], "the other order of the elements is another pass");
-        let reshaped = groups(|s| {
-            let x = s.x(&[4, 6]);
-            let y = s.g.unary(op, x)?;
-            let y = s.g.reshape(y, &[3, 8])?;
-            Ok(vec![s.g.unary(op, y)?])
-        });
-        assert_eq!(reshaped, [format!("{name}+{name}")]);
-    }
+/// Five places of a function of two operands.
+fn of_two((op, name): (Binary, &'static str)) -> [Case; 5] {
+    [
+        Case::new(
+            format!("{name} of a row and a column"),
+            move |s| {
+                let (x, y, z) = (s.x(&[4, 6]), s.x(&[6]), s.x(&[4, 1]));
+                let y = s.g.binary(op, x, y)?;
+                Ok(vec![s.g.binary(op, y, z)?])
+            },
+            &[&format!("{name}+{name}")],
+            (1, "inputs are broadcast where they are read"),
+        ),
+        Case::new(
+            format!("{name} of a value and itself"),
+            move |s| {
+                let x = s.x(&[4, 6]);
+                let y = s.g.unary(Unary::Neg, x)?;
+                Ok(vec![s.g.binary(op, y, y)?])
+            },
+            &[&format!("neg+{name}")],
+            (1, "both are in one register"),
+        ),
+        Case::new(
+            format!("{name} of a row that was computed"),
+            move |s| {
+                let (x, y) = (s.x(&[4, 6]), s.x(&[6]));
+                let y = s.g.unary(Unary::Neg, y)?;
+                Ok(vec![s.g.binary(op, x, y)?])
+            },
+            &["neg", name],
+            (2, "a row that is computed is kept, not computed for each"),
+        ),
+        Case::new(
+            format!("{name} of what is reduced and its sum"),
+            move |s| {
+                let x = s.x(&[4, 6]);
+                let sum = s.g.reduce(Reduce::Sum, x, 1)?;
+                Ok(vec![s.g.binary(op, x, sum)?])
+            },
+            &["reduce-sum", name],
+            (2, "the sum is whole when the last element is read"),
+        ),
+        Case::new(
+            format!("{name} of neighbours"),
+            move |s| {
+                let x = s.x(&[4, 6]);
+                let y = s.g.unary(Unary::Neg, x)?;
+                let (a, b) = (s.g.slice(y, 1, 0, 5)?, s.g.slice(y, 1, 1, 5)?);
+                Ok(vec![s.g.binary(op, a, b)?])
+            },
+            &["neg", name],
+            (2, "a neighbour is another element than its own"),
+        ),
+    ]
 }
 
-/// Five functions in five places each.
-#[test]
-fn functions_of_two_operands_join_what_is_around_them() {
-    for (op, name) in BINARY {
-        let inputs = groups(|s| {
-            let (x, y, z) = (s.x(&[4, 6]), s.x(&[6]), s.x(&[4, 1]));
-            let y = s.g.binary(op, x, y)?;
-            Ok(vec![s.g.binary(op, y, z)?])
-        });
-        assert_eq!(inputs, [format!("{name}+{name}")], "inputs are broadcast where they are read");
-        let own = groups(|s| {
-            let x = s.x(&[4, 6]);
-            let y = s.g.unary(Unary::Neg, x)?;
-            Ok(vec![s.g.binary(op, y, y)?])
-        });
-        assert_eq!(own, [format!("neg+{name}")]);
-        let repeated = groups(|s| {
-            let (x, y) = (s.x(&[4, 6]), s.x(&[6]));
-            let y = s.g.unary(Unary::Neg, y)?;
-            Ok(vec![s.g.binary(op, x, y)?])
-        });
-        assert_eq!(repeated, ["neg".to_owned(), name.to_owned()], "a row that is computed is kept");
-        let reduced = groups(|s| {
-            let x = s.x(&[4, 6]);
-            let sum = s.g.reduce(Reduce::Sum, x, 1)?;
-            Ok(vec![s.g.binary(op, x, sum)?])
-        });
-        assert_eq!(reduced, ["reduce-sum".to_owned(), name.to_owned()]);
-        let shifted = groups(|s| {
-            let x = s.x(&[4, 6]);
-            let y = s.g.unary(Unary::Neg, x)?;
-            let (a, b) = (s.g.slice(y, 1, 0, 5)?, s.g.slice(y, 1, 1, 5)?);
-            Ok(vec![s.g.binary(op, a, b)?])
-        });
-        assert_eq!(shifted, ["neg".to_owned(), name.to_owned()]);
-    }
+/// Along the rows of a matrix.
+fn softmax(g: &mut Graph, x: Tensor) -> Result<Vec<Tensor>> {
+    let largest = g.reduce(Reduce::Max, x, 1)?;
+    let apart = g.binary(Binary::Sub, x, largest)?;
+    let weights = g.unary(Unary::Exp, apart)?;
+    let sum = g.reduce(Reduce::Sum, weights, 1)?;
+    let share = g.unary(Unary::Recip, sum)?;
+    Ok(vec![g.binary(Binary::Mul, weights, share)?])
 }
 
-type Build = fn(&mut Sketch) -> Result<Vec<Tensor>>;
+type Plain = fn(&mut Sketch) -> Result<Vec<Tensor>>;
 
-/// What it is, the graph, and its groups.
-const CASES: &[(&str, Build, &[&str])] = &[
-    ("an input", |s| Ok(vec![s.x(&[4])]), &["copy"]),
-    ("a constant", |s| Ok(vec![s.g.constant(1.0)]), &["copy"]),
-    ("numbers", |s| Ok(vec![s.g.iota(5)]), &["iota"]),
+/// What it is, the graph, its groups, its launches and why.
+type Row = (&'static str, Plain, &'static [&'static str], (usize, &'static str));
+
+const CASES: &[Row] = &[
+    ("an input", |s| Ok(vec![s.x(&[4])]), &["copy"], (1, "a result is memory of its own")),
+    ("a constant", |s| Ok(vec![s.g.constant(1.0)]), &["copy"], (1, "as an input")),
+    ("numbers", |s| Ok(vec![s.g.iota(5)]), &["iota"], (1, "they come from nowhere")),
     (
         "numbers and what becomes of them",
         |s| {
@@ -148,6 +244,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.binary(Binary::Mul, at, half)?])
         },
         &["iota+mul"],
+        (1, "an element's number is known where it is made"),
     ),
     (
         "a view across, as it is put in order",
@@ -158,6 +255,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.unary(Unary::Neg, x)?])
         },
         &["copy+neg"],
+        (1, "the copy that the reshape needs is elementwise"),
     ),
     (
         "what no result needs",
@@ -167,6 +265,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.unary(Unary::Neg, x)?])
         },
         &["neg"],
+        (1, "only what a result needs has steps"),
     ),
     (
         "two results of one pass",
@@ -176,6 +275,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![y, s.g.unary(Unary::Neg, y)?])
         },
         &["exp+neg"],
+        (1, "the first is written and stays in a register"),
     ),
     (
         "strangers of one size",
@@ -184,6 +284,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.unary(Unary::Exp, x)?, s.g.unary(Unary::Neg, y)?])
         },
         &["exp+neg"],
+        (1, "one loop serves both"),
     ),
     (
         "strangers of other sizes",
@@ -192,6 +293,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.unary(Unary::Exp, x)?, s.g.unary(Unary::Neg, y)?])
         },
         &["exp", "neg"],
+        (2, "a loop has one number of elements"),
     ),
     (
         "a choice",
@@ -201,6 +303,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.select(negative, zero, x)?])
         },
         &["lessequal+where"],
+        (1, "a comparison and what is chosen by it are elementwise"),
     ),
     (
         "halves and back",
@@ -210,6 +313,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.cast(half, DType::F32)?])
         },
         &["cast+cast"],
+        (1, "a cast is elementwise"),
     ),
     (
         "two reductions in a row",
@@ -219,6 +323,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.reduce(Reduce::Sum, x, 0)?])
         },
         &["reduce-sum", "reduce-sum"],
+        (2, "the second reads results of other elements than its own"),
     ),
     (
         "two reductions of one tensor",
@@ -227,6 +332,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.reduce(Reduce::Sum, x, 1)?, s.g.reduce(Reduce::Max, x, 1)?])
         },
         &["reduce-sum", "reduce-max"],
+        (2, "a group has one reduction"),
     ),
     (
         "a mean square",
@@ -239,6 +345,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.unary(Unary::Sqrt, mean)?])
         },
         &["mul+reduce-sum+mul+sqrt"],
+        (1, "what is before and behind a reduction goes with it"),
     ),
     (
         "a reduction across what a chain gave",
@@ -249,6 +356,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.reduce(Reduce::Sum, y, 1)?])
         },
         &["exp", "reduce-sum"],
+        (2, "a row of the other order is a look at other elements"),
     ),
     (
         "columns, after a chain",
@@ -258,6 +366,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.reduce(Reduce::Sum, y, 0)?])
         },
         &["exp+reduce-sum"],
+        (1, "a reduction over any axis takes a chain in its order"),
     ),
     (
         "a value that is reduced and given out",
@@ -267,6 +376,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![y, s.g.reduce(Reduce::Sum, y, 1)?])
         },
         &["exp+reduce-sum"],
+        (1, "the chain's value is written as it is reduced"),
     ),
     (
         "RMS norm",
@@ -275,6 +385,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.rms_norm(x, w, 1e-5)?])
         },
         &["mul+reduce-sum+mul+add+sqrt+recip", "mul+mul"],
+        (1, "the row is read again when its sum is whole; a GPU has a kernel for both"),
     ),
     (
         "an activation",
@@ -283,6 +394,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.activate(Activation::Silu, x)?])
         },
         &["neg+exp+add+recip+mul"],
+        (1, "elementwise all"),
     ),
     (
         "GELU",
@@ -291,6 +403,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.activate(Activation::Gelu, x)?])
         },
         &["mul+mul+add+mul+neg+exp+add+recip+mul"],
+        (1, "elementwise all"),
     ),
     (
         "a gated unit",
@@ -299,6 +412,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.glu(Activation::Silu, gate, up)?])
         },
         &["neg+exp+add+recip+mul+mul"],
+        (1, "elementwise all"),
     ),
     (
         "a product of matrices",
@@ -307,6 +421,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.matmul(x, y)?])
         },
         &["matmul"],
+        (1, "a product is a group by itself"),
     ),
     (
         "a linear layer",
@@ -317,6 +432,10 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.activate(Activation::Silu, y)?])
         },
         &["matmul", "add+neg+exp+add+recip+mul"],
+        (
+            3,
+            "what follows a product is a pass of its own; a GPU has kernels for bias and activation",
+        ),
     ),
     (
         "a product of what a chain gave",
@@ -326,6 +445,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.matmul(x, y)?])
         },
         &["neg", "matmul"],
+        (2, "a product reads memory"),
     ),
     (
         "padding, read where it goes",
@@ -335,6 +455,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.unary(Unary::Neg, padded)?])
         },
         &["pad+neg"],
+        (1, "an element of a padded tensor is one of its operand, or the filling"),
     ),
     (
         "padding of what a chain gave",
@@ -344,6 +465,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.pad(y, 1, 1, 1)?])
         },
         &["neg", "pad"],
+        (2, "padding looks at another element than its own"),
     ),
     (
         "two after each other",
@@ -353,6 +475,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.binary(Binary::Add, x, y)?])
         },
         &["pad+pad+add"],
+        (1, "two paddings and their sum are over the same elements"),
     ),
     (
         "windows and their sums",
@@ -362,6 +485,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.reduce(Reduce::Sum, seen, 1)?])
         },
         &["reduce-sum"],
+        (1, "windows are a view"),
     ),
     (
         "windows, a factor, their sums",
@@ -372,6 +496,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.reduce(Reduce::Sum, seen, 1)?])
         },
         &["mul+reduce-sum"],
+        (1, "a convolution of one channel is a chain and a reduction"),
     ),
     (
         "rows of a table",
@@ -381,6 +506,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.unary(Unary::Neg, taken)?])
         },
         &["gather", "neg"],
+        (2, "which row is read is known when it is read"),
     ),
     (
         "rows added up",
@@ -390,6 +516,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.scatter_add(&[5], &[rows], values)?])
         },
         &["neg", "scatter-add"],
+        (2, "rows go wherever their indices say"),
     ),
     (
         "the best of each row",
@@ -400,6 +527,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.cast(best, DType::F32)?])
         },
         &["neg", "top-k", "cast"],
+        (3, "an order of elements is a look at all of them"),
     ),
     (
         "a state moved on",
@@ -410,6 +538,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![])
         },
         &["add+assign"],
+        (1, "each element is read before it is written"),
     ),
     (
         "a state moved on, then read",
@@ -420,6 +549,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![s.g.unary(Unary::Neg, state)?])
         },
         &["add+assign+neg"],
+        (1, "what was written is in a register"),
     ),
     (
         "a state that was read across",
@@ -431,6 +561,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![])
         },
         &["add", "assign"],
+        (2, "an element that another still wants must not be written"),
     ),
     (
         "forty-nine steps",
@@ -445,6 +576,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             "neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg+neg",
             "neg",
         ],
+        (3, "a group has at most 48 steps, a launch too, with what it loads and stores"),
     ),
     (
         "the gradient of a sum of squares",
@@ -455,6 +587,7 @@ const CASES: &[(&str, Build, &[&str])] = &[
             s.g.gradients(sum, &[x])
         },
         &["mul+mul+add"],
+        (1, "the sum itself is needed by nobody"),
     ),
     (
         "a step down the gradient",
@@ -471,12 +604,162 @@ const CASES: &[(&str, Build, &[&str])] = &[
             Ok(vec![])
         },
         &["sub+mul+mul+add+mul+sub+assign"],
+        (1, "the whole step of training is one pass"),
+    ),
+    (
+        "softmax",
+        |s| {
+            let x = s.x(&[4, 6]);
+            softmax(&mut s.g, x)
+        },
+        &["reduce-max", "sub+exp+reduce-sum+recip", "mul"],
+        (3, "the largest and the sum are each whole before the next pass"),
+    ),
+    (
+        "attention over rows",
+        |s| {
+            let (q, k, v) = (s.x(&[4, 8]), s.x(&[6, 8]), s.x(&[8, 6]));
+            let scores = s.g.matmul(q, k)?;
+            let scores = s.g.scale(scores, 0.5)?;
+            let weights = softmax(&mut s.g, scores)?[0];
+            Ok(vec![s.g.matmul(weights, v)?])
+        },
+        &["matmul", "mul+reduce-max", "sub+exp+reduce-sum+recip", "mul", "matmul"],
+        (6, "a softmax between two products; a GPU has a kernel for the scale"),
+    ),
+    (
+        "layer norm",
+        |s| {
+            let (x, weight, bias) = (s.x(&[4, 8]), s.x(&[8]), s.x(&[8]));
+            let eps = plan::Scalar::new(1e-5);
+            let norm = plan::Norm { kind: plan::NormKind::Layer, weight, bias: Some(bias), eps };
+            Ok(vec![s.g.normalise(x, norm)?])
+        },
+        &["reduce-sum+mul", "sub+mul+reduce-sum+mul+add+sqrt+recip", "mul+mul+add"],
+        (1, "mean and deviation are each whole before the next pass; a GPU has a kernel for all"),
+    ),
+    (
+        "a step with momentum",
+        |s| {
+            let (weight, speed, gradient) = (s.state(&[6]), s.other_state(&[6]), s.x(&[6]));
+            let (kept, rate) = (s.g.constant(0.9), s.g.constant(0.1));
+            let slower = s.g.binary(Binary::Mul, speed, kept)?;
+            let speed_next = s.g.binary(Binary::Add, slower, gradient)?;
+            let speed_next = s.g.assign(speed, speed_next)?;
+            let by = s.g.binary(Binary::Mul, speed_next, rate)?;
+            let next = s.g.binary(Binary::Sub, weight, by)?;
+            s.g.assign(weight, next)?;
+            Ok(vec![])
+        },
+        &["mul+add+assign+mul+sub+assign"],
+        (1, "both states are over the same elements"),
+    ),
+    (
+        "some left out",
+        |s| {
+            let (x, unit) = (s.x(&[4, 6]), s.x(&[4, 6]));
+            let (share, larger) = (s.g.constant(0.1), s.g.constant(1.0 / 0.9));
+            let kept = s.g.binary(Binary::LessEqual, share, unit)?;
+            let kept = s.g.binary(Binary::Mul, kept, larger)?;
+            Ok(vec![s.g.binary(Binary::Mul, x, kept)?])
+        },
+        &["lessequal+mul+mul"],
+        (1, "elementwise all"),
+    ),
+    (
+        "an embedding with places",
+        |s| {
+            let (table, rows, places) = (s.x(&[5, 4]), s.ints(3), s.x(&[3, 4]));
+            let taken = s.g.gather(table, &[rows])?;
+            let moved = s.g.binary(Binary::Add, taken, places)?;
+            Ok(vec![s.g.unary(Unary::Neg, moved)?])
+        },
+        &["gather", "add+neg"],
+        (2, "which row is read is known when it is read"),
+    ),
+    (
+        "whole numbers",
+        |s| {
+            let rows = s.ints(4);
+            let twice = s.g.binary(Binary::Add, rows, rows)?;
+            Ok(vec![s.g.cast(twice, DType::F32)?])
+        },
+        &["add+cast"],
+        (1, "of any type, elements become elements"),
+    ),
+    (
+        "halves summed",
+        |s| {
+            let x = s.x(&[4, 6]);
+            let x = s.g.cast(x, DType::F16)?;
+            let x = s.g.cast(x, DType::F32)?;
+            Ok(vec![s.g.reduce(Reduce::Sum, x, 1)?])
+        },
+        &["cast+cast+reduce-sum"],
+        (1, "a cast goes with what follows"),
+    ),
+    (
+        "a residual",
+        |s| {
+            let (x, y, w) = (s.x(&[4, 6]), s.x(&[4, 8]), s.x(&[6, 8]));
+            let y = s.g.matmul(y, w)?;
+            Ok(vec![s.g.binary(Binary::Add, x, y)?])
+        },
+        &["matmul", "add"],
+        (2, "what follows a product is a pass of its own"),
+    ),
+    (
+        "a residual of a weight's product",
+        |s| {
+            let (x, y, w) = (s.x(&[4, 64]), s.x(&[4, 64]), s.weight(&[64, 64]));
+            let y = s.g.matmul(y, w)?;
+            Ok(vec![s.g.binary(Binary::Add, x, y)?])
+        },
+        &["matmul", "add"],
+        (1, "a product with a weight adds what it is given"),
+    ),
+    (
+        "a norm and three products of weights",
+        |s| {
+            let (x, w) = (s.x(&[4, 64]), s.weight(&[64]));
+            let x = s.g.rms_norm(x, w, 1e-5)?;
+            let all = [s.weight(&[64, 64]), s.weight(&[32, 64]), s.weight(&[32, 64])];
+            all.into_iter().map(|weight| s.g.matmul(x, weight)).collect()
+        },
+        &["mul+reduce-sum+mul+add+sqrt+recip", "mul+mul", "matmul", "matmul", "matmul"],
+        (1, "products of one row with weights are one projection, which normalises it"),
+    ),
+    (
+        "a gated unit of weights",
+        |s| {
+            let (x, gate, up) = (s.x(&[4, 64]), s.weight(&[64, 64]), s.weight(&[64, 64]));
+            let (gate, up) = (s.g.matmul(x, gate)?, s.g.matmul(x, up)?);
+            Ok(vec![s.g.glu(Activation::Silu, gate, up)?])
+        },
+        &["matmul", "matmul", "neg+exp+add+recip+mul+mul"],
+        (1, "two products of one row with their activation are one projection"),
     ),
 ];
 
 #[test]
-fn each_graph_runs_in_the_groups_that_it_should() {
-    for (what, build, want) in CASES {
-        assert_eq!(groups(build), *want, "{what}");
+fn each_graph_runs_in_the_groups_and_launches_that_it_should() {
+    let mut cases: Vec<Case> = UNARY.into_iter().flat_map(of_one).collect();
+    cases.extend(BINARY.into_iter().flat_map(of_two));
+    cases.extend(
+        CASES.iter().map(|&(what, build, groups, told)| Case::new(what, build, groups, told)),
+    );
+    assert!(cases.len() >= 96, "{}", cases.len());
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let (groups, launches) = became(&*case.build);
+        if (&groups, launches) != (&case.groups, case.launches) {
+            let (wanted, launched) = (&case.groups, case.launches);
+            let Case { what, why, .. } = case;
+            wrong.push(format!(
+                "{what}: {groups:?}, {launches} launches; {wanted:?}, {launched} wanted: {why}"
+            ));
+        }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    println!("{} graphs", cases.len());
 }
