@@ -36,11 +36,16 @@ pub(super) async fn run(
         run,
         files: all.iter().map(Into::into).collect(),
     };
-    text::show(&document, json, |document| format!("{}\n", document.path))?;
+    if json {
+        text::json(&document)?;
+    } else {
+        // In one piece, however narrow the terminal is.
+        text::print(&format!("{}\n", document.path))?;
+    }
     let bytes = all.iter().map(|(_, fetched)| fetched.bytes).sum();
     let came: u64 = all.iter().map(|(_, fetched)| fetched.received).sum();
-    let known = all.iter().all(|(_, fetched)| fetched.sum.is_some());
-    let sum = if known { "" } else { ", unchecked" };
+    let checked = all.iter().all(|(file, _)| file.is_checked());
+    let sum = if checked { ", SHA-256 as it should be" } else { "; no SHA-256 was given" };
     let how = if came == 0 { "is there already" } else { "is there" };
     terminal.say(&format!("{named} {how}: {}{sum}\nrun it: {}", text::bytes(bytes), document.run));
     Ok(())

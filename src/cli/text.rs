@@ -99,17 +99,18 @@ pub(super) fn page(text: &str) -> Result<(), Error> {
     print(&narrow::page(text, narrow::width()))
 }
 
+/// Prints a document as indented JSON.
+pub(super) fn json<T: Serialize>(document: &T) -> Result<(), Error> {
+    print(&(serde_json::to_string_pretty(document).map_err(io::Error::from)? + "\n"))
+}
+
 /// Prints a document: as indented JSON, or as the text that is made of it.
 pub(super) fn show<T: Serialize>(
     document: &T,
     json: bool,
     text: impl FnOnce(&T) -> String,
 ) -> Result<(), Error> {
-    if json {
-        print(&(serde_json::to_string_pretty(document).map_err(io::Error::from)? + "\n"))
-    } else {
-        page(&text(document))
-    }
+    if json { self::json(document) } else { page(&text(document)) }
 }
 
 #[cfg(test)]

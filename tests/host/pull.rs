@@ -76,6 +76,7 @@ fn a_model_is_pulled_and_run_by_its_name() {
 
     let (code, out, err) = outcome(&mut home.orinctl(&hub, &["pull", "owner/repo:q8_0"]));
     assert_eq!((code, out), (Some(0), format!("{}\n", home.place().display())), "{err}");
+    assert!(err.contains("SHA-256 as it should be"), "{err}");
     assert!(err.contains("run it: orinctl chat -m hf.co/owner/repo:q8_0"), "{err}");
     assert_eq!(fs::read(home.place()).unwrap(), model());
 

@@ -60,10 +60,10 @@ enum Ended {
 }
 
 impl File {
-    /// The size that was announced, in bytes.
+    /// Whether a sum is known that it is held against.
     #[must_use]
-    pub const fn bytes(&self) -> Option<u64> {
-        self.bytes
+    pub const fn is_checked(&self) -> bool {
+        self.sum.is_some()
     }
 }
 
