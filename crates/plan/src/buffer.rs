@@ -1,6 +1,8 @@
 //! Buffers of a plan and strided views of them. Who allocates them, and where, is the device's
 //! business.
 
+use std::ops::Range;
+
 use super::DType;
 
 /// Index of a buffer in [`super::Plan::buffers`].
@@ -78,15 +80,17 @@ pub(super) fn bytes_of(dtype: DType, elements: usize) -> u64 {
     (elements.div_ceil(dtype.block_len()) * dtype.block_bytes()) as u64
 }
 
-/// A strided window into a buffer. Offsets and strides are in elements; a stride of 0 repeats.
+/// A strided window into a buffer. Offsets and strides are in elements; a stride of 0 repeats, one below 0 goes
+/// backward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     pub buffer: BufferId,
+    /// Where the first element is.
     pub offset: usize,
     /// Extent of each dimension, outermost first.
     pub shape: Vec<usize>,
-    /// Distance between neighbours of each dimension.
-    pub strides: Vec<usize>,
+    /// Distance from one to the next of each dimension.
+    pub strides: Vec<isize>,
 }
 
 /// What slides along an axis: so many elements, `dilation` apart, from every `stride`th element on.
@@ -124,10 +128,21 @@ pub fn row_major(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
+/// The strides of elements that lie one after the other.
+fn dense(shape: &[usize]) -> Vec<isize> {
+    row_major(shape).into_iter().map(usize::cast_signed).collect()
+}
+
 impl View {
     #[must_use]
     pub fn whole(buffer: BufferId, shape: &[usize]) -> Self {
-        Self { buffer, offset: 0, shape: shape.to_vec(), strides: row_major(shape) }
+        Self { buffer, offset: 0, shape: shape.to_vec(), strides: dense(shape) }
+    }
+
+    /// The strides, where none goes backward.
+    #[must_use]
+    pub fn forward(&self) -> Option<Vec<usize>> {
+        self.strides.iter().map(|&stride| usize::try_from(stride).ok()).collect()
     }
 
     #[must_use]
@@ -145,19 +160,28 @@ impl View {
     /// True when the elements lie one after the other in row-major order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
-        let dense = row_major(&self.shape);
+        let dense = dense(&self.shape);
         let mut axes = self.shape.iter().zip(self.strides.iter().zip(&dense));
         axes.all(|(n, (have, want))| *n == 1 || have == want)
     }
 
-    /// One past the largest element index the view reaches.
+    /// The smallest element index that the view reaches, and one past the largest; `None` when the smallest would be
+    /// below 0.
     #[must_use]
-    pub fn end(&self) -> usize {
+    pub fn span(&self) -> Option<Range<usize>> {
         if self.elements() == 0 {
-            return self.offset;
+            return Some(self.offset..self.offset);
         }
-        let steps = self.shape.iter().zip(&self.strides).map(|(n, stride)| (n - 1) * stride);
-        self.offset + steps.sum::<usize>() + 1
+        let (mut start, mut end) = (self.offset, self.offset + 1);
+        for (n, stride) in self.shape.iter().zip(&self.strides) {
+            let far = (n - 1) * stride.unsigned_abs();
+            if *stride < 0 {
+                start = start.checked_sub(far)?;
+            } else {
+                end += far;
+            }
+        }
+        Some(start..end)
     }
 
     /// The same elements under another shape, when no copy is needed for it.
@@ -169,13 +193,13 @@ impl View {
             return None;
         }
         if self.elements() == 0 {
-            return Some(Self { shape: shape.to_vec(), strides: row_major(shape), ..*self });
+            return Some(Self { shape: shape.to_vec(), strides: dense(shape), ..*self });
         }
         // Merge the old dimensions into maximal dense runs (extent, stride of the innermost).
-        let mut runs: Vec<(usize, usize)> = Vec::new();
+        let mut runs: Vec<(usize, isize)> = Vec::new();
         for (&n, &stride) in self.shape.iter().zip(&self.strides).filter(|(n, _)| **n != 1) {
             match runs.last_mut() {
-                Some((extent, inner)) if *inner == stride * n => {
+                Some((extent, inner)) if *inner == stride * n.cast_signed() => {
                     *extent *= n;
                     *inner = stride;
                 }
@@ -200,7 +224,7 @@ impl View {
             }
             strides[axis] = step;
             left /= n;
-            step *= n;
+            step *= n.cast_signed();
         }
         Some(Self { shape: shape.to_vec(), strides, ..*self })
     }
@@ -208,8 +232,9 @@ impl View {
     /// Dimensions reordered: dimension `i` of the result is `axes[i]` of this view.
     #[must_use]
     pub fn permute(&self, axes: &[usize]) -> Self {
-        let of = |all: &[usize]| axes.iter().map(|&axis| all[axis]).collect();
-        Self { shape: of(&self.shape), strides: of(&self.strides), ..*self }
+        let shape = axes.iter().map(|&axis| self.shape[axis]).collect();
+        let strides = axes.iter().map(|&axis| self.strides[axis]).collect();
+        Self { shape, strides, ..*self }
     }
 
     /// Dimensions of extent 1 repeated to `shape`.
@@ -224,8 +249,16 @@ impl View {
     #[must_use]
     pub fn slice(&self, axis: usize, start: usize, len: usize) -> Self {
         let mut view = self.clone();
-        view.offset += start * view.strides[axis];
+        view.offset = view.offset.wrapping_add_signed(start.cast_signed() * view.strides[axis]);
         view.shape[axis] = len;
+        view
+    }
+
+    /// `axis` in the opposite order.
+    #[must_use]
+    pub fn flip(&self, axis: usize) -> Self {
+        let mut view = self.slice(axis, self.shape[axis].saturating_sub(1), self.shape[axis]);
+        view.strides[axis] = -view.strides[axis];
         view
     }
 
@@ -236,15 +269,16 @@ impl View {
         let mut view = self.clone();
         view.shape[axis] = count;
         view.shape.push(window.size);
-        view.strides.push(self.strides[axis] * window.dilation);
-        view.strides[axis] *= window.stride;
+        view.strides.push(self.strides[axis] * window.dilation.cast_signed());
+        view.strides[axis] *= window.stride.cast_signed();
         Some(view)
     }
 
     /// True when both views can reach a common element of the same buffer (conservative).
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
-        self.buffer == other.buffer && self.offset < other.end() && other.offset < self.end()
+        let (Some(own), Some(others)) = (self.span(), other.span()) else { return true };
+        self.buffer == other.buffer && own.start < others.end && others.start < own.end
     }
 }
 
@@ -255,9 +289,34 @@ mod tests {
     fn indices(view: &View) -> Vec<usize> {
         let mut all = vec![view.offset];
         for (&n, &stride) in view.shape.iter().zip(&view.strides) {
-            all = all.iter().flat_map(|&at| (0..n).map(move |i| at + i * stride)).collect();
+            let next = |at: usize, i: usize| at.wrapping_add_signed(i.cast_signed() * stride);
+            all = all.iter().flat_map(|&at| (0..n).map(move |i| next(at, i))).collect();
         }
         all
+    }
+
+    #[test]
+    fn flipped_views_go_backward_and_stay_inside() {
+        let view = View::whole(BufferId(0), &[2, 3]);
+        let flipped = view.flip(1);
+        assert_eq!(indices(&flipped), [2, 1, 0, 5, 4, 3]);
+        assert_eq!((flipped.span(), flipped.forward()), (Some(0..6), None));
+        assert_eq!(indices(&flipped.slice(1, 1, 2)), [1, 0, 4, 3]);
+        assert_eq!(flipped.slice(1, 2, 1).span(), Some(0..4));
+        assert_eq!(flipped.flip(1), view);
+        // Backward on all axes is one axis backward; on one of them it is no run.
+        let around = flipped.flip(0).reshape(&[6]).unwrap();
+        assert_eq!(indices(&around), [5, 4, 3, 2, 1, 0]);
+        assert_eq!(indices(&around.reshape(&[3, 2]).unwrap()), [5, 4, 3, 2, 1, 0]);
+        assert_eq!(flipped.reshape(&[6]), None);
+        assert_eq!(
+            indices(&around.window(0, Window::of(5)).unwrap()),
+            [5, 4, 3, 2, 1, 4, 3, 2, 1, 0]
+        );
+        let none = View::whole(BufferId(0), &[2, 0]).flip(1);
+        assert_eq!((none.elements(), none.span()), (0, Some(0..0)));
+        assert!(!view.slice(0, 0, 1).overlaps(&flipped.slice(0, 1, 1)));
+        assert!(view.slice(0, 1, 1).overlaps(&flipped.slice(0, 1, 1)));
     }
 
     #[test]
@@ -296,7 +355,7 @@ mod tests {
         let view = View::whole(BufferId(0), &[1, 6]).expand(&[8, 6]);
         assert_eq!((view.elements(), view.distinct_elements()), (48, 6));
         assert!(!view.is_contiguous());
-        assert_eq!(view.end(), 6);
+        assert_eq!(view.span(), Some(0..6));
     }
 
     #[test]

@@ -169,8 +169,9 @@ impl Rewriter {
         }
         let mut open = self.open_scopes();
         let left = |op: &Op| match op {
-            Op::Conv(conv) => !convolutions || conv.x.shape.len() > 4,
-            _ => false,
+            Op::Conv(conv) if !convolutions || conv.x.shape.len() > 4 => true,
+            // Nor is there a fused step that goes backward.
+            op => op.reads().iter().any(|view| view.forward().is_none()),
         };
         let scopes = self.plan.scopes.iter().zip(0..).filter(|(op, _)| left(op));
         open.extend(scopes.map(|(_, scope)| ScopeId(scope)));

@@ -88,9 +88,14 @@ impl Group {
     }
 }
 
+/// Whether a step takes operands that go backward: those of groups do.
+pub(crate) fn takes_any_order<T>(op: &Op<T>) -> bool {
+    elementwise(op).is_some() || matches!(op, Op::Reduce { .. })
+}
+
 /// The result of an elementwise step, or one that puts elements elsewhere.
 #[must_use]
-pub fn elementwise(op: &Op) -> Option<&View> {
+pub fn elementwise<T>(op: &Op<T>) -> Option<&T> {
     match op {
         Op::Unary { out, .. }
         | Op::Binary { out, .. }

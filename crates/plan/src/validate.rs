@@ -1,5 +1,6 @@
 //! Checks that a plan is well formed, so that a device may trust it.
 
+use super::schedule::takes_any_order;
 use super::{Class, Gather, MAX_INDICES, MAX_WEIGHTS, Op, Plan, Product, Project, QkNorm, RopeKv};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,13 +34,16 @@ impl Plan {
                 let Some(buffer) = self.buffers.get(view.buffer.index()) else {
                     return Err(fail(format!("buffer {} does not exist", view.buffer.0)));
                 };
-                if view.shape.len() != view.strides.len() || view.end() > buffer.elements().max(1) {
+                let inside = view.span().is_some_and(|span| span.end <= buffer.elements().max(1));
+                if view.shape.len() != view.strides.len() || !inside {
                     return Err(fail(format!(
-                        "view reaches element {} of `{}`, which has {}",
-                        view.end(),
+                        "{view:?} leaves `{}`, which has {} elements",
                         buffer.name,
                         buffer.elements()
                     )));
+                }
+                if view.forward().is_none() && !takes_any_order(&step.op) {
+                    return Err(fail(format!("`{}` seen backward", buffer.name)));
                 }
                 if buffer.dtype.is_quantised() && !view.is_contiguous() {
                     return Err(fail(format!("quantised `{}` seen through strides", buffer.name)));

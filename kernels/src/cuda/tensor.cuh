@@ -137,8 +137,10 @@ DEVICE u32 loaded(const TensorSource& source, u32 element, u32 place = 0, u32 le
     }
     if (outside) return 0;
     if (source.width == FIXED) return static_cast<u32>(source.base);
-    if (source.width == WORD) return at<const u32>(source.base)[place];
-    u32 half = at<const u16>(source.base)[place];
+    // Strides may go backward.
+    int from = static_cast<int>(place);
+    if (source.width == WORD) return at<const u32>(source.base)[from];
+    u32 half = at<const u16>(source.base)[from];
     return source.width == HALF ? bits(half_to_float(half)) : half << 16;
 }
 

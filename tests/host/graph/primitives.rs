@@ -440,6 +440,7 @@ fn what_does_not_fit_is_refused_by_name() {
         (g.select(n, x, x), "where: I32"),
         (g.select(x, x, n), "where: I32"),
         (g.window(x, 1, Window::of(4)), "window"),
+        (g.flip(x, 2), "flip"),
         (g.scatter_add(&[5], &[n, n], x), "scatter_add"),
         (g.scatter_add(&[5], &[x], x), "scatter_add"),
         (g.binary(Binary::Add, x, h), "binary: F16"),
@@ -459,4 +460,47 @@ fn what_does_not_fit_is_refused_by_name() {
         let error = result.expect_err(message).to_string();
         assert!(error.contains(message), "{i}: `{error}` does not say `{message}`");
     }
+}
+
+#[test]
+fn axes_in_the_opposite_order_are_views_that_products_get_as_copies() {
+    let mut case = Case::new();
+    let x = case.float(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let backward = case.g.flip(x, 1).unwrap();
+    let around = case.g.flip(backward, 0).unwrap();
+    let rest = case.g.slice(backward, 1, 1, 2).unwrap();
+    let product = case.g.matmul(x, backward).unwrap();
+    let ids = case.int(&[1]);
+    let taken = case.g.gather(around, &[ids]).unwrap();
+    let have = case.run(&[backward, around, rest, product, taken]);
+    assert_eq!(have[0], [3.0, 2.0, 1.0, 6.0, 5.0, 4.0]);
+    assert_eq!(have[1], [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]);
+    assert_eq!(have[2], [2.0, 1.0, 5.0, 4.0]);
+    assert_eq!(have[3], [10.0, 28.0, 28.0, 73.0]);
+    assert_eq!(have[4], [3.0, 2.0, 1.0]);
+}
+
+#[test]
+fn a_plan_in_which_a_product_reads_backward_or_a_view_leaves_its_buffer_is_refused() {
+    let mut g = Graph::new();
+    let x = g.source(Class::Mailbox, "x", DType::F32, &[2, 3]).unwrap();
+    let product = g.matmul(x, x).unwrap();
+    let negated = g.unary(Unary::Neg, x).unwrap();
+    g.output("product", product);
+    g.output("negated", negated);
+    let plan = g.lower(plan::Bucket::decode(1, 16)).unwrap();
+    let refused = |at: usize, change: fn(&mut plan::View)| {
+        let mut plan = plan.clone();
+        match &mut plan.steps[at].op {
+            plan::Op::MatMul { a, .. } => change(a),
+            plan::Op::Unary { x, .. } => change(x),
+            op => unreachable!("{op:?}"),
+        }
+        plan.validate().map_err(|error| error.to_string())
+    };
+    let flip = |view: &mut plan::View| *view = view.flip(1);
+    assert!(refused(0, flip).unwrap_err().contains("`x` seen backward"));
+    assert_eq!(refused(1, flip), Ok(()));
+    let out = |view: &mut plan::View| view.strides[1] = -1;
+    assert!(refused(1, out).unwrap_err().contains("leaves `x`, which has 6 elements"));
 }

@@ -115,7 +115,7 @@ pub(super) struct Source {
     base: *const u8,
     width: Width,
     shape: Vec<usize>,
-    strides: Vec<usize>,
+    strides: Vec<isize>,
     /// Elements whose place on this axis is outside of the range are zeroes; inside, the first is at `base`.
     inside: Option<(usize, Range<usize>)>,
 }
@@ -129,12 +129,12 @@ impl Source {
         base: *const u8,
         width: Width,
         shape: &[usize],
-        strides: &[usize],
+        strides: &[isize],
     ) -> Result<Self> {
         let (mut axes, mut steps) = (Vec::new(), Vec::new());
         for (&n, &stride) in shape.iter().zip(strides).filter(|(n, _)| **n != 1) {
             match (axes.last_mut(), steps.last_mut()) {
-                (Some(extent), Some(step)) if *step == stride * n => {
+                (Some(extent), Some(step)) if *step == stride * n.cast_signed() => {
                     *extent *= n;
                     *step = stride;
                 }
@@ -229,7 +229,7 @@ impl Source {
     /// As for [`Source::fill`].
     unsafe fn run(&self, isa: Isa, shift: usize, index: &[usize], n: usize, out: *mut f32) {
         let last = self.shape.len() - 1;
-        let mut at = shift;
+        let mut at = shift.cast_signed();
         let mut from = 0..n;
         for (axis, (&i, &stride)) in index.iter().zip(&self.strides).enumerate() {
             let mut place = i;
@@ -245,7 +245,7 @@ impl Source {
                 }
             }
             if !from.is_empty() {
-                at += place * stride;
+                at += place.cast_signed() * stride;
             }
         }
         let (step, count) = (self.strides[last], from.len());
@@ -254,7 +254,8 @@ impl Source {
             out.write_bytes(0, from.start);
             out.add(from.end).write_bytes(0, n - from.end);
             let out = out.add(from.start);
-            let base = self.base.add(if count == 0 { 0 } else { at * self.width.bytes() });
+            let bytes = self.width.bytes().cast_signed();
+            let base = self.base.offset(if count == 0 { 0 } else { at * bytes });
             match (self.width, step) {
                 (Width::Word, 1) => out.copy_from_nonoverlapping(base.cast(), count),
                 (Width::Word, 0) if count > 0 => {
@@ -263,14 +264,14 @@ impl Source {
                 }
                 (Width::Word, step) => {
                     for i in 0..count {
-                        *out.add(i) = *base.cast::<f32>().add(i * step);
+                        *out.add(i) = *base.cast::<f32>().offset(i.cast_signed() * step);
                     }
                 }
                 (width, 1) => tensor::widen(isa, width == Width::Brain, base.cast(), out, count),
                 (width, step) => {
                     for i in 0..count {
-                        *out.add(i) =
-                            half(width == Width::Brain, *base.cast::<u16>().add(i * step));
+                        let stored = *base.cast::<u16>().offset(i.cast_signed() * step);
+                        *out.add(i) = half(width == Width::Brain, stored);
                     }
                 }
             }

@@ -107,8 +107,7 @@ impl Panels {
 
     /// Of the same matrix for every pair.
     fn of_matrix(view: &View, side: Side) -> Option<Self> {
-        let axes: Vec<(usize, usize)> =
-            view.shape.iter().copied().zip(view.strides.iter().copied()).collect();
+        let axes: Vec<(usize, usize)> = view.shape.iter().copied().zip(view.forward()?).collect();
         let (heads, &[lines, steps]) = axes.split_last_chunk()?;
         let one = heads.iter().all(|(extent, stride)| *extent == 1 || *stride == 0);
         one.then_some(Self { side, matrices: (1, 0), lines, steps })

@@ -674,8 +674,8 @@ impl Resolver<'_> {
 
     fn indices(&self, table: &View, indices: &[View]) -> Result<Vec<Index>> {
         let index = |(axis, view): (usize, &View)| {
-            let (extent, stride) = (table.shape[axis], table.strides[axis]);
-            Ok(Index { at: self.i32(view)?, step: view.strides[0], extent, stride })
+            let (extent, stride) = (table.shape[axis], forward(table)?[axis]);
+            Ok(Index { at: self.i32(view)?, step: forward(view)?[0], extent, stride })
         };
         indices.iter().enumerate().map(index).collect()
     }
@@ -761,7 +761,7 @@ impl Resolver<'_> {
         let mut operand = |view: &View, stages: &mut Vec<Stage>| {
             let (base, width) = self.locate(view)?;
             if width == Width::Word {
-                return Ok::<_, Error>((base.cast_const().cast::<f32>(), view.strides.clone()));
+                return Ok::<_, Error>((base.cast_const().cast::<f32>(), forward(view)?));
             }
             let at = free;
             free = free.wrapping_add(view.elements());
@@ -814,9 +814,10 @@ impl Resolver<'_> {
     ) -> Result<()> {
         let plan::Conv { windows, x, weight, bias, .. } = conv;
         let axes = x.shape.len() - 2;
+        let strides = forward(x)?;
         let axis = |i: usize| Axis {
             extent: x.shape[2 + i],
-            step: x.strides[2 + i],
+            step: strides[2 + i],
             before: windows.pads[i][0],
             stride: windows.stride[i],
             dilation: windows.dilation[i],
@@ -829,7 +830,7 @@ impl Resolver<'_> {
             _ => [axis(0), axis(1)],
         };
         let at = self.f32(x)?.cast_const();
-        let (images, channels) = ((x.shape[0], x.strides[0]), (x.shape[1], x.strides[1]));
+        let (images, channels) = ((x.shape[0], strides[0]), (x.shape[1], strides[1]));
         let bias =
             bias.as_ref().map(|bias| self.f32(bias).map(<*mut f32>::cast_const)).transpose()?;
         if product::is_depthwise(conv) {
@@ -918,7 +919,7 @@ impl Resolver<'_> {
         let plan::Gather { table, indices, out } = gather;
         let Some((at, panels)) = self.packed(op, table) else { return Ok(None) };
         let [ids] = &indices[..] else { return Ok(None) };
-        let (step, rows) = (ids.strides.first().copied().unwrap_or(0), ids.elements());
+        let (step, rows) = (forward(ids)?.first().copied().unwrap_or(0), ids.elements());
         let (ids, out) = (self.i32(ids)?.cast_const(), self.f32(out)?);
         Ok(Some(Stage::Lines { panels, table: at, ids, step, rows, out }))
     }
@@ -1210,9 +1211,14 @@ fn rows_of(view: &View) -> (usize, usize) {
 fn row_stride(view: &View) -> Option<usize> {
     match (&view.shape[..], &view.strides[..]) {
         _ if view.is_contiguous() => Some(rows_of(view).1),
-        ([_, _], &[stride, 1]) => Some(stride),
+        ([_, _], &[stride, 1]) => usize::try_from(stride).ok(),
         _ => None,
     }
+}
+
+/// The strides of what a stage reads in the order that it lies in.
+fn forward(view: &View) -> Result<Vec<usize>> {
+    view.forward().ok_or_else(|| unsupported("a product or rows of what goes backward".into()))
 }
 
 /// The one with the largest row groups.

@@ -160,7 +160,7 @@ pub(super) fn offsets(view: &View) -> impl Iterator<Item = usize> + use<> {
 fn offsets_of(
     offset: usize,
     shape: Vec<usize>,
-    strides: Vec<usize>,
+    strides: Vec<isize>,
 ) -> impl Iterator<Item = usize> {
     let count: usize = shape.iter().product();
     let mut index = vec![0; shape.len()];
@@ -169,11 +169,11 @@ fn offsets_of(
         let here = at;
         for axis in (0..shape.len()).rev() {
             index[axis] += 1;
-            at += strides[axis];
+            at = at.wrapping_add_signed(strides[axis]);
             if index[axis] < shape[axis] {
                 break;
             }
-            at -= strides[axis] * shape[axis];
+            at = at.wrapping_add_signed(-strides[axis] * shape[axis].cast_signed());
             index[axis] = 0;
         }
         here
@@ -238,8 +238,9 @@ fn stored(values: &[f32], dtype: DType) -> Vec<f32> {
 fn reduce(x: Operand<'_>, op: Reduce, axis: usize) -> Vec<f32> {
     let (len, stride) = (x.view.shape[axis], x.view.strides[axis]);
     let first = x.view.slice(axis, 0, 1);
-    let run = |at: usize| (0..len).map(move |i| x.storage.values[at + i * stride]);
-    let ints = |at: usize| (0..len).map(move |i| x.storage.int(at + i * stride));
+    let place = move |at: usize, i: usize| at.wrapping_add_signed(i.cast_signed() * stride);
+    let run = |at: usize| (0..len).map(move |i| x.storage.values[place(at, i)]);
+    let ints = |at: usize| (0..len).map(move |i| x.storage.int(place(at, i)));
     let bits = |value: i32| f32::from_bits(value as u32);
     offsets(&first)
         .map(|at| match op {
@@ -268,16 +269,18 @@ fn matmul(a: Operand<'_>, b: Operand<'_>) -> Vec<f32> {
     let heads = |x: &View| {
         offsets_of(x.offset, x.shape[..rank - 2].to_vec(), x.strides[..rank - 2].to_vec())
     };
-    let (row_a, col_a) = (a.view.strides[rank - 2], a.view.strides[rank - 1]);
-    let (row_b, col_b) = (b.view.strides[rank - 2], b.view.strides[rank - 1]);
+    let place = |x: &View, base: usize, row: usize, column: usize| {
+        let [rows, columns] = [rank - 2, rank - 1].map(|axis| x.strides[axis]);
+        let (row, column) = (row.cast_signed() * rows, column.cast_signed() * columns);
+        base.wrapping_add_signed(row + column)
+    };
     let mut result = Vec::with_capacity(a.view.elements() / k.max(1) * n);
     for (base_a, base_b) in heads(a.view).zip(heads(b.view)) {
         for i in 0..m {
             for j in 0..n {
-                let (start_a, start_b) = (base_a + i * row_a, base_b + j * row_b);
                 let term = |l: usize| {
-                    f64::from(a.storage.values[start_a + l * col_a])
-                        * f64::from(b.storage.values[start_b + l * col_b])
+                    f64::from(a.storage.values[place(a.view, base_a, i, l)])
+                        * f64::from(b.storage.values[place(b.view, base_b, j, l)])
                 };
                 result.push((0..k).map(term).sum::<f64>() as f32);
             }
@@ -304,7 +307,7 @@ fn row_starts(table: &View, indices: &[Operand<'_>]) -> Vec<Option<usize>> {
     let start = |row: usize| {
         columns.iter().enumerate().try_fold(table.offset, |at, (axis, column)| {
             let index = usize::try_from(column[row]).ok().filter(|i| *i < table.shape[axis])?;
-            Some(at + index * table.strides[axis])
+            Some(at.wrapping_add_signed(index.cast_signed() * table.strides[axis]))
         })
     };
     (0..rows).map(start).collect()

@@ -499,6 +499,58 @@ const CASES: &[Row] = &[
         (1, "a convolution of one channel is a chain and a reduction"),
     ),
     (
+        "backward",
+        |s| {
+            let x = s.x(&[4, 6]);
+            let x = s.g.flip(x, 1)?;
+            Ok(vec![s.g.unary(Unary::Neg, x)?])
+        },
+        &["neg"],
+        (1, "the opposite order is a view"),
+    ),
+    (
+        "backward, summed",
+        |s| {
+            let x = s.x(&[4, 6]);
+            let y = s.g.flip(x, 0)?;
+            let both = s.g.binary(Binary::Add, x, y)?;
+            Ok(vec![s.g.reduce(Reduce::Sum, both, 1)?])
+        },
+        &["add+reduce-sum"],
+        (1, "an input is read in any order"),
+    ),
+    (
+        "backward, of what a chain gave",
+        |s| {
+            let x = s.x(&[4, 6]);
+            let y = s.g.unary(Unary::Neg, x)?;
+            let y = s.g.flip(y, 1)?;
+            Ok(vec![s.g.unary(Unary::Exp, y)?])
+        },
+        &["neg", "exp"],
+        (2, "the opposite order of the elements is another pass"),
+    ),
+    (
+        "a product of what goes backward",
+        |s| {
+            let (x, y) = (s.x(&[4, 6]), s.x(&[3, 6]));
+            let x = s.g.flip(x, 1)?;
+            Ok(vec![s.g.matmul(x, y)?])
+        },
+        &["copy", "matmul"],
+        (2, "products read forward, so it is put in order"),
+    ),
+    (
+        "an activation of what goes backward",
+        |s| {
+            let x = s.x(&[4, 6]);
+            let x = s.g.flip(x, 1)?;
+            Ok(vec![s.g.activate(Activation::Silu, x)?])
+        },
+        &["neg+exp+add+recip+mul"],
+        (1, "no fused step goes backward: it stays in primitives"),
+    ),
+    (
         "rows of a table",
         |s| {
             let (table, rows) = (s.x(&[5, 4]), s.ints(3));

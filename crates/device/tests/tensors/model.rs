@@ -15,7 +15,8 @@ pub(crate) struct Model<'a> {
 fn places(view: &View) -> Vec<usize> {
     let mut all = vec![view.offset];
     for (&n, &stride) in view.shape.iter().zip(&view.strides) {
-        all = all.iter().flat_map(|&at| (0..n).map(move |i| at + i * stride)).collect();
+        let next = |at: usize, i: usize| at.wrapping_add_signed(i as isize * stride);
+        all = all.iter().flat_map(|&at| (0..n).map(move |i| next(at, i))).collect();
     }
     all
 }
@@ -45,7 +46,7 @@ impl<'a> Model<'a> {
         indices.iter().enumerate().try_fold(table.offset, |at, (axis, index)| {
             let index = index[row];
             let inside = index >= 0.0 && (index as usize) < table.shape[axis];
-            inside.then(|| at + index as usize * table.strides[axis])
+            inside.then(|| at.wrapping_add_signed(index as isize * table.strides[axis]))
         })
     }
 

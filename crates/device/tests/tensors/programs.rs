@@ -54,7 +54,7 @@ pub(super) fn grow(
     let shape = g.shape(x).to_vec();
     let (rank, count) = (shape.len(), shape.iter().product::<usize>());
     let axis = draw.below(rank.max(1));
-    let added = match draw.below(14) {
+    let added = match draw.below(15) {
         0 => {
             let ops = [Unary::Neg, Unary::Sin, Unary::Cos, Unary::Floor];
             g.unary(ops[draw.below(ops.len())], x)?
@@ -115,6 +115,7 @@ pub(super) fn grow(
                 Err(_) => return Ok(()),
             }
         }
+        14 if rank > 0 => g.flip(x, axis)?,
         _ => return Ok(()),
     };
     if g.shape(added).iter().product::<usize>() <= LARGEST {

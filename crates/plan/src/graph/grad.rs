@@ -79,6 +79,7 @@ impl Graph {
             Kind::Window { x, axis, window } => {
                 return Ok(vec![(*x, self.unwound(g, *axis, *window, self.shape(*x)[*axis])?)]);
             }
+            Kind::Flip { x, axis } => return Ok(vec![(*x, self.flip(g, *axis)?)]),
             Kind::Compute(op) | Kind::Update(op) => op,
         };
         let none = |reason| Err(Error::Gradient { op: op.name(), reason });

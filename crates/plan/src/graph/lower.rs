@@ -1,6 +1,7 @@
 //! From graph to plan: liveness, views as strides, one step per remaining operation.
 
 use super::{Graph, Kind, Node, Tensor};
+use crate::schedule::takes_any_order;
 use crate::{
     Bucket, Buffer, BufferId, Class, DType, Op, Plan, Precision, ScopeId, Step, View, cost_of,
 };
@@ -83,7 +84,9 @@ impl Lowering<'_> {
                 Some(view) => view,
                 None => unreachable!("checked when it was added"),
             },
+            Kind::Flip { x, axis } => self.view(*x).flip(*axis),
             Kind::Compute(op) => {
+                self.bring_forward(op);
                 let output = self.graph.outputs.iter().find(|(_, tensor)| tensor.0 == i);
                 let (class, name) = match output {
                     Some((name, _)) => (Class::Output, name.clone()),
@@ -97,6 +100,7 @@ impl Lowering<'_> {
                 out
             }
             Kind::Update(op) => {
+                self.bring_forward(op);
                 self.step(node, self.on_views(op));
                 self.view(*op.writes()[0])
             }
@@ -121,6 +125,19 @@ impl Lowering<'_> {
         let id = BufferId(self.plan.buffers.len() as u32);
         self.plan.buffers.push(Buffer { name, class, dtype, shape: shape.to_vec() });
         View::whole(id, shape)
+    }
+
+    /// Puts operands in order that go backward, where a step does not take them so.
+    fn bring_forward(&mut self, op: &Op<Tensor>) {
+        if takes_any_order(op) {
+            return;
+        }
+        for &read in op.reads() {
+            let backward = self.views[read.0].clone().filter(|view| view.forward().is_none());
+            if let Some(view) = backward {
+                self.views[read.0] = Some(self.copy(&self.graph.nodes[read.0], view));
+            }
+        }
     }
 
     /// A view made contiguous, in the node's shape.

@@ -71,6 +71,10 @@ enum Kind {
         axis: usize,
         window: Window,
     },
+    Flip {
+        x: Tensor,
+        axis: usize,
+    },
     /// A step that writes this node, and perhaps a state in place.
     Compute(Op<Tensor>),
     /// A step that writes a new version of a state or mailbox in place: the node is what it writes.
@@ -86,7 +90,8 @@ impl Kind {
             | Self::Permute(x, _)
             | Self::Expand(x)
             | Self::Slice { x, .. }
-            | Self::Window { x, .. } => vec![*x],
+            | Self::Window { x, .. }
+            | Self::Flip { x, .. } => vec![*x],
             Self::Compute(op) => {
                 let all = op.reads().into_iter().chain(op.writes());
                 all.copied().filter(|&tensor| tensor != own).collect()

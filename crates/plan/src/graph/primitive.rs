@@ -90,6 +90,13 @@ impl Graph {
         Ok(self.push(Kind::Window { x, axis, window }, shape, dtype))
     }
 
+    /// `axis` in the opposite order.
+    pub fn flip(&mut self, x: Tensor, axis: usize) -> Result {
+        let (shape, dtype) = (self.shape(x).to_vec(), self.dtype(x));
+        self.want(axis < shape.len(), "flip", &[x], "no such axis")?;
+        Ok(self.push(Kind::Flip { x, axis }, shape, dtype))
+    }
+
     /// Zeroes around `axis` of an `F32` or `I32`.
     pub fn pad(&mut self, x: Tensor, axis: usize, before: usize, after: usize) -> Result {
         let dtype = self.want_word("pad", x)?;
@@ -289,7 +296,8 @@ impl Graph {
                 | Kind::Permute(inner, _)
                 | Kind::Expand(inner)
                 | Kind::Slice { x: inner, .. }
-                | Kind::Window { x: inner, .. } => root = *inner,
+                | Kind::Window { x: inner, .. }
+                | Kind::Flip { x: inner, .. } => root = *inner,
                 Kind::Constant(_) => break,
                 Kind::Source { .. } | Kind::Compute(_) | Kind::Update(_) => return x,
             }

@@ -110,7 +110,7 @@ impl Lowering<'_> {
 
     /// A matrix whose rows are dense, and the distance between them in elements.
     fn rows_apart(&self, view: &View) -> Result<(Region, u32)> {
-        let (&[rows, n], &[stride, 1]) = (&view.shape[..], &view.strides[..]) else {
+        let (&[rows, n], Some(&[stride, 1])) = (&view.shape[..], view.forward().as_deref()) else {
             let name = &self.buffer(view).name;
             return Err(unsupported(format!("`{name}` with strides as an operand here")));
         };

@@ -133,8 +133,8 @@ impl Lowering<'_> {
             params.shape[axis] = count(extent)?;
         }
         for axis in 0..axes {
-            params.a_strides[axis] = count(a.strides[axis])?;
-            params.b_strides[axis] = count(b.strides[axis])?;
+            params.a_strides[axis] = distance(a.strides[axis])?;
+            params.b_strides[axis] = distance(b.strides[axis])?;
         }
         let grid = tensor_matmul_grid(&params);
         if grid[1] > 0xffff || grid[2] > 0xffff {
@@ -197,7 +197,7 @@ impl Lowering<'_> {
             };
             params.indices[i] = self.operand(index)?.0.address;
             params.extents[i] = count(table.shape[i])?;
-            params.apart[i] = count(apart)?;
+            params.apart[i] = distance(apart)?;
             reads.push(self.buffer_of(index)?);
         }
         let (grid, params) = (tensor_elements_grid(params.elements), Params::TensorRows(params));
@@ -216,8 +216,8 @@ impl Lowering<'_> {
             out: written.address,
             n: count(n)?,
             count: count(out.elements() / rows.max(1))?,
-            row_stride: count(row_stride)?,
-            column_stride: count(column_stride)?,
+            row_stride: distance(row_stride)?,
+            column_stride: distance(column_stride)?,
         };
         let (grid, params) = (rows_grid(count(rows)?), Params::TensorTopK(params));
         self.launch(label, Kernel::TensorTopK, grid, params, vec![read], vec![written]);
@@ -225,7 +225,7 @@ impl Lowering<'_> {
     }
 
     /// A view as a source, in the order of a shape.
-    fn source(&self, view: &View, shape: &[usize], strides: &[usize]) -> Result<TensorSource> {
+    fn source(&self, view: &View, shape: &[usize], strides: &[isize]) -> Result<TensorSource> {
         if shape.len() > TENSOR_AXES {
             return Err(unsupported(format!("a view of {} axes", shape.len())));
         }
@@ -241,7 +241,7 @@ impl Lowering<'_> {
             ..TensorSource::default()
         };
         for (axis, (&extent, &stride)) in shape.iter().zip(strides).enumerate() {
-            (source.shape[axis], source.strides[axis]) = (count(extent)?, count(stride)?);
+            (source.shape[axis], source.strides[axis]) = (count(extent)?, distance(stride)?);
         }
         Ok(source)
     }
@@ -590,11 +590,11 @@ fn whole(value: Scalar) -> u32 {
 }
 
 /// Neighbouring axes that lie as one, as one.
-fn merged(shape: &[usize], strides: &[usize]) -> (Vec<usize>, Vec<usize>) {
-    let (mut axes, mut steps): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+fn merged(shape: &[usize], strides: &[isize]) -> (Vec<usize>, Vec<isize>) {
+    let (mut axes, mut steps): (Vec<usize>, Vec<isize>) = (Vec::new(), Vec::new());
     for (&n, &stride) in shape.iter().zip(strides).filter(|(n, _)| **n != 1) {
         match (axes.last_mut(), steps.last_mut()) {
-            (Some(extent), Some(step)) if *step == stride * n => {
+            (Some(extent), Some(step)) if *step == stride * n.cast_signed() => {
                 *extent *= n;
                 *step = stride;
             }
@@ -605,6 +605,12 @@ fn merged(shape: &[usize], strides: &[usize]) -> (Vec<usize>, Vec<usize>) {
         }
     }
     (axes, steps)
+}
+
+/// A stride, one that goes backward as its complement of two: places are counted in 32 bits, and then have a sign.
+fn distance(stride: isize) -> Result<u32> {
+    let stride = i32::try_from(stride).map(i32::cast_unsigned);
+    stride.map_err(|_| unsupported("a tensor that reaches so far".into()))
 }
 
 /// A number of elements, of which each has a number.
