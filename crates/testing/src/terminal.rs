@@ -65,6 +65,14 @@ impl Terminal {
         }
     }
 
+    /// Waits until anything is shown behind the text that was waited for.
+    pub fn wait_for_more(&mut self) {
+        if self.seen.is_empty() {
+            let more = self.shown.recv_timeout(PATIENCE);
+            self.seen.push_str(&more.expect("something is shown"));
+        }
+    }
+
     /// Waits until the program ends.
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
