@@ -26,7 +26,7 @@ use device::first_light::Mode;
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
 use device::{AUTO, Activity, Data, Device, Error, Footprint, Instance};
-use device::{MAX_SUBMISSIONS, Prepared, Ticket};
+use device::{MAX_SUBMISSIONS, Part, Prepared, Ticket};
 use model::{KvLayout, Model, Pooling, ports};
 use plan::sample::{NOT_FINITE, Sampling};
 use plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
@@ -466,12 +466,17 @@ impl Core {
         self.loaded.spec.prefixes.as_ref()
     }
 
-    /// Bytes of a block of a slot: see [`Instance::block_bytes`]. None of a model whose slots hold more than something
-    /// for each position.
-    pub(super) fn block_bytes(&self) -> Option<usize> {
-        let Loaded { model, layout, instance, .. } = &self.loaded;
-        let by_position = self.rewinds() && model.rings(*layout).0 == 0;
-        instance.block_bytes().filter(|_| by_position)
+    /// Bytes of a part of a slot: see [`Instance::part_bytes`]. A model that goes on from its blocks alone has no rest.
+    pub(super) fn part_bytes(&self, part: Part) -> Option<usize> {
+        let bytes = self.loaded.instance.part_bytes(part)?;
+        let needless = part == Part::Rest && self.rewinds() && self.ring().is_none();
+        Some(if needless { 0 } else { bytes })
+    }
+
+    /// Tokens of a chunk, if rings have room for them.
+    fn ring(&self) -> Option<usize> {
+        let Loaded { model, layout, .. } = &self.loaded;
+        layout.ring.filter(|_| model.rings(*layout).0 > 0)
     }
 
     pub(super) fn model_files(&self) -> impl Iterator<Item = &Path> {
@@ -483,34 +488,25 @@ impl Core {
     }
 
     /// What a slot's bytes depend on beside the model and the tokens: the device, which lays them out, its arithmetic,
-    /// their type, and the context, by which rotations are chosen.
+    /// their type, the context, by which rotations are chosen, and the chunk, by which rings are as long as they are.
     pub(super) fn evaluated_by(&self) -> String {
         let Loaded { device, model, layout, .. } = &self.loaded;
         let (name, numerics) = (self.device(), device.numerics());
         let (cache, precision) = (model.cache(), model.precision().name());
-        format!("{name}, numerics {numerics:?}, {precision}, {cache}, {}", layout.context)
+        let (context, ring) = (layout.context, self.ring());
+        format!("{name}, numerics {numerics:?}, {precision}, {cache}, {context}, {ring:?}")
     }
 
-    /// Reads a block of a slot. Nothing is under way.
-    pub(super) fn read_block(
-        &mut self,
-        slot: u32,
-        block: usize,
-        out: &mut [u8],
-    ) -> Result<(), Error> {
+    /// Reads a part of a slot. Nothing is under way.
+    pub(super) fn read_part(&mut self, slot: u32, part: Part, out: &mut [u8]) -> Result<(), Error> {
         self.loaded.heartbeat.beat();
-        self.loaded.instance.read_block(slot, block, out)
+        self.loaded.instance.read_part(slot, part, out)
     }
 
     /// Writes one. Nothing is under way.
-    pub(super) fn write_block(
-        &mut self,
-        slot: u32,
-        block: usize,
-        bytes: &[u8],
-    ) -> Result<(), Error> {
+    pub(super) fn write_part(&mut self, slot: u32, part: Part, bytes: &[u8]) -> Result<(), Error> {
         self.loaded.heartbeat.beat();
-        self.loaded.instance.write_block(slot, block, bytes)
+        self.loaded.instance.write_part(slot, part, bytes)
     }
 
     pub const fn context(&self) -> usize {

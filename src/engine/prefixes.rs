@@ -7,8 +7,9 @@
 //! read, and touched when it is used; the ones that were not used for longest make room for others. What is read may be
 //! damaged, cut or somebody else's: then it is not used, and told of.
 //!
-//! Only models that keep something for each position, and nothing else, have blocks: a ring has lost the beginning, and
-//! a state of fixed size is that of the end.
+//! What a slot keeps beside its blocks is that of its end: a ring has lost the beginning, and a state of fixed size has
+//! passed it. So a model that has such has a file of them too, the rest, at the end of some blocks, from where alone it
+//! goes on. Blocks show where prompts part: there it is worth most.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -24,11 +25,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::Scales;
 use super::core::Core;
-use device::SLOT_BLOCK;
+use device::{Part, SLOT_BLOCK};
 
 /// Version of the files, and of how devices lay blocks out.
 const MAGIC: &[u8; 8] = b"ORINDKV1";
-/// Magic, name, bytes of the block; behind it their hash.
+/// Blocks from one rest to the next, and that a prompt has to be evaluated for until there is one: to write it takes less.
+const APART: usize = 4;
+/// Magic, name, bytes of the part; behind it their hash.
 const HEAD: usize = 8 + 32 + 8;
 const HASH: usize = 32;
 const SUFFIX: &str = "kv";
@@ -99,6 +102,13 @@ impl Directories {
     }
 }
 
+/// Bytes of the parts of a slot. A model without rings and states of fixed size has no rest.
+#[derive(Clone, Copy)]
+struct Sizes {
+    block: usize,
+    rest: usize,
+}
+
 /// Why there is no block.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
@@ -120,8 +130,9 @@ pub(super) struct Prefixes {
     /// What each of the model's adapters is.
     adapters: Vec<Name>,
     files: Arc<Mutex<Files>>,
-    /// A block on its way.
-    block: Vec<u8>,
+    sizes: Sizes,
+    /// A part on its way.
+    part: Vec<u8>,
     /// Whether files can be written.
     writes: bool,
     counts: PrefixCounts,
@@ -136,15 +147,17 @@ impl Prefixes {
     ) -> Option<Self> {
         let store = core.prefix_store()?;
         let dir = store.dir.display();
-        let Some(bytes) = core.block_bytes() else {
+        let (block, rest) = (core.part_bytes(Part::Block(0)), core.part_bytes(Part::Rest));
+        let Some((block, rest)) = block.zip(rest) else {
             let (model, device) = (&core.model().id, core.device());
-            tracing::info!(model, device, "prefixes of this model are not kept on disk");
+            tracing::info!(model, device, "this device's prefixes are not kept on disk");
             return None;
         };
+        let sizes = Sizes { block, rest };
         let opened = identity(core.model_files(), &core.evaluated_by()).and_then(|root| {
             let each = core.adapter_files().map(|path| identity(std::iter::once(path), ""));
             let adapters = each.collect::<io::Result<_>>()?;
-            Self::new(store, root, adapters, bytes, counts, directories)
+            Self::new(store, root, adapters, sizes, counts, directories)
         });
         opened.inspect_err(|error| tracing::warn!(%error, %dir, "no prefixes on disk")).ok()
     }
@@ -153,7 +166,7 @@ impl Prefixes {
         store: &PrefixStore,
         root: Name,
         adapters: Vec<Name>,
-        block_bytes: usize,
+        sizes: Sizes,
         counts: PrefixCounts,
         directories: &Directories,
     ) -> io::Result<Self> {
@@ -164,7 +177,8 @@ impl Prefixes {
             root,
             adapters,
             files,
-            block: vec![0; block_bytes],
+            sizes,
+            part: vec![0; sizes.block.max(sizes.rest)],
             writes: true,
             counts,
         };
@@ -186,7 +200,34 @@ impl Prefixes {
         let whole = prompt.len().saturating_sub(1) / SLOT_BLOCK;
         let names = self.names(&prompt[..whole * SLOT_BLOCK], adapters);
         let files = self.files.lock();
-        names.take_while(|name| files.kept.contains_key(name)).count() * SLOT_BLOCK
+        let blocks = (1..).zip(names).take_while(|(_, name)| files.kept.contains_key(name));
+        let complete =
+            |name: &Name| !self.has_rest() || files.kept.contains_key(&name_of(*name, Part::Rest));
+        blocks.filter(|(_, name)| complete(name)).last().map_or(0, |(blocks, _)| blocks)
+            * SLOT_BLOCK
+    }
+
+    /// Whether a model goes on from where its rest is of, and not from any block.
+    pub(super) const fn has_rest(&self) -> bool {
+        self.sizes.rest > 0
+    }
+
+    /// Tokens of a prompt at which its rest is worth keeping, the furthest first, where it is evaluated from `from` on:
+    /// where it parts from what was kept before, and its end.
+    pub(super) fn rests(&self, prompt: &[u32], adapters: Scales, from: usize) -> Vec<usize> {
+        if !self.has_rest() || !self.writes {
+            return Vec::new();
+        }
+        let whole = prompt.len().saturating_sub(1) / SLOT_BLOCK;
+        let known = self.missing(&prompt[..whole * SLOT_BLOCK], adapters).unwrap_or(whole);
+        let (mut rests, mut last) = (Vec::new(), from);
+        for tokens in [known, whole].map(|blocks| blocks * SLOT_BLOCK) {
+            if tokens >= last + APART * SLOT_BLOCK {
+                rests.insert(0, tokens);
+                last = tokens;
+            }
+        }
+        rests
     }
 
     /// The name before the first block of what is evaluated with adapters, or without any.
@@ -209,14 +250,21 @@ impl Prefixes {
         })
     }
 
-    /// The block at the end of `tokens`, whole blocks. `None` where it cannot be used, which is told of.
-    pub(super) fn read(&mut self, tokens: &[u32], adapters: Scales) -> Option<&[u8]> {
+    /// The name of a part at the end of `tokens`, whole blocks, and its bytes.
+    fn part(&self, tokens: &[u32], adapters: Scales, part: Part) -> Option<(Name, usize)> {
         let name = self.names(tokens, adapters).last()?;
+        let Sizes { block, rest } = self.sizes;
+        Some((name_of(name, part), if part == Part::Rest { rest } else { block }))
+    }
+
+    /// The part at the end of `tokens`, whole blocks. `None` where it cannot be used, which is told of.
+    pub(super) fn read(&mut self, tokens: &[u32], adapters: Scales, part: Part) -> Option<&[u8]> {
+        let (name, bytes) = self.part(tokens, adapters, part)?;
         let path = self.path(&name);
-        match read(&path, &name, &mut self.block) {
+        match read(&path, &name, &mut self.part[..bytes]) {
             Ok(()) => {
                 self.counts.read += 1;
-                Some(&self.block)
+                Some(&self.part[..bytes])
             }
             Err(error) => {
                 let gone = matches!(&error, Refused::Io(e) if e.kind() == io::ErrorKind::NotFound);
@@ -237,7 +285,7 @@ impl Prefixes {
         self.names(tokens, adapters).position(|name| !files.kept.contains_key(&name))
     }
 
-    /// Writes the block at the end of `tokens`, whole blocks, once `fill` has brought its bytes. Where that is not
+    /// Writes the part at the end of `tokens`, whole blocks, once `fill` has brought its bytes. Where that is not
     /// possible nothing more is written.
     ///
     /// # Errors
@@ -246,20 +294,21 @@ impl Prefixes {
         &mut self,
         tokens: &[u32],
         adapters: Scales,
+        part: Part,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Some(name) = self.names(tokens, adapters).last() else { return Ok(()) };
-        fill(&mut self.block)?;
-        let bytes = (HEAD + HASH + self.block.len()) as u64;
-        self.make_room(bytes);
-        let has_room = self.files.lock().bytes + bytes <= self.store.limit;
+        let Some((name, bytes)) = self.part(tokens, adapters, part) else { return Ok(()) };
+        fill(&mut self.part[..bytes])?;
+        let whole = (HEAD + HASH + bytes) as u64;
+        self.make_room(whole);
+        let has_room = self.files.lock().bytes + whole <= self.store.limit;
         let written = match has_room {
-            true => write(&self.path(&name), &name, &self.block),
-            false => Err(io::Error::other("prefix_cache_mib is less than one block")),
+            true => write(&self.path(&name), &name, &self.part[..bytes]),
+            false => Err(io::Error::other("prefix_cache_mib is less than one file")),
         };
         match written {
             Ok(()) => {
-                self.files.lock().insert(name, Kept { bytes, used: SystemTime::now() });
+                self.files.lock().insert(name, Kept { bytes: whole, used: SystemTime::now() });
                 self.counts.written += 1;
             }
             Err(error) => {
@@ -272,11 +321,12 @@ impl Prefixes {
         Ok(())
     }
 
-    /// Notes that the blocks of a sequence were used: each longer ago than the ones before it, without which it is
-    /// worth nothing.
+    /// Notes that the blocks of a sequence and the rest at their end were used: each longer ago than the ones before it,
+    /// without which it is worth nothing.
     pub(super) fn touch(&self, tokens: &[u32], adapters: Scales) {
         let now = SystemTime::now();
-        let names: Vec<Name> = self.names(tokens, adapters).collect();
+        let mut names: Vec<Name> = self.names(tokens, adapters).collect();
+        names.extend(names.last().map(|name| name_of(*name, Part::Rest)));
         let mut files = self.files.lock();
         for (name, age) in names.iter().zip(0..) {
             let path = self.path(name);
@@ -305,6 +355,14 @@ impl Prefixes {
 
     fn path(&self, name: &Name) -> PathBuf {
         self.store.dir.join(hex(name)).with_extension(SUFFIX)
+    }
+}
+
+/// The name of what is kept at the end of a block.
+fn name_of(block: Name, part: Part) -> Name {
+    match part {
+        Part::Block(_) => block,
+        Part::Rest => Sha256::new_with_prefix(block).chain_update("rest").finalize().into(),
     }
 }
 
@@ -417,6 +475,8 @@ mod tests {
     use super::*;
 
     const BYTES: usize = 1000;
+    const BLOCK: Part = Part::Block(0);
+    const REST: usize = 1700;
     const FILE: u64 = (HEAD + HASH + BYTES) as u64;
 
     /// In a process of its own, so to say.
@@ -427,7 +487,16 @@ mod tests {
     fn among(directories: &Directories, root: Name, dir: &Path, limit: u64) -> Prefixes {
         let store = PrefixStore { dir: dir.join("prefixes"), limit };
         let counts = PrefixCounts::default();
-        Prefixes::new(&store, root, Vec::new(), BYTES, counts, directories).unwrap()
+        let sizes = Sizes { block: BYTES, rest: 0 };
+        Prefixes::new(&store, root, Vec::new(), sizes, counts, directories).unwrap()
+    }
+
+    /// Of a model whose slots have a rest.
+    fn with_rest(dir: &Path, limit: u64) -> Prefixes {
+        let mut prefixes = open(dir, limit);
+        prefixes.sizes.rest = REST;
+        prefixes.part.resize(BYTES.max(REST), 0);
+        prefixes
     }
 
     fn tokens(seed: u32, blocks: usize) -> Vec<u32> {
@@ -440,7 +509,7 @@ mod tests {
                 bytes.fill(block as u8);
                 Ok::<_, ()>(())
             };
-            prefixes.write(&tokens[..block * SLOT_BLOCK], Scales::NONE, fill).unwrap();
+            prefixes.write(&tokens[..block * SLOT_BLOCK], Scales::NONE, BLOCK, fill).unwrap();
         }
     }
 
@@ -464,7 +533,7 @@ mod tests {
         let mut other = said.clone();
         other[SLOT_BLOCK + 5] += 1;
         assert_eq!(again.covers(&other, Scales::NONE), SLOT_BLOCK);
-        assert_eq!(again.read(&said[..2 * SLOT_BLOCK], Scales::NONE).unwrap(), [2; BYTES]);
+        assert_eq!(again.read(&said[..2 * SLOT_BLOCK], Scales::NONE, BLOCK).unwrap(), [2; BYTES]);
         // Of another model, or evaluated otherwise.
         again.root = [8; 32];
         assert_eq!(again.covers(&said, Scales::NONE), 0);
@@ -485,7 +554,7 @@ mod tests {
             scales
         };
         let with = scales(0.0, 0.5);
-        prefixes.write(&said, with, |_| Ok::<_, ()>(())).unwrap();
+        prefixes.write(&said, with, BLOCK, |_| Ok::<_, ()>(())).unwrap();
         assert_eq!(prefixes.missing(&said, with), None);
         for other in [Scales::NONE, scales(0.5, 0.0), scales(0.0, 0.25), scales(0.5, 0.5)] {
             assert_eq!(prefixes.missing(&said, other), Some(0));
@@ -522,7 +591,7 @@ mod tests {
             fs::write(file(&prefixes, one), bytes).unwrap();
             let mut again = open(dir.path(), 1 << 20);
             assert_eq!(again.covers(&said, Scales::NONE), SLOT_BLOCK);
-            assert!(again.read(one, Scales::NONE).is_none());
+            assert!(again.read(one, Scales::NONE, BLOCK).is_none());
             // It is written again then.
             assert_eq!(
                 (again.covers(&said, Scales::NONE), again.missing(&said, Scales::NONE)),
@@ -532,10 +601,10 @@ mod tests {
         }
         assert_eq!(prefixes.counts().refused, count);
         write(&mut prefixes, &said, 1..=1);
-        assert_eq!(prefixes.read(one, Scales::NONE).unwrap(), [1; BYTES]);
+        assert_eq!(prefixes.read(one, Scales::NONE, BLOCK).unwrap(), [1; BYTES]);
         // What another program has removed is not there, and nothing to tell of.
         fs::remove_file(file(&prefixes, one)).unwrap();
-        assert!(prefixes.read(one, Scales::NONE).is_none());
+        assert!(prefixes.read(one, Scales::NONE, BLOCK).is_none());
         assert_eq!(prefixes.counts().refused, count);
     }
 
@@ -599,5 +668,70 @@ mod tests {
         fs::write(file(&blocked, &said).with_extension("tmp"), b"ORIND").unwrap();
         open(dir.path(), 1 << 20);
         assert!(!file(&blocked, &said).with_extension("tmp").exists());
+    }
+    /// Writes the rest behind so many blocks.
+    fn write_rest(prefixes: &mut Prefixes, tokens: &[u32], blocks: usize) {
+        let fill = |bytes: &mut [u8]| {
+            bytes.fill(100 + blocks as u8);
+            Ok::<_, ()>(())
+        };
+        prefixes.write(&tokens[..blocks * SLOT_BLOCK], Scales::NONE, Part::Rest, fill).unwrap();
+    }
+
+    #[test]
+    fn a_model_with_a_rest_goes_on_from_where_there_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = tokens(3, 12);
+        let mut prefixes = with_rest(dir.path(), 1 << 20);
+        write(&mut prefixes, &said, 1..=10);
+        assert_eq!(prefixes.covers(&said, Scales::NONE), 0);
+        for blocks in [4, 9, 11] {
+            write_rest(&mut prefixes, &said, blocks);
+        }
+        let mut again = with_rest(dir.path(), 1 << 20);
+        let whole = |bytes: usize| (HEAD + HASH + bytes) as u64;
+        assert_eq!(again.counts().bytes, 10 * whole(BYTES) + 3 * whole(REST));
+        // Of the last one there are not all blocks.
+        assert_eq!(again.covers(&said, Scales::NONE), 9 * SLOT_BLOCK);
+        assert_eq!(again.covers(&said[..9 * SLOT_BLOCK], Scales::NONE), 4 * SLOT_BLOCK);
+        let nine = &said[..9 * SLOT_BLOCK];
+        assert_eq!(again.read(nine, Scales::NONE, Part::Rest).unwrap(), [109; REST]);
+        assert_eq!(again.read(nine, Scales::NONE, BLOCK).unwrap(), [9; BYTES]);
+        // One for the other, cut or damaged: each is a file of its own.
+        let file = |part| again.path(&again.part(nine, Scales::NONE, part).unwrap().0);
+        let (rest, block) = (file(Part::Rest), file(BLOCK));
+        let kept = fs::read(&rest).unwrap();
+        let mut damaged = kept.clone();
+        damaged[HEAD + HASH + 3] ^= 1;
+        for (round, bytes) in (1..).zip([fs::read(&block).unwrap(), kept[..99].to_vec(), damaged]) {
+            fs::write(&rest, bytes).unwrap();
+            let mut again = with_rest(dir.path(), 1 << 20);
+            assert!(again.read(nine, Scales::NONE, Part::Rest).is_none());
+            prefixes.counts.refused += again.counts().refused;
+            assert_eq!(prefixes.counts().refused, round);
+            assert_eq!(again.covers(&said, Scales::NONE), 4 * SLOT_BLOCK);
+        }
+    }
+
+    #[test]
+    fn a_rest_is_worth_most_where_prompts_part_and_at_their_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut prefixes = with_rest(dir.path(), 1 << 20);
+        let (said, at) = (tokens(3, 20), |blocks: usize| blocks * SLOT_BLOCK);
+        let rests =
+            |prefixes: &Prefixes, tokens: &[u32], from| prefixes.rests(tokens, Scales::NONE, from);
+        assert_eq!(rests(&prefixes, &said, 0), [at(19)]);
+        assert_eq!(rests(&prefixes, &said[..at(APART)], 0), [0; 0]);
+        assert_eq!(rests(&prefixes, &said, at(19 - APART) + 1), [0; 0]);
+        write(&mut prefixes, &said, 1..=19);
+        let mut other = said.clone();
+        other[at(11) + 7] += 1;
+        assert_eq!(rests(&prefixes, &other, 0), [at(19), at(11)]);
+        assert_eq!(rests(&prefixes, &other, at(11)), [at(19)]);
+        assert_eq!(rests(&prefixes, &other[..at(13)], 0), [at(11)]);
+        // Who cannot write, or has no rest.
+        prefixes.writes = false;
+        assert_eq!(rests(&prefixes, &said, 0), [0; 0]);
+        assert_eq!(rests(&open(dir.path(), 1 << 20), &said, 0), [0; 0]);
     }
 }

@@ -29,7 +29,7 @@ use super::stall::Stall;
 use super::tuning::Idle;
 use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, Loading, Request, State};
 use crate::chain::one_line;
-use device::{MAX_SUBMISSIONS, SLOT_BLOCK};
+use device::{MAX_SUBMISSIONS, Part, SLOT_BLOCK};
 use model::Pooling;
 use plan::Outputs;
 use plan::sample::{NOT_FINITE, Sampling};
@@ -599,7 +599,7 @@ impl Scheduler {
             return Ok(false);
         }
         let held_up = self.active.iter().any(|s| !s.in_prompt());
-        if self.active[at].submitted < self.active[at].on_disk {
+        if self.active[at].on_disk > 0 {
             if !self.under_way.is_empty() {
                 return Ok(false);
             }
@@ -608,12 +608,23 @@ impl Scheduler {
                 return Ok(true);
             }
         }
+        if self.active[at].rests.last() == Some(&self.active[at].submitted) {
+            if !self.under_way.is_empty() {
+                return Ok(false);
+            }
+            self.active[at].rests.pop();
+            // Nobody waits for the sake of who comes later.
+            if !held_up {
+                self.keep_rest(at)?;
+            }
+        }
         let core = core(&mut self.core);
         let sequence = &mut self.active[at];
         let prompt = sequence.prompt();
         let start = sequence.submitted;
         let left = prompt.len() - start;
         let most = if held_up { self.stall.rows() } else { usize::MAX }.min(core.chunk());
+        let most = sequence.rests.last().map_or(most, |rest| most.min(rest - start));
         let Request { embed, prompt_logprobs, adapters, .. } = sequence.request;
         let outputs = match (embed, prompt_logprobs, left <= most) {
             (true, ..) => Outputs::Hidden,
@@ -678,8 +689,14 @@ impl Scheduler {
         }
         if on_disk < cached + WORTH_A_COPY {
             on_disk = 0;
+        } else if self.prefixes.as_ref().is_some_and(Prefixes::has_rest) {
+            // What it holds is overwritten, and worth nothing until all has been read.
+            (cached, written) = (0, 0);
         }
         self.active[at].begin(cached, written, on_disk);
+        if on_disk == 0 {
+            self.choose_rests(at);
+        }
         self.shared.cached_tokens.fetch_add(cached as u64, Ordering::Relaxed);
         Ok(true)
     }
@@ -692,27 +709,65 @@ impl Scheduler {
         };
         let (sequence, begun) = (&mut self.active[at], Instant::now());
         let (before, adapters) = (sequence.cached, sequence.request.adapters);
-        while sequence.submitted < sequence.on_disk {
-            let block = sequence.submitted / SLOT_BLOCK;
+        while sequence.read < sequence.on_disk {
+            let block = sequence.read / SLOT_BLOCK;
             let end = (block + 1) * SLOT_BLOCK;
-            match prefixes.read(&sequence.prompt()[..end], adapters) {
-                Some(bytes) => {
-                    core.write_block(sequence.slot, block, bytes)?;
-                    sequence.restored(end);
-                }
-                // The rest of it is evaluated.
-                None => sequence.on_disk = 0,
-            }
-            if held_up && !core.stall().is_zero() && begun.elapsed() >= core.stall() {
+            let part = Part::Block(block);
+            let Some(bytes) = prefixes.read(&sequence.prompt()[..end], adapters, part) else {
                 break;
+            };
+            core.write_part(sequence.slot, part, bytes)?;
+            sequence.read = end;
+            let late = !core.stall().is_zero() && begun.elapsed() >= core.stall();
+            if held_up && late && end < sequence.on_disk {
+                return Ok(false);
             }
         }
-        prefixes.touch(&sequence.prompt()[..sequence.submitted], adapters);
-        let spared = (sequence.cached - before) as u64;
-        let done = sequence.submitted >= sequence.on_disk;
+        let (prompt, read) = (sequence.prompt(), sequence.read);
+        // Where something is not what it should be, what follows is evaluated.
+        let there = match prefixes.has_rest() {
+            false => read,
+            true if read < sequence.on_disk => 0,
+            true => match prefixes.read(&prompt[..read], adapters, Part::Rest) {
+                Some(bytes) => {
+                    core.write_part(sequence.slot, Part::Rest, bytes)?;
+                    read
+                }
+                None => 0,
+            },
+        };
+        prefixes.touch(&prompt[..there], adapters);
+        sequence.restored(there);
+        let spared = (there - before) as u64;
         self.shared.cached_tokens.fetch_add(spared, Ordering::Relaxed);
+        self.choose_rests(at);
         self.tell_prefixes();
-        Ok(done)
+        Ok(true)
+    }
+
+    /// Decides where the rest of a slot is kept while its prompt is evaluated, from where that begins now.
+    fn choose_rests(&mut self, at: usize) {
+        let sequence = &mut self.active[at];
+        let Request { prompt_logprobs, embed, adapters, .. } = sequence.request;
+        if let Some(prefixes) = &self.prefixes
+            && !prompt_logprobs
+            && !embed
+        {
+            sequence.rests = prefixes.rests(sequence.prompt(), adapters, sequence.keeps_from());
+        }
+    }
+
+    /// Keeps on disk what a slot has beside its blocks, where its prompt stands now. Nothing is under way.
+    fn keep_rest(&mut self, at: usize) -> Result<(), device::Error> {
+        let (Some(core), Some(prefixes)) = (&mut self.core, &mut self.prefixes) else {
+            return Ok(());
+        };
+        let sequence = &self.active[at];
+        let (slot, tokens) = (sequence.slot, &sequence.prompt()[..sequence.submitted]);
+        let fill = |out: &mut [u8]| core.read_part(slot, Part::Rest, out);
+        prefixes.write(tokens, sequence.request.adapters, Part::Rest, fill)?;
+        self.tell_prefixes();
+        Ok(())
     }
 
     /// Whether there is something to keep on disk.
@@ -738,7 +793,9 @@ impl Scheduler {
             return true;
         };
         let tokens = &slot.held[..(block + 1) * SLOT_BLOCK];
-        let read = prefixes.write(tokens, adapters, |out| core.read_block(slot.number, block, out));
+        let part = Part::Block(block);
+        let fill = |out: &mut [u8]| core.read_part(slot.number, part, out);
+        let read = prefixes.write(tokens, adapters, part, fill);
         self.tell_prefixes();
         if let Err(error) = read {
             self.step_failed(&error);

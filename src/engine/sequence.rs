@@ -44,6 +44,10 @@ pub(super) struct Sequence {
     pub(super) cached: usize,
     /// Tokens that the prompt begins with and that can be read from the disk.
     pub(super) on_disk: usize,
+    /// How many of them the slot has so far.
+    pub(super) read: usize,
+    /// Tokens of the prompt behind which the rest of its slot is kept on disk, the furthest first.
+    pub(super) rests: Vec<usize>,
     /// The prompt, and the tokens generated.
     tokens: Vec<u32>,
     /// How many of them were there before this device sampled any: its prompt.
@@ -107,6 +111,8 @@ impl Sequence {
             written: slot.written,
             cached: 0,
             on_disk: 0,
+            read: 0,
+            rests: Vec::new(),
             submitted: 0,
             position: 0,
             behind: 0,
@@ -125,6 +131,7 @@ impl Sequence {
         self.behind = 0;
         self.held = None;
         self.on_disk = 0;
+        self.rests.clear();
         self.written = 0;
         self.prompt_logprobs.clear();
         self.pooled.clear();
@@ -135,14 +142,16 @@ impl Sequence {
     pub(super) fn begin(&mut self, cached: usize, written: usize, on_disk: usize) {
         self.held = None;
         self.on_disk = on_disk;
+        self.read = cached;
         self.cached = cached;
         self.written = written;
         self.submitted = cached;
         self.position = cached;
     }
 
-    /// Has so many tokens of the prompt from the disk.
+    /// Has so many tokens of the prompt, with what the disk had of them.
     pub(super) fn restored(&mut self, tokens: usize) {
+        self.on_disk = 0;
         self.cached = tokens;
         self.submitted = tokens;
         self.position = tokens;
@@ -160,6 +169,12 @@ impl Sequence {
             Some(_) => self.written,
             None => self.written.max(self.in_cache().len() + self.drafts.most().max(1) + 1),
         }
+    }
+
+    /// Tokens of the prompt from which on its slot can be kept as it is: of a ring that was written further, part is
+    /// lost.
+    pub(super) fn keeps_from(&self) -> usize {
+        self.submitted.max(self.written)
     }
 
     /// The prompt, and the tokens generated.

@@ -143,56 +143,125 @@ fn a_request_that_was_given_up_leaves_what_it_had() {
 }
 
 /// Conversations of an engine that is stopped and started again, with what it held in files: each is answered as if it
-/// were alone. The last model has rings, which lose what there would be files of.
+/// were alone.
 #[test]
 fn an_engine_that_starts_again_answers_as_if_nothing_had_been_kept() {
+    let models = [
+        ("f16", tiny("tiny-llama-Q8_0")),
+        ("q8_0", tiny("tiny-qwen3-Q8_0")),
+        ("q4_0", tiny("tiny-qwen3-Q4_K_M")),
+    ];
+    for (seed, (kv_type, model)) in (1..).zip(models) {
+        let (written, read) = started_again(seed, kv_type, &model, 150);
+        assert!(written > 3 && read > 0, "{written} written, {read} read");
+    }
+}
+
+/// The same of models that go on from the rest of a slot alone: rings of 64 positions; matrices beside keys and values;
+/// short convolutions; no keys at all.
+#[test]
+fn an_engine_that_starts_again_finds_rings_and_states() {
     let dir = tempfile::tempdir().unwrap();
     let window = [("llama.attention.sliding_window", Value::U32(20))];
     let near = odd::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
-    let models = [
-        ("f16", tiny("tiny-llama-Q8_0"), true),
-        ("q8_0", tiny("tiny-qwen3-Q8_0"), true),
-        ("q4_0", tiny("tiny-qwen3-Q4_K_M"), true),
-        ("f16", near, false),
-    ];
-    for (seed, (kv_type, model, kept)) in (1..).zip(models) {
-        println!("{model}: seed {seed}");
-        let store = PrefixStore { dir: dir.path().join("prefixes"), limit: 1 << 30 };
-        let start = |slots, prefixes| {
-            let (kv_type, spec) = (kv_type.to_owned(), engine::spec(&model, "cpu"));
-            let spec = LoadSpec { slots, context: 512, prefill_chunk: 32, kv_type, ..spec };
-            engine::start(LoadSpec { draft: 7, threads: 2, prefixes, ..spec })
-        };
-        let other = start(1, None);
-        let mut random = Random(seed);
-        let mut said: Vec<Vec<u32>> = vec![vec![1]];
-        let (mut written, mut read, mut spared) = (0, 0, 0);
-        for _ in 0..3 {
-            let handle = start(2, Some(store.clone()));
-            for _ in 0..3 {
-                let before = &said[random.below(said.len())];
-                let mut prompt = before[..1 + random.below(before.len())].to_vec();
-                prompt.truncate(300);
-                prompt.extend((0..150).map(|_| 2 + random.below(200) as u32));
-                let temperature = random.pick(&[0.0, 1.0]);
-                let sampling =
-                    Sampling { temperature, top_k: 40, top_p: 0.95, seed: random.bits() };
-                let request =
-                    Request { sampling, logprobs: Some(1), ..engine::request(prompt, 10) };
-                let (answer, alone) = (ask(&handle, request.clone()), lone(&other, &request));
-                assert_eq!((&answer.ids, &answer.text), (&alone.ids, &alone.text), "seed {seed}");
-                assert_eq!(answer.logprobs, alone.logprobs, "equal to the bit, seed {seed}");
-                said.push([&request.prompt[..], &answer.ids].concat());
-            }
-            handle.stop(Duration::from_secs(20));
-            let now = handle.snapshot();
-            (written, read) = (written + now.prefixes.written, read + now.prefixes.read);
-            spared += now.cached_tokens;
-            assert_eq!((now.prefixes.refused, now.prefixes.failed), (0, 0));
-        }
-        println!("{written} blocks written, {read} read, {spared} tokens spared");
-        assert_eq!((written > 3, read > 0), (kept, kept), "{written} written, {read} read");
+    let drawn = ["gemma3", "qwen35", "lfm2", "rwkv7"].map(|name| odd::speaking(name, dir.path()));
+    for (seed, model) in (1..).zip(std::iter::once(near).chain(drawn)) {
+        let (written, read) = started_again(seed, "f16", &model, 520);
+        assert!(written > 3 && read > 0, "{model}: {written} written, {read} read");
     }
+}
+
+/// Asks an engine that is started again between, of prompts that have `more` tokens behind what was said. How many
+/// files were written and read.
+fn started_again(seed: u64, kv_type: &str, model: &str, more: usize) -> (u64, u64) {
+    println!("{model}: seed {seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
+    let start = |slots, prefixes| {
+        let (kv_type, spec) = (kv_type.to_owned(), engine::spec(model, "cpu"));
+        let spec = LoadSpec { slots, context: 4 * more, prefill_chunk: 32, kv_type, ..spec };
+        engine::start(LoadSpec { draft: 7, threads: 2, prefixes, ..spec })
+    };
+    let other = start(1, None);
+    let mut random = Random(seed);
+    let mut said: Vec<Vec<u32>> = vec![vec![1]];
+    let (mut written, mut read, mut spared) = (0, 0, 0);
+    for _ in 0..3 {
+        let handle = start(2, Some(store.clone()));
+        for _ in 0..3 {
+            let before = &said[random.below(said.len())];
+            let forks = random.below(3) == 0;
+            let kept = if forks { 1 + random.below(before.len()) } else { before.len() };
+            let mut prompt = before[..kept].to_vec();
+            prompt.truncate(2 * more);
+            prompt.extend((0..more).map(|_| 2 + random.below(120) as u32));
+            let temperature = random.pick(&[0.0, 1.0]);
+            let sampling = Sampling { temperature, top_k: 40, top_p: 0.95, seed: random.bits() };
+            let request = Request { sampling, logprobs: Some(1), ..engine::request(prompt, 10) };
+            let (answer, alone) = (ask(&handle, request.clone()), lone(&other, &request));
+            assert_eq!((&answer.ids, &answer.text), (&alone.ids, &alone.text), "seed {seed}");
+            assert_eq!(answer.logprobs, alone.logprobs, "equal to the bit, seed {seed}");
+            said.push([&request.prompt[..], &answer.ids].concat());
+        }
+        handle.stop(Duration::from_secs(20));
+        let now = handle.snapshot();
+        (written, read) = (written + now.prefixes.written, read + now.prefixes.read);
+        spared += now.cached_tokens;
+        assert_eq!((now.prefixes.refused, now.prefixes.failed), (0, 0));
+    }
+    println!("{written} files written, {read} read, {spared} tokens spared");
+    (written, read)
+}
+
+/// Of a model with states, agents with one long beginning: the second shows where it ends, and the third has it. Where
+/// a file is damaged all is evaluated, and the file is written again.
+#[test]
+fn a_long_beginning_of_a_model_with_states_is_evaluated_twice() {
+    let (drawn, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
+    let model = odd::speaking("qwen35", drawn.path());
+    let start = |prefixes| {
+        let spec = engine::spec(&model, "cpu");
+        engine::start(LoadSpec { slots: 1, context: 2048, prefill_chunk: 96, prefixes, ..spec })
+    };
+    let system: Vec<u32> = (0..1000).map(|i| 2 + i * i % 113).collect();
+    let asked = |who: u32| {
+        let prompt = system.iter().copied().chain((0..600).map(|i| 2 + (i * i + who) % 109));
+        Request { logprobs: Some(1), ..engine::request(prompt, 6) }
+    };
+    let other = start(None);
+    let answered = |handle: &Handle, who| {
+        let (answer, alone) = (ask(handle, asked(who)), lone(&other, &asked(who)));
+        assert_eq!((&answer.ids, &answer.logprobs), (&alone.ids, &alone.logprobs));
+        cached(&answer)
+    };
+    for (who, expected) in [(1, 0), (2, 0), (3, 896), (3, 1536)] {
+        let handle = start(Some(store.clone()));
+        assert_eq!(answered(&handle, who), expected);
+        handle.stop(Duration::from_secs(20));
+    }
+    let largest = || {
+        let files = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path());
+        let mut files: Vec<_> = files.collect();
+        let len = |file: &std::path::PathBuf| std::fs::metadata(file).unwrap().len();
+        let most = files.iter().map(len).max();
+        files.retain(|file| Some(len(file)) == most);
+        files
+    };
+    let rests = largest();
+    assert_eq!(rests.len(), 4, "at the end of each, and where they part");
+    for file in rests {
+        let mut bytes = std::fs::read(&file).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+    }
+    let handle = start(Some(store.clone()));
+    assert_eq!(answered(&handle, 3), 0);
+    assert_eq!(handle.snapshot().prefixes.refused, 1);
+    // The one at its end is there again.
+    handle.stop(Duration::from_secs(20));
+    assert_eq!(answered(&start(Some(store)), 3), 1536);
 }
 
 /// Whoever decodes while a long beginning is read from the disk goes on, and both are answered as ever.

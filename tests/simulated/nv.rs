@@ -194,6 +194,32 @@ fn held_copied_or_read(dir: &Path, kv_type: &str) {
     }
 }
 
+/// A model with states of fixed size goes on from those that an engine before has left on disk.
+#[test]
+fn states_that_are_read_from_disk_change_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
+    let start = |backend| {
+        let prefixes = (backend == "nv").then(|| store.clone());
+        let spec = spec("synthetic:tiny-qwen35:q8_0", backend);
+        engine::start(LoadSpec { slots: 1, context: 640, prefill_chunk: 128, prefixes, ..spec })
+    };
+    let beginning = prompt(1, 530);
+    let with = |more: &[u32]| [&beginning[..], more].concat();
+    let prompts = [with(&[7]), with(&[5, 6])];
+    let cpu = start("cpu");
+    let expected = prompts.each_ref().map(|prompt| end(begin(&cpu, prompt, 3)));
+    for ((round, prompt), expected) in (0..).zip(&prompts).zip(&expected) {
+        let nv = start("nv");
+        assert_eq!(end(begin(&nv, prompt, 3)), *expected, "round {round}");
+        nv.stop(Duration::from_secs(60));
+        let now = nv.snapshot();
+        let counts = (now.prefixes.read, now.prefixes.written, now.cached_tokens);
+        // Four blocks and a rest.
+        assert_eq!(counts, [(0, 5, 0), (5, 0, 512)][round]);
+    }
+}
+
 /// The model's own nextn layer on the GPU: fewer steps of the model, the same tokens, also of a model whose states are of
 /// fixed size and whose layer guesses at random.
 #[test]

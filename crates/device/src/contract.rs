@@ -10,8 +10,8 @@ use plan::sample::NOT_FINITE;
 use plan::{Binary, Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
 
 use super::{
-    Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, SLOT_BLOCK,
-    STAGED_WRITES, Ticket,
+    Data, Device, Error, Instance, MAX_SUBMISSIONS, Part, Prepared, RING_STEPS, Request,
+    SLOT_BLOCK, STAGED_WRITES, Ticket,
 };
 
 /// Tokens, after the last of which comes the first. More than a ring's, so that none repeats in it.
@@ -20,6 +20,8 @@ const VOCABULARY: usize = 96;
 const WIDTH: usize = 256;
 /// Slots of a cache that no plan uses.
 const SLOTS: u32 = 2;
+/// Its positions: of a third block there is only a part.
+const CONTEXT: usize = 2 * SLOT_BLOCK + 16;
 /// Of the parameters of sampling.
 const TEMPERATURE: f32 = 0.0;
 
@@ -32,7 +34,7 @@ pub(crate) fn check(device: &dyn Device) {
     tokens_are_those_of_their_ticket(device);
     a_profile_is_two_steps(device);
     slots_are_copied_at_rest(device);
-    blocks_of_slots_are_read_and_written_at_rest(device);
+    parts_of_slots_are_read_and_written_at_rest(device);
     no_token_follows_from_logits_that_are_not_finite(device);
     a_row_that_is_not_finite_is_alone(device);
     what_is_not_supported_names_the_device(device);
@@ -66,7 +68,7 @@ fn plans(fusions: Fusions) -> [Plan; 2] {
     let next = g.binary(Binary::Add, positions, one).unwrap();
     g.assign(tokens, sampled).unwrap();
     g.assign(positions, next).unwrap();
-    let decode = g.lower(Bucket::decode(1, 16)).unwrap();
+    let decode = g.lower(Bucket::decode(1, CONTEXT)).unwrap();
 
     let mut g = Graph::new();
     let x = g.source(Class::Mailbox, "x", DType::F32, &[1, WIDTH]).unwrap();
@@ -101,8 +103,8 @@ fn slots_are_copied_at_rest(device: &dyn Device) {
         assert!(matches!(s.instance.copy_slot(0, 1, 1), Err(Error::Unsupported { .. })));
         return;
     }
-    if let Some(bytes) = s.instance.block_bytes() {
-        s.instance.write_block(0, 0, &vec![7; bytes]).unwrap();
+    if let Some(bytes) = s.instance.part_bytes(Part::Block(0)) {
+        s.instance.write_part(0, Part::Block(0), &vec![7; bytes]).unwrap();
     }
     s.instance.copy_slot(0, 1, SLOT_BLOCK).unwrap();
     s.instance.copy_slot(1, 1, usize::MAX).unwrap();
@@ -116,48 +118,64 @@ fn slots_are_copied_at_rest(device: &dyn Device) {
     s.instance.copy_slot(0, 1, SLOT_BLOCK).unwrap();
 }
 
-/// What is written to a block is read there, there alone, and in the slot that the other is copied to. How often
+/// What is written to a part is read there, there alone, and in the slot that the other is copied to. How often
 /// channels were made anew.
-pub(crate) fn blocks_of_slots_are_read_and_written_at_rest(device: &dyn Device) -> u64 {
+pub(crate) fn parts_of_slots_are_read_and_written_at_rest(device: &dyn Device) -> u64 {
     let mut s = Session::new(device);
-    let Some(bytes) = s.instance.block_bytes() else {
-        assert!(matches!(s.instance.read_block(0, 0, &mut []), Err(Error::Unsupported { .. })));
-        assert!(matches!(s.instance.write_block(0, 0, &[]), Err(Error::Unsupported { .. })));
+    if s.instance.part_bytes(Part::Rest).is_none() {
+        let (read, written) =
+            (s.instance.read_part(0, Part::Rest, &mut []), s.write(0, Part::Rest, &[]));
+        assert!(matches!(read, Err(Error::Unsupported { .. })));
+        assert!(matches!(written, Err(Error::Unsupported { .. })));
         return 0;
-    };
-    let block = |number: usize| -> Vec<u8> {
+    }
+    let of = |s: &Session, part, number: usize| -> Vec<u8> {
+        let bytes = s.instance.part_bytes(part).unwrap();
         (0..bytes).map(|at| (at * 7 + at / 251 + number * 89) as u8).collect()
     };
-    let places = [(0, 0), (0, 1), (1, 0), (1, 1)];
-    for (number, (slot, at)) in places.into_iter().enumerate() {
-        s.instance.write_block(slot, at, &block(number)).unwrap();
+    let parts = [Part::Block(0), Part::Block(1), Part::Rest];
+    let places: Vec<(u32, Part)> =
+        (0..SLOTS).flat_map(|slot| parts.map(|part| (slot, part))).collect();
+    for (number, &(slot, part)) in places.iter().enumerate() {
+        let bytes = of(&s, part, number);
+        s.write(slot, part, &bytes).unwrap();
     }
-    let read = |s: &mut Session, slot, at| {
-        let mut out = vec![0; bytes];
-        s.instance.read_block(slot, at, &mut out).unwrap();
-        out
-    };
-    for (number, (slot, at)) in places.into_iter().enumerate() {
-        assert!(read(&mut s, slot, at) == block(number), "block {at} of slot {slot}");
-    }
-    if s.instance.copies_slots() {
-        s.instance.copy_slot(1, 0, SLOT_BLOCK).unwrap();
-        // The first block alone.
-        for (number, (slot, at)) in [(2, (0, 0)), (1, (0, 1)), (2, (1, 0)), (3, (1, 1))] {
-            assert!(read(&mut s, slot, at) == block(number), "block {at} of slot {slot}");
+    let holds = |s: &mut Session, expected: [usize; 6]| {
+        for (&(slot, part), number) in places.iter().zip(expected) {
+            let expected = of(s, part, number);
+            let mut out = vec![0; expected.len()];
+            s.instance.read_part(slot, part, &mut out).unwrap();
+            assert!(out == expected, "{part:?} of slot {slot}");
         }
+    };
+    holds(&mut s, [0, 1, 2, 3, 4, 5]);
+    if s.instance.copies_slots() {
+        // The first block alone, and whatever has no blocks: of a ring so many places.
+        s.instance.copy_slot(1, 0, SLOT_BLOCK).unwrap();
+        holds(&mut s, [3, 1, 5, 3, 4, 5]);
     }
-    let mut out = vec![0; bytes];
-    for (slot, at, len) in [(SLOTS, 0, bytes), (0, 2, bytes), (0, usize::MAX, bytes), (0, 0, 1)] {
-        refused(s.instance.read_block(slot, at, &mut out[..len]));
-        refused(s.instance.write_block(slot, at, &block(0)[..len]));
+    let block = of(&s, Part::Block(0), 0);
+    let short = &block[..1];
+    let (none, last) = (Part::Block(2), Part::Block(usize::MAX));
+    let mut out = block.clone();
+    for (slot, part, bytes) in [
+        (SLOTS, Part::Block(0), &block[..]),
+        (0, none, &block),
+        (0, last, &block),
+        (0, Part::Block(0), short),
+        (0, Part::Rest, short),
+    ] {
+        refused(s.instance.read_part(slot, part, &mut out[..bytes.len()]));
+        refused(s.write(slot, part, bytes));
     }
+    let rest = of(&s, Part::Rest, 0);
+    refused(s.write(SLOTS, Part::Rest, &rest));
     s.start(1);
     let ticket = s.submit(1);
-    refused(s.instance.read_block(0, 0, &mut out));
-    refused(s.instance.write_block(0, 0, &out));
+    refused(s.instance.read_part(0, Part::Block(0), &mut out));
+    refused(s.write(0, Part::Block(0), &out));
     s.instance.wait(ticket).unwrap();
-    s.instance.read_block(0, 0, &mut out).unwrap();
+    s.instance.read_part(0, Part::Block(0), &mut out).unwrap();
     s.instance.activity().rebuilds
 }
 
@@ -176,13 +194,18 @@ impl Session {
     fn with(device: &dyn Device, bytes: impl Fn(&str) -> Vec<u8>) -> Self {
         let plans = plans(device.fusions());
         let weights = weights(&plans);
-        let states = [Buffer {
-            name: "keys".into(),
+        let slots = SLOTS as usize;
+        let state = |name: &str, dtype, shape: &[usize]| Buffer {
+            name: name.into(),
             class: Class::State,
-            dtype: DType::F16,
-            // Of a third block there is only a part.
-            shape: vec![SLOTS as usize, 2 * SLOT_BLOCK + 16, 3, 64],
-        }];
+            dtype,
+            shape: shape.to_vec(),
+        };
+        let states = [
+            state("keys", DType::F16, &[slots, CONTEXT, 3, 64]),
+            state("ring", DType::F16, &[slots, 96, 3, 64]),
+            state("matrix", DType::F32, &[slots, 2, 33]),
+        ];
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         let mut instance = device.open(&request).unwrap();
         for weight in &weights {
@@ -211,6 +234,10 @@ impl Session {
     fn start(&mut self, token: i32) {
         let tokens = self.mailbox("tokens");
         self.instance.write(self.decode, tokens, 0, Data::I32(&[token])).unwrap();
+    }
+
+    fn write(&mut self, slot: u32, part: Part, bytes: &[u8]) -> Result<(), Error> {
+        self.instance.write_part(slot, part, bytes)
     }
 
     fn submit(&mut self, steps: u32) -> Ticket {

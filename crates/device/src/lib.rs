@@ -66,6 +66,15 @@ pub const STAGED_WRITES: usize = 16;
 /// Positions of a slot that are read and written at once: a block.
 pub const SLOT_BLOCK: usize = 128;
 
+/// What of a slot is read and written at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Of the states that keep every position: the block of that number.
+    Block(usize),
+    /// All of the others: rings, and states that do not lie by positions.
+    Rest,
+}
+
 /// Bytes of the machine's memory (or the process's cgroup's) that an instance may still take, where the system tells:
 /// what is available, without what other instances have reserved and not yet touched.
 #[must_use]
@@ -388,28 +397,28 @@ pub trait Instance: Send {
         Err(Error::Unsupported { device: "this device", what })
     }
 
-    /// Bytes of a block of [`SLOT_BLOCK`] positions of a slot, of all states together; `None` where they can be neither
-    /// read nor written, or a state does not lie by positions.
-    fn block_bytes(&self) -> Option<usize> {
+    /// Bytes of a part of a slot, of all states together, which may be none; `None` where parts can be neither read nor
+    /// written.
+    fn part_bytes(&self, _part: Part) -> Option<usize> {
         None
     }
 
-    /// Reads a block of a slot, as this device lays it out: nobody else knows what it says.
+    /// Reads a part of a slot, as this device lays it out: nobody else knows what it says.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a slot, block or length that is not there, or while anything is under way;
-    /// [`Error::Unsupported`] where there are no [`Instance::block_bytes`]; [`Error::Lost`].
-    fn read_block(&mut self, slot: u32, block: usize, _out: &mut [u8]) -> Result<()> {
-        let what = format!("reading slots (block {block} of {slot})");
+    /// [`Error::Unsupported`] where there are no [`Instance::part_bytes`]; [`Error::Lost`].
+    fn read_part(&mut self, slot: u32, part: Part, _out: &mut [u8]) -> Result<()> {
+        let what = format!("reading slots ({part:?} of {slot})");
         Err(Error::Unsupported { device: "this device", what })
     }
 
-    /// Writes what [`Instance::read_block`] has read, maybe from another instance with the same states.
+    /// Writes what [`Instance::read_part`] has read, maybe from another instance with the same states.
     ///
     /// # Errors
-    /// As [`Instance::read_block`].
-    fn write_block(&mut self, slot: u32, block: usize, _bytes: &[u8]) -> Result<()> {
-        let what = format!("writing slots (block {block} of {slot})");
+    /// As [`Instance::read_part`].
+    fn write_part(&mut self, slot: u32, part: Part, _bytes: &[u8]) -> Result<()> {
+        let what = format!("writing slots ({part:?} of {slot})");
         Err(Error::Unsupported { device: "this device", what })
     }
 

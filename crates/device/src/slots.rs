@@ -1,9 +1,9 @@
-//! Where slots lie in the states of an instance: to be copied, or kept elsewhere in blocks of their positions.
+//! Where slots lie in the states of an instance: to be copied, or kept elsewhere part by part.
 
 use std::ops::Range;
 
 use crate::ledger::invalid;
-use crate::{Result, SLOT_BLOCK};
+use crate::{Part, Request, Result, SLOT_BLOCK};
 
 /// A state that keeps something for each position: `[slot][head][position]`.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,11 @@ pub(crate) struct Positions {
 
 impl Positions {
     /// Where positions of a slot lie, whole tiles, head by head.
-    fn ranges(&self, slot: usize, positions: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    fn ranges(
+        &self,
+        slot: usize,
+        positions: &Range<usize>,
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
         let Self { begin, heads, head_bytes, bytes, tile, .. } = *self;
         let first = begin + slot * heads * head_bytes;
         let part = positions.start * bytes..positions.end.next_multiple_of(tile) * bytes;
@@ -41,33 +45,67 @@ pub(crate) struct States {
     pub(crate) by_position: Vec<Positions>,
     /// Of those that keep something else: where they begin, how many slots they have, the bytes of one.
     pub(crate) whole: Vec<(usize, usize, usize)>,
+    /// Positions of a state that keeps every one: one with fewer is a ring.
+    context: usize,
 }
 
 impl States {
-    /// Bytes of a block, where every state lies by positions.
-    pub(crate) fn block_bytes(&self) -> Option<usize> {
-        let bytes = |state: &Positions| state.heads * SLOT_BLOCK * state.bytes;
-        self.whole.is_empty().then(|| self.by_position.iter().map(bytes).sum())
+    /// Those of the plans of a request, none yet.
+    pub(crate) fn of(request: &Request<'_>) -> Self {
+        let context = request.plans.iter().map(|plan| plan.bucket.context).max().unwrap_or(0);
+        Self { context, ..Self::default() }
     }
 
-    /// Where a block of a slot lies, `len` bytes in all.
+    fn is_ring(&self, state: &Positions) -> bool {
+        state.count < self.context
+    }
+
+    /// Bytes of a part of a slot.
+    pub(crate) fn part_bytes(&self, part: Part) -> usize {
+        match part {
+            Part::Block(_) => {
+                let whole = self.by_position.iter().filter(|state| !self.is_ring(state));
+                whole.map(|state| state.heads * SLOT_BLOCK * state.bytes).sum()
+            }
+            Part::Rest => self.rest(0).map(|range| range.len()).sum(),
+        }
+    }
+
+    /// Where a part of a slot lies, `len` bytes in all.
     ///
     /// # Errors
     /// [`crate::Error::Invalid`] for a slot or a block that is not there, or another length.
-    pub(crate) fn block(&self, slot: u32, block: usize, len: usize) -> Result<Vec<Range<usize>>> {
-        if self.block_bytes() != Some(len) {
-            return invalid(format!("{len} bytes for a block, which has {:?}", self.block_bytes()));
+    pub(crate) fn part(&self, slot: u32, part: Part, len: usize) -> Result<Vec<Range<usize>>> {
+        let bytes = self.part_bytes(part);
+        if bytes != len {
+            return invalid(format!("{len} bytes for {part:?}, which has {bytes}"));
         }
+        let slots = self.by_position.iter().map(|state| state.slots);
+        for slots in slots.chain(self.whole.iter().map(|(_, slots, _)| *slots)) {
+            exist([slot, slot], slots)?;
+        }
+        let Part::Block(block) = part else { return Ok(self.rest(slot as usize).collect()) };
         let mut ranges = Vec::new();
-        for state in &self.by_position {
-            if slot as usize >= state.slots || block >= state.count / SLOT_BLOCK {
-                let (blocks, slots) = (state.count / SLOT_BLOCK, state.slots);
-                return invalid(format!("block {block} of slot {slot}: {slots} have {blocks}"));
+        for state in self.by_position.iter().filter(|state| !self.is_ring(state)) {
+            let blocks = state.count / SLOT_BLOCK;
+            if block >= blocks {
+                return invalid(format!("block {block} of slot {slot}, which has {blocks}"));
             }
             let positions = block * SLOT_BLOCK..(block + 1) * SLOT_BLOCK;
             ranges.extend(state.ranges(slot as usize, &positions));
         }
         Ok(ranges)
+    }
+
+    /// Where a slot's rings lie, and what it keeps that does not lie by positions.
+    fn rest(&self, slot: usize) -> impl Iterator<Item = Range<usize>> {
+        let rings = self.by_position.iter().filter(|state| self.is_ring(state));
+        let rings = rings.flat_map(move |state| state.ranges(slot, &(0..state.count)));
+        let whole = self.whole.iter().map(move |&(begin, _, bytes)| {
+            let start = begin + slot * bytes;
+            start..start + bytes
+        });
+        rings.chain(whole)
     }
 
     /// What has to be copied so that a slot has the first positions of another, and all else that it keeps: where from,

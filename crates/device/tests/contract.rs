@@ -6,8 +6,8 @@
 
 use device::cpu::Isa;
 use device::{
-    Data, Device, Error, Instance, MAX_SUBMISSIONS, Prepared, RING_STEPS, Request, SLOT_BLOCK,
-    STAGED_WRITES, Ticket, named,
+    Data, Device, Error, Instance, MAX_SUBMISSIONS, Part, Prepared, RING_STEPS, Request,
+    SLOT_BLOCK, STAGED_WRITES, Ticket, named,
 };
 use orind_testing::program::{again, said};
 use tegra_sim_preload as _;
@@ -45,7 +45,7 @@ fn pipelined_on_the_simulated_orin() {
 #[ignore = "run by the next test, in a process of its own"]
 fn slots_on_the_simulated_orin() {
     let nv = named("nv", "auto", 0).unwrap();
-    let rebuilds = contract::blocks_of_slots_are_read_and_written_at_rest(&*nv);
+    let rebuilds = contract::parts_of_slots_are_read_and_written_at_rest(&*nv);
     println!("rebuilds: {rebuilds}.");
 }
 

@@ -85,6 +85,20 @@ pub fn saying(from: &str, dir: &Path, more: &[(&str, Value)]) -> String {
     copy(from, &dir.join("saying.gguf"), more, &|_, _, _| {})
 }
 
+/// A copy in `dir` of a model of `tests/data/architectures`, which are drawn without a vocabulary and for short texts:
+/// with 128 tokens, and a context of 4096.
+pub fn speaking(architecture: &str, dir: &Path) -> String {
+    let from = crate::data(&format!("architectures/{architecture}.gguf"));
+    let tokens: Vec<String> = (0..128).map(|id| format!("t{id}")).collect();
+    let context = format!("{architecture}.context_length");
+    let more = [
+        (&*context, Value::U32(4096)),
+        ("tokenizer.ggml.model", "rwkv".into()),
+        ("tokenizer.ggml.tokens", tokens.into()),
+    ];
+    copy(from.to_str().unwrap(), &dir.join(format!("{architecture}.gguf")), &more, &|_, _, _| {})
+}
+
 fn copy(
     from: &str,
     path: &Path,
@@ -93,7 +107,8 @@ fn copy(
 ) -> String {
     let from = Gguf::open(from).unwrap();
     let mut to = Writer::new(path);
-    for (key, value) in from.metadata().iter() {
+    let stays = |key: &str| more.iter().all(|(other, _)| *other != key);
+    for (key, value) in from.metadata().iter().filter(|(key, _)| stays(key)) {
         to.metadata(key, value.clone()).unwrap();
     }
     for (key, value) in more {

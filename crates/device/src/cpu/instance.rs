@@ -22,8 +22,8 @@ use super::program::{self, Program};
 use crate::ledger::{Ledger, Write};
 use crate::tune::Choices;
 use crate::{
-    Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, Scope, Source, Ticket,
-    Timing, WeightSource,
+    Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Part, Prepared, Profile, Scope, Source,
+    Ticket, Timing, WeightSource,
 };
 use plan::{BufferId, DType, Plan, quant};
 use simd::Isa;
@@ -233,20 +233,20 @@ impl Instance for CpuInstance {
         unsafe { self.memory.copy_slot(from, to, positions) }
     }
 
-    fn block_bytes(&self) -> Option<usize> {
-        self.memory.block_bytes()
+    fn part_bytes(&self, part: Part) -> Option<usize> {
+        Some(self.memory.part_bytes(part))
     }
 
-    fn read_block(&mut self, slot: u32, block: usize, out: &mut [u8]) -> Result<(), Error> {
+    fn read_part(&mut self, slot: u32, part: Part, out: &mut [u8]) -> Result<(), Error> {
         self.ledger.quiet("slots cannot be read")?;
         // SAFETY: nothing is under way.
-        unsafe { self.memory.read_block(slot, block, out) }
+        unsafe { self.memory.read_part(slot, part, out) }
     }
 
-    fn write_block(&mut self, slot: u32, block: usize, bytes: &[u8]) -> Result<(), Error> {
+    fn write_part(&mut self, slot: u32, part: Part, bytes: &[u8]) -> Result<(), Error> {
         self.ledger.quiet("slots cannot be written")?;
         // SAFETY: nothing is under way.
-        unsafe { self.memory.write_block(slot, block, bytes) }
+        unsafe { self.memory.write_part(slot, part, bytes) }
     }
 
     fn upload(

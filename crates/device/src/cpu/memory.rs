@@ -12,7 +12,7 @@ use crate::plan_buffers::PlanBuffers;
 use crate::precision::residual_planes;
 use crate::slots::{Positions, States};
 use crate::tune::Choices;
-use crate::{Error, Request, Result};
+use crate::{Error, Part, Request, Result};
 use plan::sample::Candidate;
 use plan::{Arena, Buffer, BufferId, Class, DType, Group, Op, Plan, View};
 use simd::Isa;
@@ -298,7 +298,7 @@ impl Layout {
         }
         let mut caches = HashMap::new();
         let mut plain_states = HashMap::new();
-        let mut states = States::default();
+        let mut states = States::of(request);
         let mut cache_bytes = 0usize;
         for buffer in request.states {
             let width = Width::of(buffer.dtype);
@@ -504,21 +504,21 @@ impl Memory {
         Ok(())
     }
 
-    /// Bytes of a block of a slot, where every state lies by positions.
-    pub(super) fn block_bytes(&self) -> Option<usize> {
-        self.layout.states.block_bytes()
+    /// Bytes of a part of a slot.
+    pub(super) fn part_bytes(&self, part: Part) -> usize {
+        self.layout.states.part_bytes(part)
     }
 
-    /// Copies a block of a slot out.
+    /// Copies a part of a slot out.
     ///
     /// # Safety
     /// Nothing runs on this memory meanwhile.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a block that is not there, or another length.
-    pub(super) unsafe fn read_block(&self, slot: u32, block: usize, out: &mut [u8]) -> Result<()> {
+    pub(super) unsafe fn read_part(&self, slot: u32, part: Part, out: &mut [u8]) -> Result<()> {
         let (mut out, len) = (out.as_mut_ptr(), out.len());
-        for range in self.layout.states.block(slot, block, len)? {
+        for range in self.layout.states.part(slot, part, len)? {
             // SAFETY: the range is inside the states, and together they are as long as `out`; nobody else is there.
             unsafe {
                 let from = self.caches.start().as_ptr().add(range.start);
@@ -529,17 +529,17 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies a block of a slot in.
+    /// Copies a part of a slot in.
     ///
     /// # Safety
-    /// As [`Memory::read_block`].
+    /// As [`Memory::read_part`].
     ///
     /// # Errors
-    /// As [`Memory::read_block`].
-    pub(super) unsafe fn write_block(&self, slot: u32, block: usize, bytes: &[u8]) -> Result<()> {
+    /// As [`Memory::read_part`].
+    pub(super) unsafe fn write_part(&self, slot: u32, part: Part, bytes: &[u8]) -> Result<()> {
         let (mut from, len) = (bytes.as_ptr(), bytes.len());
-        for range in self.layout.states.block(slot, block, len)? {
-            // SAFETY: as in `read_block`.
+        for range in self.layout.states.part(slot, part, len)? {
+            // SAFETY: as in `read_part`.
             unsafe {
                 let to = self.caches.start().as_ptr().add(range.start);
                 to.copy_from_nonoverlapping(from, range.len());

@@ -298,7 +298,7 @@ impl Layout {
             weights.insert(buffer.name.clone(), weight);
         }
         let keys = keys(request.plans);
-        let (mut states, mut slots) = (HashMap::new(), States::default());
+        let (mut states, mut slots) = (HashMap::new(), States::of(request));
         let mut state_bytes = 0u64;
         for buffer in request.states {
             let state = State::of(buffer)?;

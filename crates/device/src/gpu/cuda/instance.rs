@@ -23,7 +23,8 @@ use crate::ledger::{Ledger, Write, words};
 use crate::plan_buffers::PlanBuffers;
 use crate::tune::Choices;
 use crate::{
-    Activity, Data, Error, Footprint, Instance, Prepared, Profile, Result, Ticket, WeightSource,
+    Activity, Data, Error, Footprint, Instance, Part, Prepared, Profile, Result, Ticket,
+    WeightSource,
 };
 use plan::{BufferId, Plan};
 
@@ -207,13 +208,13 @@ impl Instance for CudaInstance {
         Ok(())
     }
 
-    fn block_bytes(&self) -> Option<usize> {
-        self.layout.slots.block_bytes()
+    fn part_bytes(&self, part: Part) -> Option<usize> {
+        Some(self.layout.slots.part_bytes(part))
     }
 
-    fn read_block(&mut self, slot: u32, block: usize, out: &mut [u8]) -> Result<()> {
+    fn read_part(&mut self, slot: u32, part: Part, out: &mut [u8]) -> Result<()> {
         self.ledger.quiet("slots cannot be read")?;
-        let ranges = self.layout.slots.block(slot, block, out.len())?;
+        let ranges = self.layout.slots.part(slot, part, out.len())?;
         let driver = self.gpu.enter().map_err(failed)?;
         // Behind the copies of slots that are queued there.
         let (base, stream) = (self.caches.address(), self.steps.get());
@@ -236,9 +237,9 @@ impl Instance for CudaInstance {
         Ok(())
     }
 
-    fn write_block(&mut self, slot: u32, block: usize, bytes: &[u8]) -> Result<()> {
+    fn write_part(&mut self, slot: u32, part: Part, bytes: &[u8]) -> Result<()> {
         self.ledger.quiet("slots cannot be written")?;
-        let ranges = self.layout.slots.block(slot, block, bytes.len())?;
+        let ranges = self.layout.slots.part(slot, part, bytes.len())?;
         let driver = self.gpu.enter().map_err(failed)?;
         let (base, stream) = (self.caches.address(), self.steps.get());
         let mut from = bytes;

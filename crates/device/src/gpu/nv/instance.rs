@@ -41,8 +41,8 @@ use crate::ledger::{self, Ledger, Write, invalid, words};
 use crate::plan_buffers::PlanBuffers;
 use crate::tune::Choices;
 use crate::{
-    Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, RING_STEPS,
-    Result, Ticket, Timing, WeightSource,
+    Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Part, Prepared, Profile,
+    RING_STEPS, Result, Ticket, Timing, WeightSource,
 };
 use plan::{BufferId, NextInputs, Op, Plan, Sample};
 use tracing::field::display;
@@ -568,19 +568,19 @@ impl Instance for NvInstance {
         self.move_slots(|slots, context, base| slots.copy(context, base, &copies))
     }
 
-    fn block_bytes(&self) -> Option<usize> {
-        self.layout.slots.block_bytes()
+    fn part_bytes(&self, part: Part) -> Option<usize> {
+        Some(self.layout.slots.part_bytes(part))
     }
 
-    fn read_block(&mut self, slot: u32, block: usize, out: &mut [u8]) -> Result<()> {
+    fn read_part(&mut self, slot: u32, part: Part, out: &mut [u8]) -> Result<()> {
         self.ledger.quiet("slots cannot be read")?;
-        let ranges = self.layout.slots.block(slot, block, out.len())?;
+        let ranges = self.layout.slots.part(slot, part, out.len())?;
         self.move_slots(|slots, context, base| slots.read(context, base, &ranges, out))
     }
 
-    fn write_block(&mut self, slot: u32, block: usize, bytes: &[u8]) -> Result<()> {
+    fn write_part(&mut self, slot: u32, part: Part, bytes: &[u8]) -> Result<()> {
         self.ledger.quiet("slots cannot be written")?;
-        let ranges = self.layout.slots.block(slot, block, bytes.len())?;
+        let ranges = self.layout.slots.part(slot, part, bytes.len())?;
         self.move_slots(|slots, context, base| slots.write(context, base, &ranges, bytes))
     }
 
