@@ -141,11 +141,11 @@ pub(super) struct Prefixes {
 impl Prefixes {
     /// Those of a model, where they are configured and the model and its device have blocks.
     pub(super) fn open(
-        core: &Core,
+        core: &mut Core,
         counts: PrefixCounts,
         directories: &Directories,
     ) -> Option<Self> {
-        let store = core.prefix_store()?;
+        let store = core.prefix_store()?.clone();
         let dir = store.dir.display();
         let (block, rest) = (core.part_bytes(Part::Block(0)), core.part_bytes(Part::Rest));
         let Some((block, rest)) = block.zip(rest) else {
@@ -154,10 +154,16 @@ impl Prefixes {
             return None;
         };
         let sizes = Sizes { block, rest };
+        if sizes.rest > 0
+            && let Err(error) = clear(core, sizes.rest)
+        {
+            tracing::warn!(%error, %dir, "no prefixes on disk");
+            return None;
+        }
         let opened = identity(core.model_files(), &core.evaluated_by()).and_then(|root| {
             let each = core.adapter_files().map(|path| identity(std::iter::once(path), ""));
             let adapters = each.collect::<io::Result<_>>()?;
-            Self::new(store, root, adapters, sizes, counts, directories)
+            Self::new(&store, root, adapters, sizes, counts, directories)
         });
         opened.inspect_err(|error| tracing::warn!(%error, %dir, "no prefixes on disk")).ok()
     }
@@ -356,6 +362,12 @@ impl Prefixes {
     fn path(&self, name: &Name) -> PathBuf {
         self.store.dir.join(hex(name)).with_extension(SUFFIX)
     }
+}
+
+/// Writes what slots keep beside their blocks: of what is kept later, some may never have been written.
+fn clear(core: &mut Core, rest: usize) -> Result<(), device::Error> {
+    let nothing = vec![0; rest];
+    (0..core.slots() as u32).try_for_each(|slot| core.write_part(slot, Part::Rest, &nothing))
 }
 
 /// The name of what is kept at the end of a block.

@@ -497,7 +497,7 @@ impl Scheduler {
         LoadEvent::Loaded(Box::new(info))
     }
 
-    fn attach(&mut self, core: Core) {
+    fn attach(&mut self, mut core: Core) {
         self.under_way = VecDeque::with_capacity(MAX_SUBMISSIONS);
         self.rows = Vec::with_capacity(core.slots());
         self.tokens = Vec::with_capacity(core.slots());
@@ -508,7 +508,7 @@ impl Scheduler {
         *self.shared.tuned_device.lock() = Some(TunedDevice { device, tuning: tuning.clone() });
         self.stall = Stall::new(core.stall());
         let counts = *self.shared.prefixes.lock();
-        self.prefixes = Prefixes::open(&core, counts, &self.shared.directories);
+        self.prefixes = Prefixes::open(&mut core, counts, &self.shared.directories);
         self.tell_prefixes();
         self.idle = Idle::start(&core, &self.shared);
         self.core = Some(core);

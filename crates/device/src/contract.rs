@@ -103,8 +103,10 @@ fn slots_are_copied_at_rest(device: &dyn Device) {
         assert!(matches!(s.instance.copy_slot(0, 1, 1), Err(Error::Unsupported { .. })));
         return;
     }
-    if let Some(bytes) = s.instance.part_bytes(Part::Block(0)) {
-        s.instance.write_part(0, Part::Block(0), &vec![7; bytes]).unwrap();
+    for (slot, part) in [(0, Part::Block(0)), (0, Part::Rest), (1, Part::Rest)] {
+        if let Some(bytes) = s.instance.part_bytes(part) {
+            s.instance.write_part(slot, part, &vec![7; bytes]).unwrap();
+        }
     }
     s.instance.copy_slot(0, 1, SLOT_BLOCK).unwrap();
     s.instance.copy_slot(1, 1, usize::MAX).unwrap();
