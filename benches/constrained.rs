@@ -1,0 +1,128 @@
+//! What holding an answer to a grammar costs: how fast its tokens come, over how fast they come of free text with as many,
+//! one request at a time, in turn.
+//!
+//!     cargo bench --bench constrained
+//!
+//! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`; answers have `ORIND_TOKENS` tokens, `ORIND_ROUNDS`
+//! rounds are measured after one that is not. No answer ends before, and there are no drafts. Prints a table: tokens a
+//! second behind the first, the median of all rounds, and for each grammar the ratio to the free text of the same round:
+//! its median, and between what the middle half of the rounds lies.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
+
+use std::env;
+use std::sync::Arc;
+use std::time::Instant;
+
+use model::gguf::Gguf;
+use model::synthetic;
+use model::tokenizer::{Tokenizer, Vocabulary};
+use orind::engine::{Event, Grammar, Grammars, Handle, LoadSpec, Request, at_most_processors};
+use orind_testing::engine;
+use plan::sample::Sampling;
+use serde_json::json;
+
+fn variable(name: &str, default: &str) -> String {
+    env::var(name).unwrap_or_else(|_| default.into())
+}
+
+fn number(name: &str, default: usize) -> usize {
+    variable(name, &default.to_string()).parse().unwrap()
+}
+
+/// Tokens a second behind the first.
+fn ask(handle: &Handle, request: Request) -> f64 {
+    let expected = request.max_tokens as usize;
+    let mut events = handle.generate(request).unwrap();
+    let mut times = Vec::with_capacity(expected);
+    loop {
+        match events.blocking_recv().unwrap() {
+            Event::Token(_) => times.push(Instant::now()),
+            Event::Finished(finished) => {
+                assert_eq!(times.len(), expected, "{:?}", finished.reason);
+                let rest = times[times.len() - 1] - times[0];
+                return (times.len() - 1) as f64 / rest.as_secs_f64();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The value that so large a part of others are below.
+fn quantile(values: &mut [f64], part: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * part).round() as usize]
+}
+
+/// Grammars that no answer comes to the end of.
+fn grammars() -> [(&'static str, Grammar); 2] {
+    let item = json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 24},
+            "kind": {"enum": ["sensor", "motor", "camera", "battery"]},
+            "count": {"type": "integer", "minimum": 0, "maximum": 1000},
+            "ready": {"type": "boolean"},
+        },
+        "required": ["name", "kind", "count", "ready"],
+        "additionalProperties": false,
+    });
+    let list = json!({"type": "array", "items": item, "minItems": 10_000});
+    let call = json!({
+        "type": "object",
+        "properties": {"name": {"const": "report"}, "arguments": {"type": "object",
+            "properties": {"devices": list.clone()}, "required": ["devices"],
+            "additionalProperties": false}},
+        "required": ["name", "arguments"],
+        "additionalProperties": false,
+    });
+    let lark = "start: \"<tool_call>\\n\" @call \"\\n</tool_call>\"\n".to_owned();
+    let parts = vec![("call".to_owned(), Grammar::JsonSchema(call))];
+    [("json_schema", Grammar::JsonSchema(list)), ("tool call", Grammar::Within { lark, parts })]
+}
+
+fn main() {
+    let path = variable("ORIND_MODEL", "synthetic:llama-3.2-1b:q6_k");
+    let file = synthetic::locate(&path, &mut |_, _| {}).unwrap();
+    let vocabulary = Vocabulary::from_metadata(Gguf::open(&file).unwrap().metadata()).unwrap();
+    let compiler = Grammars::new(Arc::new(Tokenizer::new(vocabulary).unwrap()));
+    let constraints = grammars().map(|(name, grammar)| (name, compiler.compile(&grammar).unwrap()));
+    let (tokens, rounds) = (number("ORIND_TOKENS", 64), number("ORIND_ROUNDS", 9));
+    let handle = engine::start(LoadSpec {
+        context: 1024,
+        prefill_chunk: 64,
+        threads: number("ORIND_THREADS", at_most_processors(0)),
+        ..engine::spec(file.to_str().unwrap(), &variable("ORIND_BACKEND", "cpu"))
+    });
+    println!("{path}, {tokens} tokens, {rounds} rounds");
+    println!("| how | grammar | tok/s free | tok/s held | ratio | middle half |");
+    println!("| --- | --- | ---: | ---: | ---: | ---: |");
+    for (how, temperature) in [("greedy", 0.0), ("sampled", 0.8)] {
+        for (name, constraint) in &constraints {
+            let (mut free, mut held, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+            for round in 0..=rounds {
+                let seed = round as u64;
+                let sampling = Sampling { temperature, top_k: 40, top_p: 0.95, seed };
+                let request = engine::request((0..16).map(|i| 2 + i + seed as u32), tokens as u32);
+                let request = Request { sampling, ..request };
+                let bound = Request { constraint: Some(constraint.clone()), ..request.clone() };
+                // Who comes first changes from round to round.
+                let mut speeds = [0.0; 2];
+                for which in [round % 2, 1 - round % 2] {
+                    let request = if which == 0 { request.clone() } else { bound.clone() };
+                    speeds[which] = ask(&handle, request);
+                }
+                if round > 0 {
+                    free.push(speeds[0]);
+                    held.push(speeds[1]);
+                    ratios.push(speeds[1] / speeds[0]);
+                }
+            }
+            let [free, held] = [free, held].map(|mut all| quantile(&mut all, 0.5));
+            let [low, middle, high] = [0.25, 0.5, 0.75].map(|part| quantile(&mut ratios, part));
+            println!(
+                "| {how} | {name} | {free:.1} | {held:.1} | {middle:.3} | {low:.3} to {high:.3} |"
+            );
+        }
+    }
+}
