@@ -1,13 +1,13 @@
 //! Answers held to a grammar: which tokens may come next, by llguidance.
 //!
-//! A grammar is compiled once for a request, away from the engine's thread. While the device computes a step,
-//! nothing has to be known of it: the mask is applied to the step's logits when they are there.
+//! A grammar is compiled once for a request, away from the engine's thread. What may come next follows from the tokens
+//! before: it is found out while the device computes the step whose logits it is applied to.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use model::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -122,7 +122,7 @@ impl Grammars {
         // What a grammar costs shows with its first mask.
         matcher.compute_mask().map_err(|error| first_lines(&error.to_string()))?;
         let ends: Arc<[u32]> = self.tokenizer.end_ids().collect();
-        Ok(Constraint { matcher, ends })
+        Ok(Constraint { matcher, next: None, ends })
     }
 
     fn factory(&self) -> Result<ParserFactory, String> {
@@ -164,13 +164,16 @@ fn first_lines(error: &str) -> String {
 /// Where an answer stands in its grammar.
 pub struct Constraint {
     matcher: Matcher,
+    /// Tokens that may come next, once that has been found out.
+    next: Option<Result<SimpleVob, String>>,
     /// Tokens that end an answer.
     ends: Arc<[u32]>,
 }
 
 impl Clone for Constraint {
     fn clone(&self) -> Self {
-        Self { matcher: self.matcher.deep_clone(), ends: Arc::clone(&self.ends) }
+        let (matcher, ends) = (self.matcher.deep_clone(), Arc::clone(&self.ends));
+        Self { matcher, next: None, ends }
     }
 }
 
@@ -181,13 +184,24 @@ impl fmt::Debug for Constraint {
 }
 
 impl Constraint {
+    /// Finds out what may come next, if that is not known yet.
+    pub(super) fn look_ahead(&mut self) {
+        self.allowed();
+    }
+
+    fn allowed(&mut self) -> &Result<SimpleVob, String> {
+        self.next.get_or_insert_with(|| {
+            self.matcher.compute_mask_or_eos().map_err(|e| first_lines(&e.to_string()))
+        })
+    }
+
     /// Leaves only logits of tokens that may come next; those that end the answer where it may end.
     pub(super) fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
-        let allowed =
-            self.matcher.compute_mask_or_eos().map_err(|e| first_lines(&e.to_string()))?;
-        let may_end = self.ends.iter().any(|end| allowed.is_allowed(*end));
+        let ends = Arc::clone(&self.ends);
+        let allowed = self.allowed().as_ref().map_err(Clone::clone)?;
+        let may_end = ends.iter().any(|end| allowed.is_allowed(*end));
         let logit = |end: &u32| Some((*end, *logits.get(*end as usize)?));
-        let ends: Vec<_> = self.ends.iter().filter(|_| may_end).filter_map(logit).collect();
+        let ends: Vec<_> = ends.iter().filter(|_| may_end).filter_map(logit).collect();
         // Tokens beyond the tokeniser's are padding.
         let known = logits.len().min(allowed.len());
         logits[known..].fill(f32::NEG_INFINITY);
@@ -204,6 +218,7 @@ impl Constraint {
 
     /// Goes on with a token. True if nothing may follow.
     pub(super) fn take(&mut self, id: u32) -> Result<bool, String> {
+        self.next = None;
         if self.ends.contains(&id) {
             return Ok(true);
         }

@@ -874,6 +874,7 @@ impl Scheduler {
 
     /// Waits for the oldest step under way, and hands out what came of it.
     fn finish_step(&mut self) -> Result<(), device::Error> {
+        self.active.iter_mut().for_each(Sequence::look_ahead);
         let core = core(&mut self.core);
         let finished = core.finish(&mut self.tokens);
         self.shared.stepped(core);

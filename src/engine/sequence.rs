@@ -306,6 +306,13 @@ impl Sequence {
         self.chooser.is_some()
     }
 
+    /// Finds out what may come next while the device is busy.
+    pub(super) fn look_ahead(&mut self) {
+        if let Some(chooser) = &mut self.chooser {
+            chooser.look_ahead();
+        }
+    }
+
     /// Chooses the next token: the device's, unless it is chosen here.
     ///
     /// # Errors

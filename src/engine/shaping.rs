@@ -171,6 +171,13 @@ impl Chooser {
         Ok(id)
     }
 
+    /// Finds out what the constraint allows next, if there is one.
+    pub(super) fn look_ahead(&mut self) {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.look_ahead();
+        }
+    }
+
     /// Takes note of the token that is part of the answer now. True if the constraint allows nothing behind it.
     ///
     /// # Errors
