@@ -86,7 +86,7 @@ struct MatmulHalf {
     typedef Place::Sums Sums;
     enum : u32 { TOKENS = Place::TOKENS, TALL = Place::TALL, WIDE = Place::WIDE, PANELS = Place::PANELS };
     enum : u32 { STAGE = Halves::STAGE, EIGHT = Halves::EIGHT, LEAF = SUPERBLOCK / STAGE };
-    // Bytes of a stage's activations; of a column's piece at 16 columns.
+    // Bytes of a stage's activations, and from 16 columns to the next.
     enum : u32 { UNIT = TOKENS / 8 * EIGHT, STEP = 16 / 8 * PIECE_STRIDE };
 
     struct __align__(16) Shared {

@@ -50,14 +50,12 @@ struct Seen {
         __syncthreads();
     }
 
-    // Whether some of a pass's rows see some of LENGTH positions, and whether all see all.
-    template <u32 LENGTH = SPAN>
-    DEVICE bool any_sees(const AttentionParams& p, const Seen& seen, u32 from) {
-        return from < seen.most && from + LENGTH > first_seen(p, seen.least);
+    // Whether some of a pass's rows see a span, and whether all do.
+    DEVICE bool any_sees(const AttentionParams& p, const Seen& seen, u32 span) {
+        return span < seen.most && span + SPAN > first_seen(p, seen.least);
     }
-    template <u32 LENGTH = SPAN>
-    DEVICE bool all_see(const AttentionParams& p, const Seen& seen, u32 from) {
-        return from + LENGTH <= seen.least && from + LENGTH > first_seen(p, seen.most);
+    DEVICE bool all_see(const AttentionParams& p, const Seen& seen, u32 span) {
+        return span + SPAN <= seen.least && span + SPAN > first_seen(p, seen.most);
     }
 };
 
