@@ -6,6 +6,7 @@
 # with PyTorch. Writes to OUT (default: ./silicon). Takes two to three minutes on an H100, once the models are there.
 #
 #     bash benches/silicon.sh
+#     MODELS="synthetic:qwen35-35b-a3b:q4_k_m synthetic:llama-3.1-8b:q4_k_m" bash benches/silicon.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,6 +18,7 @@ models=(
     synthetic:qwen3-0.6b:q8_0
     synthetic:qwen3-1.7b:q4_k_m
 )
+[[ -z ${MODELS:-} ]] || read -ra models <<<"$MODELS"
 mkdir -p "$out"
 
 note() { printf '\n== %s\n' "$*"; }
