@@ -415,15 +415,6 @@ pub enum PromptPrecision {
     Half,
 }
 
-impl From<PromptPrecision> for plan::Precision {
-    fn from(asked: PromptPrecision) -> Self {
-        match asked {
-            PromptPrecision::Single => Self::Single,
-            PromptPrecision::Half => Self::Half,
-        }
-    }
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read the configuration {}: {source}", path.display())]

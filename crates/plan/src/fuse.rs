@@ -211,7 +211,8 @@ impl Rewriter {
     fn name_projections(&mut self) {
         for at in 0..self.plan.steps.len() {
             let Op::MatMul { a, b, out } = &self.plan.steps[at].op else { continue };
-            let whole = self.plan.buffer(b.buffer).shape == b.shape;
+            // A square matrix that is turned has its shape too.
+            let whole = self.plan.buffer(b.buffer).shape == b.shape && b.is_contiguous();
             if self.class(b) == Class::Weight && whole && b.shape.len() == 2 && a.is_contiguous() {
                 let (weight, out) = (b.clone(), out.clone());
                 let linear = Linear { weight, bias: None, activation: None, out };

@@ -16,7 +16,7 @@ use super::error::Error;
 use super::events::Step;
 use super::{App, events, metrics, params, status};
 use crate::bench;
-use crate::config::{Config, GpuMode};
+use crate::config::{Config, GpuMode, PromptPrecision};
 use crate::control::api;
 use crate::engine::tuning::Tuning;
 use crate::engine::{
@@ -25,6 +25,7 @@ use crate::engine::{
 use crate::wording;
 use device::first_light::{Chains, Mode};
 use model::synthetic;
+use plan::Precision;
 
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
     let unavailable =
@@ -189,7 +190,10 @@ pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
         adapters: lora.iter().map(|text| AdapterSpec::written(text)).collect(),
         stall: Duration::from_millis(config.stall_ms),
         kv_type: request.kv_type.unwrap_or_else(|| config.kv_type.clone()),
-        precision: config.prompt_precision.into(),
+        precision: match config.prompt_precision {
+            PromptPrecision::Single => Precision::Single,
+            PromptPrecision::Half => Precision::Half,
+        },
         threads: at_most_processors(request.threads.unwrap_or(config.threads)),
         cpu_isa: request.cpu_isa.unwrap_or_else(|| config.cpu_isa.clone()),
         tuning: Tuning {

@@ -48,6 +48,22 @@ fn products_of_any_operands() {
     }
 }
 
+/// A square matrix of weights looks whole when it is turned, and is not.
+#[test]
+fn weights_that_are_turned_are_read_across() {
+    let case = case(|s| {
+        let x = s.floats("x", &[3, 64], noise(1, 192))?;
+        let w = s.quantised("w", DType::F32, &[64, 64], &noise(2, 4096))?;
+        let turned = s.g.permute(w, &[1, 0])?;
+        Ok(vec![s.g.matmul(x, turned)?])
+    });
+    let want = case.run_with(&Reference, Fusions::NONE, 1).unwrap();
+    let have = case.run_with(&Cpu::detect(), Fusions::ALL, 1).unwrap();
+    for ((_, have), (_, want)) in have.iter().zip(&want) {
+        assert!(have.iter().zip(want).all(|(h, w)| (h - w).abs() < 1e-4), "{have:?}, {want:?}");
+    }
+}
+
 /// A step reads what the one before it left, and several are one submission.
 #[test]
 fn states_and_mailboxes_go_on_from_step_to_step() {
