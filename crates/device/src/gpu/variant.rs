@@ -291,7 +291,7 @@ mod tests {
         for (dtype, batch, tiles) in [
             (DType::Q6_K, 8, vec![0, 32, 128]),
             (DType::Q6_K, 16, vec![0, 32, 128]),
-            (DType::F16, 64, vec![0, 64]),
+            (DType::F16, 64, vec![0, 32, 64]),
         ] {
             let space = space(Target::Sm87, &case_of(dtype, 512, batch)).unwrap();
             space.check(&space.heuristic).unwrap();
