@@ -13,31 +13,15 @@
 
 use std::sync::Arc;
 use std::time::Instant;
-use std::{env, fs};
 
 use model::gguf::Gguf;
 use model::synthetic;
 use model::tokenizer::{Tokenizer, Vocabulary};
 use orind::engine::{Event, Grammar, Grammars, Handle, LoadSpec, Request, at_most_processors};
 use orind_testing::engine;
+use orind_testing::measured::{number, processor, variable};
 use plan::sample::Sampling;
 use serde_json::json;
-
-fn variable(name: &str, default: &str) -> String {
-    env::var(name).unwrap_or_else(|_| default.into())
-}
-
-fn number(name: &str, default: usize) -> usize {
-    variable(name, &default.to_string()).parse().unwrap()
-}
-
-/// Seconds of processor time of all threads so far.
-fn processor() -> f64 {
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
-    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("schedstat")).ok();
-    let ns = |text: String| text.split(' ').next().unwrap().parse::<f64>().unwrap();
-    tasks.filter_map(|task| of(task.unwrap())).map(ns).sum::<f64>() / 1e9
-}
 
 /// Tokens a second behind the first, by the clock and of the processor.
 fn ask(handle: &Handle, request: Request) -> [f64; 2] {

@@ -12,13 +12,13 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
 use std::time::Instant;
-use std::{env, fs};
 
 use model::gguf::Gguf;
 use model::synthetic;
 use model::tokenizer::{Specials, Tokenizer, Vocabulary};
 use orind::engine::{Event, Finished, Handle, LoadSpec, Request, State, at_most_processors};
 use orind_testing::engine;
+use orind_testing::measured::{number, processor, variable};
 use plan::sample::Sampling;
 
 const CODE: &str = "Rename `total` to `sum` in this function and give back all of it.\n\n```rust\nfn mean(values: &[f64]) \
@@ -35,22 +35,6 @@ English. Ivan Horvat, Split, 1968, Croatian and Italian.\n\n[{\"name\": \"Anna B
 1981, \"languages\": [\"Norwegian\", \"English\"]}, {\"name\": ";
 
 const TASKS: [(&str, &str); 3] = [("code edit", CODE), ("prose", PROSE), ("JSON", JSON)];
-
-fn variable(name: &str, default: &str) -> String {
-    env::var(name).unwrap_or_else(|_| default.into())
-}
-
-fn number(name: &str, default: usize) -> usize {
-    variable(name, &default.to_string()).parse().unwrap()
-}
-
-/// Seconds of processor time of all threads so far.
-fn processor() -> f64 {
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
-    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("schedstat")).ok();
-    let ns = |text: String| text.split(' ').next().unwrap().parse::<f64>().unwrap();
-    tasks.filter_map(|task| of(task.unwrap())).map(ns).sum::<f64>() / 1e9
-}
 
 struct Answer {
     ids: Vec<u32>,
@@ -124,7 +108,7 @@ fn main() {
     if matches!(own.snapshot().state, State::Ready(info) if info.draft.is_some()) {
         guessers.push(Guesser { name: "nextn", handle: own });
     }
-    if let Ok(model) = env::var("ORIND_DRAFT") {
+    if let Ok(model) = std::env::var("ORIND_DRAFT") {
         guessers.push(Guesser { name: "draft model", handle: start(7, Some(&model)) });
     }
     println!("{path}, {tokens} tokens, {rounds} rounds");

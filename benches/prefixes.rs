@@ -15,11 +15,8 @@ use std::time::{Duration, Instant};
 
 use orind::engine::{Handle, LoadSpec, PrefixStore, at_most_processors};
 use orind_testing::engine;
+use orind_testing::measured::{number, variable};
 use serde_json::json;
-
-fn variable(name: &str, default: &str) -> String {
-    env::var(name).unwrap_or_else(|_| default.into())
-}
 
 fn start(context: usize, dir: &Path) -> Handle {
     let model = variable("ORIND_MODEL", "synthetic:llama-3.2-1b:q6_k");
@@ -40,7 +37,7 @@ fn ask(handle: &Handle, prompt: &[u32]) -> (f64, u32) {
 }
 
 fn main() {
-    let tokens: usize = variable("ORIND_TOKENS", "14000").parse().unwrap();
+    let tokens = number("ORIND_TOKENS", 14_000);
     let base = variable("ORIND_DIR", &env::temp_dir().display().to_string());
     let dir = tempfile::tempdir_in(base).unwrap();
     let prompt: Vec<u32> = (0..tokens as u32).map(|i| 1 + i * i % 997).collect();

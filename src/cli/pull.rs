@@ -27,7 +27,8 @@ pub(super) async fn run(
     let (json, terminal) = (args.json, *terminal);
     let (named, cached) = (name.clone(), args.dir.is_none());
     let all = super::blocking(&interrupted, move || pull(&args, &name, &terminal)).await?;
-    let path = all.first().map(|(file, _)| file.path.display().to_string()).unwrap_or_default();
+    let [(first, _), ..] = &all[..] else { unreachable!("a name that is found has a file") };
+    let path = first.path.display().to_string();
     let by = if cached { named.to_string() } else { path.clone() };
     let run = format!("orinctl chat -m {}", quoted(&by));
     let document = Document {

@@ -257,15 +257,17 @@ impl Prefixes {
     }
 
     /// The name of a part at the end of `tokens`, whole blocks, and its bytes.
-    fn part(&self, tokens: &[u32], adapters: Scales, part: Part) -> Option<(Name, usize)> {
-        let name = self.names(tokens, adapters).last()?;
+    fn part(&self, tokens: &[u32], adapters: Scales, part: Part) -> (Name, usize) {
+        let Some(name) = self.names(tokens, adapters).last() else {
+            unreachable!("parts are at the end of a block");
+        };
         let Sizes { block, rest } = self.sizes;
-        Some((name_of(name, part), if part == Part::Rest { rest } else { block }))
+        (name_of(name, part), if part == Part::Rest { rest } else { block })
     }
 
     /// The part at the end of `tokens`, whole blocks. `None` where it cannot be used, which is told of.
     pub(super) fn read(&mut self, tokens: &[u32], adapters: Scales, part: Part) -> Option<&[u8]> {
-        let (name, bytes) = self.part(tokens, adapters, part)?;
+        let (name, bytes) = self.part(tokens, adapters, part);
         let path = self.path(&name);
         match read(&path, &name, &mut self.part[..bytes]) {
             Ok(()) => {
@@ -303,7 +305,7 @@ impl Prefixes {
         part: Part,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Some((name, bytes)) = self.part(tokens, adapters, part) else { return Ok(()) };
+        let (name, bytes) = self.part(tokens, adapters, part);
         fill(&mut self.part[..bytes])?;
         let whole = (HEAD + HASH + bytes) as u64;
         self.make_room(whole);
@@ -710,7 +712,7 @@ mod tests {
         assert_eq!(again.read(nine, Scales::NONE, Part::Rest).unwrap(), [109; REST]);
         assert_eq!(again.read(nine, Scales::NONE, BLOCK).unwrap(), [9; BYTES]);
         // One for the other, cut or damaged: each is a file of its own.
-        let file = |part| again.path(&again.part(nine, Scales::NONE, part).unwrap().0);
+        let file = |part| again.path(&again.part(nine, Scales::NONE, part).0);
         let (rest, block) = (file(Part::Rest), file(BLOCK));
         let kept = fs::read(&rest).unwrap();
         let mut damaged = kept.clone();

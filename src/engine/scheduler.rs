@@ -759,10 +759,10 @@ impl Scheduler {
 
     /// Keeps on disk what a slot has beside its blocks, where its prompt stands now. Nothing is under way.
     fn keep_rest(&mut self, at: usize) -> Result<(), device::Error> {
-        let (Some(core), Some(prefixes)) = (&mut self.core, &mut self.prefixes) else {
-            return Ok(());
+        let Some(prefixes) = &mut self.prefixes else {
+            unreachable!("`choose_rests` names places where there is a disk to keep them on");
         };
-        let sequence = &self.active[at];
+        let (core, sequence) = (core(&mut self.core), &self.active[at]);
         let (slot, tokens) = (sequence.slot, &sequence.prompt()[..sequence.submitted]);
         let fill = |out: &mut [u8]| core.read_part(slot, Part::Rest, out);
         prefixes.write(tokens, sequence.request.adapters, Part::Rest, fill)?;

@@ -32,6 +32,7 @@ pub mod lane;
 pub mod loopback;
 #[cfg(feature = "machine")]
 pub mod machine;
+pub mod measured;
 #[cfg(feature = "nodes")]
 pub mod nodes;
 #[cfg(feature = "numerics")]

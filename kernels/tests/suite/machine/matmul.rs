@@ -11,9 +11,10 @@ use orind_kernels::{occupancy, prebuilt};
 use orind_testing::numerics::{norm, product};
 use orind_testing::random::Random;
 use plan::DType;
-use sass::count::Counters;
+use sass::count::{Class, Counters};
 
 use super::device::Device;
+use super::prefill::{MODES, instructions};
 use super::project::gated;
 use super::weights::{Matrix, types};
 
@@ -320,6 +321,9 @@ fn in_half_precision_a_row_stays_alone() {
     }
 }
 
+/// Multiply-adds of a token with the matrices of Llama-3.2-1B's layers.
+const OF_A_TOKEN: f64 = 16.0 * (2048.0 * (3072.0 + 2048.0 + 16_384.0) + 2048.0 * 8192.0);
+
 /// A multiply-add of half precision on tensor cores, and in single precision: `docs/kernels.md` has the numbers.
 #[test]
 fn half_precision_takes_a_fraction_of_the_instructions() {
@@ -337,6 +341,19 @@ fn half_precision_takes_a_fraction_of_the_instructions() {
             per(&single[1]),
             half[0].lane_total() as f64 / (rows * k) as f64
         );
+        // A product of 16 x 8 x 16 takes a partition's tensor core 8 clocks.
+        println!(
+            "  {:.2} instructions a product",
+            instructions(&half[1]) as f64 / half[1].warps(Class::Matrix) as f64
+        );
+        for (mode, clocks) in MODES {
+            let bounds =
+                [2048.0 / 8.0, 32.0 / per(&single[1])].map(|each| 4.0 * clocks * each / OF_A_TOKEN);
+            println!(
+                "  {mode}: {:.0} tokens a second, {:.0} in single precision",
+                bounds[0], bounds[1]
+            );
+        }
         assert!(8.0 * per(&half[1]) < per(&single[1]));
         assert!((half[1].bank_conflicts as f64) < 0.02 * half[1].shared_bytes as f64 / 128.0);
         let kernel = Kernel::MatmulHalf(weight);

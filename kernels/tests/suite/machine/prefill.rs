@@ -60,7 +60,7 @@ const MODELS: [Model; 3] = [
 ];
 
 /// SMs times clock of an Orin at MAXN and in its 30 W mode; an SM issues four instructions of a warp a clock.
-const MODES: [(&str, f64); 2] = [("MAXN", 16.0 * 1.3e9), ("30 W", 8.0 * 0.612e9)];
+pub(crate) const MODES: [(&str, f64); 2] = [("MAXN", 16.0 * 1.3e9), ("30 W", 8.0 * 0.612e9)];
 
 pub(crate) fn instructions(counters: &Counters) -> u64 {
     counters.warp_instructions.iter().sum()

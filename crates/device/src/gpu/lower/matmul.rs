@@ -22,8 +22,8 @@ pub(super) struct Tiles {
     tile: u32,
     /// Rows of a launch at most.
     most: usize,
-    /// What multiplies them.
-    kernel: Kernel,
+    /// Whether they are in half precision.
+    half: bool,
 }
 
 /// Whether a plan's steps of so many rows are in half precision, where there are kernels.
@@ -52,15 +52,14 @@ impl Lowering<'_> {
         let (weight, segments, cols) = (matrices[0].weight, segments(matrices), count(k)?);
         if takes_halves(self.plan, weight, rows, k) {
             let most = limit::rows_of_matmul(weight, HALF_TILE, &segments, cols);
-            let kernel = Kernel::MatmulHalf(weight);
-            return Ok(most.map(|most| Tiles { tile: HALF_TILE, most: most as usize, kernel }));
+            return Ok(most.map(|most| Tiles { tile: HALF_TILE, most: most as usize, half: true }));
         }
         let case = |batch| variant::case(weight, planes, batch, &segments, glu > 0, cols);
         let tile = self.addresses.tuning.tile(weight, rows, case);
         let tile = tile.filter(|_| matmul_takes(weight, k));
         let tiles = tile.and_then(|tile| {
             let most = limit::rows_of_matmul(weight, tile, &segments, cols)?;
-            Some(Tiles { tile, most: most as usize, kernel: Kernel::Matmul { weight, tile } })
+            Some(Tiles { tile, most: most as usize, half: false })
         });
         Ok(tiles)
     }
@@ -74,10 +73,16 @@ impl Lowering<'_> {
         matrices: &[Matrix],
         planes: u32,
         all: usize,
-        Tiles { tile, most, kernel }: Tiles,
+        tiles: Tiles,
     ) -> Result<()> {
         let &Projection { x, k, residual, glu, .. } = projection;
         let (weight, k) = (matrices[0].weight, count(k)?);
+        let Tiles { tile, most, half } = tiles;
+        let (kernel, shared_bytes) = if half {
+            (Kernel::MatmulHalf(weight), MATMUL_HALF_SHARED_BYTES)
+        } else {
+            (Kernel::Matmul { weight, tile }, matmul_shared_bytes(weight, tile))
+        };
         let segments = segments(matrices);
         let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if glu > 0 { 1 } else { 3 }).collect();
         for first in (0..all).step_by(most) {
@@ -89,7 +94,8 @@ impl Lowering<'_> {
             };
             let x = part(x, k);
             let rows = count(rows)?;
-            let activations = self.activations(label, projection, kernel, planes, x, rows, tile)?;
+            let activations =
+                self.activations(label, projection, weight, planes, x, rows, tiles)?;
             let mut of_rows = segments;
             let mut writes = Vec::new();
             for (segment, matrix) in of_rows.iter_mut().zip(matrices) {
@@ -114,10 +120,7 @@ impl Lowering<'_> {
                 label: label.to_owned(),
                 kernel,
                 grid: matmul_grid(tile, rows, &ns, glu > 0),
-                shared_bytes: match kernel {
-                    Kernel::MatmulHalf(_) => MATMUL_HALF_SHARED_BYTES,
-                    _ => matmul_shared_bytes(weight, tile),
-                },
+                shared_bytes,
                 params: Params::Matmul(params),
                 reads: std::iter::once(activations).chain(residual).collect(),
                 writes,
@@ -132,23 +135,17 @@ impl Lowering<'_> {
         &mut self,
         label: &str,
         projection: &Projection,
-        products: Kernel,
+        weight: Weight,
         planes: u32,
         x: Region,
         rows: u32,
-        tile: u32,
+        Tiles { tile, half, .. }: Tiles,
     ) -> Result<Region> {
         let &Projection { norm_weight, eps, k: columns, .. } = projection;
         let k = count(columns)?;
         let out = self.addresses.activations();
-        let prepared = match products {
-            Kernel::MatmulHalf(weight) => Some((weight, Kernel::Halves(weight))),
-            Kernel::Matmul { weight, .. } if weight.is_quantised() => {
-                Some((weight, Kernel::Quantise(weight)))
-            }
-            _ => None,
-        };
-        let (kernel, grid, shared_bytes, params) = if let Some((weight, kernel)) = prepared {
+        let (kernel, grid, shared_bytes, params) = if half || weight.is_quantised() {
+            let kernel = if half { Kernel::Halves(weight) } else { Kernel::Quantise(weight) };
             let shared_bytes = quantise_shared_bytes(weight, planes, columns).ok_or_else(|| {
                 unsupported(format!("{k} columns of {} ({label})", weight.name()))
             })?;
