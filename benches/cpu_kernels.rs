@@ -15,7 +15,7 @@ use device::cpu::mem::AlignedBuf;
 use plan::DType;
 use simd::Isa;
 use simd::activations::{self, ActivationFormat, F32Block, Q8Block};
-use simd::attention::{self, Attend};
+use simd::attention::{self, Attend, Places};
 use simd::cache::CacheFormat;
 use simd::matmul::{Activations, Loops, Product, Q8Activations, matmul};
 use simd::packed::PackedLayout;
@@ -260,7 +260,7 @@ fn attention(isa: Isa, heads: usize, dim: usize, rows: usize, most: usize) -> im
             heads,
             dim,
             format: CacheFormat::F16,
-            ring: usize::MAX,
+            places: Places::Ring(usize::MAX),
             keys: cache.as_ptr().cast(),
             values: cache.as_ptr().cast(),
             positions,

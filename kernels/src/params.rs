@@ -206,11 +206,15 @@ parameters! {
         q_norm: u64,
         /// `f32 [dim]`: weight of the norm on keys; 0 for none.
         k_norm: u64,
-        /// `[slot_count][kv_heads]` of tiles of [`crate::catalogue::launch::CACHE_TILE`] positions, as many as the
-        /// capacity fills, in the kernel's type: `cuda/cache.cuh`; 16-byte aligned.
+        /// Blocks of [`crate::catalogue::launch::CACHE_BLOCK`] positions, or each slot's ring: `[kv_heads]` of tiles of
+        /// [`crate::catalogue::launch::CACHE_TILE`] positions that fill it, in the kernel's type: `cuda/cache.cuh`;
+        /// 16-byte aligned.
         keys: u64,
         /// Likewise.
         values: u64,
+        /// `u32 [slot_count][entries]`: the blocks in which a slot's positions lie, one after the other; positions of
+        /// an entry [`u32::MAX`] are outside the cache. Not read of a ring.
+        blocks: u64,
         /// `rope_kv` only: rotated queries, `f32 [rows][heads][dim]`.
         q_out: u64,
         /// `attention_*` only: `f32 [rows][heads][dim]`.
@@ -238,9 +242,9 @@ parameters! {
         slot_count: u32,
         /// Positions of a slot.
         capacity: u32,
-        /// 1: positions begin anew after so many, a multiple of [`crate::catalogue::launch::CACHE_TILE`] and no less
-        /// than a tile more than the window. 0: there are no further ones.
-        ring: u32,
+        /// Blocks of a slot, no fewer than its positions fill. 0 for a ring: positions begin anew after the capacity,
+        /// a multiple of [`crate::catalogue::launch::CACHE_TILE`] and no less than a tile more than the window.
+        entries: u32,
         /// 1: pairs are `2i, 2i + 1`; 0: `i, i + rotated / 2`.
         interleaved: u32,
         /// Values of a head that are rotated, the first ones: an even number.

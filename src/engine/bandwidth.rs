@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
     use device::tune::Choices;
-    use device::{Data, Footprint, Info, Profile, Ticket, Tunable, WeightSource};
+    use device::{Data, Footprint, Info, Part, Profile, Ticket, Tunable, WeightSource};
     use plan::{BufferId, Fusions};
 
     const MIB: u64 = 1 << 20;
@@ -252,6 +252,10 @@ mod tests {
 
         fn prepare_as(&mut self, _: &Plan, _: &Choices) -> Result<Prepared, Error> {
             unreachable!("nothing is chosen")
+        }
+
+        fn copy_part(&mut self, _: Part, _: Part) -> Result<(), Error> {
+            unreachable!("nothing is copied")
         }
 
         fn write(&mut self, _: Prepared, _: BufferId, _: usize, _: Data<'_>) -> Result<(), Error> {

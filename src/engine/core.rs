@@ -17,6 +17,7 @@ use super::drafts::Drafts;
 use super::heartbeat::Heartbeat;
 use super::loader::Beside;
 use super::provenance::{self, Provenance};
+use super::slots::{Division, Slot};
 use super::tuning::bench::{Stopwatch, WallClock};
 use super::tuning::counted::Counted;
 use super::tuning::{self, Tuning, pace::Pace};
@@ -26,7 +27,7 @@ use device::first_light::Mode;
 use device::tune::report::{Progress, Report, Spec};
 use device::tune::{Case, Store};
 use device::{AUTO, Activity, Data, Device, Error, Footprint, Instance};
-use device::{MAX_SUBMISSIONS, Part, Prepared, Ticket};
+use device::{BLOCK, MAX_SUBMISSIONS, Part, Prepared, Ticket};
 use model::{KvLayout, Model, Pooling, ports};
 use plan::sample::{NOT_FINITE, Sampling};
 use plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
@@ -451,14 +452,42 @@ impl Core {
         model.goes_on(held, from) && model.keeps(*layout, written, from)
     }
 
-    pub(super) fn copies_slots(&self) -> bool {
-        self.loaded.instance.copies_slots()
+    /// How its cache is divided among sequences.
+    pub(super) fn division(&self) -> Division {
+        let slots = self.loaded.layout.slots as u32;
+        let rest = self.part_bytes(Part::Rest(0)) != Some(0);
+        Division { slots, of_slot: self.loaded.instance.blocks() / slots, rest }
     }
 
-    /// Copies the first positions that a slot holds into another one. Nothing is under way.
-    pub(super) fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), Error> {
+    /// Copies one part onto another. Nothing is under way.
+    pub(super) fn copy(&mut self, [from, to]: [Part; 2]) -> Result<(), Error> {
         self.hidden = None;
-        self.loaded.instance.copy_slot(from, to, positions)
+        self.loaded.instance.copy_part(from, to)
+    }
+
+    /// Has the first positions of a slot in another one too, each in blocks of its own. Nothing is under way.
+    pub(super) fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), Error> {
+        let Division { of_slot, .. } = self.division();
+        let blocks = 0..of_slot.min(positions.div_ceil(BLOCK) as u32);
+        let block = |slot: u32, i: u32| Part::Block(slot * of_slot + i);
+        let blocks = blocks.map(|i| [block(from, i), block(to, i)]);
+        blocks.chain([[Part::Rest(from), Part::Rest(to)]]).try_for_each(|copy| self.copy(copy))
+    }
+
+    /// A slot has these blocks from now on. Nothing is under way.
+    pub(super) fn map(&mut self, slot: &Slot) -> Result<(), Error> {
+        self.hidden = None;
+        if self.loaded.instance.blocks() == 0 {
+            return Ok(());
+        }
+        self.loaded.instance.map(slot.number, &slot.blocks)
+    }
+
+    /// Each slot has blocks of its own, as in the beginning. Nothing is under way.
+    pub(super) fn own_blocks(&mut self) -> Result<(), Error> {
+        let Division { slots, of_slot, .. } = self.division();
+        let own = |number: u32| (number * of_slot..(number + 1) * of_slot).collect();
+        (0..slots).try_for_each(|number| self.map(&Slot { number, blocks: own(number) }))
     }
 
     /// Where beginnings of conversations are kept, if anywhere.
@@ -466,10 +495,10 @@ impl Core {
         self.loaded.spec.prefixes.as_ref()
     }
 
-    /// Bytes of a part of a slot: see [`Instance::part_bytes`]. A model that goes on from its blocks alone has no rest.
+    /// Bytes of a part: see [`Instance::part_bytes`]. A model that goes on from its blocks alone has no rest.
     pub(super) fn part_bytes(&self, part: Part) -> Option<usize> {
         let bytes = self.loaded.instance.part_bytes(part)?;
-        let needless = part == Part::Rest && self.rewinds() && self.ring().is_none();
+        let needless = matches!(part, Part::Rest(_)) && self.rewinds() && self.ring().is_none();
         Some(if needless { 0 } else { bytes })
     }
 
@@ -497,16 +526,16 @@ impl Core {
         format!("{name}, numerics {numerics:?}, {precision}, {cache}, {context}, {ring:?}")
     }
 
-    /// Reads a part of a slot. Nothing is under way.
-    pub(super) fn read_part(&mut self, slot: u32, part: Part, out: &mut [u8]) -> Result<(), Error> {
+    /// Reads a part. Nothing is under way.
+    pub(super) fn read_part(&mut self, part: Part, out: &mut [u8]) -> Result<(), Error> {
         self.loaded.heartbeat.beat();
-        self.loaded.instance.read_part(slot, part, out)
+        self.loaded.instance.read_part(part, out)
     }
 
     /// Writes one. Nothing is under way.
-    pub(super) fn write_part(&mut self, slot: u32, part: Part, bytes: &[u8]) -> Result<(), Error> {
+    pub(super) fn write_part(&mut self, part: Part, bytes: &[u8]) -> Result<(), Error> {
         self.loaded.heartbeat.beat();
-        self.loaded.instance.write_part(slot, part, bytes)
+        self.loaded.instance.write_part(part, bytes)
     }
 
     pub const fn context(&self) -> usize {

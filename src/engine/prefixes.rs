@@ -1,7 +1,7 @@
 //! Beginnings of conversations on disk: what slots hold, block by block, so that a daemon that was started again
 //! need not evaluate them again.
 //!
-//! A block is [`SLOT_BLOCK`] tokens. Its file is named by a hash of all tokens up to its end, of the model, and of all
+//! A block is [`BLOCK`] tokens. Its file is named by a hash of all tokens up to its end, of the model, and of all
 //! else that its bytes follow from: a prompt is looked up by its own names, conversations share what they begin with,
 //! and one that goes on adds blocks. A file is written under another name first, checked by its own hash when it is
 //! read, and touched when it is used; the ones that were not used for longest make room for others. What is read may be
@@ -25,10 +25,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::Scales;
 use super::core::Core;
-use device::{Part, SLOT_BLOCK};
+use device::{BLOCK, Part};
 
 /// Version of the files, and of how devices lay blocks out.
-const MAGIC: &[u8; 8] = b"ORINDKV1";
+const MAGIC: &[u8; 8] = b"ORINDKV2";
 /// Blocks from one rest to the next, and that a prompt has to be evaluated for until there is one: to write it takes less.
 const APART: usize = 4;
 /// Magic, name, bytes of the part; behind it their hash.
@@ -102,6 +102,15 @@ impl Directories {
     }
 }
 
+/// What a file holds of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its last block.
+    Block,
+    /// What its slot has beside blocks.
+    Rest,
+}
+
 /// Bytes of the parts of a slot. A model without rings and states of fixed size has no rest.
 #[derive(Clone, Copy)]
 struct Sizes {
@@ -147,7 +156,7 @@ impl Prefixes {
     ) -> Option<Self> {
         let store = core.prefix_store()?.clone();
         let dir = store.dir.display();
-        let (block, rest) = (core.part_bytes(Part::Block(0)), core.part_bytes(Part::Rest));
+        let (block, rest) = (core.part_bytes(Part::Block(0)), core.part_bytes(Part::Rest(0)));
         let Some((block, rest)) = block.zip(rest) else {
             let (model, device) = (&core.model().id, core.device());
             tracing::info!(model, device, "this device's prefixes are not kept on disk");
@@ -203,14 +212,13 @@ impl Prefixes {
 
     /// Tokens that a prompt begins with and that can be read; the last one never is.
     pub(super) fn covers(&self, prompt: &[u32], adapters: Scales) -> usize {
-        let whole = prompt.len().saturating_sub(1) / SLOT_BLOCK;
-        let names = self.names(&prompt[..whole * SLOT_BLOCK], adapters);
+        let whole = prompt.len().saturating_sub(1) / BLOCK;
+        let names = self.names(&prompt[..whole * BLOCK], adapters);
         let files = self.files.lock();
         let blocks = (1..).zip(names).take_while(|(_, name)| files.kept.contains_key(name));
         let complete =
-            |name: &Name| !self.has_rest() || files.kept.contains_key(&name_of(*name, Part::Rest));
-        blocks.filter(|(_, name)| complete(name)).last().map_or(0, |(blocks, _)| blocks)
-            * SLOT_BLOCK
+            |name: &Name| !self.has_rest() || files.kept.contains_key(&name_of(*name, Kind::Rest));
+        blocks.filter(|(_, name)| complete(name)).last().map_or(0, |(blocks, _)| blocks) * BLOCK
     }
 
     /// Whether a model goes on from where its rest is of, and not from any block.
@@ -224,11 +232,11 @@ impl Prefixes {
         if !self.has_rest() || !self.writes {
             return Vec::new();
         }
-        let whole = prompt.len().saturating_sub(1) / SLOT_BLOCK;
-        let known = self.missing(&prompt[..whole * SLOT_BLOCK], adapters).unwrap_or(whole);
+        let whole = prompt.len().saturating_sub(1) / BLOCK;
+        let known = self.missing(&prompt[..whole * BLOCK], adapters).unwrap_or(whole);
         let (mut rests, mut last) = (Vec::new(), from);
-        for tokens in [known, whole].map(|blocks| blocks * SLOT_BLOCK) {
-            if tokens >= last + APART * SLOT_BLOCK {
+        for tokens in [known, whole].map(|blocks| blocks * BLOCK) {
+            if tokens >= last + APART * BLOCK {
                 rests.insert(0, tokens);
                 last = tokens;
             }
@@ -247,7 +255,7 @@ impl Prefixes {
 
     /// The names of the whole blocks of a sequence.
     fn names(&self, tokens: &[u32], adapters: Scales) -> impl Iterator<Item = Name> {
-        let blocks = tokens.chunks_exact(SLOT_BLOCK);
+        let blocks = tokens.chunks_exact(BLOCK);
         blocks.scan(self.root(adapters), |name, tokens| {
             let mut hash = Sha256::new_with_prefix(*name);
             tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
@@ -257,16 +265,16 @@ impl Prefixes {
     }
 
     /// The name of a part at the end of `tokens`, whole blocks, and its bytes.
-    fn part(&self, tokens: &[u32], adapters: Scales, part: Part) -> (Name, usize) {
+    fn part(&self, tokens: &[u32], adapters: Scales, part: Kind) -> (Name, usize) {
         let Some(name) = self.names(tokens, adapters).last() else {
             unreachable!("parts are at the end of a block");
         };
         let Sizes { block, rest } = self.sizes;
-        (name_of(name, part), if part == Part::Rest { rest } else { block })
+        (name_of(name, part), if part == Kind::Rest { rest } else { block })
     }
 
     /// The part at the end of `tokens`, whole blocks. `None` where it cannot be used, which is told of.
-    pub(super) fn read(&mut self, tokens: &[u32], adapters: Scales, part: Part) -> Option<&[u8]> {
+    pub(super) fn read(&mut self, tokens: &[u32], adapters: Scales, part: Kind) -> Option<&[u8]> {
         let (name, bytes) = self.part(tokens, adapters, part);
         let path = self.path(&name);
         match read(&path, &name, &mut self.part[..bytes]) {
@@ -302,7 +310,7 @@ impl Prefixes {
         &mut self,
         tokens: &[u32],
         adapters: Scales,
-        part: Part,
+        part: Kind,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let (name, bytes) = self.part(tokens, adapters, part);
@@ -334,7 +342,7 @@ impl Prefixes {
     pub(super) fn touch(&self, tokens: &[u32], adapters: Scales) {
         let now = SystemTime::now();
         let mut names: Vec<Name> = self.names(tokens, adapters).collect();
-        names.extend(names.last().map(|name| name_of(*name, Part::Rest)));
+        names.extend(names.last().map(|name| name_of(*name, Kind::Rest)));
         let mut files = self.files.lock();
         for (name, age) in names.iter().zip(0..) {
             let path = self.path(name);
@@ -369,14 +377,14 @@ impl Prefixes {
 /// Writes what slots keep beside their blocks: of what is kept later, some may never have been written.
 fn clear(core: &mut Core, rest: usize) -> Result<(), device::Error> {
     let nothing = vec![0; rest];
-    (0..core.slots() as u32).try_for_each(|slot| core.write_part(slot, Part::Rest, &nothing))
+    (0..core.slots() as u32).try_for_each(|slot| core.write_part(Part::Rest(slot), &nothing))
 }
 
 /// The name of what is kept at the end of a block.
-fn name_of(block: Name, part: Part) -> Name {
+fn name_of(block: Name, part: Kind) -> Name {
     match part {
-        Part::Block(_) => block,
-        Part::Rest => Sha256::new_with_prefix(block).chain_update("rest").finalize().into(),
+        Kind::Block => block,
+        Kind::Rest => Sha256::new_with_prefix(block).chain_update("rest").finalize().into(),
     }
 }
 
@@ -489,7 +497,7 @@ mod tests {
     use super::*;
 
     const BYTES: usize = 1000;
-    const BLOCK: Part = Part::Block(0);
+
     const REST: usize = 1700;
     const FILE: u64 = (HEAD + HASH + BYTES) as u64;
 
@@ -514,7 +522,7 @@ mod tests {
     }
 
     fn tokens(seed: u32, blocks: usize) -> Vec<u32> {
-        (0..(blocks * SLOT_BLOCK) as u32).map(|i| i.wrapping_mul(seed) % 1000).collect()
+        (0..(blocks * BLOCK) as u32).map(|i| i.wrapping_mul(seed) % 1000).collect()
     }
 
     fn write(prefixes: &mut Prefixes, tokens: &[u32], blocks: std::ops::RangeInclusive<usize>) {
@@ -523,7 +531,7 @@ mod tests {
                 bytes.fill(block as u8);
                 Ok::<_, ()>(())
             };
-            prefixes.write(&tokens[..block * SLOT_BLOCK], Scales::NONE, BLOCK, fill).unwrap();
+            prefixes.write(&tokens[..block * BLOCK], Scales::NONE, Kind::Block, fill).unwrap();
         }
     }
 
@@ -542,12 +550,12 @@ mod tests {
         let mut again = open(dir.path(), 1 << 20);
         assert_eq!(again.counts().bytes, 3 * FILE);
         // The last token of a prompt is evaluated in any case.
-        assert_eq!(again.covers(&said, Scales::NONE), 2 * SLOT_BLOCK);
-        assert_eq!(again.covers(&[&said[..], &[9]].concat(), Scales::NONE), 3 * SLOT_BLOCK);
+        assert_eq!(again.covers(&said, Scales::NONE), 2 * BLOCK);
+        assert_eq!(again.covers(&[&said[..], &[9]].concat(), Scales::NONE), 3 * BLOCK);
         let mut other = said.clone();
-        other[SLOT_BLOCK + 5] += 1;
-        assert_eq!(again.covers(&other, Scales::NONE), SLOT_BLOCK);
-        assert_eq!(again.read(&said[..2 * SLOT_BLOCK], Scales::NONE, BLOCK).unwrap(), [2; BYTES]);
+        other[BLOCK + 5] += 1;
+        assert_eq!(again.covers(&other, Scales::NONE), BLOCK);
+        assert_eq!(again.read(&said[..2 * BLOCK], Scales::NONE, Kind::Block).unwrap(), [2; BYTES]);
         // Of another model, or evaluated otherwise.
         again.root = [8; 32];
         assert_eq!(again.covers(&said, Scales::NONE), 0);
@@ -568,7 +576,7 @@ mod tests {
             scales
         };
         let with = scales(0.0, 0.5);
-        prefixes.write(&said, with, BLOCK, |_| Ok::<_, ()>(())).unwrap();
+        prefixes.write(&said, with, Kind::Block, |_| Ok::<_, ()>(())).unwrap();
         assert_eq!(prefixes.missing(&said, with), None);
         for other in [Scales::NONE, scales(0.5, 0.0), scales(0.0, 0.25), scales(0.5, 0.5)] {
             assert_eq!(prefixes.missing(&said, other), Some(0));
@@ -584,7 +592,7 @@ mod tests {
     fn damaged_cut_and_foreign_files_are_counted_and_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let said = tokens(5, 2);
-        let one = &said[..SLOT_BLOCK];
+        let one = &said[..BLOCK];
         let mut prefixes = open(dir.path(), 1 << 20);
         write(&mut prefixes, &said, 1..=2);
         let whole = fs::read(file(&prefixes, one)).unwrap();
@@ -604,8 +612,8 @@ mod tests {
         for bytes in wrong {
             fs::write(file(&prefixes, one), bytes).unwrap();
             let mut again = open(dir.path(), 1 << 20);
-            assert_eq!(again.covers(&said, Scales::NONE), SLOT_BLOCK);
-            assert!(again.read(one, Scales::NONE, BLOCK).is_none());
+            assert_eq!(again.covers(&said, Scales::NONE), BLOCK);
+            assert!(again.read(one, Scales::NONE, Kind::Block).is_none());
             // It is written again then.
             assert_eq!(
                 (again.covers(&said, Scales::NONE), again.missing(&said, Scales::NONE)),
@@ -615,10 +623,10 @@ mod tests {
         }
         assert_eq!(prefixes.counts().refused, count);
         write(&mut prefixes, &said, 1..=1);
-        assert_eq!(prefixes.read(one, Scales::NONE, BLOCK).unwrap(), [1; BYTES]);
+        assert_eq!(prefixes.read(one, Scales::NONE, Kind::Block).unwrap(), [1; BYTES]);
         // What another program has removed is not there, and nothing to tell of.
         fs::remove_file(file(&prefixes, one)).unwrap();
-        assert!(prefixes.read(one, Scales::NONE, BLOCK).is_none());
+        assert!(prefixes.read(one, Scales::NONE, Kind::Block).is_none());
         assert_eq!(prefixes.counts().refused, count);
     }
 
@@ -633,7 +641,7 @@ mod tests {
         prefixes.touch(&new, Scales::NONE);
         assert_eq!(prefixes.counts().bytes, 5 * FILE);
         let covered = |prefixes: &Prefixes, tokens: &[u32]| {
-            prefixes.covers(&[tokens, &[1]].concat(), Scales::NONE) / SLOT_BLOCK
+            prefixes.covers(&[tokens, &[1]].concat(), Scales::NONE) / BLOCK
         };
         assert_eq!([covered(&prefixes, &old), covered(&prefixes, &new)], [2, 3]);
         // The order is kept on disk, and a lower limit holds at once.
@@ -689,7 +697,7 @@ mod tests {
             bytes.fill(100 + blocks as u8);
             Ok::<_, ()>(())
         };
-        prefixes.write(&tokens[..blocks * SLOT_BLOCK], Scales::NONE, Part::Rest, fill).unwrap();
+        prefixes.write(&tokens[..blocks * BLOCK], Scales::NONE, Kind::Rest, fill).unwrap();
     }
 
     #[test]
@@ -706,24 +714,24 @@ mod tests {
         let whole = |bytes: usize| (HEAD + HASH + bytes) as u64;
         assert_eq!(again.counts().bytes, 10 * whole(BYTES) + 3 * whole(REST));
         // Of the last one there are not all blocks.
-        assert_eq!(again.covers(&said, Scales::NONE), 9 * SLOT_BLOCK);
-        assert_eq!(again.covers(&said[..9 * SLOT_BLOCK], Scales::NONE), 4 * SLOT_BLOCK);
-        let nine = &said[..9 * SLOT_BLOCK];
-        assert_eq!(again.read(nine, Scales::NONE, Part::Rest).unwrap(), [109; REST]);
-        assert_eq!(again.read(nine, Scales::NONE, BLOCK).unwrap(), [9; BYTES]);
+        assert_eq!(again.covers(&said, Scales::NONE), 9 * BLOCK);
+        assert_eq!(again.covers(&said[..9 * BLOCK], Scales::NONE), 4 * BLOCK);
+        let nine = &said[..9 * BLOCK];
+        assert_eq!(again.read(nine, Scales::NONE, Kind::Rest).unwrap(), [109; REST]);
+        assert_eq!(again.read(nine, Scales::NONE, Kind::Block).unwrap(), [9; BYTES]);
         // One for the other, cut or damaged: each is a file of its own.
         let file = |part| again.path(&again.part(nine, Scales::NONE, part).0);
-        let (rest, block) = (file(Part::Rest), file(BLOCK));
+        let (rest, block) = (file(Kind::Rest), file(Kind::Block));
         let kept = fs::read(&rest).unwrap();
         let mut damaged = kept.clone();
         damaged[HEAD + HASH + 3] ^= 1;
         for (round, bytes) in (1..).zip([fs::read(&block).unwrap(), kept[..99].to_vec(), damaged]) {
             fs::write(&rest, bytes).unwrap();
             let mut again = with_rest(dir.path(), 1 << 20);
-            assert!(again.read(nine, Scales::NONE, Part::Rest).is_none());
+            assert!(again.read(nine, Scales::NONE, Kind::Rest).is_none());
             prefixes.counts.refused += again.counts().refused;
             assert_eq!(prefixes.counts().refused, round);
-            assert_eq!(again.covers(&said, Scales::NONE), 4 * SLOT_BLOCK);
+            assert_eq!(again.covers(&said, Scales::NONE), 4 * BLOCK);
         }
     }
 
@@ -731,7 +739,7 @@ mod tests {
     fn a_rest_is_worth_most_where_prompts_part_and_at_their_end() {
         let dir = tempfile::tempdir().unwrap();
         let mut prefixes = with_rest(dir.path(), 1 << 20);
-        let (said, at) = (tokens(3, 20), |blocks: usize| blocks * SLOT_BLOCK);
+        let (said, at) = (tokens(3, 20), |blocks: usize| blocks * BLOCK);
         let rests =
             |prefixes: &Prefixes, tokens: &[u32], from| prefixes.rests(tokens, Scales::NONE, from);
         assert_eq!(rests(&prefixes, &said, 0), [at(19)]);

@@ -22,14 +22,16 @@ use super::drafts::Draft;
 use super::first_light;
 use super::handle::{Shared, TunedDevice};
 use super::loader::{Asked, Job, Loader, Thread};
-use super::prefixes::Prefixes;
+use super::prefixes::{Kind, Prefixes};
 use super::sequence::{Sequence, Waiting};
-use super::slots::{Slot, Slots, shared};
+use super::slots::{self, Slot, Slots, Start, WORTH_A_COPY, shared};
 use super::stall::Stall;
 use super::tuning::Idle;
-use super::{Event, FinishReason, GenerateError, LoadError, LoadEvent, Loading, Request, State};
+use super::{
+    Event, FinishReason, GenerateError, LoadError, LoadEvent, Loading, Request, Scales, State,
+};
 use crate::chain::one_line;
-use device::{MAX_SUBMISSIONS, Part, SLOT_BLOCK};
+use device::{BLOCK, MAX_SUBMISSIONS, Part};
 use model::Pooling;
 use plan::Outputs;
 use plan::sample::{NOT_FINITE, Sampling};
@@ -60,9 +62,6 @@ enum Work {
     /// The newest token of a sequence and what is likely to follow it, behind tokens that are evaluated again.
     Verify { id: u64, again: usize, draft: Vec<u32> },
 }
-
-/// Tokens of a prompt for whose sake a slot is copied, or files are read: to evaluate fewer takes no longer.
-const WORTH_A_COPY: usize = 32;
 
 pub(super) struct Scheduler {
     commands: Receiver<Command>,
@@ -248,8 +247,8 @@ impl Scheduler {
     }
 
     fn fail(&mut self, at: usize, error: GenerateError) {
-        let sequence = self.active.remove(at);
-        self.release(Slot::empty(sequence.slot));
+        let mut sequence = self.active.remove(at);
+        self.release(sequence.slot.take(), (Vec::new(), 0), Scales::NONE);
         self.shared.failed();
         sequence.fail(error);
     }
@@ -276,9 +275,14 @@ impl Scheduler {
         self.idle_work.iter().position(|work| !waits(work))
     }
 
+    /// Whether one more sequence can run.
+    fn has_room(&self) -> bool {
+        self.core.as_ref().is_some_and(|core| self.active.len() < core.slots())
+    }
+
     /// For how long nothing has to be done unless a command comes.
     fn leisure(&self) -> Duration {
-        let can_admit = !self.waiting.is_empty() && !self.slots.is_empty();
+        let can_admit = !self.waiting.is_empty() && self.has_room();
         let can_step = self.core.is_some() && (!self.is_idle() || can_admit);
         let can_work = self.is_idle()
             && (self.next_idle_work().is_some() || self.stop.is_some() || self.keeps());
@@ -385,9 +389,13 @@ impl Scheduler {
                 if let Some(model) = model {
                     self.shared.set_state(State::Exclusive { what, model });
                 }
-                task(self.core.as_mut());
-                // It may have had every slot.
+                // It may have every slot.
                 self.slots.forget();
+                let own = self.core.as_mut().map_or(Ok(()), Core::own_blocks);
+                if let Err(error) = own {
+                    self.step_failed(&error);
+                }
+                task(self.core.as_mut());
                 if let Some(core) = &self.core {
                     self.shared.stepped(core);
                 }
@@ -491,7 +499,6 @@ impl Scheduler {
         let took = Duration::from_secs_f64(info.load_s);
         tracing::info!(model = info.id, device = info.device.name, ?took, "model loaded");
         self.load = self.loads;
-        self.slots = Slots::new(core.slots());
         self.active = Vec::with_capacity(core.slots());
         self.attach(core);
         LoadEvent::Loaded(Box::new(info))
@@ -499,6 +506,7 @@ impl Scheduler {
 
     fn attach(&mut self, mut core: Core) {
         self.under_way = VecDeque::with_capacity(MAX_SUBMISSIONS);
+        self.slots = Slots::new(core.division());
         self.rows = Vec::with_capacity(core.slots());
         self.tokens = Vec::with_capacity(core.slots());
         self.logits = vec![0.0; core.vocabulary()];
@@ -541,21 +549,13 @@ impl Scheduler {
 
     fn admit(&mut self) {
         let Some(core) = &self.core else { return };
-        while let Some(waiting) = self.waiting.pop_front() {
-            let Request { prompt, adapters, .. } = &waiting.request;
-            let Some(slot) = self.slots.take(prompt, *adapters, core.copies_slots()) else {
-                self.waiting.push_front(waiting);
-                break;
-            };
+        while self.active.len() < core.slots()
+            && let Some(waiting) = self.waiting.pop_front()
+        {
             self.shared.active.fetch_add(1, Ordering::Relaxed);
             self.admitted += 1;
-            self.active.push(Sequence::start(
-                waiting,
-                core.text(),
-                self.admitted,
-                slot,
-                core.drafts(),
-            ));
+            let (text, drafts) = (core.text(), core.drafts());
+            self.active.push(Sequence::start(waiting, text, self.admitted, drafts));
         }
     }
 
@@ -618,13 +618,20 @@ impl Scheduler {
                 self.keep_rest(at)?;
             }
         }
+        if self.active[at].fork == Some(self.active[at].submitted) {
+            if !self.under_way.is_empty() {
+                return Ok(false);
+            }
+            self.hold_fork(at)?;
+        }
         let core = core(&mut self.core);
         let sequence = &mut self.active[at];
         let prompt = sequence.prompt();
         let start = sequence.submitted;
         let left = prompt.len() - start;
         let most = if held_up { self.stall.rows() } else { usize::MAX }.min(core.chunk());
-        let most = sequence.rests.last().map_or(most, |rest| most.min(rest - start));
+        let stops = sequence.rests.last().into_iter().chain(&sequence.fork);
+        let most = stops.fold(most, |most, stop| most.min(stop - start));
         let Request { embed, prompt_logprobs, adapters, .. } = sequence.request;
         let outputs = match (embed, prompt_logprobs, left <= most) {
             (true, ..) => Outputs::Hidden,
@@ -635,7 +642,7 @@ impl Scheduler {
         let end = start + left.min(most).min(core.bucket_rows(outputs));
         let sampling =
             if end == prompt.len() { sequence.request.sampling } else { Sampling::GREEDY };
-        let (slot, position) = (sequence.slot, start as u32);
+        let (slot, position) = (sequence.slot().number, start as u32);
         let row = Row { slot, token: 0, position, sampling, adapters };
         let next = prompt.get(end).copied();
         if !core.submit_chunk(row, &prompt[start..end], next, outputs)? {
@@ -648,56 +655,69 @@ impl Scheduler {
         Ok(true)
     }
 
-    /// Begins a prompt behind what its slot holds of it, or another slot does, which is copied then. This is
-    /// asked when its turn has come, so that a prompt that waited behind one with the same beginning finds
-    /// that evaluated. False when what is under way has to be waited for first: a copy is for an idle device.
+    /// Begins a prompt behind what is held of it, which its slot has from then on. This is asked when its turn has come,
+    /// so that a prompt that waited behind one with the same beginning finds that evaluated. False when what is under
+    /// way has to be waited for first: blocks change slots while a device is idle.
     fn begin_prompt(&mut self, at: usize) -> Result<bool, device::Error> {
         let core = core(&mut self.core);
         let sequence = &self.active[at];
-        let Some(held) = &sequence.held else { return Ok(true) };
-        let (prompt, adapters) = (sequence.prompt(), sequence.request.adapters);
+        if sequence.slot.is_some() {
+            return Ok(true);
+        }
+        if !self.under_way.is_empty() {
+            return Ok(false);
+        }
+        let (prompt, ahead) = (sequence.prompt(), sequence.ahead());
+        let Request { adapters, prompt_logprobs, embed, .. } = sequence.request;
+        // Who wants something of every token has all of them evaluated.
+        let whole = prompt_logprobs || embed;
         let usable = |held: &[u32], written| {
             // The last token is evaluated in any case: its logits are wanted.
             let shared = shared(held, prompt).min(prompt.len() - 1);
-            if core.continues(held.len(), written, shared) { shared } else { 0 }
+            if !whole && core.continues(held.len(), written, shared) { shared } else { 0 }
         };
-        let (mut cached, mut written, mut on_disk) = (0, 0, 0);
-        // Who wants something of every token has all of them evaluated.
-        if !sequence.request.prompt_logprobs && !sequence.request.embed {
-            on_disk =
-                self.prefixes.as_ref().map_or(0, |prefixes| prefixes.covers(prompt, adapters));
-            cached = usable(held, sequence.written());
-            written = if cached > 0 { sequence.written() } else { 0 };
-            let others = self.active.iter().filter(|s| s.id != sequence.id && s.held.is_none());
-            let others = others.filter(|s| s.request.adapters == adapters);
-            let others = others.map(|s| (s.slot, s.in_cache(), s.written()));
-            let free = self.slots.iter().filter(|slot| slot.adapters == adapters);
-            let free = free.map(|slot| (slot.number, &slot.held[..], slot.written));
-            let all = others.chain(free);
-            let found =
-                all.map(|(slot, held, written)| (usable(held, written), slot, written)).max();
-            if let Some((shared, from, there)) = found
-                && core.copies_slots()
-                && shared >= cached + WORTH_A_COPY
-            {
-                if !self.under_way.is_empty() {
-                    return Ok(false);
-                }
-                core.copy_slot(from, sequence.slot, shared)?;
-                (cached, written) = (shared, there);
-            }
-        }
-        if on_disk < cached + WORTH_A_COPY {
+        let running = || self.active.iter().filter_map(Sequence::running);
+        let mut start = self.slots.begin(adapters, running(), usable);
+        let prefixes = self.prefixes.as_ref().filter(|_| !whole);
+        let mut on_disk = prefixes.map_or(0, |prefixes| prefixes.covers(prompt, adapters));
+        if on_disk < start.cached + WORTH_A_COPY {
             on_disk = 0;
-        } else if self.prefixes.as_ref().is_some_and(Prefixes::has_rest) {
-            // What it holds is overwritten, and worth nothing until all has been read.
-            (cached, written) = (0, 0);
+        } else if prefixes.is_some_and(Prefixes::has_rest) {
+            // All of it is read, into blocks of its own.
+            self.slots.end(start.slot, Vec::new(), adapters, 0);
+            start = self.slots.begin(adapters, running(), |_, _| 0);
         }
-        self.active[at].begin(cached, written, on_disk);
+        let Start { mut slot, cached, written, copies } = start;
+        self.slots.grow(&mut slot, prompt.len() + ahead);
+        // Whatever fails from here on, it gives them back.
+        self.active[at].begin(slot, cached, written, on_disk);
+        copies.into_iter().try_for_each(|copy| core.copy(copy))?;
+        core.map(self.active[at].slot())?;
         if on_disk == 0 {
             self.choose_rests(at);
         }
         self.shared.cached_tokens.fetch_add(cached as u64, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Gives sequences that decode the blocks that their next steps write to. False when what is under way has to be
+    /// waited for first.
+    fn grow(&mut self) -> Result<bool, device::Error> {
+        let core = core(&mut self.core);
+        for sequence in self.active.iter_mut().filter(|s| !s.in_prompt()) {
+            let positions = sequence.position + sequence.ahead();
+            let Some(slot) = &mut sequence.slot else {
+                unreachable!("a sequence behind its prompt has begun it");
+            };
+            if self.slots.covers(slot, positions) {
+                continue;
+            }
+            if !self.under_way.is_empty() {
+                return Ok(false);
+            }
+            self.slots.grow(slot, positions);
+            core.map(slot)?;
+        }
         Ok(true)
     }
 
@@ -710,13 +730,13 @@ impl Scheduler {
         let (sequence, begun) = (&mut self.active[at], Instant::now());
         let (before, adapters) = (sequence.cached, sequence.request.adapters);
         while sequence.read < sequence.on_disk {
-            let block = sequence.read / SLOT_BLOCK;
-            let end = (block + 1) * SLOT_BLOCK;
-            let part = Part::Block(block);
-            let Some(bytes) = prefixes.read(&sequence.prompt()[..end], adapters, part) else {
+            let block = sequence.read / BLOCK;
+            let end = (block + 1) * BLOCK;
+            let prompt = &sequence.prompt()[..end];
+            let Some(bytes) = prefixes.read(prompt, adapters, Kind::Block) else {
                 break;
             };
-            core.write_part(sequence.slot, part, bytes)?;
+            core.write_part(slots::part(&sequence.slot().blocks, block), bytes)?;
             sequence.read = end;
             let late = !core.stall().is_zero() && begun.elapsed() >= core.stall();
             if held_up && late && end < sequence.on_disk {
@@ -728,9 +748,9 @@ impl Scheduler {
         let there = match prefixes.has_rest() {
             false => read,
             true if read < sequence.on_disk => 0,
-            true => match prefixes.read(&prompt[..read], adapters, Part::Rest) {
+            true => match prefixes.read(&prompt[..read], adapters, Kind::Rest) {
                 Some(bytes) => {
-                    core.write_part(sequence.slot, Part::Rest, bytes)?;
+                    core.write_part(Part::Rest(sequence.slot().number), bytes)?;
                     read
                 }
                 None => 0,
@@ -745,8 +765,15 @@ impl Scheduler {
         Ok(true)
     }
 
-    /// Decides where the rest of a slot is kept while its prompt is evaluated, from where that begins now.
+    /// Decides where what a slot has beside blocks is kept while its prompt is evaluated, from where that begins now: on
+    /// disk, and for who comes next.
     fn choose_rests(&mut self, at: usize) {
+        let (prompt, adapters) = (self.active[at].prompt(), self.active[at].request.adapters);
+        let others = self.active.iter().enumerate().filter(|(other, _)| *other != at);
+        let running = others.filter_map(|(_, sequence)| sequence.running());
+        let parts = self.slots.parts(prompt, adapters, running);
+        let fork = Some(parts).filter(|parts| *parts >= self.active[at].keeps_from() + BLOCK);
+        self.active[at].fork = fork;
         let sequence = &mut self.active[at];
         let Request { prompt_logprobs, embed, adapters, .. } = sequence.request;
         if let Some(prefixes) = &self.prefixes
@@ -763,11 +790,20 @@ impl Scheduler {
             unreachable!("`choose_rests` names places where there is a disk to keep them on");
         };
         let (core, sequence) = (core(&mut self.core), &self.active[at]);
-        let (slot, tokens) = (sequence.slot, &sequence.prompt()[..sequence.submitted]);
-        let fill = |out: &mut [u8]| core.read_part(slot, Part::Rest, out);
-        prefixes.write(tokens, sequence.request.adapters, Part::Rest, fill)?;
+        let tokens = &sequence.prompt()[..sequence.submitted];
+        let fill = |out: &mut [u8]| core.read_part(Part::Rest(sequence.slot().number), out);
+        prefixes.write(tokens, sequence.request.adapters, Kind::Rest, fill)?;
         self.tell_prefixes();
         Ok(())
+    }
+
+    /// Holds what a slot has now for others that begin like its prompt. Nothing is under way.
+    fn hold_fork(&mut self, at: usize) -> Result<(), device::Error> {
+        let (core, sequence) = (core(&mut self.core), &mut self.active[at]);
+        sequence.fork = None;
+        let tokens = &sequence.prompt()[..sequence.submitted];
+        let copy = self.slots.fork(sequence.slot(), tokens, sequence.request.adapters);
+        copy.map_or(Ok(()), |copy| core.copy(copy))
     }
 
     /// Whether there is something to keep on disk.
@@ -781,21 +817,21 @@ impl Scheduler {
         if !self.keeps() {
             return false;
         }
-        let (Some(core), Some(prefixes), Some(slot)) =
+        let (Some(core), Some(prefixes), Some(held)) =
             (&mut self.core, &mut self.prefixes, self.slots.unkept())
         else {
             return false;
         };
-        let adapters = slot.adapters;
-        let Some(block) = prefixes.missing(&slot.held, adapters) else {
-            slot.kept = true;
-            prefixes.touch(&slot.held, adapters);
+        let adapters = held.adapters;
+        let Some(block) = prefixes.missing(&held.tokens, adapters) else {
+            held.kept = true;
+            prefixes.touch(&held.tokens, adapters);
             return true;
         };
-        let tokens = &slot.held[..(block + 1) * SLOT_BLOCK];
-        let part = Part::Block(block);
-        let fill = |out: &mut [u8]| core.read_part(slot.number, part, out);
-        let read = prefixes.write(tokens, adapters, part, fill);
+        let tokens = &held.tokens[..(block + 1) * BLOCK];
+        let part = slots::part(&held.blocks, block);
+        let fill = |out: &mut [u8]| core.read_part(part, out);
+        let read = prefixes.write(tokens, adapters, Kind::Block, fill);
         self.tell_prefixes();
         if let Err(error) = read {
             self.step_failed(&error);
@@ -812,6 +848,9 @@ impl Scheduler {
     /// Submits the next token of every sequence that is past its prompt: from the tokens that the host has
     /// seen, or, where all go on, one step ahead of them.
     fn submit_decode(&mut self) -> Result<bool, device::Error> {
+        if !self.grow()? {
+            return Ok(false);
+        }
         let core = core(&mut self.core);
         let decodes = |work: &Work| !matches!(work, Work::Chunk { .. });
         let under_way = self.under_way.iter().filter(|work| decodes(work)).count();
@@ -828,7 +867,7 @@ impl Scheduler {
                         Draft::Said(draft) => draft,
                         Draft::Model(most) => {
                             let sampling = alone.request.sampling;
-                            core.guess(alone.slot, alone.tokens(), sampling, most)?
+                            core.guess(alone.slot().number, alone.tokens(), sampling, most)?
                         }
                     },
                     _ => Vec::new(),
@@ -845,7 +884,7 @@ impl Scheduler {
                     self.under_way.push_back(Work::Verify { id, again, draft });
                     return Ok(true);
                 }
-                sequences.sort_unstable_by_key(|s| s.slot);
+                sequences.sort_unstable_by_key(|s| s.slot().number);
                 self.rows.clear();
                 self.rows.extend(sequences.iter().map(|s| s.row()));
                 if !core.submit_decode(&self.rows)? {
@@ -1063,11 +1102,13 @@ impl Scheduler {
         }
         // What it has left under way moves states of a fixed size beyond where it stands.
         let ended = reason != FinishReason::Cancelled;
-        let (finished, events, mut slot) = self.active.remove(at).finish(reason);
+        let sequence = self.active.remove(at);
+        let adapters = sequence.request.adapters;
+        let (finished, events, slot, (mut tokens, written)) = sequence.finish(reason);
         if !ended && !self.core.as_ref().is_some_and(Core::rewinds) {
-            slot.held.clear();
+            tokens.clear();
         }
-        self.release(slot);
+        self.release(slot, (tokens, written), adapters);
         // Counted first: a client that has been told of the end may count on the free slot.
         self.shared.finished(Some(finished.total - finished.queued));
         // The receiver may have gone.
@@ -1080,9 +1121,12 @@ impl Scheduler {
         }
     }
 
-    fn release(&mut self, slot: Slot) {
+    /// Takes back the place of who is served no more, and what was left there. Who never had a turn has none.
+    fn release(&mut self, slot: Option<Slot>, left: (Vec<u32>, usize), adapters: Scales) {
         self.shared.active.fetch_sub(1, Ordering::Relaxed);
-        self.slots.put(slot);
+        if let Some(slot) = slot {
+            self.slots.end(slot, left.0, adapters, left.1);
+        }
         self.tell_cache();
     }
 

@@ -9,7 +9,7 @@ use super::core::Row;
 use super::drafts::{Draft, Drafts};
 use super::logprobs;
 use super::shaping::Chooser;
-use super::slots::Slot;
+use super::slots::{Running, Slot};
 use super::{
     Event, FinishReason, Finished, GenerateError, Request, Text, TokenEvent, TokenLogprobs,
 };
@@ -37,9 +37,8 @@ pub(super) struct Sequence {
     text: Arc<Text>,
     /// No other sequence of this thread ever has it; slots are used again.
     pub(super) id: u64,
-    pub(super) slot: u32,
-    /// What the slot held before, until the prompt is begun.
-    pub(super) held: Option<Vec<u32>>,
+    /// Its place in the cache, once its prompt is begun.
+    pub(super) slot: Option<Slot>,
     /// Tokens of the prompt that needed not be evaluated.
     pub(super) cached: usize,
     /// Tokens that the prompt begins with and that can be read from the disk.
@@ -48,6 +47,8 @@ pub(super) struct Sequence {
     pub(super) read: usize,
     /// Tokens of the prompt behind which the rest of its slot is kept on disk, the furthest first.
     pub(super) rests: Vec<usize>,
+    /// Those behind which what its slot has is held for others.
+    pub(super) fork: Option<usize>,
     /// The prompt, and the tokens generated.
     tokens: Vec<u32>,
     /// How many of them were there before this device sampled any: its prompt.
@@ -77,16 +78,8 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// In a slot.
-    pub(super) fn start(
-        waiting: Waiting,
-        text: &Arc<Text>,
-        id: u64,
-        slot: Slot,
-        drafts: Drafts,
-    ) -> Self {
+    pub(super) fn start(waiting: Waiting, text: &Arc<Text>, id: u64, drafts: Drafts) -> Self {
         let Waiting { mut request, events, arrived, .. } = waiting;
-        let held = if slot.adapters == request.adapters { slot.held } else { Vec::new() };
         let stops = StopMatcher::new(request.stop.iter().cloned());
         // All that there will be: decoding allocates nothing.
         let mut tokens = Vec::with_capacity(request.prompt.len() + request.max_tokens as usize);
@@ -106,13 +99,13 @@ impl Sequence {
             events,
             text: Arc::clone(text),
             id,
-            slot: slot.number,
-            held: Some(held),
-            written: slot.written,
+            slot: None,
+            written: 0,
             cached: 0,
             on_disk: 0,
             read: 0,
             rests: Vec::new(),
+            fork: None,
             submitted: 0,
             position: 0,
             behind: 0,
@@ -129,18 +122,19 @@ impl Sequence {
         self.submitted = 0;
         self.position = 0;
         self.behind = 0;
-        self.held = None;
+        self.slot = None;
         self.on_disk = 0;
         self.rests.clear();
+        self.fork = None;
         self.written = 0;
         self.prompt_logprobs.clear();
         self.pooled.clear();
     }
 
-    /// Begins the prompt behind what the slot holds of it, `written` positions of which were written; the first
+    /// Begins the prompt behind what its slot holds of it, `written` positions of which were written; the first
     /// `on_disk` tokens can be read from there.
-    pub(super) fn begin(&mut self, cached: usize, written: usize, on_disk: usize) {
-        self.held = None;
+    pub(super) fn begin(&mut self, slot: Slot, cached: usize, written: usize, on_disk: usize) {
+        self.slot = Some(slot);
         self.on_disk = on_disk;
         self.read = cached;
         self.cached = cached;
@@ -165,10 +159,23 @@ impl Sequence {
     /// Positions of its slot that may have been written: beyond those in the cache, a step that ran ahead or a draft
     /// that did not come true has left some.
     pub(super) fn written(&self) -> usize {
-        match self.held {
-            Some(_) => self.written,
-            None => self.written.max(self.in_cache().len() + self.drafts.most().max(1) + 1),
-        }
+        self.written.max(self.in_cache().len() + self.ahead())
+    }
+
+    /// Positions behind the one where it stands that its steps may write to before it moves on.
+    pub(super) fn ahead(&self) -> usize {
+        self.drafts.most().max(1) + 1
+    }
+
+    /// Its place in the cache.
+    pub(super) fn slot(&self) -> &Slot {
+        self.slot.as_ref().unwrap_or_else(|| unreachable!("steps are of prompts that are begun"))
+    }
+
+    /// What of it others can have.
+    pub(super) fn running(&self) -> Option<Running<'_>> {
+        let (slot, tokens) = (self.slot.as_ref()?, self.in_cache());
+        Some(Running { slot, tokens, adapters: self.request.adapters, written: self.written() })
     }
 
     /// Tokens of the prompt from which on its slot can be kept as it is: of a ring that was written further, part is
@@ -252,7 +259,7 @@ impl Sequence {
     pub(super) fn row(&self) -> Row {
         let first = self.position - self.behind;
         Row {
-            slot: self.slot,
+            slot: self.slot().number,
             token: self.tokens[first],
             position: first as u32,
             sampling: self.request.sampling,
@@ -360,11 +367,12 @@ impl Sequence {
         (self.generated() >= self.request.max_tokens || full).then_some(FinishReason::Length)
     }
 
-    /// What there is to say at the end, who waits to hear it, and its slot.
+    /// What there is to say at the end, who waits to hear it, its slot,
+    /// and the tokens that it has left there with how many positions it has written.
     pub(super) fn finish(
         mut self,
         reason: FinishReason,
-    ) -> (Finished, UnboundedSender<Event>, Slot) {
+    ) -> (Finished, UnboundedSender<Event>, Option<Slot>, (Vec<u32>, usize)) {
         let mut text = String::new();
         if !matches!(reason, FinishReason::Stop { .. }) {
             let emitted = self.stops.push(self.detokeniser.finish());
@@ -388,10 +396,7 @@ impl Sequence {
         };
         let written = self.written();
         self.tokens.truncate(self.position - self.behind);
-        // A request that never had its turn has changed nothing.
-        let held = self.held.take().unwrap_or(self.tokens);
-        let (kept, adapters) = (held.is_empty(), self.request.adapters);
-        (finished, self.events, Slot { number: self.slot, held, adapters, written, kept })
+        (finished, self.events, self.slot, (self.tokens, written))
     }
 
     pub(super) fn fail(self, error: GenerateError) {

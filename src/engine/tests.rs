@@ -13,8 +13,8 @@ use super::{
 };
 use device::tune::Choices;
 use device::{
-    Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Prepared, Profile, Scope, Ticket,
-    WeightSource,
+    Activity, Data, Error, Footprint, Instance, MAX_SUBMISSIONS, Part, Prepared, Profile, Scope,
+    Ticket, WeightSource,
 };
 use plan::sample::Sampling;
 use plan::{BufferId, Plan};
@@ -87,6 +87,22 @@ impl Instance for Spy {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), Error> {
         self.inner_mut().upload(weight, source, progress)
+    }
+
+    fn blocks(&self) -> u32 {
+        self.inner().blocks()
+    }
+
+    fn map(&mut self, slot: u32, blocks: &[u32]) -> Result<(), Error> {
+        self.inner_mut().map(slot, blocks)
+    }
+
+    fn copy_part(&mut self, from: Part, to: Part) -> Result<(), Error> {
+        self.inner_mut().copy_part(from, to)
+    }
+
+    fn part_bytes(&self, part: Part) -> Option<usize> {
+        self.inner().part_bytes(part)
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {

@@ -28,11 +28,10 @@ fn cached(answer: &Answer) -> u32 {
     answer.finished.as_ref().unwrap().cached_tokens
 }
 
-/// What a request is answered when its slot holds nothing of it.
+/// What a request is answered when nothing of it is held.
 fn lone(handle: &Handle, request: &Request) -> Answer {
-    // The only slot is left with something that begins otherwise.
-    ask(handle, engine::request([request.prompt[0] + 1], 1));
-    let answer = ask(handle, request.clone());
+    // Who wants to know how likely the prompt is has all of it evaluated.
+    let answer = ask(handle, Request { prompt_logprobs: true, ..request.clone() });
     assert_eq!(cached(&answer), 0);
     answer
 }
@@ -129,6 +128,46 @@ fn a_common_beginning_is_evaluated_once_however_many_come_with_it() {
     assert_eq!(cached[0], 0);
     assert!(cached[1..].iter().all(|cached| *cached == 128), "{cached:?}");
     assert_eq!(handle.snapshot().prompt_tokens, 131 + 31 * 3);
+}
+
+/// As many conversations one after the other, in one slot of six blocks: each goes on from what it has evaluated, though
+/// what they begin with would fill the cache many times over.
+#[test]
+fn conversations_with_one_beginning_hold_it_once() {
+    let spec = engine::spec(&tiny("tiny-llama-Q8_0"), "cpu");
+    let handle = engine::start(LoadSpec { slots: 8, context: 768, threads: 2, ..spec });
+    let system: Vec<u32> = (1..641).map(|i| 1 + i % 250).collect();
+    let said = |i: u32| [&system[..], &[300 + i, 400, 401 + i, 9, 8, 7, 6, 5, 4, 3]].concat();
+    let first = (0..32).map(|i| cached(&ask(&handle, engine::request(said(i), 1))));
+    assert_eq!(first.collect::<Vec<_>>(), [&[0][..], &[640; 31]].concat());
+    for i in 0..32 {
+        let answer = ask(&handle, engine::request([said(i), vec![7, 8]].concat(), 1));
+        assert_eq!(cached(&answer), 650, "conversation {i}");
+    }
+}
+
+/// What is beside blocks is of a sequence's end: where two part is held when the second shows where that is, and the third
+/// goes on from there, and so does every one after it.
+#[test]
+fn a_beginning_of_a_model_with_states_or_rings_is_evaluated_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let window = [("llama.attention.sliding_window", Value::U32(20))];
+    let near = odd::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
+    for model in [odd::speaking("qwen35", dir.path()), near] {
+        let start = |slots| {
+            let spec = engine::spec(&model, "cpu");
+            engine::start(LoadSpec { slots, context: 2048, prefill_chunk: 96, ..spec })
+        };
+        let (handle, other) = (start(3), start(1));
+        let system: Vec<u32> = (0..700).map(|i| 2 + i * i % 113).collect();
+        for (who, expected) in [(1, 0), (2, 0), (3, 640), (4, 640), (5, 640)] {
+            let prompt = system.iter().copied().chain((0..400).map(|i| 2 + (i * i + who) % 109));
+            let asked = Request { logprobs: Some(1), ..engine::request(prompt, 6) };
+            let (answer, alone) = (ask(&handle, asked.clone()), lone(&other, &asked));
+            assert_eq!((&answer.ids, &answer.logprobs), (&alone.ids, &alone.logprobs));
+            assert_eq!(cached(&answer), expected, "{model}: {who}");
+        }
+    }
 }
 
 #[test]

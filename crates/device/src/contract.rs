@@ -10,8 +10,8 @@ use plan::sample::NOT_FINITE;
 use plan::{Binary, Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
 
 use super::{
-    Data, Device, Error, Instance, MAX_SUBMISSIONS, Part, Prepared, RING_STEPS, Request,
-    SLOT_BLOCK, STAGED_WRITES, Ticket,
+    BLOCK, Data, Device, Error, Instance, MAX_SUBMISSIONS, Part, Prepared, RING_STEPS, Request,
+    STAGED_WRITES, Ticket,
 };
 
 /// Tokens, after the last of which comes the first. More than a ring's, so that none repeats in it.
@@ -21,7 +21,7 @@ const WIDTH: usize = 256;
 /// Slots of a cache that no plan uses.
 const SLOTS: u32 = 2;
 /// Its positions: of a third block there is only a part.
-const CONTEXT: usize = 2 * SLOT_BLOCK + 16;
+const CONTEXT: usize = 2 * BLOCK + 16;
 /// Of the parameters of sampling.
 const TEMPERATURE: f32 = 0.0;
 
@@ -33,8 +33,8 @@ pub(crate) fn check(device: &dyn Device) {
     writes_that_wait_are_limited(device);
     tokens_are_those_of_their_ticket(device);
     a_profile_is_two_steps(device);
-    slots_are_copied_at_rest(device);
-    parts_of_slots_are_read_and_written_at_rest(device);
+    slots_are_mapped_at_rest(device);
+    parts_are_read_written_and_copied_at_rest(device);
     no_token_follows_from_logits_that_are_not_finite(device);
     a_row_that_is_not_finite_is_alone(device);
     what_is_not_supported_names_the_device(device);
@@ -97,36 +97,42 @@ fn one_hot(weight: &str) -> Vec<u8> {
     bytes
 }
 
-fn slots_are_copied_at_rest(device: &dyn Device) {
+fn slots_are_mapped_at_rest(device: &dyn Device) {
     let mut s = Session::new(device);
-    if !s.instance.copies_slots() {
-        assert!(matches!(s.instance.copy_slot(0, 1, 1), Err(Error::Unsupported { .. })));
+    let blocks = s.instance.blocks();
+    if blocks == 0 {
+        assert!(matches!(s.instance.map(0, &[0]), Err(Error::Unsupported { .. })));
         return;
     }
-    for (slot, part) in [(0, Part::Block(0)), (0, Part::Rest), (1, Part::Rest)] {
-        if let Some(bytes) = s.instance.part_bytes(part) {
-            s.instance.write_part(slot, part, &vec![7; bytes]).unwrap();
-        }
-    }
-    s.instance.copy_slot(0, 1, SLOT_BLOCK).unwrap();
-    s.instance.copy_slot(1, 1, usize::MAX).unwrap();
-    s.instance.copy_slot(1, 0, 0).unwrap();
-    refused(s.instance.copy_slot(0, SLOTS, SLOT_BLOCK));
-    refused(s.instance.copy_slot(SLOTS, 0, SLOT_BLOCK));
+    let of_slot = CONTEXT.div_ceil(BLOCK);
+    assert_eq!(blocks as usize, SLOTS as usize * of_slot);
+    // The last block for both slots, one that has none, and one that has all of the other's.
+    s.instance.map(0, &[blocks - 1]).unwrap();
+    s.instance.map(1, &[blocks - 1, 0]).unwrap();
+    s.instance.map(0, &[]).unwrap();
+    s.instance.map(0, &(0..of_slot as u32).collect::<Vec<_>>()).unwrap();
+    refused(s.instance.map(SLOTS, &[0]));
+    refused(s.instance.map(0, &[blocks]));
+    refused(s.instance.map(0, &vec![0; of_slot + 1]));
     s.start(1);
     let ticket = s.submit(1);
-    refused(s.instance.copy_slot(0, 1, SLOT_BLOCK));
+    refused(s.instance.map(0, &[0]));
     s.instance.wait(ticket).unwrap();
-    s.instance.copy_slot(0, 1, SLOT_BLOCK).unwrap();
+    s.instance.map(0, &[0]).unwrap();
 }
 
-/// What is written to a part is read there, there alone, and in the slot that the other is copied to. How often
-/// channels were made anew.
-pub(crate) fn parts_of_slots_are_read_and_written_at_rest(device: &dyn Device) -> u64 {
+/// What is written to a part is read there, there alone, and in the one that it is copied to. How often channels were
+/// made anew.
+pub(crate) fn parts_are_read_written_and_copied_at_rest(device: &dyn Device) -> u64 {
     let mut s = Session::new(device);
-    if s.instance.part_bytes(Part::Rest).is_none() {
-        let (read, written) =
-            (s.instance.read_part(0, Part::Rest, &mut []), s.write(0, Part::Rest, &[]));
+    let (blocks, rest) = (s.instance.blocks(), Part::Rest(0));
+    s.instance.copy_part(rest, Part::Rest(1)).unwrap();
+    s.instance.copy_part(rest, rest).unwrap();
+    refused(s.instance.copy_part(Part::Block(0), rest));
+    refused(s.instance.copy_part(Part::Block(0), Part::Block(blocks)));
+    refused(s.instance.copy_part(Part::Rest(SLOTS), rest));
+    if s.instance.part_bytes(rest).is_none() {
+        let (read, written) = (s.instance.read_part(rest, &mut []), s.write(rest, &[]));
         assert!(matches!(read, Err(Error::Unsupported { .. })));
         assert!(matches!(written, Err(Error::Unsupported { .. })));
         return 0;
@@ -135,49 +141,49 @@ pub(crate) fn parts_of_slots_are_read_and_written_at_rest(device: &dyn Device) -
         let bytes = s.instance.part_bytes(part).unwrap();
         (0..bytes).map(|at| (at * 7 + at / 251 + number * 89) as u8).collect()
     };
-    let parts = [Part::Block(0), Part::Block(1), Part::Rest];
-    let places: Vec<(u32, Part)> =
-        (0..SLOTS).flat_map(|slot| parts.map(|part| (slot, part))).collect();
-    for (number, &(slot, part)) in places.iter().enumerate() {
-        let bytes = of(&s, part, number);
-        s.write(slot, part, &bytes).unwrap();
+    let parts: Vec<Part> = (0..blocks).map(Part::Block).chain((0..SLOTS).map(Part::Rest)).collect();
+    for (number, part) in parts.iter().enumerate() {
+        let bytes = of(&s, *part, number);
+        s.write(*part, &bytes).unwrap();
     }
-    let holds = |s: &mut Session, expected: [usize; 6]| {
-        for (&(slot, part), number) in places.iter().zip(expected) {
-            let expected = of(s, part, number);
+    let holds = |s: &mut Session, changed: &[[usize; 2]]| {
+        for (at, part) in parts.iter().enumerate() {
+            let number = changed.iter().find(|[to, _]| *to == at).map_or(at, |[_, from]| *from);
+            let expected = of(s, *part, number);
             let mut out = vec![0; expected.len()];
-            s.instance.read_part(slot, part, &mut out).unwrap();
-            assert!(out == expected, "{part:?} of slot {slot}");
+            s.instance.read_part(*part, &mut out).unwrap();
+            assert!(out == expected, "{part:?}");
         }
     };
-    holds(&mut s, [0, 1, 2, 3, 4, 5]);
-    if s.instance.copies_slots() {
-        // The first block alone, and whatever has no blocks: of a ring so many places.
-        s.instance.copy_slot(1, 0, SLOT_BLOCK).unwrap();
-        holds(&mut s, [3, 1, 5, 3, 4, 5]);
-    }
-    let block = of(&s, Part::Block(0), 0);
-    let short = &block[..1];
-    let (none, last) = (Part::Block(2), Part::Block(usize::MAX));
+    holds(&mut s, &[]);
+    let rests = blocks as usize;
+    s.instance.copy_part(Part::Block(2), Part::Block(1)).unwrap();
+    s.instance.copy_part(Part::Block(1), Part::Block(1)).unwrap();
+    holds(&mut s, &[[1, 2]]);
+    s.instance.copy_part(Part::Rest(0), Part::Rest(1)).unwrap();
+    holds(&mut s, &[[1, 2], [rests + 1, rests]]);
+    // Whose they are changes nothing that they hold.
+    s.instance.map(1, &[0]).unwrap();
+    holds(&mut s, &[[1, 2], [rests + 1, rests]]);
+    let (block, rest) = (of(&s, Part::Block(0), 0), of(&s, Part::Rest(0), 0));
     let mut out = block.clone();
-    for (slot, part, bytes) in [
-        (SLOTS, Part::Block(0), &block[..]),
-        (0, none, &block),
-        (0, last, &block),
-        (0, Part::Block(0), short),
-        (0, Part::Rest, short),
+    for (part, bytes) in [
+        (Part::Block(blocks), &block[..]),
+        (Part::Block(u32::MAX), &block),
+        (Part::Rest(SLOTS), &rest),
+        (Part::Block(0), &block[..1]),
+        (Part::Rest(0), &rest[..1]),
     ] {
-        refused(s.instance.read_part(slot, part, &mut out[..bytes.len()]));
-        refused(s.write(slot, part, bytes));
+        refused(s.instance.read_part(part, &mut vec![0; bytes.len()]));
+        refused(s.write(part, bytes));
     }
-    let rest = of(&s, Part::Rest, 0);
-    refused(s.write(SLOTS, Part::Rest, &rest));
     s.start(1);
     let ticket = s.submit(1);
-    refused(s.instance.read_part(0, Part::Block(0), &mut out));
-    refused(s.write(0, Part::Block(0), &out));
+    refused(s.instance.read_part(Part::Block(0), &mut out));
+    refused(s.write(Part::Block(0), &block));
+    refused(s.instance.copy_part(Part::Block(0), Part::Block(1)));
     s.instance.wait(ticket).unwrap();
-    s.instance.read_part(0, Part::Block(0), &mut out).unwrap();
+    s.instance.read_part(Part::Block(0), &mut out).unwrap();
     s.instance.activity().rebuilds
 }
 
@@ -238,8 +244,8 @@ impl Session {
         self.instance.write(self.decode, tokens, 0, Data::I32(&[token])).unwrap();
     }
 
-    fn write(&mut self, slot: u32, part: Part, bytes: &[u8]) -> Result<(), Error> {
-        self.instance.write_part(slot, part, bytes)
+    fn write(&mut self, part: Part, bytes: &[u8]) -> Result<(), Error> {
+        self.instance.write_part(part, bytes)
     }
 
     fn submit(&mut self, steps: u32) -> Ticket {

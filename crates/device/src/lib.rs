@@ -4,7 +4,7 @@
 //! memory of one loaded model. Weights arrive one tensor at a time, plans are prepared once, then
 //! submitted again and again; a [`Ticket`] stands for steps under way. What changes from token to
 //! token lives in the plan's mailboxes, in device memory; sampled tokens come back through a ring.
-//! The device owns KV storage; who sits in which slot is the engine's business. What may be tuned a
+//! The device owns KV storage; who sits in which slot, and which blocks are whose, is the engine's business. What may be tuned a
 //! device declares as [`Space`]s ([`Tunable`]); what was chosen it is told in the [`Request`].
 //!
 //! Rules that every device keeps (`ledger`) and is held to (`contract`):
@@ -63,16 +63,18 @@ pub const MAX_SUBMISSIONS: usize = 8;
 /// they are no larger than its mailboxes.
 pub const STAGED_WRITES: usize = 16;
 
-/// Positions of a slot that are read and written at once: a block.
-pub const SLOT_BLOCK: usize = 128;
+/// Positions of a block.
+pub const BLOCK: usize = 128;
 
-/// What of a slot is read and written at once.
+/// What of the states is read, written and copied at once. States that keep every position have blocks of [`BLOCK`]
+/// positions, as many as all slots together can fill; which of them are a slot's is for the caller to say:
+/// [`Instance::map`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Of the states that keep every position: the block of that number.
-    Block(usize),
-    /// All of the others: rings, and states that do not lie by positions.
-    Rest,
+    /// The block of that number.
+    Block(u32),
+    /// Of the other states, which are rings or do not lie by positions: what that slot has.
+    Rest(u32),
 }
 
 /// Bytes of the machine's memory (or the process's cgroup's) that an instance may still take, where the system tells:
@@ -381,35 +383,42 @@ pub trait Instance: Send {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<()>;
 
-    /// Whether [`Instance::copy_slot`] is there.
-    fn copies_slots(&self) -> bool {
-        false
+    /// Blocks that it has; 0 where each slot keeps its positions to itself, and they are among its [`Part::Rest`].
+    fn blocks(&self) -> u32 {
+        0
     }
 
-    /// Copies the first positions of a slot into another one, and all that it keeps beside positions. In a ring these
-    /// are places.
+    /// Says where a slot's positions lie from now on: in these blocks, one after the other, of which others may be
+    /// slots' too. Behind them they lie nowhere: a row there writes nothing, and is zeroes. At first each slot has
+    /// blocks of its own, slot 0 the first ones.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a slot that is not there, or while anything is under way;
-    /// [`Error::Unsupported`] where [`Instance::copies_slots`] is false.
-    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<()> {
-        let what = format!("copies of slots ({positions} positions of {from} to {to})");
+    /// [`Error::Invalid`] for a slot or block that is not there, too many of them, or while anything is under way;
+    /// [`Error::Unsupported`] where there are no [`Instance::blocks`].
+    fn map(&mut self, slot: u32, blocks: &[u32]) -> Result<()> {
+        let what = format!("blocks of slots ({} of {slot})", blocks.len());
         Err(Error::Unsupported { device: "this device", what })
     }
 
-    /// Bytes of a part of a slot, of all states together, which may be none; `None` where parts can be neither read nor
+    /// Copies a part onto another of its kind.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a block or slot that is not there, parts of two kinds, or while anything is under way.
+    fn copy_part(&mut self, from: Part, to: Part) -> Result<()>;
+
+    /// Bytes of a part, of all states together, which may be none; `None` where parts can be neither read nor
     /// written.
     fn part_bytes(&self, _part: Part) -> Option<usize> {
         None
     }
 
-    /// Reads a part of a slot, as this device lays it out: nobody else knows what it says.
+    /// Reads a part, as this device lays it out: nobody else knows what it says.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a slot, block or length that is not there, or while anything is under way;
+    /// [`Error::Invalid`] for a block, slot or length that is not there, or while anything is under way;
     /// [`Error::Unsupported`] where there are no [`Instance::part_bytes`]; [`Error::Lost`].
-    fn read_part(&mut self, slot: u32, part: Part, _out: &mut [u8]) -> Result<()> {
-        let what = format!("reading slots ({part:?} of {slot})");
+    fn read_part(&mut self, part: Part, _out: &mut [u8]) -> Result<()> {
+        let what = format!("reading slots ({part:?})");
         Err(Error::Unsupported { device: "this device", what })
     }
 
@@ -417,8 +426,8 @@ pub trait Instance: Send {
     ///
     /// # Errors
     /// As [`Instance::read_part`].
-    fn write_part(&mut self, slot: u32, part: Part, _bytes: &[u8]) -> Result<()> {
-        let what = format!("writing slots ({part:?} of {slot})");
+    fn write_part(&mut self, part: Part, _bytes: &[u8]) -> Result<()> {
+        let what = format!("writing slots ({part:?})");
         Err(Error::Unsupported { device: "this device", what })
     }
 

@@ -1,141 +1,151 @@
-//! Where slots lie in the states of an instance: to be copied, or kept elsewhere part by part.
+//! Where what slots hold lies in the states of an instance: positions in blocks, which a table gives to slots, and
+//! beside them what each slot has of its own. What is held is read, written and copied piece by piece.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::ledger::invalid;
-use crate::{Part, Request, Result, SLOT_BLOCK};
+use crate::{BLOCK, Part, Request, Result};
+use plan::{Caches, Op};
 
-/// A state that keeps something for each position: `[slot][head][position]`.
+/// The entry of a slot's positions that lie nowhere.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+
+/// A state as pieces of one size: of blocks, or of slots.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Positions {
-    /// Where it begins, in bytes.
+pub(crate) struct Pieces {
+    /// Where the first begins, in bytes.
     pub(crate) begin: usize,
-    pub(crate) slots: usize,
-    pub(crate) heads: usize,
-    /// Positions of a slot.
     pub(crate) count: usize,
-    /// Bytes from a head's positions to the next one's.
-    pub(crate) head_bytes: usize,
-    /// Bytes of a position.
     pub(crate) bytes: usize,
-    /// So many positions lie together, in whatever order; a block is a multiple.
-    pub(crate) tile: usize,
 }
 
-impl Positions {
-    /// Where positions of a slot lie, whole tiles, head by head.
-    fn ranges(
-        &self,
-        slot: usize,
-        positions: &Range<usize>,
-    ) -> impl Iterator<Item = Range<usize>> + use<> {
-        let Self { begin, heads, head_bytes, bytes, tile, .. } = *self;
-        let first = begin + slot * heads * head_bytes;
-        let part = positions.start * bytes..positions.end.next_multiple_of(tile) * bytes;
-        (0..heads).map(move |head| {
-            let start = first + head * head_bytes;
-            start + part.start..start + part.end
-        })
+impl Pieces {
+    fn piece(&self, number: u32, what: &str) -> Result<Range<usize>> {
+        let Self { begin, count, bytes } = *self;
+        let at = number as usize;
+        if at >= count {
+            return invalid(format!("{what} {number} of {count}"));
+        }
+        let start = begin + at * bytes;
+        Ok(start..start + bytes)
     }
 }
 
 /// All states of an instance.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct States {
-    pub(crate) by_position: Vec<Positions>,
-    /// Of those that keep something else: where they begin, how many slots they have, the bytes of one.
-    pub(crate) whole: Vec<(usize, usize, usize)>,
-    /// Positions of a state that keeps every one: one with fewer is a ring.
-    context: usize,
+    /// Those that keep every position: a piece for each block.
+    pub(crate) blocks: Vec<Pieces>,
+    /// The others, rings and what does not lie by positions: a piece for each slot.
+    pub(crate) rest: Vec<Pieces>,
 }
 
 impl States {
-    /// Those of the plans of a request, none yet.
-    pub(crate) fn of(request: &Request<'_>) -> Self {
-        let context = request.plans.iter().map(|plan| plan.bucket.context).max().unwrap_or(0);
-        Self { context, ..Self::default() }
-    }
-
-    fn is_ring(&self, state: &Positions) -> bool {
-        state.count < self.context
-    }
-
-    /// Bytes of a part of a slot.
-    pub(crate) fn part_bytes(&self, part: Part) -> usize {
+    fn of(&self, part: Part) -> (&[Pieces], u32, &'static str) {
         match part {
-            Part::Block(_) => {
-                let whole = self.by_position.iter().filter(|state| !self.is_ring(state));
-                whole.map(|state| state.heads * SLOT_BLOCK * state.bytes).sum()
-            }
-            Part::Rest => self.rest(0).map(|range| range.len()).sum(),
+            Part::Block(number) => (&self.blocks, number, "block"),
+            Part::Rest(slot) => (&self.rest, slot, "slot"),
         }
     }
 
-    /// Where a part of a slot lies, `len` bytes in all.
+    /// Bytes of a part.
+    pub(crate) fn part_bytes(&self, part: Part) -> usize {
+        self.of(part).0.iter().map(|pieces| pieces.bytes).sum()
+    }
+
+    /// Where a part lies, `len` bytes in all.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for a slot or a block that is not there, or another length.
-    pub(crate) fn part(&self, slot: u32, part: Part, len: usize) -> Result<Vec<Range<usize>>> {
+    /// [`crate::Error::Invalid`] for a block or slot that is not there, or another length.
+    pub(crate) fn part(&self, part: Part, len: usize) -> Result<Vec<Range<usize>>> {
         let bytes = self.part_bytes(part);
         if bytes != len {
             return invalid(format!("{len} bytes for {part:?}, which has {bytes}"));
         }
-        let slots = self.by_position.iter().map(|state| state.slots);
-        for slots in slots.chain(self.whole.iter().map(|(_, slots, _)| *slots)) {
-            exist([slot, slot], slots)?;
-        }
-        let Part::Block(block) = part else { return Ok(self.rest(slot as usize).collect()) };
-        let mut ranges = Vec::new();
-        for state in self.by_position.iter().filter(|state| !self.is_ring(state)) {
-            let blocks = state.count / SLOT_BLOCK;
-            if block >= blocks {
-                return invalid(format!("block {block} of slot {slot}, which has {blocks}"));
-            }
-            let positions = block * SLOT_BLOCK..(block + 1) * SLOT_BLOCK;
-            ranges.extend(state.ranges(slot as usize, &positions));
-        }
-        Ok(ranges)
+        let (states, number, what) = self.of(part);
+        states.iter().map(|pieces| pieces.piece(number, what)).collect()
     }
 
-    /// Where a slot's rings lie, and what it keeps that does not lie by positions.
-    fn rest(&self, slot: usize) -> impl Iterator<Item = Range<usize>> {
-        let rings = self.by_position.iter().filter(|state| self.is_ring(state));
-        let rings = rings.flat_map(move |state| state.ranges(slot, &(0..state.count)));
-        let whole = self.whole.iter().map(move |&(begin, _, bytes)| {
-            let start = begin + slot * bytes;
-            start..start + bytes
-        });
-        rings.chain(whole)
-    }
-
-    /// What has to be copied so that a slot has the first positions of another, and all else that it keeps: where from,
-    /// where to, how many bytes.
+    /// What has to be copied to make one part what another is: where from, where to, how many bytes.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for a slot that is not there.
-    pub(crate) fn copies(&self, from: u32, to: u32, positions: usize) -> Result<Vec<[usize; 3]>> {
-        let mut copies = Vec::new();
-        for state in &self.by_position {
-            let [from, to] = exist([from, to], state.slots)?;
-            let positions = 0..positions.min(state.count);
-            let pairs = state.ranges(from, &positions).zip(state.ranges(to, &positions));
-            copies.extend(pairs.map(|(from, to)| [from.start, to.start, from.len()]));
+    /// [`crate::Error::Invalid`] for a block or slot that is not there, or parts of two kinds.
+    pub(crate) fn copies(&self, from: Part, to: Part) -> Result<Vec<[usize; 3]>> {
+        if std::mem::discriminant(&from) != std::mem::discriminant(&to) {
+            return invalid(format!("a copy of {from:?} to {to:?}"));
         }
-        for &(begin, slots, bytes) in &self.whole {
-            let [from, to] = exist([from, to], slots)?;
-            copies.push([begin + from * bytes, begin + to * bytes, bytes]);
-        }
-        copies.retain(|[from, to, bytes]| from != to && *bytes > 0);
-        Ok(copies)
+        let bytes = self.part_bytes(from);
+        let (from, to) = (self.part(from, bytes)?, self.part(to, bytes)?);
+        let pairs = from.into_iter().zip(to).filter(|(from, to)| from != to);
+        Ok(pairs.map(|(from, to)| [from.start, to.start, from.len()]).collect())
     }
 }
 
-/// Refuses slots of which there are not so many.
-pub(crate) fn exist(which: [u32; 2], slots: usize) -> Result<[usize; 2]> {
-    for slot in which {
+/// Which states are rings: as steps use them, or since they have fewer positions than there are.
+pub(crate) fn rings<'a>(request: &Request<'a>) -> HashSet<&'a str> {
+    let context = request.plans.iter().map(|plan| plan.bucket.context).max().unwrap_or(0);
+    let short = |shape: &[usize]| matches!(shape, [_, positions, _, _] if *positions < context);
+    let states = request.states.iter().filter(|state| short(&state.shape));
+    let mut rings: HashSet<&str> = states.map(|state| state.name.as_str()).collect();
+    for plan in request.plans {
+        for step in &plan.steps {
+            let caches = match &step.op {
+                Op::KvWrite { cache, ring: true, .. } => vec![cache],
+                Op::Attention(plan::Attention { caches, .. })
+                | Op::RopeKv(plan::RopeKv { caches, .. }) => match caches {
+                    Caches { keys, values, ring: true } => vec![keys, values],
+                    Caches { .. } => vec![],
+                },
+                _ => vec![],
+            };
+            rings.extend(caches.iter().map(|view| plan.buffer(view.buffer).name.as_str()));
+        }
+    }
+    rings
+}
+
+/// Which blocks hold the positions of each slot: `[slot][entries]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub(crate) slots: usize,
+    /// Of a slot: as many as its positions fill.
+    pub(crate) entries: usize,
+}
+
+impl Table {
+    /// That of states whose positions lie in blocks: each `[slots, positions, ..]`.
+    pub(crate) fn grow(&mut self, slots: usize, positions: usize) {
+        self.slots = self.slots.max(slots);
+        self.entries = self.entries.max(positions.div_ceil(BLOCK));
+    }
+
+    pub(crate) const fn blocks(&self) -> usize {
+        self.slots * self.entries
+    }
+
+    /// What it says at first: each slot has blocks of its own, in order.
+    pub(crate) fn first(&self) -> Vec<u32> {
+        (0..self.blocks() as u32).collect()
+    }
+
+    /// The entries of a slot that has these blocks.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] for a slot or block that is not there, or too many of them.
+    pub(crate) fn row(&self, slot: u32, blocks: &[u32]) -> Result<Vec<u32>> {
+        let Self { slots, entries } = *self;
         if slot as usize >= slots {
             return invalid(format!("slot {slot} of {slots}"));
         }
+        if blocks.len() > entries {
+            return invalid(format!("{} blocks for a slot, which has {entries}", blocks.len()));
+        }
+        if let Some(block) = blocks.iter().find(|block| **block as usize >= self.blocks()) {
+            return invalid(format!("block {block} of {}", self.blocks()));
+        }
+        let mut row = blocks.to_vec();
+        row.resize(entries, NOWHERE);
+        Ok(row)
     }
-    Ok(which.map(|slot| slot as usize))
 }

@@ -6,10 +6,14 @@
 
 use device::cpu::Isa;
 use device::{
-    Data, Device, Error, Instance, MAX_SUBMISSIONS, Part, Prepared, RING_STEPS, Request,
-    SLOT_BLOCK, STAGED_WRITES, Ticket, named,
+    BLOCK, Data, Device, Error, Instance, MAX_SUBMISSIONS, Part, Prepared, RING_STEPS, Request,
+    STAGED_WRITES, Ticket, named,
 };
+use model::{KvLayout, Model};
+use orind_testing::data;
 use orind_testing::program::{again, said};
+use orind_testing::session;
+use plan::{Bucket, Outputs};
 use tegra_sim_preload as _;
 
 #[path = "../src/contract.rs"]
@@ -30,6 +34,63 @@ fn every_device_keeps_the_contract() {
     }
 }
 
+const LAYOUT: KvLayout = KvLayout { slots: 3, context: 300, ring: None };
+/// Rows of a step of a prompt.
+const CHUNK: usize = 30;
+
+/// The logits of a sequence's rows from one position up to another, in chunks, then one by one for the last.
+fn logits(s: &mut session::Session, slot: i32, positions: std::ops::Range<i32>) -> Vec<Vec<f32>> {
+    let token = |position: i32| (position * 37 + 11) % 128;
+    let rows: Vec<_> = positions.map(|at| (token(at), at, slot)).collect();
+    let (chunks, rest) = rows.as_chunks::<CHUNK>();
+    let steps =
+        chunks.iter().map(|chunk| (0, &chunk[..])).chain(rest.chunks(1).map(|row| (1, row)));
+    let mut all = Vec::new();
+    for (plan, rows) in steps {
+        s.load(plan, rows);
+        s.run(plan, 1);
+        all.push(s.logits(plan));
+    }
+    all
+}
+
+/// A sequence has the same bits whichever blocks its slot has, those of others among them.
+#[test]
+fn positions_lie_where_the_table_says() {
+    let model = Model::open(data("architectures/llama.gguf")).unwrap();
+    let buckets =
+        [Bucket::prefill(CHUNK, LAYOUT.context, Outputs::Last), Bucket::decode(1, LAYOUT.context)];
+    for name in ["cpu", "nv"] {
+        let device = named(name, "auto", 1).unwrap();
+        let mut s = session::Session::new(&*device, &model, LAYOUT, &buckets);
+        let want = logits(&mut s, 1, 0..153);
+        assert_eq!(s.instance.blocks(), 9);
+        s.instance.map(1, &[8, 2, 5]).unwrap();
+        assert!(logits(&mut s, 1, 0..153) == want, "{name}: blocks here and there");
+        // Another shares the first block, and has what was written of the second.
+        s.instance.copy_part(Part::Block(2), Part::Block(4)).unwrap();
+        s.instance.map(0, &[8, 4]).unwrap();
+        assert!(logits(&mut s, 0, 150..153) == want[5..], "{name}: a block that two have");
+        // Behind a slot's blocks nothing is written, and nothing is seen, whatever lies before.
+        let mut held = vec![0; s.instance.part_bytes(Part::Block(2)).unwrap()];
+        let mut blocks = |s: &mut session::Session| -> Vec<Vec<u8>> {
+            let read = |block| {
+                s.instance.read_part(Part::Block(block), &mut held).unwrap();
+                held.clone()
+            };
+            (0..9).map(read).collect()
+        };
+        let before = blocks(&mut s);
+        let [beyond, nowhere] = [&[8][..], &[]].map(|blocks| {
+            s.instance.map(2, blocks).unwrap();
+            logits(&mut s, 2, 128..131)
+        });
+        assert!(beyond == nowhere, "{name}: a position in no block");
+        assert!(blocks(&mut s) == before, "{name}");
+        assert!(beyond != logits(&mut s, 1, 128..131), "{name}: a position in a block");
+    }
+}
+
 /// Prints the tokens of four submissions under way at once. The parent says which faults there are.
 #[test]
 #[ignore = "run by the next test, in a process of its own"]
@@ -45,7 +106,7 @@ fn pipelined_on_the_simulated_orin() {
 #[ignore = "run by the next test, in a process of its own"]
 fn slots_on_the_simulated_orin() {
     let nv = named("nv", "auto", 0).unwrap();
-    let rebuilds = contract::parts_of_slots_are_read_and_written_at_rest(&*nv);
+    let rebuilds = contract::parts_are_read_written_and_copied_at_rest(&*nv);
     println!("rebuilds: {rebuilds}.");
 }
 

@@ -61,9 +61,8 @@ pub struct Attend {
     pub dim: usize,
     /// How the KV head's keys and values lie; there is the format for heads of `dim`.
     pub format: CacheFormat,
-    /// Positions after which they begin anew, a multiple of [`POSITION_STEP`] no less than the spans of the window and
-    /// the tokens together, or more than there are.
-    pub ring: usize,
+    pub places: Places,
+    /// Where place 0 is.
     pub keys: *const u8,
     pub values: *const u8,
     /// Positions that the first token attends to, from 0; at least 1.
@@ -82,12 +81,56 @@ pub struct Attend {
     pub out: *mut f32,
 }
 
+/// Where positions lie in a cache.
+#[derive(Clone, Copy, Debug)]
+pub enum Places {
+    /// One after the other, and anew after so many: a multiple of [`POSITION_STEP`] no less than the spans of the window
+    /// and the tokens together, or more than there are.
+    Ring(usize),
+    /// In blocks of so many positions, a multiple of [`POSITION_STEP`].
+    Blocks {
+        /// The number of each block of positions.
+        table: *const u32,
+        positions: usize,
+        /// Places from a block to the next number's.
+        pitch: usize,
+    },
+}
+
+impl Attend {
+    /// The place of the span at `p`.
+    #[inline(always)]
+    unsafe fn place(&self, p: usize) -> usize {
+        match self.places {
+            Places::Ring(positions) => p % positions,
+            Places::Blocks { table, positions, pitch } => {
+                // SAFETY: the caller's contract: the table says where each position lies that is attended to.
+                let block = unsafe { *table.add(p / positions) } as usize;
+                block * pitch + p % positions
+            }
+        }
+    }
+
+    /// Bytes from the span at `p` to the one to ask for while it is read; to itself where there is none.
+    #[inline(always)]
+    unsafe fn ahead(&self, p: usize) -> isize {
+        let row = self.format.row_bytes(self.dim);
+        let later = p + (AHEAD / row).next_multiple_of(SPAN);
+        if later >= self.positions {
+            return 0;
+        }
+        // SAFETY: the caller's contract.
+        let places = unsafe { self.place(later).wrapping_sub(self.place(p)) };
+        places.wrapping_mul(row).cast_signed()
+    }
+}
+
 /// Writes each line's attention.
 ///
 /// # Safety
 ///
 /// The pointers are valid as described, the caches for the last token's positions rounded up to
-/// [`POSITION_STEP`], or for the ring; `scratch` and `out` are accessed by nobody else.
+/// [`POSITION_STEP`], or for the ring or the blocks; `scratch` and `out` are accessed by nobody else.
 pub unsafe fn attend(isa: Isa, a: &Attend) {
     let total = a.rows * a.heads;
     for first in (0..total).step_by(LINES) {
@@ -136,13 +179,13 @@ impl Cached for u16 {
     #[inline(always)]
     unsafe fn keys<S: Simd>(a: &Attend, p: usize, _: *mut f32) -> *const Self {
         // SAFETY: the caller's contract.
-        unsafe { a.keys.cast::<Self>().add(p % a.ring * a.dim) }
+        unsafe { a.keys.cast::<Self>().add(a.place(p) * a.dim) }
     }
 
     #[inline(always)]
     unsafe fn values<S: Simd>(a: &Attend, p: usize, _: *mut f32) -> *const Self {
         // SAFETY: the caller's contract.
-        unsafe { a.values.cast::<Self>().add(p % a.ring * a.dim) }
+        unsafe { a.values.cast::<Self>().add(a.place(p) * a.dim) }
     }
 
     #[inline(always)]
@@ -160,7 +203,7 @@ impl Cached for f32 {
         let Attend { format, dim, .. } = *a;
         // SAFETY: the caller's contract.
         unsafe {
-            let keys = a.keys.add(p % a.ring * format.row_bytes(dim));
+            let keys = a.keys.add(a.place(p) * format.row_bytes(dim));
             read_keys::<S>(format, keys, dim, SPAN, room);
         }
         room
@@ -171,7 +214,7 @@ impl Cached for f32 {
         let Attend { format, dim, .. } = *a;
         // SAFETY: the caller's contract.
         unsafe {
-            let values = a.values.add(p % a.ring * format.row_bytes(dim));
+            let values = a.values.add(a.place(p) * format.row_bytes(dim));
             read_values::<S>(format, values, dim, SPAN, room);
         }
         room
@@ -181,6 +224,21 @@ impl Cached for f32 {
     unsafe fn load<S: Simd>(p: *const Self) -> S::F {
         // SAFETY: the caller's contract.
         unsafe { S::load(p) }
+    }
+}
+
+/// A span of keys or values, or some of its rows.
+#[derive(Clone, Copy)]
+struct Span<C> {
+    rows: *const C,
+    /// Bytes to those that are asked for meanwhile.
+    ahead: isize,
+}
+
+impl<C> Span<C> {
+    #[inline(always)]
+    fn later(self) -> *const u8 {
+        self.rows.cast::<u8>().wrapping_offset(self.ahead)
     }
 }
 
@@ -290,12 +348,12 @@ impl<'a, C: Cached> Pass<'a, C> {
                 let end = most.min(start + RUN).next_multiple_of(SPAN);
                 let begin = start.max(seen);
                 for p in (begin..end).step_by(SPAN) {
-                    let keys = C::keys::<S>(a, p, self.room);
+                    let keys = Span { rows: C::keys::<S>(a, p, self.room), ahead: a.ahead(p) };
                     each_group!(self, S, score(keys, start, p));
                 }
                 let mut run = [Softmax::ZERO; LINES];
                 for p in (begin..end).step_by(SPAN) {
-                    let values = C::values::<S>(a, p, self.room);
+                    let values = Span { rows: C::values::<S>(a, p, self.room), ahead: a.ahead(p) };
                     let mut span = [Softmax::ZERO; LINES];
                     for line in self.attending(p, SPAN) {
                         span[line] = self.softmax::<S>(line, start, p);
@@ -364,7 +422,7 @@ impl<'a, C: Cached> Pass<'a, C> {
     unsafe fn score<S: Simd, const R: usize>(
         &self,
         line: usize,
-        keys: *const C,
+        keys: Span<C>,
         start: usize,
         p: usize,
     ) {
@@ -387,7 +445,7 @@ impl<'a, C: Cached> Pass<'a, C> {
     unsafe fn dots<S: Simd, const R: usize, const H: usize>(
         &self,
         line: usize,
-        keys: *const C,
+        keys: Span<C>,
         n: &[usize; R],
         start: usize,
         p: usize,
@@ -403,11 +461,11 @@ impl<'a, C: Cached> Pass<'a, C> {
                     let d = column + i;
                     let mut k = [S::splat(0.0); H];
                     for (half, k) in k.iter_mut().enumerate() {
-                        *k = C::load::<S>(keys.add((half * dim + d) * LANES));
+                        *k = C::load::<S>(keys.rows.add((half * dim + d) * LANES));
                     }
                     if const { C::DIRECT && R < GROUP } {
                         // A line for every two halves that are read.
-                        S::prefetch(keys.cast::<u8>().wrapping_add(AHEAD + d * LINE));
+                        S::prefetch(keys.later().wrapping_add(d * LINE));
                     }
                     for (r, sums) in sums.iter_mut().enumerate() {
                         let q = S::splat(*queries.add(r * LANES + i));
@@ -475,7 +533,7 @@ impl<'a, C: Cached> Pass<'a, C> {
     unsafe fn weigh<S: Simd, const R: usize>(
         &self,
         line: usize,
-        values: *const C,
+        values: Span<C>,
         start: usize,
         p: usize,
         sums: *mut f32,
@@ -504,7 +562,7 @@ impl<'a, C: Cached> Pass<'a, C> {
     #[inline(always)]
     unsafe fn columns<S: Simd, const R: usize>(
         &self,
-        values: *const C,
+        values: Span<C>,
         weights: *const f32,
         range: Range<usize>,
         begin: bool,
@@ -515,7 +573,8 @@ impl<'a, C: Cached> Pass<'a, C> {
             let (at, range) = (d * LANES, range.clone());
             // SAFETY: the caller's contract; the columns are split without remainder.
             unsafe {
-                let (values, out) = (values.add(at), out.add(at));
+                let values = Span { rows: values.rows.add(at), ..values };
+                let out = out.add(at);
                 d += if const { S::ACCUMULATORS >= 8 * R } && dims - d >= 8 {
                     self.column::<S, R, 8>(values, weights, range, begin, out)
                 } else if const { S::ACCUMULATORS >= 4 * R } && dims - d >= 4 {
@@ -533,7 +592,7 @@ impl<'a, C: Cached> Pass<'a, C> {
     #[inline(always)]
     unsafe fn column<S: Simd, const R: usize, const V: usize>(
         &self,
-        values: *const C,
+        values: Span<C>,
         weights: *const f32,
         range: Range<usize>,
         begin: bool,
@@ -551,12 +610,12 @@ impl<'a, C: Cached> Pass<'a, C> {
                 }
             }
             for p in range {
-                let row = values.add(p * dim);
+                let row = Span { rows: values.rows.add(p * dim), ..values };
                 let mut v = [S::splat(0.0); V];
                 for (i, v) in v.iter_mut().enumerate() {
-                    *v = C::load::<S>(row.add(i * LANES));
+                    *v = C::load::<S>(row.rows.add(i * LANES));
                     if const { C::DIRECT && R < GROUP } && i % 2 == 0 {
-                        S::prefetch(row.cast::<u8>().wrapping_add(AHEAD + i / 2 * LINE));
+                        S::prefetch(row.later().wrapping_add(i / 2 * LINE));
                     }
                 }
                 for (r, sums) in sums.iter_mut().enumerate() {

@@ -165,6 +165,9 @@ pub const fn matmul_shared_bytes(weight: Weight, tile: u32) -> u32 {
 /// Positions that a tile of the cache's keys holds: a slot's capacity is rounded up to whole tiles.
 pub const CACHE_TILE: u32 = 32;
 
+/// Positions of a block of the cache: where a slot keeps every position, they lie in blocks.
+pub const CACHE_BLOCK: u32 = 128;
+
 /// Positions that attention adds up before they join the rest: what a block takes at a time.
 pub const ATTENTION_GROUP: u64 = 256;
 
@@ -337,7 +340,7 @@ pub const fn prefill_attention_shared_bytes(kernel: Kernel) -> u32 {
     let Kernel::PrefillAttention { width, .. } = kernel else { return 0 };
     let (queries, spans) = (PREFILL_ATTENTION_UNIT / width, width / CACHE_TILE);
     let weights = width * (queries + 4);
-    4 * (2 * PREFILL_ATTENTION_UNIT + weights + (2 * spans + 6) * queries + 4)
+    4 * (2 * PREFILL_ATTENTION_UNIT + weights + (2 * spans + 6) * queries + 8)
 }
 
 /// Counters of an attention launch: one for each row and block in x.

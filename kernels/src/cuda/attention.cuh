@@ -21,7 +21,7 @@
 #include "noise.cuh"
 #include "rope.cuh"
 
-enum : u32 { SPAN = TILE, SPANS = 8, GROUP = SPANS * SPAN };
+enum : u32 { SPAN = TILE, SPANS = 8, GROUP = SPANS * SPAN, BLOCKS = GROUP / CACHE_BLOCK };
 
 // No exponent of two beyond this, of either sign, stands for a score's exponential.
 #define MOST_POWER 4194304.0f
@@ -100,12 +100,19 @@ struct Attention {
         float weights[SPANS][SPAN][HEADS];
         float sums[SPANS][HEADS][WIDTH];
         Softmax spans[SPANS][HEADS];
+        // Whose positions a row sees, and the head's first tiles in the blocks of the group under way.
+        u32 slot, kv_head, tiles[BLOCKS];
     };
+
+    // The head's first tile in the block of a group that is the thread's, of the first BLOCKS; 0 behind `count`.
+    DEVICE u32 tile_in(const AttentionParams& p, u32 slot, u32 kv_head, u32 group, u32 count) {
+        u32 position = group * GROUP + threadIdx.x * CACHE_BLOCK;
+        return position < count ? Cache::head_of(p, slot, kv_head, position) : 0;
+    }
 
     // The weights of the warp's two spans, the first of which begins at `start`, into `shared`; positions from
     // `first` to `count` have some.
-    DEVICE void weigh(const AttentionParams& p, u32 cache, float factor, u32 start, u32 first, u32 count,
-                      Shared& shared) {
+    DEVICE void weigh(const AttentionParams& p, float factor, u32 start, u32 first, u32 count, Shared& shared) {
         u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         bool seen[2];
         const u8* tiles[2];
@@ -113,7 +120,7 @@ struct Attention {
         for (int t = 0; t < 2; t++) {
             u32 span = start + t * WARPS * SPAN;
             seen[t] = span + lane >= first && span + lane < count;
-            tiles[t] = Cache::tile_of(p, p.keys, cache, span);
+            tiles[t] = Cache::tile_of(p, p.keys, shared.tiles[t], span);
         }
         float dots[2][HEADS] = {};
 #pragma unroll 1
@@ -175,11 +182,11 @@ struct Attention {
     // What the weights of the warp's two spans make of the values, into `shared`. WHOLE says that
     // every position of both is among those that count.
     template <bool WHOLE>
-    DEVICE void mix(const AttentionParams& p, u32 cache, u32 start, u32 count, Shared& shared) {
+    DEVICE void mix(const AttentionParams& p, u32 start, u32 count, Shared& shared) {
         u32 half = threadIdx.x % 32 / 16, column = threadIdx.x % 16 * COLUMNS;
         u32 span = threadIdx.x / 32 + half * WARPS, from = start + half * WARPS * SPAN;
         bool inside = column < p.dim;
-        const u8* tile = Cache::tile_of(p, p.values, cache, from);
+        const u8* tile = Cache::tile_of(p, p.values, shared.tiles[half], from);
         const u8* number = Cache::number_at(tile, p.dim, 0, inside ? column : 0);
         const u8* scale = Cache::scale_at(tile, p.dim, 0, inside ? column : 0);
         float sums[HEADS][COLUMNS] = {};
@@ -237,6 +244,8 @@ struct Attention {
 
         float factor = factor_of(p, position);
 
+        if (threadIdx.x == 0) shared.slot = slot, shared.kv_head = kv_head;
+        if (threadIdx.x < BLOCKS) shared.tiles[threadIdx.x] = tile_in(p, slot, kv_head, first_group + blockIdx.y, count);
         // Queries, and beside the last group the new key and value.
         u32 warp = threadIdx.x / 32;
         const float* q = at<const float>(p.q) + row_heads * p.dim;
@@ -257,9 +266,8 @@ struct Attention {
         }
         __syncthreads();
 
-        u32 cache = Cache::head_of(p, slot, kv_head);
         // Parts of [row][head][group], from the first group that is seen: the softmax of each, then the sums of values.
-        u32 most = (p.capacity + GROUP - 1) / GROUP + p.ring;
+        u32 most = (p.capacity + GROUP - 1) / GROUP + !p.entries;
         Softmax* softmax_of = at<Softmax>(p.partial);
         float* sums_of = reinterpret_cast<float*>(softmax_of + static_cast<u64>(p.rows) * p.heads * most);
         // This thread's columns, FOLDERS apart, of one head.
@@ -270,12 +278,14 @@ struct Attention {
         for (u32 group = first_group + blockIdx.y; group < groups; group += active) {
             u32 start = group * GROUP + warp * SPAN;
             if (start < count && start + (WARPS + 1) * SPAN > first) {
-                weigh(p, cache, factor, start, first, count, shared);
+                weigh(p, factor, start, first, count, shared);
                 __syncwarp();
-                if (start + (WARPS + 1) * SPAN <= count) mix<true>(p, cache, start, count, shared);
-                else mix<false>(p, cache, start, count, shared);
+                if (start + (WARPS + 1) * SPAN <= count) mix<true>(p, start, count, shared);
+                else mix<false>(p, start, count, shared);
             }
             __syncthreads();
+            // Asked for before it is needed.
+            u32 next = threadIdx.x < BLOCKS ? tile_in(p, shared.slot, shared.kv_head, group + active, count) : 0;
             u32 spans = min((count - group * GROUP + SPAN - 1) / SPAN, static_cast<u32>(SPANS));
             Total<FOLDED> of_group;
 #pragma unroll 1
@@ -297,6 +307,7 @@ struct Attention {
                     if (c < p.dim) sums_of[part * p.dim + c] = of_group.sums[i];
                 }
             }
+            if (threadIdx.x < BLOCKS) shared.tiles[threadIdx.x] = next;
             __syncthreads();
         }
         if (active > 1) {
@@ -324,10 +335,10 @@ struct Attention {
     }
 };
 
-// Registers for four blocks an SM, or five: with fewer the compiler keeps sums in memory. Three where a lane has many
+// Registers for four blocks an SM, or five: with fewer the compiler keeps sums in memory. Three where a lane has most
 // columns.
 #define ATTENTION(name, width, heads, bits)                                                        \
-    extern "C" __global__ __launch_bounds__(128, width > 128 ? 3 : heads > 2 ? 4 : 5) void name(    \
+    extern "C" __global__ __launch_bounds__(128, width > 256 ? 3 : heads > (width > 128 ? 1 : 2) ? 4 : 5) void name(    \
         const __grid_constant__ AttentionParams p) {                                                \
         after_previous_launch();                                                                    \
         Attention<width, heads, bits>::run(p);                                                      \

@@ -1,7 +1,8 @@
 // The cache of keys and values: how they lie there, how they get in, how they are read.
 //
-// A KV head of a slot has keys and values of its own, in tiles of 32 positions that fill its capacity. In a ring a
-// position lies where it does modulo the capacity, which is then a multiple of a tile.
+// Positions lie in blocks, of which a table says for each slot which ones are whose. In a ring, which has no table, a
+// position lies where it does modulo the capacity, a multiple of a tile. Of a block, as of a slot's ring, each KV head
+// has keys and values of its own, in tiles of 32 positions that fill it.
 //
 // Numbers of f16: keys [dim / 8][32][8], so that lanes that take a position each read neighbouring 16-byte pieces;
 // values [32][dim]. Blocks of 32 numbers, each a code q and all a scale d of f16, are d * (q - 128) with codes of 8
@@ -12,13 +13,19 @@
 #include "base.cuh"
 #include "params.cuh"
 
-enum : u32 { TILE = 32, MOST_DIM = 512 };
+enum : u32 { TILE = 32, CACHE_BLOCK = 128, NOWHERE = ~0u, MOST_DIM = 512 };
 
-// The slot and position of a row; false when either is outside the cache.
+// The block of a slot that holds a position of the capacity, where there is a table.
+DEVICE u32 block_of(const AttentionParams& p, u32 slot, u32 position) {
+    return at<const u32>(p.blocks)[slot * p.entries + position / CACHE_BLOCK];
+}
+
+// The slot and position of a row; false when either is outside the cache, or the position in no block.
 DEVICE bool place_of(const AttentionParams& p, u32 row, u32& slot, u32& position) {
     slot = static_cast<u32>(at<const i32>(p.slots)[row]);
     position = static_cast<u32>(at<const i32>(p.positions)[row]);
-    return slot < p.slot_count && position < (p.ring ? 1u << 31 : p.capacity);
+    if (slot >= p.slot_count || position >= (p.entries ? p.capacity : 1u << 31)) return false;
+    return !p.entries || block_of(p, slot, position) != NOWHERE;
 }
 
 // N words, 4 * N bytes aligned or 16.
@@ -52,12 +59,14 @@ struct Cache {
     DEVICE u32 number_bytes(u32 dim) { return TILE * BITS / 8 * dim; }
     DEVICE u32 tile_bytes(u32 dim) { return number_bytes(dim) + (CODED ? 2 * dim : 0); }
 
-    // A head's first tile of all in a cache, and the tile of a position of it.
-    DEVICE u32 head_of(const AttentionParams& p, u32 slot, u32 kv_head) {
-        return (slot * p.kv_heads + kv_head) * ((p.capacity + TILE - 1) / TILE);
+    // A head's first tile in the block of a position that a row of the slot sees, or in the slot's ring; and the tile
+    // of such a position there.
+    DEVICE u32 head_of(const AttentionParams& p, u32 slot, u32 kv_head, u32 position) {
+        u32 piece = p.entries ? block_of(p, slot, position) : slot;
+        return (piece * p.kv_heads + kv_head) * ((p.entries ? CACHE_BLOCK : p.capacity) / TILE);
     }
     DEVICE u8* tile_of(const AttentionParams& p, u64 cache, u32 head, u32 position) {
-        u32 tile = head + (p.ring ? position % p.capacity : position) / TILE;
+        u32 tile = head + (p.entries ? position % CACHE_BLOCK : position % p.capacity) / TILE;
         return at<u8>(cache) + static_cast<u64>(tile) * tile_bytes(p.dim);
     }
 

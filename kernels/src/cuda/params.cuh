@@ -68,6 +68,7 @@ struct AttentionParams {
     u64 k_norm;
     u64 keys;
     u64 values;
+    u64 blocks;
     u64 q_out;
     u64 out;
     u64 partial;
@@ -80,7 +81,7 @@ struct AttentionParams {
     u32 dim;
     u32 slot_count;
     u32 capacity;
-    u32 ring;
+    u32 entries;
     u32 interleaved;
     u32 rotated;
     u32 window;

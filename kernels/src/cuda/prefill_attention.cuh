@@ -26,8 +26,8 @@ struct Seen {
     u32 counts[QUERIES];
     float factors[QUERIES];
     u32 most, least, next;
-    // The first tile of what they see.
-    u32 cache;
+    // Whose positions they see.
+    u32 slot;
 
     // Finds the rows of the tile from `first` on that share its slot, and what they see.
     DEVICE void choose(const AttentionParams& p, u32 tile, u32 rows, u32 first, Seen& seen) {
@@ -36,7 +36,7 @@ struct Seen {
         u32 row = threadIdx.x / (p.heads / p.kv_heads), slot, own, position, end = 0;
         // Without a place it is in none of them.
         if (!place_of(p, tile + first, slot, position)) slot = p.slot_count;
-        if (threadIdx.x == 0) seen.cache = Cache::head_of(p, slot, blockIdx.x);
+        if (threadIdx.x == 0) seen.slot = slot;
         if (row >= first && row < rows) {
             if (!place_of(p, tile + row, own, position)) own = p.slot_count;
             else if (own == slot) end = position + 1;
@@ -48,6 +48,11 @@ struct Seen {
             if (end > 0) atomicMax(&seen.most, end), atomicMin(&seen.least, end);
         }
         __syncthreads();
+    }
+
+    // The head's first tile in the block of a position that some of them see.
+    DEVICE u32 head_of(const AttentionParams& p, const Seen& seen, u32 position) {
+        return position < seen.most ? Cache::head_of(p, seen.slot, blockIdx.x, position) : 0;
     }
 
     // Whether some of a pass's rows see a span, and whether all do.
@@ -72,6 +77,8 @@ struct PrefillAttention {
     // Positions of a unit of values, those of a span at most, and of how many a thread brings four columns.
     enum : u32 { POSITIONS = UNIT / WIDTH, PART = POSITIONS < SPAN ? POSITIONS : SPAN, VALUES = UNIT / 4 / THREADS };
     enum : u32 { VALUE_WORDS = Cache::template Words<4>::ALL, WORDS = VALUES * VALUE_WORDS };
+    // Blocks of a step, and of two where they are the most.
+    enum : u32 { BLOCKS = STEP > CACHE_BLOCK ? STEP / CACHE_BLOCK : 1, TILES = 4 };
     // Lanes that write weights then meet no bank twice.
     enum : u32 { STRIDE = QUERIES + 4 };
 
@@ -91,6 +98,8 @@ struct PrefillAttention {
         Span spans[SPANS][QUERIES];
         // Of the run under way and of those before it, for each query.
         Softmax run[QUERIES], total[QUERIES];
+        // The head's first tiles in the blocks of two steps, each at its number modulo theirs.
+        u32 tiles[TILES];
     };
     typedef float Sums[ROWS][COLUMNS];
 
@@ -106,6 +115,19 @@ struct PrefillAttention {
             return {warp, lane, part, warp / ABREAST * 32 + lane / 8 / WARP_SPANS * ROWS, lane % 8 * COLUMNS};
         }
     };
+
+    // The head's first tile in the block of the step at `start` that is the thread's, of the first BLOCKS; and where it is
+    // kept.
+    DEVICE u32 tile_in(const AttentionParams& p, u32 start, const Shared& shared) {
+        return Rows::head_of(p, shared, start + threadIdx.x * CACHE_BLOCK);
+    }
+    DEVICE u32& kept(u32 start, Shared& shared) { return shared.tiles[(start / CACHE_BLOCK + threadIdx.x) % TILES]; }
+
+    // The tile of a span of the step at `start`.
+    DEVICE const u8* tile_of(const AttentionParams& p, u64 cache, u32 start, u32 span, const Shared& shared) {
+        u32 block = (BLOCKS > 1 ? span : start) / CACHE_BLOCK;
+        return Cache::tile_of(p, cache, shared.tiles[block % TILES], span);
+    }
 
     DEVICE void clear(Sums& sums, float value) {
 #pragma unroll
@@ -154,7 +176,7 @@ struct PrefillAttention {
 #pragma unroll
             for (u32 i = 0; i < KEY_WORDS; i++) words[s * KEY_WORDS + i] = 0;
             if (Rows::any_sees(p, shared, span) && from < p.dim)
-                Cache::template read_key<KEY_DIMS>(Cache::tile_of(p, p.keys, shared.cache, span), p.dim, place.lane, from,
+                Cache::template read_key<KEY_DIMS>(tile_of(p, p.keys, start, span, shared), p.dim, place.lane, from,
                                                    words + s * KEY_WORDS);
         }
     }
@@ -184,7 +206,7 @@ struct PrefillAttention {
         for (u32 i = 0; i < VALUES; i++) {
             u32 at = u * POSITIONS + i / LOADS * PART, span = start + at / SPAN * SPAN;
             u32 inside = at % SPAN + i % LOADS * AT_ONCE + row;
-            const u8* tile = Cache::tile_of(p, p.values, shared.cache, span);
+            const u8* tile = tile_of(p, p.values, start, span, shared);
 #pragma unroll
             for (u32 w = 0; w < VALUE_WORDS; w++) words[VALUE_WORDS * i + w] = 0;
             if (Rows::any_sees(p, shared, span) && span + inside < shared.most && column < p.dim)
@@ -388,11 +410,15 @@ struct PrefillAttention {
             if (owner) shared.run[query] = shared.total[query] = none;
             u32 words[WORDS];
             u32 start = first_seen(p, shared.least) / STEP * STEP;
+            if (threadIdx.x < BLOCKS) kept(start, shared) = tile_in(p, start, shared);
+            __syncthreads();
             load_keys(p, start, 0, shared, words);
 #pragma unroll 1
             for (; start < shared.most; start += STEP) {
                 scores_of(p, start, shared, words);
                 __syncthreads();
+                // Asked for before it is needed.
+                u32 tile = threadIdx.x < BLOCKS ? tile_in(p, start + STEP, shared) : 0;
 #pragma unroll
                 for (u32 s = 0; s < SPANS && owner; s++) {
                     // A span that is not seen, whose sums are +0, changes not even a minus zero.
@@ -401,6 +427,7 @@ struct PrefillAttention {
                     if (end_of(p, shared, start + s * SPAN, query) > 0) factors = fold(shared.run[query], span.softmax);
                     span.factors = factors;
                 }
+                if (threadIdx.x < BLOCKS) kept(start + STEP, shared) = tile;
                 values_of(p, start, shared, run, words);
                 if ((start + STEP) % GROUP != 0 && start + STEP < shared.most) continue;
                 if (owner) {

@@ -71,12 +71,13 @@ struct PrefillAttentionHalf {
         }
     }
 
-    // Asks for the keys of the step at `start`; zeroes where a span is that no row sees.
-    DEVICE void ask_keys(const AttentionParams& p, u32 start, Shared& shared) {
+    // Asks for the keys of the step at `start`, all in the block whose tiles of the head begin at `head`; zeroes where a
+    // span is that no row sees.
+    DEVICE void ask_keys(const AttentionParams& p, u32 start, u32 head, Shared& shared) {
         if (start >= shared.most) return;
 #pragma unroll
         for (u32 span = 0; span < STEP / TILE; span++) {
-            const u8* tile = Cache::tile_of(p, p.keys, shared.cache, start + span * TILE);
+            const u8* tile = Cache::tile_of(p, p.keys, head, start + span * TILE);
             bool seen = start + span * TILE < shared.most;
 #pragma unroll
             for (u32 first = 0; first < PIECES * TILE; first += THREADS) {
@@ -98,14 +99,14 @@ struct PrefillAttentionHalf {
         }
     }
 
-    // Asks for the values of the step at `start`; zeroes where no position is that a row sees.
-    DEVICE void ask_values(const AttentionParams& p, u32 start, Shared& shared) {
+    // Asks for its values; zeroes where no position is that a row sees.
+    DEVICE void ask_values(const AttentionParams& p, u32 start, u32 head, Shared& shared) {
         // A thread has a piece of every few positions.
         u32 piece = threadIdx.x % PIECES, row = threadIdx.x / PIECES;
         if (8 * piece >= p.dim) return;
 #pragma unroll
         for (u32 span = 0; span < STEP / TILE; span++) {
-            const u8* tile = Cache::tile_of(p, p.values, shared.cache, start + span * TILE);
+            const u8* tile = Cache::tile_of(p, p.values, head, start + span * TILE);
             const u8* number = Cache::number_at(tile, p.dim, row, 8 * piece);
 #pragma unroll
             for (u32 first = 0; first < TILE; first += THREADS / PIECES) {
@@ -246,16 +247,19 @@ struct PrefillAttentionHalf {
             Softmax softmax = {{-infinity(), -infinity()}, {0.0f, 0.0f}};
             float factors[2];
             u32 start = first_seen(p, shared.least) / STEP * STEP;
-            ask_keys(p, start, shared);
+            u32 block = Rows::head_of(p, shared, start);
+            ask_keys(p, start, block, shared);
 #pragma unroll 1
             for (; start < shared.most; start += STEP) {
                 copies_arrive();
-                ask_values(p, start, shared);
+                ask_values(p, start, block, shared);
+                // Known when it is needed.
+                block = Rows::head_of(p, shared, start + STEP);
                 Scores scores;
                 multiply_keys(p, shared, scores);
                 weigh(p, start, shared, scores, softmax, factors);
                 copies_arrive();
-                ask_keys(p, start + STEP, shared);
+                ask_keys(p, start + STEP, block, shared);
                 scale(sums, factors);
                 multiply_values(p, shared, scores, sums);
             }

@@ -49,7 +49,7 @@ DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const
 template <u32 BITS>
 DEVICE void write_key(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position, float* head) {
     typedef Cache<BITS> Cache;
-    u8* tile = Cache::tile_of(p, p.keys, Cache::head_of(p, slot, kv_head), position);
+    u8* tile = Cache::tile_of(p, p.keys, Cache::head_of(p, slot, kv_head, position), position);
     u32 place = position % TILE;
     u16* keys = reinterpret_cast<u16*>(tile) + place * 8;
     const float* k = at<const float>(p.k) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
@@ -66,7 +66,7 @@ DEVICE void write_key(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, 
 template <u32 BITS>
 DEVICE void write_value(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position) {
     typedef Cache<BITS> Cache;
-    u8* tile = Cache::tile_of(p, p.values, Cache::head_of(p, slot, kv_head), position);
+    u8* tile = Cache::tile_of(p, p.values, Cache::head_of(p, slot, kv_head, position), position);
     u32 place = position % TILE;
     const float* v = at<const float>(p.v) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
     if constexpr (Cache::CODED) {

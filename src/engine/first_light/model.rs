@@ -113,7 +113,8 @@ fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> 
     }
     core.finish(&mut tokens)?;
     for i in 0..=STEPS {
-        if i == 1 && core.copies_slots() {
+        if i == 1 {
+            // As who goes on from what another one has evaluated.
             core.copy_slot(0, 1, PROMPT.len())?;
             row.slot = 1;
         }

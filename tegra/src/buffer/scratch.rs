@@ -26,6 +26,15 @@ impl Scratch {
         Ok(Self { gpu, handle })
     }
 
+    /// The same, of which the CPU writes every byte: for memory of which more is read than was written.
+    pub fn cleared(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
+        let scratch = Self::new(space, bytes)?;
+        let cpu = scratch.handle.map()?;
+        // SAFETY: the mapping is valid for its length, and nobody else knows of the pages yet.
+        unsafe { cpu.base().write_bytes(0, cpu.bytes()) };
+        Ok(scratch)
+    }
+
     /// Where the GPU sees the first byte.
     #[must_use]
     pub const fn address(&self) -> GpuAddress {

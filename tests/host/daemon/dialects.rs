@@ -182,7 +182,7 @@ fn an_answer_between_two_texts() {
     let between = ask(before.into(), Some(behind));
     let alone = ask(whole.into(), None);
     assert_eq!(between["choices"][0]["text"], alone["choices"][0]["text"]);
-    assert_eq!(between["usage"], alone["usage"]);
+    assert_eq!(between["usage"]["prompt_tokens"], alone["usage"]["prompt_tokens"]);
     assert_eq!(ask(json!([1, 2]), Some("x"))["error"]["param"], "prompt");
     let other = Daemon::start(ROOM);
     let refused = other.post(COMPLETIONS, &json!({"prompt": "a", "suffix": "b"}));

@@ -7,18 +7,20 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-use super::memory::Memory;
+use super::memory::{Cache, Memory};
 use super::pool::Worker;
 use super::program::{
-    Arrange, Attention, Elementwise, Gate, Linear, Matrix, NextInputs, Norm, Program, Project,
-    RopeKv, Rotation, Sample, Stage,
+    Arrange, Attention, Elementwise, Gate, KvRows, Linear, Matrix, NextInputs, Norm, Program,
+    Project, RopeKv, Rotation, Sample, Stage,
 };
 use super::variant::STRIP;
 use super::{mixture, recurrent};
+use crate::BLOCK;
+use crate::slots::NOWHERE;
 use plan::sample::{self, Candidate, Sampling};
 use plan::{NormKind, Scores, Temperature};
 use simd::activations::{self, TILE};
-use simd::attention::{self, Attend};
+use simd::attention::{self, Attend, Places};
 use simd::cache::{HeadCache, kv_write};
 use simd::matmul::{Activations, Product, Q8Activations, matmul};
 use simd::packed::PackedLayout;
@@ -465,18 +467,36 @@ unsafe fn rope_kv(stage: &RopeKv, c: &Context<'_>, w: &Worker<'_>, row: usize, h
             let offset = (row * heads + query) * dim;
             turn(q.add(offset), stage.q_norm, out.add(offset));
         }
-        let slot = index(*at.slots.add(row), cache.slots);
-        let position = index(*at.positions.add(row), cache.positions());
-        if let (Some(slot), Some(position)) = (slot, position) {
+        if let Some((slot, position)) = place(at, cache, row) {
             let offset = (row * cache.heads + head) * dim;
             let rotated = c.memory.thread(w.index());
             turn(k.add(offset), stage.k_norm, rotated);
-            let base = (slot * cache.heads + head) * cache.head_bytes();
-            let (keys, values) = (keys.add(base), values.add(base));
-            let (v, position) = (v.add(offset), position % cache.capacity);
+            let (piece, position) = if cache.ring {
+                (slot, position % cache.capacity)
+            } else {
+                let blocks = at.table.add(slot * at.entries);
+                (*blocks.add(position / BLOCK) as usize, position % BLOCK)
+            };
+            let base = (piece * cache.heads + head) * cache.head_bytes();
+            let (keys, values, v) = (keys.add(base), values.add(base), v.add(offset));
             let head = HeadCache { format: cache.format, dim, keys, values };
             kv_write(c.isa, head, position, rotated, v);
         }
+    }
+}
+
+/// Slot and position of a row; `None` where it has none, or its position lies nowhere.
+///
+/// # Safety
+///
+/// As for [`stage`]: there is such a row.
+unsafe fn place(at: KvRows, cache: Cache, row: usize) -> Option<(usize, usize)> {
+    // SAFETY: the caller's contract; slot and position are inside the table.
+    unsafe {
+        let slot = index(*at.slots.add(row), cache.slots)?;
+        let position = index(*at.positions.add(row), cache.positions())?;
+        let nowhere = !cache.ring && *at.table.add(slot * at.entries + position / BLOCK) == NOWHERE;
+        (!nowhere).then_some((slot, position))
     }
 }
 
@@ -496,10 +516,7 @@ unsafe fn attend(
     // SAFETY: as in `rope_kv`.
     unsafe {
         let (dim, group) = (cache.dim, heads / cache.heads);
-        let place = |row: usize| {
-            let slot = index(*at.slots.add(row), cache.slots)?;
-            Some((slot, index(*at.positions.add(row), cache.positions())?))
-        };
+        let place = |row: usize| place(at, cache, row);
         let mut row = part.start;
         while row < part.end {
             let offset = (row * heads + head * group) * dim;
@@ -517,7 +534,13 @@ unsafe fn attend(
             {
                 rows += 1;
             }
-            let base = (slot * cache.heads + head) * cache.head_bytes();
+            let (piece, places) = if cache.ring {
+                (slot, Places::Ring(cache.capacity))
+            } else {
+                let (table, pitch) = (at.table.add(slot * at.entries), cache.heads * BLOCK);
+                (0, Places::Blocks { table, positions: BLOCK, pitch })
+            };
+            let base = (piece * cache.heads + head) * cache.head_bytes();
             let job = Attend {
                 q: q.add(offset),
                 rows,
@@ -525,7 +548,7 @@ unsafe fn attend(
                 heads: group,
                 dim,
                 format: cache.format,
-                ring: if cache.ring { cache.capacity } else { usize::MAX },
+                places,
                 keys: keys.add(base),
                 values: values.add(base),
                 positions: position + 1,

@@ -223,30 +223,36 @@ impl Instance for CpuInstance {
         self.footprint
     }
 
-    fn copies_slots(&self) -> bool {
-        true
+    fn blocks(&self) -> u32 {
+        self.memory.blocks()
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<(), Error> {
+    fn map(&mut self, slot: u32, blocks: &[u32]) -> Result<(), Error> {
+        self.ledger.quiet("blocks cannot change slots")?;
+        // SAFETY: nothing is under way.
+        unsafe { self.memory.map(slot, blocks) }
+    }
+
+    fn copy_part(&mut self, from: Part, to: Part) -> Result<(), Error> {
         self.ledger.quiet("slots cannot be copied")?;
         // SAFETY: nothing is under way.
-        unsafe { self.memory.copy_slot(from, to, positions) }
+        unsafe { self.memory.copy_part(from, to) }
     }
 
     fn part_bytes(&self, part: Part) -> Option<usize> {
         Some(self.memory.part_bytes(part))
     }
 
-    fn read_part(&mut self, slot: u32, part: Part, out: &mut [u8]) -> Result<(), Error> {
+    fn read_part(&mut self, part: Part, out: &mut [u8]) -> Result<(), Error> {
         self.ledger.quiet("slots cannot be read")?;
         // SAFETY: nothing is under way.
-        unsafe { self.memory.read_part(slot, part, out) }
+        unsafe { self.memory.read_part(part, out) }
     }
 
-    fn write_part(&mut self, slot: u32, part: Part, bytes: &[u8]) -> Result<(), Error> {
+    fn write_part(&mut self, part: Part, bytes: &[u8]) -> Result<(), Error> {
         self.ledger.quiet("slots cannot be written")?;
         // SAFETY: nothing is under way.
-        unsafe { self.memory.write_part(slot, part, bytes) }
+        unsafe { self.memory.write_part(part, bytes) }
     }
 
     fn upload(

@@ -10,9 +10,9 @@ use super::variant::{STRIP, packing};
 use super::{depthwise, mixture, recurrent, winograd};
 use crate::plan_buffers::PlanBuffers;
 use crate::precision::residual_planes;
-use crate::slots::{Positions, States};
+use crate::slots::{Pieces, States, Table, rings};
 use crate::tune::Choices;
-use crate::{Error, Part, Request, Result};
+use crate::{BLOCK, Error, Part, Request, Result};
 use plan::sample::Candidate;
 use plan::{Arena, Buffer, BufferId, Class, DType, Group, Op, Plan, View};
 use simd::Isa;
@@ -77,7 +77,8 @@ impl WeightStorage {
     }
 }
 
-/// Shape of a KV buffer, as this device lays it out: `[slot][kv head]`, then what `simd::cache` says.
+/// Shape of a KV buffer, as this device lays it out: `[block][kv head]`, or a ring's `[slot][kv head]`, then what
+/// `simd::cache` says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cache {
     pub(super) slots: usize,
@@ -91,7 +92,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    fn of(buffer: &Buffer) -> Result<Self> {
+    fn of(buffer: &Buffer, ring: bool) -> Result<Self> {
         let (shape, dtype) = (buffer.shape.as_slice(), buffer.dtype);
         let &[slots, capacity, heads, dim] = shape else {
             return Err(unsupported(format!("KV cache `{}` of {shape:?}", buffer.name)));
@@ -99,7 +100,7 @@ impl Cache {
         let format = CacheFormat::of(dtype, dim).ok_or_else(|| {
             unsupported(format!("KV cache `{}` of {dtype} for heads of {dim}", buffer.name))
         })?;
-        Ok(Self { slots, capacity, heads, dim, format, ring: false })
+        Ok(Self { slots, capacity, heads, dim, format, ring })
     }
 
     /// Positions that it takes, each at its place modulo this.
@@ -107,21 +108,16 @@ impl Cache {
         if self.ring { usize::MAX } else { self.capacity }
     }
 
-    /// Bytes of a head's keys, and of its values.
+    /// Bytes of a head's keys in a block or a ring, and of its values.
     pub(super) const fn head_bytes(&self) -> usize {
-        let positions = self.capacity.next_multiple_of(attention::POSITION_STEP);
+        let ring = self.capacity.next_multiple_of(attention::POSITION_STEP);
+        let positions = if self.ring { ring } else { BLOCK };
         positions * self.format.row_bytes(self.dim)
     }
 
-    const fn bytes(&self) -> usize {
-        self.slots * self.heads * self.head_bytes()
-    }
-
-    const fn at(&self, begin: usize) -> Positions {
-        let Self { slots, capacity: count, heads, .. } = *self;
-        let bytes = self.format.row_bytes(self.dim);
-        let (head_bytes, tile) = (self.head_bytes(), LANES);
-        Positions { begin, slots, heads, count, head_bytes, bytes, tile }
+    const fn at(&self, begin: usize) -> Pieces {
+        let blocks = if self.ring { 1 } else { self.capacity.div_ceil(BLOCK) };
+        Pieces { begin, count: self.slots * blocks, bytes: self.heads * self.head_bytes() }
     }
 }
 
@@ -275,6 +271,7 @@ pub(super) struct Layout {
     /// States that lie as their buffers say, beside the caches: where, and how many elements.
     plain_states: HashMap<String, (usize, usize)>,
     states: States,
+    table: Table,
     cache_bytes: usize,
     workspace: Workspace,
     plan_bytes: u64,
@@ -298,7 +295,8 @@ impl Layout {
         }
         let mut caches = HashMap::new();
         let mut plain_states = HashMap::new();
-        let mut states = States::of(request);
+        let rings = rings(request);
+        let (mut states, mut table) = (States::default(), Table::default());
         let mut cache_bytes = 0usize;
         for buffer in request.states {
             let width = Width::of(buffer.dtype);
@@ -309,13 +307,19 @@ impl Layout {
                 plain_states.insert(buffer.name.clone(), (cache_bytes, buffer.elements()));
                 let bytes = buffer.elements().saturating_mul(width.bytes());
                 let slots = buffer.shape.first().copied().unwrap_or(1).max(1);
-                states.whole.push((cache_bytes, slots, bytes / slots));
+                states.rest.push(Pieces { begin: cache_bytes, count: slots, bytes: bytes / slots });
                 bytes
             } else {
-                let cache = Cache::of(buffer)?;
-                states.by_position.push(cache.at(cache_bytes));
+                let cache = Cache::of(buffer, rings.contains(buffer.name.as_str()))?;
+                let pieces = cache.at(cache_bytes);
+                if cache.ring {
+                    states.rest.push(pieces);
+                } else {
+                    states.blocks.push(pieces);
+                    table.grow(cache.slots, cache.capacity);
+                }
                 caches.insert(buffer.name.clone(), (cache_bytes, cache));
-                cache.bytes()
+                pieces.count * pieces.bytes
             };
             cache_bytes = grow(cache_bytes, bytes)?;
         }
@@ -332,6 +336,7 @@ impl Layout {
             caches,
             plain_states,
             states,
+            table,
             cache_bytes,
             workspace,
             plan_bytes,
@@ -424,6 +429,7 @@ pub(super) struct Memory {
     layout: Layout,
     weights: AlignedBuf,
     caches: AlignedBuf,
+    table: AlignedBuf,
     arena: AlignedBuf,
     q8: AlignedBuf,
     f32: AlignedBuf,
@@ -439,9 +445,10 @@ impl Memory {
     /// The system refuses a mapping.
     pub(super) fn new(layout: Layout, threads: usize) -> io::Result<Self> {
         let w = layout.workspace;
-        Ok(Self {
+        let memory = Self {
             weights: AlignedBuf::new(layout.weight_bytes)?,
             caches: AlignedBuf::new(layout.cache_bytes)?,
+            table: AlignedBuf::new(layout.table.blocks() * size_of::<u32>())?,
             arena: AlignedBuf::new(w.arena)?,
             q8: AlignedBuf::new(w.q8 * size_of::<Q8Block>())?,
             f32: AlignedBuf::new(w.f32 * size_of::<F32Block>())?,
@@ -450,7 +457,10 @@ impl Memory {
                 .map(|_| AlignedBuf::new(4 * w.thread))
                 .collect::<io::Result<Vec<_>>>()?,
             layout,
-        })
+        };
+        // SAFETY: nothing runs on memory that nobody has.
+        unsafe { memory.set_table(0, &memory.layout.table.first()) };
+        Ok(memory)
     }
 
     pub(super) const fn layout(&self) -> &Layout {
@@ -488,37 +498,72 @@ impl Memory {
         Some((unsafe { self.caches.start().add(*offset) }.as_ptr(), *elements))
     }
 
-    /// Copies positions of a slot into another one, and what it keeps beside.
+    /// Which blocks are whose: `[slot][entries]`, and how many entries a slot has.
+    pub(super) fn table(&self) -> (*const u32, usize) {
+        (self.table.start().as_ptr().cast_const().cast(), self.layout.table.entries)
+    }
+
+    pub(super) fn blocks(&self) -> u32 {
+        self.layout.table.blocks() as u32
+    }
+
+    /// Sets entries of the table from one on.
+    ///
+    /// # Safety
+    /// Nothing runs on this memory meanwhile; there are as many.
+    unsafe fn set_table(&self, at: usize, entries: &[u32]) {
+        // SAFETY: the caller's contract; the buffer is aligned for them.
+        unsafe {
+            let to = self.table.start().as_ptr().cast::<u32>().add(at);
+            to.copy_from_nonoverlapping(entries.as_ptr(), entries.len());
+        }
+    }
+
+    /// Gives a slot blocks.
     ///
     /// # Safety
     /// Nothing runs on this memory meanwhile.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a slot that is not there.
-    pub(super) unsafe fn copy_slot(&self, from: u32, to: u32, positions: usize) -> Result<()> {
+    /// [`Error::Invalid`] for a slot or block that is not there, or too many of them.
+    pub(super) unsafe fn map(&self, slot: u32, blocks: &[u32]) -> Result<()> {
+        let row = self.layout.table.row(slot, blocks)?;
+        // SAFETY: the slot is one of the table's, and the caller's contract.
+        unsafe { self.set_table(slot as usize * self.layout.table.entries, &row) };
+        Ok(())
+    }
+
+    /// Copies a part onto another.
+    ///
+    /// # Safety
+    /// Nothing runs on this memory meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a part that is not there.
+    pub(super) unsafe fn copy_part(&self, from: Part, to: Part) -> Result<()> {
         let states = self.caches.start().as_ptr();
-        for [from, to, bytes] in self.layout.states.copies(from, to, positions)? {
-            // SAFETY: both are inside a state, which is inside the buffer, and of two slots; nobody else is there.
+        for [from, to, bytes] in self.layout.states.copies(from, to)? {
+            // SAFETY: both are pieces of a state, which is inside the buffer, and not the same; nobody else is there.
             unsafe { states.add(from).copy_to_nonoverlapping(states.add(to), bytes) };
         }
         Ok(())
     }
 
-    /// Bytes of a part of a slot.
+    /// Bytes of a part.
     pub(super) fn part_bytes(&self, part: Part) -> usize {
         self.layout.states.part_bytes(part)
     }
 
-    /// Copies a part of a slot out.
+    /// Copies a part out.
     ///
     /// # Safety
     /// Nothing runs on this memory meanwhile.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a block that is not there, or another length.
-    pub(super) unsafe fn read_part(&self, slot: u32, part: Part, out: &mut [u8]) -> Result<()> {
+    /// [`Error::Invalid`] for a part that is not there, or another length.
+    pub(super) unsafe fn read_part(&self, part: Part, out: &mut [u8]) -> Result<()> {
         let (mut out, len) = (out.as_mut_ptr(), out.len());
-        for range in self.layout.states.part(slot, part, len)? {
+        for range in self.layout.states.part(part, len)? {
             // SAFETY: the range is inside the states, and together they are as long as `out`; nobody else is there.
             unsafe {
                 let from = self.caches.start().as_ptr().add(range.start);
@@ -529,16 +574,16 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies a part of a slot in.
+    /// Copies a part in.
     ///
     /// # Safety
     /// As [`Memory::read_part`].
     ///
     /// # Errors
     /// As [`Memory::read_part`].
-    pub(super) unsafe fn write_part(&self, slot: u32, part: Part, bytes: &[u8]) -> Result<()> {
+    pub(super) unsafe fn write_part(&self, part: Part, bytes: &[u8]) -> Result<()> {
         let (mut from, len) = (bytes.as_ptr(), bytes.len());
-        for range in self.layout.states.part(slot, part, len)? {
+        for range in self.layout.states.part(part, len)? {
             // SAFETY: as in `read_part`.
             unsafe {
                 let to = self.caches.start().as_ptr().add(range.start);

@@ -71,6 +71,9 @@ pub(super) enum Elementwise {
 pub(super) struct KvRows {
     pub(super) slots: *const i32,
     pub(super) positions: *const i32,
+    /// Which blocks are whose: `[slot][entries]`.
+    pub(super) table: *const u32,
+    pub(super) entries: usize,
 }
 
 /// One stage: all threads work on it, then meet at a barrier. `rows` are those of the plan's bucket.
@@ -517,7 +520,8 @@ impl Resolver<'_> {
             let buffer = self.plan.buffer(view.buffer);
             let whole = |c: &Cache| {
                 *view.shape == [c.slots, c.capacity, c.heads, c.dim]
-                    && (!caches.ring || c.capacity.is_multiple_of(POSITION_STEP))
+                    && c.ring == caches.ring
+                    && (!c.ring || c.capacity.is_multiple_of(POSITION_STEP))
             };
             self.memory
                 .cache(&buffer.name)
@@ -525,7 +529,7 @@ impl Resolver<'_> {
                 .ok_or_else(|| unsupported(format!("`{}` as a KV cache", buffer.name)))
         };
         let ((keys, cache), (values, _)) = (of(&caches.keys)?, of(&caches.values)?);
-        Ok((keys, values, Cache { ring: caches.ring, ..cache }))
+        Ok((keys, values, cache))
     }
 
     fn norm(&self, norm: &plan::Norm) -> Result<Norm> {
@@ -534,7 +538,9 @@ impl Resolver<'_> {
     }
 
     fn rows(&self, rows: &plan::Rows) -> Result<KvRows> {
-        Ok(KvRows { slots: self.i32(&rows.slots)?, positions: self.i32(&rows.positions)? })
+        let (slots, positions) = (self.i32(&rows.slots)?, self.i32(&rows.positions)?);
+        let (table, entries) = self.memory.table();
+        Ok(KvRows { slots, positions, table, entries })
     }
 
     /// Stages of a step that is no group of elementwise ones.

@@ -1,18 +1,20 @@
 //! How much memory an instance takes, and where everything lies in it: arithmetic only.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use orind_kernels::catalogue::launch::{
-    CACHE_TILE, attention_partial_bytes, halves_bytes, matmul_activations_bytes,
+    CACHE_BLOCK, attention_partial_bytes, halves_bytes, matmul_activations_bytes,
 };
 use orind_kernels::catalogue::{CacheType, Weight};
 use orind_kernels::repack;
 
 use super::lower;
 use crate::plan_buffers::PlanBuffers;
-use crate::slots::{Positions, States};
-use crate::{Error, Footprint, Request, Result, precision};
+use crate::slots::{Pieces, States, Table, rings};
+use crate::{BLOCK, Error, Footprint, Request, Result, precision};
 use plan::{Attention, Buffer, DType, GatedDelta, NormKind, Op, Plan, Sample, ShortConv};
+
+const _: () = assert!(BLOCK == CACHE_BLOCK as usize, "blocks are the kernels'");
 
 /// Alignment of everything: what the widest loads and constant banks need.
 pub(super) const ALIGN: u64 = 256;
@@ -87,7 +89,8 @@ impl WeightLayout {
     }
 }
 
-/// Shape of a KV buffer, laid out `[slot][kv head]` in tiles of [`CACHE_TILE`] positions.
+/// Shape of a KV buffer, laid out `[block][kv head]`, or a ring's `[slot][kv head]`, in tiles
+/// of [`orind_kernels::catalogue::launch::CACHE_TILE`] positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cache {
     pub(super) slots: u32,
@@ -95,6 +98,8 @@ pub(super) struct Cache {
     pub(super) heads: u32,
     pub(super) dim: u32,
     pub(super) kind: CacheType,
+    /// See [`plan::Caches::ring`].
+    pub(super) ring: bool,
 }
 
 /// What lasts from step to step.
@@ -110,7 +115,7 @@ pub(super) enum State {
 }
 
 impl State {
-    fn of(buffer: &Buffer) -> Result<Self> {
+    fn of(buffer: &Buffer, ring: bool) -> Result<Self> {
         let size = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[slots, capacity, heads, dim], dtype)
@@ -120,7 +125,7 @@ impl State {
                 if let (Some(slots), Some(capacity), Some(heads), Some(dim)) = sizes
                     && let Some(kind) = CacheType::of(dtype, dim)
                 {
-                    return Ok(Self::Cache(Cache { slots, capacity, heads, dim, kind }));
+                    return Ok(Self::Cache(Cache { slots, capacity, heads, dim, kind, ring }));
                 }
             }
             (&[slots, ..], DType::F32 | DType::I32 | DType::F16 | DType::BF16) => {
@@ -143,18 +148,21 @@ impl State {
 }
 
 impl Cache {
-    /// As it lies at `begin`; whole tiles are together but for values of half precision.
-    fn at(self, begin: u64, keys: bool) -> Positions {
-        let [slots, heads, count] = [self.slots, self.heads, self.capacity].map(|n| n as usize);
-        let head_bytes = self.kind.head_bytes(self.capacity, self.dim) as usize;
-        let bytes = self.kind.row_bytes(self.dim) as usize;
-        let tile = if keys || self.kind != CacheType::F16 { CACHE_TILE as usize } else { 1 };
-        Positions { begin: begin as usize, slots, heads, count, head_bytes, bytes, tile }
+    /// As it lies at `begin`.
+    fn at(self, begin: u64) -> Pieces {
+        let (positions, blocks) = if self.ring {
+            (self.capacity, 1)
+        } else {
+            (BLOCK as u32, self.capacity.div_ceil(BLOCK as u32))
+        };
+        let head = self.kind.head_bytes(positions, self.dim) as usize;
+        let count = self.slots as usize * blocks as usize;
+        Pieces { begin: begin as usize, count, bytes: head.saturating_mul(self.heads as usize) }
     }
 
     pub(super) fn bytes(self) -> u64 {
-        let head = self.kind.head_bytes(self.capacity, self.dim);
-        head.saturating_mul(u64::from(self.slots)).saturating_mul(u64::from(self.heads))
+        let Pieces { count, bytes, .. } = self.at(0);
+        (count as u64).saturating_mul(bytes as u64)
     }
 }
 
@@ -276,8 +284,9 @@ pub(super) struct Layout {
     /// Offset and kind of each state.
     pub(super) states: HashMap<String, (u64, State)>,
     pub(super) state_bytes: u64,
-    /// Where slots lie in the states.
+    /// Where what slots hold lies in the states.
     pub(super) slots: States,
+    pub(super) table: Table,
     pub(super) workspace: Workspace,
     plan_bytes: u64,
     /// The most bytes of mailboxes that a plan has.
@@ -297,18 +306,21 @@ impl Layout {
             weight_bytes = weight_bytes.saturating_add(weight.bytes().next_multiple_of(ALIGN));
             weights.insert(buffer.name.clone(), weight);
         }
-        let keys = keys(request.plans);
-        let (mut states, mut slots) = (HashMap::new(), States::of(request));
-        let mut state_bytes = 0u64;
+        let rings = rings(request);
+        let (mut states, mut slots) = (HashMap::new(), States::default());
+        let (mut state_bytes, mut table) = (0u64, Table::default());
         for buffer in request.states {
-            let state = State::of(buffer)?;
+            let state = State::of(buffer, rings.contains(&*buffer.name))?;
+            let begin = state_bytes as usize;
             match state {
+                State::Cache(cache) if cache.ring => slots.rest.push(cache.at(state_bytes)),
                 State::Cache(cache) => {
-                    slots.by_position.push(cache.at(state_bytes, keys.contains(&*buffer.name)));
+                    slots.blocks.push(cache.at(state_bytes));
+                    table.grow(cache.slots as usize, cache.capacity as usize);
                 }
                 State::Recurrent { bytes, slots: count } => {
-                    let each = bytes / u64::from(count);
-                    slots.whole.push((state_bytes as usize, count as usize, each as usize));
+                    let bytes = (bytes / u64::from(count)) as usize;
+                    slots.rest.push(Pieces { begin, count: count as usize, bytes });
                 }
             }
             states.insert(buffer.name.clone(), (state_bytes, state));
@@ -328,10 +340,16 @@ impl Layout {
             states,
             state_bytes,
             slots,
+            table,
             workspace,
             plan_bytes,
             mailbox_bytes,
         })
+    }
+
+    /// Bytes of the table that says which blocks are whose.
+    pub(super) const fn table_bytes(&self) -> u64 {
+        4 * self.table.blocks() as u64
     }
 
     /// Where each state lies when they begin at an address.
@@ -353,20 +371,10 @@ impl Layout {
         Footprint {
             weights: self.weight_bytes,
             state: self.state_bytes,
-            activations: self.workspace.scratch() + self.workspace.counters() + self.plan_bytes,
+            activations: self.workspace.scratch()
+                + self.workspace.counters()
+                + self.table_bytes()
+                + self.plan_bytes,
         }
     }
-}
-
-/// The states that are caches of keys.
-fn keys(plans: &[Plan]) -> HashSet<&str> {
-    let mut keys = HashSet::new();
-    for plan in plans {
-        for step in &plan.steps {
-            if let Op::Attention(Attention { caches, .. }) = &step.op {
-                keys.insert(&*plan.buffer(caches.keys.buffer).name);
-            }
-        }
-    }
-    keys
 }

@@ -192,6 +192,7 @@ fn launches(plan: &Plan, layout: &Layout, request: &Request<'_>, sms: u32) -> Re
         &lower::Addresses {
             weights: &weights,
             states: &states,
+            table: (place(layout.table_bytes()), layout.table),
             workspace: &layout.workspace,
             scratch: place(layout.workspace.scratch()),
             counters: place(layout.workspace.counters()),

@@ -9,12 +9,11 @@ use std::collections::HashMap;
 
 use std::time::Instant;
 
-use super::ledger::{Ledger, Write};
+use super::ledger::{Ledger, Write, invalid};
 use super::plan_buffers::PlanBuffers;
-use super::slots::exist;
 use super::{
-    Data, Device, Error, Footprint, Info, Instance, Prepared, Profile, RING_STEPS, Request, Result,
-    Ticket, Timing, Tunable, WeightSource,
+    Data, Device, Error, Footprint, Info, Instance, Part, Prepared, Profile, RING_STEPS, Request,
+    Result, Ticket, Timing, Tunable, WeightSource,
 };
 use crate::tune::Choices;
 use interpret::Storage;
@@ -149,20 +148,21 @@ impl Instance for ReferenceInstance {
         Ok(())
     }
 
-    fn copies_slots(&self) -> bool {
-        true
-    }
-
-    /// All of it: it is not in a hurry.
-    fn copy_slot(&mut self, from: u32, to: u32, _: usize) -> Result<()> {
+    fn copy_part(&mut self, from: Part, to: Part) -> Result<()> {
         self.ledger.quiet("slots cannot be copied")?;
+        let (Part::Rest(from), Part::Rest(to)) = (from, to) else {
+            return invalid(format!("a copy of {from:?} to {to:?}: each slot keeps its positions"));
+        };
         for (name, slots) in &self.slots {
             let Some(storage) = self.shared.get_mut(&(Class::State, name.clone())) else {
                 continue;
             };
             let size = storage.values.len() / slots;
-            let [from, to] = exist([from, to], *slots)?;
-            storage.values.copy_within(from * size..(from + 1) * size, to * size);
+            if let Some(slot) = [from, to].into_iter().find(|slot| *slot as usize >= *slots) {
+                return invalid(format!("slot {slot} of {slots}"));
+            }
+            let [from, to] = [from, to].map(|slot| slot as usize * size);
+            storage.values.copy_within(from..from + size, to);
         }
         Ok(())
     }

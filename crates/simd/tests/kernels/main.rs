@@ -14,7 +14,7 @@ use orind_testing::weights::{put_scales, raw};
 use plan::quant;
 use plan::{Activation, DType, RopeStyle};
 use simd::activations::{self, ActivationFormat, F32Block, Q8Block};
-use simd::attention::{self, Attend};
+use simd::attention::{self, Attend, Places};
 use simd::cache::{CacheFormat, HeadCache, kv_write};
 use simd::matmul::{Activations, Loops, Product, Q8Activations, matmul};
 use simd::packed::{LayoutError, PackedLayout};
@@ -639,7 +639,7 @@ impl Cached {
             heads,
             dim: self.dim,
             format: self.format,
-            ring: self.ring,
+            places: Places::Ring(self.ring),
             keys: self.keys.as_ptr(),
             values: self.values.as_ptr(),
             positions,

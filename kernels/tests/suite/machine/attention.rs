@@ -2,7 +2,7 @@
 
 use half::f16;
 use orind_kernels::catalogue::launch::{
-    CACHE_TILE, attention_counters, attention_grid, attention_partial_bytes,
+    CACHE_BLOCK, CACHE_TILE, attention_counters, attention_grid, attention_partial_bytes,
     prefill_attention_grid, prefill_attention_shared_bytes, rope_kv_grid,
 };
 use orind_kernels::catalogue::{CacheType, Kernel};
@@ -37,6 +37,10 @@ struct Shape<'a> {
     capacity: usize,
     /// Positions begin anew after the capacity.
     ring: bool,
+    /// Slots have blocks one after the other, not here and there.
+    in_order: bool,
+    /// Blocks of every slot, the last ones, that it does not have.
+    lacking: usize,
     /// What keys and values are stored in.
     cache: CacheType,
     /// Slot and position of each row.
@@ -111,7 +115,7 @@ impl Inputs {
     fn random(s: &Shape<'_>, random: &mut Random) -> Self {
         let rows = s.rows.len();
         let mut cache = |which, most| {
-            let mut cache = vec![0; SLOTS * s.kv_heads * 32 * tiles(s) * row_bytes(s)];
+            let mut cache = vec![0; SLOTS * s.kv_heads * positions(s) * row_bytes(s)];
             for place in all(s) {
                 store(s, &mut cache, which, place, &random.reals(s.dim, most));
             }
@@ -161,16 +165,42 @@ enum Which {
 /// Slot, KV head and position.
 type Place = (usize, usize, usize);
 
-/// Every place that there is, those behind the capacity in the last tile too.
+/// Every place that there is, those behind the capacity in the last block or tile too.
 fn all(s: &Shape<'_>) -> impl Iterator<Item = Place> {
-    let (heads, positions) = (s.kv_heads, 32 * tiles(s));
+    let (heads, positions) = (s.kv_heads, positions(s));
     let of_slot =
         move |slot| (0..heads).flat_map(move |g| (0..positions).map(move |p| (slot, g, p)));
     (0..SLOTS).flat_map(of_slot)
 }
 
-fn tiles(s: &Shape<'_>) -> usize {
-    s.capacity.div_ceil(CACHE_TILE as usize)
+/// Positions of a slot that there is room for.
+fn positions(s: &Shape<'_>) -> usize {
+    s.capacity.next_multiple_of(if s.ring { CACHE_TILE } else { CACHE_BLOCK } as usize)
+}
+
+/// Blocks of a slot.
+fn entries(s: &Shape<'_>) -> usize {
+    if s.ring { 0 } else { positions(s) / CACHE_BLOCK as usize }
+}
+
+/// Which block is a slot's so manieth.
+fn block(s: &Shape<'_>, slot: usize, entry: usize) -> usize {
+    let (all, number) = (SLOTS * entries(s), slot * entries(s) + entry);
+    if s.in_order {
+        return number;
+    }
+    let factor = [5, 7, 11].into_iter().find(|factor| all % factor != 0).unwrap();
+    (number * factor + 3) % all
+}
+
+/// What the kernels are told of them.
+fn table(s: &Shape<'_>) -> Vec<i32> {
+    let has = entries(s) - s.lacking.min(entries(s));
+    let entry = |at: usize| {
+        let (slot, entry) = (at / entries(s), at % entries(s));
+        if entry < has { block(s, slot, entry) as i32 } else { -1 }
+    };
+    (0..SLOTS * entries(s)).map(entry).collect()
 }
 
 fn row_bytes(s: &Shape<'_>) -> usize {
@@ -179,8 +209,13 @@ fn row_bytes(s: &Shape<'_>) -> usize {
 
 /// Where a row lies: for each number the byte that it begins in, and for each block where its scale does.
 fn lies(s: &Shape<'_>, which: Which, (slot, g, position): Place) -> [Vec<usize>; 2] {
-    let position = if s.ring { position % s.capacity } else { position };
-    let tile = ((slot * s.kv_heads + g) * tiles(s) + position / 32) * 32 * row_bytes(s);
+    let of_block = CACHE_BLOCK as usize;
+    let (piece, size, position) = if s.ring {
+        (slot, s.capacity, position % s.capacity)
+    } else {
+        (block(s, slot, position / of_block), of_block, position % of_block)
+    };
+    let tile = ((piece * s.kv_heads + g) * size + position / 32 * 32) * row_bytes(s);
     let (place, bits) = (position % 32, s.cache.bits() as usize);
     let number = |i: usize| {
         let byte = match s.cache {
@@ -283,6 +318,7 @@ fn run(
         k_norm: if s.norm { device.floats(&inputs.k_norm) } else { 0 },
         keys: device.bytes(&inputs.keys),
         values: device.bytes(&inputs.values),
+        blocks: if s.ring { 0 } else { device.integers(&table(s)) },
         q_out: device.scratch(rows * s.heads * s.dim),
         out: device.scratch(rows * s.heads * s.dim),
         partial: device.scratch(partial as usize / 4),
@@ -294,7 +330,7 @@ fn run(
         dim: s.dim as u32,
         slot_count: SLOTS as u32,
         capacity: s.capacity as u32,
-        ring: u32::from(s.ring),
+        entries: entries(s) as u32,
         interleaved: u32::from(s.interleaved),
         rotated: s.rotated() as u32,
         window: if s.window == 0 { u32::MAX } else { s.window as u32 },
@@ -333,7 +369,8 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
     let (out, keys, values, _) = run(s, &inputs, how, seed);
     let (mut want_keys, mut want_values) = (inputs.keys.clone(), inputs.values.clone());
     let inside = |slot: i32, position: i32| {
-        let most = if s.ring { i32::MAX } else { s.capacity as i32 };
+        let has = (entries(s) - s.lacking.min(entries(s))) * CACHE_BLOCK as usize;
+        let most = if s.ring { i32::MAX } else { s.capacity.min(has) as i32 };
         (0..SLOTS as i32).contains(&slot) && (0..most).contains(&position)
     };
     for (row, &(slot, position)) in s.rows.iter().enumerate().filter(|(_, r)| inside(r.0, r.1)) {
@@ -455,6 +492,8 @@ const LLAMA: Shape<'_> = Shape {
     sinks: &[],
     capacity: 320,
     ring: false,
+    in_order: false,
+    lacking: 0,
     cache: CacheType::F16,
     rows: &[(0, 0), (2, 63), (1, 64), (-1, 5), (3, 319)],
 };
@@ -684,6 +723,35 @@ fn rings_hold_the_window() {
             check(&Shape { rows: &prompt, ..shape }, how, seed);
             for dim in [128, 256] {
                 check(&Shape { rows: &prompt, dim, norm: true, ..shape }, how, seed);
+            }
+        }
+    }
+}
+
+/// Whichever blocks are a slot's, its rows have the same bits; a row whose position is in none of them has zeroes and
+/// writes nothing.
+#[test]
+fn blocks_change_no_bit_wherever_they_lie() {
+    let decode = &[(0, 299), (1, 128), (3, 600), (2, 127)];
+    let prompt: Vec<(i32, i32)> = (370..390).map(|position| (1, position)).collect();
+    let heads = [(64, 4), (128, 2), (256, 1)];
+    for (seed, (cache, (dim, group))) in (140..).zip(CacheType::ALL.into_iter().zip(heads)) {
+        let shape = Shape { heads: 2 * group, dim, cache, splits: 2, capacity: 700, ..LLAMA };
+        for how in [How::Fused, How::Rows, How::Prefill, How::Half] {
+            let rows: &[_] = if how == How::Fused { decode } else { &prompt };
+            let [there, here] = [true, false].map(|in_order| {
+                let shape = Shape { rows, in_order, ..shape };
+                let inputs = Inputs::random(&shape, &mut Random(seed));
+                let (out, keys, values, _) = run(&shape, &inputs, how, seed);
+                let held = [(Which::Keys, keys), (Which::Values, values)].map(|(of, cache)| {
+                    all(&shape).map(|at| stored(&shape, &cache, of, at)).collect::<Vec<_>>()
+                });
+                (out, held)
+            });
+            assert!(there == here, "{cache:?}, heads of {dim}, seed {seed}");
+            // Of six blocks three, so that rows from 384 on have none; or none at all.
+            for lacking in [3, 6] {
+                check(&Shape { rows, lacking, ..shape }, how, seed);
             }
         }
     }

@@ -59,6 +59,8 @@ pub(super) struct CudaInstance {
     choices: Choices,
     weights: Weights,
     caches: Memory,
+    /// Which blocks of them are whose.
+    table: Memory,
     scratch: Memory,
     counters: Memory,
     steps: Owned<Stream>,
@@ -87,7 +89,8 @@ impl CudaInstance {
         let counters = device(layout.workspace.counters())?;
         let driver = gpu.enter().map_err(failed)?;
         driver.clear(counters.address(), counters.bytes(), steps.get()).map_err(failed)?;
-        Ok(Self {
+        let table = device(layout.table_bytes())?;
+        let instance = Self {
             ledger: Ledger::new(),
             flights: VecDeque::new(),
             events: Vec::new(),
@@ -95,6 +98,7 @@ impl CudaInstance {
             choices,
             weights: Weights::new(gpu, &layout, kind, HALF)?,
             caches: device(layout.state_bytes)?,
+            table,
             scratch: device(layout.workspace.scratch())?,
             counters,
             steps,
@@ -103,7 +107,21 @@ impl CudaInstance {
             gpu: Arc::clone(gpu),
             launches: 0,
             submits: 0,
-        })
+        };
+        instance.set_table(0, &instance.layout.table.first())?;
+        Ok(instance)
+    }
+
+    /// Queues entries of the table from one on, in order with steps.
+    fn set_table(&self, at: usize, entries: &[u32]) -> Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+        let (to, stream) = (self.table.address() + 4 * at as u64, self.steps.get());
+        let driver = self.gpu.enter().map_err(failed)?;
+        // SAFETY: the bytes are pageable: the driver has taken them when the call returns.
+        unsafe { driver.copy_in(to, bytes.as_ptr(), bytes.len(), stream) }.map_err(failed)
     }
 
     fn lower(
@@ -119,6 +137,7 @@ impl CudaInstance {
             &Addresses {
                 weights: self.weights.places(),
                 states: &states,
+                table: (self.table.address(), self.layout.table),
                 workspace: &self.layout.workspace,
                 scratch: self.scratch.address(),
                 counters: self.counters.address(),
@@ -192,15 +211,22 @@ impl Instance for CudaInstance {
         Activity { launches: self.launches, submits: self.submits, ..Activity::default() }
     }
 
-    fn copies_slots(&self) -> bool {
-        true
+    fn blocks(&self) -> u32 {
+        self.layout.table.blocks() as u32
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<()> {
+    fn map(&mut self, slot: u32, blocks: &[u32]) -> Result<()> {
+        self.ledger.quiet("blocks cannot change slots")?;
+        let row = self.layout.table.row(slot, blocks)?;
+        let set = self.set_table(slot as usize * row.len(), &row);
+        set.map_err(|error| self.ledger.lose(error))
+    }
+
+    fn copy_part(&mut self, from: Part, to: Part) -> Result<()> {
         self.ledger.quiet("slots cannot be copied")?;
         let driver = self.gpu.enter().map_err(failed)?;
         let (base, stream) = (self.caches.address(), self.steps.get());
-        for copy in self.layout.slots.copies(from, to, positions)? {
+        for copy in self.layout.slots.copies(from, to)? {
             let [from, to, bytes] = copy.map(|n| n as u64);
             driver.copy(base + to, base + from, bytes, stream).map_err(failed)?;
         }
@@ -212,9 +238,9 @@ impl Instance for CudaInstance {
         Some(self.layout.slots.part_bytes(part))
     }
 
-    fn read_part(&mut self, slot: u32, part: Part, out: &mut [u8]) -> Result<()> {
+    fn read_part(&mut self, part: Part, out: &mut [u8]) -> Result<()> {
         self.ledger.quiet("slots cannot be read")?;
-        let ranges = self.layout.slots.part(slot, part, out.len())?;
+        let ranges = self.layout.slots.part(part, out.len())?;
         let driver = self.gpu.enter().map_err(failed)?;
         // Behind the copies of slots that are queued there.
         let (base, stream) = (self.caches.address(), self.steps.get());
@@ -237,9 +263,9 @@ impl Instance for CudaInstance {
         Ok(())
     }
 
-    fn write_part(&mut self, slot: u32, part: Part, bytes: &[u8]) -> Result<()> {
+    fn write_part(&mut self, part: Part, bytes: &[u8]) -> Result<()> {
         self.ledger.quiet("slots cannot be written")?;
-        let ranges = self.layout.slots.part(slot, part, bytes.len())?;
+        let ranges = self.layout.slots.part(part, bytes.len())?;
         let driver = self.gpu.enter().map_err(failed)?;
         let (base, stream) = (self.caches.address(), self.steps.get());
         let mut from = bytes;

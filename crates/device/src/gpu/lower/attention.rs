@@ -95,25 +95,32 @@ impl Lowering<'_> {
         Ok([slots, positions])
     }
 
-    /// Caches and sizes, into the parameters; and what the caches are.
+    /// Caches and sizes, into the parameters; what says whose the caches' blocks are, among what is read; and what the
+    /// caches are.
     fn shape(
         &self,
         params: &mut AttentionParams,
+        reads: &mut Vec<Region>,
         caches: &Caches,
-        rows: usize,
-        heads: usize,
+        [rows, heads]: [usize; 2],
     ) -> Result<([Region; 2], CacheType)> {
         let (keys, cache) = self.cache(&caches.keys)?;
         let (values, other) = self.cache(&caches.values)?;
         let heads = count(heads)?;
-        if cache != other || !heads.is_multiple_of(cache.heads) {
-            return Err(unsupported(format!("{heads} query heads over {cache:?} and {other:?}")));
+        if cache != other || !heads.is_multiple_of(cache.heads) || cache.ring != caches.ring {
+            let ring = if caches.ring { " as rings" } else { "" };
+            let what = format!("{heads} query heads over {cache:?} and {other:?}{ring}");
+            return Err(unsupported(what));
         }
         (params.keys, params.values) = (keys.address, values.address);
         (params.rows, params.heads) = (count(rows)?, heads);
         (params.kv_heads, params.dim) = (cache.heads, cache.dim);
         (params.slot_count, params.capacity) = (cache.slots, cache.capacity);
-        params.ring = u32::from(caches.ring);
+        if !cache.ring {
+            let (at, table) = self.addresses.table;
+            (params.blocks, params.entries) = (at, count(table.entries)?);
+            reads.push(Region::new(at, 4 * table.blocks() as u64));
+        }
         Ok(([keys, values], cache.kind))
     }
 
@@ -123,8 +130,8 @@ impl Lowering<'_> {
             return Err(unsupported(format!("heads {shape:?}")));
         };
         let mut params = AttentionParams::default();
-        let reads = self.rotation(rope, &mut params)?;
-        let (caches, kind) = self.shape(&mut params, &rope.caches, rows, heads)?;
+        let mut reads = self.rotation(rope, &mut params)?;
+        let (caches, kind) = self.shape(&mut params, &mut reads, &rope.caches, [rows, heads])?;
         let mut writes = caches.to_vec();
         let mut rotated = 0;
         if let Some(Queries { out, .. }) = &rope.queries {
@@ -187,7 +194,8 @@ impl Lowering<'_> {
                 vec![q, slots, positions]
             }
         };
-        let (caches, kind) = self.shape(&mut params, &attention.caches, rows, heads)?;
+        let (caches, kind) =
+            self.shape(&mut params, &mut regions, &attention.caches, [rows, heads])?;
         regions.extend(caches);
         let out = self.f32(&attention.out)?;
         params.out = out.address;

@@ -25,6 +25,7 @@ use super::launch::{Launch, Params, Region};
 use super::layout::{Cache, State, WeightLayout, Workspace, unsupported};
 use super::variant::Tuning;
 use crate::plan_buffers::PlanBuffers;
+use crate::slots::Table;
 use crate::{Error, Result};
 use plan::{
     Activation, Arena, Attention, Buffer, Class, DType, Gather, Group, Normalise, Op, Plan, RopeKv,
@@ -41,6 +42,8 @@ pub(super) use project::cost;
 pub(super) struct Addresses<'a> {
     pub(super) weights: &'a HashMap<String, (u64, WeightLayout)>,
     pub(super) states: &'a HashMap<String, (u64, State)>,
+    /// Which blocks of states are whose.
+    pub(super) table: (u64, Table),
     pub(super) workspace: &'a Workspace,
     /// The scratch that only the GPU touches, as [`Workspace`] divides it.
     pub(super) scratch: u64,

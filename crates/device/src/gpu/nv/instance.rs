@@ -135,6 +135,8 @@ pub(super) struct NvInstance {
     pool: Option<Pool>,
     placements: HashMap<String, Placement>,
     caches: Scratch,
+    /// Which blocks of them are whose.
+    table: Mailbox,
     scratch: Scratch,
     counters: Mailbox,
     code: Code,
@@ -168,6 +170,10 @@ impl NvInstance {
         let scratch = |bytes: u64| Scratch::new(&space, bytes.max(1)).map_err(failed);
         let counters = Mailbox::new(&space, layout.workspace.counters().max(1)).map_err(failed)?;
         let uploads = Uploads::new(&space, layout.mailbox_bytes)?;
+        // Parts of them are moved whole, also those that steps have written little of.
+        let caches = Scratch::cleared(&space, layout.state_bytes.max(1)).map_err(failed)?;
+        let table = Mailbox::new(&space, layout.table_bytes().max(1)).map_err(failed)?;
+        set_table(&table, 0, &layout.table.first())?;
         Ok(Self {
             context: RefCell::new(context),
             queue,
@@ -177,7 +183,8 @@ impl NvInstance {
             slots: None,
             pool: Some(Pool::Loading(Box::new(Loading::new(&space, layout.weight_bytes)))),
             placements: HashMap::new(),
-            caches: scratch(layout.state_bytes)?,
+            caches,
+            table,
             scratch: scratch(layout.workspace.scratch())?,
             counters,
             code,
@@ -228,6 +235,7 @@ impl NvInstance {
             &Addresses {
                 weights: &weights,
                 states: &states,
+                table: (self.table.address().get(), self.layout.table),
                 workspace: &self.layout.workspace,
                 scratch: self.scratch.address().get(),
                 counters: self.counters.address().get(),
@@ -558,13 +566,19 @@ impl Instance for NvInstance {
         Ok(())
     }
 
-    fn copies_slots(&self) -> bool {
-        true
+    fn blocks(&self) -> u32 {
+        self.layout.table.blocks() as u32
     }
 
-    fn copy_slot(&mut self, from: u32, to: u32, positions: usize) -> Result<()> {
+    fn map(&mut self, slot: u32, blocks: &[u32]) -> Result<()> {
+        self.ledger.quiet("blocks cannot change slots")?;
+        let row = self.layout.table.row(slot, blocks)?;
+        set_table(&self.table, slot as usize * row.len(), &row)
+    }
+
+    fn copy_part(&mut self, from: Part, to: Part) -> Result<()> {
         self.ledger.quiet("slots cannot be copied")?;
-        let copies = self.layout.slots.copies(from, to, positions)?;
+        let copies = self.layout.slots.copies(from, to)?;
         self.move_slots(|slots, context, base| slots.copy(context, base, &copies))
     }
 
@@ -572,15 +586,15 @@ impl Instance for NvInstance {
         Some(self.layout.slots.part_bytes(part))
     }
 
-    fn read_part(&mut self, slot: u32, part: Part, out: &mut [u8]) -> Result<()> {
+    fn read_part(&mut self, part: Part, out: &mut [u8]) -> Result<()> {
         self.ledger.quiet("slots cannot be read")?;
-        let ranges = self.layout.slots.part(slot, part, out.len())?;
+        let ranges = self.layout.slots.part(part, out.len())?;
         self.move_slots(|slots, context, base| slots.read(context, base, &ranges, out))
     }
 
-    fn write_part(&mut self, slot: u32, part: Part, bytes: &[u8]) -> Result<()> {
+    fn write_part(&mut self, part: Part, bytes: &[u8]) -> Result<()> {
         self.ledger.quiet("slots cannot be written")?;
-        let ranges = self.layout.slots.part(slot, part, bytes.len())?;
+        let ranges = self.layout.slots.part(part, bytes.len())?;
         self.move_slots(|slots, context, base| slots.write(context, base, &ranges, bytes))
     }
 
@@ -680,6 +694,12 @@ impl Instance for NvInstance {
         words(&bytes, out, f32::from_le_bytes);
         Ok(())
     }
+}
+
+/// Sets entries of a table from one on. Nothing may be running.
+fn set_table(table: &Mailbox, at: usize, entries: &[u32]) -> Result<()> {
+    let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+    table.write(4 * at as u64, &bytes).map_err(failed)
 }
 
 /// Steps that are done; a lost one is not.
