@@ -22,7 +22,7 @@ fn start() {
     let light = Light { dir, ..Light::default() };
     let spec = engine::spec("synthetic:tiny-llama:q8_0", "auto");
     let handle = engine::start(LoadSpec { light, ..spec });
-    println!("tokens {:?}", engine::ask(&handle, engine::request(1..20, 30)).ids);
+    println!("tokens {:?}", engine::ask(&handle, engine::request(1..20, 6)).ids);
     let now = handle.snapshot();
     let State::Ready(model) = now.state else { panic!("{:?}", now.state) };
     println!("device {}", model.device.name);
