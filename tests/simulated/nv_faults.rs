@@ -2,6 +2,7 @@
 //! again on the caches as they are, and the tokens are those of a run that nothing disturbed.
 
 use std::process::Command;
+use std::sync::LazyLock;
 
 use device::first_light::{Chains, Mode};
 use device::gpu::nv::Nv;
@@ -64,6 +65,13 @@ fn generate(faults: &str) -> (String, usize) {
     (line(&text, "tokens "), line(&text, "rebuilds ").parse().unwrap())
 }
 
+/// The tokens of a generation that nothing disturbs; made once for all tests.
+static UNDISTURBED: LazyLock<String> = LazyLock::new(|| {
+    let (tokens, rebuilds) = generate("");
+    assert_eq!((tokens.split(',').count(), rebuilds), (TOKENS as usize, 0));
+    tokens
+});
+
 fn faults(kind: &str, places: impl IntoIterator<Item = u64>) -> String {
     places.into_iter().map(|at| format!("{kind}@{at}")).collect::<Vec<_>>().join(",")
 }
@@ -95,12 +103,7 @@ fn places(seed: u64, count: u32) -> Vec<u64> {
 
 #[test]
 fn fifty_faults_change_no_token() {
-    let (undisturbed, rebuilds) = generate("");
-    assert_eq!(rebuilds, 0);
-    assert_eq!(undisturbed.split(',').count(), TOKENS as usize);
-    let (disturbed, rebuilds) = generate(&faults("mmu-fault", places(1, 50)));
-    assert_eq!(disturbed, undisturbed);
-    assert_eq!(rebuilds, 50);
+    assert_eq!(generate(&faults("mmu-fault", places(1, 50))), (UNDISTURBED.clone(), 50));
 }
 
 /// Three chunks of a prompt, each of which fails once.
@@ -119,7 +122,6 @@ fn faults_of_a_prompt_in_half_precision_change_no_token() {
 /// the step ahead. Of one release that is lost the next one makes up for it: it says that both steps are done.
 #[test]
 fn a_hung_channel_is_rebuilt_and_no_token_is_lost() {
-    let (undisturbed, _) = generate("");
     for (stuck, hangs) in [
         (&[20, 21, 45, 46][..], 2),
         (&[20], 0),
@@ -127,7 +129,7 @@ fn a_hung_channel_is_rebuilt_and_no_token_is_lost() {
         (&[3, 4], 1),
     ] {
         let faults = faults("stuck-semaphore", stuck.iter().copied());
-        assert_eq!(generate(&faults), (undisturbed.clone(), hangs), "{faults}");
+        assert_eq!(generate(&faults), (UNDISTURBED.clone(), hangs), "{faults}");
     }
 }
 
@@ -225,10 +227,17 @@ fn line(text: &str, name: &str) -> String {
     text.lines().find_map(|l| Some(l.split_once(name)?.1.to_owned())).unwrap_or_default()
 }
 
-/// What sixteen steps printed behind `name`.
-fn steps_with(faults: &str, name: &str) -> String {
-    line(&so_many_steps_with(16, faults), name)
+/// What sixteen steps print.
+fn steps_with(faults: &str) -> String {
+    so_many_steps_with(16, faults)
 }
+
+/// The tokens of sixteen steps that nothing disturbs; made once for all tests.
+static UNDISTURBED_STEPS: LazyLock<String> = LazyLock::new(|| {
+    let tokens = line(&steps_with(""), "tokens ");
+    assert_eq!(tokens.split(',').count(), 16);
+    tokens
+});
 
 /// Time is counted in sleeps of a tenth of a second, which end when the GPU comes to rest: the host may be
 /// as slow as it likes.
@@ -236,13 +245,14 @@ fn steps_with(faults: &str, name: &str) -> String {
 fn a_hang_is_noticed_within_two_seconds_in_the_first_execution_too() {
     // The release of the very first step (the one before it is the new channel's own), of the last of
     // sixteen, and of the first when it is repeated, which is given twice the time.
-    for (steps, faults, hangs, longest) in [
-        (1, "stuck-semaphore@2", 1, 20),
-        (16, "stuck-semaphore@17", 1, 20),
-        (1, "stuck-semaphore@2,stuck-semaphore@4", 2, 20 + 35),
+    let one = line(&so_many_steps_with(1, ""), "tokens ");
+    for (steps, faults, undisturbed, hangs, longest) in [
+        (1, "stuck-semaphore@2", &one, 1, 20),
+        (16, "stuck-semaphore@17", &*UNDISTURBED_STEPS, 1, 20),
+        (1, "stuck-semaphore@2,stuck-semaphore@4", &one, 2, 20 + 35),
     ] {
-        let [undisturbed, disturbed] = ["", faults].map(|faults| so_many_steps_with(steps, faults));
-        assert_eq!(line(&disturbed, "tokens "), line(&undisturbed, "tokens "));
+        let disturbed = so_many_steps_with(steps, faults);
+        assert_eq!(line(&disturbed, "tokens "), *undisturbed);
         assert_eq!(line(&disturbed, "rebuilds "), hangs.to_string());
         let sleeps: u32 = line(&disturbed, "sleeps ").parse().unwrap();
         assert!((15 * hangs..=longest).contains(&sleeps), "{faults}: {sleeps} sleeps");
@@ -251,9 +261,8 @@ fn a_hang_is_noticed_within_two_seconds_in_the_first_execution_too() {
 
 #[test]
 fn faults_among_many_steps_change_no_token() {
-    let undisturbed = steps_with("", "tokens ");
-    assert_eq!(undisturbed.split(',').count(), 16);
-    assert_eq!(steps_with("mmu-fault@3,mmu-fault@50,mmu-fault@140", "tokens "), undisturbed);
+    let disturbed = steps_with("mmu-fault@3,mmu-fault@50,mmu-fault@140");
+    assert_eq!(line(&disturbed, "tokens "), *UNDISTURBED_STEPS);
 }
 
 /// Keys and values that take the place of older ones do so once more.
@@ -281,8 +290,9 @@ fn two_faults_of_a_step_go_one_rung_down() {
         ("mmu-fault@3,mmu-fault@6", "serial, wake event, maps rw, range short"),
         ("mmu-fault@3,mmu-fault@6,mmu-fault@9", "serial, wake event, maps rw, range short"),
     ] {
-        assert_eq!(steps_with(faults, "tokens "), steps_with("", "tokens "), "{faults}");
-        assert_eq!(steps_with(faults, "mode "), mode, "{faults}");
+        let text = steps_with(faults);
+        assert_eq!(line(&text, "tokens "), *UNDISTURBED_STEPS, "{faults}");
+        assert_eq!(line(&text, "mode "), mode, "{faults}");
     }
 }
 
@@ -290,7 +300,6 @@ fn two_faults_of_a_step_go_one_rung_down() {
 #[test]
 fn in_every_mode_a_fault_or_a_hang_changes_no_token() {
     const LAUNCHES: u64 = 14;
-    let undisturbed = steps_with("", "tokens ");
     // Releases of the host unit: the new channel's own, the steps', and of launches by themselves theirs.
     for (chains, last) in [("full", 1 + 16), ("serial", 1 + 16 * (LAUNCHES + 1))] {
         let with = |faults: &str| {
@@ -304,7 +313,7 @@ fn in_every_mode_a_fault_or_a_hang_changes_no_token() {
             (format!("stuck-semaphore@{last}"), "1"),
         ] {
             let text = with(&faults);
-            assert_eq!(line(&text, "tokens "), undisturbed, "{chains} {faults}: {text}");
+            assert_eq!(line(&text, "tokens "), *UNDISTURBED_STEPS, "{chains} {faults}: {text}");
             assert_eq!(line(&text, "rebuilds "), rebuilds, "{chains} {faults}: {text}");
             assert!(line(&text, "mode ").starts_with(chains), "{text}");
         }
@@ -317,17 +326,19 @@ fn faults_in_the_launch_that_advances_change_no_token() {
     const LAUNCHES: u64 = 14;
     // Each step fails once, in its last launch, and is executed again.
     let faults = faults("mmu-fault", (0..16).map(|step| 2 * LAUNCHES * step + LAUNCHES));
-    assert_eq!(steps_with(&faults, "rebuilds "), "16");
-    assert_eq!(steps_with(&faults, "tokens "), steps_with("", "tokens "));
+    let text = steps_with(&faults);
+    assert_eq!(line(&text, "rebuilds "), "16");
+    assert_eq!(line(&text, "tokens "), *UNDISTURBED_STEPS);
 }
 
 #[test]
 fn a_step_that_fails_again_and_again_is_given_up_and_stays_failed() {
     // The same step each time, with steps before it that are done.
     let faults = faults("mmu-fault", 100..130);
-    assert!(steps_with(&faults, "first ").contains("address fault"));
-    assert_eq!(steps_with(&faults, "again "), "true");
-    assert!(steps_with(&faults, "rebuilds ").parse::<u32>().unwrap() <= 6);
+    let text = steps_with(&faults);
+    assert!(line(&text, "first ").contains("address fault"));
+    assert_eq!(line(&text, "again "), "true");
+    assert!(line(&text, "rebuilds ").parse::<u32>().unwrap() <= 6);
 }
 
 /// A greedy generation on whatever `auto` takes; prints what became of it.
