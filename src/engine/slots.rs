@@ -377,9 +377,12 @@ pub(super) fn part(blocks: &[u32], number: usize) -> Part {
     Part::Block(blocks.get(number).copied().unwrap_or(0))
 }
 
-/// Tokens that two sequences begin with alike.
+/// Tokens that two sequences begin with alike. Asked of all that is held for each prompt, so whole blocks are compared at
+/// once.
 pub(super) fn shared(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    let blocks = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK));
+    let whole = blocks.take_while(|(a, b)| a == b).count() * BLOCK;
+    whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

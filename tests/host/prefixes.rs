@@ -134,7 +134,7 @@ fn a_common_beginning_is_evaluated_once_however_many_come_with_it() {
 /// what they begin with would fill the cache many times over.
 #[test]
 fn conversations_with_one_beginning_hold_it_once() {
-    let spec = engine::spec(&tiny("tiny-llama-Q8_0"), "cpu");
+    let spec = engine::spec(tiny("tiny-llama-Q8_0"), "cpu");
     let handle = engine::start(LoadSpec { slots: 8, context: 768, threads: 2, ..spec });
     let system: Vec<u32> = (1..641).map(|i| 1 + i % 250).collect();
     let said = |i: u32| [&system[..], &[300 + i, 400, 401 + i, 9, 8, 7, 6, 5, 4, 3]].concat();
