@@ -130,8 +130,8 @@ fn a_common_beginning_is_evaluated_once_however_many_come_with_it() {
     assert_eq!(handle.snapshot().prompt_tokens, 131 + 31 * 3);
 }
 
-/// As many conversations one after the other, in one slot of six blocks: each goes on from what it has evaluated, though
-/// what they begin with would fill the cache many times over.
+/// As many conversations one after the other, in eight slots of six blocks: each goes on from what it has evaluated, though
+/// each by itself they would fill the cache four times over.
 #[test]
 fn conversations_with_one_beginning_hold_it_once() {
     let spec = engine::spec(tiny("tiny-llama-Q8_0"), "cpu");
