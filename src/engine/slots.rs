@@ -299,13 +299,12 @@ impl Slots {
         for block in blocks.split_off(filled) {
             self.release(block);
         }
-        let number =
-            Some(number).filter(|_| self.division.rest && !tokens.is_empty()).or_else(|| {
-                self.numbers.push(number);
-                None
-            });
+        let rest = self.division.rest && !tokens.is_empty();
+        if !rest {
+            self.numbers.push(number);
+        }
         if !tokens.is_empty() {
-            let (kept, fork) = (false, false);
+            let (number, kept, fork) = (rest.then_some(number), false, false);
             self.held.push_back(Held { tokens, adapters, written, kept, blocks, number, fork });
         }
     }
@@ -514,6 +513,11 @@ mod tests {
         }
     }
 
+    /// Any, and often whole blocks.
+    fn lengths() -> impl Strategy<Value = usize> {
+        prop_oneof![1_usize..512, (1_usize..4).prop_map(|blocks| blocks * BLOCK)]
+    }
+
     /// Tokens of a tree of conversations: `path` says which way each of its blocks goes.
     fn tokens(path: &[u32], len: usize) -> Vec<u32> {
         let way = |i: usize| path[..=i / BLOCK].iter().fold(0, |sum, way| sum * 3 + way + 1);
@@ -526,7 +530,7 @@ mod tests {
             slots in 1_u32..5,
             rest: bool,
             steps in proptest::collection::vec(
-                (0_u8..4, proptest::collection::vec(0_u32..3, 4), 1_usize..512), 1..60),
+                (0_u8..4, proptest::collection::vec(0_u32..3, 4), lengths()), 1..60),
         ) {
             let mut device = Device::new(slots, rest);
             for (what, path, len) in steps {
@@ -595,6 +599,17 @@ mod tests {
             assert_eq!(device.begin(&[&said[..], &[7; 9]].concat()), 300);
             device.check();
         }
+    }
+
+    #[test]
+    fn a_block_that_another_has_too_is_copied_before_its_last_position_is_evaluated_again() {
+        let mut device = Device::new(3, false);
+        let said = tokens(&[1; 4], 2 * BLOCK);
+        device.begin(&said);
+        assert_eq!(device.begin(&[&said[..], &[7; 9]].concat()), 2 * BLOCK);
+        device.end(0);
+        assert_eq!(device.begin(&said), 2 * BLOCK - 1);
+        device.check();
     }
 
     #[test]

@@ -471,11 +471,9 @@ unsafe fn rope_kv(stage: &RopeKv, c: &Context<'_>, w: &Worker<'_>, row: usize, h
             let offset = (row * cache.heads + head) * dim;
             let rotated = c.memory.thread(w.index());
             turn(k.add(offset), stage.k_norm, rotated);
-            let (piece, position) = if cache.ring {
-                (slot, position % cache.capacity)
-            } else {
-                let blocks = at.table.add(slot * at.entries);
-                (*blocks.add(position / BLOCK) as usize, position % BLOCK)
+            let (piece, position) = match cache.ring {
+                true => (slot, position % cache.capacity),
+                false => (block(at, slot, position) as usize, position % BLOCK),
             };
             let base = (piece * cache.heads + head) * cache.head_bytes();
             let (keys, values, v) = (keys.add(base), values.add(base), v.add(offset));
@@ -495,9 +493,19 @@ unsafe fn place(at: KvRows, cache: Cache, row: usize) -> Option<(usize, usize)> 
     unsafe {
         let slot = index(*at.slots.add(row), cache.slots)?;
         let position = index(*at.positions.add(row), cache.positions())?;
-        let nowhere = !cache.ring && *at.table.add(slot * at.entries + position / BLOCK) == NOWHERE;
+        let nowhere = !cache.ring && block(at, slot, position) == NOWHERE;
         (!nowhere).then_some((slot, position))
     }
+}
+
+/// The block that holds a position of a slot, or [`NOWHERE`].
+///
+/// # Safety
+///
+/// As for [`stage`]: both are inside the table.
+unsafe fn block(at: KvRows, slot: usize, position: usize) -> u32 {
+    // SAFETY: the caller's contract.
+    unsafe { *at.table.add(slot * at.entries + position / BLOCK) }
 }
 
 /// Some rows and one KV head: attention of their queries. Zeroes for a row without slot.
