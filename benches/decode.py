@@ -6,8 +6,9 @@
 ORINCTL is a release build, LLAMA_CPP a folder with llama-bench. Needs numpy and gguf from PyPI. A NAME is one of
 the rows, `types` or `architectures`; without any it is all. Prints a row for each as soon as it is measured: medians of
 tokens a second, the median ratio of pairs with the least and the greatest, what a token reads of weights (as the
-file has them) and KV cache, and the share of the bandwidth that `orinctl bench` measured in the same run. ROUNDS (5)
-pairs in turn, TOKENS (64) a turn, THREADS (2); models are made in FOLDER (the one for temporary files), one at a time,
+file has them) and KV cache, and the share of the bandwidth that `orinctl bench` measured before and after its tokens:
+of turns in which these are within a tenth of each other, as else the memory's rate changed meanwhile. ROUNDS (5) pairs
+in turn, TOKENS (64) a turn, THREADS (2); models are made in FOLDER (the one for temporary files), one at a time,
 up to 5 GB.
 
 A type is measured on Llama 3.2 1B's shape, cut to 8 layers, all of whose matrices have it: blocks of random bytes with
@@ -228,7 +229,9 @@ def ours(orinctl, model):
     report = json.loads(output([*bench(orinctl, model, TOKENS), "--json"]))
     row = report["rows"][0]
     read = row["weight_bytes_per_token"] + row["kv_bytes_per_token"]
-    return row["tokens_per_second"]["median"], read, report["roof"]["bytes_per_second"]
+    roof = report["roof"]
+    steady = roof["lowest"] >= 0.9 * roof["bytes_per_second"]
+    return row["tokens_per_second"]["median"], read, roof["bytes_per_second"] if steady else None
 
 
 def theirs(llama_bench, file):
@@ -246,11 +249,12 @@ def measure(orinctl, llama_bench, file):
         else:
             other, own = theirs(llama_bench, file), ours(orinctl, file)
         rows.append([*own, other])
-    fast, read, roof, other = (statistics.median(column) for column in zip(*rows))
+    fast, other = (statistics.median(row[i] for row in rows) for i in (0, 3))
     ratios = sorted(a / b for a, _, _, b in rows)
-    shares = statistics.median(a * read / roof for a, read, roof, _ in rows)
+    steady = [(100 * a * read / roof, roof / 1e9) for a, read, roof, _ in rows if roof]
+    shares = ", ".join(f"{share:.0f} % of {roof:.0f}" for share, roof in sorted(steady, key=lambda turn: turn[1]))
     return (f"{fast:.1f} | {other:.1f} | {statistics.median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}] "
-            f"| {read / 1e6:.0f} | {100 * shares:.0f} % of {roof / 1e9:.1f}")
+            f"| {rows[0][1] / 1e6:.0f} | {shares or '-'}")
 
 
 def files(orinctl):
