@@ -6,7 +6,7 @@
 //!
 //! `cargo bench --bench memory_rate`; `SECONDS` (20) in the environment.
 
-#![expect(clippy::unwrap_used, reason = "a benchmark may panic")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may panic, and prints")]
 
 use std::hint::black_box;
 use std::sync::Barrier;

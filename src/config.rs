@@ -797,6 +797,9 @@ fn default_prefix_cache_dir() -> PathBuf {
         .join("prefixes")
 }
 
+/// The folder beside tuned choices in which kernels are kept that were compiled here.
+pub const COMPILED: &str = "compiled";
+
 /// Where tuned choices are remembered when nothing else is said.
 pub fn default_tune_dir() -> PathBuf {
     default_state_dir().join("tune")

@@ -1,5 +1,6 @@
 //! Kernels that are compiled on the machine, by NVRTC where it is there: variants of which no machine
-//! code is checked in. Each is compiled once by a process, from the sources that the library contains.
+//! code is checked in, and kernels of groups. Each is compiled once, from the sources that the library contains; what
+//! another process compiled is [`kept`].
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::catalogue::Kernel;
+use crate::kept;
 use crate::nvrtc::{self, Compiler};
 use crate::source::{self, HEADERS, OPTIONS, Target};
 
@@ -109,9 +111,18 @@ fn make(kernel: Kernel, target: Target, wanted: &dyn Fn() -> bool) -> Result<&'s
 }
 
 fn compile(compiler: &Compiler, kernel: Kernel, target: Target) -> Result<Vec<u8>, nvrtc::Error> {
+    let text = match kernel {
+        Kernel::Generated(group) => group.text(),
+        _ => source::text_of(kernel.unit(), [kernel]),
+    };
+    let name = kept::name(&source::hash_of(&text, target), compiler.version());
+    if let Some(code) = kept::read(&name) {
+        return Ok(code);
+    }
     let mut options: Vec<String> = OPTIONS.iter().map(|&option| option.to_owned()).collect();
     options.push(format!("--gpu-architecture={}", target.architecture()));
-    let text = source::text_of(kernel.unit(), [kernel]);
     let ptx = target == Target::Compute80;
-    Ok(compiler.compile(&kernel.symbol(), &text, HEADERS, &options, ptx)?.code)
+    let code = compiler.compile(&kernel.symbol(), &text, HEADERS, &options, ptx)?.code;
+    kept::write(&name, &code);
+    Ok(code)
 }

@@ -69,6 +69,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "sample.cuh",
     "stage.cuh",
     "tensor.cuh",
+    "tensor_group.cuh",
     "tile.cuh",
     "tq2_0.cuh",
     "trig.cuh",
@@ -206,7 +207,7 @@ pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String 
 }
 
 /// Ties the CUDA struct to the Rust one.
-fn asserts<P: Parameters>(text: &mut String) {
+pub(crate) fn asserts<P: Parameters>(text: &mut String) {
     let name = P::NAME;
     // Writing to a string cannot fail.
     let _ = writeln!(text, "static_assert(sizeof({name}) == {}, \"ABI\");", size_of::<P>());
@@ -228,7 +229,7 @@ pub fn hash() -> String {
 }
 
 /// SHA-256 of some texts and the options.
-fn digest<'a>(parts: impl Iterator<Item = &'a str>) -> String {
+pub(crate) fn digest<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     for part in parts.chain(OPTIONS.iter().copied()) {
         hash.update((part.len() as u64).to_le_bytes());
@@ -243,13 +244,13 @@ fn digest<'a>(parts: impl Iterator<Item = &'a str>) -> String {
 pub fn unit_hash(unit: Unit, target: Target) -> String {
     static KNOWN: Mutex<BTreeMap<(Unit, Target), String>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock();
-    known.entry((unit, target)).or_insert_with(|| hash_of(unit, target)).clone()
+    known.entry((unit, target)).or_insert_with(|| hash_of(&text(unit, target), target)).clone()
 }
 
-fn hash_of(unit: Unit, target: Target) -> String {
-    let text = text(unit, target);
+/// The same of any text.
+pub(crate) fn hash_of(text: &str, target: Target) -> String {
     let mut reached: Vec<&str> = Vec::new();
-    let mut left = vec![text.as_str()];
+    let mut left = vec![text];
     while let Some(body) = left.pop() {
         let named = body.lines().filter_map(|l| l.strip_prefix("#include \"")?.split('"').next());
         for name in named {
@@ -262,7 +263,7 @@ fn hash_of(unit: Unit, target: Target) -> String {
     }
     let headers = HEADERS.iter().filter(|(name, _)| reached.contains(name));
     let headers = headers.flat_map(|(name, body)| [*name, *body]);
-    digest([target.architecture(), &text].into_iter().chain(headers))
+    digest([target.architecture(), text].into_iter().chain(headers))
 }
 
 /// Lower-case hexadecimal.

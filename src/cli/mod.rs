@@ -47,6 +47,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
+use crate::config;
 use args::{Args, Command, TuneCommand};
 use error::Error;
 use terminal::Terminal;
@@ -54,6 +55,7 @@ use terminal::Terminal;
 pub fn main() -> ExitCode {
     let args = Args::read();
     let terminal = Terminal::new();
+    ::device::keep_compiled(config::default_tune_dir().join(config::COMPILED));
     let result = match args.command {
         Command::Daemon(arguments) => return become_daemon(arguments),
         Command::Install(install) => install::install(&install).map_err(Error::from),

@@ -242,6 +242,9 @@ fn found(name: &str, config: &Config, request: LoadRequest) -> Result<String, St
 
 /// Serves until a signal, or until the process that it was started with is gone.
 fn run(args: &Args, config: Config, log: &Log) -> Result<(), Error> {
+    if config.tune_dir.is_absolute() {
+        device::keep_compiled(config.tune_dir.join(config::COMPILED));
+    }
     // While this is the only thread, and nothing is filtered: the kernel gives matrix registers to who asks for them.
     let isa = Isa::detect();
     tracing::debug!(%isa, "the CPU's instruction set");

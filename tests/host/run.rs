@@ -1,14 +1,16 @@
 //! `orinctl run` as a program: what a network takes, what it answers, and what is said of what cannot be run.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nn::files::{Array, read_npy, write_npy};
+use orind_kernels::nvrtc::Compiler;
 use orind_testing::daemon::{Answer, Daemon, orinctl};
 use orind_testing::external;
 use orind_testing::nodes::cases;
-use orind_testing::program::{outcome, said};
+use orind_testing::program::{outcome, said, tegra_sim};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -63,6 +65,46 @@ fn a_network_answers_what_its_file_says() {
         table.contains("median of 3 runs") && table.contains(&format!("{:.4}", written[0])),
         "{table}"
     );
+}
+
+/// On the simulated Orin. Where there is no compiler one kernel goes through the steps of every group.
+#[test]
+fn groups_are_compiled_once_where_a_compiler_is() {
+    let dir = TempDir::new().unwrap();
+    let [model, input] = files(&dir, "test_softmax_axis_1");
+    let kept = dir.path().join("data/orind/tune/compiled");
+    let answer = |compiler: Option<&str>| {
+        let own = orinctl(dir.path());
+        let mut command = tegra_sim();
+        command.args(["run", "--", env!("CARGO_BIN_EXE_orinctl"), "run"]).arg(&model);
+        command.args(["--backend", "nv", "--input", &format!("x={}", input.display())]);
+        command.arg("--output").arg(dir.path());
+        for (name, value) in own.get_envs() {
+            value.map(|value| command.env(name, value));
+        }
+        compiler.map(|path| command.env("ORIND_NVRTC", path));
+        said(&mut command);
+        std::fs::read(dir.path().join("y.npy")).unwrap()
+    };
+    let stepwise = answer(Some("none"));
+    assert!(!kept.exists());
+    if let Err(why) = Compiler::load() {
+        return println!("skipped: {why}");
+    }
+    let files = || -> Vec<(PathBuf, SystemTime)> {
+        let files = std::fs::read_dir(&kept).unwrap().map(|file| file.unwrap());
+        files.map(|file| (file.path(), file.metadata().unwrap().modified().unwrap())).collect()
+    };
+    assert!(answer(None) == stepwise);
+    let first = files();
+    assert!(!first.is_empty());
+    assert!(answer(None) == stepwise);
+    assert_eq!(files(), first, "compiled again");
+    let damaged = &first[0].0;
+    let whole = std::fs::read(damaged).unwrap();
+    std::fs::write(damaged, &whole[1..]).unwrap();
+    assert!(answer(None) == stepwise);
+    assert!(std::fs::read(damaged).unwrap() == whole, "the damaged one is not made anew");
 }
 
 #[test]

@@ -42,6 +42,7 @@ pub mod tune;
 
 pub use kernels::Kernels;
 pub use named::{AUTO, GPU_TURN, NAMES, for_loops, named};
+pub use orind_kernels::kept::keep_in as keep_compiled;
 
 use std::path::Path;
 use std::time::Duration;

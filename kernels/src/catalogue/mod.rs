@@ -11,6 +11,7 @@ pub use variant::{InvalidVariant, PROJECT_SPACE, Parameter, ProjectVariant};
 pub(crate) use weight::Form;
 pub use weight::Weight;
 
+use crate::generated::Generated;
 use crate::params::{
     AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
     GatedDeltaParams, GatherParams, GroupParams, MatmulParams, NormParams, ProjectParams,
@@ -183,6 +184,8 @@ pub enum Kernel {
     DeltaRule,
     /// A group of tensor operations.
     Tensor,
+    /// The same by a kernel that was made for it.
+    Generated(Generated),
     /// Products of tensors that are no weights.
     TensorMatmul,
     /// Rows of a table.
@@ -341,6 +344,7 @@ impl Kernel {
             Self::GatedDelta => "gated_delta".into(),
             Self::DeltaRule => "delta_rule".into(),
             Self::Tensor => "tensor".into(),
+            Self::Generated(group) => group.symbol(),
             Self::TensorMatmul => "tensor_matmul".into(),
             Self::TensorGather => "tensor_gather".into(),
             Self::TensorScatter => "tensor_scatter".into(),
@@ -376,6 +380,7 @@ impl Kernel {
             Self::Experts(weight) => Unit::Experts(weight),
             Self::ShortConv | Self::GatedDelta | Self::DeltaRule => Unit::Recurrent,
             Self::Tensor
+            | Self::Generated(_)
             | Self::TensorMatmul
             | Self::TensorGather
             | Self::TensorScatter
@@ -394,6 +399,7 @@ impl Kernel {
     pub fn is_default(self) -> bool {
         match self {
             Self::Project { weight, variant, .. } => variant == ProjectVariant::heuristic(weight),
+            Self::Generated(_) => false,
             _ => true,
         }
     }
@@ -440,7 +446,7 @@ impl Kernel {
             Self::ShortConv => size_of::<ShortConvParams>(),
             Self::GatedDelta => size_of::<GatedDeltaParams>(),
             Self::DeltaRule => size_of::<DeltaRuleParams>(),
-            Self::Tensor => size_of::<TensorParams>(),
+            Self::Tensor | Self::Generated(_) => size_of::<TensorParams>(),
             Self::TensorMatmul => size_of::<TensorMatmulParams>(),
             Self::TensorGather | Self::TensorScatter => size_of::<TensorRowsParams>(),
             Self::TensorTopK => size_of::<TensorTopKParams>(),

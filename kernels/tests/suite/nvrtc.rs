@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use orind_kernels::catalogue::launch::SHARED_LIMIT;
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
 use orind_kernels::cubin::Cubin;
+use orind_kernels::generated::Generated;
 use orind_kernels::jit;
 use orind_kernels::nvrtc::{Compiler, Error};
+use orind_kernels::params::{Action, Reduction, TensorParams, Width, step};
 use orind_kernels::source::Target;
 use orind_testing::program::{again, said};
 
@@ -38,6 +40,39 @@ fn a_variant_that_is_not_checked_in_is_compiled_once() {
     assert!(std::ptr::eq(code, again) && waited.get() == 0);
     let ptx = jit::code(kernel, Target::Compute80, &alive).unwrap();
     assert!(String::from_utf8_lossy(ptx).contains(".target sm_80"));
+}
+
+/// `[2][3]` numbers, of which the maximum of each row is doubled.
+fn group(base: u64) -> TensorParams {
+    let mut params = TensorParams { chain: 1, tail: 3, from: 8, into: 8, ..Default::default() };
+    (params.outer, params.length, params.inner) = (2, 3, 1);
+    params.reduce = Reduction::Largest as u32;
+    let source = &mut params.sources[0];
+    (source.base, source.axes, source.padded) = (base, 1, u32::MAX);
+    (source.shape[0], source.strides[0]) = (6, 1);
+    params.stores[0] = base + 64;
+    let steps = params.steps.as_flattened_mut();
+    steps[0] = step(Action::Load, 8, [0, 0, 0]);
+    steps[1] = step(Action::Add, 9, [8, 8, 0]);
+    steps[2] = step(Action::Store, 0, [9, Width::Word as u8, 0]);
+    params
+}
+
+#[test]
+fn a_group_is_the_same_kernel_wherever_its_tensors_lie() {
+    let [here, there] = [1 << 20, 1 << 30].map(|base| Generated::of(&group(base)));
+    assert_eq!((here, here.text()), (there, there.text()));
+    let longer = TensorParams { length: 4, ..group(1 << 20) };
+    assert_ne!(Generated::of(&longer).symbol(), here.symbol());
+    if let Err(why) = Compiler::load() {
+        return println!("skipped: {why}");
+    }
+    let kernel = Kernel::Generated(here);
+    assert!(!kernel.is_prebuilt(Target::Sm87));
+    let code = jit::code(kernel, Target::Sm87, &|| true).unwrap();
+    let cubin = Cubin::parse(code).unwrap();
+    let found = cubin.kernel(&kernel.symbol()).unwrap();
+    assert_eq!((found.stack_bytes, found.shared_bytes, cubin.relocations.len()), (0, 0, 0));
 }
 
 /// The most that a kernel declares of shared memory: 8 rows, and 16 warps that fold two planes.

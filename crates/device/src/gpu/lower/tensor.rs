@@ -1,6 +1,6 @@
 //! Launches of tensor operations: of groups that [`plan::schedule`] makes, of products, and of rows by indices.
 //!
-//! A group becomes a list of steps that one kernel takes for every element. Values that nobody else reads stay in the
+//! A group becomes a list of steps that one kernel takes for every element, or a kernel of its own. Values that nobody else reads stay in the
 //! kernel's registers; a group that needs more of them, or of anything else, than there are is taken in parts.
 
 use std::collections::HashMap;
@@ -9,6 +9,8 @@ use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{
     rows_grid, tensor_elements_grid, tensor_grid, tensor_matmul_grid,
 };
+use orind_kernels::generated::Generated;
+use orind_kernels::jit;
 use orind_kernels::params::{
     Action, Reduction, TENSOR_AXES, TENSOR_INDICES, TENSOR_OPERANDS, TENSOR_REGISTERS,
     TensorMatmulParams, TensorParams, TensorRowsParams, TensorSource, TensorTopKParams, Width,
@@ -85,9 +87,8 @@ impl Lowering<'_> {
         let label = &steps[steps.len() - 1].label;
         match Compiler::new(self).launch(group) {
             Ok((params, reads, writes)) => {
-                let params = Params::Tensor(params);
-                let Params::Tensor(tensor) = &params else { unreachable!("it was just made") };
-                self.launch(label, Kernel::Tensor, tensor_grid(tensor), params, reads, writes);
+                let (kernel, grid) = (self.group_kernel(&params), tensor_grid(&params));
+                self.launch(label, kernel, grid, Params::Tensor(params), reads, writes);
                 Ok(())
             }
             Err(Refusal::TooLarge) if steps.len() > 1 => {
@@ -101,6 +102,17 @@ impl Lowering<'_> {
             }
             Err(Refusal::Error(error)) => Err(error),
         }
+    }
+
+    /// A kernel of its own where one can be compiled, else the one that goes through the steps.
+    fn group_kernel(&self, params: &TensorParams) -> Kernel {
+        let tuning = self.addresses.tuning;
+        if !tuning.compiles {
+            return Kernel::Tensor;
+        }
+        let own = Kernel::Generated(Generated::of(params));
+        // What cannot be compiled takes longer, and gives the same.
+        jit::code(own, tuning.target, &|| true).map_or(Kernel::Tensor, |_| own)
     }
 
     /// A product of tensors of which none is a weight.

@@ -1,0 +1,327 @@
+// Groups of tensor operations: a chain of elementwise steps over a space of elements, then perhaps a reduction of what
+// it gave, then a chain over what that left.
+//
+// A group is a list of steps over registers of four bytes, of which each thread has a column in shared memory; or it is
+// code, where a compiler has made a kernel of it (`orind_kernels::generated`). All threads take the same steps, for an
+// element each. Every element is computed by one thread in one order, and sums of rows are the CPU's: in f64, in 16 sums
+// over the columns of every 256, which are added up one after the other.
+#pragma once
+#include "trig.cuh"
+
+enum : u32 { TENSOR_THREADS = 128, TENSOR_AXES = 8, TENSOR_REGISTERS = 24, TENSOR_STEPS = 48, ROW_LANES = 16, ROW_BLOCK = 256 };
+
+// How elements lie in memory; of a fixed one the base is the value.
+enum : u32 { WORD, HALF, BRAIN, FIXED };
+
+// Elements in the order of a shape, wherever they lie. On one axis those outside of some places are zeroes.
+struct TensorSource {
+    u64 base;
+    u32 shape[TENSOR_AXES];
+    u32 strides[TENSOR_AXES];
+    u32 axes;
+    u32 width;
+    u32 padded;
+    u32 before;
+    u32 inside;
+    u32 reserved;
+};
+
+struct TensorParams {
+    u64 steps[TENSOR_STEPS];
+    TensorSource sources[8];
+    u64 stores[8];
+    u32 constants[8];
+    u32 chain;
+    u32 tail;
+    u32 elements;
+    u32 reduce;
+    u32 outer;
+    u32 length;
+    u32 inner;
+    u32 from;
+    u32 into;
+    u32 reserved;
+};
+
+// In the order of `orind_kernels::params::Action`.
+enum : u32 {
+    LOAD, STORE, NUMBER, NEG, EXP, LN, SQRT, RECIP, SIN, COS, FLOOR, ADD, SUB, MUL, MAX, LESS_EQUAL, REM,
+    INT_ADD, INT_SUB, INT_MUL, INT_MAX, INT_LESS_EQUAL, INT_REM, AND, OR, XOR, SHIFT_LEFT, SHIFT_RIGHT,
+    SELECT, TO_INT, TO_FLOAT, TO_HALF, TO_BRAIN
+};
+
+enum : u32 { NO_REDUCTION, SUM, LARGEST, INT_SUM, INT_LARGEST };
+
+typedef u32 (&File)[TENSOR_REGISTERS][TENSOR_THREADS];
+
+DEVICE u32 bits(float x) { return __float_as_uint(x); }
+DEVICE float number(u32 x) { return __uint_as_float(x); }
+
+// To nearest, ties to even; a NaN stays one.
+DEVICE u32 float_to_brain(float x) {
+    u32 u = bits(x);
+    if ((u & 0x7fffffffu) > INFINITY_BITS) return (u >> 16) | 0x40u;
+    return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+
+// The natural logarithm, as Cephes' `logf` has it; no step of it is fused, as on the CPU.
+DEVICE float natural_logarithm(float x) {
+    bool small = x < 1.17549435e-38f;
+    i32 scaled = __float_as_int(small ? __fmul_rn(x, 8388608.0f) : x);
+    i32 exponent = (scaled - 0x3f3504f3) >> 23;
+    float m = __fsub_rn(__int_as_float(scaled - exponent * 0x800000), 1.0f);
+    float e = __fsub_rn(static_cast<float>(exponent), small ? 23.0f : 0.0f);
+    float z = __fmul_rn(m, m), p = 7.03768363e-2f;
+    p = __fadd_rn(__fmul_rn(p, m), -1.15146103e-1f);
+    p = __fadd_rn(__fmul_rn(p, m), 1.16769987e-1f);
+    p = __fadd_rn(__fmul_rn(p, m), -1.24201408e-1f);
+    p = __fadd_rn(__fmul_rn(p, m), 1.42493229e-1f);
+    p = __fadd_rn(__fmul_rn(p, m), -1.66680577e-1f);
+    p = __fadd_rn(__fmul_rn(p, m), 2.00007148e-1f);
+    p = __fadd_rn(__fmul_rn(p, m), -2.4999994e-1f);
+    p = __fadd_rn(__fmul_rn(p, m), 3.33333312e-1f);
+    float y = __fmul_rn(__fmul_rn(p, m), z);
+    y = __fsub_rn(y, __fmul_rn(2.1219444e-4f, e));
+    y = __fsub_rn(y, __fmul_rn(0.5f, z));
+    y = __fadd_rn(__fadd_rn(m, y), __fmul_rn(0.693359375f, e));
+    if (bits(x) == INFINITY_BITS) return x;
+    if (x == 0.0f) return -infinity();
+    return x > 0.0f ? y : quiet_nan();
+}
+
+// 32 bits of the fraction of 2 / pi, from a place on.
+DEVICE u32 two_over_pi(u32 place) {
+    auto word = [](u32 i) {
+        return i == 0 ? 0xa2f9836eu : i == 1 ? 0x4e441529u : i == 2 ? 0xfc2757d1u : i == 3 ? 0xf534ddc0u
+             : i == 4 ? 0xdb629599u : i == 5 ? 0x3c439041u : 0xfe5163abu;
+    };
+    return __funnelshift_l(word(place / 32 + 1), word(place / 32), place % 32);
+}
+
+// Sine, or a quarter of a turn later cosine. Angles that `sin_cos` does not take are brought into +-pi/4 by as many bits of
+// 2 / pi as count for them (Payne and Hanek, 1983).
+DEVICE float sine(float x, u32 quarters) {
+    float s, c, r = x;
+    u32 turned = quarters;
+    if (!is_finite(x)) return quiet_nan();
+    if (fabsf(x) >= 1e6f) {
+        // Of x = mantissa * 2^(exponent - 150). A turn is 2^64; whole ones do not count.
+        u64 mantissa = (bits(x) & 0x7fffffu) | 0x800000u;
+        u32 exponent = bits(x) >> 23 & 0xff, place = max(exponent, 152u) - 152, less = 152 - min(exponent, 152u);
+        u64 low = mantissa * two_over_pi(place + 64), middle = mantissa * two_over_pi(place + 32) + (low >> 32);
+        u64 high = mantissa * two_over_pi(place) + (middle >> 32);
+        u64 turn = (high << (32 - less)) | ((middle & 0xffffffffu) >> less);
+        u32 quarter = static_cast<u32>((turn + (1ull << 61)) >> 62);
+        double rest = static_cast<double>(static_cast<long long>(turn << 2)) * (1.5707963267948966 / 18446744073709551616.0);
+        r = static_cast<float>(rest);
+        if (bits(x) >> 31) quarter = 0u - quarter, r = -r;
+        turned += quarter;
+    }
+    sin_cos(1.0f, r, s, c);
+    float value = turned & 1 ? c : s;
+    return turned & 2 ? -value : value;
+}
+
+// An element in memory. Strides may go backward.
+DEVICE u32 element_at(u64 base, u32 width, u32 place) {
+    int from = static_cast<int>(place);
+    if (width == WORD) return at<const u32>(base)[from];
+    u32 half = at<const u16>(base)[from];
+    return width == HALF ? bits(half_to_float(half)) : half << 16;
+}
+
+// The element of a source, as far in as `place` and without its first axes.
+DEVICE u32 loaded(const TensorSource& source, u32 element, u32 place = 0, u32 leading = 0) {
+    u32 left = element;
+    bool outside = false;
+#pragma unroll 1
+    for (u32 axis = source.axes; axis-- > leading;) {
+        u32 extent = source.shape[axis], i = left % extent;
+        left /= extent;
+        if (axis == source.padded) {
+            i -= source.before;
+            outside = i >= source.inside;
+        }
+        place += i * source.strides[axis];
+    }
+    if (outside) return 0;
+    if (source.width == FIXED) return static_cast<u32>(source.base);
+    return element_at(source.base, source.width, place);
+}
+
+DEVICE void stored(u64 base, u32 width, u32 element, u32 value) {
+    if (width == WORD) at<u32>(base)[element] = value;
+    else at<u16>(base)[element] = static_cast<u16>(width == HALF ? float_to_half(number(value)) : float_to_brain(number(value)));
+}
+
+DEVICE u32 of_one(u32 action, u32 x) {
+    float v = number(x);
+    if (action == NEG) return bits(-v);
+    if (action == EXP) return bits(exponential(v));
+    if (action == LN) return bits(natural_logarithm(v));
+    if (action == SQRT) return bits(__fsqrt_rn(v));
+    if (action == RECIP) return bits(__fdiv_rn(1.0f, v));
+    if (action == SIN) return bits(sine(v, 0));
+    if (action == COS) return bits(sine(v, 1));
+    return bits(floorf(v));
+}
+
+DEVICE u32 of_two(u32 action, u32 x, u32 y) {
+    float a = number(x), b = number(y);
+    if (action == ADD) return bits(__fadd_rn(a, b));
+    if (action == SUB) return bits(__fsub_rn(a, b));
+    if (action == MUL) return bits(__fmul_rn(a, b));
+    if (action == MAX) return bits(fmaxf(a, b));
+    if (action == LESS_EQUAL) return bits(a <= b ? 1.0f : 0.0f);
+    return bits(fmodf(a, b));
+}
+
+DEVICE u32 of_ints(u32 action, u32 a, u32 b) {
+    i32 x = static_cast<i32>(a), y = static_cast<i32>(b);
+    if (action == INT_ADD) return a + b;
+    if (action == INT_SUB) return a - b;
+    if (action == INT_MUL) return a * b;
+    if (action == INT_MAX) return static_cast<u32>(max(x, y));
+    if (action == INT_LESS_EQUAL) return bits(x <= y ? 1.0f : 0.0f);
+    // Of -1 nothing is left, which the machine's division does not know.
+    if (action == INT_REM) return y == 0 || y == -1 ? 0 : static_cast<u32>(x % y);
+    if (action == AND) return a & b;
+    if (action == OR) return a | b;
+    if (action == XOR) return a ^ b;
+    if (action == SHIFT_LEFT) return a << (b & 31);
+    return static_cast<u32>(x >> (b & 31));
+}
+
+DEVICE u32 converted(u32 action, u32 x) {
+    float v = number(x);
+    if (action == TO_INT) return static_cast<u32>(__float2int_rz(v));
+    if (action == TO_FLOAT) return bits(__int2float_rn(static_cast<i32>(x)));
+    if (action == TO_HALF) return bits(half_to_float(float_to_half(v)));
+    return float_to_brain(v) << 16;
+}
+
+// Some steps, for an element.
+DEVICE void take(const TensorParams& p, u32 first, u32 last, u32 element, File file) {
+#pragma unroll 1
+    for (u32 s = first; s < last; s++) {
+        u32 low = static_cast<u32>(p.steps[s]), third = static_cast<u32>(p.steps[s] >> 32);
+        u32 action = low & 0xff, out = low >> 8 & 0xff, a = low >> 16 & 0xff, b = low >> 24;
+        u32 value;
+        if (action == STORE) {
+            stored(p.stores[out], b, element, file[a][threadIdx.x]);
+            continue;
+        }
+        if (action == LOAD) {
+            value = loaded(p.sources[a], element);
+        } else if (action == NUMBER) {
+            value = bits(__uint2float_rn(element));
+        } else {
+            u32 x = file[a][threadIdx.x];
+            if (action < ADD) value = of_one(action, x);
+            else if (action < INT_ADD) value = of_two(action, x, file[b][threadIdx.x]);
+            else if (action < SELECT) value = of_ints(action, x, file[b][threadIdx.x]);
+            else if (action > SELECT) value = converted(action, x);
+            else value = number(x) == 0.0f ? file[third][threadIdx.x] : file[b][threadIdx.x];
+        }
+        file[out][threadIdx.x] = value;
+    }
+}
+
+// What elements have come to so far.
+struct Reduced {
+    double sum;
+    float largest;
+    u32 ints;
+
+    DEVICE Reduced none(u32 reduce) { return {0.0, -infinity(), reduce == INT_LARGEST ? 0x80000000u : 0u}; }
+    __device__ __forceinline__ void take(u32 reduce, u32 x) {
+        if (reduce == SUM) sum = __dadd_rn(sum, static_cast<double>(number(x)));
+        else if (reduce == LARGEST) largest = fmaxf(largest, number(x));
+        else if (reduce == INT_SUM) ints += x;
+        else ints = static_cast<u32>(max(static_cast<i32>(ints), static_cast<i32>(x)));
+    }
+    __device__ __forceinline__ u32 value(u32 reduce) const {
+        if (reduce == SUM) return bits(__double2float_rn(sum));
+        return reduce == LARGEST ? bits(largest) : ints;
+    }
+    // With those of the row's other lanes, the first of them first.
+    __device__ __forceinline__ Reduced gathered(u32 reduce) const {
+        Reduced all = none(reduce);
+#pragma unroll 1
+        for (u32 lane = 0; lane < ROW_LANES; lane++) {
+            Reduced other;
+            other.sum = __hiloint2double(__shfl_sync(ALL_LANES, __double2hiint(sum), lane, ROW_LANES),
+                                         __shfl_sync(ALL_LANES, __double2loint(sum), lane, ROW_LANES));
+            other.largest = __shfl_sync(ALL_LANES, largest, lane, ROW_LANES);
+            other.ints = __shfl_sync(ALL_LANES, ints, lane, ROW_LANES);
+            all.add(reduce, other);
+        }
+        return all;
+    }
+    __device__ __forceinline__ void add(u32 reduce, const Reduced& other) {
+        if (reduce == SUM) sum = __dadd_rn(sum, other.sum);
+        else take(reduce, reduce == LARGEST ? bits(other.largest) : other.ints);
+    }
+};
+
+// Each thread's registers of a group whose steps are in its parameters.
+DEVICE File registers() {
+    __shared__ u32 file[TENSOR_REGISTERS][TENSOR_THREADS];
+    return file;
+}
+
+// A group whose steps are in its parameters.
+struct Listed {
+    u32 reduce, elements, outer, length, inner;
+
+    // Before the steps behind a reduction: what it gave.
+    __device__ __forceinline__ void reduced(const TensorParams& p, u32 value) { registers()[p.into][threadIdx.x] = value; }
+    // An element's steps, before the reduction or behind it.
+    __device__ __forceinline__ void steps(const TensorParams& p, bool tail, u32 element) {
+        take(p, tail ? p.chain : 0, tail ? p.tail : p.chain, element, registers());
+    }
+    // What they leave to be reduced.
+    __device__ __forceinline__ u32 value(const TensorParams& p) const { return registers()[p.from][threadIdx.x]; }
+};
+
+// What a thread does for a group. An object that refers to parameters, or to shared memory, would have to reach them as if
+// they lay in global memory.
+template <class Group>
+DEVICE void run(const TensorParams& p, Group g) {
+    u32 thread = blockIdx.x * TENSOR_THREADS + threadIdx.x, lane = threadIdx.x % ROW_LANES;
+    bool reduces = g.reduce != NO_REDUCTION, rows = reduces && g.inner == 1;
+    // What comes out at last is the element `index`; on the way there `element`, and more, `apart`.
+    u32 index = rows ? thread / ROW_LANES : thread, element = index, apart = 0, rounds = 1;
+    bool inside = index < (reduces ? g.outer * g.inner : g.elements);
+    if (rows) {
+        element = index * g.length + lane;
+        apart = ROW_LANES;
+        rounds = (g.length + ROW_LANES - 1) / ROW_LANES;
+    } else if (reduces) {
+        element = index / g.inner * g.length * g.inner + index % g.inner;
+        apart = g.inner;
+        rounds = g.length;
+    }
+    Reduced total = Reduced::none(g.reduce), part = total;
+#pragma unroll 1
+    for (u32 round = 0; round <= rounds; round++, element += apart) {
+        bool last = round == rounds, takes = inside;
+        if (last) {
+            if (!reduces) return;
+            takes = takes && !(rows && lane > 0);
+            element = index;
+            g.reduced(p, total.value(g.reduce));
+        } else if (rows) {
+            takes = takes && round * ROW_LANES + lane < g.length;
+        }
+        if (takes) g.steps(p, last, element);
+        if (!reduces || last) continue;
+        if (takes) part.take(g.reduce, g.value(p));
+        if (rows && round % (ROW_BLOCK / ROW_LANES) != ROW_BLOCK / ROW_LANES - 1 && round + 1 < rounds) continue;
+        __syncwarp();
+        if (rows) part = part.gathered(g.reduce);
+        // A column is added up in its order.
+        if (rows) total.add(g.reduce, part), part = Reduced::none(g.reduce);
+        else total = part;
+    }
+}
