@@ -99,7 +99,8 @@ fn main() {
             let mut speeds = Vec::new();
             for round in 0..=rounds {
                 let seed = round as u64;
-                let sampling = Sampling { temperature, top_k: 40, top_p: 0.95, seed };
+                let sampling =
+                    Sampling { temperature, top_k: 40, top_p: 0.95, seed, ..Sampling::GREEDY };
                 let request = engine::request((0..16).map(|i| 2 + i + seed as u32), tokens as u32);
                 let request = Request { sampling, ..request };
                 let bound = Request { constraint: Some(constraint.clone()), ..request.clone() };

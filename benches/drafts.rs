@@ -121,7 +121,8 @@ fn main() {
             let mut ratios = vec![Ratios::default(); guessers.len()];
             for round in 0..=rounds {
                 let seed = round as u64;
-                let sampling = Sampling { temperature, top_k: 40, top_p: 0.95, seed };
+                let sampling =
+                    Sampling { temperature, top_k: 40, top_p: 0.95, seed, ..Sampling::GREEDY };
                 // No slot has the beginning of another round's.
                 let begun = [&[1 + round as u32], &prompt[..]].concat();
                 let request = engine::request(begun, tokens as u32);

@@ -275,6 +275,8 @@ parameters! {
         top_k: u64,
         /// `f32 [rows]`; 1 keeps all.
         top_p: u64,
+        /// `f32 [rows]`: the logarithm of min-p; minus infinity (or NaN) keeps all.
+        min_p: u64,
         /// `u64 [rows]`, 8-byte aligned: key of the noise.
         seed: u64,
         /// `i32 [rows]`.
@@ -294,16 +296,21 @@ parameters! {
         /// `u32 [rows + 1]`, 0 before the first launch; the kernel leaves them 0. To be cleared
         /// again after a launch that faulted.
         counters: u64,
-        /// Scratch, `u64 [rows][vocabulary]`, for rows with top-k or top-p.
+        /// Scratch, `u64 [rows][vocabulary]`, for rows with top-k, top-p or min-p.
         candidates: u64,
+        /// `u32 [rows][adjustment_words]`, 16-byte aligned: what is done to logits first, as `plan::sample` lays it out; 0
+        /// for none.
+        adjustments: u64,
+        /// Scratch, `f32 [rows][vocabulary]`: logits of rows that something is done to.
+        adjusted: u64,
         /// Logits of a row, at least 1.
         vocabulary: u32,
         /// Rows; the grid's y.
         rows: u32,
         /// Entries of the ring, at least 1 if there is one.
         ring_entries: u32,
-        /// 0.
-        reserved: u32,
+        /// Words of a row's adjustment, a multiple of 4.
+        adjustment_words: u32,
     }
 
     /// `rms_norm`, `add`, `swiglu`: whole rows.

@@ -1,7 +1,7 @@
 //! Answers held to a grammar: which tokens may come next, by llguidance.
 //!
 //! A grammar is compiled once for a request, away from the engine's thread. What may come next follows from the tokens
-//! before: it is found out while the device computes the step whose logits it is applied to.
+//! before: it is found out before the step whose logits it is applied to, or, where the host applies it, beside that step.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -195,23 +195,24 @@ impl Constraint {
         })
     }
 
-    /// Leaves only logits of tokens that may come next; those that end the answer where it may end.
-    pub(super) fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
+    /// The mask of a vocabulary, as an [`plan::sample::Adjustment`] has it: tokens that may come next; those that end the
+    /// answer where it may end.
+    pub(super) fn mask(&mut self, vocabulary: usize, mask: &mut Vec<i32>) -> Result<(), String> {
         let ends = Arc::clone(&self.ends);
         let allowed = self.allowed().as_ref().map_err(Clone::clone)?;
         let may_end = ends.iter().any(|end| allowed.is_allowed(*end));
-        let logit = |end: &u32| Some((*end, *logits.get(*end as usize)?));
-        let ends: Vec<_> = ends.iter().filter(|_| may_end).filter_map(logit).collect();
+        mask.clear();
+        mask.extend(allowed.as_slice().iter().map(|word| word.cast_signed()));
         // Tokens beyond the tokeniser's are padding.
-        let known = logits.len().min(allowed.len());
-        logits[known..].fill(f32::NEG_INFINITY);
-        allowed.iter_unset_entries(|id| {
-            if let Some(logit) = logits.get_mut(id) {
-                *logit = f32::NEG_INFINITY;
+        mask.resize(allowed.len().div_ceil(32), 0);
+        if let (Some(last), odd @ 1..) = (mask.last_mut(), allowed.len() % 32) {
+            *last &= (1 << odd) - 1;
+        }
+        mask.resize(vocabulary.div_ceil(32), 0);
+        for end in ends.iter().filter(|_| may_end) {
+            if let Some(word) = mask.get_mut(*end as usize / 32) {
+                *word |= 1 << (end % 32);
             }
-        });
-        for (end, logit) in ends {
-            logits[end as usize] = logit;
         }
         Ok(())
     }
@@ -231,7 +232,16 @@ impl Constraint {
 mod tests {
     use super::*;
     use model::tokenizer::Vocabulary;
+    use plan::sample::Adjustment;
     use serde_json::json;
+
+    /// Tokens that may come next, in order.
+    fn allowed(constraint: &mut Constraint) -> Vec<u32> {
+        let (mut mask, mut logits) = (Vec::new(), vec![0.0; 262]);
+        constraint.mask(262, &mut mask).unwrap();
+        Adjustment { edits: &[], mask: Some(&mask) }.apply(&mut logits);
+        (0..262).filter(|id| logits[*id as usize] == 0.0).collect()
+    }
 
     /// All bytes, some pieces, and an end.
     fn grammars() -> Grammars {
@@ -264,9 +274,7 @@ mod tests {
     fn walk(grammars: &Grammars, constraint: &mut Constraint, most: usize) -> String {
         let mut ids = Vec::new();
         for _ in 0..most {
-            let mut logits: Vec<f32> = (0..262).map(|id| id as f32).collect();
-            constraint.mask(&mut logits).unwrap();
-            let id = plan::sample::argmax(&logits).unwrap();
+            let id = allowed(constraint).pop().unwrap();
             ids.push(id);
             if constraint.take(id).unwrap() {
                 break;
@@ -300,18 +308,14 @@ mod tests {
         let mut constraint = grammars.compile(grammar).unwrap();
         for (at, byte) in text.bytes().enumerate() {
             let id = u32::from(byte);
-            let mut logits = vec![0.0; 262];
-            constraint.mask(&mut logits).unwrap();
-            if logits[id as usize] != 0.0 {
+            if !allowed(&mut constraint).contains(&id) {
                 return false;
             }
             if constraint.take(id).unwrap() {
                 return at + 1 == text.len();
             }
         }
-        let mut logits = vec![0.0; 262];
-        constraint.mask(&mut logits).unwrap();
-        logits[260] == 0.0
+        allowed(&mut constraint).contains(&260)
     }
 
     /// What llama.cpp's notation says, held against texts; some of them are its own examples.
@@ -358,9 +362,7 @@ mod tests {
                 .tokenizer
                 .encode(&char::from(id).to_string(), model::tokenizer::Specials::Plain, false)
                 .unwrap()[0];
-            let mut logits = vec![0.0; 262];
-            constraint.mask(&mut logits).unwrap();
-            assert_eq!(logits[id as usize], 0.0);
+            assert!(allowed(&mut constraint).contains(&id));
             let stops = constraint.take(id).unwrap();
             assert_eq!(stops, id == u32::from(b'!'));
         }
@@ -424,8 +426,7 @@ mod tests {
             Grammar::JsonSchema(recursive),
         ] {
             if let Ok(mut constraint) = grammars.compile(&grammar) {
-                let mut logits = vec![0.0; 262];
-                assert_eq!(constraint.mask(&mut logits), Ok(()));
+                assert_eq!(constraint.mask(262, &mut Vec::new()), Ok(()));
             }
         }
     }

@@ -29,7 +29,7 @@ use device::tune::{Case, Store};
 use device::{AUTO, Activity, Data, Device, Error, Footprint, Instance};
 use device::{BLOCK, MAX_SUBMISSIONS, Part, Prepared, Ticket};
 use model::{KvLayout, Model, Pooling, ports};
-use plan::sample::{NOT_FINITE, Sampling};
+use plan::sample::{Adjustment, NOT_FINITE, Sampling};
 use plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
 
 /// Rows of the bucket that gives logits for every row: enough to keep the weights' cost shared,
@@ -115,6 +115,8 @@ struct Entry {
     /// Rows as the latest step that was waited for has left them in the mailboxes, for decode plans,
     /// which advance them by themselves; none where that is not known.
     rows: Vec<Row>,
+    /// Rows of logits that something is done to, as its mailboxes say.
+    adjusted: Vec<usize>,
 }
 
 #[derive(Clone, Copy)]
@@ -131,6 +133,9 @@ struct Ports {
     temperature: Option<BufferId>,
     top_k: Option<BufferId>,
     top_p: Option<BufferId>,
+    min_p: Option<BufferId>,
+    /// In plans with one row of logits for each sequence.
+    adjustments: Option<BufferId>,
     seed: Option<BufferId>,
     logits: Option<BufferId>,
     hidden: Option<BufferId>,
@@ -217,12 +222,15 @@ impl Entries {
                 temperature: mailbox(ports::TEMPERATURE),
                 top_k: mailbox(ports::TOP_K),
                 top_p: mailbox(ports::TOP_P),
+                min_p: mailbox(ports::MIN_P),
+                adjustments: mailbox(ports::ADJUSTMENTS),
                 seed: mailbox(ports::SEED),
                 logits: plan.find(Class::Output, ports::LOGITS),
                 hidden: plan.find(Class::Output, ports::HIDDEN),
             };
             let rows = Vec::with_capacity(plan.bucket.rows());
-            Ok(Entry { plan, prepared, ports, rows })
+            let adjusted = Vec::with_capacity(plan.bucket.logit_rows());
+            Ok(Entry { plan, prepared, ports, rows, adjusted })
         };
         plans.into_iter().map(prepare).collect::<Result<_, _>>().map(Self)
     }
@@ -639,7 +647,7 @@ impl Core {
                 let outputs =
                     if rest.len() <= self.chunk() { Outputs::Last } else { Outputs::None };
                 let (chunk, tail) = rest.split_at(rest.len().min(self.chunk()));
-                if !self.submit_chunk(start, chunk, tail.first().copied(), outputs)? {
+                if !self.submit_chunk(start, chunk, tail.first().copied(), outputs, &[])? {
                     break;
                 }
                 start.position += chunk.len() as u32;
@@ -677,7 +685,7 @@ impl Core {
         let mut tokens = std::mem::take(&mut self.scratch.tokens);
         for step in 0..steps {
             if step == 0 {
-                self.submit_decode(&rows)?;
+                self.submit_decode(&rows, &[])?;
             }
             if step + 1 < steps {
                 self.submit_ahead()?;
@@ -768,7 +776,8 @@ impl Core {
 
     /// Submits the evaluation of consecutive tokens of one sequence, from `start.position`. The token after
     /// the last one is sampled where there are logits, the one after each where it is all. Where a narrower plan
-    /// has the logits of the last row, it may compute them for nobody. False when something has to be waited for first:
+    /// has the logits of the last row, it may compute them for nobody. To rows of logits is done what `adjustments` say,
+    /// where they are the last one's. False when something has to be waited for first:
     /// the device has all it takes, or what the host has yet to read would be overwritten.
     pub(super) fn submit_chunk(
         &mut self,
@@ -776,6 +785,7 @@ impl Core {
         tokens: &[u32],
         next: Option<u32>,
         outputs: Outputs,
+        adjustments: &[(usize, Adjustment<'_>)],
     ) -> Result<bool, Error> {
         let has = |bucket: Bucket| {
             bucket.outputs == outputs || outputs == Outputs::None && bucket.outputs == Outputs::Last
@@ -802,6 +812,7 @@ impl Core {
         let written = self.write_rows(entry, &rows, next);
         self.scratch.rows = rows;
         written?;
+        self.adjust(entry, adjustments)?;
         let sampled = match outputs {
             Outputs::None | Outputs::Hidden => 0..0,
             Outputs::Last => 0..1,
@@ -814,8 +825,13 @@ impl Core {
     }
 
     /// Submits the decoding of one token for each row: with adapters where a row takes something of one, which changes
-    /// nothing for the others. False when the device has all it takes.
-    pub(super) fn submit_decode(&mut self, rows: &[Row]) -> Result<bool, Error> {
+    /// nothing for the others. To the logits of rows is done what `adjustments` say, until they are submitted anew. False when
+    /// the device has all it takes.
+    pub(super) fn submit_decode(
+        &mut self,
+        rows: &[Row],
+        adjustments: &[(usize, Adjustment<'_>)],
+    ) -> Result<bool, Error> {
         let adapted = rows.iter().any(|row| row.adapters != Scales::NONE);
         let Some(entry) = self.narrowest(rows.len(), adapted, |bucket| bucket.chunk == 1) else {
             return Err(Error::Invalid(format!(
@@ -832,6 +848,7 @@ impl Core {
             self.write_rows(entry, rows, None)?;
             self.entries[entry].rows.extend_from_slice(rows);
         }
+        self.adjust(entry, adjustments)?;
         let of = match rows {
             [Row { slot, position, .. }] => {
                 Some(Hidden { slot: *slot, position: *position, rows: 1 })
@@ -903,7 +920,7 @@ impl Core {
     /// with other models.
     fn prove(&mut self, step: &Step, tokens: &[u32]) -> Result<(), Error> {
         let what = match tokens.iter().position(|&token| token != NOT_FINITE) {
-            None if self.goes_on() => "not finite",
+            None if self.goes_on() && self.entries[step.entry].adjusted.is_empty() => "not finite",
             Some(row) if !self.is_under_way(step.entry) => {
                 let mut logits = vec![0.0; self.vocabulary()];
                 self.logits(step, step.sampled.start + row, &mut logits)?;
@@ -978,8 +995,33 @@ impl Core {
         let sampled = || padded(bucket.logit_rows()).map(|row| row.sampling);
         writer.floats(ports.temperature, sampled().map(|s| s.temperature))?;
         writer.floats(ports.top_p, sampled().map(|s| s.top_p))?;
+        writer.floats(ports.min_p, sampled().map(|s| s.min_p))?;
         writer.ints(ports.top_k, sampled().map(|s| s.top_k as i32))?;
         writer.ints(ports.seed, sampled().flat_map(|s| [s.seed as i32, (s.seed >> 32) as i32]))
+    }
+
+    /// Has these rows of logits adjusted, and no others.
+    fn adjust(&mut self, index: usize, all: &[(usize, Adjustment<'_>)]) -> Result<(), Error> {
+        let vocabulary = self.vocabulary();
+        let Entry { prepared, ports, adjusted, .. } = &mut self.entries[index];
+        let Some(mailbox) = ports.adjustments else { return Ok(()) };
+        let mut write = |row: usize, at: usize, words: &[i32]| {
+            let at = row * Adjustment::words(vocabulary) + at;
+            self.loaded.instance.write(*prepared, mailbox, at, Data::I32(words))
+        };
+        for row in adjusted.drain(..).filter(|row| all.iter().all(|(other, _)| row != other)) {
+            write(row, 0, &Adjustment::default().header())?;
+        }
+        for (row, adjustment) in all {
+            write(*row, 0, &adjustment.header())?;
+            for (at, words) in
+                adjustment.parts(vocabulary).into_iter().filter(|part| !part.1.is_empty())
+            {
+                write(*row, at, words)?;
+            }
+            adjusted.push(*row);
+        }
+        Ok(())
     }
 }
 

@@ -628,9 +628,8 @@ impl Scheduler {
         }
         let core = core(&mut self.core);
         let sequence = &mut self.active[at];
-        let prompt = sequence.prompt();
         let start = sequence.submitted;
-        let left = prompt.len() - start;
+        let left = sequence.prompt().len() - start;
         let most = if held_up { self.stall.rows() } else { usize::MAX }.min(core.chunk());
         let stops = sequence.rests.last().into_iter().chain(&sequence.fork);
         let most = stops.fold(most, |most, stop| most.min(stop - start));
@@ -642,12 +641,17 @@ impl Scheduler {
             (false, false, false) => Outputs::None,
         };
         let end = start + left.min(most).min(core.bucket_rows(outputs));
-        let sampling =
-            if end == prompt.len() { sequence.request.sampling } else { Sampling::GREEDY };
+        let whole = end == sequence.prompt().len();
+        if whole {
+            sequence.prepare(core.vocabulary(), outputs == Outputs::Last);
+        }
+        let sampling = if whole { sequence.request.sampling } else { Sampling::GREEDY };
+        let adjustment = sequence.adjustment().filter(|_| whole).map(|adjustment| (0, adjustment));
         let (slot, position) = (sequence.slot().number, start as u32);
         let row = Row { slot, token: 0, position, sampling, adapters };
+        let prompt = sequence.prompt();
         let next = prompt.get(end).copied();
-        if !core.submit_chunk(row, &prompt[start..end], next, outputs)? {
+        if !core.submit_chunk(row, &prompt[start..end], next, outputs, adjustment.as_slice())? {
             return Ok(false);
         }
         sequence.submitted = end;
@@ -688,7 +692,7 @@ impl Scheduler {
                 let of_its_own = |s: &&&mut Sequence| s.behind > 0 || !draft.is_empty();
                 if let Some(alone) = sequences.iter().find(of_its_own) {
                     let rows = [alone.newest(), &draft].concat();
-                    if !core.submit_chunk(alone.row(), &rows, None, Outputs::All)? {
+                    if !core.submit_chunk(alone.row(), &rows, None, Outputs::All, &[])? {
                         return Ok(false);
                     }
                     self.chunk_was_last = false;
@@ -699,7 +703,11 @@ impl Scheduler {
                 sequences.sort_unstable_by_key(|s| s.slot().number);
                 self.rows.clear();
                 self.rows.extend(sequences.iter().map(|s| s.row()));
-                if !core.submit_decode(&self.rows)? {
+                sequences.iter_mut().for_each(|s| s.prepare(core.vocabulary(), true));
+                let adjustments = sequences.iter().enumerate();
+                let adjustments: Vec<_> =
+                    adjustments.filter_map(|(row, s)| Some((row, s.adjustment()?))).collect();
+                if !core.submit_decode(&self.rows, &adjustments)? {
                     return Ok(false);
                 }
                 sequences.iter().map(|s| s.id).collect()
@@ -875,12 +883,19 @@ impl Scheduler {
     /// Gives a sequence the token sampled from one row of a step's logits.
     fn hand_out(&mut self, step: &Step, row: usize, at: usize) -> Result<(), device::Error> {
         let token = self.tokens[row];
-        if token == NOT_FINITE {
-            self.fail_not_finite(at, self.active[at].position);
-            return Ok(());
-        }
         let core = core(&mut self.core);
         let sequence = &mut self.active[at];
+        if token == NOT_FINITE {
+            let masked = sequence.adjustment().is_some_and(|adjustment| adjustment.mask.is_some());
+            if masked {
+                core.logits(step, row, &mut self.logits)?;
+            }
+            match sequence.dead_end(&self.logits).filter(|_| masked) {
+                Some(error) => self.fail(at, error),
+                None => self.fail_not_finite(at, self.active[at].position),
+            }
+            return Ok(());
+        }
         let logits = if sequence.wants_logits() {
             core.logits(step, row, &mut self.logits)?;
             Some(&self.logits[..])

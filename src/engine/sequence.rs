@@ -14,6 +14,7 @@ use super::{
     Event, FinishReason, Finished, GenerateError, Request, Text, TokenEvent, TokenLogprobs,
 };
 use model::tokenizer::{Detokeniser, StopMatcher};
+use plan::sample::Adjustment;
 
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -208,23 +209,26 @@ impl Sequence {
     }
 
     /// Whether the step after the one under way can be submitted before its token is known: it is needed
-    /// unless that token ends the generation, and nobody on the host looks at its logits or holds its text
-    /// against stop texts first. Who decodes `alone` waits for its drafts as well.
+    /// unless that token ends the generation, nobody on the host looks at its logits or holds its text
+    /// against stop texts first, and what is done to the next logits does not depend on it. Who decodes `alone` waits for
+    /// its drafts as well.
     pub(super) fn can_run_ahead(&self, context: usize, alone: bool) -> bool {
         self.request.stop.is_empty()
             && !self.wants_logits()
+            && self.chooser.as_ref().is_none_or(Chooser::is_constant)
             && !(alone && self.drafts.sees(&self.tokens))
             && self.generated() + 1 < self.request.max_tokens
             && self.position + 1 < context
     }
 
-    /// What is evaluated with its newest token, where nobody on the host looks at its logits: so much that the step
-    /// that evaluates it gives no token too many, and has no more rows than it may.
+    /// What is evaluated with its newest token, where logits are left as they are and nobody on the host looks at them: so
+    /// much that the step that evaluates it gives no token too many, and has no more rows than it may.
     pub(super) fn draft(&mut self, context: usize) -> Draft {
         let left = (self.request.max_tokens - self.generated()) as usize;
         let room = left.min(context.saturating_sub(self.position)).saturating_sub(1);
         let room = room.min(self.drafts.most().saturating_sub(self.behind));
-        if self.wants_logits() { Draft::Nothing } else { self.drafts.next(&self.tokens, room) }
+        let plain = self.chooser.is_none() && !self.wants_logits();
+        if plain { self.drafts.next(&self.tokens, room) } else { Draft::Nothing }
     }
 
     /// Its step with a draft of so many tokens, of which so many came true, or with none, has ended.
@@ -308,9 +312,27 @@ impl Sequence {
         self.request.logprobs.is_some() || self.chooses()
     }
 
-    /// Whether tokens are chosen here and not by the device.
-    pub(super) fn chooses(&self) -> bool {
-        self.chooser.is_some()
+    /// Whether the token of the step under way is chosen here and not by the device.
+    fn chooses(&self) -> bool {
+        self.chooser.is_some() && self.adjustment().is_none()
+    }
+
+    /// Makes ready for the choice of the token behind its newest one. The device can be asked to do something to the
+    /// logits first if that is `offered`.
+    pub(super) fn prepare(&mut self, vocabulary: usize, offered: bool) {
+        if let Some(chooser) = &mut self.chooser {
+            chooser.prepare(&self.tokens, vocabulary, offered);
+        }
+    }
+
+    /// What the device does to the logits before it chooses the token that was prepared.
+    pub(super) fn adjustment(&self) -> Option<Adjustment<'_>> {
+        self.chooser.as_ref()?.adjustment()
+    }
+
+    /// Why the device has found no token in these logits, if they are finite.
+    pub(super) fn dead_end(&self, logits: &[f32]) -> Option<GenerateError> {
+        self.chooser.as_ref()?.dead_end(logits).map(GenerateError::Constraint)
     }
 
     /// Finds out what may come next while the device is busy.
@@ -325,7 +347,8 @@ impl Sequence {
     /// # Errors
     /// [`GenerateError::Constraint`] when none may follow.
     pub(super) fn choose(&mut self, device: u32, logits: &[f32]) -> Result<u32, GenerateError> {
-        let Some(chooser) = &mut self.chooser else { return Ok(device) };
+        let here = self.chooses();
+        let Some(chooser) = self.chooser.as_mut().filter(|_| here) else { return Ok(device) };
         let position = self.position as u32 - 1;
         chooser.choose(logits, &self.tokens, position).map_err(GenerateError::Constraint)
     }

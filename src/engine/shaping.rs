@@ -1,5 +1,5 @@
-//! What a request does to logits before a token is chosen from them, beyond what every device does
-//! ([`Sampling`]): on the host, from the logits of the step.
+//! What a request does to logits before a token is chosen from them, beyond its parameters of every choice
+//! ([`Sampling`]).
 //!
 //! In this order, each step on what the one before it leaves:
 //!
@@ -12,11 +12,16 @@
 //! 7. Temperature, made dynamic by the entropy of what is left; then top-k, top-p and the draw
 //!    ([`plan::sample`]).
 //!
+//! Steps 1 to 5 are an [`Adjustment`]: single logits and a mask, made here from the tokens before. The device carries it
+//! out and chooses. What takes probabilities of the whole vocabulary in `f64` does not run there: who asks for `typical_p`,
+//! Mirostat, XTC or a dynamic temperature has tokens chosen here, from the logits of the step, and so has who changes more
+//! logits than a device takes.
+//!
 //! Log-probabilities that are reported are those before all of this.
 
 use std::collections::HashMap;
 
-use plan::sample::{self, Candidate, NOT_FINITE, Sampling};
+use plan::sample::{self, Adjustment, Candidate, EDITS, Edit, NOT_FINITE, Sampling};
 
 use super::constraint::Constraint;
 
@@ -32,8 +37,6 @@ pub struct Shaping {
     /// Tokens at the end of prompt and answer that `repetition` and DRY look at; 0 is none, `None` all.
     pub window: Option<u32>,
     pub dry: Option<Dry>,
-    /// Least probability beside the largest.
-    pub min_p: f32,
     /// Mass of the tokens whose surprise is nearest to the expected one; 1 is all.
     pub typical_p: f32,
     pub mirostat: Option<Mirostat>,
@@ -84,7 +87,6 @@ impl Shaping {
         presence: 0.0,
         window: None,
         dry: None,
-        min_p: 0.0,
         typical_p: 1.0,
         mirostat: None,
         xtc: None,
@@ -104,12 +106,18 @@ const LONGEST: usize = 256;
 /// Counter words of draws that are no token's: the upper half of ids is never used.
 const XTC_DRAW: u32 = u32::MAX - 1;
 
-/// The choice of one sequence's tokens on the host: shaping, constraint, and what they remember.
+/// The choice of one sequence's tokens: shaping, constraint, and what they remember.
 #[derive(Debug)]
 pub(super) struct Chooser {
     shaping: Shaping,
     constraint: Option<Constraint>,
     sampling: Sampling,
+    /// Steps 1 to 5 for the step under way, and whether the device carries them out and chooses.
+    edits: Vec<Edit>,
+    mask: Vec<i32>,
+    by_device: bool,
+    /// What is added to logits, what they are divided by, and what is subtracted.
+    parts: HashMap<u32, [f32; 3]>,
     /// How often each token occurs in the answer.
     answered: HashMap<u32, u32>,
     /// Mirostat's largest surprise, in bits.
@@ -120,7 +128,7 @@ pub(super) struct Chooser {
 }
 
 impl Chooser {
-    /// `None` where the device chooses.
+    /// `None` where there is nothing to do.
     pub(super) fn new(
         shaping: &Shaping,
         constraint: Option<Constraint>,
@@ -134,12 +142,49 @@ impl Chooser {
             shaping: shaping.clone(),
             constraint,
             sampling,
+            edits: Vec::new(),
+            mask: Vec::new(),
+            by_device: false,
+            parts: HashMap::new(),
             answered: HashMap::new(),
             mu,
             shaped: Vec::new(),
             order: Vec::new(),
             work: Vec::new(),
         })
+    }
+
+    /// Makes ready for the token behind `tokens`, which the device chooses if it is `offered`.
+    pub(super) fn prepare(&mut self, tokens: &[u32], vocabulary: usize, offered: bool) {
+        let Shaping { typical_p, mirostat, xtc, dynamic, .. } = &self.shaping;
+        let here = *typical_p < 1.0 || mirostat.is_some() || xtc.is_some() || dynamic.is_some();
+        // What is wrong with a constraint is told where the token is chosen.
+        self.by_device = offered
+            && !here
+            && self.adjust(tokens, vocabulary).is_ok()
+            && self.edits.len() <= EDITS;
+    }
+
+    /// What the device is to do to the logits, if it chooses.
+    pub(super) fn adjustment(&self) -> Option<Adjustment<'_>> {
+        self.by_device.then(|| self.adjusted())
+    }
+
+    fn adjusted(&self) -> Adjustment<'_> {
+        Adjustment { edits: &self.edits, mask: self.constraint.is_some().then_some(&self.mask) }
+    }
+
+    /// Whether the same is done to the logits of every step.
+    pub(super) fn is_constant(&self) -> bool {
+        let Shaping { repetition, frequency, presence, dry, .. } = &self.shaping;
+        let penalises = *repetition != 1.0 || *frequency != 0.0 || *presence != 0.0;
+        self.constraint.is_none() && !penalises && dry.is_none()
+    }
+
+    /// Why a device has found no token in these logits, if they are finite.
+    pub(super) fn dead_end(&self, logits: &[f32]) -> Option<String> {
+        let masked = self.constraint.is_some() && sample::argmax(logits).is_some();
+        masked.then(|| "it allows no token that the model can give".into())
     }
 
     /// Chooses a token behind `tokens`, of which the last `position + 1 - prompt` ones are the answer's.
@@ -152,14 +197,16 @@ impl Chooser {
         tokens: &[u32],
         position: u32,
     ) -> Result<u32, String> {
-        self.shaped.clear();
-        self.shaped.extend_from_slice(logits);
-        self.penalise(tokens);
-        if let Some(constraint) = &mut self.constraint {
-            constraint.mask(&mut self.shaped)?;
-            if sample::argmax(&self.shaped).is_none() {
-                return Err("it allows no token that the model can give".into());
-            }
+        self.adjust(tokens, logits.len())?;
+        let mut shaped = std::mem::take(&mut self.shaped);
+        shaped.clear();
+        shaped.extend_from_slice(logits);
+        self.adjusted().apply(&mut shaped);
+        self.shaped = shaped;
+        if sample::argmax(&self.shaped).is_none()
+            && let Some(why) = self.dead_end(logits)
+        {
+            return Err(why);
         }
         self.cut(position);
         let temperature = self.temperature();
@@ -171,9 +218,9 @@ impl Chooser {
         Ok(id)
     }
 
-    /// Finds out what the constraint allows next, if there is one.
+    /// Finds out what the constraint allows next, if there is one and the device does not know it already.
     pub(super) fn look_ahead(&mut self) {
-        if let Some(constraint) = &mut self.constraint {
+        if let Some(constraint) = self.constraint.as_mut().filter(|_| !self.by_device) {
             constraint.look_ahead();
         }
     }
@@ -187,56 +234,52 @@ impl Chooser {
         self.constraint.as_mut().map_or(Ok(false), |constraint| constraint.take(id))
     }
 
-    /// Steps 1 to 4.
-    fn penalise(&mut self, tokens: &[u32]) {
+    /// Steps 1 to 5.
+    fn adjust(&mut self, tokens: &[u32], vocabulary: usize) -> Result<(), String> {
+        const NOTHING: [f32; 3] = [0.0, 1.0, 0.0];
         let Shaping { bias, repetition, frequency, presence, window, dry, .. } = &self.shaping;
-        let logits = &mut self.shaped;
+        let parts = &mut self.parts;
+        parts.clear();
         for (id, bias) in bias {
-            if let Some(logit) = logits.get_mut(*id as usize) {
-                *logit += bias;
-            }
+            parts.entry(*id).or_insert(NOTHING)[0] += bias;
         }
         let window = window.map_or(tokens.len(), |window| tokens.len().min(window as usize));
         let recent = &tokens[tokens.len() - window..];
         if *repetition != 1.0 {
-            self.order.clear();
-            self.order.extend_from_slice(recent);
-            self.order.sort_unstable();
-            self.order.dedup();
-            for id in &self.order {
-                if let Some(logit) = logits.get_mut(*id as usize) {
-                    *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
-                }
+            for id in recent {
+                parts.entry(*id).or_insert(NOTHING)[1] = *repetition;
             }
         }
         if *frequency != 0.0 || *presence != 0.0 {
             for (id, count) in &self.answered {
-                if let Some(logit) = logits.get_mut(*id as usize) {
-                    *logit -= *frequency * *count as f32 + presence;
-                }
+                parts.entry(*id).or_insert(NOTHING)[2] += *frequency * *count as f32 + presence;
             }
         }
         if let Some(dry) = dry {
             for (id, length) in repetitions(recent, &dry.breakers) {
-                if let Some(logit) = logits.get_mut(id as usize)
-                    && length >= dry.allowed as usize
-                {
-                    let beyond = length - dry.allowed as usize;
-                    *logit -= dry.multiplier * dry.base.powi(beyond as i32).min(f32::MAX);
+                if let Some(beyond) = length.checked_sub(dry.allowed as usize) {
+                    let penalty = dry.multiplier * dry.base.powi(beyond as i32).min(f32::MAX);
+                    parts.entry(id).or_insert(NOTHING)[2] += penalty;
                 }
             }
+        }
+        let edit = |(id, [add, factor, subtract]): (&u32, &[f32; 3])| {
+            sample::edit(*id, *add, *factor, *subtract)
+        };
+        self.edits.clear();
+        self.edits.extend(parts.iter().map(edit));
+        match &mut self.constraint {
+            Some(constraint) => constraint.mask(vocabulary, &mut self.mask),
+            None => Ok(()),
         }
     }
 
     /// Step 6.
     fn cut(&mut self, position: u32) {
-        let (min_p, typical_p) = (self.shaping.min_p, self.shaping.typical_p);
-        let (mirostat, xtc) = (self.shaping.mirostat, self.shaping.xtc);
+        let Shaping { typical_p, mirostat, xtc, .. } = self.shaping;
         let largest = self.shaped.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        if min_p > 0.0 {
-            let least = largest + min_p.ln();
-            self.shaped.iter_mut().filter(|l| **l < least).for_each(|l| *l = f32::NEG_INFINITY);
-        }
+        let least = self.sampling.least(largest);
+        self.shaped.iter_mut().filter(|l| **l < least).for_each(|l| *l = f32::NEG_INFINITY);
         if typical_p < 1.0 {
             let probabilities = Softmax::of(&self.shaped);
             let expected = probabilities.entropy(&self.shaped);
@@ -371,6 +414,7 @@ fn repetitions(tokens: &[u32], breakers: &[u32]) -> HashMap<u32, usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orind_testing::random::Random;
 
     const INFINITY: f32 = f32::INFINITY;
 
@@ -417,7 +461,6 @@ mod tests {
             let shaped = shaped(shaping, &logits, &[], &[]);
             shaped.iter().map(|logit| *logit > -INFINITY).collect::<Vec<_>>()
         };
-        assert_eq!(left(Shaping { min_p: 0.4, ..Shaping::NONE }), [true, true, false, false]);
         // Entropy is 1.75 bits: the second token's surprise of 2 is nearest, then the first's of 1.
         let typical = |typical_p| left(Shaping { typical_p, ..Shaping::NONE });
         assert_eq!(typical(0.2), [false, true, false, false]);
@@ -430,6 +473,77 @@ mod tests {
         assert_eq!(xtc(0.6), [true; 4]);
         let mirostat = Some(Mirostat { tau: 1.1, eta: 0.1 });
         assert_eq!(left(Shaping { mirostat, ..Shaping::NONE }), [true, true, false, false]);
+    }
+
+    /// Whatever is asked, the device, which does to the logits what it is told and chooses, and the host give one token.
+    #[test]
+    fn the_device_chooses_as_the_host_does() {
+        const VOCABULARY: usize = 70;
+        let mut random = Random(26);
+        let (mut by_device, mut changed) = (0, 0);
+        for case in 0..400 {
+            let some = |random: &mut Random, of: &[f32]| random.pick(of);
+            let breakers = vec![random.below(9) as u32];
+            let dry = Dry { multiplier: 0.8, base: 1.75, allowed: 1, breakers };
+            let shaping = Shaping {
+                bias: (0..random.below(5))
+                    .map(|_| (random.below(80) as u32, some(&mut random, &[-100.0, 1.5, 7.0])))
+                    .collect(),
+                repetition: some(&mut random, &[1.0, 1.0, 1.3]),
+                frequency: some(&mut random, &[0.0, 0.0, 0.7]),
+                presence: some(&mut random, &[0.0, 0.0, -0.4]),
+                window: random.pick(&[None, Some(0), Some(6)]),
+                dry: (random.below(2) == 1).then_some(dry),
+                typical_p: some(&mut random, &[1.0, 1.0, 1.0, 0.9]),
+                ..Shaping::NONE
+            };
+            let sampling = Sampling {
+                temperature: some(&mut random, &[0.0, 0.8, 1.5]),
+                top_k: random.pick(&[0, 20]),
+                top_p: some(&mut random, &[1.0, 0.9]),
+                min_p: sample::min_p(some(&mut random, &[0.0, 0.1])),
+                seed: random.bits(),
+            };
+            let Some(mut chooser) = Chooser::new(&shaping, None, sampling) else { continue };
+            let mut tokens: Vec<u32> = (0..8).map(|_| random.below(9) as u32).collect();
+            for position in 0..6 {
+                let logits = random.reals(VOCABULARY, 6.0);
+                let choose =
+                    |logits: &[f32]| sample::choose(logits, sampling, position, &mut Vec::new());
+                chooser.prepare(&tokens, VOCABULARY, true);
+                let device = chooser.adjustment().map(|adjustment| {
+                    let mut adjusted = logits.clone();
+                    adjustment.apply(&mut adjusted);
+                    choose(&adjusted)
+                });
+                assert_eq!(device.is_some(), shaping.typical_p == 1.0);
+                let host = chooser.choose(&logits, &tokens, position).unwrap();
+                if let Some(device) = device {
+                    assert_eq!(device, host, "case {case}: {shaping:?}, {sampling:?}");
+                    (by_device, changed) =
+                        (by_device + 1, changed + usize::from(host != choose(&logits)));
+                }
+                assert!(!chooser.taken(host).unwrap());
+                tokens.push(host);
+            }
+        }
+        assert!(by_device > 1000 && changed > 200, "{by_device}, {changed} changed");
+    }
+
+    #[test]
+    fn more_changes_than_a_device_takes_are_made_here() {
+        let repetition = Shaping { repetition: 1.5, ..Shaping::NONE };
+        let mut chooser = chooser(&repetition);
+        for (tokens, offered, by_device) in [
+            (EDITS as u32, true, true),
+            (EDITS as u32 + 1, true, false),
+            (3, true, true),
+            (3, false, false),
+        ] {
+            let tokens: Vec<u32> = (0..tokens).collect();
+            chooser.prepare(&tokens, 2 * EDITS, offered);
+            assert_eq!(chooser.adjustment().is_some(), by_device, "{} tokens", tokens.len());
+        }
     }
 
     #[test]
@@ -474,7 +588,8 @@ mod tests {
     #[test]
     fn what_is_neutral_chooses_as_the_device_does() {
         let logits: Vec<f32> = (0..50).map(|i| ((i * 37) % 50) as f32 / 9.0).collect();
-        let sampling = Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3 };
+        let sampling =
+            Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 3, ..Sampling::GREEDY };
         let shaping = Shaping { bias: vec![(0, 0.0)], ..Shaping::NONE };
         let mut chooser = Chooser::new(&shaping, None, sampling).unwrap();
         for position in 0..200 {

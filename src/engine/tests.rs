@@ -8,8 +8,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::tuning::Tuning;
 use super::{
-    Event, FinishReason, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec, Request,
-    Scales, Settings, Shaping, State, TokenLogprobs,
+    Dry, DynamicTemperature, Event, FinishReason, GenerateError, Grammar, Handle, Light, LoadError,
+    LoadEvent, LoadSpec, Request, Scales, Settings, Shaping, State, TokenLogprobs,
 };
 use device::tune::Choices;
 use device::{
@@ -47,6 +47,8 @@ struct Log {
     for_good: bool,
     /// What every logit reads as, where it is not what it is.
     logits: Option<f32>,
+    /// Times that they were read.
+    reads: usize,
 }
 
 /// An instance that notes what is asked of it.
@@ -167,7 +169,9 @@ impl Instance for Spy {
         out: &mut [f32],
     ) -> Result<(), Error> {
         self.inner().read(prepared, output, at, out)?;
-        if let Some(logit) = self.log.lock().logits {
+        let mut log = self.log.lock();
+        log.reads += 1;
+        if let Some(logit) = log.logits {
             out.fill(logit);
         }
         Ok(())
@@ -282,7 +286,7 @@ impl Drop for Watched {
     }
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Answer {
     ids: Vec<u32>,
     text: String,
@@ -344,7 +348,13 @@ fn not_ahead(request: &Request) -> Request {
 fn ends_by_itself(engine: &Watched) -> Request {
     (0..40)
         .map(|seed| Request {
-            sampling: Sampling { temperature: 20.0, top_k: 0, top_p: 1.0, seed },
+            sampling: Sampling {
+                temperature: 20.0,
+                top_k: 0,
+                top_p: 1.0,
+                seed,
+                ..Sampling::GREEDY
+            },
             ignore_end: false,
             logprobs: Some(0),
             ..request(prompt(3, 5), 240)
@@ -434,7 +444,7 @@ fn a_step_too_far_leaves_no_trace() {
 fn who_ends_among_others_changes_nothing_for_them() {
     let engine = Watched::new(4);
     let ending = ends_by_itself(&engine);
-    let seeded = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5 };
+    let seeded = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
     let requests = [
         request(prompt(4, 3), 60),
         ending,
@@ -497,14 +507,96 @@ fn who_goes_away_leaves_the_slot_as_if_never_there() {
     }
 }
 
+fn penalised() -> Shaping {
+    let dry = Dry { multiplier: 1.0, base: 1.5, allowed: 1, breakers: vec![7] };
+    Shaping { repetition: 1.2, frequency: 0.3, presence: 0.1, dry: Some(dry), ..Shaping::NONE }
+}
+
+/// Biases, penalties, grammars and min-p are the device's: no logits are read, and where no token depends on the one before
+/// it steps run ahead. The answers are those of the host, which chooses where a temperature is dynamic, if only in name.
+#[test]
+fn what_is_done_to_logits_is_done_by_the_device() {
+    let engine = Watched::new(4);
+    let constraint = engine.handle.exclusive("compile", |core| {
+        let grammar = Grammar::Regex("[a-z]{3,9}( [a-z0-9]{2,5})*".into());
+        core.text().grammars.compile(&grammar).unwrap()
+    });
+    let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
+    let temperature = 1.3;
+    let drawn = Sampling { temperature, seed: 11, ..Sampling::GREEDY };
+    let cut = Sampling { min_p: plan::sample::min_p(0.2), top_p: 0.95, ..drawn };
+    let shaping = Shaping { bias: vec![(40, 6.0), (41, -100.0), (90_000, 1.0)], ..Shaping::NONE };
+    let length = 24;
+    let kinds = [
+        Request { sampling: cut, ..request(prompt(1, 40), length) },
+        Request { shaping: shaping.clone(), sampling: cut, ..request(prompt(2, 5), length) },
+        Request { shaping: penalised(), sampling: drawn, ..request(prompt(3, 50), length) },
+        Request {
+            shaping: Shaping { repetition: 1.1, ..shaping },
+            constraint,
+            sampling: cut,
+            ..request(prompt(4, 9), length)
+        },
+    ];
+    engine.ask(kinds[0].clone());
+    let reads = || std::mem::take(&mut engine.log.lock().reads);
+    let mut alone = Vec::new();
+    for (at, kind) in kinds.iter().enumerate() {
+        engine.calls();
+        reads();
+        let answer = engine.ask(kind.clone());
+        let (calls, by_device) = (engine.calls(), reads());
+        assert_eq!(by_device, 0, "kind {at}");
+        let ahead = count(&calls, Call::Tokens(Kind::Decode, 1));
+        assert_eq!(ahead > 10, at < 2, "kind {at}: {ahead} steps ahead");
+        let dynamic = DynamicTemperature { least: temperature, most: temperature, exponent: 1.0 };
+        let shaping = Shaping { dynamic: Some(dynamic), ..kind.shaping.clone() };
+        let host = engine.ask(Request { shaping, ..kind.clone() });
+        assert_eq!(answer, host, "kind {at}");
+        assert!(reads() >= length as usize, "kind {at}");
+        // With log-probabilities the host reads what the device has chosen from.
+        assert_eq!(engine.ask(not_ahead(kind)), answer, "kind {at}");
+        let plain =
+            Request { shaping: Shaping::NONE, constraint: None, sampling: drawn, ..kind.clone() };
+        assert_ne!(engine.ask(plain), answer, "kind {at}");
+        alone.push(answer);
+    }
+    // Beside one another, and with who asks for nothing in the places of who has gone.
+    for _ in 0..2 {
+        let plain = (0..4).map(|seed| request(prompt(seed, 12), 9));
+        let plain: Vec<_> = plain.collect();
+        let expected: Vec<_> = plain.iter().map(|request| engine.ask(request.clone())).collect();
+        let together = engine.begin_together(&[&kinds[..], &plain].concat());
+        let got: Vec<_> = together.into_iter().map(|events| collect(events).unwrap()).collect();
+        assert_eq!(got, [&alone[..], &expected].concat());
+    }
+}
+
+#[test]
+fn a_grammar_without_a_token_is_told_apart_from_logits_that_are_not_finite() {
+    let engine = Watched::new(1);
+    let constraint = engine.handle.exclusive("compile", |core| {
+        core.text().grammars.compile(&Grammar::Regex("[ab]{9}".into())).unwrap()
+    });
+    let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
+    engine.ask(request(prompt(1, 4), 2));
+    // Of all that may come next nothing can be given.
+    let bias = (0..1024).map(|id| (id, f32::NEG_INFINITY)).collect();
+    let shaping = Shaping { bias, ..Shaping::NONE };
+    let asked = Request { shaping, constraint, ..request(prompt(1, 4), 4) };
+    let error = collect(engine.begin(asked)).unwrap_err();
+    assert!(matches!(error, GenerateError::Constraint(_)), "{error}");
+}
+
 /// Whatever a request looks at, and wherever it stands.
-fn all_kinds() -> [Request; 5] {
-    let seeded = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5 };
+fn all_kinds() -> [Request; 6] {
+    let seeded = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
     [
         Request { logprobs: Some(2), prompt_logprobs: true, ..request(prompt(7, 3 * CHUNK), 20) },
         request(prompt(1, 5), 40),
         request(prompt(2, 4 * CHUNK), 30),
         Request { sampling: seeded, ..request(prompt(5, 7), 50) },
+        Request { shaping: penalised(), ..request(prompt(8, 30), 30) },
         Request {
             stop: vec!["no such text".into()],
             sampling: seeded,

@@ -7,6 +7,7 @@ use super::measure::{Difference, equal};
 use device::reference::Reference;
 use device::{Device, Error};
 use plan::graph::{Caches, Rows, SampleInputs, Tensor};
+use plan::sample::{self, Adjustment};
 use plan::{Activation, Binary, Bucket, DType, Outputs, RopeStyle, Scores};
 
 type Built = Result<Case, BuildError>;
@@ -490,13 +491,32 @@ fn sampling(cases: &mut Vec<Case>) -> Result<(), BuildError> {
     odd[vocabulary + 700] = -3.0;
     odd[2 * vocabulary + 5] = f32::NAN;
     odd[2 * vocabulary + 999] = 1e30;
+    // The first half of the second row's tokens, and a logit of the third's.
+    let (all, words) = (f32::NEG_INFINITY, Adjustment::words(vocabulary));
+    let mask = vec![-1; vocabulary / 64];
+    let [masked, edited] = [
+        Adjustment {
+            edits: &[],
+            mask: Some(&[mask, vec![0; vocabulary.div_ceil(32) - vocabulary / 64]].concat()),
+        },
+        Adjustment { edits: &[sample::edit(77, 6.0, 1.2, 0.5)], mask: None },
+    ];
+    let mut adjustments = vec![0; rows * words];
+    for (row, adjustment) in [(1, masked), (2, edited)] {
+        let row = &mut adjustments[row * words..][..words];
+        row[..2].copy_from_slice(&adjustment.header());
+        for (at, part) in adjustment.parts(vocabulary) {
+            row[at..at + part.len()].copy_from_slice(part);
+        }
+    }
     for (name, logits) in [("random", random), ("ties, infinities, NaN", odd)] {
-        for (how, temperature, top_k, top_p) in [
-            ("greedy", 0.0, 0, 1.0),
-            ("drawn", 1.0, 0, 1.0),
-            ("top-k", 0.7, 40, 1.0),
-            ("top-p", 1.3, 0, 0.9),
-            ("both", 1.0, 10, 0.5),
+        for (how, temperature, top_k, top_p, min_p) in [
+            ("greedy", 0.0, 0, 1.0, all),
+            ("drawn", 1.0, 0, 1.0, all),
+            ("top-k", 0.7, 40, 1.0, all),
+            ("top-p", 1.3, 0, 0.9, all),
+            ("min-p", 1.1, 0, 1.0, -2.5),
+            ("all of them", 1.0, 10, 0.5, -2.5),
         ] {
             let bucket = Bucket { batch: rows, chunk: 1, context: 64, outputs: Outputs::Last };
             cases.push(Case::new("sample", format!("{how}, {name}"), 0.0).stage(bucket, |s| {
@@ -506,8 +526,14 @@ fn sampling(cases: &mut Vec<Case>) -> Result<(), BuildError> {
                     temperature: s.floats("temperature", &[rows], vec![temperature; rows])?,
                     top_k: s.ints("top_k", &[rows], vec![top_k; rows])?,
                     top_p: s.floats("top_p", &[rows], vec![top_p; rows])?,
+                    min_p: s.floats("min_p", &[rows], vec![min_p; rows])?,
                     seed: s.ints("seed", &[rows, 2], (0..2 * rows as i32).collect())?,
                     positions,
+                    adjustments: Some(s.ints(
+                        "adjustments",
+                        &[rows, words],
+                        adjustments.clone(),
+                    )?),
                 };
                 let sampled = s.g.sample(logits, parameters)?;
                 s.g.output("sampled", sampled);

@@ -83,6 +83,7 @@ fn whatever_adapters_others_take_each_is_answered_as_if_alone() {
                         top_k: 40,
                         top_p: 0.95,
                         seed: random.bits(),
+                        ..Sampling::GREEDY
                     };
                     let logprobs = (random.below(2) == 0).then_some(1);
                     let change = random.below(2) == 0;

@@ -46,7 +46,13 @@ fn tokens_are_those_without_greedy_and_sampled() {
         let (mut drafted, mut accepted) = (0, 0);
         for i in 0..12 {
             let temperature = [0.0, 0.0, 0.4, 1.0][i % 4];
-            let sampling = Sampling { temperature, top_k: 20, top_p: 0.9, seed: random.bits() };
+            let sampling = Sampling {
+                temperature,
+                top_k: 20,
+                top_p: 0.9,
+                seed: random.bits(),
+                ..Sampling::GREEDY
+            };
             let stop = if i % 3 == 0 { vec!["e".to_owned()] } else { Vec::new() };
             let ignore_end = i % 5 != 0;
             let prompt = repetitive(&another, &mut random);
@@ -96,7 +102,13 @@ fn tokens_are_those_without_a_draft_model() {
         let (mut drafted, mut accepted) = (0, 0);
         for i in 0..8 {
             let temperature = [0.0, 0.7, 1.0][i % 3];
-            let sampling = Sampling { temperature, top_k: 0, top_p: 0.95, seed: random.bits() };
+            let sampling = Sampling {
+                temperature,
+                top_k: 0,
+                top_p: 0.95,
+                seed: random.bits(),
+                ..Sampling::GREEDY
+            };
             // Longer than what the draft model evaluates in a step.
             let len = 1 + random.below(60);
             let prompt: Vec<u32> = (0..len).map(|_| 1 + random.below(200) as u32).collect();
@@ -193,7 +205,13 @@ fn tokens_are_those_without_the_nextn_layer() {
         let mut said = vec![1];
         for i in 0..12 {
             let temperature = [0.0, 0.7, 1.0][i % 3];
-            let sampling = Sampling { temperature, top_k: 20, top_p: 0.95, seed: random.bits() };
+            let sampling = Sampling {
+                temperature,
+                top_k: 20,
+                top_p: 0.95,
+                seed: random.bits(),
+                ..Sampling::GREEDY
+            };
             // Longer than a chunk; every other conversation goes on.
             if i % 2 == 0 {
                 said.clear();

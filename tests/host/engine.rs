@@ -58,7 +58,7 @@ fn greedy_answers_are_llama_cpps() {
 }
 
 fn sampled(seed: u64) -> Sampling {
-    Sampling { temperature: 1.5, top_k: 50, top_p: 0.95, seed }
+    Sampling { temperature: 1.5, top_k: 50, top_p: 0.95, seed, ..Sampling::GREEDY }
 }
 
 /// More requests than slots, of different lengths, all at once: each answer is the one it gets alone.

@@ -34,7 +34,13 @@ fn start_tuned(
 /// A prompt of `len` tokens and 12 sampled ones, with log-probabilities of the generated tokens.
 fn request(seed: u32, len: u32) -> Request {
     Request {
-        sampling: Sampling { temperature: 0.8, top_k: 0, top_p: 0.9, seed: u64::from(seed) },
+        sampling: Sampling {
+            temperature: 0.8,
+            top_k: 0,
+            top_p: 0.9,
+            seed: u64::from(seed),
+            ..Sampling::GREEDY
+        },
         logprobs: Some(20),
         ..engine::request((0..len).map(|i| (i * 37 + seed * 101) % 1000), 12)
     }

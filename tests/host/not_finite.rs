@@ -19,7 +19,8 @@ fn request(prompt: &[u32], max_tokens: u32) -> Request {
 }
 
 fn drawn(prompt: &[u32], max_tokens: u32) -> Request {
-    let sampling = Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5 };
+    let sampling =
+        Sampling { temperature: 1.0, top_k: 40, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
     Request { sampling, ..request(prompt, max_tokens) }
 }
 

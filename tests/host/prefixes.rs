@@ -71,8 +71,13 @@ fn trees_of_conversations_are_answered_as_if_each_were_alone() {
                     let more = 1 + random.below(40);
                     prompt.extend((0..more).map(|_| 2 + random.below(200) as u32));
                     let temperature = random.pick(&[0.0, 1.0]);
-                    let sampling =
-                        Sampling { temperature, top_k: 40, top_p: 0.95, seed: random.bits() };
+                    let sampling = Sampling {
+                        temperature,
+                        top_k: 40,
+                        top_p: 0.95,
+                        seed: random.bits(),
+                        ..Sampling::GREEDY
+                    };
                     let logprobs = (random.below(2) == 0).then_some(1);
                     let answer = 1 + random.below(12) as u32;
                     Request { sampling, logprobs, ..engine::request(prompt, answer) }
@@ -236,7 +241,13 @@ fn started_again(seed: u64, kv_type: &str, model: &str, more: usize) -> (u64, u6
             prompt.truncate(2 * more);
             prompt.extend((0..more).map(|_| 2 + random.below(120) as u32));
             let temperature = random.pick(&[0.0, 1.0]);
-            let sampling = Sampling { temperature, top_k: 40, top_p: 0.95, seed: random.bits() };
+            let sampling = Sampling {
+                temperature,
+                top_k: 40,
+                top_p: 0.95,
+                seed: random.bits(),
+                ..Sampling::GREEDY
+            };
             let request = Request { sampling, logprobs: Some(1), ..engine::request(prompt, 10) };
             let (answer, alone) = (ask(&handle, request.clone()), lone(&other, &request));
             assert_eq!((&answer.ids, &answer.text), (&alone.ids, &alone.text), "seed {seed}");

@@ -236,7 +236,8 @@ fn a_nextn_layer_changes_no_token() {
         let start = |backend, draft| engine::start(LoadSpec { draft, ..spec(model, backend) });
         let (nv, cpu) = (start("nv", 7), start("cpu", 0));
         let request = engine::request(prompt(3, 20), 24);
-        let sampling = Sampling { temperature: 0.7, top_k: 20, top_p: 0.95, seed: 5 };
+        let sampling =
+            Sampling { temperature: 0.7, top_k: 20, top_p: 0.95, seed: 5, ..Sampling::GREEDY };
         for request in [request.clone(), Request { sampling, ..request }] {
             let [ours, theirs] = [&nv, &cpu].map(|handle| engine::ask(handle, request.clone()));
             assert_eq!(ours.ids, theirs.ids);

@@ -46,7 +46,7 @@ fn generation() {
     };
     let handle = engine::start(spec);
     // Random, so that a repeated step that drew other numbers would show.
-    let sampling = Sampling { temperature: 1.5, top_k: 0, top_p: 1.0, seed: 7 };
+    let sampling = Sampling { temperature: 1.5, top_k: 0, top_p: 1.0, seed: 7, ..Sampling::GREEDY };
     let request = Request { sampling, ..engine::request(prompt, TOKENS) };
     let ids = engine::ask(&handle, request).ids;
     println!("tokens {ids:?}");

@@ -6,7 +6,7 @@
 //! its step has seen.
 
 use plan::graph::{Graph, SampleInputs};
-use plan::sample::NOT_FINITE;
+use plan::sample::{self, Adjustment, Edit, NOT_FINITE, Sampling, philox};
 use plan::{Binary, Bucket, Buffer, BufferId, Class, DType, Fusions, Outputs, Plan, fuse};
 
 use super::{
@@ -37,6 +37,7 @@ pub(crate) fn check(device: &dyn Device) {
     parts_are_read_written_and_copied_at_rest(device);
     no_token_follows_from_logits_that_are_not_finite(device);
     a_row_that_is_not_finite_is_alone(device);
+    rows_are_adjusted_as_they_are_asked_to_be(device);
     what_is_not_supported_names_the_device(device);
 }
 
@@ -51,8 +52,10 @@ fn plans(fusions: Fusions) -> [Plan; 2] {
         temperature: mailbox("temperature", DType::F32, &[1]),
         top_k: mailbox("top_k", DType::I32, &[1]),
         top_p: mailbox("top_p", DType::F32, &[1]),
+        min_p: mailbox("min_p", DType::F32, &[1]),
         seed: mailbox("seed", DType::I32, &[1, 2]),
         positions,
+        adjustments: None,
     };
     let embedding = g.source(Class::Weight, "embedding", DType::F16, &[VOCABULARY, WIDTH]).unwrap();
     let output = g.source(Class::Weight, "output", DType::F16, &[VOCABULARY, WIDTH]).unwrap();
@@ -525,10 +528,54 @@ fn no_token_follows_from_logits_that_are_not_finite(device: &dyn Device) {
     }
 }
 
+/// Rows that tokens are chosen from.
+const ROWS: usize = 10;
+/// Words of an adjustment.
+const WORDS: usize = Adjustment::words(VOCABULARY);
+
+/// A plan that chooses tokens from logits that it is given.
+fn choices(fusions: Fusions) -> Plan {
+    let mut g = Graph::new();
+    let mut mailbox =
+        |name: &str, dtype, shape: &[usize]| g.source(Class::Mailbox, name, dtype, shape).unwrap();
+    let logits_in = mailbox("logits", DType::F32, &[ROWS, VOCABULARY]);
+    let parameters = SampleInputs {
+        temperature: mailbox("temperature", DType::F32, &[ROWS]),
+        top_k: mailbox("top_k", DType::I32, &[ROWS]),
+        top_p: mailbox("top_p", DType::F32, &[ROWS]),
+        min_p: mailbox("min_p", DType::F32, &[ROWS]),
+        seed: mailbox("seed", DType::I32, &[ROWS, 2]),
+        positions: mailbox("positions", DType::I32, &[ROWS]),
+        adjustments: Some(mailbox("adjustments", DType::I32, &[ROWS, WORDS])),
+    };
+    g.at("sample");
+    let sampled = g.sample(logits_in, parameters).unwrap();
+    g.output("sampled", sampled);
+    let bucket = Bucket { batch: ROWS, chunk: 1, context: 16, outputs: Outputs::Last };
+    fuse(&g.lower(bucket).unwrap(), fusions)
+}
+
+/// Tokens of the rows of [`choices`], whose mailboxes get these.
+fn chosen(
+    instance: &mut dyn Instance,
+    plan: &Plan,
+    prepared: Prepared,
+    writes: &[(&str, usize, Data<'_>)],
+) -> [i32; ROWS] {
+    for &(name, at, data) in writes {
+        let mailbox = plan.find(Class::Mailbox, name).unwrap();
+        instance.write(prepared, mailbox, at, data).unwrap();
+    }
+    let ticket = instance.submit(prepared, 1).unwrap();
+    instance.wait(ticket).unwrap();
+    let mut tokens = [0; ROWS];
+    instance.tokens(ticket, 0, &mut tokens).unwrap();
+    tokens
+}
+
 /// Rows of logits that are finite or not, side by side, however they are sampled.
 fn a_row_that_is_not_finite_is_alone(device: &dyn Device) {
     const NONE: i32 = NOT_FINITE.cast_signed();
-    const ROWS: usize = 10;
     let (nan, infinity) = (f32::NAN, f32::INFINITY);
     // Entries that are not -1, and the token. Only one of a row is ever far above the others.
     let rows: [(&[(usize, f32)], i32); ROWS] = [
@@ -548,43 +595,110 @@ fn a_row_that_is_not_finite_is_alone(device: &dyn Device) {
         entries.iter().for_each(|&(at, value)| row[at] = value);
         row
     });
-    let mut g = Graph::new();
-    let mut mailbox =
-        |name: &str, dtype, shape: &[usize]| g.source(Class::Mailbox, name, dtype, shape).unwrap();
-    let logits_in = mailbox("logits", DType::F32, &[ROWS, VOCABULARY]);
-    let parameters = SampleInputs {
-        temperature: mailbox("temperature", DType::F32, &[ROWS]),
-        top_k: mailbox("top_k", DType::I32, &[ROWS]),
-        top_p: mailbox("top_p", DType::F32, &[ROWS]),
-        seed: mailbox("seed", DType::I32, &[ROWS, 2]),
-        positions: mailbox("positions", DType::I32, &[ROWS]),
-    };
-    g.at("sample");
-    let sampled = g.sample(logits_in, parameters).unwrap();
-    g.output("sampled", sampled);
-    let bucket = Bucket { batch: ROWS, chunk: 1, context: 16, outputs: Outputs::Last };
-    let plans = [fuse(&g.lower(bucket).unwrap(), device.fusions())];
+    let plans = [choices(device.fusions())];
     let request = Request { weights: &[], states: &[], plans: &plans, choices: None };
     let mut instance = device.open(&request).unwrap();
     let prepared = instance.prepare(&plans[0]).unwrap();
     for (temperature, top_k, top_p) in
         [(0.0, 0, 1.0), (1.0, 0, 1.0), (1.0, 5, 1.0), (1.0, 0, 0.9), (1.0, 5, 0.9), (1e-40, 0, 1.0)]
     {
-        let mut write = |name: &str, data: Data<'_>| {
-            let mailbox = plans[0].find(Class::Mailbox, name).unwrap();
-            instance.write(prepared, mailbox, 0, data).unwrap();
-        };
-        write("logits", Data::F32(logits.as_flattened()));
-        write("temperature", Data::F32(&[temperature; ROWS]));
-        write("top_k", Data::I32(&[top_k; ROWS]));
-        write("top_p", Data::F32(&[top_p; ROWS]));
-        let ticket = instance.submit(prepared, 1).unwrap();
-        instance.wait(ticket).unwrap();
-        let mut tokens = [0; ROWS];
-        instance.tokens(ticket, 0, &mut tokens).unwrap();
+        let writes = [
+            ("logits", 0, Data::F32(logits.as_flattened())),
+            ("temperature", 0, Data::F32(&[temperature; ROWS])),
+            ("top_k", 0, Data::I32(&[top_k; ROWS])),
+            ("top_p", 0, Data::F32(&[top_p; ROWS])),
+            ("min_p", 0, Data::F32(&[-infinity; ROWS])),
+        ];
+        let tokens = chosen(&mut *instance, &plans[0], prepared, &writes);
         let how = format!("temperature {temperature}, top_k {top_k}, top_p {top_p}");
         assert_eq!(tokens, rows.map(|(_, token)| token), "{how}");
     }
+}
+
+/// Rows that something is done to beside rows that nothing is done to, against what that means.
+fn rows_are_adjusted_as_they_are_asked_to_be(device: &dyn Device) {
+    let plans = [choices(device.fusions())];
+    let request = Request { weights: &[], states: &[], plans: &plans, choices: None };
+    let mut instance = device.open(&request).unwrap();
+    let prepared = instance.prepare(&plans[0]).unwrap();
+    let (mut changed, mut cut) = (0, 0);
+    for case in 0..24 {
+        let bits =
+            |row: usize, what: u32, i: usize| philox([i as u32, row as u32, what, case], 26)[0];
+        let unit = |row, what, i| (bits(row, what, i) >> 8) as f32 / 16_777_216.0;
+        let pick = |row, what, of: &[f32]| of[bits(row, what, 0) as usize % of.len()];
+        let mut logits = [[0.0; VOCABULARY]; ROWS];
+        for (row, logits) in logits.iter_mut().enumerate() {
+            logits.iter_mut().enumerate().for_each(|(i, l)| *l = (unit(row, 0, i) - 0.5) * 12.0);
+            if bits(row, 1, 0) % 8 == 0 {
+                logits[bits(row, 1, 1) as usize % VOCABULARY] =
+                    pick(row, 1, &[f32::NAN, -0.0, f32::MAX]);
+            }
+        }
+        let sampling: [Sampling; ROWS] = std::array::from_fn(|row| Sampling {
+            temperature: pick(row, 2, &[0.0, 0.5, 1.0, 2.0]),
+            top_k: pick(row, 3, &[0.0, 0.0, 3.0, 200.0]) as u32,
+            top_p: pick(row, 4, &[1.0, 1.0, 0.9, 0.3]),
+            min_p: pick(row, 5, &[f32::NEG_INFINITY, -3.0, -1.0, -0.0, 1.0, f32::NAN]),
+            seed: u64::from(bits(row, 6, 0)),
+        });
+        // Ids beyond the vocabulary too.
+        let edits: [Vec<Edit>; ROWS] = std::array::from_fn(|row| {
+            let count = bits(row, 7, 0) as usize % 3 * 20;
+            let first = bits(row, 7, 1);
+            let edit = |i: usize| {
+                let id = first.wrapping_add(5 * i as u32) % (VOCABULARY as u32 + 40);
+                let factor = [1.0, 1.3][i % 2];
+                sample::edit(id, (unit(row, 8, i) - 0.5) * 9.0, factor, unit(row, 9, i) * 4.0)
+            };
+            (0..count).map(edit).collect()
+        });
+        let masks: [Vec<i32>; ROWS] = std::array::from_fn(|row| {
+            let word = |i| bits(row, 10, i).cast_signed() & bits(row, 11, i).cast_signed();
+            (0..VOCABULARY.div_ceil(32)).map(word).collect()
+        });
+        let adjustments: [Adjustment<'_>; ROWS] = std::array::from_fn(|row| {
+            let mask = (bits(row, 12, 0) % 2 == 0).then_some(&masks[row][..]);
+            Adjustment { edits: &edits[row], mask }
+        });
+        let headers = adjustments.map(|adjustment| adjustment.header());
+        let seeds = sampling.map(|s| [s.seed as i32, (s.seed >> 32) as i32]);
+        let positions: [i32; ROWS] = std::array::from_fn(|row| (row + 7 * case as usize) as i32);
+        let (temperature, top_p) = (sampling.map(|s| s.temperature), sampling.map(|s| s.top_p));
+        let (top_k, min_p) = (sampling.map(|s| s.top_k as i32), sampling.map(|s| s.min_p));
+        let mut writes = vec![
+            ("logits", 0, Data::F32(logits.as_flattened())),
+            ("temperature", 0, Data::F32(&temperature)),
+            ("top_k", 0, Data::I32(&top_k)),
+            ("top_p", 0, Data::F32(&top_p)),
+            ("min_p", 0, Data::F32(&min_p)),
+            ("seed", 0, Data::I32(seeds.as_flattened())),
+            ("positions", 0, Data::I32(&positions)),
+        ];
+        for (row, (adjustment, header)) in adjustments.iter().zip(&headers).enumerate() {
+            writes.push(("adjustments", row * WORDS, Data::I32(header)));
+            let parts = adjustment.parts(VOCABULARY);
+            writes.extend(
+                parts.map(|(at, words)| ("adjustments", row * WORDS + at, Data::I32(words))),
+            );
+        }
+        let tokens = chosen(&mut *instance, &plans[0], prepared, &writes);
+        for row in 0..ROWS {
+            let choose = |logits: &[f32], sampling| {
+                sample::choose(logits, sampling, positions[row].cast_unsigned(), &mut Vec::new())
+            };
+            let mut adjusted = logits[row];
+            adjustments[row].apply(&mut adjusted);
+            let want = choose(&adjusted, sampling[row]);
+            let how =
+                format!("case {case}, row {row}: {:?}, {:?}", sampling[row], adjustments[row]);
+            assert_eq!(tokens[row].cast_unsigned(), want, "{how}");
+            changed += usize::from(want != choose(&logits[row], sampling[row]));
+            let all = Sampling { min_p: f32::NEG_INFINITY, ..sampling[row] };
+            cut += usize::from(want != choose(&adjusted, all));
+        }
+    }
+    assert!(changed > 60 && cut > 10, "{changed} choices changed, {cut} were cut");
 }
 
 /// A plan fused as this device does not want it.

@@ -14,6 +14,7 @@ use plan::graph::{
     Caches, DeltaGates, DeltaOperands, Graph, MixtureWeights, Norm, Recurrence, Rows, SampleInputs,
     Tensor,
 };
+use plan::sample::Adjustment;
 use plan::{
     Activation, Binary, Bucket, Buffer, Class, DType, DeltaHeads, NormKind, Outputs, Reduce,
     Scalar, Unary,
@@ -882,12 +883,21 @@ impl Decoder<'_> {
             Some(rows) => self.g.gather(inputs.rows.positions, &[rows])?,
             None => inputs.rows.positions,
         };
+        let adjustments = match self.step.bucket.outputs {
+            Outputs::Last => {
+                let words = Adjustment::words(self.hyper.vocabulary);
+                Some(self.mailbox(ports::ADJUSTMENTS, DType::I32, &[n, words])?)
+            }
+            _ => None,
+        };
         let parameters = SampleInputs {
             temperature: self.mailbox(ports::TEMPERATURE, DType::F32, &[n])?,
             top_k: self.mailbox(ports::TOP_K, DType::I32, &[n])?,
             top_p: self.mailbox(ports::TOP_P, DType::F32, &[n])?,
+            min_p: self.mailbox(ports::MIN_P, DType::F32, &[n])?,
             seed: self.mailbox(ports::SEED, DType::I32, &[n, 2])?,
             positions,
+            adjustments,
         };
         let sampled = self.g.sample(logits, parameters)?;
         self.g.output(ports::SAMPLED, sampled);

@@ -15,6 +15,11 @@ pub const TEMPERATURE: &str = "temperature";
 pub const TOP_K: &str = "top_k";
 /// Mailbox `F32 [N]`: top-p of each row of logits.
 pub const TOP_P: &str = "top_p";
+/// Mailbox `F32 [N]`: the logarithm of min-p of each row of logits; see [`plan::sample::Sampling::min_p`].
+pub const MIN_P: &str = "min_p";
+/// Mailbox `I32 [N, A]`: what is done to each row of logits before a token is chosen from it, as
+/// [`plan::sample::Adjustment`] lies in it; only in plans with one row of logits for each sequence.
+pub const ADJUSTMENTS: &str = "adjustments";
 /// Mailbox `I32 [N, 2]`: low and high half of each row's seed.
 pub const SEED: &str = "seed";
 /// Mailbox `F32 [M, n]`: the scale of each adapter for each row; only in plans with adapters.

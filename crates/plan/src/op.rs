@@ -359,10 +359,14 @@ pub struct SampleInputs<T = View> {
     pub top_k: T,
     /// `F32 [N]`.
     pub top_p: T,
+    /// `F32 [N]`; see [`crate::sample::Sampling::min_p`].
+    pub min_p: T,
     /// `I32 [N, 2]`: low and high half.
     pub seed: T,
     /// `I32 [N]`.
     pub positions: T,
+    /// `I32 [N, A]`: what is done to logits first, each row as [`crate::sample::Adjustment`] lies in it.
+    pub adjustments: Option<T>,
 }
 
 /// The mailboxes that make a decode step's results the next one's inputs.
@@ -562,8 +566,10 @@ impl<T> Op<T> {
                     temperature: read(&inputs.temperature),
                     top_k: read(&inputs.top_k),
                     top_p: read(&inputs.top_p),
+                    min_p: read(&inputs.min_p),
                     seed: read(&inputs.seed),
                     positions: read(&inputs.positions),
+                    adjustments: inputs.adjustments.as_ref().map(&mut read),
                 },
                 ids: write(ids),
                 next: next.as_ref().map(|NextInputs { tokens, positions }| NextInputs {
@@ -852,8 +858,10 @@ mod tests {
                 temperature: "temperature",
                 top_k: "top k",
                 top_p: "top p",
+                min_p: "min p",
                 seed: "seed",
                 positions: "positions",
+                adjustments: Some("adjustments"),
             },
             ids: "ids",
             next: Some(NextInputs { tokens: "tokens", positions: "positions" }),
@@ -887,7 +895,11 @@ mod tests {
                 "x norm shift w b r",
                 "y",
             ),
-            (sample, "logits temperature top_k top_p seed positions", "ids tokens positions"),
+            (
+                sample,
+                "logits temperature top_k top_p min_p seed positions adjustments",
+                "ids tokens positions",
+            ),
             (
                 Op::Attention(Attention {
                     scores: Scores::scaled(1.0),

@@ -1,6 +1,8 @@
 //! The meaning of [`super::Op::Sample`]: how a token is chosen from logits.
 //!
-//! Greedy is the largest logit, the lowest id among equals. Otherwise the candidates are cut by
+//! First a row may be changed by an [`Adjustment`]: single logits, then a mask over the vocabulary.
+//!
+//! Greedy is the largest logit, the lowest id among equals. Otherwise the candidates are cut by min-p, by
 //! top-k, then by top-p, and the token is the largest of `logit / temperature + gumbel(seed,
 //! position, id)`, which is a draw from the softmax over the candidates (the Gumbel-max trick). The
 //! noise comes from a counter-based generator, Philox4x32-10 (Salmon et al., SC 2011), keyed by the
@@ -22,12 +24,122 @@ pub struct Sampling {
     pub top_k: u32,
     /// Smallest probability mass kept, by logit; 1 keeps all.
     pub top_p: f32,
+    /// The logarithm of the least probability beside the largest that is kept, at temperature 1: see [`min_p`].
+    /// Minus infinity (or NaN) keeps all.
+    pub min_p: f32,
     /// Key of the generator.
     pub seed: u64,
 }
 
 impl Sampling {
-    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+    pub const GREEDY: Self =
+        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: f32::NEG_INFINITY, seed: 0 };
+
+    /// The least logit that min-p keeps beside the largest.
+    #[must_use]
+    pub fn least(&self, largest: f32) -> f32 {
+        if self.min_p > f32::NEG_INFINITY {
+            largest + self.min_p.min(0.0)
+        } else {
+            f32::NEG_INFINITY
+        }
+    }
+}
+
+/// [`Sampling::min_p`] of a probability; 0 keeps all.
+#[must_use]
+pub fn min_p(probability: f32) -> f32 {
+    if probability < f32::MIN_POSITIVE { f32::NEG_INFINITY } else { logarithm(probability) }
+}
+
+/// What is done to one token's logit: its id, then the bits of what is added to it, of what it is divided by where it is
+/// positive and multiplied by where it is not, and of what is subtracted in the end; each is rounded. 16 bytes, as GPUs
+/// read them.
+pub type Edit = [i32; 4];
+
+/// An edit of these parts.
+#[must_use]
+pub const fn edit(id: u32, add: f32, factor: f32, subtract: f32) -> Edit {
+    let [add, factor, subtract] = [add.to_bits(), factor.to_bits(), subtract.to_bits()];
+    [id.cast_signed(), add.cast_signed(), factor.cast_signed(), subtract.cast_signed()]
+}
+
+fn edited(logit: f32, [_, add, factor, subtract]: Edit) -> f32 {
+    let number = |bits: i32| f32::from_bits(bits.cast_unsigned());
+    let (sum, factor) = (logit + number(add), number(factor));
+    (if sum > 0.0 { sum / factor } else { sum * factor }) - number(subtract)
+}
+
+/// Most edits that a device takes of a row.
+pub const EDITS: usize = 1024;
+
+/// What is done to the logits of one row before a token is chosen from them. Lies in a row of a mailbox, which has
+/// [`Adjustment::words`]: the number of edits; 1 where there is a mask; two words of nothing; the mask, rounded up to 16
+/// bytes; the edits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Adjustment<'a> {
+    /// At most one of an id. One of an id that is no token's does nothing.
+    pub edits: &'a [Edit],
+    /// Bit `id % 32` of word `id / 32` for every token that may be chosen. The others are not edited, and get minus infinity
+    /// unless their logit is not finite.
+    pub mask: Option<&'a [i32]>,
+}
+
+impl<'a> Adjustment<'a> {
+    const HEADER: usize = 4;
+
+    /// Words of a row of the mailbox.
+    #[must_use]
+    pub const fn words(vocabulary: usize) -> usize {
+        Self::edits_at(vocabulary) + 4 * EDITS
+    }
+
+    const fn edits_at(vocabulary: usize) -> usize {
+        Self::HEADER + vocabulary.div_ceil(32).next_multiple_of(4)
+    }
+
+    /// What a row of the mailbox says; `None` where it changes nothing.
+    #[must_use]
+    pub fn of(row: &'a [i32], vocabulary: usize) -> Option<Self> {
+        let &[count, masked, ..] = row else { return None };
+        let (edits, _) = row.get(Self::edits_at(vocabulary)..)?.as_chunks();
+        let edits = &edits[..edits.len().min(count.cast_unsigned() as usize)];
+        let mask = (masked != 0).then(|| &row[Self::HEADER..][..vocabulary.div_ceil(32)]);
+        (mask.is_some() || !edits.is_empty()).then_some(Self { edits, mask })
+    }
+
+    /// What its row holds behind the header, and where: mask and edits.
+    #[must_use]
+    pub fn parts(&self, vocabulary: usize) -> [(usize, &'a [i32]); 2] {
+        let mask = self.mask.unwrap_or_default();
+        [(Self::HEADER, mask), (Self::edits_at(vocabulary), self.edits.as_flattened())]
+    }
+
+    /// The beginning of its row.
+    #[must_use]
+    pub fn header(&self) -> [i32; 2] {
+        [self.edits.len() as i32, i32::from(self.mask.is_some())]
+    }
+
+    /// Carries it out.
+    pub fn apply(&self, logits: &mut [f32]) {
+        let allows = |id: usize| match self.mask {
+            Some(mask) => mask.get(id / 32).is_some_and(|word| word >> (id % 32) & 1 != 0),
+            None => true,
+        };
+        for edit in self.edits {
+            let id = edit[0].cast_unsigned() as usize;
+            if let Some(logit) = logits.get_mut(id).filter(|_| allows(id)) {
+                *logit = edited(*logit, *edit);
+            }
+        }
+        if self.mask.is_some() {
+            let finite = |logit: &f32| *logit < f32::INFINITY;
+            let others =
+                logits.iter_mut().enumerate().filter(|(id, logit)| !allows(*id) && finite(logit));
+            others.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        }
+    }
 }
 
 /// What stands for a token where logits are not finite; as the `I32` of mailboxes and rings, -1. It is no
@@ -69,8 +181,11 @@ pub fn choose_beside(
         return best;
     }
     let noise = |id| gumbel(sampling.seed, position, id);
-    let ids = 0u32..;
-    let all = || ids.clone().zip(logits).map(|(id, &logit)| Candidate { id, logit, weight: 0 });
+    let (ids, least) = (0u32.., sampling.least(largest));
+    let all = || {
+        let all = ids.clone().zip(logits).filter(|(_, logit)| **logit >= least);
+        all.map(|(id, &logit)| Candidate { id, logit, weight: 0 })
+    };
     let top_k = sampling.top_k as usize;
     // What is no number is 0.
     let top_p = if sampling.top_p > 0.0 { sampling.top_p.min(1.0) } else { 0.0 };
@@ -84,8 +199,10 @@ pub fn choose_beside(
     work.clear();
     if cut_k {
         work.extend(all());
-        work.select_nth_unstable_by(top_k - 1, by_logit);
-        work.truncate(top_k);
+        if top_k < work.len() {
+            work.select_nth_unstable_by(top_k - 1, by_logit);
+            work.truncate(top_k);
+        }
         work.sort_unstable_by(by_logit);
         if top_p < 1.0 {
             work.iter_mut().for_each(|c| *c = weigh(*c));
@@ -284,6 +401,10 @@ mod tests {
         if s.top_k > 0 {
             order.truncate(s.top_k as usize);
         }
+        if s.min_p > f32::NEG_INFINITY {
+            let least = logits[order[0] as usize] + s.min_p;
+            order.retain(|&i| logits[i as usize] >= least);
+        }
         let weight = |&i: &u32| {
             f64::from((logits[i as usize] - logits[order[0] as usize]) / s.temperature).exp()
         };
@@ -314,6 +435,7 @@ mod tests {
                 temperature: [0.0, 0.3, 1.0, 2.0][case as usize % 4],
                 top_k: [0, 1, 5, 40, 1000][case as usize % 5],
                 top_p: [1.0, 0.9, 0.5, 0.0][case as usize / 4 % 4],
+                min_p: min_p([0.0, 0.5, 1e-3][case as usize / 16 % 3]),
                 seed: u64::from(case),
             };
             assert_eq!(

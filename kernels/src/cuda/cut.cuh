@@ -1,7 +1,7 @@
-// Top-k and top-p: one block finds the candidates of a row, the largest of which is finite and none
+// Top-k, top-p and min-p: one block finds the candidates of a row, the largest of which is finite and none
 // a NaN, and draws among them.
 //
-// A first pass counts logits by their distance from the largest (256 bins of 1/8) and adds up the
+// Logits below `least`, min-p's, are passed over. A first pass counts the others by their distance from the largest (256 bins of 1/8) and adds up the
 // weights e^((logit - largest) / temperature). A second writes what may be needed into a list: for
 // top-k all bins up to the one that holds the k-th, for top-p alone every weight that the tail
 // outside p cannot do without. The rest works on that list: each candidate is a 64-bit key, logit
@@ -17,7 +17,7 @@ struct Cut {
     const float* logits;
     u64* list;
     u32 vocabulary;
-    float largest;
+    float largest, least;
     Draw draw;
 
     // Of zeros neither is larger.
@@ -87,6 +87,7 @@ struct Cut {
         u64 total = 0;
         for (u32 i = threadIdx.x; i < vocabulary; i += THREADS) {
             float v = logits[i];
+            if (v < least) continue;
             atomicAdd(&counts[bin(v)], 1u);
             total += weight(v);
         }
@@ -104,7 +105,7 @@ struct Cut {
         u64 outside = k > 0 ? 0 : total - part_of(total, p);
         for (u32 i = threadIdx.x; i < vocabulary; i += THREADS) {
             float v = logits[i];
-            bool needed = bin(v) <= last_bin && static_cast<u64>(weight(v)) * vocabulary >= outside;
+            bool needed = v >= least && bin(v) <= last_bin && static_cast<u64>(weight(v)) * vocabulary >= outside;
             if (needed) list[atomicAdd(&entries, 1u)] = key_of(v, i);
         }
         __threadfence_block();

@@ -98,6 +98,7 @@ struct SampleParams {
     u64 temperature;
     u64 top_k;
     u64 top_p;
+    u64 min_p;
     u64 seed;
     u64 positions;
     u64 ids;
@@ -108,10 +109,12 @@ struct SampleParams {
     u64 partial;
     u64 counters;
     u64 candidates;
+    u64 adjustments;
+    u64 adjusted;
     u32 vocabulary;
     u32 rows;
     u32 ring_entries;
-    u32 reserved;
+    u32 adjustment_words;
 };
 
 struct RowsParams {

@@ -1,8 +1,11 @@
 // A token from a row of logits, and the next step's inputs. The engine's `plan::sample` is the
 // meaning: greedy without a temperature, else the largest of logit / temperature + noise among the
-// candidates of top-k and top-p; NOT_FINITE for a row with a NaN or plus infinity in it, or with
+// candidates of top-k, top-p and min-p; NOT_FINITE for a row with a NaN or plus infinity in it, or with
 // nothing above minus infinity. To the search for the largest logit a NaN is plus infinity, which
 // takes one instruction for each, so the largest tells whether the row is finite.
+//
+// A row with an adjustment is chosen from a copy of its logits, each part of which is made by the block
+// that takes the best of it.
 //
 // Grid: x = part of the row, y = row. Each block takes the best of its part; the one that finishes
 // last merges them (and makes the cuts, where the row asks for them), writes the token to `ids`, to
@@ -19,6 +22,45 @@ struct Winners {
     Best greedy, noisy;
 };
 
+// One token's logit, changed.
+struct alignas(16) Edit {
+    u32 id;
+    float add, factor, subtract;
+
+    __device__ __forceinline__ float of(float v) const {
+        v = __fadd_rn(v, add);
+        v = v > 0.0f ? __fdiv_rn(v, factor) : __fmul_rn(v, factor);
+        return __fsub_rn(v, subtract);
+    }
+};
+
+// A row's adjustment: how many edits and whether a mask, the mask, the edits. Edits have ids of their own.
+struct Adjustment {
+    const u32* words;
+    u32 length, vocabulary;
+
+    __device__ __forceinline__ u32 edits_at() const { return 4 + 4 * ((vocabulary + 127) / 128); }
+    __device__ __forceinline__ u32 edits() const { return min(words[0], (length - edits_at()) / 4); }
+    __device__ __forceinline__ bool masked() const { return words[1] != 0; }
+    __device__ __forceinline__ bool allows(u32 id) const {
+        return !masked() || (words[4 + id / 32] >> id % 32 & 1u);
+    }
+    // Logits of the tokens from `start` to `end`, by all threads of the block. One that is not finite stays that.
+    __device__ __forceinline__ void copy(const float* from, float* to, u32 start, u32 end, u32 threads) const {
+        for (u32 i = start + threadIdx.x; i < end; i += threads) {
+            float v = from[i];
+            to[i] = allows(i) || !(v < infinity()) ? v : -infinity();
+        }
+        __syncthreads();
+        const Edit* list = reinterpret_cast<const Edit*>(words + edits_at());
+        for (u32 e = threadIdx.x; e < edits(); e += threads) {
+            Edit edit = list[e];
+            if (edit.id >= start && edit.id < end && allows(edit.id)) to[edit.id] = edit.of(from[edit.id]);
+        }
+        __syncthreads();
+    }
+};
+
 extern "C" __global__ __launch_bounds__(SAMPLE_THREADS) void sample(const __grid_constant__ SampleParams p) {
     after_previous_launch();
     u32 row = blockIdx.y, parts = gridDim.x;
@@ -30,11 +72,21 @@ extern "C" __global__ __launch_bounds__(SAMPLE_THREADS) void sample(const __grid
     float mass = fminf(fmaxf(at<const float>(p.top_p)[row], 0.0f), 1.0f);
     if (k >= p.vocabulary) k = 0;
     bool random = temperature > 0.0f;
-    bool cut = random && (k > 0 || mass < 1.0f);
+    float offset = at<const float>(p.min_p)[row];
+    bool cut = random && (k > 0 || mass < 1.0f || offset > -infinity());
     Draw draw = {random ? __fdiv_rn(1.0f, temperature) : 0.0f, at<const u64>(p.seed)[row], position};
 
     u32 length = (p.vocabulary + parts - 1) / parts;
     u32 start = min(blockIdx.x * length, p.vocabulary), end = min(start + length, p.vocabulary);
+    if (p.adjustments) {
+        const u32* words = at<const u32>(p.adjustments) + static_cast<u64>(row) * p.adjustment_words;
+        Adjustment adjustment = {words, p.adjustment_words, p.vocabulary};
+        if (adjustment.masked() || adjustment.edits() > 0) {
+            float* adjusted = at<float>(p.adjusted) + static_cast<u64>(row) * p.vocabulary;
+            adjustment.copy(logits, adjusted, start, end, SAMPLE_THREADS);
+            logits = adjusted;
+        }
+    }
     Winners found = {Best::none(), Best::none()};
     for (u32 i = start + threadIdx.x; i < end; i += SAMPLE_THREADS) {
         float v = logits[i];
@@ -60,7 +112,8 @@ extern "C" __global__ __launch_bounds__(SAMPLE_THREADS) void sample(const __grid
         token = found.noisy.id;
         if (cut) {
             u64* list = at<u64>(p.candidates) + static_cast<u64>(row) * p.vocabulary;
-            Cut<SAMPLE_THREADS> cutter = {logits, list, p.vocabulary, largest, draw};
+            float least = offset > -infinity() ? __fadd_rn(largest, fminf(offset, 0.0f)) : -infinity();
+            Cut<SAMPLE_THREADS> cutter = {logits, list, p.vocabulary, largest, least, draw};
             token = cutter.choose(k, mass, found.greedy.id);
         }
     }

@@ -136,7 +136,7 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
         form: Form::Text,
         thinking: Some(("thinking", thinking)),
         variables: serde_json::Map::new(),
-        sampling: params::sampling(request.temperature, request.top_p, request.top_k, None)?,
+        sampling: params::sampling(request.temperature, request.top_p, request.top_k, None, None)?,
         shaping: api::Shaping::default(),
         lora: None,
         stop: params::stops(request.stop_sequences.map(api::Stop::Many))?,

@@ -199,6 +199,7 @@ fn ask(
             options.temperature,
             options.top_p,
             options.top_k,
+            options.shaping.min_p,
             options.seed,
         )?,
         shaping: options.shaping,

@@ -13,10 +13,11 @@ use crate::engine::{
     Scales, Shaping, State, Xtc,
 };
 use crate::wording::shown;
-use plan::sample::Sampling;
+use plan::sample::{self, Sampling};
 
 /// How tokens are chosen when the request does not say: llama.cpp's defaults, which users know.
-const DEFAULT: Sampling = Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 0 };
+const DEFAULT: Sampling =
+    Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 0, ..Sampling::GREEDY };
 
 /// Stop texts of one request at most.
 const STOPS: usize = 16;
@@ -155,12 +156,14 @@ pub(super) fn sampling(
     temperature: Option<f32>,
     top_p: Option<f32>,
     top_k: Option<u32>,
+    min_p: Option<f32>,
     seed: Option<i64>,
 ) -> Result<Sampling, Error> {
     Ok(Sampling {
         temperature: range("temperature", temperature.unwrap_or(DEFAULT.temperature), 0.0, 2.0)?,
         top_p: range("top_p", top_p.unwrap_or(DEFAULT.top_p), 0.0, 1.0)?,
         top_k: top_k.unwrap_or(DEFAULT.top_k),
+        min_p: sample::min_p(range("min_p", min_p.unwrap_or(0.0), 0.0, 1.0)?),
         seed: seed.map_or_else(unique, i64::cast_unsigned),
     })
 }
@@ -247,7 +250,6 @@ pub(super) fn shaping(
         presence: penalty("presence_penalty", asked.presence_penalty)?,
         window,
         dry: dry(asked, tokenizer)?,
-        min_p: range("min_p", asked.min_p.unwrap_or(0.0), 0.0, 1.0)?,
         typical_p: range("typical_p", asked.typical_p.unwrap_or(1.0), 0.0, 1.0)?,
         mirostat,
         xtc: (probability > 0.0).then_some(Xtc { probability, threshold }),
@@ -322,12 +324,12 @@ mod tests {
     fn ranges_are_named() {
         let message = |e: Error| e.body().error.message;
         assert_eq!(
-            message(sampling(Some(3.0), None, None, None).unwrap_err()),
+            message(sampling(Some(3.0), None, None, None, None).unwrap_err()),
             "temperature: is 3, 0 to 2 are allowed"
         );
-        assert!(sampling(None, Some(f32::NAN), None, None).is_err());
-        assert_eq!(sampling(Some(0.0), None, None, Some(-1)).unwrap().seed, u64::MAX);
-        let chosen = || sampling(None, None, None, None).unwrap().seed;
+        assert!(sampling(None, Some(f32::NAN), None, None, None).is_err());
+        assert_eq!(sampling(Some(0.0), None, None, None, Some(-1)).unwrap().seed, u64::MAX);
+        let chosen = || sampling(None, None, None, None, None).unwrap().seed;
         assert_ne!(chosen(), chosen());
         assert!(alternatives("logprobs", 20).is_ok() && alternatives("logprobs", 21).is_err());
         assert!(stops(Some(api::Stop::One(String::new()))).is_err());

@@ -108,7 +108,7 @@ fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> 
     let mut tokens = Vec::new();
     let (whole, last) = PROMPT.split_at(CHUNK);
     for (chunk, outputs) in [(whole, Outputs::None), (last, Outputs::Last)] {
-        core.submit_chunk(row, chunk, None, outputs)?;
+        core.submit_chunk(row, chunk, None, outputs, &[])?;
         row.position += chunk.len() as u32;
     }
     core.finish(&mut tokens)?;
@@ -120,7 +120,7 @@ fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> 
         }
         if i > 0 {
             row.token = forced.unwrap_or(&run.sampled)[i - 1];
-            core.submit_decode(&[row])?;
+            core.submit_decode(&[row], &[])?;
             row.position += 1;
         }
         let step = core.finish(&mut tokens)?;

@@ -407,6 +407,7 @@ fn sample(desk: &mut Desk<'_>) -> Result<Found, Error> {
         temperature: desk.floats(&[0.0])?,
         top_k: desk.words(&[0])?,
         top_p: desk.floats(&[1.0])?,
+        min_p: desk.floats(&[f32::NEG_INFINITY])?,
         seed: desk.words(&[1, 0])?,
         positions: desk.words(&[0])?,
         ids: out,

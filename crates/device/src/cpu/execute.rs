@@ -17,7 +17,7 @@ use super::variant::STRIP;
 use super::{mixture, recurrent};
 use crate::BLOCK;
 use crate::slots::NOWHERE;
-use plan::sample::{self, Candidate, Sampling};
+use plan::sample::{self, Adjustment, Candidate, Sampling};
 use plan::{NormKind, Scores, Temperature};
 use simd::activations::{self, TILE};
 use simd::attention::{self, Attend, Places};
@@ -45,14 +45,24 @@ pub(super) struct Context<'a> {
 }
 
 /// Sampling scratch, one per thread.
-pub(super) struct Work(Vec<UnsafeCell<Vec<Candidate>>>);
+pub(super) struct Work(Vec<UnsafeCell<Choice>>);
+
+/// Candidates, and the logits of a row that something is done to.
+struct Choice {
+    candidates: Vec<Candidate>,
+    adjusted: Vec<f32>,
+}
 
 // SAFETY: entry `i` is only touched by thread `i` of a region.
 unsafe impl Sync for Work {}
 
 impl Work {
     pub(super) fn new(threads: usize, vocabulary: usize) -> Self {
-        Self((0..threads).map(|_| UnsafeCell::new(Vec::with_capacity(vocabulary))).collect())
+        let choice = || Choice {
+            candidates: Vec::with_capacity(vocabulary),
+            adjusted: Vec::with_capacity(vocabulary),
+        };
+        Self((0..threads).map(|_| UnsafeCell::new(choice())).collect())
     }
 }
 
@@ -589,15 +599,37 @@ fn factor(scores: &Scores, position: usize) -> f32 {
 /// As for [`stage`].
 unsafe fn choose(stage: &Sample, c: &Context<'_>, w: &Worker<'_>, row: usize) {
     let Sample {
-        logits, vocabulary, temperature, top_k, top_p, seed, positions, ids, next, ..
+        logits,
+        vocabulary,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        seed,
+        positions,
+        adjustments,
+        ids,
+        next,
+        ..
     } = *stage;
     // SAFETY: the caller's contract: `row` is within every operand; the scratch is this thread's.
     unsafe {
-        let logits = logits.add(row * vocabulary);
+        let Choice { candidates, adjusted } = &mut *c.work.0[w.index()].get();
+        let mut logits = std::slice::from_raw_parts(logits.add(row * vocabulary), vocabulary);
+        if let Some(words) = adjustments {
+            let all = Adjustment::words(vocabulary);
+            let words = std::slice::from_raw_parts(words.add(row * all), all);
+            if let Some(adjustment) = Adjustment::of(words, vocabulary) {
+                adjusted.clear();
+                adjusted.extend_from_slice(logits);
+                adjustment.apply(adjusted);
+                logits = adjusted;
+            }
+        }
         let temperature = *temperature.add(row);
         let position = (*positions.add(row)).cast_unsigned();
-        let best =
-            norm::argmax(c.isa, logits, vocabulary).and_then(|best| u32::try_from(best).ok());
+        let best = norm::argmax(c.isa, logits.as_ptr(), vocabulary)
+            .and_then(|best| u32::try_from(best).ok());
         let token = match best {
             Some(best) if temperature > 0.0 => {
                 let half = |i: usize| u64::from((*seed.add(2 * row + i)).cast_unsigned());
@@ -605,11 +637,10 @@ unsafe fn choose(stage: &Sample, c: &Context<'_>, w: &Worker<'_>, row: usize) {
                     temperature,
                     top_k: (*top_k.add(row)).cast_unsigned(),
                     top_p: *top_p.add(row),
+                    min_p: *min_p.add(row),
                     seed: half(0) | half(1) << 32,
                 };
-                let logits = std::slice::from_raw_parts(logits, vocabulary);
-                let work = &mut *c.work.0[w.index()].get();
-                sample::choose_beside(best, logits, sampling, position, work)
+                sample::choose_beside(best, logits, sampling, position, candidates)
             }
             // Greedy, as `sample` defines it.
             best => best.unwrap_or(sample::NOT_FINITE),

@@ -216,7 +216,7 @@ impl Workspace {
     }
 
     fn bytes(&self, threads: usize) -> usize {
-        let per_thread = 4 * self.thread + self.vocabulary * size_of::<Candidate>();
+        let per_thread = 4 * self.thread + self.vocabulary * (size_of::<Candidate>() + 4);
         self.arena
             + self.q8 * size_of::<Q8Block>()
             + self.f32 * size_of::<F32Block>()

@@ -251,8 +251,11 @@ pub(super) struct Sample {
     pub(super) temperature: *const f32,
     pub(super) top_k: *const i32,
     pub(super) top_p: *const f32,
+    pub(super) min_p: *const f32,
     pub(super) seed: *const i32,
     pub(super) positions: *const i32,
+    /// What is done to logits first, row by row.
+    pub(super) adjustments: Option<*const i32>,
     pub(super) rows: usize,
     pub(super) ids: *mut i32,
     pub(super) next: Option<NextInputs>,
@@ -1192,14 +1195,17 @@ impl Resolver<'_> {
             let (tokens, positions) = (self.i32(&next.tokens)?, self.i32(&next.positions)?);
             Ok::<_, Error>(NextInputs { tokens, positions })
         };
+        let adjustments = |words: &View| Ok::<_, Error>(self.i32(words)?.cast_const());
         Ok(Sample {
             logits: self.f32(&sample.logits)?,
             vocabulary,
             temperature: self.f32(&inputs.temperature)?,
             top_k: self.i32(&inputs.top_k)?,
             top_p: self.f32(&inputs.top_p)?,
+            min_p: self.f32(&inputs.min_p)?,
             seed: self.i32(&inputs.seed)?,
             positions: self.i32(&inputs.positions)?,
+            adjustments: inputs.adjustments.as_ref().map(adjustments).transpose()?,
             rows,
             ids: self.i32(&sample.ids)?,
             next: sample.next.as_ref().map(next).transpose()?,

@@ -241,7 +241,9 @@ impl Workspace {
                     let rows = inputs.temperature.elements() as u64;
                     let vocabulary = logits.shape.last().copied().unwrap_or(0) as u64;
                     grow(&mut w.sample, rows * u64::from(SAMPLE_PARTS) * SAMPLE_PART_BYTES);
-                    grow(&mut w.candidates, 8 * rows * vocabulary);
+                    // Behind them the logits of rows that something is done to.
+                    let each = if inputs.adjustments.is_some() { 12 } else { 8 };
+                    grow(&mut w.candidates, each * rows * vocabulary);
                     grow(&mut w.sample_counters, 4 * (rows + 1));
                 }
                 _ => {}

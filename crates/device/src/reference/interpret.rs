@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{Error, Result, recurrent};
-use plan::sample::{self, Sampling};
+use plan::sample::{self, Adjustment, Sampling};
 use plan::{Binary, Buffer, Class, DType, Gather, Op, Plan, Reduce, Sample, Unary, View, quant};
 
 /// The elements of a buffer. Integers are kept as their bits; halves as `f32` rounded to them.
@@ -353,16 +353,25 @@ fn choose(sample: &Sample, storage: &[Storage]) -> Vec<f32> {
     let ints = |view| Operand::of(view, storage).ints().collect::<Vec<i32>>();
     let (logits, inputs) = (floats(&sample.logits), &sample.inputs);
     let (temperature, top_p) = (floats(&inputs.temperature), floats(&inputs.top_p));
-    let (top_k, seed) = (ints(&inputs.top_k), ints(&inputs.seed));
+    let (min_p, top_k, seed) = (floats(&inputs.min_p), ints(&inputs.top_k), ints(&inputs.seed));
+    let vocabulary = sample.logits.shape[1].max(1);
+    let adjustments = inputs.adjustments.as_ref().map(ints);
     let positions = ints(&inputs.positions);
     let row = |(i, logits): (usize, &[f32])| {
         let sampling = Sampling {
             temperature: temperature[i],
             top_k: top_k[i] as u32,
             top_p: top_p[i],
+            min_p: min_p[i],
             seed: u64::from(seed[2 * i] as u32) | u64::from(seed[2 * i + 1] as u32) << 32,
         };
-        f32::from_bits(sample::choose(logits, sampling, positions[i] as u32, &mut Vec::new()))
+        let mut logits = logits.to_vec();
+        let words = Adjustment::words(vocabulary);
+        let row = adjustments.as_ref().map(|all| &all[i * words..][..words]);
+        if let Some(adjustment) = row.and_then(|row| Adjustment::of(row, vocabulary)) {
+            adjustment.apply(&mut logits);
+        }
+        f32::from_bits(sample::choose(&logits, sampling, positions[i] as u32, &mut Vec::new()))
     };
-    logits.chunks(sample.logits.shape[1].max(1)).enumerate().map(row).collect()
+    logits.chunks(vocabulary).enumerate().map(row).collect()
 }

@@ -1,6 +1,7 @@
 //! The primitives: sources, views, elementwise, reductions, products, gather and scatter.
 
 use super::{Error, Graph, Kind, Result, SampleInputs, Tensor};
+use crate::sample::Adjustment;
 use crate::{Binary, Class, DType, Gather, MAX_INDICES, Op, Reduce, Sample, Scalar, Unary, Window};
 
 impl Graph {
@@ -275,12 +276,18 @@ impl Graph {
     /// Token ids `[N]` chosen from `logits [N, V]`; see [`crate::sample`].
     pub fn sample(&mut self, logits: Tensor, inputs: SampleInputs) -> Result {
         self.want_f32("sample", logits)?;
-        let SampleInputs { temperature, top_k, top_p, seed, positions } = inputs;
+        let SampleInputs { temperature, top_k, top_p, min_p, seed, positions, adjustments } =
+            inputs;
         let rows = self.shape(logits)[0];
+        let words =
+            |of: &Tensor| *self.shape(*of) == [rows, Adjustment::words(self.shape(logits)[1])];
         let fits = self.shape(logits).len() == 2
-            && [temperature, top_k, top_p, positions].iter().all(|t| *self.shape(*t) == [rows])
+            && adjustments.as_ref().is_none_or(words)
+            && [temperature, top_k, top_p, min_p, positions]
+                .iter()
+                .all(|t| *self.shape(*t) == [rows])
             && *self.shape(seed) == [rows, 2];
-        let operands = [logits, temperature, top_k, top_p, seed];
+        let operands = [logits, temperature, top_k, top_p, min_p, seed];
         self.want(fits, "sample", &operands, "one per row")?;
         let op = |ids| Op::Sample(Sample { logits, inputs, ids, next: None });
         Ok(self.compute(vec![rows], DType::I32, op))

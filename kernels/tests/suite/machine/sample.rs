@@ -5,7 +5,7 @@ use orind_kernels::params::SampleParams;
 
 use super::device::Device;
 use orind_testing::random::Random;
-use plan::sample::{Sampling, choose, gumbel};
+use plan::sample::{self, Adjustment, Edit, Sampling, choose, gumbel};
 
 /// How a row is sampled, and where.
 type Row = (Sampling, u32);
@@ -17,6 +17,16 @@ fn rows(random: &mut Random, count: usize) -> Vec<Row> {
             temperature: random.pick(&[0.0, 0.3, 0.7, 1.0, 2.0, 1e-40]),
             top_k: random.pick(&[0, 0, 1, 5, 40, 100_000]),
             top_p: random.pick(&[1.0, 0.95, 0.9, 0.5, 0.1, 0.0, f32::NAN]),
+            min_p: random.pick(&[
+                f32::NEG_INFINITY,
+                f32::NEG_INFINITY,
+                -0.1,
+                -3.0,
+                -9.0,
+                0.0,
+                1.0,
+                f32::NAN,
+            ]),
             seed: random.bits(),
         };
         (sampling, random.below(5000) as u32)
@@ -27,7 +37,7 @@ fn rows(random: &mut Random, count: usize) -> Vec<Row> {
 #[test]
 fn tokens_are_those_of_the_definition() {
     let mut random = Random(11);
-    let mut seen = 0;
+    let (mut seen, mut changed) = (0, 0);
     for case in 0..400u64 {
         let rows = rows(&mut random, 1 + case as usize % 10);
         let vocabulary = 1 + random.below(if case % 8 == 0 { 1500 } else { 200 });
@@ -50,15 +60,39 @@ fn tokens_are_those_of_the_definition() {
             _ => {}
         }
         let parts = 1 + random.below(6) as u32;
-        let got = run(&logits, &rows, parts, case);
+        let made: Vec<_> = rows.iter().map(|_| adjustment(&mut random, vocabulary)).collect();
+        // Some launches have none, as in plans that do not take any.
+        let made = if case % 3 == 0 { Vec::new() } else { made };
+        let adjustments: Vec<Adjustment<'_>> =
+            made.iter().map(|(edits, mask)| Adjustment { edits, mask: mask.as_deref() }).collect();
+        let got = run(&logits, &rows, &adjustments, parts, case);
         for (i, (&(sampling, position), token)) in rows.iter().zip(got).enumerate() {
             let logits = &logits[i * vocabulary..][..vocabulary];
-            let want = choose(logits, sampling, position, &mut Vec::new());
+            let mut adjusted = logits.to_vec();
+            if let Some(adjustment) = adjustments.get(i) {
+                adjustment.apply(&mut adjusted);
+            }
+            let want = choose(&adjusted, sampling, position, &mut Vec::new());
             assert_eq!(token, want, "case {case}, {sampling:?} at {position}");
             seen += 1;
+            changed += usize::from(want != choose(logits, sampling, position, &mut Vec::new()));
         }
     }
-    assert!(seen > 2000, "{seen} rows");
+    assert!(seen > 2000 && changed > 500, "{seen} rows, {changed} changed");
+}
+
+/// Nothing for half the rows; ids beyond the vocabulary for some.
+fn adjustment(random: &mut Random, vocabulary: usize) -> (Vec<Edit>, Option<Vec<i32>>) {
+    let step = random.pick(&[1, 3, 7]);
+    let edits = (0..random.pick(&[0, 0, 1, 30, 300])).map(|i| {
+        let (factor, subtract) = (random.pick(&[1.0, 1.0, 1.3, 0.5]), random.real(5.0));
+        sample::edit(i * step, random.real(20.0), factor, subtract)
+    });
+    let edits = edits.collect();
+    let masked = random.below(3) == 0;
+    let words = vocabulary.div_ceil(32);
+    let mask = (0..words).map(|_| random.bits() as i32 & random.bits() as i32).collect();
+    (edits, masked.then_some(mask))
 }
 
 /// Where two scores are within a rounding of each other the same one wins.
@@ -83,7 +117,7 @@ fn scores_next_to_each_other_are_told_apart_alike() {
                 ]
             })
             .collect();
-        let got = run(&logits, &rows, 1, case);
+        let got = run(&logits, &rows, &[], 1, case);
         for ((&(s, position), token), logits) in rows.iter().zip(got).zip(logits.chunks(2)) {
             assert_eq!(token, choose(logits, s, position, &mut Vec::new()), "{s:?} at {position}");
             decided[token as usize] += 1;
@@ -93,18 +127,33 @@ fn scores_next_to_each_other_are_told_apart_alike() {
 }
 
 /// The tokens; checks every place they are written to.
-fn run(logits: &[f32], rows: &[Row], parts: u32, seed: u64) -> Vec<u32> {
+fn run(
+    logits: &[f32],
+    rows: &[Row],
+    adjustments: &[Adjustment<'_>],
+    parts: u32,
+    seed: u64,
+) -> Vec<u32> {
     let mut device = Device::new(seed);
     let n = rows.len();
     let vocabulary = logits.len() / n;
     let positions: Vec<i32> = rows.iter().map(|(_, position)| *position as i32).collect();
     let seeds: Vec<u8> = rows.iter().flat_map(|(s, _)| s.seed.to_le_bytes()).collect();
     let positions_at = device.integers(&positions);
+    let words = Adjustment::words(vocabulary);
+    let mut asked = vec![0; words * adjustments.len()];
+    for (row, adjustment) in asked.chunks_mut(words).zip(adjustments) {
+        row[..2].copy_from_slice(&adjustment.header());
+        for (at, part) in adjustment.parts(vocabulary) {
+            row[at..at + part.len()].copy_from_slice(part);
+        }
+    }
     let params = SampleParams {
         logits: device.floats(logits),
         temperature: device.floats(&rows.iter().map(|(s, _)| s.temperature).collect::<Vec<_>>()),
         top_k: device.integers(&rows.iter().map(|(s, _)| s.top_k as i32).collect::<Vec<_>>()),
         top_p: device.floats(&rows.iter().map(|(s, _)| s.top_p).collect::<Vec<_>>()),
+        min_p: device.floats(&rows.iter().map(|(s, _)| s.min_p).collect::<Vec<_>>()),
         seed: device.bytes(&seeds),
         positions: positions_at,
         ids: device.scratch(n),
@@ -115,10 +164,12 @@ fn run(logits: &[f32], rows: &[Row], parts: u32, seed: u64) -> Vec<u32> {
         partial: device.scratch(4 * n * parts as usize),
         counters: device.integers(&vec![0; n + 1]),
         candidates: device.scratch(2 * n * vocabulary),
+        adjustments: if asked.is_empty() { 0 } else { device.integers(&asked) },
+        adjusted: device.scratch(n * vocabulary),
         vocabulary: vocabulary as u32,
         rows: n as u32,
         ring_entries: 4,
-        reserved: 0,
+        adjustment_words: words as u32,
     };
     device.launch(Kernel::Sample, [parts, params.rows, 1], 0, &params);
     let tokens = device.words(params.ids);

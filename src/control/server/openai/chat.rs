@@ -105,8 +105,13 @@ pub(in crate::control::server) async fn chat(
 /// What a request asks for.
 pub(in crate::control::server) fn ask(mut request: api::ChatRequest) -> Result<Ask, Error> {
     let logprobs = alternatives(&request)?;
-    let sampling =
-        params::sampling(request.temperature, request.top_p, request.top_k, request.seed)?;
+    let sampling = params::sampling(
+        request.temperature,
+        request.top_p,
+        request.top_k,
+        request.min_p,
+        request.seed,
+    )?;
     let shaping = request.shaping();
     let (grammar, schema) = (request.grammar.take(), request.json_schema.take());
     Ok(Ask {

@@ -40,8 +40,13 @@ pub(in crate::control::server) async fn completions(
 ) -> Result<Response, Error> {
     let echo = request.echo.unwrap_or(false);
     let alternatives = request.logprobs.map(|n| params::alternatives("logprobs", n)).transpose()?;
-    let sampling =
-        params::sampling(request.temperature, request.top_p, request.top_k, request.seed)?;
+    let sampling = params::sampling(
+        request.temperature,
+        request.top_p,
+        request.top_k,
+        request.min_p,
+        request.seed,
+    )?;
     let mut template = Request {
         prompt: Vec::new(),
         max_tokens: 0,

@@ -8,6 +8,7 @@ use crate::gpu::launch::{Params, Region};
 use crate::gpu::layout::SAMPLE_PARTS;
 use crate::{RING_STEPS, Result};
 use plan::Sample;
+use plan::sample::Adjustment;
 
 impl Lowering<'_> {
     pub(super) fn sample(&mut self, label: &str, sample: &Sample) -> Result<()> {
@@ -19,11 +20,20 @@ impl Lowering<'_> {
             self.f32(&inputs.temperature)?,
             self.i32(&inputs.top_k)?,
             self.f32(&inputs.top_p)?,
+            self.f32(&inputs.min_p)?,
             self.i32(&inputs.seed)?,
             self.i32(&inputs.positions)?,
         ];
-        let [logits, temperature, top_k, top_p, seed, positions] = regions.map(|r| r.address);
+        let [logits, temperature, top_k, top_p, min_p, seed, positions] =
+            regions.map(|r| r.address);
+        let mut reads = regions.to_vec();
         let ids = self.i32(&sample.ids)?;
+        let mut adjustments = 0;
+        if let Some(words) = &inputs.adjustments {
+            let words = self.i32(words)?;
+            adjustments = words.address;
+            reads.push(words);
+        }
         let (parts, candidates, counters) = self.addresses.sample();
         let ring = Region::new(base + buffers.ring, 4 * u64::from(RING_STEPS) * rows as u64);
         let cursor = Region::new(base + buffers.cursor, 4);
@@ -42,12 +52,12 @@ impl Lowering<'_> {
             (next_tokens, next_positions) = (tokens.address, positions.address);
             writes.extend([tokens, positions]);
         }
-        let rows = count(rows)?;
         let params = Params::Sample(SampleParams {
             logits,
             temperature,
             top_k,
             top_p,
+            min_p,
             seed,
             positions,
             ids: ids.address,
@@ -58,13 +68,15 @@ impl Lowering<'_> {
             partial: parts,
             counters,
             candidates,
+            adjustments,
+            adjusted: candidates + 8 * (rows * vocabulary) as u64,
             vocabulary: count(vocabulary)?,
-            rows,
+            rows: count(rows)?,
             ring_entries: RING_STEPS,
-            reserved: 0,
+            adjustment_words: count(Adjustment::words(vocabulary))?,
         });
-        let grid = [SAMPLE_PARTS, rows, 1];
-        self.launch(label, Kernel::Sample, grid, params, regions.to_vec(), writes);
+        let grid = [SAMPLE_PARTS, count(rows)?, 1];
+        self.launch(label, Kernel::Sample, grid, params, reads, writes);
         Ok(())
     }
 }

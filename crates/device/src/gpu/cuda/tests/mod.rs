@@ -50,6 +50,7 @@ mod sketch {
         let temperature = s.buffer("temperature", Mailbox, DType::F32, &[1]);
         let top_k = s.buffer("top_k", Mailbox, DType::I32, &[1]);
         let top_p = s.buffer("top_p", Mailbox, DType::F32, &[1]);
+        let min_p = s.buffer("min_p", Mailbox, DType::F32, &[1]);
         let seed = s.buffer("seed", Mailbox, DType::I32, &[1, 2]);
         let table = s.buffer("table", Weight, dtype, &[VOCABULARY, HIDDEN]);
         let square = s.buffer("square", Weight, dtype, &[HIDDEN, HIDDEN]);
@@ -70,7 +71,8 @@ mod sketch {
         let product = Product::Each(vec![linear]);
         s.step(Op::Project(Project { x: y, norm, product }), "output");
         let next = Some(NextInputs { tokens, positions: positions.clone() });
-        let inputs = SampleInputs { temperature, top_k, top_p, seed, positions };
+        let inputs =
+            SampleInputs { temperature, top_k, top_p, min_p, seed, positions, adjustments: None };
         s.step(Op::Sample(Sample { logits, inputs, ids: sampled, next }), "sample");
         let bucket = Bucket { batch: 1, chunk: 1, context: 8, outputs: Outputs::Last };
         Plan {
