@@ -8,6 +8,7 @@ use device::{Data, Device, Error, Request};
 use model::{KvLayout, Model, ports};
 use orind_testing::session::Session;
 use orind_testing::tiny;
+use plan::sample::Adjustment;
 use plan::{Bucket, Outputs, fuse};
 
 const LAYOUT: KvLayout = KvLayout { slots: 3, context: 160, ring: None };
@@ -98,6 +99,7 @@ fn steps_in_a_row_feed_themselves() {
         session.write(1, ports::TEMPERATURE, Data::F32(&[0.0, 1.5]));
         session.write(1, ports::TOP_K, Data::I32(&[0, 40]));
         session.write(1, ports::TOP_P, Data::F32(&[1.0, 0.9]));
+        session.write(1, ports::MIN_P, Data::F32(&[f32::NEG_INFINITY, -6.0]));
         session.write(1, ports::SEED, Data::I32(&[0, 0, 5, 6]));
     };
     prompt(&mut session, &tokens(3, 20), 0);
@@ -135,6 +137,11 @@ fn what_the_mailboxes_say_cannot_reach_outside() {
         session.load(1, &[(1, 0, 0), (2, 1, 0)]);
         session.write(1, ports::LOGIT_ROWS, Data::I32(&[bad]));
         session.run(1, 1);
+        // So many edits, a mask, and everywhere in both the same.
+        let vocabulary = model.hyperparameters().vocabulary;
+        session.write(1, ports::ADJUSTMENTS, Data::I32(&vec![bad; Adjustment::words(vocabulary)]));
+        session.run(1, 1);
+        session.write(1, ports::ADJUSTMENTS, Data::I32(&[0, 0]));
     }
     assert!(prompt(&mut session, &[1, 2, 3], 1) == clean);
 }

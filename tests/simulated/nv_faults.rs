@@ -190,7 +190,9 @@ fn many_steps_at_once() {
     session.load(0, &[(5, 0, 0)]);
     if before > 0 {
         // Greedy, this model would repeat itself.
-        for (port, value) in [(ports::TEMPERATURE, 30.0), (ports::TOP_P, 1.0)] {
+        let all = f32::NEG_INFINITY;
+        for (port, value) in [(ports::TEMPERATURE, 30.0), (ports::TOP_P, 1.0), (ports::MIN_P, all)]
+        {
             session.write(0, port, Data::F32(&[value]));
         }
         session.run(0, before);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Architecture, KvLayout, Model, ports};
 use plan::graph::Graph;
+use plan::sample::Adjustment;
 use plan::{Bucket, Class, DType, Fusions, Op, Outputs, Plan, RopeKv, fuse};
 
 use orind_testing::shapes::{LLAMA_3_2_1B, Shapes, Sizes};
@@ -240,6 +241,7 @@ fn a_norm_that_the_host_reads_stays_a_step() {
 fn the_doors_of_a_decode_plan() {
     for (name, model) in models() {
         let plan = fuse(&model.plan(LAYOUT, Bucket::decode(2, 64)).unwrap(), Fusions::ALL);
+        let vocabulary = model.hyperparameters().vocabulary;
         let mailboxes = [
             (ports::TOKENS, DType::I32, vec![2]),
             (ports::POSITIONS, DType::I32, vec![2]),
@@ -247,14 +249,15 @@ fn the_doors_of_a_decode_plan() {
             (ports::TEMPERATURE, DType::F32, vec![2]),
             (ports::TOP_K, DType::I32, vec![2]),
             (ports::TOP_P, DType::F32, vec![2]),
+            (ports::MIN_P, DType::F32, vec![2]),
             (ports::SEED, DType::I32, vec![2, 2]),
+            (ports::ADJUSTMENTS, DType::I32, vec![2, Adjustment::words(vocabulary)]),
         ];
         assert_eq!(names(&plan, Class::Mailbox).len(), mailboxes.len(), "{name}");
         for (port, dtype, shape) in mailboxes {
             let buffer = plan.buffer(plan.find(Class::Mailbox, port).unwrap());
             assert_eq!((buffer.dtype, &buffer.shape), (dtype, &shape), "{name} {port}");
         }
-        let vocabulary = model.hyperparameters().vocabulary;
         let logits = plan.buffer(plan.find(Class::Output, ports::LOGITS).unwrap());
         assert_eq!(logits.shape, [2, vocabulary], "{name}");
         let sampled = plan.buffer(plan.find(Class::Output, ports::SAMPLED).unwrap());
