@@ -720,6 +720,10 @@ pub enum Width {
     Brain,
     /// Nowhere: all have the value that [`TensorSource::base`] is.
     Fixed,
+    /// `i8`, in a register an `i32`.
+    Signed,
+    /// `u8`, in a register an `i32`.
+    Unsigned,
 }
 
 /// What a group of tensor operations does to elements before its last steps.
@@ -784,6 +788,12 @@ pub enum Action {
     ToHalf,
     /// Rounded to `bf16`, as `f32`.
     ToBrain,
+    /// What an `i8` keeps of an `i32`.
+    ToSigned,
+    /// What a `u8` keeps of an `i32`.
+    ToUnsigned,
+    /// 1 of an `i32` that is not 0.
+    ToTruth,
 }
 
 /// A step of [`TensorParams`]: `out` is the register of the result, or the number of the store; `operands` are registers,

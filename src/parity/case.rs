@@ -11,6 +11,24 @@ use plan::{Bucket, Buffer, Class, DType, Fusions, Plan, fuse, quant};
 pub enum Values {
     F32(Vec<f32>),
     I32(Vec<i32>),
+    I8(Vec<i8>),
+    U8(Vec<u8>),
+    Bool(Vec<bool>),
+}
+
+impl Values {
+    /// Numbers that a mailbox of a type takes: of an integer what it stores of their whole parts. Halves are given as
+    /// `F32`.
+    pub fn of(dtype: DType, numbers: impl Iterator<Item = f32>) -> Self {
+        let whole = |number: f32| dtype.stored(number as i32);
+        match dtype {
+            DType::I32 => Self::I32(numbers.map(whole).collect()),
+            DType::I8 => Self::I8(numbers.map(|number| whole(number) as i8).collect()),
+            DType::U8 => Self::U8(numbers.map(|number| whole(number) as u8).collect()),
+            DType::BOOL => Self::Bool(numbers.map(|number| number != 0.0).collect()),
+            _ => Self::F32(numbers.collect()),
+        }
+    }
 }
 
 /// A plan and what its mailboxes hold before it runs.
@@ -153,6 +171,9 @@ impl Stage {
             let data = match values {
                 Values::F32(values) => Data::F32(values),
                 Values::I32(values) => Data::I32(values),
+                Values::I8(values) => Data::I8(values),
+                Values::U8(values) => Data::U8(values),
+                Values::Bool(values) => Data::Bool(values),
             };
             instance.write(prepared, id, 0, data)?;
         }
@@ -191,6 +212,18 @@ impl<'a> Sketch<'a> {
     ) -> Result<Tensor, BuildError> {
         self.inputs.push((name.into(), Values::I32(values)));
         Ok(self.g.source(Class::Mailbox, name, DType::I32, shape)?)
+    }
+
+    /// Numbers that the host gives as elements of a type.
+    pub fn given(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        numbers: impl Iterator<Item = f32>,
+    ) -> Result<Tensor, BuildError> {
+        self.inputs.push((name.into(), Values::of(dtype, numbers)));
+        Ok(self.g.source(Class::Mailbox, name, dtype, shape)?)
     }
 
     /// A weight in its stored bytes; stages of a case share weights by name.

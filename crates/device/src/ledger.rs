@@ -24,6 +24,21 @@ impl<'a> Data<'a> {
         match self {
             Self::I32(_) => DType::I32,
             Self::F32(_) => DType::F32,
+            Self::I8(_) => DType::I8,
+            Self::U8(_) => DType::U8,
+            Self::Bool(_) => DType::BOOL,
+        }
+    }
+
+    /// How many elements there are.
+    #[must_use]
+    pub const fn elements(self) -> usize {
+        match self {
+            Self::I32(values) => values.len(),
+            Self::F32(values) => values.len(),
+            Self::I8(values) => values.len(),
+            Self::U8(values) => values.len(),
+            Self::Bool(values) => values.len(),
         }
     }
 
@@ -31,6 +46,9 @@ impl<'a> Data<'a> {
         match self {
             Self::I32(values) => values.as_bytes(),
             Self::F32(values) => values.as_bytes(),
+            Self::I8(values) => values.as_bytes(),
+            Self::U8(values) => values,
+            Self::Bool(values) => values.as_bytes(),
         }
     }
 }
@@ -158,7 +176,7 @@ impl<S> Ledger<S> {
         let waited = self.waited;
         let entry = self.entry_mut(prepared)?;
         let bytes = data.bytes();
-        let (class, dtype, len) = (Class::Mailbox, data.dtype(), bytes.len() / 4);
+        let (class, dtype, len) = (Class::Mailbox, data.dtype(), data.elements());
         let offset = entry.buffers.range(Elements { buffer: mailbox, class, dtype, at, len })?;
         let write = Write { mailbox, at, offset, bytes: Cow::Borrowed(bytes) };
         if entry.latest > waited {
@@ -263,14 +281,17 @@ impl<S> Entry<S> {
     fn stage(&mut self, write: Write<'_>) -> Result<()> {
         let count = self.staged.len() + 1;
         let staged: usize = self.staged.iter().map(|write| write.bytes.len()).sum();
-        let (bytes, most) = ((staged + write.bytes.len()) as u64, self.buffers.mailbox_bytes);
+        let mut own = write.bytes.into_owned();
+        // Queues carry words. What is written of bytes is a whole mailbox, and behind that there is room.
+        own.resize(own.len().next_multiple_of(4), 0);
+        let (bytes, most) = ((staged + own.len()) as u64, self.buffers.mailbox_bytes);
         if count > STAGED_WRITES || bytes > most {
             return invalid(format!(
                 "{count} writes of {bytes} bytes for the plan's next submission, while it is under way \
                  {STAGED_WRITES} of {most} can wait: submit it, or wait for it"
             ));
         }
-        self.staged.push(Write { bytes: write.bytes.into_owned().into(), ..write });
+        self.staged.push(Write { bytes: own.into(), ..write });
         Ok(())
     }
 }

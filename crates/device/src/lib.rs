@@ -210,11 +210,14 @@ impl WeightSource for Vec<u8> {
     }
 }
 
-/// Elements for a mailbox.
+/// Elements for a mailbox. Those of one byte are written all at once.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
     I32(&'a [i32]),
     F32(&'a [f32]),
+    I8(&'a [i8]),
+    U8(&'a [u8]),
+    Bool(&'a [bool]),
 }
 
 /// What an instance has asked of the hardware so far; zero where the term does not apply.

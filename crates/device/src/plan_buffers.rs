@@ -52,7 +52,7 @@ impl PlanBuffers {
         };
         let mut own = Vec::with_capacity(plan.buffers.len());
         for buffer in &plan.buffers {
-            let size = 4 * buffer.elements() as u64;
+            let size = buffer.bytes().next_multiple_of(4);
             own.push(match buffer.class {
                 Class::Mailbox | Class::Output => Some(Place {
                     class: buffer.class,
@@ -89,7 +89,8 @@ impl PlanBuffers {
     /// Offset of elements.
     ///
     /// # Errors
-    /// [`Error::Invalid`] unless they are inside a buffer of that class and type.
+    /// [`Error::Invalid`] unless they are inside a buffer of that class and type, and all of one whose elements are of
+    /// fewer than 4 bytes.
     pub(super) fn range(&self, elements: Elements) -> Result<u64> {
         let Elements { buffer, class, dtype, at, len } = elements;
         let place = self.places.get(buffer.index()).copied().flatten();
@@ -99,7 +100,14 @@ impl PlanBuffers {
                     && place.dtype == dtype
                     && at.checked_add(len).is_some_and(|end| end <= place.elements) =>
             {
-                Ok(place.offset + 4 * at as u64)
+                let bytes = dtype.block_bytes();
+                if bytes < 4 && len != place.elements {
+                    return Err(Error::Invalid(format!(
+                        "{len} of {} elements of {dtype}: they are written all at once",
+                        place.elements
+                    )));
+                }
+                Ok(place.offset + (bytes * at) as u64)
             }
             Some(Place { class: is, dtype: of, elements, .. }) => Err(Error::Invalid(format!(
                 "{len} elements of {dtype} from {at} of {class:?} {}: it is {is:?} of {elements} elements of {of}",

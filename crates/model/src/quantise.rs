@@ -64,7 +64,7 @@ impl Conversion {
         for tensor in gguf.tensors() {
             let from = tensor.dtype;
             let wanted = mix.dtype(&tensor.name, &tensor.shape, sizes);
-            let to = wanted.filter(|_| from != DType::I32).unwrap_or(from);
+            let to = wanted.filter(|_| !from.is_integer()).unwrap_or(from);
             if from.is_quantised() && from != to && !again {
                 return Err(Error::Quantised { tensor: tensor.name.clone(), from, to });
             }
@@ -165,7 +165,7 @@ impl Piece<'_> {
         let read = size(from, count);
         bytes.resize(read, 0);
         gguf.read(tensor, size(from, first) as u64, bytes)?;
-        if from != DType::I32 {
+        if !from.is_integer() {
             values.resize(count, 0.0);
             quant::dequantise(from, bytes, values).map_err(|e| self.failed(e))?;
             if let Some((at, value)) = quant::not_finite(from, bytes) {

@@ -100,10 +100,7 @@ impl Session {
         for &(name, data) in inputs {
             let id = find(&entry.plan, Class::Mailbox, "input", name)?;
             let want = entry.plan.buffer(id).elements();
-            let have = match data {
-                Data::F32(values) => values.len(),
-                Data::I32(values) => values.len(),
-            };
+            let have = data.elements();
             if have != want {
                 return Err(Failure::Length { name: name.to_owned(), want, have });
             }

@@ -5,13 +5,26 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Declares the types: name, ggml's number (ggml `enum ggml_type`), elements and bytes of a block.
+/// A type's number in files, if it has one.
+macro_rules! number {
+    (none) => {
+        None
+    };
+    ($ggml:literal) => {
+        Some($ggml)
+    };
+}
+
+/// Declares the types: name, ggml's number (ggml `enum ggml_type`) or `none`, elements and bytes of a block.
 macro_rules! dtypes {
-    ($($(#[$doc:meta])* $name:ident = $ggml:literal, $elements:literal, $bytes:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $ggml:tt, $elements:literal, $bytes:literal;)*) => {
         /// The type of a tensor's elements, as stored.
         ///
         /// Quantised types store blocks of [`DType::block_len`] elements in [`DType::block_bytes`] bytes.
         /// Names and layouts are those of the GGML formats (ggml `ggml-common.h`).
+        ///
+        /// Halves and bytes are stored only: what computes with them computes with [`DType::widened`], which holds
+        /// each of their values exactly.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[expect(non_camel_case_types, reason = "the field's names are Q4_K and Q6_K")]
         pub enum DType {
@@ -19,12 +32,12 @@ macro_rules! dtypes {
         }
 
         impl DType {
-            pub const ALL: [Self; [$($ggml),*].len()] = [$(Self::$name),*];
+            pub const ALL: [Self; [$(stringify!($name)),*].len()] = [$(Self::$name),*];
 
             /// The field's name, ggml's number, elements and bytes of one block.
-            const fn row(self) -> (&'static str, u32, usize, usize) {
+            const fn row(self) -> (&'static str, Option<u32>, usize, usize) {
                 match self {
-                    $(Self::$name => (stringify!($name), $ggml, $elements, $bytes),)*
+                    $(Self::$name => (stringify!($name), number!($ggml), $elements, $bytes),)*
                 }
             }
         }
@@ -82,6 +95,12 @@ dtypes! {
     TQ2_0 = 35, 256, 66;
     /// Signed 32-bit integers: token ids, positions, slots.
     I32 = 26, 1, 4;
+    /// Signed bytes.
+    I8 = 24, 1, 1;
+    /// Unsigned bytes; a type of tensors, and of no file that ggml reads.
+    U8 = none, 1, 1;
+    /// Truth values, a byte each: 0 or 1. As [`DType::U8`] in no such file.
+    BOOL = none, 1, 1;
 }
 
 impl DType {
@@ -114,9 +133,36 @@ impl DType {
         (elements / block).checked_mul(self.block_bytes() as u64)
     }
 
-    /// ggml's number of the type, as in GGUF files.
+    /// The type of 4 bytes that elements are computed in, `F32` or `I32`; `None` for blocks.
     #[must_use]
-    pub const fn ggml(self) -> u32 {
+    pub const fn widened(self) -> Option<Self> {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => Some(Self::F32),
+            Self::I32 | Self::I8 | Self::U8 | Self::BOOL => Some(Self::I32),
+            _ => None,
+        }
+    }
+
+    /// Whether elements are whole numbers.
+    #[must_use]
+    pub const fn is_integer(self) -> bool {
+        matches!(self.widened(), Some(Self::I32))
+    }
+
+    /// Of an integer the one that a type stores: the lowest bits of it, or of truth values whether it is 0.
+    #[must_use]
+    pub const fn stored(self, value: i32) -> i32 {
+        match self {
+            Self::I8 => value as i8 as i32,
+            Self::U8 => value as u8 as i32,
+            Self::BOOL => (value != 0) as i32,
+            _ => value,
+        }
+    }
+
+    /// ggml's number of the type, as in GGUF files; `None` for a type that those cannot have.
+    #[must_use]
+    pub const fn ggml(self) -> Option<u32> {
         self.row().1
     }
 

@@ -1,7 +1,9 @@
 //! Checks that a plan is well formed, so that a device may trust it.
 
 use super::schedule::takes_any_order;
-use super::{Class, Gather, MAX_INDICES, MAX_WEIGHTS, Op, Plan, Product, Project, QkNorm, RopeKv};
+use super::{
+    Class, DType, Gather, MAX_INDICES, MAX_WEIGHTS, Op, Plan, Product, Project, QkNorm, RopeKv,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("step {step} ({label}, {op}): {reason}")]
@@ -29,6 +31,7 @@ impl Plan {
                 reason,
             };
             check_counts(&step.op).map_err(fail)?;
+            self.check_cast(&step.op).map_err(fail)?;
             let (reads, writes) = (step.op.reads(), step.op.writes());
             for &view in reads.iter().chain(&writes) {
                 let Some(buffer) = self.buffers.get(view.buffer.index()) else {
@@ -70,6 +73,20 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// What is stored in fewer bytes than 4 is converted from and to what it is computed in.
+    fn check_cast(&self, op: &Op) -> Result<(), String> {
+        let Op::Cast { x, out } = op else { return Ok(()) };
+        let [from, to] =
+            [x, out].map(|view| self.buffers.get(view.buffer.index()).map(|buffer| buffer.dtype));
+        let (Some(from), Some(to)) = (from, to) else { return Ok(()) };
+        let word = |dtype: DType| dtype.widened() == Some(dtype);
+        let fits = (word(from) && word(to))
+            || to.widened() == Some(from)
+            || from.widened() == Some(to)
+            || (from == DType::F32 && to.is_quantised());
+        if fits { Ok(()) } else { Err(format!("{from} to {to} in one step")) }
     }
 }
 

@@ -53,19 +53,19 @@ dispatch! {
     /// As for [`unary`].
     pub unsafe fn convert(to: Conversion, x: *const f32, y: *mut f32, n: usize) = convert_in;
 
-    /// Widens `n` values of `f16`, or of `bf16`, exactly.
+    /// Widens `n` values to 4 bytes, exactly: halves to `f32`, bytes to the bits of `i32`.
     ///
     /// # Safety
     ///
     /// `x` and `y` are valid for `n` values and do not overlap.
-    pub unsafe fn widen(brain: bool, x: *const u16, y: *mut f32, n: usize) = widen_in;
+    pub unsafe fn widen(from: Narrow, x: *const u8, y: *mut f32, n: usize) = widen_in;
 
-    /// Rounds `n` values to `f16`, or to `bf16`, nearest even.
+    /// Stores `n` values in fewer bytes: of `f32` the nearest, ties to even, of `i32` the lowest byte.
     ///
     /// # Safety
     ///
     /// As for [`widen`].
-    pub unsafe fn narrow(brain: bool, x: *const f32, y: *mut u16, n: usize) = narrow_in;
+    pub unsafe fn narrow(to: Narrow, x: *const f32, y: *mut u8, n: usize) = narrow_in;
 
     /// Sum of `n` values.
     ///
@@ -100,6 +100,36 @@ pub enum Conversion {
     ToHalf,
     /// `f32` rounded to `bf16`.
     ToBrain,
+    /// `i32` to what a signed byte keeps of it.
+    ToSigned,
+    /// `i32` to what an unsigned byte keeps of it.
+    ToUnsigned,
+    /// `i32` to 1 where it is not 0.
+    ToTruth,
+}
+
+/// How elements of fewer than 4 bytes lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Narrow {
+    /// `f16`
+    Half,
+    /// `bf16`
+    Brain,
+    /// `i8`
+    Signed,
+    /// `u8`
+    Unsigned,
+}
+
+impl Narrow {
+    /// Of an element.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Half | Self::Brain => 2,
+            Self::Signed | Self::Unsigned => 1,
+        }
+    }
 }
 
 /// `n` (at most 16) values, zeroes in the other lanes.
@@ -317,42 +347,76 @@ unsafe fn convert_in<S: Simd>(to: Conversion, x: *const f32, y: *mut f32, n: usi
                 }
             }
             Conversion::ToBrain => each!(y, n, [v = x] => bf16::from_f32(v).to_f32()),
+            Conversion::ToSigned => each!(y, n, [v = x] => integer(v.to_bits() as i8 as i32)),
+            Conversion::ToUnsigned => each!(y, n, [v = x] => integer(v.to_bits() as u8 as i32)),
+            Conversion::ToTruth => each!(y, n, [v = x] => integer((v.to_bits() != 0) as i32)),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn widen_in<S: Simd>(brain: bool, x: *const u16, y: *mut f32, n: usize) {
+unsafe fn widen_in<S: Simd>(from: Narrow, x: *const u8, y: *mut f32, n: usize) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
-        for i in (0..n).step_by(LANES) {
-            let bits = lanes(x.add(i), n - i);
-            let wide = if brain { S::load_bf16(bits.as_ptr()) } else { S::load_f16(bits.as_ptr()) };
-            store_first::<S>(y.add(i), wide, n - i);
+        match from {
+            Narrow::Signed => each!(y, n, [v = x.cast::<i8>()] => integer(i32::from(v))),
+            Narrow::Unsigned => each!(y, n, [v = x] => integer(i32::from(v))),
+            Narrow::Half => {
+                for i in (0..n).step_by(LANES) {
+                    let bits = lanes(x.cast::<u16>().add(i), n - i);
+                    store_first::<S>(y.add(i), S::load_f16(bits.as_ptr()), n - i);
+                }
+            }
+            Narrow::Brain => {
+                for i in (0..n).step_by(LANES) {
+                    let bits = lanes(x.cast::<u16>().add(i), n - i);
+                    store_first::<S>(y.add(i), S::load_bf16(bits.as_ptr()), n - i);
+                }
+            }
         }
     }
 }
 
 #[inline(always)]
-unsafe fn narrow_in<S: Simd>(brain: bool, x: *const f32, y: *mut u16, n: usize) {
+unsafe fn narrow_in<S: Simd>(to: Narrow, x: *const f32, y: *mut u8, n: usize) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
-        if brain {
-            each!(y, n, [v = x] => bf16::from_f32(v).to_bits());
-            return;
-        }
-        for i in (0..n).step_by(LANES) {
-            let mut half = [0u16; LANES];
-            S::store_f16(half.as_mut_ptr(), load_first::<S>(x.add(i), n - i));
-            put(y.add(i), half, n - i);
+        match to {
+            Narrow::Signed | Narrow::Unsigned => each!(y, n, [v = x] => v.to_bits() as u8),
+            Narrow::Brain => each!(y.cast::<u16>(), n, [v = x] => bf16::from_f32(v).to_bits()),
+            Narrow::Half => {
+                for i in (0..n).step_by(LANES) {
+                    let mut half = [0u16; LANES];
+                    S::store_f16(half.as_mut_ptr(), load_first::<S>(x.add(i), n - i));
+                    put(y.cast::<u16>().add(i), half, n - i);
+                }
+            }
         }
     }
 }
 
-/// One value of `f16`, or of `bf16`.
+/// An `i32` where values of 4 bytes are.
+#[inline(always)]
+const fn integer(value: i32) -> f32 {
+    f32::from_bits(value as u32)
+}
+
+/// One value, as [`widen`] has it.
+///
+/// # Safety
+///
+/// `x` is valid for it.
 #[must_use]
-pub fn half(brain: bool, bits: u16) -> f32 {
-    if brain { bf16::from_bits(bits).to_f32() } else { f16::from_bits(bits).to_f32() }
+pub unsafe fn widened(from: Narrow, x: *const u8) -> f32 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match from {
+            Narrow::Half => f16::from_bits(*x.cast()).to_f32(),
+            Narrow::Brain => bf16::from_bits(*x.cast()).to_f32(),
+            Narrow::Signed => integer(i32::from(*x.cast::<i8>())),
+            Narrow::Unsigned => integer(i32::from(*x)),
+        }
+    }
 }
 
 #[inline(always)]

@@ -11,7 +11,7 @@
 enum : u32 { TENSOR_THREADS = 128, TENSOR_AXES = 8, TENSOR_REGISTERS = 24, TENSOR_STEPS = 48, ROW_LANES = 16, ROW_BLOCK = 256 };
 
 // How elements lie in memory; of a fixed one the base is the value.
-enum : u32 { WORD, HALF, BRAIN, FIXED };
+enum : u32 { WORD, HALF, BRAIN, FIXED, SIGNED, UNSIGNED };
 
 // Elements in the order of a shape, wherever they lie. On one axis those outside of some places are zeroes.
 struct TensorSource {
@@ -47,7 +47,7 @@ struct TensorParams {
 enum : u32 {
     LOAD, STORE, NUMBER, NEG, EXP, LN, SQRT, RECIP, SIN, COS, FLOOR, ADD, SUB, MUL, MAX, LESS_EQUAL, REM,
     INT_ADD, INT_SUB, INT_MUL, INT_MAX, INT_LESS_EQUAL, INT_REM, AND, OR, XOR, SHIFT_LEFT, SHIFT_RIGHT,
-    SELECT, TO_INT, TO_FLOAT, TO_HALF, TO_BRAIN
+    SELECT, TO_INT, TO_FLOAT, TO_HALF, TO_BRAIN, TO_SIGNED, TO_UNSIGNED, TO_TRUTH
 };
 
 enum : u32 { NO_REDUCTION, SUM, LARGEST, INT_SUM, INT_LARGEST };
@@ -56,6 +56,9 @@ typedef u32 (&File)[TENSOR_REGISTERS][TENSOR_THREADS];
 
 DEVICE u32 bits(float x) { return __float_as_uint(x); }
 DEVICE float number(u32 x) { return __uint_as_float(x); }
+
+// The lowest byte with its sign.
+DEVICE u32 signed_byte(u32 x) { return static_cast<u32>(static_cast<i32>(x << 24) >> 24); }
 
 // To nearest, ties to even; a NaN stays one.
 DEVICE u32 float_to_brain(float x) {
@@ -126,6 +129,10 @@ DEVICE float sine(float x, u32 quarters) {
 DEVICE u32 element_at(u64 base, u32 width, u32 place) {
     int from = static_cast<int>(place);
     if (width == WORD) return at<const u32>(base)[from];
+    if (width >= SIGNED) {
+        u32 byte = at<const u8>(base)[from];
+        return width == SIGNED ? signed_byte(byte) : byte;
+    }
     u32 half = at<const u16>(base)[from];
     return width == HALF ? bits(half_to_float(half)) : half << 16;
 }
@@ -151,6 +158,7 @@ DEVICE u32 loaded(const TensorSource& source, u32 element, u32 place = 0, u32 le
 
 DEVICE void stored(u64 base, u32 width, u32 element, u32 value) {
     if (width == WORD) at<u32>(base)[element] = value;
+    else if (width >= SIGNED) at<u8>(base)[element] = static_cast<u8>(value);
     else at<u16>(base)[element] = static_cast<u16>(width == HALF ? float_to_half(number(value)) : float_to_brain(number(value)));
 }
 
@@ -197,7 +205,9 @@ DEVICE u32 converted(u32 action, u32 x) {
     if (action == TO_INT) return static_cast<u32>(__float2int_rz(v));
     if (action == TO_FLOAT) return bits(__int2float_rn(static_cast<i32>(x)));
     if (action == TO_HALF) return bits(half_to_float(float_to_half(v)));
-    return float_to_brain(v) << 16;
+    if (action == TO_BRAIN) return float_to_brain(v) << 16;
+    if (action == TO_SIGNED) return signed_byte(x);
+    return action == TO_UNSIGNED ? x & 0xff : x != 0;
 }
 
 // Some steps, for an element.

@@ -63,7 +63,9 @@ pub(super) fn of(dtype: DType) -> Arrange {
         DType::Q4_K => q4_k,
         DType::Q5_K => q5_k,
         DType::Q6_K => q6_k,
-        DType::I32 => unreachable!("`Layout::new` refuses integers"),
+        DType::I32 | DType::I8 | DType::U8 | DType::BOOL => {
+            unreachable!("`Layout::new` refuses integers")
+        }
     }
 }
 

@@ -88,6 +88,8 @@ pub(super) fn build(g: &mut Graph, op: &str, args: &[f64], x: &[Tensor]) -> Resu
         }
         "int_sum" => g.reduce(Reduce::Sum, x[0], 0),
         "int_amax" => g.reduce(Reduce::Max, x[0], 0),
+        "keep" => Ok(x[0]),
+        "select" => g.select(x[0], x[1], x[2]),
         "cast_f16" => g.cast(x[0], DType::F16),
         "cast_bf16" => g.cast(x[0], DType::BF16),
         "cast_i32" => g.cast(x[0], DType::I32),

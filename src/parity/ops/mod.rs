@@ -115,6 +115,10 @@ impl Op {
     }
 }
 
+fn type_of(name: &str) -> DType {
+    name.parse().unwrap_or_else(|error| unreachable!("the script writes types: {error}"))
+}
+
 /// Numbers from 0 up to 1, as the script has them.
 pub fn unit(seed: u64, n: usize) -> impl Iterator<Item = f64> {
     (0..n as u64).map(move |i| {
@@ -151,17 +155,25 @@ fn op(line: &'static str, expected: &mut impl Iterator<Item = f32>) -> Result<Op
             tensors.push(g.source(Class::Mailbox, &source, DType::I32, &[count])?);
             values.push((source, Values::I32(ints)));
         } else {
+            let (dtype, shape) = input.split_once(':').unwrap_or(("f32", input));
             let shape: Vec<usize> =
-                if input == "s" { vec![] } else { input.split('x').map(whole).collect() };
+                if shape == "s" { vec![] } else { shape.split('x').map(whole).collect() };
             let numbers = unit(seed, shape.iter().product());
-            let numbers = numbers.map(|u| (low + u * (high - low)) as f32).collect();
-            let tensor = g.source(Class::Mailbox, &source, DType::F32, &shape)?;
-            tensors.push(tensor);
+            let numbers = numbers.map(|u| (low + u * (high - low)) as f32);
+            let dtype = type_of(dtype);
+            // The host writes no halves.
+            let given = if dtype.block_bytes() == 2 { DType::F32 } else { dtype };
+            let tensor = g.source(Class::Mailbox, &source, given, &shape)?;
+            tensors.push(g.cast(tensor, dtype)?);
             floats.push(tensor);
-            values.push((source, Values::F32(numbers)));
+            values.push((source, Values::of(given, numbers)));
         }
     }
-    let result = build::build(&mut g, name, &args, &tensors)?;
+    let (build, kept) = name.split_once('>').map_or((name, None), |(op, to)| (op, Some(to)));
+    let mut result = build::build(&mut g, build, &args, &tensors)?;
+    if let Some(kept) = kept {
+        result = g.cast(result, type_of(kept))?;
+    }
     let result = g.cast(result, DType::F32)?;
     let mut outputs = vec![("y".to_owned(), result)];
     if grad == "grad" {

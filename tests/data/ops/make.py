@@ -4,7 +4,8 @@
     python3 tests/data/ops/make.py        # torch and numpy
 
 A line of cases.txt is a case: category, operation, inputs, range of their values, arguments, and whether it is
-differentiated. An input is `3x4` (floats), `s` (one float without axes) or `i5<9` (five integers below 9). Values of an input
+differentiated. An input is `3x4` (floats), `s` (one float without axes), `i5<9` (five integers below 9) or `u8:3x4` (elements
+that are stored in a type). An operation `add>u8` stores its result in a type. Values of an input
 are a hash of its number in the case and the element's (unit.py), which src/parity/ops computes too. expected.bin has, case
 by case, the result and then the gradient of each float input, as little-endian f32: of the sum of the result's elements,
 each times `weights`.
@@ -42,6 +43,17 @@ def each(category, ops, shapes, low=-2.0, high=2.0, args=(), grad=True):
 
 def listed(x):
     return [int(v) for v in x]
+
+
+def stored(x, kind):
+    """What elements of a type keep of values: integers by way of 32 bits."""
+    if kind in ("f32", "f16", "bf16"):
+        to = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[kind]
+        return x.float().to(to).double()
+    if kind == "bool":
+        return (x != 0).long()
+    to = {"i32": torch.int32, "i8": torch.int8, "u8": torch.uint8}[kind]
+    return x.trunc().long().to(to).long() if x.is_floating_point() else x.to(to).long()
 
 
 OPS = {
@@ -108,6 +120,8 @@ OPS = {
     "int_sum": lambda a, x: x.sum(0, keepdim=True),
     "int_amax": lambda a, x: x.amax(0, keepdim=True),
     # Types.
+    "keep": lambda a, x: x,
+    "select": lambda a, c, x, y: torch.where(c != 0, x, y),
     "cast_f16": lambda a, x: x.half().float(),
     "cast_bf16": lambda a, x: x.bfloat16().float(),
     "cast_i32": lambda a, x: x.int(),
@@ -145,7 +159,7 @@ OPS = {
     "full": lambda a: torch.full(listed(a[1:]), a[0]),
     "lower_triangle": lambda a: torch.ones(int(a[0]), int(a[1])).tril(int(a[2])),
     # Products.
-    "matmul": lambda a, x, y: x @ y,
+    "matmul": lambda a, x, y: x.double() @ y.double(),
     "linear": lambda a, x, w, b: F.linear(x, w, b),
     "attention": lambda a, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=bool(a[0])),
     # Windows: stride, padding, dilation, groups.
@@ -163,7 +177,7 @@ OPS = {
     "gather": lambda a, x, i: x[i],
     "take": lambda a, x, i: x.index_select(int(a[0]), i),
     "gather_2": lambda a, x, i, j: x[i, j],
-    "scatter_add": lambda a, x, i: torch.zeros(int(a[0]), *x.shape[1:]).index_add(0, i, x),
+    "scatter_add": lambda a, x, i: torch.zeros(int(a[0]), *x.shape[1:]).index_add(0, i, x.double()),
     "one_hot": lambda a, i: F.one_hot(i, int(a[0])).float(),
     "embedding": lambda a, w, i: F.embedding(i, w),
     # Order.
@@ -248,6 +262,7 @@ def cases():
     each("integer", ["int_sum", "int_amax"], [["i12<50"], ["i1<50"]], grad=False)
     for by in [0, 1, 5]:
         each("integer", ["int_shl", "int_shr"], [["i12<2000"]], args=[by], grad=False)
+    of_types()
     each("cast", ["cast_f16", "cast_bf16", "cast_i32"], [["3x5"], ["7"]], -300.0, 300.0, grad=False)
     for shape, masks in [("7", [1]), ("3x5", [1, 2, 3]), ("2x3x4", [1, 2, 4, 3, 5, 7])]:
         for mask in masks:
@@ -358,6 +373,67 @@ def cases():
     each("loss", ["nll"], [["4x5", "i4<5"]])
 
 
+def of_types():
+    """Every primitive on elements that are stored in fewer bytes than they are computed in, and every conversion."""
+    ranges = {"f32": (-300, 300), "f16": (-3, 3), "bf16": (-3, 3), "i32": (-999, 999)}
+    ranges |= {"i8": (-128, 128), "u8": (0, 256), "bool": (0, 2)}
+    for kind in ranges:
+        for to in ranges:
+            for shape in ["7", "3x101"]:
+                case("cast", f"keep>{to}", [f"{kind}:{shape}"], *ranges[kind], grad=False)
+    for kind in ["f16", "bf16", "i8", "u8", "bool"]:
+        whole, (low, high) = kind in ("i8", "u8", "bool"), ranges[kind]
+
+        def of(op, *shapes, args=(), low=low, high=high):
+            inputs = [text if ":" in text or "<" in text else f"{kind}:{text}" for text in shapes]
+            case(f"type-{kind}", op, inputs, low, high, args, False)
+
+        for op in ["exp", "sin", "neg", "floor", f"neg>{kind}"]:
+            of(op, "7", low=max(low, -4), high=min(high, 4))
+        for op in ["sqrt", "ln", "recip"]:
+            of(op, "3x5", low=1, high=min(high, 5))
+        for op in ["add", "sub", "mul", "maximum", "less_equal"]:
+            of(op, "3x5", "3x5")
+            of(f"{op}>{kind}", "3x1", "5")
+            of(f"{op}>bool", "301", "301")
+        for op in ["and", "or", "xor"] if whole else []:
+            of(f"int_{op}", "3x5", "3x5")
+            of(f"int_{op}>{kind}", "3x5", "5")
+        if whole:
+            of(f"int_shl>{kind}", "7", args=[3])
+            of("add", "3x5", "i8:5")
+            of("mul>u8", "u8:3x5", "5")
+        of("select", "bool:3x5", "3x5", "3x5")
+        of(f"select>{kind}", "bool:5", "3x1", "3x5")
+        of("select", "3x5", "f32:3x5", "f32:5")
+        for mask in [1, 2, 3]:
+            of("sum", "3x5", args=[mask])
+            of(f"amax>{kind}", "3x5", args=[mask])
+        of("sum", "3x300", args=[2])
+        of(f"sum>{kind}", "300x3", args=[1])
+        of("reshape", "3x5", args=[5, 3])
+        of("permute", "2x3x4", args=[2, 0, 1])
+        of(f"permute>{kind}", "2x3x4", args=[1, 0, 2])
+        of("expand", "3x1", args=[2, 3, 5])
+        of("slice", "3x5", args=[1, 2, 3])
+        of("flip", "2x3x4", args=[1])
+        of("window", "4x5", args=[1, 3, 2])
+        of("every", "3x5", args=[1, 2])
+        of("pad", "3x5", args=[1, 2, 1, 0])
+        of(f"pad>{kind}", "3x5", args=[0, 1, 0, 0])
+        of("concat", "3x2", "3x3", args=[1])
+        of("matmul", "3x4", "4x5")
+        of("matmul", "f32:2x33", "33x3")
+        of("gather", "5x3", "i4<5")
+        of(f"gather>{kind}", "5x7", "i9<5")
+        of("gather_2", "4x3x2", "i5<4", "i5<3")
+        of("scatter_add", "6x2", "i6<4", args=[4])
+        if kind != "bool":
+            of("top_k", "3x5", args=[1, 2])
+    case("type-u8", "gather", ["f32:5x3", "u8:4"], 0, 5, grad=False)
+    case("type-i8", "gather", ["i8:5x3", "i8:4"], 0, 5, grad=False)
+
+
 def main():
     here = pathlib.Path(__file__).parent
     cases()
@@ -365,7 +441,13 @@ def main():
     for category, op, inputs, low, high, args, grad in CASES:
         tensors, floats = [], []
         for i, text in enumerate(inputs):
-            if text.startswith("i"):
+            if ":" in text:
+                kind, shape = text.split(":")
+                shape = shape_of(shape)
+                values = low + unit(i + 1, int(np.prod(shape, dtype=int))) * (high - low)
+                values = torch.tensor(values.astype(np.float32)).double().reshape(shape)
+                tensors.append(stored(values, kind))
+            elif text.startswith("i"):
                 count, below = map(int, text[1:].split("<"))
                 values = (unit(i + 1, count) * below).astype(np.int64)
                 tensors.append(torch.tensor(values))
@@ -376,7 +458,9 @@ def main():
                 tensors.append(tensor.requires_grad_(grad))
                 floats.append(tensor)
         torch.set_default_dtype(torch.float64)
-        result = OPS[op](args, *tensors)
+        name, _, kept = op.partition(">")
+        result = OPS[name](args, *tensors)
+        result = stored(result, kept) if kept else result
         values = [result.detach().double().flatten()]
         if grad:
             weight = torch.tensor(weights(result.numel()).astype(np.float32)).double()

@@ -375,6 +375,32 @@ fn integers_take_constants_and_assignments() {
     assert_eq!(case.run(&[seen, count]), [[8.0, -2.0, 32_768.0], [0.0, 1.0, 2.0]]);
 }
 
+/// What elements of one byte keep of numbers and integers, worked out by hand.
+#[test]
+fn bytes_keep_the_lowest_bits_and_truth_values_whether_it_is_zero() {
+    let mut case = Case::new();
+    let numbers = [0.5, -0.5, 1.9, -1.9, 127.0, 128.0, -129.0, 255.9, 256.0, 3e9, -3e9, f32::NAN];
+    let integers = [0, 1, -1, 127, 128, 255, 256, -128, -129, i32::MIN, i32::MAX, 0x1234_5600];
+    let (x, n) = (case.float(&[12], &numbers), case.int(&integers));
+    let mut results = Vec::new();
+    for source in [x, n] {
+        for dtype in [DType::I8, DType::U8, DType::BOOL] {
+            let kept = case.g.cast(source, dtype).unwrap();
+            assert_eq!(case.g.dtype(kept), dtype);
+            results.push(case.g.cast(kept, DType::F32).unwrap());
+        }
+    }
+    let want: [[i16; 12]; 6] = [
+        [0, 0, 1, -1, 127, -128, 127, -1, 0, -1, 0, 0],
+        [0, 0, 1, 255, 127, 128, 127, 255, 0, 255, 0, 0],
+        [1; 12],
+        [0, 1, -1, 127, -128, -1, 0, -128, 127, 0, -1, 0],
+        [0, 1, 255, 127, 128, 255, 0, 128, 127, 0, 255, 0],
+        [0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+    ];
+    assert_eq!(case.run(&results), want.map(|row| row.map(f32::from).to_vec()));
+}
+
 #[test]
 fn products_with_quantised_matrices_equal_those_with_their_values() {
     for dtype in [DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q6_K] {
@@ -418,6 +444,7 @@ fn what_does_not_fit_is_refused_by_name() {
     let n = source("n", DType::I32, &[2]);
     let q = source("q", DType::Q8_0, &[2, 32]);
     let h = source("h", DType::F16, &[2, 3]);
+    let (b, b2) = (source("b", DType::I8, &[2, 3]), source("b2", DType::U8, &[2, 3]));
     let refused = [
         (g.source(Class::Mailbox, "x", DType::F32, &[3, 2]), "`x` is declared twice"),
         (g.reshape(x, &[5]), "reshape"),
@@ -429,12 +456,12 @@ fn what_does_not_fit_is_refused_by_name() {
         (g.slice(x, 0, usize::MAX, 2), "slice"),
         (g.slice(x, 2, 0, 1), "slice"),
         (g.pad(x, 2, 1, 1), "pad"),
-        (g.pad(h, 0, 1, 1), "pad: F16"),
+        (g.pad(q, 0, 1, 1), "pad: Q8_0"),
         (g.reduce(Reduce::Sum, x, 2), "reduce"),
-        (g.reduce(Reduce::Sum, h, 0), "reduce: F16"),
+        (g.reduce(Reduce::Sum, q, 0), "reduce: Q8_0"),
         (g.unary(Unary::Exp, n), "unary: I32"),
         (g.binary(Binary::Add, x, y), "expand"),
-        (g.binary(Binary::Add, h, h), "binary: F16"),
+        (g.binary(Binary::Add, q, q), "binary: Q8_0"),
         (g.binary(Binary::Add, n, x), "binary: F32"),
         (g.binary(Binary::And, x, x), "binary: F32"),
         (g.select(n, x, x), "where: I32"),
@@ -443,7 +470,9 @@ fn what_does_not_fit_is_refused_by_name() {
         (g.flip(x, 2), "flip"),
         (g.scatter_add(&[5], &[n, n], x), "scatter_add"),
         (g.scatter_add(&[5], &[x], x), "scatter_add"),
-        (g.binary(Binary::Add, x, h), "binary: F16"),
+        (g.binary(Binary::Add, x, b), "binary: I32"),
+        (g.scatter(b, &[n], n), "scatter"),
+        (g.assign(b, b2), "assign: U8"),
         (g.cast(q, DType::F32), "cast: Q8_0"),
         (g.cast(x, DType::Q4_K), "cast: Q4_K"),
         (g.matmul(x, y), "matmul"),

@@ -12,9 +12,9 @@ use super::memory::unsupported;
 use super::pool::Worker;
 use crate::Result;
 use plan::{Binary, BufferId, Class, DType, Group, Op, Plan, Reduce, Step, Unary, View};
+use simd::Isa;
 use simd::scores;
-use simd::tensor::{self, Conversion};
-use simd::{Isa, tensor::half};
+use simd::tensor::{self, Conversion, Narrow};
 
 /// Values of a register.
 pub(super) const BLOCK: usize = 256;
@@ -49,8 +49,8 @@ enum Action {
     /// The number of each element.
     Iota,
     Load(Source),
-    /// Rounded and stored.
-    Narrow(*mut u16, bool),
+    /// Stored in fewer bytes.
+    Narrow(*mut u8, Narrow),
 }
 
 #[derive(Clone, Debug)]
@@ -86,17 +86,19 @@ struct Reduction {
 /// How elements are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Width {
+    /// In 4 bytes.
     Word,
-    Half,
-    Brain,
+    Less(Narrow),
 }
 
 impl Width {
     pub(super) const fn of(dtype: DType) -> Option<Self> {
         match dtype {
             DType::F32 | DType::I32 => Some(Self::Word),
-            DType::F16 => Some(Self::Half),
-            DType::BF16 => Some(Self::Brain),
+            DType::F16 => Some(Self::Less(Narrow::Half)),
+            DType::BF16 => Some(Self::Less(Narrow::Brain)),
+            DType::I8 => Some(Self::Less(Narrow::Signed)),
+            DType::U8 | DType::BOOL => Some(Self::Less(Narrow::Unsigned)),
             _ => None,
         }
     }
@@ -104,7 +106,7 @@ impl Width {
     pub(super) const fn bytes(self) -> usize {
         match self {
             Self::Word => 4,
-            Self::Half | Self::Brain => 2,
+            Self::Less(narrow) => narrow.bytes(),
         }
     }
 }
@@ -267,11 +269,11 @@ impl Source {
                         *out.add(i) = *base.cast::<f32>().offset(i.cast_signed() * step);
                     }
                 }
-                (width, 1) => tensor::widen(isa, width == Width::Brain, base.cast(), out, count),
-                (width, step) => {
+                (Width::Less(from), 1) => tensor::widen(isa, from, base, out, count),
+                (Width::Less(from), step) => {
                     for i in 0..count {
-                        let stored = *base.cast::<u16>().offset(i.cast_signed() * step);
-                        *out.add(i) = half(width == Width::Brain, stored);
+                        let at = base.offset(i.cast_signed() * step * bytes);
+                        *out.add(i) = tensor::widened(from, at);
                     }
                 }
             }
@@ -281,8 +283,8 @@ impl Source {
 
 /// Registers that a group takes at most.
 pub(super) fn registers(plan: &Plan, group: &Group) -> usize {
-    // An integer becomes a half by way of another; and two hold the sums of a reduction, in `f64`.
-    let of = |step: &Step| step.op.reads().len() + step.op.writes().len() + 1;
+    // Two hold the sums of a reduction, in `f64`.
+    let of = |step: &Step| step.op.reads().len() + step.op.writes().len();
     plan.steps[group.steps.clone()].iter().map(of).sum::<usize>() + 2
 }
 
@@ -773,13 +775,6 @@ impl Compiler<'_> {
         for view in op.reads() {
             reads.push(self.operand(view, ints, to)?);
         }
-        let halves = matches!(action, Action::Convert(Conversion::ToHalf | Conversion::ToBrain));
-        if halves && self.is_of_ints(op.reads()[0]) {
-            let wide = self.register();
-            let action = Action::Convert(Conversion::ToFloat);
-            to.push(Instruction { action, reads, out: wide });
-            reads = vec![wide];
-        }
         self.push(action, reads, out, to)
     }
 
@@ -794,6 +789,9 @@ impl Compiler<'_> {
                 (false, DType::I32) => Action::Convert(Conversion::ToInt),
                 (_, DType::F16) => Action::Convert(Conversion::ToHalf),
                 (_, DType::BF16) => Action::Convert(Conversion::ToBrain),
+                (_, DType::I8) => Action::Convert(Conversion::ToSigned),
+                (_, DType::U8) => Action::Convert(Conversion::ToUnsigned),
+                (_, DType::BOOL) => Action::Convert(Conversion::ToTruth),
                 _ => Action::Move,
             },
             Op::Iota { .. } => Action::Iota,
@@ -802,7 +800,7 @@ impl Compiler<'_> {
     }
 
     fn is_of_ints(&self, view: &View) -> bool {
-        self.plan.buffer(view.buffer).dtype == DType::I32
+        self.plan.buffer(view.buffer).dtype.is_integer()
     }
 
     fn register(&mut self) -> Place {
@@ -841,12 +839,12 @@ impl Compiler<'_> {
     }
 
     /// Where a result goes first, and what it is stored as from there.
-    fn result(&mut self, out: &View) -> Result<(Place, Option<(*mut u16, bool)>)> {
+    fn result(&mut self, out: &View) -> Result<(Place, Option<(*mut u8, Narrow)>)> {
         let (mut place, mut stored) = (self.register(), None);
         if !self.group.inner.contains(&out.buffer) {
             match (self.locate)(out)? {
                 (base, Width::Word) => place = Place::At(base.cast()),
-                (base, width) => stored = Some((base.cast(), width == Width::Brain)),
+                (base, Width::Less(narrow)) => stored = Some((base, narrow)),
             }
         }
         self.places.insert(out.buffer, place);
@@ -862,8 +860,8 @@ impl Compiler<'_> {
     ) -> Result<()> {
         let (out, stored) = self.result(out)?;
         to.push(Instruction { action, reads, out });
-        if let Some((base, brain)) = stored {
-            to.push(Instruction { action: Action::Narrow(base, brain), reads: vec![out], out });
+        if let Some((base, narrow)) = stored {
+            to.push(Instruction { action: Action::Narrow(base, narrow), reads: vec![out], out });
         }
         Ok(())
     }
@@ -919,8 +917,8 @@ unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usi
                     }
                 }
                 Action::Load(source) => source.fill(isa, 0, start, n, out),
-                Action::Narrow(base, brain) => {
-                    tensor::narrow(isa, *brain, read(0), base.add(start), n);
+                Action::Narrow(base, narrow) => {
+                    tensor::narrow(isa, *narrow, read(0), base.add(narrow.bytes() * start), n);
                 }
             }
         }

@@ -15,7 +15,8 @@ use std::time::Instant;
 use parking_lot::{Condvar, FairMutex, Mutex, MutexGuard};
 
 use super::execute::{self, Context, Work};
-use super::memory::{Memory, PlanMemory, WeightStorage};
+use super::group::Width;
+use super::memory::{Memory, PlanMemory, WeightStorage, kept};
 use super::pool::Pool;
 use super::product::Pack;
 use super::program::{self, Program};
@@ -267,6 +268,15 @@ impl Instance for CpuInstance {
         self.ledger.quiet("weights cannot change")?;
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         match storage {
+            WeightStorage::Plain(n, dtype) if kept(dtype) != Width::Word => {
+                // SAFETY: as below, of bytes.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(address, n) };
+                for (i, part) in bytes.chunks_mut(UPLOAD).enumerate() {
+                    source.read_at((i * UPLOAD) as u64, part).map_err(failed)?;
+                    progress(part.len() as u64);
+                }
+                Ok(())
+            }
             WeightStorage::Plain(n, dtype) => {
                 // SAFETY: the weight holds `n` values, and nothing runs; `&mut self` is the only door.
                 let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<f32>(), n) };
@@ -446,9 +456,7 @@ fn fill(
         bytes.resize(values.len() / dtype.block_len() * dtype.block_bytes(), 0);
         let start = i * each / dtype.block_len() * dtype.block_bytes();
         source.read_at(start as u64, &mut bytes)?;
-        // Integers are their bits.
-        let dtype = if dtype == DType::I32 { DType::F32 } else { dtype };
-        quant::dequantise(dtype, &bytes, values)?;
+        quant::widen(dtype, &bytes, values)?;
         progress(bytes.len() as u64);
     }
     Ok(())

@@ -32,7 +32,7 @@ pub(super) enum WeightStorage {
     Packed(PackedLayout),
     /// As many matrices of one layout, one after the other.
     Experts(usize, PackedLayout),
-    /// So many 4-byte elements: integers, or `F32` that are decoded from this type as they are uploaded.
+    /// So many elements as [`stored`] has them; `F32` are decoded from this type as they are uploaded.
     Plain(usize, DType),
     /// What one product reads, and nothing else.
     Panels(Panels),
@@ -71,7 +71,7 @@ impl WeightStorage {
         match self {
             Self::Packed(layout) => Some(layout.bytes()),
             Self::Experts(count, layout) => layout.bytes().checked_mul(*count),
-            Self::Plain(n, _) => n.checked_mul(4),
+            Self::Plain(n, dtype) => n.checked_mul(kept(*dtype).bytes()),
             Self::Panels(panels) => panels.bytes(),
         }
     }
@@ -301,7 +301,7 @@ impl Layout {
         for buffer in request.states {
             let width = Width::of(buffer.dtype);
             let plain = |width: &Width| {
-                *width == Width::Word || cached.get(buffer.name.as_str()) == Some(&false)
+                width.bytes() != 2 || cached.get(buffer.name.as_str()) == Some(&false)
             };
             let bytes = if let Some(width) = width.filter(plain) {
                 plain_states.insert(buffer.name.clone(), (cache_bytes, buffer.elements()));
@@ -361,8 +361,12 @@ pub(super) fn arena(plan: &Plan, groups: &[Group]) -> Arena {
 
 /// How a buffer's elements lie in memory; `None` for blocks.
 pub(super) fn stored(buffer: &Buffer) -> Option<Width> {
-    // Weights that are no matrices of products are decoded as they are uploaded.
-    if buffer.class == Class::Weight { Some(Width::Word) } else { Width::of(buffer.dtype) }
+    if buffer.class == Class::Weight { Some(kept(buffer.dtype)) } else { Width::of(buffer.dtype) }
+}
+
+/// How a weight lies that is no matrix of products: bytes as they are, what is no integer decoded as it is uploaded.
+pub(super) fn kept(dtype: DType) -> Width {
+    Width::of(dtype).filter(|_| dtype.is_integer()).unwrap_or(Width::Word)
 }
 
 /// What weights are beside matrices of projections and rows of tables.
@@ -384,7 +388,9 @@ fn roles<'a>(request: &Request<'a>) -> HashMap<&'a str, Role> {
                 Op::Mixture(mixture) => mixture.of_experts(view),
                 Op::Gather(gather) => {
                     let buffer = plan.buffer(view.buffer);
-                    gather.indices.len() == 1 && buffer.shape.len() == 2
+                    gather.indices.len() == 1
+                        && buffer.shape.len() == 2
+                        && !buffer.dtype.is_integer()
                 }
                 _ => false,
             };

@@ -372,7 +372,8 @@ fn is_of_tensors(plan: &Plan, op: &Op) -> bool {
         Op::Gather(gather) => {
             let table = of(&gather.table);
             let word = Width::of(table.dtype) == Some(Width::Word);
-            let matrix = table.class == Class::Weight && table.shape.len() == 2;
+            let matrix =
+                table.class == Class::Weight && table.shape.len() == 2 && !table.dtype.is_integer();
             gather.indices.len() != 1
                 || !plain(&gather.table)
                 || !plain(&gather.indices[0])
@@ -937,7 +938,7 @@ impl Resolver<'_> {
         let (table, ids) = (&gather.table, &gather.indices[0]);
         let (rows, ids) = (ids.elements(), self.i32(ids)?);
         let buffer = self.plan.buffer(table.buffer);
-        if buffer.class == Class::Weight && buffer.shape.len() == 2 {
+        if buffer.class == Class::Weight && buffer.shape.len() == 2 && !buffer.dtype.is_integer() {
             let (matrix, out) = (self.matrix(table)?, self.f32(&gather.out)?);
             return Ok(Stage::Embed { matrix, ids, rows, out });
         }

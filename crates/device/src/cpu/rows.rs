@@ -108,9 +108,8 @@ impl Scatter {
                     tensor::binary(isa, plan::Binary::Add, to, values, to, n);
                 }
                 Width::Word => words.add(at).copy_from_nonoverlapping(values, n),
-                half => {
-                    let to = self.table.cast::<u16>().add(at);
-                    tensor::narrow(isa, half == Width::Brain, values, to, n);
+                Width::Less(narrow) => {
+                    tensor::narrow(isa, narrow, values, self.table.add(narrow.bytes() * at), n);
                 }
             }
         }

@@ -55,6 +55,7 @@ impl WeightLayout {
         };
         match (buffer.shape.as_slice(), buffer.dtype) {
             (&[n], DType::F32) => Ok(Self::Plain(4 * n as u64)),
+            (_, dtype) if dtype.is_integer() => Ok(Self::Plain(buffer.bytes())),
             (&[rows, k], dtype) => matrix(dtype, rows, k).map(Self::Matrix),
             (&[experts, rows, k], dtype) => {
                 matrix(dtype, rows, k).map(|layout| Self::Experts(layout, experts))
@@ -128,7 +129,7 @@ impl State {
                     return Ok(Self::Cache(Cache { slots, capacity, heads, dim, kind, ring }));
                 }
             }
-            (&[slots, ..], DType::F32 | DType::I32 | DType::F16 | DType::BF16) => {
+            (&[slots, ..], dtype) if !dtype.is_quantised() => {
                 if let Some(slots) = size(slots) {
                     return Ok(Self::Recurrent { bytes: buffer.bytes(), slots });
                 }

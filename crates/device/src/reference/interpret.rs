@@ -6,7 +6,7 @@ use super::{Error, Result, recurrent};
 use plan::sample::{self, Adjustment, Sampling};
 use plan::{Binary, Buffer, Class, DType, Gather, Op, Plan, Reduce, Sample, Unary, View, quant};
 
-/// The elements of a buffer. Integers are kept as their bits; halves as `f32` rounded to them.
+/// The elements of a buffer. Integers are kept as the bits of an `i32`; halves as `f32` rounded to them.
 #[derive(Clone, Debug)]
 pub(super) struct Storage {
     pub(super) dtype: DType,
@@ -146,7 +146,7 @@ impl<'a> Operand<'a> {
 
     /// Integers, or whole parts of a constant.
     fn whole(self) -> impl Iterator<Item = i32> + 'a {
-        let int = self.storage.dtype == DType::I32;
+        let int = self.storage.dtype.is_integer();
         offsets(self.view)
             .map(move |at| if int { self.storage.int(at) } else { self.storage.values[at] as i32 })
     }
@@ -207,21 +207,16 @@ fn binary(op: Binary, a: f32, b: f32) -> f32 {
 }
 
 fn cast(x: Operand<'_>, to: DType) -> Vec<f32> {
-    let from = x.storage.dtype;
-    let float = |at: usize| {
-        if from == DType::I32 { x.storage.int(at) as f32 } else { x.storage.values[at] }
-    };
-    if to.is_quantised() {
-        let values: Vec<f32> = offsets(x.view).map(float).collect();
-        return stored(&values, to);
+    let bits = |value: i32| f32::from_bits(value as u32);
+    match (x.storage.dtype.is_integer(), to) {
+        (false, DType::F16) => x.elements().map(|v| f16::from_f32(v).to_f32()).collect(),
+        (false, DType::BF16) => x.elements().map(|v| bf16::from_f32(v).to_f32()).collect(),
+        (false, DType::I32) => x.elements().map(|v| bits(v as i32)).collect(),
+        (false, _) if to.is_quantised() => stored(&x.elements().collect::<Vec<f32>>(), to),
+        (true, DType::F32) => x.ints().map(|v| v as f32).collect(),
+        (true, _) => x.ints().map(|v| bits(to.stored(v))).collect(),
+        (false, _) => x.elements().collect(),
     }
-    let convert = |v: f32| match to {
-        DType::F16 => f16::from_f32(v).to_f32(),
-        DType::BF16 => bf16::from_f32(v).to_f32(),
-        DType::I32 => f32::from_bits(v as i32 as u32),
-        _ => v,
-    };
-    offsets(x.view).map(|at| convert(float(at))).collect()
 }
 
 /// Values as blocks of a type give them back.

@@ -110,11 +110,12 @@ impl PlanState {
     }
 
     fn put(&mut self, write: &Write<'_>) {
-        let values = &mut self.storage[write.mailbox.index()].values[write.at..];
-        // Integers are kept as their bits.
-        for (value, bytes) in values.iter_mut().zip(write.bytes.as_chunks::<4>().0) {
-            *value = f32::from_le_bytes(*bytes);
-        }
+        let Storage { dtype, values } = &mut self.storage[write.mailbox.index()];
+        let size = dtype.block_bytes();
+        let count = (write.bytes.len() / size).min(values.len() - write.at);
+        let (values, bytes) = (&mut values[write.at..][..count], &write.bytes[..count * size]);
+        let put = quant::widen(*dtype, bytes, values);
+        debug_assert_eq!(put, Ok(()), "the ledger has counted them");
     }
 }
 
@@ -142,7 +143,7 @@ impl Instance for ReferenceInstance {
             let start = i * row / dtype.block_len() * per_block;
             bytes.resize(chunk.len() / dtype.block_len() * per_block, 0);
             source.read_at(start as u64, &mut bytes).map_err(failed)?;
-            quant::dequantise(dtype, &bytes, chunk).map_err(|e| failed(Box::new(e)))?;
+            quant::widen(dtype, &bytes, chunk).map_err(|e| failed(Box::new(e)))?;
             progress(bytes.len() as u64);
         }
         Ok(())

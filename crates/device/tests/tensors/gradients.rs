@@ -276,6 +276,7 @@ fn gradients_are_difference_quotients_in_the_model_and_on_devices() {
             let wide = |values: &Values| match values {
                 Values::F32(values) => values.iter().map(|v| f64::from(*v)).collect(),
                 Values::I32(values) => values.iter().map(|v| f64::from(*v)).collect(),
+                other => unreachable!("a gradient by {other:?}"),
             };
             let values: HashMap<String, Vec<f64>> =
                 inputs.iter().map(|(name, values)| (name.clone(), wide(values))).collect();

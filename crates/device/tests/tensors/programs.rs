@@ -216,7 +216,7 @@ fn functions_at_their_edges() {
         for op in ops.into_iter().chain([Binary::LessEqual]) {
             results.push(s.g.binary(op, x, y)?);
         }
-        for to in [DType::F16, DType::BF16, DType::I32] {
+        for to in [DType::F16, DType::BF16, DType::I32, DType::I8, DType::U8, DType::BOOL] {
             results.push(s.g.cast(x, to)?);
         }
         results.push(s.g.select(x, y, x)?);
@@ -287,7 +287,8 @@ fn rows_are_taken_written_and_added() {
             let all = s.g.expand(one, &[rows])?;
             results.push(s.g.gather(table, &[all])?);
             // Into a state, of which only those rows are read.
-            for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let bytes = [DType::I8, DType::U8, DType::BOOL];
+            for dtype in [DType::F32, DType::F16, DType::BF16].into_iter().chain(bytes) {
                 let state = s.g.source(Class::State, dtype.name(), dtype, &[6, 2, width])?;
                 let cast = s.g.cast(values, dtype)?;
                 let state = s.g.scatter(state, &[first, second], cast)?;
@@ -299,5 +300,43 @@ fn rows_are_taken_written_and_added() {
             Ok(results)
         });
         assert_same(&case, 1e-6, &format!("{rows} rows of {width}"));
+    }
+}
+
+/// Elements of one byte where hosts and steps leave them: weights, states, mailboxes, and what one step leaves to the
+/// next; of odd counts, so that what lies behind them shows.
+#[test]
+fn bytes_lie_in_weights_states_and_mailboxes() {
+    for n in [1, 3, 257] {
+        for dtype in [DType::I8, DType::U8, DType::BOOL] {
+            let most = if dtype == DType::BOOL { 2.0 } else { 256.0 };
+            let numbers = |seed: u64, n: usize| {
+                noise(seed, n).into_iter().map(move |v| ((v + 1.0) / 2.0 * most).floor())
+            };
+            let bytes = |seed, n| numbers(seed, n).map(|v| v as u8).collect::<Vec<u8>>();
+            let case = case(|s| {
+                let x = s.given("x", dtype, &[n], numbers(1, n))?;
+                let line = s.weight("line", dtype, &[n], bytes(2, n))?;
+                let table = s.weight("table", dtype, &[5, n], bytes(3, 5 * n))?;
+                let block = s.weight("block", dtype, &[2, n, 3], bytes(4, 6 * n))?;
+                let rows = s.ints("rows", &[4], vec![4, -1, 0, 4])?;
+                let sum = s.g.binary(Binary::Add, x, line)?;
+                let kept = s.g.cast(sum, dtype)?;
+                let state = s.g.source(Class::State, "state", dtype, &[n])?;
+                let state = s.g.assign(state, kept)?;
+                let mailbox = s.g.assign(x, kept)?;
+                let lines = s.g.source(Class::State, "lines", dtype, &[5, n])?;
+                let taken = s.g.gather(table, &[rows])?;
+                let taken_kept = s.g.cast(taken, dtype)?;
+                let lines = s.g.scatter(lines, &[rows], taken_kept)?;
+                let across = s.g.permute(block, &[2, 0, 1])?;
+                let flat = s.g.reshape(across, &[6, n])?;
+                let product = s.g.matmul(flat, table)?;
+                let total = s.g.reduce(Reduce::Sum, block, 1)?;
+                let again = s.g.gather(lines, &[rows])?;
+                Ok(vec![kept, state, mailbox, taken, again, across, product, total])
+            });
+            assert_same(&case, 1e-6, &format!("{n} of {dtype}"));
+        }
     }
 }

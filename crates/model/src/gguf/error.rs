@@ -136,7 +136,7 @@ pub enum WriteDefect {
     Name { len: usize, limit: usize },
     #[error("expected {expected}, found {found}")]
     Value { expected: &'static str, found: ValueType },
-    /// No dimension, too many, a zero, overflow, or rows that are not whole blocks.
+    /// No dimension, too many, a zero, overflow, rows that are not whole blocks, or a type without a number in files.
     #[error("shape {shape:?} cannot be stored as {dtype}")]
     Shape { shape: Vec<usize>, dtype: plan::DType },
     #[error("{written} bytes of {bytes} written")]

@@ -36,6 +36,8 @@ struct Declared {
     name: String,
     shape: Vec<usize>,
     dtype: DType,
+    /// ggml's number of it.
+    number: u32,
     bytes: u64,
 }
 
@@ -94,14 +96,14 @@ impl Writer {
             let defect = WriteDefect::Name { len: name.len(), limit: MAX_TENSOR_NAME };
             return Err(self.fail(name, defect));
         }
-        let Some(bytes) = stored_bytes(shape, dtype) else {
+        let (Some(bytes), Some(number)) = (stored_bytes(shape, dtype), dtype.ggml()) else {
             return Err(self.fail(name, WriteDefect::Shape { shape: shape.to_vec(), dtype }));
         };
         if !self.names.insert(name.to_owned()) {
             return Err(self.fail(name, WriteDefect::Duplicate));
         }
         let name = name.to_owned();
-        self.tensors.push(Declared { name, shape: shape.to_vec(), dtype, bytes });
+        self.tensors.push(Declared { name, shape: shape.to_vec(), dtype, number, bytes });
         Ok(TensorId(self.tensors.len() - 1))
     }
 
@@ -164,7 +166,7 @@ impl Writer {
             for dim in tensor.shape.iter().rev() {
                 out.extend((*dim as u64).to_le_bytes());
             }
-            out.extend(tensor.dtype.ggml().to_le_bytes());
+            out.extend(tensor.number.to_le_bytes());
             out.extend(u64::to_le_bytes(offset));
             offset = self.padded_end(offset, tensor)?;
         }

@@ -5,7 +5,7 @@
 //! gradient evenly.
 
 use super::{Error, Graph, Kind, Node, Result, Tensor};
-use crate::{Binary, DType, Gather, Op, Reduce, Unary, Window};
+use crate::{Binary, Gather, Op, Reduce, Unary, Window};
 
 impl Graph {
     /// The derivatives of `loss`, a single `F32`, by each of the tensors in `of`, in their shapes: zeroes where it
@@ -95,7 +95,7 @@ impl Graph {
                     (self.select(*condition, g, zero)?, self.select(*condition, zero, g)?);
                 Ok(vec![(*a, of_a), (*b, of_b)])
             }
-            Op::Cast { x, .. } if node.dtype == DType::I32 || self.dtype(*x) == DType::I32 => {
+            Op::Cast { x, .. } if node.dtype.is_integer() || self.dtype(*x).is_integer() => {
                 Ok(vec![])
             }
             Op::Cast { x, .. } | Op::Copy { x, .. } => Ok(vec![(*x, g)]),

@@ -98,9 +98,9 @@ impl Graph {
         Ok(self.push(Kind::Flip { x, axis }, shape, dtype))
     }
 
-    /// Zeroes around `axis` of an `F32` or `I32`.
+    /// Zeroes around `axis`.
     pub fn pad(&mut self, x: Tensor, axis: usize, before: usize, after: usize) -> Result {
-        let dtype = self.want_word("pad", x)?;
+        let (x, dtype) = self.word("pad", x)?;
         let mut shape = self.shape(x).to_vec();
         let Some(extent) = shape.get_mut(axis) else {
             return Err(self.shape_error("pad", &[x], "no such axis"));
@@ -110,7 +110,7 @@ impl Graph {
     }
 
     pub fn unary(&mut self, op: Unary, x: Tensor) -> Result {
-        self.want_f32("unary", x)?;
+        let x = self.number("unary", x)?;
         // A constant's sign is known.
         if let (Unary::Neg, Kind::Constant(value)) = (op, &self.node(x).kind) {
             let negative = -value.get();
@@ -120,16 +120,16 @@ impl Graph {
         Ok(self.compute(shape, DType::F32, |out| Op::Unary { op, x, out }))
     }
 
-    /// Elementwise, two operands, broadcast against each other. Both `F32`, both `I32`, or an `I32` and a
+    /// Elementwise, two operands, broadcast against each other. Both numbers, both integers, or an integer and a
     /// constant, of which the whole part counts.
     pub fn binary(&mut self, op: Binary, a: Tensor, b: Tensor) -> Result {
-        let dtype = if op.is_of_bits() {
+        let (a, dtype) = self.word("binary", a)?;
+        if op.is_of_bits() {
             self.want_type("binary", a, "I32", |found| found == DType::I32)?;
-            DType::I32
-        } else {
-            self.want_word("binary", a)?
-        };
+        }
+        let mut b = b;
         if !matches!(self.node(b).kind, Kind::Constant(_)) {
+            b = self.word("binary", b)?.0;
             self.want_type("binary", b, "the other's type", |found| found == dtype)?;
         }
         let ([a, b], shape) = self.broadcast([a, b])?;
@@ -137,10 +137,11 @@ impl Graph {
         Ok(self.compute(shape, dtype, |out| Op::Binary { op, a, b, out }))
     }
 
-    /// `a` where the condition, `F32`, is not 0, `b` elsewhere; all three broadcast against each other.
+    /// `a` where the condition, `F32` or `BOOL`, is not 0, `b` elsewhere; all three broadcast against each other.
     pub fn select(&mut self, condition: Tensor, a: Tensor, b: Tensor) -> Result {
-        self.want_f32("where", condition)?;
-        let dtype = self.want_word("where", a)?;
+        let condition = self.number("where", condition)?;
+        let (a, dtype) = self.word("where", a)?;
+        let (b, _) = self.word("where", b)?;
         self.want_type("where", b, "the other's type", |found| found == dtype)?;
         let ([condition, a, b], shape) = self.broadcast([condition, a, b])?;
         Ok(self.compute(shape, dtype, |out| Op::Where { condition, a, b, out }))
@@ -162,26 +163,45 @@ impl Graph {
         Ok((expanded, shape))
     }
 
-    /// Conversion between `F32`, `F16`, `BF16` and `I32`, or of `F32` into the blocks of [`crate::quant::store`].
+    /// Conversion between all types but blocks, or of `F32` into the blocks of [`crate::quant::store`]. What is stored in
+    /// fewer bytes is converted by way of 4: numbers become integers towards 0, and those the lowest bits of them
+    /// ([`DType::stored`]). A truth value is 1 of what is not 0.
     pub fn cast(&mut self, x: Tensor, dtype: DType) -> Result {
         let found = self.dtype(x);
         if found == dtype {
             return Ok(x);
         }
-        let shape = self.shape(x).to_vec();
         let stored = matches!(dtype, DType::Q8_0 | DType::Q4_0)
             && found == DType::F32
-            && shape.last().is_some_and(|n| n.is_multiple_of(dtype.block_len()));
-        if (found.is_quantised() || dtype.is_quantised()) && !stored {
+            && self.shape(x).last().is_some_and(|n| n.is_multiple_of(dtype.block_len()));
+        if stored {
+            return Ok(self.converted(x, dtype));
+        }
+        let (Some(from), Some(to)) = (found.widened(), dtype.widened()) else {
             let found = if found.is_quantised() { found } else { dtype };
             return Err(Error::DType { op: "cast", found, expected: "plain, or whole blocks" });
+        };
+        let mut x = self.converted(x, from);
+        if dtype == DType::BOOL && from == DType::F32 {
+            let (one, zero) = (self.constant(1.0), self.constant(0.0));
+            x = self.select(x, one, zero)?;
         }
-        Ok(self.compute(shape, dtype, |out| Op::Cast { x, out }))
+        x = self.converted(x, to);
+        Ok(self.converted(x, dtype))
     }
 
-    /// Reduction of an `F32` or `I32` along one axis, which stays with extent 1.
+    /// One step from or to what is computed in.
+    fn converted(&mut self, x: Tensor, dtype: DType) -> Tensor {
+        if self.dtype(x) == dtype {
+            return x;
+        }
+        let shape = self.shape(x).to_vec();
+        self.compute(shape, dtype, |out| Op::Cast { x, out })
+    }
+
+    /// Reduction along one axis, which stays with extent 1.
     pub fn reduce(&mut self, op: Reduce, x: Tensor, axis: usize) -> Result {
-        let dtype = self.want_word("reduce", x)?;
+        let (x, dtype) = self.word("reduce", x)?;
         let mut shape = self.shape(x).to_vec();
         let Some(extent) = shape.get_mut(axis) else {
             return Err(self.shape_error("reduce", &[x], "no such axis"));
@@ -193,7 +213,8 @@ impl Graph {
     /// `a [.., M, K]` times `b [.., N, K]` transposed: `[.., M, N]` in `F32`. `b` may be a quantised
     /// matrix.
     pub fn matmul(&mut self, a: Tensor, b: Tensor) -> Result {
-        self.want_f32("matmul", a)?;
+        let a = self.number("matmul", a)?;
+        let b = if self.dtype(b).block_bytes() == 1 { self.number("matmul", b)? } else { b };
         let (sa, sb) = (self.shape(a), self.shape(b));
         let (ra, rb) = (sa.len(), sb.len());
         let fits = ra >= 2 && rb == ra && sa[ra - 1] == sb[rb - 1] && sa[..ra - 2] == sb[..rb - 2];
@@ -209,7 +230,7 @@ impl Graph {
     /// Indices of the `count` greatest elements of each row of `x [M, E]`, best first: `I32 [M, count]`; see
     /// [`crate::top_k`].
     pub fn top_k(&mut self, x: Tensor, count: usize) -> Result {
-        self.want_f32("top_k", x)?;
+        let x = self.number("top_k", x)?;
         let fits = matches!(self.shape(x), [_, extent] if (1..=*extent).contains(&count));
         self.want(fits, "top_k", &[x], "[M, E] expected, and 1 to E elements of a row")?;
         let rows = self.shape(x)[0];
@@ -218,13 +239,13 @@ impl Graph {
     }
 
     /// Rows of `table [A.., rest..]` chosen by one `I32 [M]` index per leading axis: `[M, rest..]`,
-    /// as `F32` unless the table holds integers. A negative index gives zeroes.
+    /// as `F32`, or `I32` of a table of integers. A negative index gives zeroes.
     pub fn gather(&mut self, table: Tensor, indices: &[Tensor]) -> Result {
-        let rows = self.index_rows("gather", table, indices)?;
+        let (rows, indices) = self.index_rows("gather", table, indices)?;
         let mut shape = vec![rows];
         shape.extend(&self.shape(table)[indices.len()..]);
-        let dtype = if self.dtype(table) == DType::I32 { DType::I32 } else { DType::F32 };
-        let (table, indices) = (self.in_memory(table), indices.to_vec());
+        let dtype = self.dtype(table).widened().unwrap_or(DType::F32);
+        let table = self.in_memory(table);
         Ok(self.compute(shape, dtype, |out| Op::Gather(Gather { table, indices, out })))
     }
 
@@ -232,7 +253,7 @@ impl Graph {
     /// chosen by one `I32 [M]` index per leading axis; a row with a negative index is skipped.
     /// Happens in place: use the returned version afterwards.
     pub fn scatter(&mut self, state: Tensor, indices: &[Tensor], values: Tensor) -> Result {
-        let rows = self.index_rows("scatter", state, indices)?;
+        let (rows, indices) = self.index_rows("scatter", state, indices)?;
         let node = self.node(state);
         let (shape, dtype) = (node.shape.clone(), node.dtype);
         let have = self.shape(values);
@@ -240,7 +261,7 @@ impl Graph {
         let reason = "values must be [M, rest of the state..]";
         self.want(fits, "scatter", &[state, values], reason)?;
         self.want_type("scatter", values, "the state's type", |found| found == dtype)?;
-        let scatter = Op::Scatter { indices: indices.to_vec(), values, table: state };
+        let scatter = Op::Scatter { indices, values, table: state };
         Ok(self.push(Kind::Update(scatter), shape, dtype))
     }
 
@@ -248,7 +269,7 @@ impl Graph {
     /// the `leading` axes names, which is what [`Graph::gather`] takes from them; a row with a negative index is
     /// skipped.
     pub fn scatter_add(&mut self, leading: &[usize], indices: &[Tensor], values: Tensor) -> Result {
-        self.want_f32("scatter_add", values)?;
+        let values = self.number("scatter_add", values)?;
         let rows = self.shape(values).first().copied().unwrap_or(0);
         let fits = !self.shape(values).is_empty()
             && leading.len() == indices.len()
@@ -256,11 +277,9 @@ impl Graph {
             && indices.iter().all(|i| *self.shape(*i) == [rows]);
         let reason = "values must be [M, rest..], with an index [M] for each leading axis";
         self.want(fits, "scatter_add", &[values], reason)?;
-        for &index in indices {
-            self.want_type("scatter_add", index, "I32", |found| found == DType::I32)?;
-        }
+        let indices = self.indices("scatter_add", indices)?;
         let shape = [leading, &self.shape(values)[1..]].concat();
-        let (values, indices) = (self.in_memory(values), indices.to_vec());
+        let values = self.in_memory(values);
         Ok(self.compute(shape, DType::F32, |out| Op::ScatterAdd { indices, values, out }))
     }
 
@@ -275,7 +294,7 @@ impl Graph {
 
     /// Token ids `[N]` chosen from `logits [N, V]`; see [`crate::sample`].
     pub fn sample(&mut self, logits: Tensor, inputs: SampleInputs) -> Result {
-        self.want_f32("sample", logits)?;
+        let logits = self.number("sample", logits)?;
         let SampleInputs { temperature, top_k, top_p, min_p, seed, positions, adjustments } =
             inputs;
         let rows = self.shape(logits)[0];
@@ -330,7 +349,13 @@ impl Graph {
         self.compute(shape, dtype, |out| Op::Copy { x, out })
     }
 
-    fn index_rows(&self, op: &'static str, table: Tensor, indices: &[Tensor]) -> Result<usize> {
+    /// How many rows indices name, and the indices.
+    fn index_rows(
+        &mut self,
+        op: &'static str,
+        table: Tensor,
+        indices: &[Tensor],
+    ) -> Result<(usize, Vec<Tensor>)> {
         let Some(&first) = indices.first() else {
             return Err(self.shape_error(op, &[table], "an index per leading axis expected"));
         };
@@ -340,20 +365,35 @@ impl Graph {
             && indices.iter().all(|i| *self.shape(*i) == *rows);
         let operands = [&[table], indices].concat();
         self.want(fits, op, &operands, "indices must be [M], at most one an axis")?;
-        for &index in indices {
+        Ok((rows[0], self.indices(op, indices)?))
+    }
+
+    /// Indices as `I32`.
+    fn indices(&mut self, op: &'static str, indices: &[Tensor]) -> Result<Vec<Tensor>> {
+        let of = |&index| {
+            let (index, _) = self.word(op, index)?;
             self.want_type(op, index, "I32", |found| found == DType::I32)?;
+            Ok(index)
+        };
+        indices.iter().map(of).collect()
+    }
+
+    /// An operand as what it is computed in, `F32` or `I32`, and which of them.
+    fn word(&mut self, op: &'static str, x: Tensor) -> Result<(Tensor, DType)> {
+        let found = self.dtype(x);
+        let Some(dtype) = found.widened() else {
+            return Err(Error::DType { op, found, expected: "F32 or I32" });
+        };
+        Ok((self.converted(x, dtype), dtype))
+    }
+
+    /// An operand as `F32`, which holds halves and bytes exactly; an `I32` is refused, as it does not hold all of those.
+    fn number(&mut self, op: &'static str, x: Tensor) -> Result {
+        let (found, expected) = (self.dtype(x), "F32");
+        if found == DType::I32 || found.is_quantised() {
+            return Err(Error::DType { op, found, expected });
         }
-        Ok(rows[0])
-    }
-
-    fn want_f32(&self, op: &'static str, x: Tensor) -> Result<()> {
-        self.want_type(op, x, "F32", |found| found == DType::F32)
-    }
-
-    /// The type of an operand whose elements are 4 bytes.
-    fn want_word(&self, op: &'static str, x: Tensor) -> Result<DType> {
-        self.want_type(op, x, "F32 or I32", |found| matches!(found, DType::F32 | DType::I32))?;
-        Ok(self.dtype(x))
+        self.cast(x, DType::F32)
     }
 
     fn want_type(

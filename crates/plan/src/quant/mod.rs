@@ -44,7 +44,7 @@ pub enum Error {
 
 /// The names of all types of real numbers.
 fn real() -> String {
-    let real = DType::ALL.into_iter().filter(|dtype| *dtype != DType::I32);
+    let real = DType::ALL.into_iter().filter(|dtype| !dtype.is_integer());
     real.map(DType::name).collect::<Vec<_>>().join(", ")
 }
 
@@ -68,8 +68,23 @@ pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Err
         DType::F32 => decode(bytes, out, f32::from_le_bytes),
         DType::F16 => decode(bytes, out, half_to_f32),
         DType::BF16 => decode(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
-        DType::I32 => return Err(Error::NotReal { dtype }),
+        _ if dtype.is_integer() => return Err(Error::NotReal { dtype }),
         _ => formats::with_format!(dtype, multiply_out(bytes, out)),
+    }
+    Ok(())
+}
+
+/// Stored elements as 4 bytes each: numbers as [`dequantise`] has them, integers as the bits of an `i32`.
+///
+/// # Errors
+/// [`Error::Length`] unless `bytes` holds exactly `out.len()` elements.
+pub fn widen(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
+    let bits = |value: i32| f32::from_bits(dtype.stored(value).cast_unsigned());
+    check(dtype, out.len(), bytes.len())?;
+    match dtype {
+        DType::I32 => decode(bytes, out, |b| bits(i32::from_le_bytes(b))),
+        DType::I8 | DType::U8 | DType::BOOL => decode(bytes, out, |[b]| bits(i32::from(b))),
+        _ => dequantise(dtype, bytes, out)?,
     }
     Ok(())
 }
@@ -94,7 +109,7 @@ pub fn not_finite(dtype: DType, bytes: &[u8]) -> Option<(usize, f32)> {
 /// The first block whose numbers may not all be finite, by its scales alone.
 fn suspect(dtype: DType, bytes: &[u8]) -> Option<usize> {
     match dtype {
-        DType::I32 => None,
+        _ if dtype.is_integer() => None,
         DType::F32 => first(bytes, |b| u32::from_le_bytes(b) & 0x7f80_0000 == 0x7f80_0000),
         DType::F16 => first(bytes, |b| u16::from_le_bytes(b) & 0x7c00 == 0x7c00),
         DType::BF16 => first(bytes, |b| u16::from_le_bytes(b) & 0x7f80 == 0x7f80),
@@ -128,7 +143,7 @@ pub fn quantise(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), Erro
         DType::F32 => encode(values, out, f32::to_le_bytes),
         DType::F16 => encode(values, out, |v| f16::from_f32(v).to_le_bytes()),
         DType::BF16 => encode(values, out, |v| bf16::from_f32(v).to_le_bytes()),
-        DType::I32 => return Err(Error::NotReal { dtype }),
+        _ if dtype.is_integer() => return Err(Error::NotReal { dtype }),
         _ => formats::with_format!(dtype, make(values, out))?,
     }
     Ok(())

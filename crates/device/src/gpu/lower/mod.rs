@@ -306,7 +306,7 @@ impl Lowering<'_> {
     fn gather(&mut self, label: &str, gather: &Gather) -> Result<()> {
         let table = &gather.table;
         let of = self.buffer(table);
-        let matrix = of.class == Class::Weight && of.shape.len() == 2;
+        let matrix = of.class == Class::Weight && of.shape.len() == 2 && !of.dtype.is_integer();
         let ids = match &gather.indices[..] {
             [ids] if matrix && ids.is_contiguous() => ids,
             [ids]

@@ -265,6 +265,8 @@ impl Lowering<'_> {
             DType::F32 | DType::I32 => Width::Word,
             DType::F16 => Width::Half,
             DType::BF16 => Width::Brain,
+            DType::I8 => Width::Signed,
+            DType::U8 | DType::BOOL => Width::Unsigned,
             other => {
                 return Err(unsupported(format!(
                     "`{}` of {other} as an operand here",
@@ -272,9 +274,9 @@ impl Lowering<'_> {
                 )));
             }
         };
-        let bytes = if width == Width::Word { 4 } else { 2 };
+        let offset = (buffer.dtype.block_bytes() * view.offset) as u64;
         let base = self.buffer_of(view)?;
-        Ok((Region::new(base.address + bytes * view.offset as u64, base.bytes), width))
+        Ok((Region::new(base.address + offset, base.bytes), width))
     }
 
     /// All of the buffer that a view is of.
@@ -433,14 +435,6 @@ impl<'a, 'b> Compiler<'a, 'b> {
         for view in op.reads() {
             reads.push(self.read(view, ints, to)?);
         }
-        if matches!(action, Some(Action::ToHalf | Action::ToBrain))
-            && self.is_of_ints(op.reads()[0])
-        {
-            let wide = self.value();
-            let action = Action::ToFloat;
-            to.push(Instruction { action, out: Some(wide), reads, operands: [0; 2] });
-            reads = vec![wide];
-        }
         let value = match action {
             None => reads[0],
             Some(action) => {
@@ -490,6 +484,9 @@ impl<'a, 'b> Compiler<'a, 'b> {
                 (false, DType::I32) => Action::ToInt,
                 (_, DType::F16) => Action::ToHalf,
                 (_, DType::BF16) => Action::ToBrain,
+                (_, DType::I8) => Action::ToSigned,
+                (_, DType::U8) => Action::ToUnsigned,
+                (_, DType::BOOL) => Action::ToTruth,
                 _ => return None,
             },
             Op::Iota { .. } => Action::Number,
@@ -498,7 +495,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
     }
 
     fn is_of_ints(&self, view: &View) -> bool {
-        self.lowering.buffer(view).dtype == DType::I32
+        self.lowering.buffer(view).dtype.is_integer()
     }
 
     fn value(&mut self) -> Value {
