@@ -1,11 +1,17 @@
 //! The NV driver: the same tokens and log-probabilities as on the CPU, whatever the prompt, the batch and the company.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use orind::engine::{Event, Handle, LoadSpec, PrefixStore, Request, TokenLogprobs};
+use model::gguf::Gguf;
+use model::synthetic;
+use model::tokenizer::{Tokenizer, Vocabulary};
+use orind::engine::{
+    Dry, Event, Grammar, Grammars, Handle, LoadSpec, PrefixStore, Request, Shaping, TokenLogprobs,
+};
 use orind_testing::{engine, full, odd};
-use plan::sample::{Sampling, philox};
+use plan::sample::{self, Sampling, philox};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 const MODEL: &str = "synthetic:tiny-llama:q8_0";
@@ -224,20 +230,52 @@ fn states_that_are_read_from_disk_change_no_bit() {
     }
 }
 
+/// Biases, penalties, a grammar and min-p, of which no logits are read, side by side.
+#[test]
+fn what_is_done_to_logits_gives_the_cpus_tokens() {
+    let (nv, cpu) = (start(MODEL, "nv"), start(MODEL, "cpu"));
+    let made = synthetic::locate(MODEL, &mut |_, _| {}).unwrap();
+    let vocabulary = Vocabulary::from_metadata(Gguf::open(&made).unwrap().metadata()).unwrap();
+    let grammars = Grammars::new(Arc::new(Tokenizer::new(vocabulary).unwrap()));
+    let constraint = Some(grammars.compile(&Grammar::Regex("[a-z]{3,}".into())).unwrap());
+    let sampling =
+        Sampling { temperature: 1.4, min_p: sample::min_p(0.1), seed: 8, ..Sampling::GREEDY };
+    let dry = Dry { multiplier: 1.0, base: 1.6, allowed: 1, breakers: vec![] };
+    let shapings = [
+        Shaping { bias: vec![(40, 5.0), (90_000, 1.0)], ..Shaping::NONE },
+        Shaping { repetition: 1.3, frequency: 0.4, dry: Some(dry), ..Shaping::NONE },
+        Shaping { presence: -0.5, ..Shaping::NONE },
+    ];
+    let requests = shapings.into_iter().enumerate().map(|(i, shaping)| {
+        let constraint = constraint.clone().filter(|_| i == 2);
+        let request = engine::request(prompt(i as u64, 6 + 9 * i), 10);
+        Request { shaping, sampling, constraint, ..request }
+    });
+    let requests: Vec<_> = requests.collect();
+    let [ours, theirs] = [&nv, &cpu].map(|handle| {
+        let begun = requests.iter().map(|request| handle.generate(request.clone()).unwrap());
+        let begun: Vec<_> = begun.collect();
+        let ids = begun.into_iter().map(|events| engine::collect(events).unwrap().ids);
+        ids.collect::<Vec<_>>()
+    });
+    assert_eq!(ours, theirs);
+    nv.stop(Duration::from_secs(5));
+}
+
 /// The model's own nextn layer on the GPU: fewer steps of the model, the same tokens, also of a model whose states are of
 /// fixed size and whose layer guesses at random.
 #[test]
 fn a_nextn_layer_changes_no_token() {
     let dir = tempfile::tempdir().unwrap();
-    let made = model::synthetic::locate("synthetic:tiny-qwen35:q8_0", &mut |_, _| {}).unwrap();
+    let made = synthetic::locate("synthetic:tiny-qwen35:q8_0", &mut |_, _| {}).unwrap();
     let random = made.to_str().unwrap();
     let knowing = odd::of_pairs(random, dir.path());
     for (model, least) in [(random, 0), (&*knowing, 15)] {
         let start = |backend, draft| engine::start(LoadSpec { draft, ..spec(model, backend) });
         let (nv, cpu) = (start("nv", 7), start("cpu", 0));
         let request = engine::request(prompt(3, 20), 24);
-        let sampling =
-            Sampling { temperature: 0.7, top_k: 20, top_p: 0.95, seed: 5, ..Sampling::GREEDY };
+        let min_p = sample::min_p(0.02);
+        let sampling = Sampling { temperature: 0.7, top_k: 20, top_p: 0.95, min_p, seed: 5 };
         for request in [request.clone(), Request { sampling, ..request }] {
             let [ours, theirs] = [&nv, &cpu].map(|handle| engine::ask(handle, request.clone()));
             assert_eq!(ours.ids, theirs.ids);
