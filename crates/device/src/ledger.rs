@@ -20,7 +20,9 @@ pub(super) fn invalid<T>(what: impl Into<String>) -> Result<T> {
 }
 
 impl<'a> Data<'a> {
-    fn dtype(self) -> DType {
+    /// The elements' type.
+    #[must_use]
+    pub const fn dtype(self) -> DType {
         match self {
             Self::I32(_) => DType::I32,
             Self::F32(_) => DType::F32,
@@ -42,7 +44,9 @@ impl<'a> Data<'a> {
         }
     }
 
-    fn bytes(self) -> &'a [u8] {
+    /// The elements as they are stored.
+    #[must_use]
+    pub fn bytes(self) -> &'a [u8] {
         match self {
             Self::I32(values) => values.as_bytes(),
             Self::F32(values) => values.as_bytes(),

@@ -23,8 +23,8 @@ pub enum Failure {
 /// What the host writes before a step, by name.
 pub type Input<'a> = (&'a str, Data<'a>);
 
-/// Numbers that steps read and never write, by name: a weight of one axis in the graphs.
-pub type Weight<'a> = (&'a str, &'a [f32]);
+/// Elements that steps read and never write, by name: a weight of one axis in the graphs.
+pub type Weight<'a> = (&'a str, Data<'a>);
 
 /// Graphs on a device. Each is named by its place among those that it was opened with.
 pub struct Session {
@@ -53,26 +53,23 @@ impl Session {
         for graph in graphs {
             plans.push(fuse(&graph.lower(BUCKET)?, device.fusions()));
         }
-        let buffer = |class, name: &str, shape: &[usize]| Buffer {
+        let buffer = |class, name: &str, dtype, shape: &[usize]| Buffer {
             name: name.to_owned(),
             class,
-            dtype: DType::F32,
+            dtype,
             shape: shape.to_vec(),
         };
-        let states: Vec<Buffer> =
-            states.into_iter().map(|(name, shape)| buffer(Class::State, name, shape)).collect();
-        let held: Vec<Buffer> = weights
-            .iter()
-            .map(|(name, values)| buffer(Class::Weight, name, &[values.len()]))
-            .collect();
+        let state = |(name, shape)| buffer(Class::State, name, DType::F32, shape);
+        let states: Vec<Buffer> = states.into_iter().map(state).collect();
+        let weight = |(name, data): &Weight<'_>| {
+            buffer(Class::Weight, name, data.dtype(), &[data.elements()])
+        };
+        let held: Vec<Buffer> = weights.iter().map(weight).collect();
         let request = Request { weights: &held, states: &states, plans: &plans, choices: None };
         let mut instance = device.open(&request)?;
-        for (name, values) in weights {
+        for (name, data) in weights {
             let read = |offset: u64, to: &mut [u8]| {
-                let values = values.iter().skip(offset as usize / 4);
-                for (bytes, value) in to.chunks_exact_mut(4).zip(values) {
-                    bytes.copy_from_slice(&value.to_le_bytes());
-                }
+                to.copy_from_slice(&data.bytes()[offset as usize..][..to.len()]);
                 Ok(())
             };
             instance.upload(name, &read, &|_| {})?;

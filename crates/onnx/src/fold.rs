@@ -156,9 +156,31 @@ pub(crate) fn fold(node: &Node<'_>) -> Made<Option<Vec<Known>>> {
                 .collect();
             Ok(Known::new(Elem::I64, &[axes, places.len()], values).map(|known| vec![known]))
         }
+        "BlackmanWindow" | "HammingWindow" | "HannWindow" => taper(node, first).map(Some),
         op if op.starts_with("Reduce") => reduced(node, first),
         _ => Ok(None),
     }
+}
+
+/// A window over so many samples as a sum of cosines.
+fn taper(node: &Node<'_>, size: &Known) -> Made<Vec<Known>> {
+    let terms: &[f64] = match node.op() {
+        "BlackmanWindow" => &[0.42, -0.5, 0.08],
+        "HammingWindow" => &[25.0 / 46.0, -21.0 / 46.0],
+        _ => &[0.5, -0.5],
+    };
+    let count = size.scalar().filter(|n| (0.0..=MOST as f64).contains(n));
+    let count = count.ok_or_else(|| why(format!("a window of {:?}", size.values)))?;
+    let elem = i32::try_from(node.integer("output_datatype", 1)).ok().and_then(Elem::of);
+    let elem = elem.ok_or_else(|| why("output_datatype is no type".into()))?;
+    // A periodic one is that of a sample more, without the last.
+    let length = if node.integer("periodic", 1) == 0 { count - 1.0 } else { count };
+    let sample = |i: usize| {
+        let turn = std::f64::consts::TAU * i as f64 / length;
+        terms.iter().enumerate().map(|(k, a)| a * (k as f64 * turn).cos()).sum()
+    };
+    let values = (0..count as usize).map(sample).collect();
+    Ok(Known::new(elem, &[count as usize], values).into_iter().collect())
 }
 
 fn unary(op: &str) -> Option<fn(f64) -> f64> {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use device::Data;
 use plan::graph::{Graph, Tensor};
 use plan::{Class, DType};
 
@@ -42,7 +43,33 @@ impl Value {
 /// A tensor of the model, which is brought to the device once.
 pub(crate) struct Weight {
     pub(crate) name: String,
-    pub(crate) values: Vec<f32>,
+    pub(crate) elements: Elements,
+}
+
+/// A tensor of the model as it lies on the device.
+pub(crate) enum Elements {
+    F32(Vec<f32>),
+    I8(Vec<i8>),
+    U8(Vec<u8>),
+}
+
+impl Elements {
+    /// Bytes of what is given in bytes, `F32` of the rest.
+    fn of(elem: Elem, values: Vec<f32>) -> Self {
+        match elem {
+            Elem::I8 => Self::I8(values.into_iter().map(|value| value as i8).collect()),
+            Elem::U8 => Self::U8(values.into_iter().map(|value| value as u8).collect()),
+            _ => Self::F32(values),
+        }
+    }
+
+    pub(crate) fn data(&self) -> Data<'_> {
+        match self {
+            Self::F32(values) => Data::F32(values),
+            Self::I8(values) => Data::I8(values),
+            Self::U8(values) => Data::U8(values),
+        }
+    }
 }
 
 /// An output of the model: its shape, and where its values come from.
@@ -207,8 +234,10 @@ impl Import {
             return Err(why(format!("an integer beyond {EXACT} on the device")));
         }
         let name = format!("w{}", self.weights.len());
-        let mut tensor = self.g.source(Class::Weight, &name, DType::F32, &[values.len()])?;
-        self.weights.push(Weight { name, values });
+        let elements = Elements::of(elem, values);
+        let (dtype, count) = (elements.data().dtype(), elements.data().elements());
+        let mut tensor = self.g.source(Class::Weight, &name, dtype, &[count])?;
+        self.weights.push(Weight { name, elements });
         if elem.is_integer() {
             tensor = self.g.cast(tensor, DType::I32)?;
         }

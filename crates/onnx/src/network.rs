@@ -50,7 +50,7 @@ impl Network {
             inputs.insert(input.name.clone(), (input.elem, shape));
         }
         let Drawn { g, weights, outputs } = draw(model, &inputs, fixed)?;
-        let held: Vec<_> = weights.iter().map(|w| (&*w.name, &*w.values)).collect();
+        let held: Vec<_> = weights.iter().map(|w| (&*w.name, w.elements.data())).collect();
         let session = Session::open(device, &held, [], &[&g])?;
         Ok(Self { session, inputs, fixed: fixed.clone(), outputs })
     }

@@ -78,11 +78,12 @@ fn answers(
     let mut g = Graph::new();
     let out = draw(&mut g).unwrap();
     g.output("y", out);
+    let weights: Vec<_> = weights.iter().map(|(name, w)| (*name, device::Data::F32(w))).collect();
     let mut known: Option<Vec<f32>> = None;
     for isa in Isa::available() {
         for threads in [1, 2, 3] {
             let device = Cpu::new(isa, threads.try_into().unwrap());
-            let mut session = Session::open(&device, weights, [], &[&g]).unwrap();
+            let mut session = Session::open(&device, &weights, [], &[&g]).unwrap();
             let data: Vec<_> =
                 inputs.iter().map(|(name, x)| (*name, device::Data::F32(x))).collect();
             session.write(0, &data).unwrap();

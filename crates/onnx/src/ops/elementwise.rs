@@ -75,6 +75,7 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Sqrt", unary),
     ("Sub", binary),
     ("Sum", many),
+    ("SwiGLU", gated),
     ("Swish", unary),
     ("Tan", unary),
     ("Tanh", unary),
@@ -195,6 +196,17 @@ fn function(g: &mut Graph, node: &Node<'_>, x: Tensor) -> Made<Tensor> {
         }
         op => unreachable!("{op} is in the table of functions of one operand"),
     })
+}
+
+/// A linear unit with its gate.
+fn gated(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let elem = elem(node)?;
+    let (gate, x) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
+    let g = &mut im.g;
+    let scaled = times(g, gate, node.float("alpha", 1.0))?;
+    let open = f::sigmoid(g, scaled)?;
+    let gate = mul(g, gate, open)?;
+    Ok(device(elem, mul(g, gate, x)?))
 }
 
 /// `ln(x + sqrt(x^2 + one))`

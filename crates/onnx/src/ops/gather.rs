@@ -1,8 +1,9 @@
 //! Elements by index: rows, single elements, and what is written to them; places in order of size.
 
+use nn::conv::pad_with;
 use nn::functions::{self as f, mul, sub};
 use nn::shape as s;
-use plan::graph::Tensor;
+use plan::graph::{Graph, Tensor};
 use plan::{Binary, DType};
 
 use super::Operator;
@@ -14,6 +15,7 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("ArgMax", arg),
     ("ArgMin", arg),
     ("Compress", compress),
+    ("CumProd", cumprod),
     ("CumSum", cumsum),
     ("Gather", gather),
     ("GatherElements", gather_elements),
@@ -310,6 +312,38 @@ fn cumsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     }
     if elem.is_integer() {
         made = f::round(g, made)?;
+        made = g.cast(made, DType::I32)?;
+    }
+    Ok(device(elem, made))
+}
+
+/// Products of what is at most a power of two before each, twice as far every time.
+fn cumprod(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let x = node.input(0)?;
+    let (elem, have) = (x.elem(), im.shape(x));
+    let at = node.known_integers(1, "the axis")?;
+    let at = axis(at.first().copied().unwrap_or(0), have.len())?;
+    let (exclusive, reverse) = (node.flag("exclusive"), node.flag("reverse"));
+    let x = im.float(x)?;
+    let g = &mut im.g;
+    let mut made = if reverse { s::flip(g, x, at)? } else { x };
+    let later = |g: &mut Graph, x: Tensor, by: usize| -> Made<Tensor> {
+        let moved = pad_with(g, x, at, [by, 0], 1.0)?;
+        Ok(g.slice(moved, at, 0, have[at])?)
+    };
+    if exclusive {
+        made = later(g, made, 1)?;
+    }
+    let mut by = 1;
+    while by < have[at] {
+        let before = later(g, made, by)?;
+        made = mul(g, made, before)?;
+        by *= 2;
+    }
+    if reverse {
+        made = s::flip(g, made, at)?;
+    }
+    if elem.is_integer() {
         made = g.cast(made, DType::I32)?;
     }
     Ok(device(elem, made))

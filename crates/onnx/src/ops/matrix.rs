@@ -6,12 +6,18 @@ use plan::DType;
 use plan::graph::Tensor;
 
 use super::Operator;
+use super::quantise::requantised;
 use crate::array::Elem;
 use crate::import::{Import, Value};
 use crate::node::{Made, Node, why};
 
-pub(super) const OPERATORS: &[(&str, Operator)] =
-    &[("Einsum", einsum), ("Gemm", gemm), ("MatMul", matmul), ("MatMulInteger", matmul_integer)];
+pub(super) const OPERATORS: &[(&str, Operator)] = &[
+    ("Einsum", einsum),
+    ("Gemm", gemm),
+    ("MatMul", matmul),
+    ("MatMulInteger", matmul_integer),
+    ("QLinearMatMul", matmul_quantised),
+];
 
 fn device(elem: Elem, tensor: Tensor) -> Vec<Value> {
     vec![Value::Device { elem, tensor }]
@@ -65,29 +71,50 @@ fn matmul(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-/// Bytes of an input less their zero point, which is input `place + 2`: one, or one for each of an axis with `behind` axes
-/// behind it.
+/// Bytes of an input less their zero point, input `zero`: one, or one for each of an axis with `behind` axes behind it.
 pub(super) fn from_zero(
     im: &mut Import,
     node: &Node<'_>,
-    place: usize,
+    [place, zero]: [usize; 2],
     behind: usize,
 ) -> Made<Tensor> {
     let x = im.float(node.input(place)?)?;
-    let Some(zero) = node.optional(place + 2) else { return Ok(x) };
-    let zero = im.float(zero)?;
-    let count: usize = im.g.shape(zero).iter().product();
-    let behind = if count == 1 { 0 } else { behind };
-    let zero = im.g.reshape(zero, &[&[count][..], &vec![1; behind]].concat())?;
+    if node.optional(zero).is_none() {
+        return Ok(x);
+    }
+    let zero = along(im, node, zero, behind)?;
     Ok(f::sub(&mut im.g, x, zero)?)
+}
+
+/// An input of one number, or of one for each of an axis with `behind` axes behind it, to be broadcast.
+pub(super) fn along(im: &mut Import, node: &Node<'_>, place: usize, behind: usize) -> Made<Tensor> {
+    let x = im.float(node.input(place)?)?;
+    let shape = im.g.shape(x).to_vec();
+    let count: usize = shape.iter().product();
+    match shape.len() {
+        // Matrices have theirs as columns and rows already.
+        2.. if count > 1 => Ok(x),
+        _ => {
+            let behind = if count == 1 { 0 } else { behind };
+            Ok(im.g.reshape(x, &[&[count][..], &vec![1; behind]].concat())?)
+        }
+    }
 }
 
 /// In sums that `f32` has exactly up to 2^24.
 fn matmul_integer(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let (a, b) = (from_zero(im, node, 0, 1)?, from_zero(im, node, 1, 0)?);
+    let (a, b) = (from_zero(im, node, [0, 2], 1)?, from_zero(im, node, [1, 3], 0)?);
     let made = product(im, a, b)?;
     let made = im.g.cast(made, DType::I32)?;
     Ok(device(Elem::I32, made))
+}
+
+/// The same of scaled bytes, to scaled bytes.
+fn matmul_quantised(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let (a, b) = (from_zero(im, node, [0, 2], 1)?, from_zero(im, node, [3, 5], 0)?);
+    let made = product(im, a, b)?;
+    let scales = [along(im, node, 1, 1)?, along(im, node, 4, 0)?];
+    requantised(im, node, made, scales)
 }
 
 /// The letters of an operand, one for each axis; those that the three dots stand for are digits.

@@ -79,13 +79,39 @@ fn quantise(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     };
     let g = &mut im.g;
     let made = quotient(g, x, scale)?;
-    let mut made = f::round(g, made)?;
+    let made = settled(g, made, zero, [least, greatest])?;
+    let tensor = g.reshape(made, &have)?;
+    Ok(vec![Value::Device { elem, tensor }])
+}
+
+/// Quotients as integers from their zero point, in a range.
+fn settled(g: &mut Graph, x: Tensor, zero: Option<Tensor>, range: [f64; 2]) -> Made<Tensor> {
+    let mut made = f::round(g, x)?;
     if let Some(zero) = zero {
         made = add(g, made, zero)?;
     }
-    let made = f::clamp(g, made, least as f32, greatest as f32)?;
-    let made = g.reshape(made, &have)?;
-    let tensor = g.cast(made, DType::I32)?;
+    let [least, greatest] = range.map(|end| end as f32);
+    let made = f::clamp(g, made, least, greatest)?;
+    Ok(g.cast(made, DType::I32)?)
+}
+
+/// Sums of products of integers that have scales, as integers of the scale and the zero point that inputs 6 and 7 are.
+pub(super) fn requantised(
+    im: &mut Import,
+    node: &Node<'_>,
+    sums: Tensor,
+    [a, b]: [Tensor; 2],
+) -> Made<Vec<Value>> {
+    let elem = node.input(7)?.elem();
+    let Some((least, greatest)) = elem.range() else {
+        return Err(why(format!("elements of {}", elem.name())));
+    };
+    let (scale, zero) = (im.float(node.input(6)?)?, im.float(node.input(7)?)?);
+    let g = &mut im.g;
+    let scales = mul(g, a, b)?;
+    let factor = quotient(g, scales, scale)?;
+    let made = mul(g, sums, factor)?;
+    let tensor = settled(g, made, Some(zero), [least, greatest])?;
     Ok(vec![Value::Device { elem, tensor }])
 }
 

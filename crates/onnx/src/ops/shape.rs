@@ -11,6 +11,8 @@ use crate::import::{Import, Value};
 use crate::node::{Made, Node, Why, axis, why};
 
 pub(super) const OPERATORS: &[(&str, Operator)] = &[
+    ("BlackmanWindow", of_data),
+    ("CenterCropPad", center_crop_pad),
     ("Concat", concat),
     ("Constant", constant),
     ("ConstantOfShape", constant_of_shape),
@@ -18,6 +20,8 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Expand", expand),
     ("EyeLike", eye_like),
     ("Flatten", reshape),
+    ("HammingWindow", of_data),
+    ("HannWindow", of_data),
     ("NonZero", of_data),
     ("Pad", pad),
     ("Range", of_data),
@@ -343,8 +347,32 @@ fn space_to_depth(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         return Err(why(format!("{h} x {w} in blocks of {b}")));
     }
     let x = im.g.reshape(x, &[n, c, h / b, b, w / b, b])?;
-    let x = im.g.permute(x, &[0, 3, 5, 1, 2, 4])?;
+    let order =
+        if node.text("mode", "DCR")? == "CRD" { [0, 1, 3, 5, 2, 4] } else { [0, 3, 5, 1, 2, 4] };
+    let x = im.g.permute(x, &order)?;
     Ok(device(elem, im.g.reshape(x, &[n, c * b * b, h / b, w / b])?))
+}
+
+/// The middle of axes, or zeroes around them.
+fn center_crop_pad(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let of = node.input(0)?;
+    let (elem, have) = (of.elem(), im.shape(of));
+    let to = array::shape(&node.known_integers(1, "the shape")?).map_err(why)?;
+    let axes = node.integers("axes").unwrap_or_else(|| (0..have.len() as i64).collect());
+    if axes.len() != to.len() {
+        return Err(why(format!("{} extents of {} axes", to.len(), axes.len())));
+    }
+    let mut x = im.tensor(of)?;
+    for (at, to) in axes.into_iter().zip(to) {
+        let at = axis(at, have.len())?;
+        let (before, more) = (have[at].abs_diff(to) / 2, to.saturating_sub(have[at]));
+        x = if more > 0 {
+            im.g.pad(x, at, before, more - before)?
+        } else {
+            im.g.slice(x, at, before, to)?
+        };
+    }
+    Ok(device(elem, x))
 }
 
 fn blocks(im: &Import, node: &Node<'_>) -> Made<(Elem, [usize; 4], usize)> {

@@ -6,7 +6,8 @@ use plan::graph::Tensor;
 use plan::{Binary, Window};
 
 use super::Operator;
-use super::matrix::from_zero;
+use super::matrix::{along, from_zero};
+use super::quantise::requantised;
 use crate::array::Elem;
 use crate::import::{Import, Value};
 use crate::node::{Made, Node, why};
@@ -18,6 +19,7 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("ConvTranspose", transposed),
     ("GlobalAveragePool", global),
     ("GlobalMaxPool", global),
+    ("QLinearConv", convolution_quantised),
     ("LpPool", pool),
     ("MaxPool", pool),
 ];
@@ -161,9 +163,25 @@ fn convolution_of_bytes(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     node.pass_over(&["kernel_shape"]);
     let placed = placed(node, spatial(&of_x)?, spatial(&of_w)?)?;
     let behind = of_w.len() - 1;
-    let (x, weight) = (from_zero(im, node, 0, behind)?, from_zero(im, node, 1, behind)?);
+    let (x, weight) = (from_zero(im, node, [0, 2], behind)?, from_zero(im, node, [1, 3], behind)?);
     let made = im.g.conv(x, weight, None, &placed.of_convolution(groups(node)?))?;
     Ok(device(Elem::I32, im.g.cast(made, plan::DType::I32)?))
+}
+
+/// The same of scaled bytes, to scaled bytes.
+fn convolution_quantised(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(3)?));
+    node.pass_over(&["kernel_shape"]);
+    let placed = placed(node, spatial(&of_x)?, spatial(&of_w)?)?;
+    let behind = of_w.len() - 1;
+    let (x, weight) = (from_zero(im, node, [0, 2], behind)?, from_zero(im, node, [3, 5], behind)?);
+    let bias = match node.optional(8) {
+        Some(bias) => Some(im.float(bias)?),
+        None => None,
+    };
+    let made = im.g.conv(x, weight, bias, &placed.of_convolution(groups(node)?))?;
+    let scales = [along(im, node, 1, 0)?, along(im, node, 4, behind - 1)?];
+    requantised(im, node, made, scales)
 }
 
 fn transposed(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
