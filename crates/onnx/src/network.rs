@@ -70,7 +70,8 @@ impl Network {
         type Way<'a> = &'a dyn Fn(&str, &Array) -> bool;
         let integers = |_: &str, array: &Array| small(array) && !array.elem.is_float();
         let most = |name: &str, array: &Array| small(array) && Some(name) != first.as_deref();
-        let ways: [Way<'_>; 3] = [&|_, _| false, &integers, &most];
+        let all = |_: &str, array: &Array| small(array);
+        let ways: [Way<'_>; 4] = [&|_, _| false, &integers, &most, &all];
         let mut made = None;
         for way in ways {
             let (fixed, open): (BTreeMap<_, _>, BTreeMap<_, _>) =

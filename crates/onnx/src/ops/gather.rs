@@ -33,7 +33,7 @@ fn device(elem: Elem, tensor: Tensor) -> Vec<Value> {
 }
 
 /// Indices on the device, `I32`, counted from the front of an axis.
-fn indices(im: &mut Import, value: &Value, extent: usize) -> Made<Tensor> {
+pub(super) fn indices(im: &mut Import, value: &Value, extent: usize) -> Made<Tensor> {
     if let Value::Known(known) = value {
         let places = super::places(&known.integers(), extent)?;
         let places = places.into_iter().map(|place| place as f64).collect();

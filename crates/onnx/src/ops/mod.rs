@@ -5,6 +5,7 @@ mod gather;
 mod loss;
 mod matrix;
 mod norm;
+mod place;
 mod quantise;
 mod recurrent;
 mod reduce;
@@ -26,12 +27,13 @@ use super::node::{Made, Node, why};
 /// Draws a node; its outputs in their order.
 pub(crate) type Operator = fn(&mut Import, &Node<'_>) -> Made<Vec<Value>>;
 
-const FAMILIES: [&[(&str, Operator)]; 10] = [
+const FAMILIES: [&[(&str, Operator)]; 11] = [
     elementwise::OPERATORS,
     gather::OPERATORS,
     loss::OPERATORS,
     matrix::OPERATORS,
     norm::OPERATORS,
+    place::OPERATORS,
     quantise::OPERATORS,
     recurrent::OPERATORS,
     reduce::OPERATORS,
