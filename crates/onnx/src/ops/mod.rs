@@ -1,5 +1,6 @@
 //! The operators: a table of names, a file for each family, and the arithmetic of shapes that the host needs as well.
 
+mod attention;
 mod elementwise;
 mod gather;
 mod loss;
@@ -27,7 +28,8 @@ use super::node::{Made, Node, why};
 /// Draws a node; its outputs in their order.
 pub(crate) type Operator = fn(&mut Import, &Node<'_>) -> Made<Vec<Value>>;
 
-const FAMILIES: [&[(&str, Operator)]; 11] = [
+const FAMILIES: [&[(&str, Operator)]; 12] = [
+    attention::OPERATORS,
     elementwise::OPERATORS,
     gather::OPERATORS,
     loss::OPERATORS,
