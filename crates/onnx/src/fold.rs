@@ -157,9 +157,42 @@ pub(crate) fn fold(node: &Node<'_>) -> Made<Option<Vec<Known>>> {
             Ok(Known::new(Elem::I64, &[axes, places.len()], values).map(|known| vec![known]))
         }
         "BlackmanWindow" | "HammingWindow" | "HannWindow" => taper(node, first).map(Some),
+        "MelWeightMatrix" => mel_weights(node, &all).map(Some),
         op if op.starts_with("Reduce") => reduced(node, first),
         _ => Ok(None),
     }
+}
+
+/// How much of each frequency goes to each band of equal widths in mels: triangles from one band's middle to the next.
+fn mel_weights(node: &Node<'_>, all: &[&Known]) -> Made<Vec<Known>> {
+    let numbers: Vec<f64> = all.iter().filter_map(|known| known.scalar()).collect();
+    let &[bands, length, rate, low, high] = &numbers[..] else {
+        return Err("five numbers expected".into());
+    };
+    let elem = i32::try_from(node.integer("output_datatype", 1)).ok().and_then(Elem::of);
+    let elem = elem.ok_or_else(|| why("output_datatype is no type".into()))?;
+    let mels = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
+    let width = (mels(high) - mels(low)) / (bands + 2.0);
+    let (bins, bands) = ((length / 2.0).floor() + 1.0, bands as usize);
+    if !(1.0..=MOST as f64).contains(&(bins * bands as f64)) {
+        return Err(why(format!("{bins} frequencies in {bands} bands")));
+    }
+    let edge = |i: usize| {
+        let hertz = 700.0 * (10.0_f64.powf((mels(low) + i as f64 * width) / 2595.0) - 1.0);
+        ((length + 1.0) * hertz / rate).floor()
+    };
+    let weight = |bin: f64, band: usize| {
+        let [left, middle, right] = [edge(band), edge(band + 1), edge(band + 2)];
+        match bin {
+            _ if bin >= middle && bin < right => (right - bin) / (right - middle),
+            _ if bin == middle => 1.0,
+            _ if bin >= left && bin < middle => (bin - left) / (middle - left),
+            _ => 0.0,
+        }
+    };
+    let rows = 0..bins as usize;
+    let values = rows.flat_map(|bin| (0..bands).map(move |band| weight(bin as f64, band)));
+    Ok(Known::new(elem, &[bins as usize, bands], values.collect()).into_iter().collect())
 }
 
 /// A window over so many samples as a sum of cosines.

@@ -25,6 +25,7 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Scatter", scatter_elements),
     ("ScatterElements", scatter_elements),
     ("ScatterND", scatter_nd),
+    ("TensorScatter", tensor_scatter),
     ("TopK", top_k),
 ];
 
@@ -347,6 +348,52 @@ fn cumprod(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         made = g.cast(made, DType::I32)?;
     }
     Ok(device(elem, made))
+}
+
+/// A cache with rows written to it one after the other, from a place of its own in each of a batch.
+fn tensor_scatter(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let (elem, have) = (node.input(0)?.elem(), im.shape(node.input(0)?));
+    let at = axis(node.integer("axis", -2), have.len())?;
+    let new = im.shape(node.input(1)?).get(at).copied().unwrap_or(0);
+    let (batch, room) = (have[0], have[at]);
+    let circular = node.text("mode", "linear")? == "circular";
+    // Rows of the cache, and behind them those that are new.
+    let mut order: Vec<usize> = (0..have.len()).filter(|i| *i != at).collect();
+    order.insert(1, at);
+    let (past, update) = (im.tensor(node.input(0)?)?, im.tensor(node.input(1)?)?);
+    let from = match node.optional(2) {
+        Some(from) => im.float(from)?,
+        None => im.g.constant(0.0),
+    };
+    let g = &mut im.g;
+    let (past, update) = (g.permute(past, &order)?, g.permute(update, &order)?);
+    let shape = g.shape(past).to_vec();
+    let both = s::concat(g, &[past, update], 1)?;
+    let rows = [&[batch * (room + new)][..], &shape[2..]].concat();
+    let both = g.reshape(both, &rows)?;
+    let from = if g.shape(from).is_empty() { from } else { g.reshape(from, &[batch, 1])? };
+    let place = g.iota(room);
+    let mut number = sub(g, place, from)?;
+    if circular {
+        let room = g.constant(room as f32);
+        number = f::remainder(g, number, room)?;
+    }
+    let (zero, last) = (g.constant(0.0), g.constant(new as f32 - 1.0));
+    let (begun, open) = (f::less_equal(g, zero, number)?, f::less_equal(g, number, last)?);
+    let written = mul(g, begun, open)?;
+    let behind = f::plus(g, number, room as f32)?;
+    let row = g.select(written, behind, place)?;
+    let first = g.iota(batch);
+    let first = f::times(g, first, (room + new) as f32)?;
+    let first = g.reshape(first, &[batch, 1])?;
+    let row = f::add(g, row, first)?;
+    let row = g.cast(row, DType::I32)?;
+    let row = g.reshape(row, &[batch * room])?;
+    let made = g.gather(both, &[row])?;
+    let made = g.reshape(made, &shape)?;
+    let back: Vec<usize> =
+        (0..have.len()).filter_map(|i| order.iter().position(|from| *from == i)).collect();
+    Ok(device(elem, g.permute(made, &back)?))
 }
 
 fn one_hot(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {

@@ -22,6 +22,7 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Flatten", reshape),
     ("HammingWindow", of_data),
     ("HannWindow", of_data),
+    ("MelWeightMatrix", of_data),
     ("NonZero", of_data),
     ("Pad", pad),
     ("Range", of_data),

@@ -2,6 +2,7 @@
 
 use nn::conv::{self, Windows, pad_with};
 use nn::functions::{self as f, div, times};
+use nn::shape::concat;
 use plan::graph::Tensor;
 use plan::{Binary, Window};
 
@@ -14,6 +15,7 @@ use crate::node::{Made, Node, why};
 
 pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("AveragePool", pool),
+    ("CausalConvWithState", causal),
     ("Conv", convolution),
     ("ConvInteger", convolution_of_bytes),
     ("ConvTranspose", transposed),
@@ -155,6 +157,38 @@ fn convolution(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     };
     let made = im.g.conv(x, weight, bias, &placed.of_convolution(groups(node)?))?;
     Ok(device(elem, made))
+}
+
+/// A convolution of each channel by itself over what came before, the last places of which go in and come out.
+fn causal(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let elem = node.input(0)?.elem();
+    let (x, weight) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
+    let bias = match node.optional(2) {
+        Some(bias) => Some(im.float(bias)?),
+        None => None,
+    };
+    let (&[_, channels, _], &[_, _, taps]) = (im.g.shape(x), im.g.shape(weight)) else {
+        return Err("[batch, channels, length] and [channels, 1, taps] expected".into());
+    };
+    let before = taps.saturating_sub(1);
+    let x = match node.optional(3) {
+        Some(past) if before > 0 => {
+            let past = im.float(past)?;
+            concat(&mut im.g, &[past, x], 2)?
+        }
+        _ => im.g.pad(x, 2, before, 0)?,
+    };
+    let windows =
+        plan::Windows { stride: vec![1], pads: vec![[0, 0]], dilation: vec![1], groups: channels };
+    let mut made = im.g.conv(x, weight, bias, &windows)?;
+    match &*node.text("activation", "none")? {
+        "none" => {}
+        "silu" | "swish" => made = im.g.activate(plan::Activation::Silu, made)?,
+        other => return Err(why(format!("activation {other} is not supported"))),
+    }
+    let length = im.g.shape(x)[2];
+    let state = im.g.slice(x, 2, length - before, before)?;
+    Ok([made, state].map(|tensor| Value::Device { elem, tensor }).to_vec())
 }
 
 /// In sums that `f32` has exactly up to 2^24.
