@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// An array has numbers that are not read.
     #[error(
-        "{}: `{name}` is of {dtype}; F32, F16, BF16, F64, I32 and I64 are read (of NumPy f4, f2, f8, i4, i8, i1, u1, b1)",
+        "{}: `{name}` is of {dtype}; F32, F16, BF16, F64, I8, U8, BOOL, I32 and I64 are read (of NumPy f4, f2, f8, i4, i8, i1, u1, b1)",
         path.display()
     )]
     Type {
@@ -100,6 +100,8 @@ pub fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Array>> {
             Dtype::F64 => numbers(data, |bytes| f64::from_le_bytes(bytes) as f32),
             Dtype::I32 => numbers(data, |bytes| i32::from_le_bytes(bytes) as f32),
             Dtype::I64 => numbers(data, |bytes| i64::from_le_bytes(bytes) as f32),
+            Dtype::I8 => numbers(data, |bytes| f32::from(i8::from_le_bytes(bytes))),
+            Dtype::U8 | Dtype::BOOL => numbers(data, |[byte]| f32::from(byte)),
             other => {
                 let (path, name, dtype) = (path.to_owned(), name.to_owned(), format!("{other:?}"));
                 return Err(Error::Type { path, name, dtype });

@@ -31,6 +31,10 @@ fn what_others_wrote_is_read() {
     {
         assert_eq!(all[name], array(ints), "{name}");
     }
+    let bytes = read_safetensors(&data("bytes.safetensors")).unwrap();
+    assert_eq!(bytes["signed"], array(true));
+    assert_eq!(bytes["unsigned"].values, [0.0, 255.0]);
+    assert_eq!(bytes["truth"].values, [0.0, 1.0]);
     assert_eq!(all["none"], Array { shape: vec![0, 3], values: vec![] });
 }
 
@@ -61,7 +65,7 @@ fn what_cannot_be_read_is_refused_by_name() {
     let message = |error: Error| {
         let text = error.to_string();
         assert!(
-            text.contains("array-") || text.contains("bytes") || text.contains("cut"),
+            text.contains("array-") || text.contains("shorts") || text.contains("cut"),
             "{text}"
         );
         text
@@ -69,8 +73,8 @@ fn what_cannot_be_read_is_refused_by_name() {
     assert!(message(read_npy(&data("array-fortran.npy")).unwrap_err()).contains("Fortran"));
     assert!(message(read_npy(&data("array-u2.npy")).unwrap_err()).contains("u2"));
     assert_eq!(read_npy(&data("array-u1.npy")).unwrap().values[0], 255.0);
-    let text = message(read_safetensors(&data("bytes.safetensors")).unwrap_err());
-    assert!(text.contains("`bytes` is of I8"), "{text}");
+    let text = message(read_safetensors(&data("shorts.safetensors")).unwrap_err());
+    assert!(text.contains("`shorts` is of I16"), "{text}");
     message(read_npy(&data("array-absent.npy")).unwrap_err());
 
     // Every prefix of a file.

@@ -16,4 +16,7 @@ safetensors.save_file({
     "single": values.astype(np.float32), "half": values.astype(np.float16), "double": values,
     "int": values.astype(np.int32), "long": values.astype(np.int64), "none": np.zeros((0, 3), np.float32),
 }, HERE / "arrays.safetensors")
-safetensors.save_file({"bytes": values.astype(np.int8)}, HERE / "bytes.safetensors")
+safetensors.save_file({
+    "signed": values.astype(np.int8), "unsigned": np.array([0, 255], np.uint8), "truth": np.array([False, True]),
+}, HERE / "bytes.safetensors")
+safetensors.save_file({"shorts": values.astype(np.int16)}, HERE / "shorts.safetensors")
