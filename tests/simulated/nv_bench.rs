@@ -68,8 +68,9 @@ fn roof() {
     drop(nv);
 
     let report = report();
-    // Of the kernels that nothing has been chosen for, at the least.
-    assert!(report.memory.gpu && report.memory.code.unwrap() > 1 << 20, "{:?}", report.memory);
+    // Of the kernels that its plans launch.
+    let code = report.memory.code.unwrap();
+    assert!(report.memory.gpu && (64 << 10..4 << 20).contains(&code), "{:?}", report.memory);
     let roof = &report.roof;
     assert_eq!((roof.threads, roof.measurements, roof.limit.as_deref()), (0, 3, None), "{roof:#?}");
     let matrix = format!("read by the GPU: F16 matrix of {} MiB", roof.bytes >> 20);

@@ -16,6 +16,9 @@ use super::super::layout::ALIGN;
 use super::{DEVICE, TARGET, failed};
 use crate::{Error, Result};
 
+/// Bytes of stack that local memory is made for: no kernel of a plan has one.
+const STACK: u32 = 0;
+
 /// Mapped behind the last instruction: the hardware fetches ahead.
 const PREFETCH: usize = 4096;
 
@@ -34,8 +37,6 @@ pub(super) struct Loaded {
 pub(super) struct Code {
     memory: Vec<Weights>,
     loaded: HashMap<Kernel, Loaded>,
-    /// Bytes of stack that local memory was made for.
-    stack: u32,
     /// The threads' local memory that they need.
     pub(super) local: LocalMemorySize,
 }
@@ -139,27 +140,31 @@ impl Image {
 }
 
 impl Code {
-    /// Loads the code of the kernels that nothing has been chosen for.
+    /// Nothing yet.
     pub(super) fn new(space: &AddressSpace) -> Result<Self> {
-        let kernels: Vec<_> = Kernel::all().into_iter().filter(|k| k.is_default()).collect();
-        let image = Image::new(&kernels)?;
-        let stack = image.stack();
-        let local = LocalMemorySize::new(stack, space.orin().tpcs())
-            .ok_or_else(|| broken(format!("{stack} bytes of stack")))?;
-        let mut code = Self { memory: Vec::new(), loaded: HashMap::new(), stack, local };
-        code.load(space, image)?;
-        Ok(code)
+        let local = LocalMemorySize::new(STACK, space.orin().tpcs())
+            .ok_or_else(|| broken(format!("{STACK} bytes of stack")))?;
+        Ok(Self { memory: Vec::new(), loaded: HashMap::new(), local })
     }
 
-    /// Loads more kernels. What was loaded stays where it is.
-    pub(super) fn add(&mut self, space: &AddressSpace, kernels: &[Kernel]) -> Result<()> {
-        if kernels.is_empty() {
+    /// Loads those of some kernels that are not there yet. What was loaded stays where it is.
+    pub(super) fn add(
+        &mut self,
+        space: &AddressSpace,
+        kernels: impl IntoIterator<Item = Kernel>,
+    ) -> Result<()> {
+        let mut missing = Vec::new();
+        for kernel in kernels {
+            if !self.loaded.contains_key(&kernel) && !missing.contains(&kernel) {
+                missing.push(kernel);
+            }
+        }
+        if missing.is_empty() {
             return Ok(());
         }
-        let image = Image::new(kernels)?;
-        if image.stack() > self.stack {
-            let (need, have) = (image.stack(), self.stack);
-            return Err(broken(format!("{need} bytes of stack, local memory has {have}")));
+        let image = Image::new(&missing)?;
+        if image.stack() > STACK {
+            return Err(broken(format!("{} bytes of stack, threads have {STACK}", image.stack())));
         }
         self.load(space, image)
     }

@@ -248,13 +248,6 @@ impl NvInstance {
         .map_err(of_device(DEVICE))
     }
 
-    /// Loads the kernels that no earlier plan has brought in.
-    fn load_code(&mut self, launches: &[Launch]) -> Result<()> {
-        let mut kernels: Vec<_> = launches.iter().map(|launch| launch.kernel).collect();
-        kernels.retain(|&kernel| self.code.kernel(kernel).is_err());
-        self.code.add(&self.space, &kernels)
-    }
-
     /// Hands steps of a plan over, the first behind the `upload`.
     fn launch(
         &mut self,
@@ -613,7 +606,7 @@ impl Instance for NvInstance {
             self.counters.write(0, &counters).map_err(failed)?;
         }
         let launches = self.launches(plan, &buffers, memory.address().get(), choices)?;
-        self.load_code(&launches)?;
+        self.code.add(&self.space, launches.iter().map(|launch| launch.kernel))?;
         let context = plan.bucket.context as u64;
         let (space, code) = (&self.space, &self.code);
         let source = Source { space, code, launches: &launches, mode: self.mode };
