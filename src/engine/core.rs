@@ -1004,7 +1004,12 @@ impl Core {
     fn adjust(&mut self, index: usize, all: &[(usize, Adjustment<'_>)]) -> Result<(), Error> {
         let vocabulary = self.vocabulary();
         let Entry { prepared, ports, adjusted, .. } = &mut self.entries[index];
-        let Some(mailbox) = ports.adjustments else { return Ok(()) };
+        let Some(mailbox) = ports.adjustments else {
+            match all {
+                [] => return Ok(()),
+                _ => unreachable!("where a token is chosen logits can be changed"),
+            }
+        };
         let mut write = |row: usize, at: usize, words: &[i32]| {
             let at = row * Adjustment::words(vocabulary) + at;
             self.loaded.instance.write(*prepared, mailbox, at, Data::I32(words))

@@ -80,6 +80,7 @@ impl Plan {
         let Op::Cast { x, out } = op else { return Ok(()) };
         let [from, to] =
             [x, out].map(|view| self.buffers.get(view.buffer.index()).map(|buffer| buffer.dtype));
+        // A buffer that is not there is told of with its view.
         let (Some(from), Some(to)) = (from, to) else { return Ok(()) };
         let word = |dtype: DType| dtype.widened() == Some(dtype);
         let fits = (word(from) && word(to))

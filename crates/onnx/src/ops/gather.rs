@@ -295,15 +295,19 @@ fn top_k(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     ])
 }
 
-fn cumsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+/// What a cumulative operator goes along, from where it begins, and on which axis.
+fn along(im: &mut Import, node: &Node<'_>) -> Made<(Tensor, usize)> {
     let x = node.input(0)?;
-    let (elem, have) = (x.elem(), im.shape(x));
     let at = node.known_integers(1, "the axis")?;
-    let at = axis(at.first().copied().unwrap_or(0), have.len())?;
-    let (exclusive, reverse) = (node.flag("exclusive"), node.flag("reverse"));
+    let at = axis(at.first().copied().unwrap_or(0), im.shape(x).len())?;
     let x = im.float(x)?;
+    Ok((if node.flag("reverse") { s::flip(&mut im.g, x, at)? } else { x }, at))
+}
+
+fn cumsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let (elem, (own, at)) = (node.input(0)?.elem(), along(im, node)?);
+    let (exclusive, reverse) = (node.flag("exclusive"), node.flag("reverse"));
     let g = &mut im.g;
-    let own = if reverse { s::flip(g, x, at)? } else { x };
     let mut made = s::cumsum(g, own, at)?;
     if exclusive {
         made = sub(g, made, own)?;
@@ -320,23 +324,19 @@ fn cumsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
 
 /// Products of what is at most a power of two before each, twice as far every time.
 fn cumprod(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let x = node.input(0)?;
-    let (elem, have) = (x.elem(), im.shape(x));
-    let at = node.known_integers(1, "the axis")?;
-    let at = axis(at.first().copied().unwrap_or(0), have.len())?;
+    let (elem, (mut made, at)) = (node.input(0)?.elem(), along(im, node)?);
     let (exclusive, reverse) = (node.flag("exclusive"), node.flag("reverse"));
-    let x = im.float(x)?;
     let g = &mut im.g;
-    let mut made = if reverse { s::flip(g, x, at)? } else { x };
+    let length = g.shape(made)[at];
     let later = |g: &mut Graph, x: Tensor, by: usize| -> Made<Tensor> {
         let moved = pad_with(g, x, at, [by, 0], 1.0)?;
-        Ok(g.slice(moved, at, 0, have[at])?)
+        Ok(g.slice(moved, at, 0, length)?)
     };
     if exclusive {
         made = later(g, made, 1)?;
     }
     let mut by = 1;
-    while by < have[at] {
+    while by < length {
         let before = later(g, made, by)?;
         made = mul(g, made, before)?;
         by *= 2;

@@ -191,30 +191,36 @@ fn causal(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok([made, state].map(|tensor| Value::Device { elem, tensor }).to_vec())
 }
 
-/// In sums that `f32` has exactly up to 2^24.
-fn convolution_of_bytes(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(1)?));
+/// A tensor of bytes and a weight from their zeroes on, whose inputs' numbers are these, and how windows lie.
+fn of_bytes(
+    im: &mut Import,
+    node: &Node<'_>,
+    weight: [usize; 2],
+) -> Made<(Tensor, Tensor, Placed)> {
+    let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(weight[0])?));
     node.pass_over(&["kernel_shape"]);
     let placed = placed(node, spatial(&of_x)?, spatial(&of_w)?)?;
     let behind = of_w.len() - 1;
-    let (x, weight) = (from_zero(im, node, [0, 2], behind)?, from_zero(im, node, [1, 3], behind)?);
+    Ok((from_zero(im, node, [0, 2], behind)?, from_zero(im, node, weight, behind)?, placed))
+}
+
+/// In sums that `f32` has exactly up to 2^24.
+fn convolution_of_bytes(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+    let (x, weight, placed) = of_bytes(im, node, [1, 3])?;
     let made = im.g.conv(x, weight, None, &placed.of_convolution(groups(node)?))?;
     Ok(device(Elem::I32, im.g.cast(made, plan::DType::I32)?))
 }
 
 /// The same of scaled bytes, to scaled bytes.
 fn convolution_quantised(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let (of_x, of_w) = (im.shape(node.input(0)?), im.shape(node.input(3)?));
-    node.pass_over(&["kernel_shape"]);
-    let placed = placed(node, spatial(&of_x)?, spatial(&of_w)?)?;
-    let behind = of_w.len() - 1;
-    let (x, weight) = (from_zero(im, node, [0, 2], behind)?, from_zero(im, node, [3, 5], behind)?);
+    let (x, weight, placed) = of_bytes(im, node, [3, 5])?;
     let bias = match node.optional(8) {
         Some(bias) => Some(im.float(bias)?),
         None => None,
     };
     let made = im.g.conv(x, weight, bias, &placed.of_convolution(groups(node)?))?;
-    let scales = [along(im, node, 1, 0)?, along(im, node, 4, behind - 1)?];
+    let channels = im.g.shape(made).len() - 2;
+    let scales = [along(im, node, 1, 0)?, along(im, node, 4, channels)?];
     requantised(im, node, made, scales)
 }
 
