@@ -100,6 +100,18 @@ struct Hidden {
     rows: u32,
 }
 
+impl Hidden {
+    /// Those of a decode step, if it is one sequence's.
+    const fn of(rows: &[Row]) -> Option<Self> {
+        match rows {
+            [Row { slot, position, .. }] => {
+                Some(Self { slot: *slot, position: *position, rows: 1 })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// A sequence of the bench interface.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sequence {
@@ -165,6 +177,13 @@ pub(super) fn buckets(
         .chain([layout.slots])
         .map(|batch| Bucket::decode(batch, layout.context))
         .collect();
+    // In two parts what has to wait for a mask: for few and for all.
+    let (one, all) =
+        (Bucket::decode(1, layout.context), Bucket::decode(layout.slots, layout.context));
+    for whole in std::iter::once(one).chain((layout.slots > 1).then_some(all)) {
+        let parts = [Outputs::Deferred, Outputs::Resumed];
+        buckets.extend(parts.map(|outputs| Bucket { outputs, ..whole }));
+    }
     let mut prefill = |rows: usize, outputs| {
         // A chunk of one row would be a decode step, which advances its own mailboxes.
         buckets.push(Bucket::prefill(rows.max(2), layout.context, outputs));
@@ -427,9 +446,14 @@ impl Core {
         self.entries.iter().position(|entry| entry.ports.hidden_row.is_some())
     }
 
+    /// Whether a draft model or the model's own layer guesses.
+    pub(super) fn guesses(&self) -> bool {
+        self.drafter.is_some() || self.own_layer().is_some()
+    }
+
     /// The drafts of a sequence that begins.
     pub(super) fn drafts(&self) -> Drafts {
-        let guesses = self.drafter.is_some() || self.own_layer().is_some();
+        let guesses = self.guesses();
         self.drafts.as_ref().map_or_else(|| Drafts::new(self.draft(), guesses), Drafts::again)
     }
 
@@ -766,8 +790,8 @@ impl Core {
         fits.min_by_key(|(_, bucket)| bucket.rows()).map(|(i, _)| i)
     }
 
-    fn has_room(&self) -> bool {
-        self.under_way.len() < MAX_SUBMISSIONS
+    fn has_room(&self, steps: usize) -> bool {
+        self.under_way.len() + steps <= MAX_SUBMISSIONS
     }
 
     fn is_under_way(&self, entry: usize) -> bool {
@@ -799,7 +823,7 @@ impl Core {
             )));
         };
         let is_read = self.entries[entry].plan.bucket.outputs != Outputs::None;
-        if !self.has_room() || is_read && self.is_under_way(entry) {
+        if !self.has_room(1) || is_read && self.is_under_way(entry) {
             return Ok(false);
         }
         let mut rows = std::mem::take(&mut self.scratch.rows);
@@ -817,6 +841,9 @@ impl Core {
             Outputs::None | Outputs::Hidden => 0..0,
             Outputs::Last => 0..1,
             Outputs::All => 0..tokens.len(),
+            Outputs::Deferred | Outputs::Resumed => {
+                unreachable!("a chunk is not evaluated in two parts")
+            }
         };
         let rows = sampled.len() as u32;
         let position = start.position + tokens.len() as u32 - rows;
@@ -832,16 +859,9 @@ impl Core {
         rows: &[Row],
         adjustments: &[(usize, Adjustment<'_>)],
     ) -> Result<bool, Error> {
-        let adapted = rows.iter().any(|row| row.adapters != Scales::NONE);
-        let Some(entry) = self.narrowest(rows.len(), adapted, |bucket| bucket.chunk == 1) else {
-            return Err(Error::Invalid(format!(
-                "{} rows, 1 to {} fit",
-                rows.len(),
-                self.loaded.layout.slots
-            )));
-        };
+        let entry = self.of_decode(rows, Outputs::Last)?;
         debug_assert!(!self.is_under_way(entry), "its tokens are not known yet");
-        if !self.has_room() {
+        if !self.has_room(1) {
             return Ok(false);
         }
         if self.entries[entry].rows != rows {
@@ -849,24 +869,55 @@ impl Core {
             self.entries[entry].rows.extend_from_slice(rows);
         }
         self.adjust(entry, adjustments)?;
-        let of = match rows {
-            [Row { slot, position, .. }] => {
-                Some(Hidden { slot: *slot, position: *position, rows: 1 })
-            }
-            _ => None,
-        };
-        self.submit(entry, 0..rows.len(), of)?;
+        self.submit(entry, 0..rows.len(), Hidden::of(rows))?;
         Ok(true)
+    }
+
+    /// The same as far as it does not depend on what is done to logits: [`Self::submit_deferred`] is the rest of it, before
+    /// anything else is submitted. False when the device does not take both.
+    pub(super) fn submit_deferring(&mut self, rows: &[Row]) -> Result<bool, Error> {
+        let entry = self.of_decode(rows, Outputs::Deferred)?;
+        if !self.has_room(2) {
+            return Ok(false);
+        }
+        self.write_rows(entry, rows, None)?;
+        self.submit(entry, 0..0, None)?;
+        Ok(true)
+    }
+
+    /// Submits the logits and tokens of the rows of [`Self::submit_deferring`].
+    pub(super) fn submit_deferred(
+        &mut self,
+        rows: &[Row],
+        adjustments: &[(usize, Adjustment<'_>)],
+    ) -> Result<(), Error> {
+        let entry = self.of_decode(rows, Outputs::Resumed)?;
+        self.write_rows(entry, rows, None)?;
+        self.adjust(entry, adjustments)?;
+        self.submit(entry, 0..rows.len(), Hidden::of(rows))
+    }
+
+    /// The plan that decodes these rows to such outputs.
+    fn of_decode(&self, rows: &[Row], outputs: Outputs) -> Result<usize, Error> {
+        let adapted = rows.iter().any(|row| row.adapters != Scales::NONE);
+        let of = |bucket: Bucket| bucket.chunk == 1 && bucket.outputs == outputs;
+        self.narrowest(rows.len(), adapted, of).ok_or_else(|| {
+            let slots = self.loaded.layout.slots;
+            Error::Invalid(format!("{} rows, 1 to {slots} fit", rows.len()))
+        })
     }
 
     /// Submits another step of the latest decode step under way, for the tokens that it is going to sample.
     /// False when the device has all it takes.
     pub(super) fn submit_ahead(&mut self) -> Result<bool, Error> {
-        let decodes = |step: &&Step| self.entries[step.entry].plan.bucket.chunk == 1;
+        let decodes = |step: &&Step| {
+            let Bucket { chunk, outputs, .. } = self.entries[step.entry].plan.bucket;
+            chunk == 1 && outputs == Outputs::Last
+        };
         let Some(step) = self.under_way.iter().rev().find(decodes).cloned() else {
             unreachable!("no decode step is under way that another one could follow");
         };
-        if !self.has_room() {
+        if !self.has_room(1) {
             return Ok(false);
         }
         let of = step.of.map(|of| Hidden { position: of.position + 1, ..of });
@@ -880,11 +931,11 @@ impl Core {
         sampled: Range<usize>,
         of: Option<Hidden>,
     ) -> Result<(), Error> {
-        let Entry { prepared, rows, .. } = &mut self.entries[entry];
+        let Entry { plan, prepared, rows, .. } = &mut self.entries[entry];
         let ticket = self.loaded.instance.submit(*prepared, 1).inspect_err(|_| rows.clear())?;
         self.under_way.push_back(Step { entry, ticket, sampled, of });
         self.most_under_way = self.most_under_way.max(self.under_way.len());
-        self.steps += 1;
+        self.steps += u64::from(plan.bucket.outputs != Outputs::Deferred);
         Ok(())
     }
 

@@ -10,6 +10,8 @@ use model::tokenizer::Tokenizer;
 use plan::Outputs;
 use plan::sample::{NOT_FINITE, Sampling};
 
+/// Tokens beyond which evaluating them is a step of its own: what that costs is not what a draft costs.
+const FEW: usize = 16;
 /// Ids by which vocabularies may differ at their ends, where files pad them.
 const PADDING: usize = 128;
 
@@ -32,8 +34,8 @@ impl Drafter {
         &self.core
     }
 
-    /// What follows these tokens, at most `most` of them, 1 at least, ids below `vocabulary`. While it has yet to evaluate more of them than one
-    /// step takes there is nothing: each call evaluates a step.
+    /// What follows these tokens, at most `most` of them, 1 at least, ids below `vocabulary`. While it has yet to evaluate more than a few of
+    /// them there is nothing: each call evaluates a step.
     ///
     /// # Errors
     /// Those of its device.
@@ -74,7 +76,7 @@ impl Drafter {
         };
         core.finish(sampled)?;
         held.extend(part);
-        if !whole {
+        if !whole || part.len() > FEW {
             return Ok(Vec::new());
         }
         let mut draft = vec![sampled[0]];

@@ -61,6 +61,8 @@ enum Work {
     Chunk { id: u64, start: usize, end: usize, outputs: Outputs, submitted: Instant },
     /// One token for each of these sequences, in the order of the step's rows.
     Decode(Vec<u64>),
+    /// That of one, as far as no mask is needed: the rest of it is the next one.
+    Deferring,
     /// The newest token of a sequence and what is likely to follow it, behind tokens that are evaluated again.
     Verify { id: u64, again: usize, draft: Vec<u32> },
 }
@@ -683,7 +685,12 @@ impl Scheduler {
                         Draft::Said(draft) => draft,
                         Draft::Model(most) => {
                             let sampling = alone.request.sampling;
-                            core.guess(alone.slot().number, alone.tokens(), sampling, most)?
+                            let slot = alone.slot().number;
+                            let draft = core.guess(slot, alone.tokens(), sampling, most)?;
+                            if !core.guesses() {
+                                alone.without_guesses();
+                            }
+                            draft
                         }
                     },
                     _ => Vec::new(),
@@ -703,11 +710,20 @@ impl Scheduler {
                 sequences.sort_unstable_by_key(|s| s.slot().number);
                 self.rows.clear();
                 self.rows.extend(sequences.iter().map(|s| s.row()));
+                let deferred = sequences.iter().any(|s| s.masks());
+                if deferred {
+                    if !core.submit_deferring(&self.rows)? {
+                        return Ok(false);
+                    }
+                    self.under_way.push_back(Work::Deferring);
+                }
                 sequences.iter_mut().for_each(|s| s.prepare(core.vocabulary(), true));
                 let adjustments = sequences.iter().enumerate();
                 let adjustments: Vec<_> =
                     adjustments.filter_map(|(row, s)| Some((row, s.adjustment()?))).collect();
-                if !core.submit_decode(&self.rows, &adjustments)? {
+                if deferred {
+                    core.submit_deferred(&self.rows, &adjustments)?;
+                } else if !core.submit_decode(&self.rows, &adjustments)? {
                     return Ok(false);
                 }
                 sequences.iter().map(|s| s.id).collect()
@@ -742,6 +758,11 @@ impl Scheduler {
         }
         let step = finished?;
         let now = Instant::now();
+        if let Some(Work::Deferring) = self.under_way.front() {
+            self.under_way.pop_front();
+            self.stall.done(None, now);
+            return Ok(());
+        }
         let (alone, mut took) = (self.active.len() == 1, None);
         for sequence in &mut self.active {
             took = sequence.took(now, alone);
@@ -767,7 +788,7 @@ impl Scheduler {
                 }
                 self.finish_verify(&step, id, again..=again + accepted, draft.len())
             }
-            None => unreachable!("a step under way that is for nobody"),
+            Some(Work::Deferring) | None => unreachable!("a step under way that is for nobody"),
         }
     }
 

@@ -231,6 +231,11 @@ impl Sequence {
         if plain { self.drafts.next(&self.tokens, room) } else { Draft::Nothing }
     }
 
+    /// Nobody guesses any more, but from what was said.
+    pub(super) const fn without_guesses(&mut self) {
+        self.drafts.without_model();
+    }
+
     /// Its step with a draft of so many tokens, of which so many came true, or with none, has ended.
     pub(super) fn judged(&mut self, drafted: usize, accepted: usize, took: Option<Duration>) {
         match drafted {
@@ -315,6 +320,11 @@ impl Sequence {
     /// Whether the token of the step under way is chosen here and not by the device.
     fn chooses(&self) -> bool {
         self.chooser.is_some() && self.adjustment().is_none()
+    }
+
+    /// Whether what may come next has to be found for every token: beside the part of the step that does not depend on it.
+    pub(super) fn masks(&self) -> bool {
+        self.chooser.as_ref().is_some_and(Chooser::masks)
     }
 
     /// Makes ready for the choice of the token behind its newest one. The device can be asked to do something to the

@@ -174,6 +174,11 @@ impl Chooser {
         Adjustment { edits: &self.edits, mask: self.constraint.is_some().then_some(&self.mask) }
     }
 
+    /// Whether a mask has to be found for every token.
+    pub(super) const fn masks(&self) -> bool {
+        self.constraint.is_some()
+    }
+
     /// Whether the same is done to the logits of every step.
     pub(super) fn is_constant(&self) -> bool {
         let Shaping { repetition, frequency, presence, dry, .. } = &self.shaping;

@@ -21,6 +21,8 @@ use plan::{BufferId, Plan};
 
 const CHUNK: usize = 16;
 const CONTEXT: usize = 256;
+/// The model's.
+const VOCABULARY: usize = 1024;
 
 /// What the engine asked of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +31,17 @@ enum Call {
     Wait(Kind),
     /// Tokens were read, with so many submissions not yet waited for.
     Tokens(Kind, usize),
+    /// A mask was written for the next step.
+    Mask(Kind),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Chunk,
     Decode,
+    /// The two parts of a decode step.
+    Deferring,
+    Deferred,
 }
 
 #[derive(Default)]
@@ -57,6 +64,8 @@ struct Spy {
     log: Arc<Mutex<Log>>,
     /// Plans that decode; they are prepared first.
     decoders: u32,
+    /// Those of one part of a step behind them, each before the one of the other.
+    parts: u32,
 }
 
 impl Spy {
@@ -69,7 +78,11 @@ impl Spy {
     }
 
     fn kind(&self, prepared: Prepared) -> Kind {
-        if prepared.0 < self.decoders { Kind::Decode } else { Kind::Chunk }
+        match prepared.0.checked_sub(self.decoders) {
+            None => Kind::Decode,
+            Some(part) if part < self.parts => [Kind::Deferring, Kind::Deferred][part as usize % 2],
+            Some(_) => Kind::Chunk,
+        }
     }
 }
 
@@ -126,7 +139,12 @@ impl Instance for Spy {
         at: usize,
         data: Data<'_>,
     ) -> Result<(), Error> {
-        self.inner_mut().write(prepared, mailbox, at, data)
+        self.inner_mut().write(prepared, mailbox, at, data)?;
+        if at > 0 && data.elements() == VOCABULARY / 32 {
+            let call = Call::Mask(self.kind(prepared));
+            self.log.lock().calls.push(call);
+        }
+        Ok(())
     }
 
     fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket, Error> {
@@ -236,7 +254,8 @@ impl Watched {
         // Batches of 1, 2, 4 and so on, and of all slots.
         let decoders = self.slots.next_power_of_two().ilog2() + 1;
         let watched = self.handle.exclusive("watch", move |core| {
-            let spy = |inner| Box::new(Spy { inner, log: Arc::clone(&log), decoders });
+            let parts = if decoders > 1 { 4 } else { 2 };
+            let spy = |inner| Box::new(Spy { inner, log: Arc::clone(&log), decoders, parts });
             let real = std::mem::replace(core.instance(), spy(None));
             *core.instance() = spy(Some(real));
         });
@@ -569,6 +588,36 @@ fn what_is_done_to_logits_is_done_by_the_device() {
         let together = engine.begin_together(&[&kinds[..], &plain].concat());
         let got: Vec<_> = together.into_iter().map(|events| collect(events).unwrap()).collect();
         assert_eq!(got, [&alone[..], &expected].concat());
+    }
+}
+
+/// What may come next is found while the device evaluates the newest token, and is there before the logits that it is for.
+#[test]
+fn a_mask_is_found_beside_the_step() {
+    for slots in [1, 3] {
+        let engine = Watched::new(slots);
+        let constraint = engine.handle.exclusive("compile", |core| {
+            assert_eq!(core.vocabulary(), VOCABULARY);
+            core.text().grammars.compile(&Grammar::Regex("[a-z]{90}".into())).unwrap()
+        });
+        let constraint = Some(constraint.blocking_recv().unwrap().unwrap());
+        engine.calls();
+        engine.ask(Request { constraint, ..request(prompt(1, 10), 6) });
+        let step = [
+            Call::Submit(Kind::Deferring),
+            Call::Mask(Kind::Deferred),
+            Call::Submit(Kind::Deferred),
+            Call::Wait(Kind::Deferring),
+            Call::Wait(Kind::Deferred),
+            Call::Tokens(Kind::Deferred, 0),
+        ];
+        let prompt = [
+            Call::Mask(Kind::Chunk),
+            Call::Submit(Kind::Chunk),
+            Call::Wait(Kind::Chunk),
+            Call::Tokens(Kind::Chunk, 0),
+        ];
+        assert_eq!(engine.calls(), [&prompt[..], &step.repeat(5)].concat(), "{slots} slots");
     }
 }
 

@@ -114,6 +114,7 @@ fn check(name: &str) {
             if mix == Mix::F32 {
                 check_hidden(name, device, &model, &tokens);
             }
+            check_deferred(name, device, &model, &tokens);
             for run in all["runs"].as_array().unwrap() {
                 let context = run["context"].as_u64().unwrap() as usize;
                 let what = format!("{name} {kind}, context {context}, {}", device.info().name);
@@ -124,8 +125,9 @@ fn check(name: &str) {
                 println!("{what}: rms {:.2e} ({rms:.2e}), max {:.2e} ({most:.2e})", ours.0, ours.1);
                 assert!(ours.0 <= rms && ours.1 <= LUCK * most, "{what}");
                 if HAVE_NEXTN.contains(&name) {
-                    let model = Model::open(dir.path().join(kind)).unwrap();
-                    check_nextn(name, mix, device, model, (rms, most));
+                    let open = || Model::open(dir.path().join(kind)).unwrap();
+                    check_deferred(name, device, &open().with_nextn().unwrap(), &tokens);
+                    check_nextn(name, mix, device, open(), (rms, most));
                 }
             }
         }
@@ -135,6 +137,8 @@ fn check(name: &str) {
         let model = converted(&file, mix, &dir.path().join(kind));
         for (device, sequences) in devices.into_iter().zip(SEQUENCES) {
             let what = format!("{name} {kind}, {}", device.info().name);
+            let tokens: Vec<Vec<i32>> = serde_json::from_value(all["tokens"].clone()).unwrap();
+            check_deferred(&what, device, &model, &tokens[0]);
             check_drawn(&what, device, &model, &all, kind, sequences);
         }
     }
@@ -242,6 +246,42 @@ fn check_hidden(name: &str, device: &dyn Device, model: &Model, tokens: &[i32]) 
             assert!(error < 4e-3 * f64::from(largest), "{name}: {logit}, {expected} expected");
         }
     }
+}
+
+/// A decode step in two plans has the bits that it has in one: logits, the token drawn from them, what the next steps go on
+/// from, and drafts.
+fn check_deferred(what: &str, device: &dyn Device, model: &Model, tokens: &[i32]) {
+    let layout = KvLayout { slots: 3, context: 64, ring: None };
+    let two = |outputs| Bucket { outputs, ..Bucket::decode(2, 64) };
+    let prompt = Bucket::prefill(PROMPT, 64, Outputs::Last);
+    let buckets = [prompt, two(Outputs::Last), two(Outputs::Deferred), two(Outputs::Resumed)];
+    let mut session = Session::drafting(device, model, layout, &buckets);
+    let drafts = session.plans.len() - buckets.len();
+    // Two sequences at different tokens in slots 2 and 0.
+    let row = |slot: i32, at: usize| (tokens[(at + slot as usize) % tokens.len()], at as i32, slot);
+    let [whole, parts] = [&[1][..], &[2, 3]].map(|plans| {
+        let mut made = Vec::new();
+        for slot in [2, 0] {
+            session.load(0, &(0..PROMPT).map(|at| row(slot, at)).collect::<Vec<_>>());
+            session.run(0, 1);
+        }
+        for at in PROMPT..tokens.len().min(PROMPT + 4) {
+            let rows = [row(2, at), row(0, at)];
+            plans.iter().for_each(|plan| session.load(*plan, &rows));
+            let tickets: Vec<_> = plans.iter().map(|plan| session.run(*plan, 1)).collect();
+            let mut drawn = [0; 2];
+            session.instance.tokens(tickets[plans.len() - 1], 0, &mut drawn).unwrap();
+            made.push((session.logits(plans[plans.len() - 1]), drawn));
+            for draft in buckets.len()..buckets.len() + drafts {
+                session.load(draft, &[row(0, at + 1)]);
+                session.write(draft, ports::HIDDEN_ROW, Data::I32(&[1]));
+                session.run(draft, 1);
+                made.push((session.logits(draft), [0; 2]));
+            }
+        }
+        made
+    });
+    assert!(whole == parts, "{what}, {}", device.info().name);
 }
 
 /// The logits of every position on the CPU, a chunk at a time, in a slot.

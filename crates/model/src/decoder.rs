@@ -108,6 +108,12 @@ struct Inputs {
 impl Decoder<'_> {
     fn draw(&mut self) -> Result<()> {
         let inputs = self.inputs()?;
+        let outputs = self.step.bucket.outputs;
+        if outputs == Outputs::Resumed {
+            let tables = self.rotations(inputs.rows.positions)?;
+            let x = self.deferred()?;
+            return self.draw_outputs(x, inputs, &tables);
+        }
         let mut x = self.embedding(inputs)?;
         let beside = self.beside(inputs, x)?;
         let tables = self.rotations(inputs.rows.positions)?;
@@ -119,6 +125,17 @@ impl Decoder<'_> {
             let table = tables.get(layer.attention.rope).copied();
             x = self.layer(i, layer, x, beside, table, inputs.rows, selected)?;
         }
+        if outputs == Outputs::Deferred {
+            let place = self.deferred()?;
+            self.g.assign(place, x)?;
+            return Ok(());
+        }
+        self.draw_outputs(x, inputs, &tables)
+    }
+
+    /// What of a step follows from `x`, its rows behind the last layer.
+    fn draw_outputs(&mut self, x: Tensor, inputs: Inputs, tables: &[Tensor]) -> Result<()> {
+        let layers = &self.hyper.layers;
         let (outputs, width) = (self.step.bucket.outputs, self.hyper.width);
         let nextn = self.hyper.nextn.as_ref().filter(|_| outputs != Outputs::Hidden);
         if outputs == Outputs::None && nextn.is_none() {
@@ -212,6 +229,13 @@ impl Decoder<'_> {
         let place = self.g.slice(hidden, 0, 0, rows)?;
         self.g.assign(place, h)?;
         Ok(())
+    }
+
+    /// Where the rows of a step stay whose logits are made by another plan.
+    fn deferred(&mut self) -> Result<Tensor> {
+        let shape = [self.step.layout.slots, self.hyper.width];
+        let all = self.g.source(Class::State, ports::DEFERRED, DType::F32, &shape)?;
+        Ok(self.g.slice(all, 0, 0, self.step.bucket.rows())?)
     }
 
     fn hidden(&mut self) -> Result<Tensor> {
@@ -884,7 +908,7 @@ impl Decoder<'_> {
             None => inputs.rows.positions,
         };
         let adjustments = match self.step.bucket.outputs {
-            Outputs::Last => {
+            Outputs::Last | Outputs::Resumed => {
                 let words = Adjustment::words(self.hyper.vocabulary);
                 Some(self.mailbox(ports::ADJUSTMENTS, DType::I32, &[n, words])?)
             }

@@ -353,7 +353,8 @@ impl Model {
                 shape: shape.clone(),
             })
         };
-        let fixed = self.fixed_states(layout.slots).into_iter().chain(self.hidden(layout));
+        let left = self.hidden(layout).into_iter().chain([self.deferred(layout)]);
+        let fixed = self.fixed_states(layout.slots).into_iter().chain(left);
         self.hyper.caches().flat_map(buffers).chain(fixed).collect()
     }
 
@@ -365,6 +366,16 @@ impl Model {
             dtype: DType::F32,
             shape: vec![layout.hidden_rows(), self.hyper.width],
         })
+    }
+
+    /// What a step leaves whose logits are made by another plan.
+    fn deferred(&self, layout: KvLayout) -> Buffer {
+        Buffer {
+            name: ports::DEFERRED.to_owned(),
+            class: Class::State,
+            dtype: DType::F32,
+            shape: vec![layout.slots, self.hyper.width],
+        }
     }
 
     /// The states that do not grow with the context.
@@ -405,7 +416,8 @@ impl Model {
         let slots = layout.slots as u64;
         let fixed: u64 = self.fixed_states(1).iter().map(Buffer::bytes).sum();
         let hidden = self.hidden(layout).as_ref().map_or(0, Buffer::bytes);
-        let mut bytes = fixed.checked_mul(slots)?.checked_add(hidden)?;
+        let left = hidden.checked_add(self.deferred(layout).bytes())?;
+        let mut bytes = fixed.checked_mul(slots)?.checked_add(left)?;
         for (_, attention) in self.hyper.caches() {
             let (positions, _) = layout.positions(attention);
             let cache = self.position_bytes(attention).checked_mul(positions as u64)?;

@@ -30,6 +30,8 @@ pub const NEXT: &str = "next";
 pub const HIDDEN_ROW: &str = "hidden_row";
 /// State `F32 [H, D]`: what the logits of the latest step that had any were made of, row by row.
 pub const NEXTN_HIDDEN: &str = "nextn.hidden";
+/// State `F32 [slots, D]`: what the rows of a step whose logits are made by another plan are behind the last layer.
+pub const DEFERRED: &str = "deferred";
 /// Output `F32 [N, V]`.
 pub const LOGITS: &str = "logits";
 /// Output `F32 [M, D]`, in place of logits: each row behind the last norm.

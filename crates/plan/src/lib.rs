@@ -48,6 +48,10 @@ pub enum Outputs {
     All,
     /// For every row of tokens what the logits would be made of, for embeddings.
     Hidden,
+    /// None yet: what they are made of stays in the device's memory for a plan of as many rows with [`Self::Resumed`].
+    Deferred,
+    /// As [`Self::Last`], of what a plan with [`Self::Deferred`] has left.
+    Resumed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,8 +85,8 @@ impl Bucket {
     #[must_use]
     pub const fn logit_rows(&self) -> usize {
         match self.outputs {
-            Outputs::None | Outputs::Hidden => 0,
-            Outputs::Last => self.batch,
+            Outputs::None | Outputs::Hidden | Outputs::Deferred => 0,
+            Outputs::Last | Outputs::Resumed => self.batch,
             Outputs::All => self.rows(),
         }
     }

@@ -115,7 +115,10 @@ impl Session {
         };
         self.write(plan, ports::TOKENS, Data::I32(&column(|r| r.0, 0)));
         self.write(plan, ports::POSITIONS, Data::I32(&column(|r| r.1, 0)));
-        self.write(plan, ports::SLOTS, Data::I32(&column(|r| r.2, -1)));
+        // What makes logits of rows that another plan has left touches no slot.
+        if self.plans[plan].0.find(Class::Mailbox, ports::SLOTS).is_some() {
+            self.write(plan, ports::SLOTS, Data::I32(&column(|r| r.2, -1)));
+        }
         if self.plans[plan].0.find(Class::Mailbox, ports::LOGIT_ROWS).is_some() {
             self.write(plan, ports::LOGIT_ROWS, Data::I32(&[rows.len() as i32 - 1]));
         }
