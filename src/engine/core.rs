@@ -129,6 +129,8 @@ struct Entry {
     rows: Vec<Row>,
     /// Rows of logits that something is done to, as its mailboxes say.
     adjusted: Vec<usize>,
+    /// It leaves nothing for drafts by the model's own layer, as steps of a model that has one do else.
+    rests: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -249,14 +251,14 @@ impl Entries {
             };
             let rows = Vec::with_capacity(plan.bucket.rows());
             let adjusted = Vec::with_capacity(plan.bucket.logit_rows());
-            Ok(Entry { plan, prepared, ports, rows, adjusted })
+            Ok(Entry { plan, prepared, ports, rows, adjusted, rests: false })
         };
         plans.into_iter().map(prepare).collect::<Result<_, _>>().map(Self)
     }
 }
 
 impl Core {
-    pub(super) fn new(mut loaded: Loaded, Entries(entries): Entries) -> Self {
+    pub(super) fn new(mut loaded: Loaded, Entries(mut entries): Entries) -> Self {
         let widest = entries.iter().map(|e| e.plan.bucket.rows()).max().unwrap_or(1);
         let scratch = Scratch {
             ints: Vec::with_capacity(2 * widest),
@@ -267,6 +269,11 @@ impl Core {
         };
         if entries.iter().any(|entry| entry.ports.hidden_row.is_some()) {
             loaded.info.draft = Some(OWN_LAYER.to_owned());
+            for Entry { plan, rests, .. } in &mut entries {
+                let Bucket { chunk, outputs, .. } = plan.bucket;
+                let leaves = plan.find(Class::State, ports::NEXTN_HIDDEN).is_some();
+                *rests = chunk == 1 && outputs == Outputs::Last && !leaves;
+            }
         }
         let sequences = vec![Sequence::default(); loaded.layout.slots];
         Self {
@@ -709,7 +716,7 @@ impl Core {
         let mut tokens = std::mem::take(&mut self.scratch.tokens);
         for step in 0..steps {
             if step == 0 {
-                self.submit_decode(&rows, &[])?;
+                self.submit_decode(&rows, &[], true)?;
             }
             if step + 1 < steps {
                 self.submit_ahead()?;
@@ -779,15 +786,15 @@ impl Core {
         chunks.max().unwrap_or(1)
     }
 
-    /// The narrowest of some buckets that holds so many rows, with adapters or without.
-    fn narrowest(&self, rows: usize, adapted: bool, of: impl Fn(Bucket) -> bool) -> Option<usize> {
-        let same = |entry: &&Entry| {
-            entry.ports.adapters.is_some() == adapted && entry.ports.hidden_row.is_none()
+    /// The narrowest of some plans that holds so many rows, with adapters or without.
+    fn narrowest(&self, rows: usize, adapted: bool, of: impl Fn(&Entry) -> bool) -> Option<usize> {
+        let fits = |entry: &&Entry| {
+            let same = entry.ports.adapters.is_some() == adapted;
+            let holds = (1..=entry.plan.bucket.rows()).contains(&rows);
+            same && entry.ports.hidden_row.is_none() && holds && of(entry)
         };
-        let all = self.entries.iter().enumerate().filter(|(_, entry)| same(entry));
-        let all = all.map(|(i, entry)| (i, entry.plan.bucket));
-        let fits = all.filter(|(_, bucket)| of(*bucket) && (1..=bucket.rows()).contains(&rows));
-        fits.min_by_key(|(_, bucket)| bucket.rows()).map(|(i, _)| i)
+        let all = self.entries.iter().enumerate().filter(|(_, entry)| fits(entry));
+        all.min_by_key(|(_, entry)| entry.plan.bucket.rows()).map(|(i, _)| i)
     }
 
     fn has_room(&self, steps: usize) -> bool {
@@ -814,7 +821,7 @@ impl Core {
         let has = |bucket: Bucket| {
             bucket.outputs == outputs || outputs == Outputs::None && bucket.outputs == Outputs::Last
         };
-        let of = |bucket: Bucket| bucket.chunk > 1 && has(bucket);
+        let of = |entry: &Entry| entry.plan.bucket.chunk > 1 && has(entry.plan.bucket);
         let adapted = start.adapters != Scales::NONE;
         let Some(entry) = self.narrowest(tokens.len(), adapted, of) else {
             return Err(Error::Invalid(format!(
@@ -852,14 +859,16 @@ impl Core {
     }
 
     /// Submits the decoding of one token for each row: with adapters where a row takes something of one, which changes
-    /// nothing for the others. To the logits of rows is done what `adjustments` say, until they are submitted anew. False when
+    /// nothing for the others. To the logits of rows is done what `adjustments` say, until they are submitted anew. What the
+    /// model's own layer needs for `drafts` is left where they are to come. False when
     /// the device has all it takes.
     pub(super) fn submit_decode(
         &mut self,
         rows: &[Row],
         adjustments: &[(usize, Adjustment<'_>)],
+        drafts: bool,
     ) -> Result<bool, Error> {
-        let entry = self.of_decode(rows, Outputs::Last)?;
+        let entry = self.of_decode(rows, Outputs::Last, drafts)?;
         debug_assert!(!self.is_under_way(entry), "its tokens are not known yet");
         if !self.has_room(1) {
             return Ok(false);
@@ -869,14 +878,15 @@ impl Core {
             self.entries[entry].rows.extend_from_slice(rows);
         }
         self.adjust(entry, adjustments)?;
-        self.submit(entry, 0..rows.len(), Hidden::of(rows))?;
+        let of = Hidden::of(rows).filter(|_| !self.entries[entry].rests);
+        self.submit(entry, 0..rows.len(), of)?;
         Ok(true)
     }
 
     /// The same as far as it does not depend on what is done to logits: [`Self::submit_deferred`] is the rest of it, before
     /// anything else is submitted. False when the device does not take both.
     pub(super) fn submit_deferring(&mut self, rows: &[Row]) -> Result<bool, Error> {
-        let entry = self.of_decode(rows, Outputs::Deferred)?;
+        let entry = self.of_decode(rows, Outputs::Deferred, true)?;
         if !self.has_room(2) {
             return Ok(false);
         }
@@ -891,17 +901,20 @@ impl Core {
         rows: &[Row],
         adjustments: &[(usize, Adjustment<'_>)],
     ) -> Result<(), Error> {
-        let entry = self.of_decode(rows, Outputs::Resumed)?;
+        let entry = self.of_decode(rows, Outputs::Resumed, true)?;
         self.write_rows(entry, rows, None)?;
         self.adjust(entry, adjustments)?;
         self.submit(entry, 0..rows.len(), Hidden::of(rows))
     }
 
     /// The plan that decodes these rows to such outputs.
-    fn of_decode(&self, rows: &[Row], outputs: Outputs) -> Result<usize, Error> {
+    fn of_decode(&self, rows: &[Row], outputs: Outputs, drafts: bool) -> Result<usize, Error> {
         let adapted = rows.iter().any(|row| row.adapters != Scales::NONE);
-        let of = |bucket: Bucket| bucket.chunk == 1 && bucket.outputs == outputs;
-        self.narrowest(rows.len(), adapted, of).ok_or_else(|| {
+        let decodes = |bucket: Bucket| bucket.chunk == 1 && bucket.outputs == outputs;
+        let rests = |entry: &Entry| entry.rests && decodes(entry.plan.bucket);
+        let resting = self.narrowest(rows.len(), adapted, rests).filter(|_| !drafts);
+        let of = |entry: &Entry| !entry.rests && decodes(entry.plan.bucket);
+        resting.or_else(|| self.narrowest(rows.len(), adapted, of)).ok_or_else(|| {
             let slots = self.loaded.layout.slots;
             Error::Invalid(format!("{} rows, 1 to {slots} fit", rows.len()))
         })

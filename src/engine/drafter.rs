@@ -65,7 +65,7 @@ impl Drafter {
         let whole = from + part.len() == tokens.len();
         *written = (*written).max(from + part.len() + most);
         match part.len() {
-            1 => core.submit_decode(&[row], &[])?,
+            1 => core.submit_decode(&[row], &[], true)?,
             _ => core.submit_chunk(
                 row,
                 part,
@@ -82,7 +82,7 @@ impl Drafter {
         let mut draft = vec![sampled[0]];
         if most > 1 && sampled[0] != NOT_FINITE {
             row = Row { token: sampled[0], position: tokens.len() as u32, ..row };
-            core.submit_decode(&[row], &[])?;
+            core.submit_decode(&[row], &[], true)?;
             for _ in 2..most {
                 core.submit_ahead()?;
             }

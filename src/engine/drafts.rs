@@ -17,6 +17,8 @@ const OF_GAIN: f64 = 8.0;
 const MOST_OWED: f64 = 500.0;
 /// What a draft is taken to cost, in steps, where nobody knows how long it took.
 const UNKNOWN: f64 = 0.5;
+/// Steps that are owed by who will not guess for long.
+const LONG: f64 = 0.3;
 /// What a step counts for by the time of the next one of its kind.
 const FADES: f64 = 0.8;
 
@@ -69,31 +71,41 @@ struct Trust {
     owed: f64,
     /// It has cost something to get ready for a draft, which is still to come.
     ready: bool,
+    /// Something of the latest draft came true.
+    gives: bool,
     /// How fast tokens come by its drafts.
     pace: Pace,
 }
 
 impl Trust {
     fn new(most: usize) -> Self {
-        Self { most, depth: most.min(2), owed: -FIRST, ready: false, pace: Pace::default() }
+        let (depth, pace) = (most.min(2), Pace::default());
+        Self { most, depth, owed: -FIRST, ready: false, gives: false, pace }
     }
 
     fn guesses(&self, without: &Pace) -> bool {
-        self.most > 0 && (self.owed <= 0.0 || self.ready || self.pace.outruns(without))
+        let gains = self.gives && self.pace.outruns(without);
+        self.most > 0 && (self.owed <= 0.0 || self.ready || gains)
     }
 
     /// Of a draft of so many tokens so many came true.
     fn judged(&mut self, drafted: usize, accepted: usize, took: Option<Duration>, without: &Pace) {
+        let before = self.owed;
         self.depth = if accepted == drafted { 2 * self.depth } else { accepted + 1 }.min(self.most);
-        self.ready = false;
+        (self.ready, self.gives) = (false, accepted > 0);
         self.pace.add(accepted + 1, took);
         self.cost(accepted + 1, took, without);
+        if accepted == 0 {
+            self.owed = self.owed.max(before + UNKNOWN);
+        }
     }
 
     /// A step of it has given so many tokens.
     fn cost(&mut self, tokens: usize, took: Option<Duration>, without: &Pace) {
         let steps = took.zip(without.token()).map(|(took, token)| took.as_secs_f64() / token);
-        let lost = steps.map_or(UNKNOWN + 1.0, |steps| steps) - tokens as f64;
+        let lost = steps.unwrap_or(UNKNOWN + 1.0) - tokens as f64;
+        // Who gave nothing has gained nothing, whatever the machine did meanwhile.
+        let lost = if tokens == 1 { lost.max(0.0) } else { lost };
         self.owed = (self.owed + lost).clamp(-OF_GAIN, MOST_OWED);
     }
 }
@@ -147,6 +159,11 @@ impl Drafts {
     /// Whether the model is asked: what that costs can be told.
     fn asks(&self) -> bool {
         self.without.token().is_some() && self.model.guesses(&self.without)
+    }
+
+    /// Whether the model will not be asked for long: what it would go on from is not worth a part of each step.
+    pub(super) fn rests(&self) -> bool {
+        self.model.owed > LONG && !self.asks()
     }
 
     /// What is evaluated behind these tokens, of at most `room`.
@@ -293,6 +310,27 @@ mod tests {
         assert_eq!(again, rest(&mut drafts, &SAID));
         drafts.without_model();
         assert!(!drafts.sees(&[1, 2, 3, 4]));
+    }
+
+    /// That a machine has become faster makes no draft worth its time of which nothing came true.
+    #[test]
+    fn a_faster_machine_is_not_the_drafts_doing() {
+        let mut drafts = Drafts::new(7, true);
+        drafts.stepped(false, ms(100));
+        let (mut asked, mut rested) = (0, 0);
+        for token in 0..100 {
+            rested += u32::from(drafts.rests());
+            match drafts.next(&[token], 9) {
+                Draft::Model(_) => {
+                    drafts.judged(2, 0, ms(20));
+                    asked += 1;
+                }
+                _ => drafts.stepped(false, ms(10)),
+            }
+            drafts.token();
+        }
+        assert!((2..8).contains(&asked), "{asked}");
+        assert!((10..100).contains(&rested), "{rested} steps that leave nothing for drafts");
     }
 
     /// Steps without drafts take 10 ms, drafts 25 and getting ready for them 200. Whatever comes true, tokens take no longer

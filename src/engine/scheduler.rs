@@ -710,6 +710,7 @@ impl Scheduler {
                 sequences.sort_unstable_by_key(|s| s.slot().number);
                 self.rows.clear();
                 self.rows.extend(sequences.iter().map(|s| s.row()));
+                let rests = sequences.iter().all(|s| s.rests());
                 let deferred = sequences.iter().any(|s| s.masks());
                 if deferred {
                     if !core.submit_deferring(&self.rows)? {
@@ -723,7 +724,7 @@ impl Scheduler {
                     adjustments.filter_map(|(row, s)| Some((row, s.adjustment()?))).collect();
                 if deferred {
                     core.submit_deferred(&self.rows, &adjustments)?;
-                } else if !core.submit_decode(&self.rows, &adjustments)? {
+                } else if !core.submit_decode(&self.rows, &adjustments, !rests)? {
                     return Ok(false);
                 }
                 sequences.iter().map(|s| s.id).collect()

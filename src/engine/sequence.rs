@@ -231,6 +231,11 @@ impl Sequence {
         if plain { self.drafts.next(&self.tokens, room) } else { Draft::Nothing }
     }
 
+    /// Whether nothing of its next steps is needed for drafts.
+    pub(super) fn rests(&self) -> bool {
+        self.drafts.rests() || self.chooser.is_some() || self.wants_logits()
+    }
+
     /// Nobody guesses any more, but from what was said.
     pub(super) const fn without_guesses(&mut self) {
         self.drafts.without_model();

@@ -463,7 +463,7 @@ impl Model {
     /// # Errors
     /// [`graph::Error`] would be a bug of a definition, or a band wider than the layout's context.
     pub fn graph(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Graph> {
-        self.drawn(layout, bucket, None)
+        self.drawn(layout, bucket, None, &self.hyper)
     }
 
     fn drawn(
@@ -471,9 +471,10 @@ impl Model {
         layout: KvLayout,
         bucket: Bucket,
         adapters: Option<&Adapters>,
+        hyper: &Hyperparameters,
     ) -> graph::Result<Graph> {
         let step = Step { layout, bucket, cache: self.cache };
-        match decoder::graph(&self.gguf, &self.hyper, adapters, &mut self.weights.clone(), step) {
+        match decoder::graph(&self.gguf, hyper, adapters, &mut self.weights.clone(), step) {
             Ok(graph) => Ok(graph),
             Err(Error::Graph(error)) => Err(error),
             Err(error) => unreachable!("`from_gguf` drew with the same weights: {error}"),
@@ -507,10 +508,23 @@ impl Model {
         }
     }
 
+    /// The plan of a step that leaves nothing for drafts, where the model is used with its nextn layer: drafts behind it know
+    /// less.
+    ///
+    /// # Errors
+    /// As [`Self::graph`].
+    pub fn resting_plan(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Option<Plan>> {
+        if self.hyper.nextn.is_none() {
+            return Ok(None);
+        }
+        let hyper = Hyperparameters { nextn: None, ..self.hyper.clone() };
+        self.lowered(&self.drawn(layout, bucket, None, &hyper)?, bucket).map(Some)
+    }
+
     /// The same of a step whose rows may take something of the adapters. A row that takes nothing of them computes what
     /// it does without.
     pub fn adapted_plan(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Plan> {
-        self.lowered(&self.drawn(layout, bucket, Some(&self.adapters))?, bucket)
+        self.lowered(&self.drawn(layout, bucket, Some(&self.adapters), &self.hyper)?, bucket)
     }
 }
 

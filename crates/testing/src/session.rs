@@ -35,7 +35,8 @@ impl Session {
         Self::of(device, model, layout, plans, None)
     }
 
-    /// A recording of each bucket's plan, then one of the drafts of the model's nextn layer.
+    /// A recording of each bucket's plan, then one of the drafts of the model's nextn layer, and of each decode step that
+    /// leaves nothing for them, where it has one.
     pub fn drafting(
         device: &dyn Device,
         model: &Model,
@@ -43,7 +44,9 @@ impl Session {
         buckets: &[Bucket],
     ) -> Self {
         let plans = buckets.iter().map(|bucket| model.plan(layout, *bucket).unwrap());
-        let all = plans.chain(model.draft_plan(layout).unwrap());
+        let decode = buckets.iter().filter(|b| **b == Bucket::decode(b.batch, b.context));
+        let resting = decode.filter_map(|bucket| model.resting_plan(layout, *bucket).unwrap());
+        let all = plans.chain(model.draft_plan(layout).unwrap()).chain(resting);
         let plans = all.map(|plan| fuse(&plan, device.fusions())).collect();
         Self::of(device, model, layout, plans, None)
     }

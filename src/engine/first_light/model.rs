@@ -122,7 +122,7 @@ fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> 
             row.token = forced.unwrap_or(&run.sampled)[i - 1];
             // In one part or two, in turn.
             if i % 2 == 0 {
-                core.submit_decode(&[row], &[])?;
+                core.submit_decode(&[row], &[], true)?;
             } else {
                 core.submit_deferring(&[row])?;
                 core.submit_deferred(&[row], &[])?;
