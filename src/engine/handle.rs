@@ -15,6 +15,7 @@ use super::admission::{Admission, Served};
 use super::core::Core;
 use super::devices::Devices;
 use super::heartbeat::Heartbeat;
+use super::load;
 use super::loader::Asked;
 use super::prefixes::Directories;
 use super::scheduler::{Command, Scheduler};
@@ -201,6 +202,15 @@ impl Handle {
         // When the thread is gone, dropping the task closes the receiver.
         let _ = self.commands.send(Command::Exclusive(what.to_owned(), task));
         receiver
+    }
+
+    /// The device that a load of this begins with, having shown that it works: for what is computed beside models.
+    /// Where it has yet to show that, this takes seconds.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn device(&self, spec: &LoadSpec) -> Result<Arc<dyn Device>, LoadError> {
+        load::device(spec, &self.shared)
     }
 
     /// From the next load on, does not use the device of that name; loads are told why.

@@ -152,6 +152,12 @@ fn lit<'a>(
     |device| first_light::pass(device, &spec.light, shared)
 }
 
+/// The first device that may be used, whatever is to run there.
+pub(super) fn device(spec: &LoadSpec, shared: &Shared) -> Result<Arc<dyn Device>, LoadError> {
+    let mut candidates = Candidates::new(spec, shared.devices.disabled_for(&spec.model))?;
+    Ok(candidates.next(&lit(spec, shared))?.device)
+}
+
 /// What can be known of a model's file without a device: a load begins with it.
 pub fn inspect(path: &Path) -> Result<(Model, Text), LoadError> {
     understand(path, Gguf::open(path))

@@ -16,6 +16,7 @@ mod fingerprint;
 mod first_light;
 mod half;
 mod lanes;
+mod networks;
 mod not_finite;
 mod nv;
 mod nv_bench;

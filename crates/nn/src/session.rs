@@ -49,6 +49,20 @@ impl Session {
         states: impl IntoIterator<Item = (&'a str, &'a [usize])>,
         graphs: &[&Graph],
     ) -> Result<Self, Failure> {
+        Self::open_within(device, u64::MAX, weights, states, graphs)
+    }
+
+    /// The same in no more than `room` bytes of the device's memory.
+    ///
+    /// # Errors
+    /// As for [`Session::open`]; that it takes more is told before any is reserved.
+    pub fn open_within<'a>(
+        device: &dyn Device,
+        room: u64,
+        weights: &[Weight<'_>],
+        states: impl IntoIterator<Item = (&'a str, &'a [usize])>,
+        graphs: &[&Graph],
+    ) -> Result<Self, Failure> {
         let mut plans = Vec::new();
         for graph in graphs {
             plans.push(fuse(&graph.lower(BUCKET)?, device.fusions()));
@@ -66,6 +80,9 @@ impl Session {
         };
         let held: Vec<Buffer> = weights.iter().map(weight).collect();
         let request = Request { weights: &held, states: &states, plans: &plans, choices: None };
+        if room < u64::MAX {
+            device.footprint(&request)?.fits(room)?;
+        }
         let mut instance = device.open(&request)?;
         for (name, data) in weights {
             let read = |offset: u64, to: &mut [u8]| {

@@ -36,6 +36,16 @@ impl Network {
         shapes: &BTreeMap<String, Vec<usize>>,
         fixed: &BTreeMap<String, Array>,
     ) -> Result<Self> {
+        Self::within(model, device, u64::MAX, shapes, fixed)
+    }
+
+    fn within(
+        model: &Model,
+        device: &dyn Device,
+        room: u64,
+        shapes: &BTreeMap<String, Vec<usize>>,
+        fixed: &BTreeMap<String, Array>,
+    ) -> Result<Self> {
         let declared = model.inputs();
         let mut given = shapes.keys().chain(fixed.keys());
         if let Some(name) = given.find(|n| declared.iter().all(|d| d.name != **n)) {
@@ -51,7 +61,7 @@ impl Network {
         }
         let Drawn { g, weights, outputs } = draw(model, &inputs, fixed)?;
         let held: Vec<_> = weights.iter().map(|w| (&*w.name, w.elements.data())).collect();
-        let session = Session::open(device, &held, [], &[&g])?;
+        let session = Session::open_within(device, room, &held, [], &[&g])?;
         Ok(Self { session, inputs, fixed: fixed.clone(), outputs })
     }
 
@@ -63,6 +73,19 @@ impl Network {
     pub fn of(
         model: &Model,
         device: &dyn Device,
+        inputs: &BTreeMap<String, Array>,
+    ) -> Result<Self> {
+        Self::of_within(model, device, u64::MAX, inputs)
+    }
+
+    /// The same in no more than `room` bytes of the device's memory.
+    ///
+    /// # Errors
+    /// As for [`Network::new`]; that it takes more is told before any is reserved.
+    pub fn of_within(
+        model: &Model,
+        device: &dyn Device,
+        room: u64,
         inputs: &BTreeMap<String, Array>,
     ) -> Result<Self> {
         let first = model.inputs().first().map(|input| input.name.clone());
@@ -77,7 +100,7 @@ impl Network {
             let (fixed, open): (BTreeMap<_, _>, BTreeMap<_, _>) =
                 inputs.clone().into_iter().partition(|(name, array)| way(name, array));
             let shapes = open.into_iter().map(|(name, array)| (name, array.shape)).collect();
-            let network = Self::new(model, device, &shapes, &fixed);
+            let network = Self::within(model, device, room, &shapes, &fixed);
             if !matches!(&network, Err(Error::Node { depends: true, .. })) {
                 return network;
             }

@@ -13,6 +13,9 @@ pub struct RunRequest {
     pub model: String,
     /// By name, all that the network takes.
     pub inputs: BTreeMap<String, RunInput>,
+    /// The device, as a load names it; the daemon's own where absent.
+    #[serde(default)]
+    pub backend: Option<String>,
     /// `float` where absent, or `base64` of little-endian `f32`.
     #[serde(default)]
     pub encoding_format: Option<String>,
@@ -40,6 +43,7 @@ pub struct RunInput {
 pub struct RunAnswer {
     /// The file.
     pub model: String,
+    /// What ran it, in a line.
     pub device: String,
     /// Whether the network was prepared by an earlier request.
     pub prepared: bool,

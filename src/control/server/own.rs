@@ -153,6 +153,7 @@ pub(super) async fn load(
 /// Loads a model where it belongs: in place of the first, beside the others, or where one of that name is already.
 fn place(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<LoadEvent>, Error> {
     let (config, residents) = (app.config(), &app.residents);
+    app.networks.make_room();
     if let Some(there) = residents.exactly(&request.model) {
         return Ok(there.load_again(&config, request));
     }

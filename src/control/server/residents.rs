@@ -185,6 +185,7 @@ pub fn request_of(resident: &config::Resident) -> LoadRequest {
 fn bring(resident: Arc<Resident>, app: Arc<App>) -> Coming {
     let load = tokio::spawn(async move {
         let request = resident.brought.lock().clone().unwrap_or_default();
+        app.networks.make_room();
         loop {
             if resident.is_gone() {
                 return Err(LoadError::GivenUp("the model was unloaded"));

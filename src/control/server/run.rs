@@ -16,8 +16,12 @@ use super::App;
 use super::body::JsonBody;
 use super::embeddings::base64;
 use super::error::Error;
+use super::own::load_spec;
 use crate::chain::one_line;
+use crate::config::BACKENDS;
 use crate::control::api;
+use crate::engine::LoadSpec;
+use crate::networks::{self, Place};
 use crate::wording::shown;
 
 pub(super) async fn run(
@@ -39,12 +43,23 @@ pub(super) async fn run(
     });
     let inputs = inputs.collect::<Result<BTreeMap<_, _>, Error>>()?;
     let config = app.config();
+    let named = request.backend.is_some();
+    if let Some(backend) = request.backend.as_ref().filter(|b| !BACKENDS.contains(&b.as_str())) {
+        let possible = BACKENDS.join(", ");
+        let message = format!("backend: is `{}`; {possible} are possible", shown(backend));
+        return Err(Error::value("backend", message));
+    }
+    let load = api::LoadRequest { backend: request.backend, ..api::LoadRequest::default() };
+    let spec = load_spec(&config, load);
     let path = config.network(&request.model);
     let work = move || {
-        let device = device::named("cpu", &config.cpu_isa, config.threads)
-            .map_err(|why| Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_device", why))?;
-        let answer = app.networks.run(&path, inputs, &device);
-        let answer = answer.map_err(|error| told(&path, &error))?;
+        let device = |backend: &str| {
+            let spec = LoadSpec { backend: backend.to_owned(), ..spec.clone() };
+            app.residents.first().engine.device(&spec).map_err(|error| error.to_string())
+        };
+        let place = Place { backend: &spec.backend, device: &device, reserve: spec.memory_reserve };
+        let answer = app.networks.run(&path, inputs, &place);
+        let answer = answer.map_err(|error| told(&path, &error, named))?;
         let output = |(name, array): (String, Array)| {
             let Array { elem, shape, values } = array;
             let values = if encoded { base64(&values).into() } else { values.into() };
@@ -52,7 +67,7 @@ pub(super) async fn run(
         };
         Ok(api::RunAnswer {
             model: path.display().to_string(),
-            device: device.info().description,
+            device: answer.device,
             prepared: answer.prepared,
             run_ms: answer.took.as_secs_f64() * 1e3,
             outputs: answer.outputs.into_iter().map(output).collect(),
@@ -101,14 +116,33 @@ fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
     Ok(Array { elem: Elem::F32, shape, values })
 }
 
-fn told(path: &Path, error: &onnx::Error) -> Error {
+/// `named` where the request chose the backend.
+fn told(path: &Path, error: &networks::Error, named: bool) -> Error {
     let message = format!("{}: {}", path.display(), one_line(error));
-    match error {
-        onnx::Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+    let invalid =
+        |message| Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model");
+    match (error, error.of_device()) {
+        (networks::Error::Backend(why), _) if named => Error::value("backend", why),
+        (networks::Error::Backend(why), _) => {
+            Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_device", why)
+                .hint("`orinctl doctor` says why; `backend` in the request takes another")
+        }
+        (_, Some(device::Error::OutOfMemory { .. })) => {
+            Error::new(StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", message)
+                .hint("unload a model, or give the network smaller inputs")
+        }
+        (_, Some(device::Error::Unsupported { .. })) => invalid(message),
+        (_, Some(_)) => Error::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
+            .hint("the next request prepares the network anew"),
+        (networks::Error::Network(onnx::Error::Io { source, .. }), _)
+            if source.kind() == io::ErrorKind::NotFound =>
+        {
             Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
                 .hint("give the path of an ONNX file, or put it into the models directory")
         }
-        onnx::Error::Input { name, .. } => Error::value(format!("inputs.{name}"), message),
-        _ => Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model"),
+        (networks::Error::Network(onnx::Error::Input { name, .. }), _) => {
+            Error::value(format!("inputs.{name}"), message)
+        }
+        _ => invalid(message),
     }
 }

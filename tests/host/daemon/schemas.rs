@@ -85,7 +85,7 @@ fn sound() -> Vec<(&'static str, Value)> {
         (
             "/orin/v1/run",
             json!({"model": "m", "inputs": {"x": {"shape": [1], "values": [0.5]}},
-            "encoding_format": "float"}),
+            "encoding_format": "float", "backend": "cpu"}),
         ),
         ("/api/embed", json!({"input": ["a"], "dimensions": 4})),
         (

@@ -1,0 +1,80 @@
+//! Networks of ONNX files through the daemon's socket, on the simulated Orin beside a model.
+
+use orind_testing::daemon::{self, Answer, Daemon, MODEL};
+use orind_testing::lane::example;
+use orind_testing::program::preload_library;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn launch(state: &TempDir, settings: &str) -> Daemon {
+    let mut command = daemon::orind();
+    command.env("LD_PRELOAD", preload_library());
+    let dir = state.path().display();
+    Daemon::launch_with(command, &format!("threads = 1\nstate_dir = '{dir}'\n{settings}"))
+}
+
+/// What the policy of 12-128-128-4 answers, where it is asked for a backend or not.
+fn policy(daemon: &Daemon, backend: Option<&str>) -> Answer {
+    let (observation, _) = example();
+    let file = orind_testing::data("lanes/policy.onnx");
+    let mut body = json!({
+        "model": file, "inputs": {"observation": {"shape": [1, 12], "values": observation}},
+    });
+    if let Some(backend) = backend {
+        body["backend"] = backend.into();
+    }
+    daemon.post("/orin/v1/run", &body)
+}
+
+fn action(answer: &Value) -> Vec<f64> {
+    let values = answer["outputs"]["action"]["values"].as_array();
+    values.unwrap_or_else(|| panic!("{answer}")).iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn a_network_runs_on_the_models_gpu() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = launch(&state, &format!("model = '{MODEL}'\ncontext = 128\nbackend = 'nv'\n"));
+    // While the model is being loaded, which may have first light before it.
+    let first = policy(&daemon, None).json();
+    assert!(first["device"].as_str().unwrap().contains("SMs"), "{first}");
+    let (_, numpy) = example();
+    for (have, want) in action(&first).iter().zip(&numpy) {
+        assert!((have - want).abs() < 1e-5, "{have}, not {want}");
+    }
+    let cpu = policy(&daemon, Some("cpu")).json();
+    assert!(!cpu["device"].as_str().unwrap().contains("SMs"), "{cpu}");
+    assert_eq!(action(&first), action(&cpu), "the CPU and the GPU give the same bits");
+    daemon.until("the model is loaded", |status| status["state"]["name"] == "ready");
+    let named = policy(&daemon, Some("nv")).json();
+    assert_eq!(named["device"], first["device"]);
+    let body = json!({ "prompt": "once upon a time", "max_tokens": 12 });
+    std::thread::scope(|scope| {
+        let served = scope.spawn(|| daemon.post("/v1/completions", &body).status);
+        while !served.is_finished() {
+            let answer = policy(&daemon, Some("nv")).json();
+            assert_eq!((&answer["prepared"], action(&answer)), (&json!(true), action(&first)));
+        }
+        assert_eq!(served.join().unwrap(), 200);
+    });
+    for (backend, word) in [("tpu", "auto, nv, cuda, cpu, reference"), ("cuda", "cuda")] {
+        let answer = policy(&daemon, Some(backend));
+        assert_eq!(answer.error(), (400, "invalid_value".into()));
+        let error = &answer.json()["error"];
+        assert_eq!(error["param"], "backend");
+        assert!(error["message"].as_str().unwrap().contains(word), "{error}");
+    }
+}
+
+/// The reserve is the system's. The CPU's memory can be swapped, so there `auto` ends.
+#[test]
+fn a_network_leaves_the_reserve_of_memory() {
+    let state = tempfile::tempdir().unwrap();
+    let daemon = launch(&state, "backend = 'auto'\nmemory_reserve_mib = 65536\n");
+    let refused = policy(&daemon, Some("nv"));
+    assert_eq!(refused.error(), (507, "out_of_memory".into()));
+    let told = refused.json()["error"]["message"].to_string();
+    assert!(told.contains("memory_reserve_mib = 65536") && told.contains("weights"), "{told}");
+    let answer = policy(&daemon, None).json();
+    assert!(!answer["device"].as_str().unwrap().contains("SMs"), "{answer}");
+}
