@@ -617,6 +617,11 @@ impl Config {
         toml::Table::try_from(self).unwrap_or_default()
     }
 
+    /// Where tuned choices are kept that are used.
+    pub fn tuned(&self) -> Option<&Path> {
+        (self.tune != Tune::Off).then_some(&*self.tune_dir)
+    }
+
     /// The ONNX file of that name: itself, or in the models directory, with or without its ending.
     pub fn network(&self, name: &str) -> PathBuf {
         if name.contains('/') {

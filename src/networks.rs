@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use device::Device;
-use nn::Failure;
+use nn::{Failure, Terms};
 use onnx::{Array, Model, Network};
 use parking_lot::Mutex;
+use plan::Plan;
 
 /// Networks that stay prepared, the last used ones.
 const KEPT: usize = 4;
@@ -36,6 +37,8 @@ pub struct Place<'a> {
     pub device: &'a dyn Fn(&str) -> Result<Arc<dyn Device>, String>,
     /// Bytes of the system's memory that a GPU must not take.
     pub reserve: u64,
+    /// Where tuned choices are kept.
+    pub tuned: Option<&'a Path>,
 }
 
 /// Why there is no answer.
@@ -175,7 +178,7 @@ impl Kept {
         }
         let on = |backend: &str| -> Result<_, Error> {
             let device = (place.device)(backend).map_err(Error::Backend)?;
-            let network = prepared(&model, &*device, inputs, place.reserve)?;
+            let network = prepared(&model, &*device, inputs, place)?;
             Ok((device.info(), network))
         };
         let (info, network) = match on(place.backend) {
@@ -189,20 +192,39 @@ impl Kept {
     }
 }
 
+/// A network's plan for inputs of these shapes, and the device that it is for.
+///
+/// # Errors
+/// As for [`Networks::run`].
+pub fn plan(
+    path: &Path,
+    shapes: &BTreeMap<String, Vec<usize>>,
+    place: &Place<'_>,
+) -> Result<(Arc<dyn Device>, Plan), Error> {
+    let model = Model::read(path)?;
+    let device = (place.device)(place.backend).map_err(Error::Backend)?;
+    let network = Network::new(&model, &*device, shapes, &BTreeMap::new())?;
+    let plan = network.plan().clone();
+    Ok((device, plan))
+}
+
 /// The network on a device. Of memory that a GPU shares with the system the reserve is left.
 fn prepared(
     model: &Model,
     device: &dyn Device,
     inputs: &BTreeMap<String, Array>,
-    reserve: u64,
+    place: &Place<'_>,
 ) -> Result<Network, Error> {
     let free = device.gpu_memory().filter(|free| *free > 0 && device.shares_memory());
-    let Some(free) = free else { return Ok(Network::of(model, device, inputs)?) };
-    let room = free.saturating_sub(device::cpu::promised()).saturating_sub(reserve);
-    let made = Network::of_within(model, device, room, inputs);
+    let left =
+        |free: u64| free.saturating_sub(device::cpu::promised()).saturating_sub(place.reserve);
+    let terms = Terms { room: free.map(left), tuned: place.tuned };
+    let made = Network::of_with(model, device, terms, inputs);
     made.map_err(|error| match error {
-        onnx::Error::Run(Failure::Device(device::Error::OutOfMemory { what, need, have })) => {
-            let what = format!("{what}, beside memory_reserve_mib = {}", reserve >> 20);
+        onnx::Error::Run(Failure::Device(device::Error::OutOfMemory { what, need, have }))
+            if free.is_some() =>
+        {
+            let what = format!("{what}, beside memory_reserve_mib = {}", place.reserve >> 20);
             no_room(what, need, have)
         }
         error => error.into(),

@@ -36,6 +36,7 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "experts.cuh",
     "first_light.cuh",
     "format.cuh",
+    "group.cuh",
     "iq1.cuh",
     "iq2.cuh",
     "iq3_s.cuh",

@@ -71,7 +71,7 @@ pub fn main() -> ExitCode {
         }
         Command::FirstContact(contact) => first_contact::run(&contact, &terminal),
         Command::Parity(parity) => parity::run(&parity, &terminal),
-        Command::Run(task) => run::run(&task, &terminal),
+        Command::Run(task) => run::run(&args.connection, &task, &terminal),
         Command::Fingerprint(fingerprint) => fingerprint::run(&fingerprint, &terminal),
         Command::Perplexity(task) => stoppable(|s| quality::perplexity(&task, &terminal, s)),
         Command::Kld(task) => stoppable(|s| quality::divergence(&task, &terminal, s)),

@@ -1,61 +1,147 @@
-//! `orinctl run`: an ONNX network on a device, for inputs out of files; no daemon.
+//! `orinctl run`: an ONNX network for inputs out of files, on a device of this process or by the daemon.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use nn::Terms;
 use onnx::{Array, Declared, Elem, Extent, Model, Network};
 use serde::Serialize;
 
-use super::args;
+use super::args::{self, Connection};
 use super::device::chosen;
 use super::error::Error;
-use super::terminal::Terminal;
+use super::on_runtime;
+use super::terminal::{Live, Terminal};
 use super::text;
 use crate::chain::one_line;
+use crate::config;
+use crate::control::api::{RunAnswer, RunInput, RunOutput, RunRequest, route};
 
 /// Values of an output that a table shows.
 const SHOWN: usize = 6;
 
-pub(super) fn run(args: &args::Run, terminal: &Terminal) -> Result<(), Error> {
+pub(super) fn run(
+    connection: &Connection,
+    args: &args::Run,
+    terminal: &Terminal,
+) -> Result<(), Error> {
     let Some(path) = &args.model else {
         return text::show(&onnx::supported(), args.json, |all| all.join("\n") + "\n");
     };
-    let wrong = |error: onnx::Error| Error::Network { model: path.clone(), why: one_line(&error) };
     let live = terminal.spinner();
     live.message(format!("{}: reading", path.display()));
-    let model = Model::read(path).map_err(wrong)?;
+    let model = Model::read(path).map_err(wrong(path))?;
     let inputs = inputs(&model, args)?;
     if inputs.is_empty() && !model.inputs().is_empty() {
         drop(live);
         return text::show(&About::of(&model), args.json, About::table);
     }
-    let device = chosen(&args.backend, args.threads, args.cpu_isa.as_deref())?;
-    live.message(format!("{}: preparing on {}", path.display(), args.backend));
-    let start = Instant::now();
-    let mut network = Network::of(&model, &*device, &inputs).map_err(wrong)?;
-    let prepared = start.elapsed();
-    let mut times = Vec::new();
-    let mut answers = BTreeMap::new();
-    for i in 0..args.repeat.get() {
-        live.message(format!("{}: run {} of {}", path.display(), i + 1, args.repeat));
-        let start = Instant::now();
-        answers = network.run(&inputs).map_err(wrong)?;
-        times.push(start.elapsed());
-    }
+    let ran = if args.daemon {
+        on_runtime(asked(connection, args, &model, path, &inputs, &live))?
+    } else {
+        here(args, path, &model, &inputs, &live)?
+    };
     drop(live);
-    times.sort_unstable();
+    let Ran { device, prepare_ms, mut times, answers } = ran;
+    times.sort_unstable_by(f64::total_cmp);
     if let Some(dir) = &args.output {
         write(dir, &answers)?;
     }
     let document = Document {
-        device: device.info().description,
-        prepare_ms: milliseconds(prepared),
-        run_ms: milliseconds(times[times.len() / 2]),
+        device,
+        prepare_ms,
+        run_ms: times[times.len() / 2],
         runs: args.repeat.get(),
         outputs: answers.iter().map(|(name, array)| (name.clone(), Output::of(array))).collect(),
     };
     text::show(&document, args.json, Document::table)
+}
+
+fn wrong(path: &Path) -> impl Fn(onnx::Error) -> Error {
+    move |error| Error::Network { model: path.to_owned(), why: one_line(&error) }
+}
+
+/// What came of some runs.
+struct Ran {
+    device: String,
+    /// Nothing where the daemon did that.
+    prepare_ms: Option<f64>,
+    /// Milliseconds of each.
+    times: Vec<f64>,
+    /// Of the last one.
+    answers: BTreeMap<String, Array>,
+}
+
+/// In this process.
+fn here(
+    args: &args::Run,
+    path: &Path,
+    model: &Model,
+    inputs: &BTreeMap<String, Array>,
+    live: &Live,
+) -> Result<Ran, Error> {
+    let backend = args.backend.as_deref().unwrap_or("cpu");
+    let device = chosen(backend, args.threads, args.cpu_isa.as_deref())?;
+    live.message(format!("{}: preparing on {backend}", path.display()));
+    let tuned = config::client_tune_dir();
+    let terms = Terms { room: None, tuned: Some(&tuned) };
+    let start = Instant::now();
+    let mut network = Network::of_with(model, &*device, terms, inputs).map_err(wrong(path))?;
+    let prepare_ms = Some(milliseconds(start.elapsed()));
+    let (mut times, mut answers) = (Vec::new(), BTreeMap::new());
+    for i in 0..args.repeat.get() {
+        live.message(format!("{}: run {} of {}", path.display(), i + 1, args.repeat));
+        let start = Instant::now();
+        answers = network.run(inputs).map_err(wrong(path))?;
+        times.push(milliseconds(start.elapsed()));
+    }
+    Ok(Ran { device: device.info().description, prepare_ms, times, answers })
+}
+
+/// By the daemon.
+async fn asked(
+    connection: &Connection,
+    args: &args::Run,
+    model: &Model,
+    path: &Path,
+    inputs: &BTreeMap<String, Array>,
+    live: &Live,
+) -> Result<Ran, Error> {
+    let client = connection.client()?;
+    let input = |(name, array): (&String, &Array)| {
+        let bytes: Vec<u8> = array.values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let (shape, data) = (Some(array.shape.clone()), Some(STANDARD.encode(bytes)));
+        (name.clone(), RunInput { shape, data, ..RunInput::default() })
+    };
+    let request = RunRequest {
+        model: connection.model(&path.display().to_string())?,
+        inputs: inputs.iter().map(input).collect(),
+        backend: args.backend.clone(),
+        // JSON knows no infinities.
+        encoding_format: Some("base64".into()),
+    };
+    let (mut times, mut last) = (Vec::new(), None);
+    for i in 0..args.repeat.get() {
+        live.message(format!("{}: run {} of {}", path.display(), i + 1, args.repeat));
+        let answer = client.ask::<RunAnswer>(route::RUN, &request).await?;
+        times.push(answer.run_ms);
+        last = Some(answer);
+    }
+    let RunAnswer { device, outputs, .. } =
+        last.unwrap_or_else(|| unreachable!("there is a first run"));
+    let declared = model.outputs();
+    let mut answers = BTreeMap::new();
+    for (name, RunOutput { shape, values, .. }) in outputs {
+        let elem = declared.iter().find(|output| output.name == name).map(|output| output.elem);
+        let bytes = values.as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
+        let (whole, _) = bytes.as_chunks::<4>();
+        let values = whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        answers.insert(name, Array { elem: elem.unwrap_or(Elem::F32), shape, values });
+    }
+    Ok(Ran { device, prepare_ms: None, times, answers })
 }
 
 fn milliseconds(time: Duration) -> f64 {
@@ -82,12 +168,7 @@ fn inputs(model: &Model, args: &args::Run) -> Result<BTreeMap<String, Array>, Er
         all.insert(name.clone(), array);
     }
     for (name, shape) in &args.shape {
-        let extents = shape.split(',').map(|n| n.trim().parse()).collect::<Result<Vec<usize>, _>>();
-        let shape = extents.map_err(|_| {
-            Error::Usage(format!(
-                "--shape {name}={shape}: extents with commas between, as 1,3,224,224"
-            ))
-        })?;
+        let shape = extents(name, shape)?;
         let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
         let Some(count) = count.filter(|count| *count < 1 << 31) else {
             return Err(Error::Usage(format!("--shape {name}: 2^31 elements or more")));
@@ -99,6 +180,14 @@ fn inputs(model: &Model, args: &args::Run) -> Result<BTreeMap<String, Array>, Er
         all.insert(name.clone(), Array { elem: elem(name), shape, values });
     }
     Ok(all)
+}
+
+/// The shape that `--shape` says.
+pub(super) fn extents(name: &str, shape: &str) -> Result<Vec<usize>, Error> {
+    let extents = shape.split(',').map(|n| n.trim().parse()).collect::<Result<Vec<usize>, _>>();
+    extents.map_err(|_| {
+        Error::Usage(format!("--shape {name}={shape}: extents with commas between, as 1,3,224,224"))
+    })
 }
 
 fn write(dir: &Path, answers: &BTreeMap<String, Array>) -> Result<(), Error> {
@@ -184,7 +273,9 @@ impl About {
 #[derive(Serialize)]
 struct Document {
     device: String,
-    prepare_ms: f64,
+    /// Left out where the daemon did that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prepare_ms: Option<f64>,
     /// The median.
     run_ms: f64,
     runs: u32,
@@ -229,10 +320,12 @@ impl Document {
         }
         let runs =
             if self.runs == 1 { String::new() } else { format!(", median of {} runs", self.runs) };
+        let prepared = self
+            .prepare_ms
+            .map_or_else(String::new, |ms| format!("prepared in {}, ", text::short_time(ms * 1e6)));
         format!(
-            "{}\nprepared in {}, run in {}{runs}\n\n{}",
+            "{}\n{prepared}run in {}{runs}\n\n{}",
             self.device,
-            text::short_time(self.prepare_ms * 1e6),
             text::short_time(self.run_ms * 1e6),
             text::table(&rows, &[3, 4, 5])
         )

@@ -34,6 +34,29 @@ pub(super) struct Session {
     pub(super) beside: bool,
 }
 
+/// A daemon, whatever it has loaded.
+pub(super) struct Daemon {
+    pub(super) client: Client,
+    /// Lives as long as this.
+    pub(super) _private: Option<Private>,
+}
+
+impl Daemon {
+    /// The one on the socket; where none is there, or a private one is wanted, a private one without a model.
+    pub(super) async fn open(connection: &Connection, private: bool) -> Result<Self, Error> {
+        if !private {
+            let client = connection.client()?;
+            match client.status().await {
+                Ok(_) => return Ok(Self { client, _private: None }),
+                Err(client::Error::NotRunning { .. }) if !connection.is_remote() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let private = Private::start(private::OWN.as_ref()).await?;
+        Ok(Self { client: private.client.clone(), _private: Some(private) })
+    }
+}
+
 impl Session {
     /// Connects to the daemon on the socket, or to a private one, started here with the model.
     pub(super) async fn open(

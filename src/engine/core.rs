@@ -18,9 +18,7 @@ use super::heartbeat::Heartbeat;
 use super::loader::Beside;
 use super::provenance::{self, Provenance};
 use super::slots::{Division, Slot};
-use super::tuning::bench::{Stopwatch, WallClock};
-use super::tuning::counted::Counted;
-use super::tuning::{self, Tuning, pace::Pace};
+use super::tuning::{self, Groups, Tuning, pace::Pace};
 use super::{GpuBandwidth, Light, LoadSpec, ModelInfo, PrefixStore, Scales, Text};
 use crate::chain::one_line;
 use device::first_light::Mode;
@@ -622,14 +620,14 @@ impl Core {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Report, tuning::Error> {
         let store = Store::new(&self.loaded.spec.tuning.dir);
-        let mut watch: Box<dyn Stopwatch> =
-            if spec.counted { Box::new(Counted::new()?) } else { Box::new(WallClock::default()) };
+        let mut watch = tuning::stopwatch(spec)?;
         // One sample or one tensor between two beats, however long a candidate takes.
         let heartbeat = self.loaded.heartbeat.clone();
         pace.listen(move || heartbeat.beat());
         tuning::run(
             &*self.loaded.device,
             &self.loaded.cases,
+            &Groups::new(),
             &store,
             spec,
             pace,

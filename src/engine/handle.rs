@@ -19,14 +19,15 @@ use super::load;
 use super::loader::Asked;
 use super::prefixes::Directories;
 use super::scheduler::{Command, Scheduler};
-use super::tuning::{self, Quiet, Tuning};
+use super::tuning::pace::Pace;
+use super::tuning::{self, Groups, Quiet, Tuning};
 use super::{
     Event, GenerateError, LoadError, LoadEvent, LoadSpec, Loading, PrefixCounts, Request, Snapshot,
     State,
 };
-use device::tune::DeviceKey;
-use device::tune::report::Searching;
+use device::tune::report::{Progress, Report, Searching, Spec};
 use device::tune::store::Loaded;
+use device::tune::{Case, DeviceKey, Store};
 use device::{Activity, Device};
 
 /// How the engine behaves, whatever model is loaded.
@@ -194,10 +195,27 @@ impl Handle {
         what: &str,
         task: impl FnOnce(&mut Core) -> T + Send + 'static,
     ) -> oneshot::Receiver<Result<T, GenerateError>> {
+        self.alone(what, |core| core.map(task).ok_or(GenerateError::NoModel))
+    }
+
+    /// The same of a task that needs no model.
+    fn aside<T: Send + 'static>(
+        &self,
+        what: &str,
+        task: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<Result<T, GenerateError>> {
+        self.alone(what, |_| Ok(task()))
+    }
+
+    fn alone<T: Send + 'static>(
+        &self,
+        what: &str,
+        task: impl FnOnce(Option<&mut Core>) -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
         let (done, receiver) = oneshot::channel();
         let task = Box::new(move |core: Option<&mut Core>| {
             // The asker may have gone.
-            let _ = done.send(core.map(task).ok_or(GenerateError::NoModel));
+            let _ = done.send(task(core));
         });
         // When the thread is gone, dropping the task closes the receiver.
         let _ = self.commands.send(Command::Exclusive(what.to_owned(), task));
@@ -211,6 +229,27 @@ impl Handle {
     /// Why there is none.
     pub fn device(&self, spec: &LoadSpec) -> Result<Arc<dyn Device>, LoadError> {
         load::device(spec, &self.shared)
+    }
+
+    /// Searches the best choices for groups of tensor operations, and remembers them below `dir`: on the engine thread, so
+    /// that no model runs beside it, whether or not one is loaded.
+    pub fn tune_groups(
+        &self,
+        device: Arc<dyn Device>,
+        groups: Groups,
+        dir: PathBuf,
+        spec: Spec,
+        pace: Arc<Pace>,
+        mut progress: impl FnMut(Progress) + Send + 'static,
+    ) -> oneshot::Receiver<Result<Result<Report, tuning::Error>, GenerateError>> {
+        let heartbeat = self.shared.heartbeat.clone();
+        self.aside("tune", move || {
+            pace.listen(move || heartbeat.beat());
+            let cases: Vec<Case> = groups.keys().cloned().collect();
+            let mut watch = tuning::stopwatch(&spec)?;
+            let store = Store::new(dir);
+            tuning::run(&*device, &cases, &groups, &store, &spec, &pace, &mut *watch, &mut progress)
+        })
     }
 
     /// From the next load on, does not use the device of that name; loads are told why.

@@ -104,7 +104,8 @@ impl Door {
             if let Some(holder) = held_by {
                 return Err(format!("process {holder} has lane `{name}`"));
             }
-            let (client, handed) = Client::new(layout).map_err(|error| error.to_string())?;
+            let (client, handed) =
+                Client::new(layout, stream).map_err(|error| error.to_string())?;
             let held = Held {
                 start: Arc::clone(&client.start),
                 answer: Arc::clone(&client.answer),

@@ -13,16 +13,20 @@
 //! outputs after the answer; what it does in between may tear its own values, and nothing else.
 
 use std::fs::File;
+use std::io::Write as _;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use memmap2::MmapRaw;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::Serialize;
+use serde_json::json;
 
 use super::Error;
 
@@ -90,11 +94,16 @@ pub(super) struct Client {
     pub(super) answer: Arc<EventFd>,
     /// Nobody is there any more.
     pub(super) gone: Arc<AtomicBool>,
+    /// What it came through, and waits at for the end.
+    connection: UnixStream,
 }
 
 impl Client {
     /// Memory and counters, and the descriptors to hand over: of the memory, to start, to answer.
-    pub(super) fn new(layout: &Layout) -> Result<(Self, [OwnedFd; 3]), Error> {
+    pub(super) fn new(
+        layout: &Layout,
+        connection: &UnixStream,
+    ) -> Result<(Self, [OwnedFd; 3]), Error> {
         let (memory, file) = Shared::new(layout.bytes)?;
         let system = |what| move |source: Errno| Error { what, source };
         let counter =
@@ -107,7 +116,22 @@ impl Client {
         };
         let handed = [file.into(), twin(&start)?, twin(&answer)?];
         let gone = Arc::new(AtomicBool::new(false));
-        Ok((Self { memory, start: Arc::new(start), answer: Arc::new(answer), gone }, handed))
+        let (start, answer) = (Arc::new(start), Arc::new(answer));
+        let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
+        let connection = connection.try_clone().map_err(errno);
+        let connection = connection.map_err(system("share the connection"))?;
+        Ok((Self { memory, start, answer, gone, connection }, handed))
+    }
+
+    /// Tells it that nobody answers any more, and why: the step under way, the so-manieth, has failed, and the connection
+    /// ends after a line.
+    pub(super) fn desert(&self, step: u64, now: u64, why: &str) {
+        self.memory.finish(step, now, true);
+        // It may have filled the counter, or be gone itself.
+        let _ = fcntl(&*self.answer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+        let _ = self.answer.write(1);
+        let _ = writeln!(&self.connection, "{}", json!({ "error": { "message": why } }));
+        let _ = self.connection.shutdown(Shutdown::Both);
     }
 }
 
@@ -156,6 +180,12 @@ impl Shared {
         self.word(FAILED).store(u32::from(failed).to_le(), Ordering::Relaxed);
         self.long(FINISHED).store(now.to_le(), Ordering::Relaxed);
         self.long(ANSWERED).store(answered.to_le(), Ordering::Release);
+    }
+
+    /// Whether the last step is said to have failed.
+    #[cfg(test)]
+    pub(super) fn failed(&self) -> bool {
+        self.word(FAILED).load(Ordering::Relaxed) != 0
     }
 
     pub(super) fn load(&self, place: &Place, values: &mut [f32]) {

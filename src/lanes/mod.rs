@@ -91,6 +91,8 @@ pub struct Lane {
     pub config: config::Lane,
     /// The network's file.
     file: PathBuf,
+    /// Where tuned choices are kept.
+    tuned: Option<PathBuf>,
     state: Mutex<State>,
     latency: Latency,
 }
@@ -116,6 +118,7 @@ impl Lanes {
             let lane = Arc::new(Lane {
                 config: lane.clone(),
                 file: config.network(&lane.network),
+                tuned: config.tuned().map(Path::to_owned),
                 state: Mutex::new(State::Preparing),
                 latency: Latency::new(lane.deadline()),
             });

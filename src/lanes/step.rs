@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
+use nn::Terms;
 use onnx::{Model, Network};
 
 use super::memory::{Client, Layout, Place};
@@ -54,7 +55,8 @@ fn run(lane: &Lane, sender: Sender<Client>, clients: &Receiver<Client>) -> Resul
     let device = device::for_loops(&config.backend)?;
     let told = |error: onnx::Error| format!("{}: {}", lane.file.display(), one_line(&error));
     let model = Model::read(&lane.file).map_err(told)?;
-    let network = Network::new(&model, &*device, &config.shapes, &Default::default());
+    let terms = Terms { room: None, tuned: lane.tuned.as_deref() };
+    let network = Network::with(&model, &*device, terms, &config.shapes, &Default::default());
     let mut network = network.map_err(told)?;
     // Loading is no real-time work.
     if config.priority > 0 {
@@ -75,7 +77,7 @@ fn run(lane: &Lane, sender: Sender<Client>, clients: &Receiver<Client>) -> Resul
     *lane.state.lock() =
         State::Ready { layout: Arc::clone(&layout), clients: sender, held_by: None, notes };
     while let Ok(client) = clients.recv() {
-        step.serve(lane, &mut network, &client);
+        step.hold(lane, &mut network, &client)?;
         if let State::Ready { held_by, .. } = &mut *lane.state.lock() {
             *held_by = None;
         }
@@ -87,13 +89,15 @@ fn run(lane: &Lane, sender: Sender<Client>, clients: &Receiver<Client>) -> Resul
 struct Step {
     layout: Arc<Layout>,
     room: Vec<f32>,
+    /// Starts of the client that have been answered.
+    answered: u64,
 }
 
 impl Step {
     fn new(layout: &Arc<Layout>) -> Self {
         let places = layout.inputs.iter().chain(&layout.outputs);
         let most = places.map(Place::elements).max().unwrap_or(0);
-        Self { layout: Arc::clone(layout), room: vec![0.0; most] }
+        Self { layout: Arc::clone(layout), room: vec![0.0; most], answered: 0 }
     }
 
     fn warm(&mut self, network: &mut Network) -> Result<(), onnx::Error> {
@@ -103,10 +107,21 @@ impl Step {
         network.step()
     }
 
+    /// The same as [`Step::serve`]; a client that is deserted is told.
+    fn hold(&mut self, lane: &Lane, network: &mut Network, client: &Client) -> Result<(), String> {
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve(lane, network, client)));
+        served.map_err(|panic| {
+            let why = format!("its thread panicked: {}", said(&*panic));
+            client.desert(self.answered + 1, now(), &why);
+            why
+        })
+    }
+
     /// All starts of a client, until it is gone.
     fn serve(&mut self, lane: &Lane, network: &mut Network, client: &Client) {
         let mut last = 0;
-        for answered in 1.. {
+        self.answered = 0;
+        loop {
             stay_awake(client, last, lane.config.spin_us);
             let starts = starts(client);
             if client.gone.load(Ordering::Acquire) {
@@ -132,7 +147,8 @@ impl Step {
                     );
                 }
             }
-            client.memory.finish(answered, finished, done.is_err());
+            self.answered += 1;
+            client.memory.finish(self.answered, finished, done.is_err());
             if let Err(errno) = client.answer.write(1) {
                 tracing::error!(lane = lane.config.name, %errno, "an answer was not told");
             }
@@ -201,4 +217,47 @@ fn urgent(priority: u8) -> Result<(), Errno> {
     // SAFETY: of the calling thread; the structure lives.
     Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) })
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+    use std::path::PathBuf;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::lanes::latency::Latency;
+
+    /// A thread that panics in a step, as a client sees it: here because its places lie outside of the memory.
+    #[test]
+    fn a_client_is_told_that_the_thread_has_failed() {
+        let text = "[[lane]]\nname = 'policy'\nnetwork = 'policy.onnx'\nshapes = { observation = [1, 12] }\n";
+        let config = Config::parse(text, "here").unwrap().lane.remove(0);
+        let file =
+            PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/lanes/policy.onnx"));
+        let model = Model::read(&file).unwrap();
+        let device = device::for_loops("cpu").unwrap();
+        let mut network =
+            Network::new(&model, &*device, &config.shapes, &Default::default()).unwrap();
+        let of = |(name, _, shape)| (name, shape);
+        let mut layout = Layout::new(&config, network.inputs().map(of), network.outputs().map(of));
+        let (mut here, there) = UnixStream::pair().unwrap();
+        let (client, _) = Client::new(&layout, &there).unwrap();
+        layout.outputs[0].offset = layout.bytes;
+        let (state, latency) = (Mutex::new(State::Preparing), Latency::new(config.deadline()));
+        let lane = Lane { config, file, tuned: None, state, latency };
+        client.start.write(1).unwrap();
+        let why = Step::new(&Arc::new(layout)).hold(&lane, &mut network, &client).unwrap_err();
+        assert!(why.starts_with("its thread panicked: byte "), "{why}");
+        assert_eq!(client.answer.read().unwrap(), 1);
+        assert!(client.memory.failed());
+        drop(there);
+        let mut line = String::new();
+        here.read_to_string(&mut line).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(told["error"]["message"], why);
+    }
 }

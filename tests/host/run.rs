@@ -107,6 +107,40 @@ fn groups_are_compiled_once_where_a_compiler_is() {
     assert!(std::fs::read(damaged).unwrap() == whole, "the damaged one is not made anew");
 }
 
+/// From the command line through a private daemon. Costs are counted, so they are no one's times.
+#[test]
+fn a_network_s_groups_are_tuned() {
+    let dir = TempDir::new().unwrap();
+    let [model, _] = files(&dir, "test_softmax_axis_1");
+    let own = orinctl(dir.path());
+    let tune = |compiler: Option<&str>| {
+        let mut command = tegra_sim();
+        command.args(["run", "--trace"]).arg(dir.path().join("trace"));
+        command.args(["--", env!("CARGO_BIN_EXE_orinctl"), "tune", "--network"]).arg(&model);
+        command.args(["--private", "--backend", "nv", "--counted", "--beam", "1"]);
+        for (name, value) in own.get_envs() {
+            value.map(|value| command.env(name, value));
+        }
+        compiler.map(|path| command.env("ORIND_NVRTC", path));
+        outcome(&mut command)
+    };
+    let (code, _, error) = tune(Some("none"));
+    assert_eq!(code, Some(1), "{error}");
+    for words in ["nothing of the network can be tuned on nv", "no NVRTC"] {
+        assert!(error.contains(words), "{error}");
+    }
+    if let Err(why) = Compiler::load() {
+        return println!("skipped: {why}");
+    }
+    let (code, table, error) = tune(None);
+    assert_eq!(code, Some(0), "{error}");
+    for words in ["model.onnx on ", "compiled here by nvrtc", "group_", "remembered in"] {
+        assert!(table.contains(words), "{words} is not in {table}");
+    }
+    let (_, table, _) = tune(None);
+    assert!(table.contains("nothing to do") && table.contains("known before"), "{table}");
+}
+
 #[test]
 fn what_cannot_be_run_is_said_in_a_line() {
     let dir = TempDir::new().unwrap();

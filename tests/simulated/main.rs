@@ -14,6 +14,7 @@ mod architectures;
 mod filter;
 mod fingerprint;
 mod first_light;
+mod group_tune;
 mod half;
 mod lanes;
 mod networks;

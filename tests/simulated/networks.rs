@@ -1,8 +1,10 @@
 //! Networks of ONNX files through the daemon's socket, on the simulated Orin beside a model.
 
-use orind_testing::daemon::{self, Answer, Daemon, MODEL};
+use nn::files::{Array, read_npy, write_npy};
+use orind_testing::daemon::{self, Answer, Daemon, MODEL, orinctl};
+use orind_testing::data;
 use orind_testing::lane::example;
-use orind_testing::program::preload_library;
+use orind_testing::program::{preload_library, said};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -16,7 +18,7 @@ fn launch(state: &TempDir, settings: &str) -> Daemon {
 /// What the policy of 12-128-128-4 answers, where it is asked for a backend or not.
 fn policy(daemon: &Daemon, backend: Option<&str>) -> Answer {
     let (observation, _) = example();
-    let file = orind_testing::data("lanes/policy.onnx");
+    let file = data("lanes/policy.onnx");
     let mut body = json!({
         "model": file, "inputs": {"observation": {"shape": [1, 12], "values": observation}},
     });
@@ -57,6 +59,17 @@ fn a_network_runs_on_the_models_gpu() {
         }
         assert_eq!(served.join().unwrap(), 200);
     });
+    let [observation, answers] = ["observation.npy", "answers"].map(|name| state.path().join(name));
+    let (values, _) = example();
+    write_npy(&observation, &Array { shape: vec![1, 12], values: values.to_vec() }).unwrap();
+    let mut command = orinctl(state.path());
+    command.arg("run").arg(data("lanes/policy.onnx")).args(["--daemon", "--repeat", "2", "--json"]);
+    command.arg("--input").arg(format!("observation={}", observation.display()));
+    command.arg("--output").arg(&answers).env("ORIND_SOCKET", daemon.socket());
+    let ran: Value = serde_json::from_str(&said(&mut command)).unwrap();
+    assert_eq!((&ran["device"], &ran["runs"]), (&first["device"], &json!(2)), "{ran}");
+    let written = read_npy(&answers.join("action.npy")).unwrap().values;
+    assert_eq!(written.iter().map(|v| f64::from(*v)).collect::<Vec<_>>(), action(&first));
     for (backend, word) in [("tpu", "auto, nv, cuda, cpu, reference"), ("cuda", "cuda")] {
         let answer = policy(&daemon, Some(backend));
         assert_eq!(answer.error(), (400, "invalid_value".into()));

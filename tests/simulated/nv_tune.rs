@@ -11,7 +11,7 @@ use device::{Kernels, Tunable};
 use orind::engine::tuning::bench::{CaseBench, Stopwatch};
 use orind::engine::tuning::counted::Counted;
 use orind::engine::tuning::pace::Pace;
-use orind::engine::tuning::run;
+use orind::engine::tuning::{Groups, run};
 use orind_kernels::jit;
 use orind_testing::program::{again, said};
 use plan::DType;
@@ -69,7 +69,8 @@ fn counted() {
         {
             let mut one = Counted::new().unwrap();
             for choice in all(&nv, &case).into_iter().filter(|c| c["warps_per_sm"] == 32) {
-                let mut bench = CaseBench::new(&nv, &case, &space, 0, &pace, &mut one).unwrap();
+                let mut bench =
+                    CaseBench::new(&nv, &case, None, &space, 0, &pace, &mut one).unwrap();
                 bench.check(&choice).unwrap();
                 let cost = bench.time(&choice).unwrap();
                 drop(bench);
@@ -81,7 +82,7 @@ fn counted() {
         for (cost, choice, counts) in &order {
             println!("{cost:>8}  {}  {counts:?}", describe(choice));
         }
-        let mut bench = CaseBench::new(&nv, &case, &space, 0, &pace, &mut watch).unwrap();
+        let mut bench = CaseBench::new(&nv, &case, None, &space, 0, &pace, &mut watch).unwrap();
         // Counts do not scatter: as few pairs as have an interval.
         let settings = Settings { pairs: 6, ..Settings::default() };
         let found = search(&space, settings, Known::default(), &mut bench, &mut |_, _| {}).unwrap();
@@ -101,7 +102,7 @@ fn a_count_is_remembered_as_a_count() {
     let cases = [case("project", DType::Q8_0, 512, 256, 1)];
     let spec = Spec { cold_bytes: Some(0), samples: 80, ..Spec::default() };
     let go = |watch: &mut dyn Stopwatch| {
-        run(&nv, &cases, &store, &spec, &pace, watch, &mut |_| {}).unwrap()
+        run(&nv, &cases, &Groups::new(), &store, &spec, &pace, watch, &mut |_| {}).unwrap()
     };
     let report = go(&mut Counted::new().unwrap());
     assert_eq!((report.clock, report.rows[0].gb_per_s), (Clock::Counted, None));
@@ -132,7 +133,7 @@ fn a_variant_is_compiled_loaded_checked_and_counted() {
     let pace = Pace::default();
     let mut watch = Counted::new().unwrap();
     {
-        let mut bench = CaseBench::new(&nv, &case, &space, 0, &pace, &mut watch).unwrap();
+        let mut bench = CaseBench::new(&nv, &case, None, &space, 0, &pace, &mut watch).unwrap();
         let count = |bench: &mut CaseBench<'_>, choice: &Choice| {
             bench.check(choice).unwrap();
             bench.time(choice).unwrap()
@@ -154,7 +155,8 @@ fn a_variant_is_compiled_loaded_checked_and_counted() {
     let store = Store::new(dir.path());
     let spec = Spec { counted: true, beam: 1, ..Spec::default() };
     let cases = [case];
-    let report = run(&nv, &cases, &store, &spec, &pace, &mut watch, &mut |_| {}).unwrap();
+    let report =
+        run(&nv, &cases, &Groups::new(), &store, &spec, &pace, &mut watch, &mut |_| {}).unwrap();
     println!("{}: {} at {}", report.candidates, report.rows[0].choice, report.rows[0].cost);
     assert!(report.rows[0].rejected.is_empty(), "{report:?}");
     let known = store.read(&nv.key(), Clock::Counted, &Kernels(&nv)).unwrap();

@@ -1,11 +1,14 @@
-//! A device's kernels as the store of tuned choices asks for them, and which device of this machine a
-//! file of the store is about.
+//! A device's kernels as the store of tuned choices asks for them, what it remembers of groups, and which device of this
+//! machine a file of the store is about.
 
 use std::ops::Deref;
+use std::path::Path;
 use std::sync::Arc;
 
-use super::{Device, named};
-use crate::tune::{Candidates, Case, Choice, Declared, DeviceKey, Record, Space};
+use super::{Device, Request, named};
+use crate::tune::{
+    Candidates, Case, Choice, Choices, Clock, Declared, DeviceKey, Record, Space, Store,
+};
 
 /// The kernels of a device, whoever owns that.
 #[derive(Clone, Copy)]
@@ -27,6 +30,29 @@ impl Kernels<Arc<dyn Device>> {
         };
         candidates.into_iter().flatten().find(is).map(Self)
     }
+}
+
+/// The choices that the store in a directory remembers for the groups of tensor operations of a request's plans. What of
+/// it is not used is logged.
+#[must_use]
+pub fn remembered(device: &dyn Device, request: &Request<'_>, dir: &Path) -> Choices {
+    let none = Choices::default;
+    let Some(tunable) = device.tunable() else { return none() };
+    let Ok(groups) = tunable.groups(request) else { return none() };
+    if groups.is_empty() {
+        return none();
+    }
+    let store = Store::new(dir);
+    let loaded = match store.read(&tunable.key(), Clock::Measured, &Kernels(device)) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            tracing::warn!(%error, "nothing of the tuning file is used");
+            return none();
+        }
+    };
+    loaded.tell();
+    let own = loaded.current.into_iter().filter(|record| groups.contains_key(&record.case));
+    own.map(|record| (record.case, record.choice)).collect()
 }
 
 impl<D: Deref<Target: Device>> Kernels<D> {

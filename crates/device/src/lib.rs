@@ -40,10 +40,11 @@ pub mod reference;
 mod slots;
 pub mod tune;
 
-pub use kernels::Kernels;
+pub use kernels::{Kernels, remembered};
 pub use named::{AUTO, GPU_TURN, NAMES, for_loops, named};
 pub use orind_kernels::kept::keep_in as keep_compiled;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -337,6 +338,15 @@ pub trait Tunable {
     /// # Errors
     /// [`Error::Unsupported`] for a step, type or shape it cannot run.
     fn cases(&self, request: &Request<'_>) -> Result<Vec<Case>>;
+
+    /// The groups of tensor operations of the request's plans whose kernels can be tuned, each as a plan of its own.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where no kernel is made for a group, with what is missing.
+    fn groups(&self, request: &Request<'_>) -> Result<BTreeMap<Case, Plan>> {
+        let _ = request;
+        Ok(BTreeMap::new())
+    }
 
     /// What may be chosen for a case; `None` where there are no such kernels.
     fn space(&self, case: &Case) -> Option<Space>;

@@ -20,5 +20,5 @@ pub mod shape;
 mod train;
 
 pub use plan::graph::{Error, Graph, Result, Tensor};
-pub use session::{Failure, Input, Session};
+pub use session::{Failure, Input, Session, Terms};
 pub use train::Trainer;

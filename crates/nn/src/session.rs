@@ -1,5 +1,7 @@
 //! Graphs on a device that share states by name: each a recorded plan, written to, run, and read by names.
 
+use std::path::Path;
+
 use device::{Data, Device, Instance, Prepared, Request};
 use plan::graph::Graph;
 use plan::{Bucket, Buffer, BufferId, Class, DType, Outputs, Plan, fuse};
@@ -26,6 +28,15 @@ pub type Input<'a> = (&'a str, Data<'a>);
 /// Elements that steps read and never write, by name: a weight of one axis in the graphs.
 pub type Weight<'a> = (&'a str, Data<'a>);
 
+/// What a session may take, and what it knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms<'a> {
+    /// Bytes of the device's memory that it takes at most; what is free where none are said.
+    pub room: Option<u64>,
+    /// Where tuned choices are kept.
+    pub tuned: Option<&'a Path>,
+}
+
 /// Graphs on a device. Each is named by its place among those that it was opened with.
 pub struct Session {
     instance: Box<dyn Instance>,
@@ -49,16 +60,16 @@ impl Session {
         states: impl IntoIterator<Item = (&'a str, &'a [usize])>,
         graphs: &[&Graph],
     ) -> Result<Self, Failure> {
-        Self::open_within(device, u64::MAX, weights, states, graphs)
+        Self::open_with(device, Terms::default(), weights, states, graphs)
     }
 
-    /// The same in no more than `room` bytes of the device's memory.
+    /// The same on terms.
     ///
     /// # Errors
-    /// As for [`Session::open`]; that it takes more is told before any is reserved.
-    pub fn open_within<'a>(
+    /// As for [`Session::open`]; what does not fit in the room is refused before anything is reserved.
+    pub fn open_with<'a>(
         device: &dyn Device,
-        room: u64,
+        terms: Terms<'_>,
         weights: &[Weight<'_>],
         states: impl IntoIterator<Item = (&'a str, &'a [usize])>,
         graphs: &[&Graph],
@@ -80,9 +91,11 @@ impl Session {
         };
         let held: Vec<Buffer> = weights.iter().map(weight).collect();
         let request = Request { weights: &held, states: &states, plans: &plans, choices: None };
-        if room < u64::MAX {
+        if let Some(room) = terms.room {
             device.footprint(&request)?.fits(room)?;
         }
+        let choices = terms.tuned.map(|store| device::remembered(device, &request, store));
+        let request = Request { choices: choices.as_ref(), ..request };
         let mut instance = device.open(&request)?;
         for (name, data) in weights {
             let read = |offset: u64, to: &mut [u8]| {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use device::{Data, Device};
-use nn::Session;
+use nn::{Session, Terms};
 use plan::Plan;
 
 use super::array::{Array, Elem};
@@ -36,13 +36,17 @@ impl Network {
         shapes: &BTreeMap<String, Vec<usize>>,
         fixed: &BTreeMap<String, Array>,
     ) -> Result<Self> {
-        Self::within(model, device, u64::MAX, shapes, fixed)
+        Self::with(model, device, Terms::default(), shapes, fixed)
     }
 
-    fn within(
+    /// The same on terms.
+    ///
+    /// # Errors
+    /// As for [`Network::new`]; what does not fit in the room is refused before anything is reserved.
+    pub fn with(
         model: &Model,
         device: &dyn Device,
-        room: u64,
+        terms: Terms<'_>,
         shapes: &BTreeMap<String, Vec<usize>>,
         fixed: &BTreeMap<String, Array>,
     ) -> Result<Self> {
@@ -61,7 +65,7 @@ impl Network {
         }
         let Drawn { g, weights, outputs } = draw(model, &inputs, fixed)?;
         let held: Vec<_> = weights.iter().map(|w| (&*w.name, w.elements.data())).collect();
-        let session = Session::open_within(device, room, &held, [], &[&g])?;
+        let session = Session::open_with(device, terms, &held, [], &[&g])?;
         Ok(Self { session, inputs, fixed: fixed.clone(), outputs })
     }
 
@@ -75,17 +79,17 @@ impl Network {
         device: &dyn Device,
         inputs: &BTreeMap<String, Array>,
     ) -> Result<Self> {
-        Self::of_within(model, device, u64::MAX, inputs)
+        Self::of_with(model, device, Terms::default(), inputs)
     }
 
-    /// The same in no more than `room` bytes of the device's memory.
+    /// The same on terms.
     ///
     /// # Errors
-    /// As for [`Network::new`]; that it takes more is told before any is reserved.
-    pub fn of_within(
+    /// As for [`Network::with`].
+    pub fn of_with(
         model: &Model,
         device: &dyn Device,
-        room: u64,
+        terms: Terms<'_>,
         inputs: &BTreeMap<String, Array>,
     ) -> Result<Self> {
         let first = model.inputs().first().map(|input| input.name.clone());
@@ -100,7 +104,7 @@ impl Network {
             let (fixed, open): (BTreeMap<_, _>, BTreeMap<_, _>) =
                 inputs.clone().into_iter().partition(|(name, array)| way(name, array));
             let shapes = open.into_iter().map(|(name, array)| (name, array.shape)).collect();
-            let network = Self::within(model, device, room, &shapes, &fixed);
+            let network = Self::with(model, device, terms, &shapes, &fixed);
             if !matches!(&network, Err(Error::Node { depends: true, .. })) {
                 return network;
             }

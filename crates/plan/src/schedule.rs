@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::{BufferId, Class, Op, Plan, Step, View};
+use crate::{Buffer, BufferId, Class, Op, Plan, Step, View};
 
 /// Most steps of a group: what a kernel's registers and a compiler's patience allow.
 const MOST_STEPS: usize = 48;
@@ -78,6 +78,46 @@ impl Group {
         let end = self.reduce.unwrap_or(self.steps.end);
         let tail = self.reduce.map_or(self.steps.end, |at| at + 1);
         [&plan.steps[self.steps.start..end], &plan.steps[tail..self.steps.end]]
+    }
+
+    /// The group as a plan of its own: what it reads from elsewhere comes from mailboxes, what others read of it are
+    /// outputs. `None` where it changes what it has read.
+    #[must_use]
+    pub fn alone(&self, plan: &Plan) -> Option<Plan> {
+        let steps = &plan.steps[self.steps.clone()];
+        let (mut read, mut written) = (BTreeSet::new(), BTreeSet::new());
+        for step in steps {
+            let reads = step.op.reads().into_iter().map(|view| view.buffer);
+            read.extend(reads.filter(|buffer| !written.contains(buffer)));
+            written.extend(step.op.writes().into_iter().map(|view| view.buffer));
+        }
+        if !read.is_disjoint(&written) {
+            return None;
+        }
+        let own: Vec<BufferId> = read.union(&written).copied().collect();
+        let place = |view: &View| {
+            let place = own.partition_point(|buffer| *buffer < view.buffer);
+            View { buffer: BufferId(place as u32), ..view.clone() }
+        };
+        let of = |id: &BufferId| {
+            let buffer = plan.buffer(*id);
+            let class = match buffer.class {
+                constant @ Class::Constant(_) => constant,
+                _ if self.inner.contains(id) => Class::Scratch,
+                _ if written.contains(id) => Class::Output,
+                _ => Class::Mailbox,
+            };
+            Buffer { name: id.0.to_string(), class, ..buffer.clone() }
+        };
+        let step =
+            |step: &Step| Step { op: step.op.map(place, place), scope: None, ..step.clone() };
+        Some(Plan {
+            bucket: plan.bucket,
+            precision: plan.precision,
+            buffers: own.iter().map(of).collect(),
+            steps: steps.iter().map(step).collect(),
+            scopes: Vec::new(),
+        })
     }
 
     /// What it computes: `mul+reduce-sum+mul`.

@@ -422,6 +422,7 @@ impl Kernel {
             Self::Project { variant, .. } => variant.warps * 32,
             Self::Experts(weight) => ProjectVariant::of_experts(weight).warps * 32,
             Self::Matmul { weight, tile } => launch::matmul_threads(weight, tile),
+            Self::Generated(group) => group.threads(),
             Self::MatmulHalf(_) | Self::RmsNorm | Self::Norm | Self::Sample => 256,
             _ => 128,
         }

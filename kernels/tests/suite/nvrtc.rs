@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use orind_kernels::catalogue::launch::SHARED_LIMIT;
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
 use orind_kernels::cubin::Cubin;
-use orind_kernels::generated::Generated;
+use orind_kernels::generated::{Generated, GroupVariant};
 use orind_kernels::jit;
 use orind_kernels::nvrtc::{Compiler, Error};
 use orind_kernels::params::{Action, Reduction, TensorParams, Width, step};
@@ -60,10 +60,11 @@ fn group(base: u64) -> TensorParams {
 
 #[test]
 fn a_group_is_the_same_kernel_wherever_its_tensors_lie() {
-    let [here, there] = [1 << 20, 1 << 30].map(|base| Generated::of(&group(base)));
+    let of = |params: &TensorParams| Generated::of(params, GroupVariant::HEURISTIC);
+    let [here, there] = [1 << 20, 1 << 30].map(|base| of(&group(base)));
     assert_eq!((here, here.text()), (there, there.text()));
     let longer = TensorParams { length: 4, ..group(1 << 20) };
-    assert_ne!(Generated::of(&longer).symbol(), here.symbol());
+    assert_ne!(of(&longer).symbol(), here.symbol());
     if let Err(why) = Compiler::load() {
         return println!("skipped: {why}");
     }
@@ -73,6 +74,29 @@ fn a_group_is_the_same_kernel_wherever_its_tensors_lie() {
     let cubin = Cubin::parse(code).unwrap();
     let found = cubin.kernel(&kernel.symbol()).unwrap();
     assert_eq!((found.stack_bytes, found.shared_bytes, cubin.relocations.len()), (0, 0, 0));
+}
+
+/// Under another symbol each, with as many threads as it says, and without a stack.
+#[test]
+fn a_group_has_variants() {
+    let params = group(1 << 20);
+    for (warps, unroll, threads_per_row) in [(1, 8, 16), (8, 4, 256), (2, 2, 32)] {
+        let variant = GroupVariant { warps, unroll, threads_per_row };
+        let group = Generated::of(&params, variant);
+        let plain = Generated::of(&params, GroupVariant::HEURISTIC);
+        assert_eq!((group.name(), group.threads()), (plain.name(), 32 * warps));
+        assert_eq!(Generated::named(&group.name(), variant), Some(group));
+        assert_eq!(group.grid(&params), [(2 * threads_per_row).div_ceil(32 * warps), 1, 1]);
+        let kernel = Kernel::Generated(group);
+        assert!(kernel.symbol() != plain.symbol());
+        if Compiler::load().is_err() {
+            continue;
+        }
+        let code = jit::code(kernel, Target::Sm87, &|| true).unwrap();
+        let cubin = Cubin::parse(code).unwrap();
+        let found = cubin.kernel(&kernel.symbol()).unwrap();
+        assert_eq!((found.stack_bytes, cubin.relocations.len()), (0, 0));
+    }
 }
 
 /// The most that a kernel declares of shared memory: 8 rows, and 16 warps that fold two planes.

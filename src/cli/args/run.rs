@@ -14,6 +14,8 @@ Examples:
       how long it takes, on numbers between 0 and 1
   orinctl run detect.onnx --input images=frame.npy --output answers --backend nv
       every output as answers/NAME.npy, computed by the Orin's GPU
+  orinctl run policy.onnx --input observation=obs.npy --daemon
+      by the daemon, which keeps the network prepared
 
 Inputs are NumPy's .npy files, or tensors as ONNX writes them (.pb). Where the network leaves an extent open, the \
 input's own counts. Floating-point numbers of every width are computed in 32 bits, integers too. Opsets 7 to 28; an operator \
@@ -31,9 +33,12 @@ pub(in crate::cli) struct Run {
     /// Directory for the outputs, each in a .npy file
     #[arg(short, long, value_name = "DIR")]
     pub(in crate::cli) output: Option<PathBuf>,
-    /// Device: nv, cuda, cpu, reference
-    #[arg(long, visible_alias = "device", value_name = "NAME", default_value = "cpu", value_parser = device::NAMES)]
-    pub(in crate::cli) backend: String,
+    /// Device: nv, cuda, cpu, reference [default: cpu; the daemon's own with --daemon]
+    #[arg(long, visible_alias = "device", value_name = "NAME", value_parser = device::NAMES)]
+    pub(in crate::cli) backend: Option<String>,
+    /// Have the daemon run it, beside its language model
+    #[arg(long, conflicts_with_all = ["threads", "cpu_isa"])]
+    pub(in crate::cli) daemon: bool,
     /// The CPU's worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
     pub(in crate::cli) threads: Option<std::num::NonZeroUsize>,
@@ -52,7 +57,7 @@ pub(in crate::cli) struct Run {
 }
 
 /// `NAME=VALUE`
-fn pair(text: &str) -> Result<(String, String), String> {
+pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("NAME=VALUE expected")?;
     Ok((name.to_owned(), value.to_owned()))
 }

@@ -15,6 +15,8 @@ Examples:
   orinctl tune -m model.gguf --beam 4 --budget 600
   orinctl tune --kernel 'gate Q6_K'
       one family and type
+  orinctl tune --network policy.onnx --shape observation=1,12
+      the kernels that are made for a network's groups
   orinctl tune verify
       do the winners still win?
   orinctl tune sweep --param threads_per_row=4,8,16
@@ -106,6 +108,12 @@ pub(in crate::cli) struct TuneDiff {
 pub(in crate::cli) struct TuneSearch {
     #[command(flatten)]
     pub(in crate::cli) model: ModelChoice,
+    /// An ONNX file, whose groups of tensor operations are tuned and not the model
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    pub(in crate::cli) network: Option<PathBuf>,
+    /// An input's shape, where the network leaves extents open
+    #[arg(long, value_name = "NAME=N,N,..", value_parser = super::run::pair, requires = "network")]
+    pub(in crate::cli) shape: Vec<(String, String)>,
     /// Choices that go on to the next level, 1 to 8
     #[arg(long, value_name = "WIDTH", default_value_t = 3)]
     pub(in crate::cli) beam: usize,

@@ -1,6 +1,7 @@
 //! `orinctl tune` and `orinctl tune verify`: a search in the daemon, shown as it goes.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -8,11 +9,12 @@ use tokio::sync::Notify;
 
 use super::super::args::{Connection, TuneSearch};
 use super::super::error::Error;
-use super::super::session::{Room, Session};
+use super::super::run::extents;
+use super::super::session::{Daemon, Room, Session};
 use super::super::terminal::Terminal;
 use super::super::{text, until};
 use device::tune::Clock;
-use device::tune::report::{Progress, Report, Row, Spec, State};
+use device::tune::report::{Network, Progress, Report, Row, Spec, State};
 
 /// Searches, or holds what was found against the heuristic once more. Interrupted, it says what was found
 /// until then; a second time, it ends at once.
@@ -32,11 +34,24 @@ pub(in crate::cli) async fn run(
         verify,
         counted: args.counted,
         cold_bytes: args.cold_bytes,
+        network: args.network.as_deref().map(|file| network(file, args)).transpose()?,
     };
     spec.check().map_err(|(_, message)| Error::Usage(message))?;
-    let room = Room { slots: args.slots, context: Some(1024) };
-    let open = Session::open(connection, &args.model, room, terminal);
-    let session = until(Arc::clone(&interrupted), open).await?;
+    let open = async {
+        Ok::<_, Error>(match &args.network {
+            Some(file) => {
+                let daemon = Daemon::open(connection, args.model.private).await?;
+                (daemon, file.display().to_string())
+            }
+            None => {
+                let room = Room { slots: args.slots, context: Some(1024) };
+                let session = Session::open(connection, &args.model, room, terminal).await?;
+                let Session { client, private, model, .. } = session;
+                (Daemon { client, _private: private }, model.id)
+            }
+        })
+    };
+    let (daemon, name) = until(Arc::clone(&interrupted), open).await?;
     let mut stopped = false;
     let report: Report = {
         let live = terminal.steps();
@@ -64,25 +79,33 @@ pub(in crate::cli) async fn run(
                 }
             }
         };
-        let mut search = pin!(session.client.tune(&spec, on_progress));
+        let mut search = pin!(daemon.client.tune(&spec, on_progress));
         tokio::select! {
             report = search.as_mut() => report?,
             () = interrupted.notified() => {
                 stopped = true;
                 let stop = async {
-                    session.client.stop_tuning().await?;
+                    daemon.client.stop_tuning().await?;
                     Ok(search.await?)
                 };
                 until(interrupted, stop).await?
             }
         }
     };
-    text::show(&report, args.json, |report| table(report, &session.model.id, verify))?;
+    text::show(&report, args.json, |report| table(report, &name, verify))?;
     match report.unwritten {
         Some(why) => Err(Error::NotRemembered(why)),
         None if stopped => Err(Error::Interrupted),
         None => Ok(()),
     }
+}
+
+/// What is tuned of a network, as the daemon takes it.
+fn network(file: &Path, args: &TuneSearch) -> Result<Network, Error> {
+    let shape = |(name, shape): &(String, String)| Ok((name.clone(), extents(name, shape)?));
+    let shapes = args.shape.iter().map(shape).collect::<Result<_, Error>>()?;
+    let path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    Ok(Network { file: path.display().to_string(), shapes, backend: args.model.backend.clone() })
 }
 
 fn line(row: &Row) -> String {

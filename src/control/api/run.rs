@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Body of `POST /orin/v1/run`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
     /// An ONNX file, or its name in the models directory, with or without `.onnx`.
@@ -22,7 +22,7 @@ pub struct RunRequest {
 }
 
 /// One of `values` and `data` with their `shape`, or `npy` alone.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunInput {
     #[serde(default)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Json;
@@ -20,7 +20,7 @@ use super::own::load_spec;
 use crate::chain::one_line;
 use crate::config::BACKENDS;
 use crate::control::api;
-use crate::engine::LoadSpec;
+use crate::engine::{Handle, LoadSpec};
 use crate::networks::{self, Place};
 use crate::wording::shown;
 
@@ -43,23 +43,11 @@ pub(super) async fn run(
     });
     let inputs = inputs.collect::<Result<BTreeMap<_, _>, Error>>()?;
     let config = app.config();
-    let named = request.backend.is_some();
-    if let Some(backend) = request.backend.as_ref().filter(|b| !BACKENDS.contains(&b.as_str())) {
-        let possible = BACKENDS.join(", ");
-        let message = format!("backend: is `{}`; {possible} are possible", shown(backend));
-        return Err(Error::value("backend", message));
-    }
-    let load = api::LoadRequest { backend: request.backend, ..api::LoadRequest::default() };
-    let spec = load_spec(&config, load);
+    let asked = Asked::new(&app, request.backend)?;
     let path = config.network(&request.model);
     let work = move || {
-        let device = |backend: &str| {
-            let spec = LoadSpec { backend: backend.to_owned(), ..spec.clone() };
-            app.residents.first().engine.device(&spec).map_err(|error| error.to_string())
-        };
-        let place = Place { backend: &spec.backend, device: &device, reserve: spec.memory_reserve };
-        let answer = app.networks.run(&path, inputs, &place);
-        let answer = answer.map_err(|error| told(&path, &error, named))?;
+        let answer = asked.place(|place| app.networks.run(&path, inputs, place));
+        let answer = answer.map_err(|error| asked.told(&path, &error))?;
         let output = |(name, array): (String, Array)| {
             let Array { elem, shape, values } = array;
             let values = if encoded { base64(&values).into() } else { values.into() };
@@ -116,33 +104,70 @@ fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
     Ok(Array { elem: Elem::F32, shape, values })
 }
 
-/// `named` where the request chose the backend.
-fn told(path: &Path, error: &networks::Error, named: bool) -> Error {
-    let message = format!("{}: {}", path.display(), one_line(error));
-    let invalid =
-        |message| Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model");
-    match (error, error.of_device()) {
-        (networks::Error::Backend(why), _) if named => Error::value("backend", why),
-        (networks::Error::Backend(why), _) => {
-            Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_device", why)
-                .hint("`orinctl doctor` says why; `backend` in the request takes another")
+/// Where a request wants its network to run.
+pub(super) struct Asked {
+    engine: Handle,
+    spec: LoadSpec,
+    tuned: Option<PathBuf>,
+    /// Whether the request chose the backend.
+    named: bool,
+}
+
+impl Asked {
+    /// The backend of the request, or the configuration's.
+    pub(super) fn new(app: &App, backend: Option<String>) -> Result<Self, Error> {
+        if let Some(backend) = backend.as_ref().filter(|b| !BACKENDS.contains(&b.as_str())) {
+            let possible = BACKENDS.join(", ");
+            let message = format!("backend: is `{}`; {possible} are possible", shown(backend));
+            return Err(Error::value("backend", message));
         }
-        (_, Some(device::Error::OutOfMemory { .. })) => {
-            Error::new(StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", message)
-                .hint("unload a model, or give the network smaller inputs")
+        let (config, named) = (app.config(), backend.is_some());
+        let load = api::LoadRequest { backend, ..api::LoadRequest::default() };
+        let tuned = config.tuned().map(Path::to_owned);
+        let engine = app.residents.first().engine.clone();
+        Ok(Self { engine, spec: load_spec(&config, load), tuned, named })
+    }
+
+    pub(super) fn place<T>(&self, work: impl FnOnce(&Place<'_>) -> T) -> T {
+        let device = |backend: &str| {
+            let spec = LoadSpec { backend: backend.to_owned(), ..self.spec.clone() };
+            self.engine.device(&spec).map_err(|error| error.to_string())
+        };
+        work(&Place {
+            backend: &self.spec.backend,
+            device: &device,
+            reserve: self.spec.memory_reserve,
+            tuned: self.tuned.as_deref(),
+        })
+    }
+
+    pub(super) fn told(&self, path: &Path, error: &networks::Error) -> Error {
+        let message = format!("{}: {}", path.display(), one_line(error));
+        let invalid =
+            |message| Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model");
+        match (error, error.of_device()) {
+            (networks::Error::Backend(why), _) if self.named => Error::value("backend", why),
+            (networks::Error::Backend(why), _) => {
+                Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_device", why)
+                    .hint("`orinctl doctor` says why; `backend` in the request takes another")
+            }
+            (_, Some(device::Error::OutOfMemory { .. })) => {
+                Error::new(StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", message)
+                    .hint("unload a model, or give the network smaller inputs")
+            }
+            (_, Some(device::Error::Unsupported { .. })) => invalid(message),
+            (_, Some(_)) => Error::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
+                .hint("the next request prepares the network anew"),
+            (networks::Error::Network(onnx::Error::Io { source, .. }), _)
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
+                    .hint("give the path of an ONNX file, or put it into the models directory")
+            }
+            (networks::Error::Network(onnx::Error::Input { name, .. }), _) => {
+                Error::value(format!("inputs.{name}"), message)
+            }
+            _ => invalid(message),
         }
-        (_, Some(device::Error::Unsupported { .. })) => invalid(message),
-        (_, Some(_)) => Error::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
-            .hint("the next request prepares the network anew"),
-        (networks::Error::Network(onnx::Error::Io { source, .. }), _)
-            if source.kind() == io::ErrorKind::NotFound =>
-        {
-            Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
-                .hint("give the path of an ONNX file, or put it into the models directory")
-        }
-        (networks::Error::Network(onnx::Error::Input { name, .. }), _) => {
-            Error::value(format!("inputs.{name}"), message)
-        }
-        _ => invalid(message),
     }
 }

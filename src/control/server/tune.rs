@@ -14,12 +14,15 @@ use super::App;
 use super::body::JsonBody;
 use super::error::Error;
 use super::events::{self, Step};
+use super::run::Asked;
 use crate::control::api;
 use crate::engine;
-use crate::engine::tuning;
 use crate::engine::tuning::pace::Pace;
+use crate::engine::tuning::{self, Groups};
+use crate::networks;
+use device::Device;
 use device::tune::Record;
-use device::tune::report::Spec;
+use device::tune::report::{Network, Spec};
 
 /// How often a search is asked whether the daemon is stopping.
 const LOOK: Duration = Duration::from_millis(100);
@@ -29,16 +32,26 @@ pub(super) async fn search(
     JsonBody(spec): JsonBody<Spec>,
 ) -> Result<Response, Error> {
     spec.check().map_err(|(field, message)| Error::value(field, message))?;
+    let network = match spec.network.clone() {
+        Some(network) => Some(groups(&app, network).await?),
+        None => None,
+    };
     let (sender, steps) = unbounded_channel();
     let pace = Arc::new(Pace::default());
     app.searches().push(Arc::downgrade(&pace));
-    let (progress, turns) = (sender.clone(), Arc::clone(&pace));
-    let result = app.residents.first().engine.exclusive("tune", move |core| {
-        core.tune(&spec, &turns, &mut |step| {
-            // Who listens no more is noticed below.
-            let _ = progress.send(Step::Progress(step));
-        })
-    });
+    let (listener, turns) = (sender.clone(), Arc::clone(&pace));
+    let mut progress = move |step| {
+        // Who listens no more is noticed below.
+        let _ = listener.send(Step::Progress(step));
+    };
+    let engine = &app.residents.first().engine;
+    let result = match network {
+        Some((device, groups)) => {
+            let dir = app.config().tune_dir.clone();
+            engine.tune_groups(device, groups, dir, spec, turns, progress)
+        }
+        None => engine.exclusive("tune", move |core| core.tune(&spec, &turns, &mut progress)),
+    };
     tokio::spawn(async move {
         let mut result = std::pin::pin!(result);
         let mut look = tokio::time::interval(LOOK);
@@ -58,6 +71,20 @@ pub(super) async fn search(
         let _ = sender.send(Step::Done(events::outcome(result).map(Box::new)));
     });
     events::work(steps).await
+}
+
+/// A network's groups, and the device that they are for.
+async fn groups(app: &Arc<App>, network: Network) -> Result<(Arc<dyn Device>, Groups), Error> {
+    let path = app.config().network(&network.file);
+    let asked = Asked::new(app, network.backend)?;
+    let work = move || {
+        let plan = asked.place(|place| networks::plan(&path, &network.shapes, place));
+        let (device, plan) = plan.map_err(|error| asked.told(&path, &error))?;
+        let groups = tuning::groups(&*device, &plan)?;
+        Ok((device, groups))
+    };
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| Error::internal("the network was not prepared"))?
 }
 
 /// Ends every search; each is answered with what it has found.
@@ -112,7 +139,9 @@ impl From<tuning::Error> for Error {
     fn from(error: tuning::Error) -> Self {
         let message = crate::chain::one_line(&error);
         let (status, code) = match error {
-            tuning::Error::Nothing(_) => (StatusCode::BAD_REQUEST, "nothing_to_tune"),
+            tuning::Error::Nothing(_) | tuning::Error::NoGroups { .. } => {
+                (StatusCode::BAD_REQUEST, "nothing_to_tune")
+            }
             tuning::Error::Uncounted(_) => (StatusCode::BAD_REQUEST, "nothing_counts"),
             tuning::Error::Store(_) => (StatusCode::INTERNAL_SERVER_ERROR, "tune_failed"),
         };

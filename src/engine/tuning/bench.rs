@@ -1,10 +1,11 @@
-//! One case on a device: a product by itself, through the seam that models go through.
+//! One case on a device by itself, through the seam that models go through: a product, or a group of tensor operations.
 //!
 //! Several copies of the weights take turns, so that they come from memory as they do when a token is decoded;
 //! a sample is one execution of a quarter of them. Choices under which weights lie in another way have copies
 //! of their own. Every output is held against numbers computed here, and against the bits of the choice before:
 //! no choice changes one.
 
+mod alone;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Instant;
 
+use self::alone::Alone;
 use super::pace::{Pace, Stopped};
 use device::tune::beam::{Bench, Failure};
 use device::tune::{Case, Choice, Choices, Clock, Scope, Space};
@@ -42,7 +44,7 @@ const MOST_PREPARED: u64 = 256 << 20;
 /// Instances that there are at a time: the best choice's so far, and the candidate's.
 const MOST_OPENED: usize = 2;
 
-/// No GPU that runs these kernels reads slower than this, in bytes a second: what measures less is not a
+/// No GPU that runs a product's kernels reads slower than this, in bytes a second: what measures less is not a
 /// clock but a simulator or a machine asleep.
 const LEAST_GPU_SPEED: f64 = 0.5e9;
 
@@ -82,7 +84,8 @@ pub struct CaseBench<'a> {
     tunable: &'a dyn Tunable,
     pace: &'a Pace,
     watch: &'a mut dyn Stopwatch,
-    product: Product,
+    case: Case,
+    work: Box<dyn Work>,
     /// Parameters that decide how weights lie.
     layout: Vec<&'static str>,
     /// Instances by these parameters' values, the one that was used last at the end.
@@ -105,20 +108,31 @@ struct Opened {
 
 impl<'a> CaseBench<'a> {
     /// A bench for a case, with `cold` bytes of weights at least where few rows share them; [`Failure::Broken`]
-    /// when no plan of this device has that case.
+    /// when no plan of this device has that case. A case that is a group of tensor operations comes with its plan.
     pub fn new(
         device: &'a dyn Device,
         case: &Case,
+        group: Option<&Plan>,
         space: &Space,
         cold: u64,
         pace: &'a Pace,
         watch: &'a mut dyn Stopwatch,
     ) -> Result<Self, Failure> {
-        let product = Product::new(case, device.fusions(), cold)?;
         let Some(tunable) = device.tunable() else {
             return Err(Failure::Broken(format!("{} has nothing to tune", device.info().name)));
         };
-        let found = tunable.cases(&product.request()).map_err(|e| broken(&e))?;
+        let (work, found): (_, Vec<Case>) = match group {
+            Some(plan) => {
+                let work: Box<dyn Work> = Box::new(Alone::new(plan));
+                let found = tunable.groups(&work.request()).map_err(|e| broken(&e))?;
+                (work, found.into_keys().collect())
+            }
+            None => {
+                let work: Box<dyn Work> = Box::new(Product::new(case, device.fusions(), cold)?);
+                let found = tunable.cases(&work.request()).map_err(|e| broken(&e))?;
+                (work, found)
+            }
+        };
         if found.is_empty() || found.iter().any(|found| found != case) {
             let found: Vec<String> = found.iter().map(ToString::to_string).collect();
             return Err(Failure::Broken(format!("{case} became {}", found.join(", "))));
@@ -129,7 +143,8 @@ impl<'a> CaseBench<'a> {
             tunable,
             pace,
             watch,
-            product,
+            case: case.clone(),
+            work,
             layout: of(Scope::Layout).collect(),
             opened: Vec::new(),
             changed: false,
@@ -139,9 +154,9 @@ impl<'a> CaseBench<'a> {
         })
     }
 
-    /// Bytes of weights that one execution of the case reads.
-    pub const fn weight_bytes(&self) -> u64 {
-        self.product.bytes
+    /// Bytes that one execution of the case moves: of a product its weights.
+    pub fn bytes(&self) -> u64 {
+        self.work.bytes()
     }
 
     pub fn clock(&self) -> Clock {
@@ -159,11 +174,11 @@ impl<'a> CaseBench<'a> {
                 self.opened.push(opened);
                 return Ok(prepared);
             }
-            if opened.1.bytes + self.product.prepared_bytes() <= MOST_PREPARED {
+            if opened.1.bytes + prepared_bytes(&*self.work) <= MOST_PREPARED {
                 self.opened.push(opened);
             }
         }
-        let (tunable, case) = (self.tunable, &self.product.case);
+        let (tunable, case) = (self.tunable, &self.case);
         let wanted = || {
             self.pace.alive();
             !self.pace.is_stopped()
@@ -188,29 +203,29 @@ impl<'a> CaseBench<'a> {
         }
         let opened = last(&mut self.opened);
         let mut all = Vec::new();
-        for plan in &self.product.plans {
+        for plan in self.work.request().plans {
             let instance = &mut opened.instance;
             let made = self.pace.turn(|| {
                 let prepared = instance.prepare_as(plan, &choices)?;
-                for (buffer, data) in self.product.inputs(plan) {
+                for (buffer, data) in self.work.inputs(plan) {
                     instance.write(prepared, buffer, 0, data)?;
                 }
                 Ok::<_, Error>(prepared)
             });
             all.push(made?.map_err(|e| rejected(&e))?);
         }
-        opened.bytes += self.product.prepared_bytes();
+        opened.bytes += prepared_bytes(&*self.work);
         opened.prepared.insert(choice.clone(), all.clone());
         Ok(all)
     }
 
     /// An instance with its weights as the choices want them.
     fn open(&self, choices: &Choices) -> Result<Opened, Failure> {
-        let request = Request { choices: Some(choices), ..self.product.request() };
+        let request = Request { choices: Some(choices), ..self.work.request() };
         let device = self.device;
         let mut instance = self.pace.turn(|| device.open(&request))?.map_err(|e| broken(&e))?;
-        for weight in &self.product.weights {
-            let upload = || instance.upload(&weight.name, self.product.rows(&weight.name), &|_| {});
+        for weight in request.weights {
+            let upload = || instance.upload(&weight.name, self.work.source(&weight.name), &|_| {});
             self.pace.turn(upload)?.map_err(|e| broken(&e))?;
         }
         Ok(Opened { instance, prepared: HashMap::new(), bytes: 0 })
@@ -246,11 +261,11 @@ impl Bench for CaseBench<'_> {
         for (part, prepared) in parts.into_iter().enumerate() {
             self.run(prepared, false)?;
             let opened = last(&mut self.opened);
-            for (output, buffer) in buffers(&self.product.plans[part], Class::Output) {
+            for (output, buffer) in buffers(&self.work.request().plans[part], Class::Output) {
                 let mut got = vec![0.0; buffer.elements()];
                 let read = || opened.instance.read(prepared, output, 0, &mut got);
                 self.pace.turn(read)?.map_err(|e| rejected(&e))?;
-                self.product.check(&got)?;
+                self.work.check(&got)?;
                 bits.extend(got.iter().map(|value| value.to_bits()));
             }
         }
@@ -270,7 +285,7 @@ impl Bench for CaseBench<'_> {
         let parts = self.ready(choice)?;
         let part = self.next % parts.len();
         self.next += 1;
-        let copies = buffers(&self.product.plans[part], Class::Output).count() as f64;
+        let copies = self.work.copies(part);
         if self.changed {
             self.run(parts[self.next % parts.len()], false)?;
         }
@@ -278,14 +293,14 @@ impl Bench for CaseBench<'_> {
         if self.watch.clock() == Clock::Counted {
             self.counts.insert(choice.clone(), sample);
         }
-        let speed = self.product.bytes as f64 / sample * 1e9;
+        let speed = self.work.bytes() as f64 / sample * 1e9;
         // Of less the launch is all the time.
-        let enough = self.product.bytes as f64 * copies >= f64::from(LEAST_BYTES);
+        let enough = self.work.bytes() as f64 * copies >= f64::from(LEAST_BYTES);
         let gpu = enough && self.device.info().threads == 0;
-        if self.watch.clock() == Clock::Measured && gpu && speed < LEAST_GPU_SPEED {
+        if self.watch.clock() == Clock::Measured && gpu && speed < self.work.slowest() {
             return Err(Failure::Broken(format!(
                 "{} took {:.0} us, which is {:.3} GB/s: no GPU is as slow, so this is no measurement (a simulated one counts: `--counted`)",
-                self.product.case,
+                self.case,
                 sample / 1e3,
                 speed / 1e9
             )));
@@ -318,6 +333,34 @@ fn broken(error: &Error) -> Failure {
 
 fn rejected(error: &Error) -> Failure {
     Failure::Rejected(crate::chain::one_line(error))
+}
+
+/// What a case does, as plans whose copies take turns, with all that goes in.
+trait Work {
+    fn request(&self) -> Request<'_>;
+
+    /// Where a weight's bytes come from.
+    fn source(&self, weight: &str) -> &dyn WeightSource;
+
+    fn inputs(&self, plan: &Plan) -> Vec<(BufferId, Data<'_>)>;
+
+    /// Holds one output against numbers computed here.
+    fn check(&self, got: &[f32]) -> Result<(), Failure>;
+
+    /// Bytes that one copy moves.
+    fn bytes(&self) -> u64;
+
+    /// Copies of a plan.
+    fn copies(&self, part: usize) -> f64;
+
+    /// Bytes a second that every GPU exceeds.
+    fn slowest(&self) -> f64;
+}
+
+/// Bytes that a prepared choice takes.
+fn prepared_bytes(work: &dyn Work) -> u64 {
+    let own = |b: &&Buffer| matches!(b.class, Class::Mailbox | Class::Output);
+    work.request().plans.iter().flat_map(|p| p.buffers.iter().filter(own)).map(Buffer::bytes).sum()
 }
 
 /// Rows of weights that repeat, from some byte on: any tensor of as many columns.
@@ -441,28 +484,6 @@ impl Product {
         Ok(())
     }
 
-    fn inputs(&self, plan: &Plan) -> impl Iterator<Item = (BufferId, Data<'_>)> {
-        buffers(plan, Class::Mailbox).map(|(id, buffer)| {
-            let f32 = buffer.dtype == DType::F32;
-            (id, if f32 { Data::F32(&self.x) } else { Data::I32(&self.checked) })
-        })
-    }
-
-    /// Where a weight's bytes come from.
-    const fn rows(&self, weight: &str) -> &Rows {
-        &self.rows[matches!(weight.as_bytes(), [b'u', ..]) as usize]
-    }
-
-    fn request(&self) -> Request<'_> {
-        Request { weights: &self.weights, states: &[], plans: &self.plans, choices: None }
-    }
-
-    /// Bytes that a prepared choice takes.
-    fn prepared_bytes(&self) -> u64 {
-        let own = |b: &&Buffer| matches!(b.class, Class::Mailbox | Class::Output);
-        self.plans.iter().flat_map(|p| p.buffers.iter().filter(own)).map(Buffer::bytes).sum()
-    }
-
     /// Products in `f64` of the rows as they are stored.
     fn expect(&mut self, cols: usize) -> Result<(), Failure> {
         let mut values = vec![0.0; PERIOD * cols];
@@ -493,6 +514,24 @@ impl Product {
         }
         Ok(())
     }
+}
+
+impl Work for Product {
+    fn request(&self) -> Request<'_> {
+        Request { weights: &self.weights, states: &[], plans: &self.plans, choices: None }
+    }
+
+    fn source(&self, weight: &str) -> &dyn WeightSource {
+        &self.rows[matches!(weight.as_bytes(), [b'u', ..]) as usize]
+    }
+
+    fn inputs(&self, plan: &Plan) -> Vec<(BufferId, Data<'_>)> {
+        let data = |buffer: &Buffer| match buffer.dtype {
+            DType::F32 => Data::F32(&self.x),
+            _ => Data::I32(&self.checked),
+        };
+        buffers(plan, Class::Mailbox).map(|(id, buffer)| (id, data(buffer))).collect()
+    }
 
     fn check(&self, got: &[f32]) -> Result<(), Failure> {
         let rows = got.len() / self.width;
@@ -514,6 +553,18 @@ impl Product {
             }
         }
         Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn copies(&self, part: usize) -> f64 {
+        buffers(&self.plans[part], Class::Output).count() as f64
+    }
+
+    fn slowest(&self) -> f64 {
+        LEAST_GPU_SPEED
     }
 }
 

@@ -10,10 +10,13 @@ mod quiet;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
+use std::slice;
 use std::time::Duration;
 
-use self::bench::{CaseBench, Stopwatch};
+use self::bench::{CaseBench, Stopwatch, WallClock};
+use self::counted::Counted;
 use self::pace::Pace;
+use crate::chain::one_line;
 use device::tune::beam::{self, Failure, Outcome, Settings};
 use device::tune::report::{Mode, Progress, Report, Row, Spec, Used};
 use device::tune::store::{Journal, Loaded, StoreError, Topic, Tried, Verdict};
@@ -23,6 +26,7 @@ use device::tune::{
 };
 use device::{Device, Kernels, Request, Tunable};
 pub(super) use idle::Idle;
+use plan::Plan;
 pub(super) use quiet::Quiet;
 use telemetry::memory;
 
@@ -35,6 +39,9 @@ pub struct Tuning {
     /// Bytes of weights that take turns in the search of idle time; the caches decide when absent.
     pub cold_bytes: Option<u64>,
 }
+
+/// Groups of tensor operations, each as a plan of its own.
+pub type Groups = BTreeMap<Case, Plan>;
 
 fn kernels(device: &dyn Device) -> Result<&dyn Tunable, Error> {
     device.tunable().ok_or_else(|| Error::Nothing(device.info().name.into()))
@@ -70,19 +77,14 @@ pub(super) fn choices(
                 used.current = loaded.current.len();
                 used.stale = loaded.stale.len();
                 used.ignored = loaded.ignored.len();
+                loaded.tell();
                 used.damaged = loaded.damaged.map(|(_, why)| why);
-                for (record, why) in &loaded.stale {
-                    tracing::info!(case = %record.case, %why, "a stale tuning entry is not used");
-                }
-                for (about, why) in &loaded.ignored {
-                    tracing::warn!(%about, %why, "a tuning entry is ignored");
-                }
                 choices = loaded.current.into_iter().map(|r| (r.case, r.choice)).collect();
             }
-            Err(error) => used.damaged = Some(error.to_string()),
-        }
-        if let Some(why) = &used.damaged {
-            tracing::warn!(file = ?used.file, %why, "nothing of the tuning file is used");
+            Err(error) => {
+                tracing::warn!(file = ?used.file, %error, "nothing of the tuning file is used");
+                used.damaged = Some(error.to_string());
+            }
         }
         let wanted = || {
             alive();
@@ -132,22 +134,45 @@ pub(super) fn cases(
     Ok(cases)
 }
 
+/// What of a network's plan can be tuned: the kernels that are made for its groups of tensor operations.
+///
+/// # Errors
+/// [`Error::NoGroups`] where none are made, or none of these.
+pub fn groups(device: &dyn Device, plan: &Plan) -> Result<Groups, Error> {
+    let plans = slice::from_ref(plan);
+    let request = Request { weights: &[], states: &[], plans, choices: None };
+    let none = |why| Error::NoGroups { device: device.info().name.into(), why };
+    let groups = kernels(device)?.groups(&request).map_err(|error| none(one_line(&error)))?;
+    if groups.is_empty() {
+        return Err(none("it makes no kernel for any of its groups".into()));
+    }
+    Ok(groups)
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{0} has no kernels that can be tuned")]
     Nothing(String),
+    #[error("nothing of the network can be tuned on {device}: {why}")]
+    NoGroups { device: String, why: String },
     #[error(transparent)]
     Uncounted(#[from] counted::Uncounted),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
+/// What a search is timed by.
+pub(super) fn stopwatch(spec: &Spec) -> Result<Box<dyn Stopwatch>, Error> {
+    Ok(if spec.counted { Box::new(Counted::new()?) } else { Box::new(WallClock::default()) })
+}
+
 /// Searches cases and remembers each as soon as it is found. Stops where `pace` does; what was found
 /// until then is kept, and what is known is not measured again unless asked for. Stops, too, when what was
-/// found cannot be written down.
+/// found cannot be written down. Cases that are groups of tensor operations come with their plans.
 pub fn run(
     device: &dyn Device,
     cases: &[Case],
+    groups: &Groups,
     store: &Store,
     spec: &Spec,
     pace: &Pace,
@@ -177,6 +202,7 @@ pub fn run(
     progress(Progress::Begun { cases: wanted.len(), known: known.len() });
     let mut search = Search {
         device,
+        groups,
         spec,
         pace,
         watch,
@@ -268,6 +294,7 @@ struct Memory<'a> {
 
 struct Search<'a> {
     device: &'a dyn Device,
+    groups: &'a Groups,
     memory: Memory<'a>,
     spec: &'a Spec,
     pace: &'a Pace,
@@ -316,10 +343,12 @@ impl Search<'_> {
         before: Option<&Record>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Row, Option<Record>, bool), Failure> {
-        let mut bench = CaseBench::new(self.device, case, space, self.cold, self.pace, self.watch)?;
+        let group = self.groups.get(case);
+        let mut bench =
+            CaseBench::new(self.device, case, group, space, self.cold, self.pace, self.watch)?;
         let settings =
             Settings { width: self.spec.beam, samples: self.spec.samples, ..Settings::default() };
-        let (bytes, clock) = (bench.weight_bytes(), bench.clock());
+        let (bytes, clock) = (bench.bytes(), bench.clock());
         let Memory { store, key, journal } = self.memory;
         let unwritten = &mut self.unwritten;
         let outcome = match before {

@@ -2,12 +2,13 @@
 //!
 //! `layout` says by arithmetic how much memory an instance takes and where everything lies in it;
 //! `lower` turns a plan into launches over addresses; `dependencies` says which launches must wait
-//! for others, `limit` how long each takes at most, `variant` what may be tuned. A driver ([`nv`],
+//! for others, `limit` how long each takes at most, `variant` and `groups` what may be tuned. A driver ([`nv`],
 //! [`cuda`]) allocates the memory, and carries the launches to the hardware. Kernels and their
 //! variants belong to the crate `orind-kernels`.
 
 pub mod cuda;
 mod dependencies;
+mod groups;
 mod launch;
 mod layout;
 mod limit;
@@ -17,7 +18,7 @@ pub mod variant;
 mod weights;
 
 pub(crate) use self::limit::TURN;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::iter::repeat_n;
 use std::time::Duration;
 
@@ -140,11 +141,18 @@ impl<G: GpuDevice> Tunable for G {
         cases(request).map_err(of_device(G::NAME))
     }
 
+    fn groups(&self, request: &Request<'_>) -> Result<BTreeMap<Case, Plan>> {
+        groups::all(request).map_err(of_device(G::NAME))
+    }
+
     fn space(&self, case: &Case) -> Option<Space> {
-        variant::space(self.target(), case)
+        groups::space(self.target(), case).or_else(|| variant::space(self.target(), case))
     }
 
     fn compile(&self, case: &Case, choice: &Choice, wanted: &dyn Fn() -> bool) -> Result<()> {
+        if let Some(made) = groups::compile(self.target(), case, choice, wanted) {
+            return made.map_err(of_device(G::NAME));
+        }
         let made = variant::compile(self.target(), case, choice, wanted);
         made.map_err(|error| Error::Unsupported { device: G::NAME, what: error.to_string() })
     }

@@ -1,6 +1,7 @@
 //! What is asked of a search, what is said on its way, and what came out: plain data, which also goes
 //! over the socket.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,23 @@ pub struct Spec {
     /// Bytes of weights that take turns so that they come from memory; chosen by the machine's caches
     /// when absent.
     pub cold_bytes: Option<u64>,
+    /// Tune the kernels of this network's groups, and not those of the loaded model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+}
+
+/// A network out of an ONNX file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// The file, or its name in the models directory.
+    pub file: String,
+    /// Of inputs whose extents the file leaves open.
+    #[serde(default)]
+    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// The device; the daemon's own where absent.
+    #[serde(default)]
+    pub backend: Option<String>,
 }
 
 impl Default for Spec {
@@ -92,6 +110,7 @@ impl Default for Spec {
             verify: false,
             counted: false,
             cold_bytes: None,
+            network: None,
         }
     }
 }

@@ -59,7 +59,7 @@ fn instances_are_opened_as_seldom_as_there_is_room() {
     };
     let space = device.cpu.space(&case).unwrap();
     let (pace, mut watch) = (Pace::default(), WallClock::default());
-    let bench = CaseBench::new(&device, &case, &space, 0, &pace, &mut watch);
+    let bench = CaseBench::new(&device, &case, None, &space, 0, &pace, &mut watch);
     let mut bench = bench.unwrap_or_else(|_| panic!("{case} can be measured"));
     // One that no weight depends on, so that every processor has it.
     bench.layout = vec!["rows_per_task"];

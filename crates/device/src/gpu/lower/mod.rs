@@ -16,6 +16,7 @@ mod sample;
 mod tensor;
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, embed_grid, rows_grid};
@@ -38,6 +39,9 @@ pub(super) use matmul::takes_halves;
 pub(super) use mixture::{activations_bytes as mixture_activations, work_bytes as mixture_bytes};
 use project::Matrix;
 pub(super) use project::cost;
+
+/// How long kernels may be compiled without a word in the log.
+const SILENT: Duration = Duration::from_secs(1);
 
 pub(super) struct Addresses<'a> {
     pub(super) weights: &'a HashMap<String, (u64, WeightLayout)>,
@@ -100,7 +104,7 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
     let arena = arena(plan);
     let mut lowering = Lowering { plan, addresses, arena, launches: Vec::new(), at: 0 };
     let groups = groups(plan);
-    let mut at = 0;
+    let (mut at, mut told) = (0, Instant::now());
     while let Some(step) = plan.steps.get(at) {
         let group = groups.iter().find(|group| group.steps.start == at);
         lowering.at = at;
@@ -113,6 +117,11 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
             (None, None) => lowering.step(step)?,
         }
         at = lowering.at + 1;
+        // Kernels may have to be compiled.
+        if told.elapsed() > SILENT {
+            told = Instant::now();
+            tracing::info!(step = at, of = plan.steps.len(), "compiling kernels");
+        }
     }
     let mut launches = lowering.launches;
     ahead::look_ahead(&mut launches);

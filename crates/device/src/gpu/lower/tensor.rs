@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{
-    rows_grid, tensor_elements_grid, tensor_grid, tensor_matmul_grid,
+    Grid, rows_grid, tensor_elements_grid, tensor_grid, tensor_matmul_grid,
 };
-use orind_kernels::generated::Generated;
+use orind_kernels::generated::{Generated, GroupVariant};
 use orind_kernels::jit;
 use orind_kernels::params::{
     Action, Reduction, TENSOR_AXES, TENSOR_INDICES, TENSOR_OPERANDS, TENSOR_REGISTERS,
@@ -19,6 +19,7 @@ use orind_kernels::params::{
 
 use super::{Lowering, count};
 use crate::Result;
+use crate::gpu::groups;
 use crate::gpu::launch::{Params, Region};
 use crate::gpu::layout::unsupported;
 use plan::{
@@ -87,7 +88,7 @@ impl Lowering<'_> {
         let label = &steps[steps.len() - 1].label;
         match Compiler::new(self).launch(group) {
             Ok((params, reads, writes)) => {
-                let (kernel, grid) = (self.group_kernel(&params), tensor_grid(&params));
+                let (kernel, grid) = self.group_kernel(&params);
                 self.launch(label, kernel, grid, Params::Tensor(params), reads, writes);
                 Ok(())
             }
@@ -104,15 +105,22 @@ impl Lowering<'_> {
         }
     }
 
-    /// A kernel of its own where one can be compiled, else the one that goes through the steps.
-    fn group_kernel(&self, params: &TensorParams) -> Kernel {
+    /// A kernel of its own where one can be compiled, else the one that goes through the steps; and its grid.
+    fn group_kernel(&self, params: &TensorParams) -> (Kernel, Grid) {
         let tuning = self.addresses.tuning;
+        let listed = (Kernel::Tensor, tensor_grid(params));
         if !tuning.compiles {
-            return Kernel::Tensor;
+            return listed;
         }
-        let own = Kernel::Generated(Generated::of(params));
+        let made = |variant| {
+            let group = Generated::of(params, variant);
+            let code = jit::code(Kernel::Generated(group), tuning.target, &|| true);
+            code.is_ok().then(|| (Kernel::Generated(group), group.grid(params)))
+        };
         // What cannot be compiled takes longer, and gives the same.
-        jit::code(own, tuning.target, &|| true).map_or(Kernel::Tensor, |_| own)
+        let heuristic = GroupVariant::HEURISTIC;
+        let chosen = groups::variant(tuning.choices, params);
+        made(chosen).or_else(|| (chosen != heuristic).then(|| made(heuristic))?).unwrap_or(listed)
     }
 
     /// A product of tensors of which none is a weight.

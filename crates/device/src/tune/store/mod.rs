@@ -283,6 +283,19 @@ fn foreign(key: &DeviceKey) -> String {
 }
 
 impl Loaded {
+    /// Logs what is not used, and why.
+    pub fn tell(&self) {
+        for (record, why) in &self.stale {
+            tracing::info!(case = %record.case, %why, "a stale tuning entry is not used");
+        }
+        for (about, why) in &self.ignored {
+            tracing::warn!(%about, %why, "a tuning entry is ignored");
+        }
+        if let Some((file, why)) = &self.damaged {
+            tracing::warn!(file = %file.display(), %why, "nothing of the tuning file is used");
+        }
+    }
+
     /// Sorts a file's entries by whether they may be used.
     #[must_use]
     pub fn sort(file: File, clock: Clock, declared: &dyn Declared) -> Self {

@@ -1,0 +1,172 @@
+//! What may be tuned of the kernels that are generated for groups of tensor operations: how many elements a thread
+//! takes, and how many threads share a block and a row. No choice changes a bit of a result.
+//!
+//! A case is one group, whatever network it is in: its family is what the group computes, by the hash of its code. So a
+//! case says what may be chosen, and only a plan says how to run it ([`all`]).
+
+use std::collections::BTreeMap;
+use std::slice;
+
+use orind_kernels::catalogue::Kernel;
+use orind_kernels::generated::{self, Form, Generated, GroupVariant};
+use orind_kernels::jit;
+use orind_kernels::params::TensorParams;
+use orind_kernels::source::Target;
+
+use super::launch::{Launch, Params};
+use super::launches;
+use super::layout::{Layout, unsupported};
+use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space};
+use crate::{Request, Result};
+use plan::{Class, DType, Plan};
+
+const WARPS: &str = "warps";
+const UNROLL: &str = "unroll";
+const THREADS_PER_ROW: &str = "threads_per_row";
+
+/// A family is one of these with the group's name behind it.
+const FAMILIES: [(Form, &str); 3] = [
+    (Form::Elements, "group_elements_"),
+    (Form::Rows, "group_rows_"),
+    (Form::Columns, "group_columns_"),
+];
+
+/// The groups of a request's plans that may be tuned, each as a plan of its own.
+///
+/// # Errors
+/// [`crate::Error::Unsupported`] where nothing is generated, with what is missing.
+pub(super) fn all(request: &Request<'_>) -> Result<BTreeMap<Case, Plan>> {
+    jit::compiler().map_err(|why| unsupported(format!("kernels of groups: {why}")))?;
+    let mut all = BTreeMap::new();
+    for plan in request.plans {
+        for group in plan::schedule(plan).into_iter().filter(|group| group.is_kernel(plan)) {
+            let Some(alone) = group.alone(plan).filter(is_seen) else { continue };
+            if let Some(case) = case_of(&alone) {
+                all.insert(case, alone);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Whether the host can write all that goes in and read all that comes out: else nothing would be compared.
+fn is_seen(plan: &Plan) -> bool {
+    plan.buffers.iter().all(|buffer| match buffer.class {
+        Class::Output => buffer.dtype == DType::F32,
+        Class::Mailbox => !matches!(buffer.dtype, DType::F16 | DType::BF16),
+        _ => true,
+    })
+}
+
+/// The case of a plan that is one group; `None` where that is no launch of such a kernel.
+fn case_of(plan: &Plan) -> Option<Case> {
+    let request =
+        Request { weights: &[], states: &[], plans: slice::from_ref(plan), choices: None };
+    let layout = Layout::new(&request).ok()?;
+    match &launches(plan, &layout, &request, 1).ok()?[..] {
+        [Launch { kernel: Kernel::Tensor, params: Params::Tensor(params), .. }] => {
+            Some(case(params)).filter(|case| case.rows > 0 && case.cols > 0)
+        }
+        _ => None,
+    }
+}
+
+/// Rows are what comes out, columns what is reduced for each.
+fn case(params: &TensorParams) -> Case {
+    let form = Form::of(params);
+    let (rows, cols) = match form {
+        Form::Elements => (params.elements, 1),
+        Form::Rows | Form::Columns => (params.outer.saturating_mul(params.inner), params.length),
+    };
+    let name = Generated::of(params, GroupVariant::HEURISTIC).name();
+    let prefix = FAMILIES.iter().find(|(of, _)| *of == form).map_or("", |(_, prefix)| prefix);
+    Case { family: format!("{prefix}{name}"), dtype: DType::F32, rows, cols, batch: 1 }
+}
+
+/// The form of a case's group and its name; `None` of other cases.
+fn group(case: &Case) -> Option<(Form, &str)> {
+    FAMILIES.iter().find_map(|(form, prefix)| Some((*form, case.family.strip_prefix(prefix)?)))
+}
+
+/// How a group is to be run.
+pub(super) fn variant(choices: Option<&Choices>, params: &TensorParams) -> GroupVariant {
+    let choices = choices.filter(|choices| !choices.is_empty());
+    let choice = choices.and_then(|choices| choices.get(&case(params)));
+    choice.map_or(GroupVariant::HEURISTIC, variant_of)
+}
+
+fn variant_of(choice: &Choice) -> GroupVariant {
+    let GroupVariant { warps, unroll, threads_per_row } = GroupVariant::HEURISTIC;
+    let value = |name: &str, heuristic| choice.get(name).copied().unwrap_or(heuristic);
+    GroupVariant {
+        warps: value(WARPS, warps),
+        unroll: value(UNROLL, unroll),
+        threads_per_row: value(THREADS_PER_ROW, threads_per_row),
+    }
+}
+
+/// What may be chosen for a case; `None` where it is no group.
+pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
+    let (form, _) = group(case)?;
+    let compiler = jit::compiler();
+    let heuristic = GroupVariant::HEURISTIC;
+    let parameter = |name, meaning, values: &[u32], heuristic: u32| {
+        let values = if compiler.is_ok() { values.to_vec() } else { vec![heuristic] };
+        (Parameter { name, meaning, values, scope: Scope::Launch }, (name.to_owned(), heuristic))
+    };
+    let mut all = vec![
+        parameter(WARPS, "warps of a block", GroupVariant::WARPS, heuristic.warps),
+        parameter(
+            UNROLL,
+            "elements of a thread that are loaded before the first is computed",
+            GroupVariant::UNROLL,
+            heuristic.unroll,
+        ),
+    ];
+    if form == Form::Rows {
+        all.push(parameter(
+            THREADS_PER_ROW,
+            "threads that share a row",
+            GroupVariant::THREADS_PER_ROW,
+            heuristic.threads_per_row,
+        ));
+    }
+    let (parameters, heuristic) = all.into_iter().unzip();
+    let rule = |choice: &Choice| {
+        let variant = variant_of(choice);
+        if variant.threads().is_multiple_of(variant.threads_per_row) {
+            return Ok(());
+        }
+        Err(format!(
+            "{} threads are no whole rows of {}",
+            variant.threads(),
+            variant.threads_per_row
+        ))
+    };
+    let candidates = compiler.as_ref().map_or(Candidates::Prebuilt, |compiler| {
+        let (major, minor) = compiler.version();
+        Candidates::Nvrtc(major.unsigned_abs(), minor.unsigned_abs())
+    });
+    let source = generated::hash(target);
+    let mut space = Space::new(parameters, heuristic, source, candidates, rule).compiling(|_| true);
+    space.origin = match compiler {
+        Ok(_) => format!("compiled here by {candidates}"),
+        Err(why) => format!("none ({why})"),
+    };
+    Some(space)
+}
+
+/// Compiles a choice of a group, as long as it is `wanted`; `None` where the case is no group.
+pub(super) fn compile(
+    target: Target,
+    case: &Case,
+    choice: &Choice,
+    wanted: &dyn Fn() -> bool,
+) -> Option<Result<()>> {
+    let (_, name) = group(case)?;
+    let Some(group) = Generated::named(name, variant_of(choice)) else {
+        return Some(Err(unsupported(format!("{case}, which is of no plan that is known here"))));
+    };
+    let made = jit::code(Kernel::Generated(group), target, wanted);
+    Some(made.map(|_| ()).map_err(|error| unsupported(error.to_string())))
+}

@@ -1,0 +1,81 @@
+//! A group of tensor operations by itself. What it computes is not computed here once more: its results under the
+//! heuristic's choice are what other devices and the kernel of steps give, and every choice is held to those bits.
+
+use super::{Work, buffers, noise};
+use device::tune::beam::Failure;
+use device::{Data, Request, WeightSource};
+use plan::{Buffer, BufferId, Class, DType, Plan};
+
+/// A row by one thread's few lanes at an Orin's lowest clock is slow; a simulator is slower.
+const SLOWEST: f64 = 0.01e9;
+
+/// A plan that is one group, and what it is given.
+pub(super) struct Alone {
+    plan: [Plan; 1],
+    numbers: Vec<f32>,
+    integers: Vec<i32>,
+    bytes: Vec<u8>,
+    signed: Vec<i8>,
+    truths: Vec<bool>,
+}
+
+impl Alone {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let most = |dtype: DType| {
+            let of = |(_, buffer): (BufferId, &Buffer)| {
+                (buffer.dtype == dtype).then(|| buffer.elements())
+            };
+            buffers(plan, Class::Mailbox).filter_map(of).max().unwrap_or(0)
+        };
+        Self {
+            plan: [plan.clone()],
+            numbers: noise(3, most(DType::F32)),
+            integers: (0..most(DType::I32) as i32).map(|i| i * 7 % 61 - 9).collect(),
+            bytes: (0..most(DType::U8)).map(|i| (i * 7 % 251) as u8).collect(),
+            signed: (0..most(DType::I8)).map(|i| (i * 7 % 127) as i8 - 63).collect(),
+            truths: (0..most(DType::BOOL)).map(|i| i % 3 == 0).collect(),
+        }
+    }
+}
+
+impl Work for Alone {
+    fn request(&self) -> Request<'_> {
+        Request { weights: &[], states: &[], plans: &self.plan, choices: None }
+    }
+
+    fn source(&self, _: &str) -> &dyn WeightSource {
+        unreachable!("a group's plan has no weights")
+    }
+
+    fn inputs(&self, plan: &Plan) -> Vec<(BufferId, Data<'_>)> {
+        let data = |buffer: &Buffer| {
+            let n = buffer.elements();
+            Some(match buffer.dtype {
+                DType::F32 => Data::F32(&self.numbers[..n]),
+                DType::I32 => Data::I32(&self.integers[..n]),
+                DType::U8 => Data::U8(&self.bytes[..n]),
+                DType::I8 => Data::I8(&self.signed[..n]),
+                DType::BOOL => Data::Bool(&self.truths[..n]),
+                _ => return None,
+            })
+        };
+        buffers(plan, Class::Mailbox).filter_map(|(id, b)| Some((id, data(b)?))).collect()
+    }
+
+    fn check(&self, _: &[f32]) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        let moved = |buffer: &&Buffer| matches!(buffer.class, Class::Mailbox | Class::Output);
+        self.plan[0].buffers.iter().filter(moved).map(Buffer::bytes).sum()
+    }
+
+    fn copies(&self, _: usize) -> f64 {
+        1.0
+    }
+
+    fn slowest(&self) -> f64 {
+        SLOWEST
+    }
+}
