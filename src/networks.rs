@@ -29,12 +29,14 @@ const AUTO: &str = "auto";
 #[derive(Default)]
 pub struct Networks(Mutex<Vec<Kept>>);
 
+/// Gives the device of a backend, or says why it cannot be used.
+type Open<'a> = dyn Fn(&str) -> Result<Arc<dyn Device>, String> + 'a;
+
 /// Where a network is to run.
 pub struct Place<'a> {
     /// A backend, or `auto`.
     pub backend: &'a str,
-    /// Gives the device of a backend, or says why it cannot be used.
-    pub device: &'a dyn Fn(&str) -> Result<Arc<dyn Device>, String>,
+    pub device: &'a Open<'a>,
     /// Bytes of the system's memory that a GPU must not take.
     pub reserve: u64,
     /// Where tuned choices are kept.

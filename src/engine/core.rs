@@ -18,7 +18,7 @@ use super::heartbeat::Heartbeat;
 use super::loader::Beside;
 use super::provenance::{self, Provenance};
 use super::slots::{Division, Slot};
-use super::tuning::{self, Groups, Tuning, pace::Pace};
+use super::tuning::{self, Cases, Tuning, pace::Pace};
 use super::{GpuBandwidth, Light, LoadSpec, ModelInfo, PrefixStore, Scales, Text};
 use crate::chain::one_line;
 use device::first_light::Mode;
@@ -626,8 +626,7 @@ impl Core {
         pace.listen(move || heartbeat.beat());
         tuning::run(
             &*self.loaded.device,
-            &self.loaded.cases,
-            &Groups::new(),
+            Cases::Products(&self.loaded.cases),
             &store,
             spec,
             pace,

@@ -20,14 +20,14 @@ use super::loader::Asked;
 use super::prefixes::Directories;
 use super::scheduler::{Command, Scheduler};
 use super::tuning::pace::Pace;
-use super::tuning::{self, Groups, Quiet, Tuning};
+use super::tuning::{self, Cases, Groups, Quiet, Tuning};
 use super::{
     Event, GenerateError, LoadError, LoadEvent, LoadSpec, Loading, PrefixCounts, Request, Snapshot,
     State,
 };
 use device::tune::report::{Progress, Report, Searching, Spec};
 use device::tune::store::Loaded;
-use device::tune::{Case, DeviceKey, Store};
+use device::tune::{DeviceKey, Store};
 use device::{Activity, Device};
 
 /// How the engine behaves, whatever model is loaded.
@@ -245,10 +245,17 @@ impl Handle {
         let heartbeat = self.shared.heartbeat.clone();
         self.aside("tune", move || {
             pace.listen(move || heartbeat.beat());
-            let cases: Vec<Case> = groups.keys().cloned().collect();
             let mut watch = tuning::stopwatch(&spec)?;
             let store = Store::new(dir);
-            tuning::run(&*device, &cases, &groups, &store, &spec, &pace, &mut *watch, &mut progress)
+            tuning::run(
+                &*device,
+                Cases::Groups(&groups),
+                &store,
+                &spec,
+                &pace,
+                &mut *watch,
+                &mut progress,
+            )
         })
     }
 

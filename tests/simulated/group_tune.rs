@@ -13,7 +13,7 @@ use nn::{Session, Terms};
 use orind::engine::tuning::bench::{CaseBench, Stopwatch};
 use orind::engine::tuning::counted::Counted;
 use orind::engine::tuning::pace::Pace;
-use orind::engine::tuning::{self, Groups, run};
+use orind::engine::tuning::{self, Cases, Groups, run};
 use orind_kernels::jit;
 use orind_testing::program::{again, said};
 use orind_testing::random::Random;
@@ -77,9 +77,8 @@ impl Stopwatch for Pretended {
 }
 
 fn search(nv: &Nv, groups: &Groups, store: &Store, watch: &mut dyn Stopwatch) -> Report {
-    let cases: Vec<Case> = groups.keys().cloned().collect();
     let spec = Spec { beam: 1, ..Spec::default() };
-    run(nv, &cases, groups, store, &spec, &Pace::default(), watch, &mut |_| {}).unwrap()
+    run(nv, Cases::Groups(groups), store, &spec, &Pace::default(), watch, &mut |_| {}).unwrap()
 }
 
 #[test]

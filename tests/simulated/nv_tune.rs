@@ -11,7 +11,7 @@ use device::{Kernels, Tunable};
 use orind::engine::tuning::bench::{CaseBench, Stopwatch};
 use orind::engine::tuning::counted::Counted;
 use orind::engine::tuning::pace::Pace;
-use orind::engine::tuning::{Groups, run};
+use orind::engine::tuning::{Cases, run};
 use orind_kernels::jit;
 use orind_testing::program::{again, said};
 use plan::DType;
@@ -102,7 +102,7 @@ fn a_count_is_remembered_as_a_count() {
     let cases = [case("project", DType::Q8_0, 512, 256, 1)];
     let spec = Spec { cold_bytes: Some(0), samples: 80, ..Spec::default() };
     let go = |watch: &mut dyn Stopwatch| {
-        run(&nv, &cases, &Groups::new(), &store, &spec, &pace, watch, &mut |_| {}).unwrap()
+        run(&nv, Cases::Products(&cases), &store, &spec, &pace, watch, &mut |_| {}).unwrap()
     };
     let report = go(&mut Counted::new().unwrap());
     assert_eq!((report.clock, report.rows[0].gb_per_s), (Clock::Counted, None));
@@ -156,7 +156,7 @@ fn a_variant_is_compiled_loaded_checked_and_counted() {
     let spec = Spec { counted: true, beam: 1, ..Spec::default() };
     let cases = [case];
     let report =
-        run(&nv, &cases, &Groups::new(), &store, &spec, &pace, &mut watch, &mut |_| {}).unwrap();
+        run(&nv, Cases::Products(&cases), &store, &spec, &pace, &mut watch, &mut |_| {}).unwrap();
     println!("{}: {} at {}", report.candidates, report.rows[0].choice, report.rows[0].cost);
     assert!(report.rows[0].rejected.is_empty(), "{report:?}");
     let known = store.read(&nv.key(), Clock::Counted, &Kernels(&nv)).unwrap();

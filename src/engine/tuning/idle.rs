@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use super::bench::WallClock;
 use super::pace::Pace;
-use super::{Groups, Tuning};
+use super::{Cases, Tuning};
 use crate::engine::core::Core;
 use crate::engine::handle::Shared;
 use device::Device;
@@ -86,8 +86,8 @@ fn search(device: &dyn Device, cases: &[Case], tuning: &Tuning, pace: &Pace, sha
         *shared.searching.lock() = Some(state.clone());
     };
     let mut watch = WallClock::default();
-    let groups = Groups::new();
-    match super::run(device, cases, &groups, &store, &spec, pace, &mut watch, &mut progress) {
+    let cases = Cases::Products(cases);
+    match super::run(device, cases, &store, &spec, pace, &mut watch, &mut progress) {
         Ok(report) => {
             let (found, left, file) = (report.rows.len(), report.left, &report.file);
             tracing::info!(found, left, file = %file.display(), remembered = report.remembered, "search in idle time is over");

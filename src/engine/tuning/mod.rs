@@ -43,6 +43,30 @@ pub struct Tuning {
 /// Groups of tensor operations, each as a plan of its own.
 pub type Groups = BTreeMap<Case, Plan>;
 
+/// What is searched.
+#[derive(Clone, Copy, Debug)]
+pub enum Cases<'a> {
+    /// A model's products, of which a case says all.
+    Products(&'a [Case]),
+    Groups(&'a Groups),
+}
+
+impl<'a> Cases<'a> {
+    fn all(self) -> Vec<&'a Case> {
+        match self {
+            Self::Products(cases) => cases.iter().collect(),
+            Self::Groups(groups) => groups.keys().collect(),
+        }
+    }
+
+    fn plan(self, case: &Case) -> Option<&'a Plan> {
+        match self {
+            Self::Products(_) => None,
+            Self::Groups(groups) => groups.get(case),
+        }
+    }
+}
+
 fn kernels(device: &dyn Device) -> Result<&dyn Tunable, Error> {
     device.tunable().ok_or_else(|| Error::Nothing(device.info().name.into()))
 }
@@ -168,11 +192,10 @@ pub(super) fn stopwatch(spec: &Spec) -> Result<Box<dyn Stopwatch>, Error> {
 
 /// Searches cases and remembers each as soon as it is found. Stops where `pace` does; what was found
 /// until then is kept, and what is known is not measured again unless asked for. Stops, too, when what was
-/// found cannot be written down. Cases that are groups of tensor operations come with their plans.
+/// found cannot be written down.
 pub fn run(
     device: &dyn Device,
-    cases: &[Case],
-    groups: &Groups,
+    cases: Cases<'_>,
     store: &Store,
     spec: &Spec,
     pace: &Pace,
@@ -190,7 +213,7 @@ pub fn run(
         spec.kernel.as_ref().is_none_or(|kernel| case.to_string().contains(kernel.as_str()))
     };
     let (wanted, known): (Vec<&Case>, Vec<&Case>) =
-        cases.iter().filter(named).partition(|case| match found(case) {
+        cases.all().into_iter().filter(named).partition(|case| match found(case) {
             Some(record) if spec.verify => record.choice != record.heuristic.choice,
             Some(record) => {
                 spec.again
@@ -202,7 +225,7 @@ pub fn run(
     progress(Progress::Begun { cases: wanted.len(), known: known.len() });
     let mut search = Search {
         device,
-        groups,
+        cases,
         spec,
         pace,
         watch,
@@ -294,7 +317,7 @@ struct Memory<'a> {
 
 struct Search<'a> {
     device: &'a dyn Device,
-    groups: &'a Groups,
+    cases: Cases<'a>,
     memory: Memory<'a>,
     spec: &'a Spec,
     pace: &'a Pace,
@@ -343,7 +366,7 @@ impl Search<'_> {
         before: Option<&Record>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Row, Option<Record>, bool), Failure> {
-        let group = self.groups.get(case);
+        let group = self.cases.plan(case);
         let mut bench =
             CaseBench::new(self.device, case, group, space, self.cold, self.pace, self.watch)?;
         let settings =
