@@ -6,7 +6,8 @@
 //! Which part of a product is computed where, and what is packed when, is the CPU device's business.
 
 use super::isa::{Isa, Vectors, dispatch};
-use super::vector::{LANES, Simd, store_first};
+use super::scores::sigmoid_of;
+use super::vector::{LANES, Simd, load_first, store_first};
 
 /// Steps along the sum whose products are added up in registers: what a panel of columns leaves of the first-level cache.
 pub const SPAN: usize = 128;
@@ -53,9 +54,11 @@ impl Tile {
 /// A tile's operands: a panel of rows and one of columns, over the same steps along the sum.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
-    /// `[steps][rows]`
+    /// `[steps][rows]`, or the rows where they lie.
     pub rows: *const f32,
-    /// How many rows the panel has.
+    /// Elements from row to row, where they are in no panel; the steps of each follow each other.
+    pub apart: Option<usize>,
+    /// How many rows there are.
     pub count: usize,
     /// `[steps][width]`, of which the first `vectors` count.
     pub columns: *const f32,
@@ -83,14 +86,59 @@ pub enum Onto {
     Itself,
 }
 
+/// What becomes of results before they are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Finish {
+    /// Added first, one after the other.
+    pub plus: [Option<Addend>; 2],
+    pub function: Function,
+    /// Added to what the function gives.
+    pub last: Option<Addend>,
+}
+
+/// A value for each result: that of the first, and elements from row to row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addend {
+    pub at: *const f32,
+    pub stride: usize,
+}
+
+impl Finish {
+    /// Of results some rows and columns further on.
+    #[must_use]
+    pub fn at(self, row: usize, column: usize) -> Self {
+        let of = |x: Addend| Addend { at: x.at.wrapping_add(row * x.stride + column), ..x };
+        let plus = self.plus.map(|plus| plus.map(of));
+        Self { plus, last: self.last.map(of), ..self }
+    }
+}
+
+/// A function of each result.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Function {
+    #[default]
+    Same,
+    /// No less than one value and no more than another, as [`bounded`](super::tensor::bounded) has it.
+    Between(f32, f32),
+    /// Times its [`sigmoid`](super::scores::sigmoid).
+    Silu,
+}
+
 dispatch! {
-    /// The products of a panel of rows with a panel of columns.
+    /// The products of a panel of rows with a panel of columns, and what becomes of them.
     ///
     /// # Safety
     ///
     /// The operands are as they say, no larger than the set's [`Tile`]; every row of the place has its columns, which
-    /// are those of the panel but for the last few.
-    pub unsafe fn product(x: Operands, onto: Onto, to: Place) = product_in;
+    /// are those of the panel but for the last few, and so has what is added.
+    pub unsafe fn product(x: Operands, onto: Onto, finish: Finish, to: Place) = product_in;
+
+    /// What becomes of `n` results that have been written.
+    ///
+    /// # Safety
+    ///
+    /// They are there, and as many values of what is added.
+    pub unsafe fn finish(finish: Finish, y: *mut f32, n: usize) = finish_in;
 
     /// Copies `n` values that lie `apart` values from each other.
     ///
@@ -150,23 +198,23 @@ pub struct Image {
 }
 
 #[inline(always)]
-unsafe fn product_in<S: Simd>(x: Operands, onto: Onto, to: Place) {
+unsafe fn product_in<S: Simd>(x: Operands, onto: Onto, finish: Finish, to: Place) {
     macro_rules! tiles {
         ($($rows:literal)+) => {
             // SAFETY: the caller's contract.
             unsafe {
                 match (x.count, x.vectors) {
                     $(
-                        ($rows, 1) => tile::<S, $rows, 1>(x, onto, to),
-                        ($rows, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, $rows, 2>(x, onto, to),
-                        ($rows, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, $rows, 3>(x, onto, to),
+                        ($rows, 1) => tile::<S, $rows, 1>(x, onto, finish, to),
+                        ($rows, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, $rows, 2>(x, onto, finish, to),
+                        ($rows, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, $rows, 3>(x, onto, finish, to),
                     )+
-                    (7, 1) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 1>(x, onto, to),
-                    (7, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 2>(x, onto, to),
-                    (7, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 3>(x, onto, to),
-                    (8, 1) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 1>(x, onto, to),
-                    (8, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 2>(x, onto, to),
-                    (8, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 3>(x, onto, to),
+                    (7, 1) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 1>(x, onto, finish, to),
+                    (7, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 2>(x, onto, finish, to),
+                    (7, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 3>(x, onto, finish, to),
+                    (8, 1) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 1>(x, onto, finish, to),
+                    (8, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 2>(x, onto, finish, to),
+                    (8, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 3>(x, onto, finish, to),
                     (rows, vectors) => unreachable!("a tile of {rows} rows by {vectors} vectors"),
                 }
             }
@@ -176,8 +224,86 @@ unsafe fn product_in<S: Simd>(x: Operands, onto: Onto, to: Place) {
 }
 
 #[inline(always)]
-unsafe fn tile<S: Simd, const R: usize, const V: usize>(x: Operands, onto: Onto, to: Place) {
-    // SAFETY: the caller's contract; only the last vector of a row may be cut.
+unsafe fn tile<S: Simd, const R: usize, const V: usize>(
+    x: Operands,
+    onto: Onto,
+    finish: Finish,
+    to: Place,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut sums = match x.apart {
+            None => sums::<S, R, V>(x, 1, R),
+            Some(apart) => sums::<S, R, V>(x, apart, 1),
+        };
+        if let Onto::Rows(bias) = onto {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let bias = S::splat(*bias.add(r));
+                for sum in sums {
+                    *sum = S::add(*sum, bias);
+                }
+            }
+        }
+        if to.columns >= V * LANES {
+            write::<S, R, V>(sums, [LANES; V], onto, finish, to);
+        } else {
+            let have = std::array::from_fn(|v| LANES.min(to.columns - v * LANES));
+            write::<S, R, V>(sums, have, onto, finish, to);
+        }
+        if finish.function == Function::Silu {
+            // Too much to be done to registers.
+            let later = Finish { plus: [None; 2], ..finish };
+            for r in 0..R {
+                finish_in::<S>(later.at(r, 0), to.out.add(r * to.stride), to.columns);
+            }
+        }
+    }
+}
+
+/// A function of values.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn applied<S: Simd>(function: Function, x: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match function {
+            Function::Same => x,
+            Function::Between(least, most) => S::min(S::max(x, S::splat(least)), S::splat(most)),
+            Function::Silu => S::mul(x, sigmoid_of::<S>(x)),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn finish_in<S: Simd>(finish: Finish, y: *mut f32, n: usize) {
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        for i in (0..n).step_by(LANES) {
+            let value = |x: Addend| load_first::<S>(x.at.add(i), n - i);
+            let mut x = load_first::<S>(y.add(i), n - i);
+            for plus in finish.plus.into_iter().flatten() {
+                x = S::add(x, value(plus));
+            }
+            x = applied::<S>(finish.function, x);
+            if let Some(last) = finish.last {
+                x = S::add(x, value(last));
+            }
+            store_first::<S>(y.add(i), x, n - i);
+        }
+    }
+}
+
+/// The sums of products over the steps, rows and steps of the left operand being so far apart.
+#[inline(always)]
+unsafe fn sums<S: Simd, const R: usize, const V: usize>(
+    x: Operands,
+    row: usize,
+    step: usize,
+) -> [[S::F; V]; R] {
+    // SAFETY: the caller's contract.
     unsafe {
         let mut sums = [[S::splat(0.0); V]; R];
         let (mut rows, mut columns) = (x.rows, x.columns);
@@ -187,27 +313,61 @@ unsafe fn tile<S: Simd, const R: usize, const V: usize>(x: Operands, onto: Onto,
                 *b = S::load(columns.add(v * LANES));
             }
             for (r, sums) in sums.iter_mut().enumerate() {
-                let a = S::splat(*rows.add(r));
+                let a = S::splat(*rows.add(r * row));
                 for (sum, b) in sums.iter_mut().zip(b) {
                     *sum = S::fma(a, b, *sum);
                 }
             }
-            rows = rows.add(R);
+            rows = rows.wrapping_add(step);
             columns = columns.wrapping_add(x.width);
         }
-        for (r, sums) in sums.into_iter().enumerate() {
-            let out = to.out.add(r * to.stride);
-            for (v, mut sum) in sums.into_iter().enumerate() {
-                let (out, n) = (out.add(v * LANES), to.columns - v * LANES);
-                sum = match onto {
-                    Onto::Nothing => sum,
-                    Onto::Rows(bias) => S::add(sum, S::splat(*bias.add(r))),
-                    Onto::Itself if n >= LANES => S::add(sum, S::load(out)),
-                    Onto::Itself => S::add(sum, super::vector::load_first::<S>(out, n)),
-                };
-                store_first::<S>(out, sum, n);
+        sums
+    }
+}
+
+/// Writes a tile's sums, of each vector the first so many lanes.
+#[inline(always)]
+unsafe fn write<S: Simd, const R: usize, const V: usize>(
+    mut sums: [[S::F; V]; R],
+    have: [usize; V],
+    onto: Onto,
+    finish: Finish,
+    to: Place,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        macro_rules! each {
+            ($stride:expr, $sum:ident, $at:ident, $n:ident => $what:expr) => {
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    for (v, $sum) in sums.iter_mut().enumerate() {
+                        let ($at, $n) = (r * $stride + v * LANES, have[v]);
+                        $what;
+                    }
+                }
+            };
+        }
+        macro_rules! added {
+            ($x:expr) => {
+                each!($x.stride, sum, at, n => *sum = S::add(*sum, load_first::<S>($x.at.add(at), n)))
+            };
+        }
+        if let Onto::Itself = onto {
+            each!(to.stride, sum, at, n => *sum = S::add(*sum, load_first::<S>(to.out.add(at), n)));
+        }
+        for plus in finish.plus.into_iter().flatten() {
+            added!(plus);
+        }
+        if let Function::Between(..) = finish.function {
+            for sum in sums.as_flattened_mut() {
+                *sum = applied::<S>(finish.function, *sum);
             }
         }
+        if let Some(last) = finish.last
+            && finish.function != Function::Silu
+        {
+            added!(last);
+        }
+        each!(to.stride, sum, at, n => store_first::<S>(to.out.add(at), *sum, n));
     }
 }
 
@@ -222,7 +382,7 @@ unsafe fn columns_in<S: Simd>(x: Lines, count: usize, vectors: usize, steps: usi
                 for first in (0..width).step_by(LANES) {
                     let n = count.saturating_sub(first).min(LANES);
                     let from = from.add(if n == 0 { 0 } else { first });
-                    S::store(to.add(first), super::vector::load_first::<S>(from, n));
+                    S::store(to.add(first), load_first::<S>(from, n));
                 }
             }
             return;
@@ -255,23 +415,20 @@ unsafe fn every_in<S: Simd>(x: *const f32, apart: usize, out: *mut f32, n: usize
         match apart {
             1 => {
                 for i in (0..n).step_by(LANES) {
-                    let value = super::vector::load_first::<S>(x.add(i), n - i);
+                    let value = load_first::<S>(x.add(i), n - i);
                     store_first::<S>(out.add(i), value, n - i);
                 }
             }
-            // Of two vectors, every second lane: the last of them is no one's.
             2 => {
-                let whole = n.saturating_sub(1) / LANES * LANES;
-                for i in (0..whole).step_by(LANES) {
-                    let both = x.add(2 * i).cast::<[f32; 2 * LANES]>().read_unaligned();
-                    let mut line = [0.0; LANES];
-                    for (lane, value) in line.iter_mut().enumerate() {
-                        *value = both[2 * lane];
-                    }
-                    S::store(out.add(i), S::load(line.as_ptr()));
-                }
-                for i in whole..n {
-                    *out.add(i) = *x.add(2 * i);
+                for i in (0..n).step_by(LANES) {
+                    // Up to the last that counts, which is an even one.
+                    let have = 2 * (n - i) - 1;
+                    let a = load_first::<S>(x.add(2 * i), have);
+                    let b = match have.saturating_sub(LANES) {
+                        0 => S::splat(0.0),
+                        more => load_first::<S>(x.add(2 * i + LANES), more),
+                    };
+                    store_first::<S>(out.add(i), S::evens(a, b), n - i);
                 }
             }
             apart => {

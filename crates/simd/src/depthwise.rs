@@ -1,5 +1,6 @@
 //! Convolutions of one channel by itself: sums of shifted lines.
 
+use super::dense::{Function, applied};
 use super::isa::dispatch;
 use super::vector::{LANES, Simd, store_first};
 
@@ -14,16 +15,23 @@ pub struct Tap {
 }
 
 dispatch! {
-    /// Writes `bias` plus the sum of `weight * x[at + i]` over the taps, in their order, for each `i` below `n`.
+    /// Writes `function` of `bias` plus the sum of `weight * x[at + i]` over the taps, in their order, for each `i` below `n`.
     ///
     /// # Safety
     ///
     /// `out` is valid for `n` values, `x` for as many from each tap on, and for [`BEHIND`] more.
-    pub unsafe fn line(taps: &[Tap], bias: f32, x: *const f32, out: *mut f32, n: usize) = line_in;
+    pub unsafe fn line(taps: &[Tap], bias: f32, function: Function, x: *const f32, out: *mut f32, n: usize) = line_in;
 }
 
 #[inline(always)]
-unsafe fn line_in<S: Simd>(taps: &[Tap], bias: f32, x: *const f32, out: *mut f32, n: usize) {
+unsafe fn line_in<S: Simd>(
+    taps: &[Tap],
+    bias: f32,
+    function: Function,
+    x: *const f32,
+    out: *mut f32,
+    n: usize,
+) {
     const WIDE: usize = 4;
     for first in (0..n).step_by(WIDE * LANES) {
         // SAFETY: the caller's contract.
@@ -38,7 +46,7 @@ unsafe fn line_in<S: Simd>(taps: &[Tap], bias: f32, x: *const f32, out: *mut f32
             for (v, sum) in sums.into_iter().enumerate() {
                 let at = first + v * LANES;
                 if at < n {
-                    store_first::<S>(out.add(at), sum, n - at);
+                    store_first::<S>(out.add(at), applied::<S>(function, sum), n - at);
                 }
             }
         }

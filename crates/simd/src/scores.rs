@@ -42,15 +42,27 @@ unsafe fn softmax_in<S: Simd>(x: *const f32, y: *mut f32, n: usize) {
     }
 }
 
+/// `1 / (1 + exp(-x))`
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn sigmoid_of<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let one = S::splat(1.0);
+        S::div(one, S::add(one, exp::<S>(S::sub(S::splat(0.0), x))))
+    }
+}
+
 #[inline(always)]
 unsafe fn sigmoid_in<S: Simd>(x: *const f32, y: *mut f32, n: usize) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
-        let (zero, one) = (S::splat(0.0), S::splat(1.0));
         for i in (0..n).step_by(LANES) {
-            let x = load_first::<S>(x.add(i), n - i);
-            let y1 = S::div(one, S::add(one, exp::<S>(S::sub(zero, x))));
-            store_first::<S>(y.add(i), y1, n - i);
+            let value = sigmoid_of::<S>(load_first::<S>(x.add(i), n - i));
+            store_first::<S>(y.add(i), value, n - i);
         }
     }
 }

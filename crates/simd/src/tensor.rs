@@ -436,21 +436,24 @@ unsafe fn sum_in<S: Simd>(x: *const f32, n: usize) -> f64 {
 
 #[inline(always)]
 unsafe fn largest_in<S: Simd>(x: *const f32, n: usize) -> f32 {
-    let mut largest = [f32::NEG_INFINITY; LANES];
-    let whole = n / LANES * LANES;
+    const CHAINS: usize = 4;
+    let none = f32::NEG_INFINITY;
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
-        for i in (0..whole).step_by(LANES) {
-            let values = lanes(x.add(i), LANES);
-            for (largest, value) in largest.iter_mut().zip(values) {
-                *largest = largest.max(value);
+        let mut largest = [S::splat(none); CHAINS];
+        for i in (0..n).step_by(CHAINS * LANES) {
+            for (chain, largest) in largest.iter_mut().enumerate() {
+                let at = i + chain * LANES;
+                if at < n {
+                    // Of a maximum with a NaN the second operand is left.
+                    let x = S::first(load_first::<S>(x.add(at), n - at), n - at, S::splat(none));
+                    *largest = S::max(x, *largest);
+                }
             }
         }
-        for i in whole..n {
-            largest[0] = largest[0].max(*x.add(i));
-        }
+        let [a, b, c, d] = largest;
+        S::max_lanes(S::max(S::max(a, b), S::max(c, d)))
     }
-    largest.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b))
 }
 
 #[inline(always)]

@@ -4,6 +4,7 @@
 //! A tile of 4 by 4 elements becomes 16 values, which are multiplied with 16 of the weights and added up over the channels;
 //! 4 results follow from the 16 sums. Each of the three is linear, with factors of 1 and 1/2.
 
+use super::dense::{Function, applied};
 use super::isa::dispatch;
 use super::vector::{LANES, Simd};
 
@@ -20,13 +21,13 @@ dispatch! {
     /// rounded up, of each tap.
     pub unsafe fn tiles(lines: [*const f32; 4], part: usize, n: usize, out: *mut f32, apart: usize) = tiles_in;
 
-    /// Writes two lines of `2 n` results, plus `bias`, from the sums of `n` tiles, of which those of a tap lie `apart`
+    /// Writes two lines of `function` of `2 n` results plus `bias`, from the sums of `n` tiles, of which those of a tap lie `apart`
     /// values behind those of the one before.
     ///
     /// # Safety
     ///
     /// `sums` has `n` values of each tap, and each line room for `2 n`, rounded up to whole vectors.
-    pub unsafe fn results(sums: *const f32, apart: usize, n: usize, bias: f32, lines: [*mut f32; 2]) = results_in;
+    pub unsafe fn results(sums: *const f32, apart: usize, n: usize, bias: f32, function: Function, lines: [*mut f32; 2]) = results_in;
 }
 
 /// The 16 of the weights of a window.
@@ -81,6 +82,7 @@ unsafe fn results_in<S: Simd>(
     apart: usize,
     n: usize,
     bias: f32,
+    function: Function,
     lines: [*mut f32; 2],
 ) {
     for first in (0..n).step_by(LANES) {
@@ -97,6 +99,7 @@ unsafe fn results_in<S: Simd>(
             for (row, line) in lines.into_iter().enumerate() {
                 let even = S::add(S::add(S::add(a[row], b[row]), c[row]), S::splat(bias));
                 let odd = S::add(S::sub(S::sub(b[row], c[row]), d[row]), S::splat(bias));
+                let [even, odd] = [applied::<S>(function, even), applied::<S>(function, odd)];
                 let (mut evens, mut odds) = ([0.0; LANES], [0.0; LANES]);
                 S::store(evens.as_mut_ptr(), even);
                 S::store(odds.as_mut_ptr(), odd);

@@ -1,11 +1,12 @@
 //! Convolutions whose channels are each by themselves: a plane at a time, brought into the thread's scratch with the zeroes
 //! around it, the elements of a line that one tap sees next to each other.
 
-use super::group::{BLOCK, Kernel};
+use super::group::BLOCK;
 use super::pool::Worker;
+use super::product::After;
 use plan::Conv;
 use simd::Isa;
-use simd::dense::Axis;
+use simd::dense::{self, Axis};
 use simd::depthwise::{BEHIND, Tap, line};
 use simd::vector::LANES;
 
@@ -20,7 +21,7 @@ pub(super) struct Depthwise {
     pub(super) weight: *const f32,
     pub(super) bias: Option<*const f32>,
     pub(super) out: *mut f32,
-    pub(super) after: Option<Kernel>,
+    pub(super) after: After,
 }
 
 /// Elements that windows of a size reach over.
@@ -58,17 +59,18 @@ impl Depthwise {
         let results = rows.count * columns.count;
         // SAFETY: the caller's contract.
         let (whole, registers) = unsafe { (scratch.add(plane), scratch.add(2 * plane)) };
-        if let Some(after) = &self.after {
+        if let After::Kernel(after) = &self.after {
             // SAFETY: as above.
             unsafe { after.begin(registers) };
         }
+        let (function, then) = self.after.parts();
         let mut taps = Vec::with_capacity(rows.size * columns.size);
         while let Some(items) = w.claim(self.images.0 * self.channels.0, 1) {
             let (item, channel) = (items.start, items.start % self.channels.0);
             // SAFETY: the caller's contract: a plane is one thread's.
             unsafe {
                 let image = item / self.channels.0 * self.images.1;
-                self.bring(self.x.add(image + channel * self.channels.1), scratch);
+                self.bring(isa, self.x.add(image + channel * self.channels.1), scratch);
                 let weights = self.weight.add(channel * rows.size * columns.size);
                 taps.clear();
                 for tap in 0..rows.size * columns.size {
@@ -82,7 +84,7 @@ impl Depthwise {
                 if columns.count < LANES {
                     // Short lines are one, with what is between them.
                     let n = (rows.count - 1) * rows.stride * wide + columns.count;
-                    line(isa, &taps, bias, scratch, whole, n);
+                    line(isa, &taps, bias, function, scratch, whole, n);
                     for row in 0..rows.count {
                         let from = whole.add(row * rows.stride * wide);
                         out.add(row * columns.count).copy_from_nonoverlapping(from, columns.count);
@@ -90,11 +92,15 @@ impl Depthwise {
                 } else {
                     for row in 0..rows.count {
                         let x = scratch.add(row * rows.stride * wide);
-                        line(isa, &taps, bias, x, out.add(row * columns.count), columns.count);
+                        let out = out.add(row * columns.count);
+                        line(isa, &taps, bias, function, x, out, columns.count);
                     }
                 }
-                for start in (0..results).step_by(BLOCK) {
-                    if let Some(after) = &self.after {
+                if let Some(finish) = then {
+                    dense::finish(isa, finish.at(0, item * results), out, results);
+                }
+                if let After::Kernel(after) = &self.after {
+                    for start in (0..results).step_by(BLOCK) {
                         let n = BLOCK.min(results - start);
                         after.piece(isa, registers, item * results + start, n);
                     }
@@ -108,7 +114,7 @@ impl Depthwise {
     /// # Safety
     ///
     /// The plane is there, and room for it.
-    unsafe fn bring(&self, x: *const f32, to: *mut f32) {
+    unsafe fn bring(&self, isa: Isa, x: *const f32, to: *mut f32) {
         let (rows, columns) = (&self.rows, &self.columns);
         let (part, stride) = (part(columns), columns.stride);
         let wide = part * stride;
@@ -133,13 +139,7 @@ impl Depthwise {
                     if before < end {
                         let first = (before * stride + phase - columns.before) * columns.step;
                         let (from, apart) = (line.add(first), stride * columns.step);
-                        if apart == 1 {
-                            to.add(before).copy_from_nonoverlapping(from, end - before);
-                        } else {
-                            for i in 0..end - before {
-                                *to.add(before + i) = *from.add(i * apart);
-                            }
-                        }
+                        dense::every(isa, from, apart, to.add(before), end - before);
                     }
                 }
             }

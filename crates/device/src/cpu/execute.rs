@@ -208,6 +208,7 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
             Stage::DeltaRule(ref stage) => recurrent::delta_rule(stage, c, w),
             Stage::Note(ref memory) => recurrent::note(memory, w),
             Stage::Group(ref kernel) => kernel.run(c.isa, w, c.memory.thread(w.index())),
+            Stage::Rows(ref rows) => rows.run(c.isa, w, c.memory.thread(w.index())),
             Stage::Pack(ref pack) => pack.run(c.isa, w),
             Stage::MatMul(ref product) => product.run(c.isa, w, c.memory.thread(w.index())),
             Stage::Winograd(ref conv) => conv.run(c.isa, w, c.memory.thread(w.index())),

@@ -13,6 +13,7 @@ use super::pool::Worker;
 use crate::Result;
 use plan::{Binary, BufferId, Class, DType, Group, Op, Plan, Reduce, Step, Unary, View};
 use simd::Isa;
+use simd::dense::{Addend, Finish, Function};
 use simd::scores;
 use simd::tensor::{self, Conversion, Narrow};
 
@@ -22,11 +23,14 @@ pub(super) const BLOCK: usize = 256;
 /// Most axes of a view that is not dense.
 const RANK: usize = 12;
 
+/// Elements of a last axis whose lines are written several at a time.
+const SHORT: usize = 16;
+
 /// Elements that a thread takes at a time.
-const CLAIM: usize = 32 * BLOCK;
+pub(super) const CLAIM: usize = 32 * BLOCK;
 
 /// Where the values of a block are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     Register(usize),
     /// In memory, the first element of the space there.
@@ -49,6 +53,8 @@ enum Action {
     /// The number of each element.
     Iota,
     Load(Source),
+    /// What lies side by side along an axis, plus 0.
+    Join(Vec<Source>),
     /// Stored in fewer bytes.
     Narrow(*mut u8, Narrow),
 }
@@ -183,6 +189,31 @@ impl Source {
         Err(unsupported(format!("a view of {} axes, {RANK} are the most", self.shape.len())))
     }
 
+    /// Elements from one of the axis with zeroes to the next, elements of that, and those that are none of them.
+    fn part(&self) -> Option<(usize, usize, Range<usize>)> {
+        let (axis, inside) = self.inside.clone()?;
+        Some((self.shape[axis + 1..].iter().product(), self.shape[axis], inside))
+    }
+
+    /// Whether its zeroes are where another has elements of the same axis, and the other way round.
+    fn beside(&self, other: &Self) -> bool {
+        let (Some((inner, extent, own)), Some((i, e, theirs))) = (self.part(), other.part()) else {
+            return false;
+        };
+        let plain = |source: &Self| {
+            matches!(source.width, Width::Word | Width::Less(Narrow::Half | Narrow::Brain))
+        };
+        let apart = own.end <= theirs.start || theirs.end <= own.start;
+        (inner, extent) == (i, e) && apart && plain(self) && plain(other)
+    }
+
+    /// The first element of a row of so many that is the same for all.
+    fn row(&self, columns: usize) -> Option<*const f32> {
+        let row = self.inside.is_none() && self.width == Width::Word;
+        let repeats = matches!(self.strides[..], [0, 1]) && self.shape[1] == columns;
+        (row && repeats).then_some(self.base.cast())
+    }
+
     /// Whether a number of elements lie one after the other.
     pub(super) fn is_dense(&self) -> bool {
         self.inside.is_none() && self.strides == [1]
@@ -210,9 +241,18 @@ impl Source {
         }
         let mut done = 0;
         while done < n {
+            if let Some(lines) = self.short_lines(&index[..=last], n - done) {
+                // SAFETY: the caller's contract; the lines stay in the last two axes.
+                unsafe { self.lines(shift, &index[..=last], lines, out.add(done)) };
+                done += lines * self.shape[last];
+                index[last - 1] += lines - 1;
+                index[last] = self.shape[last];
+            }
             let run = (self.shape[last] - index[last]).min(n - done);
-            // SAFETY: the caller's contract; the run stays in the last axis.
-            unsafe { self.run(isa, shift, &index[..=last], run, out.add(done)) };
+            if run > 0 {
+                // SAFETY: the caller's contract; the run stays in the last axis.
+                unsafe { self.run(isa, shift, &index[..=last], run, out.add(done)) };
+            }
             done += run;
             index[last] += run;
             let mut axis = last;
@@ -220,6 +260,43 @@ impl Source {
                 index[axis] = 0;
                 axis -= 1;
                 index[axis] += 1;
+            }
+        }
+    }
+
+    /// How many whole lines of the last axis come next among `n` elements, where these are short.
+    fn short_lines(&self, index: &[usize], n: usize) -> Option<usize> {
+        let [.., line, 0] = index else { return None };
+        let [.., lines, length] = self.shape[..] else { return None };
+        let plain = self.inside.is_none() && self.width == Width::Word && length <= SHORT;
+        Some((lines - line).min(n / length)).filter(|lines| plain && *lines > 1)
+    }
+
+    /// Writes whole lines of the last axis.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::fill`].
+    unsafe fn lines(&self, shift: usize, index: &[usize], lines: usize, out: *mut f32) {
+        let places = index.iter().zip(&self.strides).map(|(i, stride)| i.cast_signed() * stride);
+        let at = shift.cast_signed() + places.sum::<isize>();
+        let last = self.strides.len() - 1;
+        let (line, step, length) = (self.strides[last - 1], self.strides[last], self.shape[last]);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let base = self.base.cast::<f32>().offset(at);
+            if let (2, 0, 1) = (length, step, line) {
+                for i in 0..lines {
+                    let value = *base.add(i);
+                    out.add(2 * i).cast::<[f32; 2]>().write_unaligned([value, value]);
+                }
+                return;
+            }
+            for i in 0..lines {
+                let base = base.offset(i.cast_signed() * line);
+                for j in 0..length {
+                    *out.add(i * length + j) = *base.offset(j.cast_signed() * step);
+                }
             }
         }
     }
@@ -349,6 +426,7 @@ impl Kernel {
             tail,
             registers: compiler.registers,
         };
+        kernel.name_joins();
         kernel.name_bounds();
         kernel.name_sigmoids();
         kernel.share_registers();
@@ -374,6 +452,37 @@ impl Kernel {
             }
         }
         readers
+    }
+
+    /// Sums of what lies side by side, with zeroes around it, become one instruction.
+    fn name_joins(&mut self) {
+        let readers = self.readers();
+        let inner =
+            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
+        for instructions in [&mut self.chain, &mut self.tail] {
+            let mut at = 0;
+            while let Some([before, load, add]) = instructions.get(at..at + 3) {
+                let parts = match &before.action {
+                    Action::Load(source) => std::slice::from_ref(source),
+                    Action::Join(parts) => parts,
+                    _ => &[],
+                };
+                if let Action::Load(source) = &load.action
+                    && !parts.is_empty()
+                    && parts.iter().all(|part| part.beside(source))
+                    && matches!(add.action, Action::Binary(Binary::Add))
+                    && (add.reads == [before.out, load.out] || add.reads == [load.out, before.out])
+                    && inner(&before.out)
+                    && inner(&load.out)
+                {
+                    let action = Action::Join([parts, &[source.clone()]].concat());
+                    let out = add.out;
+                    instructions.splice(at..at + 3, [Instruction { action, reads: vec![], out }]);
+                } else {
+                    at += 1;
+                }
+            }
+        }
     }
 
     /// The larger of a value and a constant becomes a bound of it, and what is negated before and after it one from
@@ -448,6 +557,72 @@ impl Kernel {
                 at += 1;
             }
         }
+    }
+
+    /// The same as what a product does with its results before it writes them, where it is that: these are at `place`, in
+    /// rows of so many `columns`, and what becomes of them goes there too. A row
+    /// may be added to each, where rows may repeat.
+    pub(super) fn finish(
+        &self,
+        place: *mut f32,
+        columns: usize,
+        rows_repeat: bool,
+    ) -> Option<Finish> {
+        let mut finish = Finish::default();
+        let (mut x, mut rows) = (Place::At(place), HashMap::new());
+        // A sigmoid of it that waits to be multiplied with.
+        let mut open = None;
+        for (i, Instruction { action, reads, out }) in self.chain.iter().enumerate() {
+            if matches!(out, Place::At(_)) != (i + 1 == self.chain.len()) {
+                return None;
+            }
+            let other = match reads[..] {
+                [a, b] if a == x && b != x => Some(b),
+                [a, b] if b == x && a != x => Some(a),
+                _ => None,
+            };
+            let bare = finish.function == Function::Same && finish.last.is_none();
+            match (action, other) {
+                (Action::Load(source), _) if rows_repeat => {
+                    rows.insert(*out, source.row(columns)?);
+                    continue;
+                }
+                (Action::Sigmoid, _) if bare && reads[..] == [x] && open.is_none() => {
+                    open = Some(*out);
+                    continue;
+                }
+                (Action::Binary(Binary::Mul), Some(other)) if open == Some(other) => {
+                    (finish.function, open) = (Function::Silu, None);
+                }
+                (Action::Binary(Binary::Add), Some(other)) if open.is_none() => {
+                    let addend = match (other, rows.get(&other)) {
+                        (_, Some(at)) => Addend { at: *at, stride: 0 },
+                        (Place::At(at), _) if at != place => Addend { at, stride: columns },
+                        _ => return None,
+                    };
+                    let [first, second] = &mut finish.plus;
+                    let to = match bare {
+                        true if first.is_none() => first,
+                        true if second.is_none() => second,
+                        false if finish.last.is_none() => &mut finish.last,
+                        _ => return None,
+                    };
+                    *to = Some(addend);
+                }
+                (Action::Bounded(true, least), _) if bare && reads[..] == [x] => {
+                    finish.function = Function::Between(*least, f32::INFINITY);
+                }
+                (Action::Bounded(false, most), _) if reads[..] == [x] => match finish.function {
+                    Function::Between(least, f32::INFINITY) if finish.last.is_none() => {
+                        finish.function = Function::Between(least, *most);
+                    }
+                    _ => return None,
+                },
+                _ => return None,
+            }
+            x = *out;
+        }
+        (x == Place::At(place) && open.is_none()).then_some(finish)
     }
 
     /// Gives registers that are no longer read to later results.
@@ -527,7 +702,12 @@ impl Kernel {
                         }
                     }
                 }
-                Some(reduction) if reduction.inner == 1 => self.rows(reduction, isa, w, scratch),
+                Some(reduction) if reduction.inner == 1 => {
+                    let claim = (CLAIM / reduction.length.max(1)).clamp(1, BLOCK);
+                    while let Some(rows) = w.claim(reduction.outer, claim) {
+                        self.reduced(reduction, isa, rows, scratch);
+                    }
+                }
                 Some(reduction) => self.columns(reduction, isa, w, scratch),
             }
         }
@@ -557,47 +737,68 @@ impl Kernel {
         unsafe { execute(&self.chain, isa, scratch, start, n) }
     }
 
-    /// Rows that become a value each, up to a block of them at a time.
+    /// Some rows, of so many elements, of a space; at most a block of them where they are added up, after [`Kernel::begin`].
     ///
     /// # Safety
     ///
-    /// As for [`Kernel::run`].
-    unsafe fn rows(&self, r: &Reduction, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
-        let claim = (CLAIM / r.length.max(1)).clamp(1, BLOCK);
+    /// As for [`Kernel::run`], and nobody else does these rows.
+    pub(super) unsafe fn rows(
+        &self,
+        isa: Isa,
+        rows: Range<usize>,
+        length: usize,
+        scratch: *mut f32,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if let Some(reduction) = &self.reduction {
+                return self.reduced(reduction, isa, rows, scratch);
+            }
+            let (first, end) = (rows.start * length, rows.end * length);
+            for start in (first..end).step_by(BLOCK) {
+                execute(&self.chain, isa, scratch, start, BLOCK.min(end - start));
+            }
+        }
+    }
+
+    /// Rows that become a value each, at most a block of them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Kernel::rows`].
+    unsafe fn reduced(&self, r: &Reduction, isa: Isa, outputs: Range<usize>, scratch: *mut f32) {
         // Short rows go through the chain together.
         let together = (BLOCK / r.length.max(1)).max(1);
-        while let Some(outputs) = w.claim(r.outer, claim) {
-            for first in outputs.clone().step_by(together) {
-                let count = together.min(outputs.end - first);
-                let mut sums = Sums::new(r);
-                let span = count * r.length;
-                // SAFETY: the caller's contract.
-                unsafe {
-                    if count > 1 {
-                        execute(&self.chain, isa, scratch, first * r.length, span);
-                    }
-                    for row in first..first + count {
-                        for at in (0..r.length).step_by(BLOCK) {
-                            let (start, n) = (row * r.length + at, BLOCK.min(r.length - at));
-                            let mut x = pointer(r.x, scratch, start);
-                            if count == 1 {
-                                execute(&self.chain, isa, scratch, start, n);
-                            } else if let Place::Register(_) = r.x {
-                                x = x.add((row - first) * r.length);
-                            }
-                            sums.take(r, isa, x, n);
+        for first in outputs.clone().step_by(together) {
+            let count = together.min(outputs.end - first);
+            let mut sums = Sums::new(r);
+            let span = count * r.length;
+            // SAFETY: the caller's contract.
+            unsafe {
+                if count > 1 {
+                    execute(&self.chain, isa, scratch, first * r.length, span);
+                }
+                for row in first..first + count {
+                    for at in (0..r.length).step_by(BLOCK) {
+                        let (start, n) = (row * r.length + at, BLOCK.min(r.length - at));
+                        let mut x = pointer(r.x, scratch, start);
+                        if count == 1 {
+                            execute(&self.chain, isa, scratch, start, n);
+                        } else if let Place::Register(_) = r.x {
+                            x = x.add((row - first) * r.length);
                         }
-                        let out = match r.out {
-                            Place::Register(at) => scratch.add(at * BLOCK + row - outputs.start),
-                            Place::At(base) => base.add(row),
-                        };
-                        *out = sums.end(r);
+                        sums.take(r, isa, x, n);
                     }
+                    let out = match r.out {
+                        Place::Register(at) => scratch.add(at * BLOCK + row - outputs.start),
+                        Place::At(base) => base.add(row),
+                    };
+                    *out = sums.end(r);
                 }
             }
-            // SAFETY: the caller's contract.
-            unsafe { execute(&self.tail, isa, scratch, outputs.start, outputs.len()) };
         }
+        // SAFETY: the caller's contract.
+        unsafe { execute(&self.tail, isa, scratch, outputs.start, outputs.len()) };
     }
 
     /// Rows that are added up column by column.
@@ -867,6 +1068,44 @@ impl Compiler<'_> {
     }
 }
 
+/// `n` elements of what lies side by side, from the `start`th on. Zero is added, as when parts are added up.
+///
+/// # Safety
+///
+/// The elements are there, and room for them.
+unsafe fn join(parts: &[Source], isa: Isa, start: usize, n: usize, out: *mut f32) {
+    let mut done = 0;
+    while done < n {
+        let at = start + done;
+        let mut next = usize::MAX;
+        let mut here = None;
+        for part in parts {
+            let Some((inner, extent, inside)) = part.part() else { continue };
+            let (place, within) = (at / inner % extent, at % inner);
+            if inside.contains(&place) {
+                here = Some(part);
+                next = (inside.end - place) * inner - within;
+                break;
+            }
+            let end = if place < inside.start { inside.start } else { extent };
+            next = next.min((end - place) * inner - within);
+        }
+        let count = next.min(n - done);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let out = out.add(done);
+            match here {
+                Some(part) => part.fill(isa, 0, at, count, out),
+                None => out.write_bytes(0, count),
+            }
+            for value in std::slice::from_raw_parts_mut(out, count) {
+                *value += 0.0;
+            }
+        }
+        done += count;
+    }
+}
+
 /// The `start`th value of a place, or the first of a register.
 ///
 /// # Safety
@@ -917,6 +1156,7 @@ unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usi
                     }
                 }
                 Action::Load(source) => source.fill(isa, 0, start, n, out),
+                Action::Join(parts) => join(parts, isa, start, n, out),
                 Action::Narrow(base, narrow) => {
                     tensor::narrow(isa, *narrow, read(0), base.add(narrow.bytes() * start), n);
                 }

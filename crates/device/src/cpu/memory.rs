@@ -6,6 +6,7 @@ use std::io;
 use super::group::{self, Width};
 use super::mem::AlignedBuf;
 use super::product::{self, PANEL, Panels};
+use super::together;
 use super::variant::{STRIP, packing};
 use super::{depthwise, mixture, recurrent, winograd};
 use crate::plan_buffers::PlanBuffers;
@@ -352,10 +353,16 @@ impl Layout {
     }
 }
 
-/// Offsets of a plan's scratch buffers, of which a group's live until its end.
+/// Offsets of a plan's scratch buffers, of which a group's live until its end, and those of groups that are done together
+/// until theirs.
 pub(super) fn arena(plan: &Plan, groups: &[Group]) -> Arena {
-    let last: Vec<usize> =
-        groups.iter().flat_map(|group| group.steps.clone().map(|_| group.steps.end - 1)).collect();
+    let sets = together::sets(plan, groups).into_iter();
+    let last: Vec<usize> = sets
+        .flat_map(|set| {
+            let (start, end) = (groups[set.start].steps.start, groups[set.end - 1].steps.end);
+            (start..end).map(move |_| end - 1)
+        })
+        .collect();
     Arena::with_launches(plan, |_, bytes| bytes, |step| last[step])
 }
 

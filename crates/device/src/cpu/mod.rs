@@ -15,6 +15,7 @@ mod product;
 mod program;
 mod recurrent;
 mod rows;
+mod together;
 pub mod variant;
 mod winograd;
 

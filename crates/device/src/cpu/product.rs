@@ -9,7 +9,9 @@ use super::pool::Worker;
 use super::winograd;
 use plan::{Buffer, Class, Conv, DType, Group, Op, Plan, Step, View};
 use simd::Isa;
-use simd::dense::{self, COLUMNS, Image, Lines, Onto, Operands, Place, SPAN, Tile};
+use simd::dense::{
+    self, COLUMNS, Finish, Function, Image, Lines, Onto, Operands, Place, SPAN, Tile,
+};
 use simd::vector::LANES;
 use simd::winograd::TAPS;
 
@@ -30,9 +32,38 @@ pub(super) enum Columns {
 /// Matrices that lie as far apart: how many, elements between them in the packed rows, and in the columns.
 pub(super) type Pairs = Vec<(usize, usize, usize)>;
 
+/// What follows a product element by element.
+pub(super) enum After {
+    /// What a tile does before it writes its results.
+    Finish(Finish),
+    Kernel(Kernel),
+}
+
+impl Default for After {
+    fn default() -> Self {
+        Self::Finish(Finish::default())
+    }
+}
+
+impl After {
+    /// The function that results become as they are written, and what is done to them then.
+    pub(super) fn parts(&self) -> (Function, Option<Finish>) {
+        match *self {
+            Self::Finish(Finish { plus: [None, None], function, last: None }) => (function, None),
+            Self::Finish(finish) => (Function::Same, Some(finish)),
+            Self::Kernel(_) => (Function::Same, None),
+        }
+    }
+}
+
+/// Results of an item that are added up span by span, at most: what stays in the second-level cache.
+const RESULTS: usize = 1 << 16;
+
 /// Rows `[m, k]` times columns `[k, n]`, for each of some pairs.
 pub(super) struct MatMul {
     pub(super) rows: *const f32,
+    /// Elements from row to row, where they are in no panels.
+    pub(super) apart: Option<usize>,
     pub(super) columns: Columns,
     pub(super) pairs: Pairs,
     /// `[m, n, k]`
@@ -40,7 +71,7 @@ pub(super) struct MatMul {
     /// A value for each row of so many pairs.
     pub(super) bias: Option<(*const f32, usize)>,
     pub(super) out: *mut f32,
-    pub(super) after: Option<Kernel>,
+    pub(super) after: After,
 }
 
 /// Lines of as many steps, of some matrices, and how they lie.
@@ -245,11 +276,11 @@ impl MatMul {
     ///
     /// The addresses are valid, all threads are here, and nobody else touches what it writes.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
-        let [m, n, _] = self.shape;
+        let [m, n, k] = self.shape;
         let tile = isa.tile();
         // SAFETY: the caller's contract.
         let registers = unsafe { scratch.add(PANEL) };
-        if let Some(after) = &self.after {
+        if let After::Kernel(after) = &self.after {
             // SAFETY: as above.
             unsafe { after.begin(registers) };
         }
@@ -258,6 +289,7 @@ impl MatMul {
         // Rows are divided where columns alone do not keep the threads busy.
         let parts = (2 * w.threads()).div_ceil((count * chunks).max(1));
         let part = if w.threads() == 1 { m } else { m.div_ceil(parts) };
+        let part = if k > SPAN { part.min(RESULTS / COLUMNS.min(n.max(1))) } else { part };
         let part = part.next_multiple_of(tile.rows).max(tile.rows);
         let parts = m.div_ceil(part);
         while let Some(items) = w.claim(count * chunks * parts, 1) {
@@ -267,7 +299,7 @@ impl MatMul {
             // SAFETY: the caller's contract: an item is one thread's.
             unsafe {
                 self.item(isa, tile, pair, [first, rows], [column, columns], scratch);
-                if let Some(after) = &self.after {
+                if let After::Kernel(after) = &self.after {
                     for row in first..first + rows {
                         after.piece(isa, registers, (pair * m + row) * n + column, columns);
                     }
@@ -304,6 +336,10 @@ impl MatMul {
             // Of no steps there is one span, of nothing.
             for start in (0..k.max(1)).step_by(SPAN) {
                 let steps = SPAN.min(k - start);
+                let finish = match self.after {
+                    After::Finish(finish) if start + steps == k => finish,
+                    _ => Finish::default(),
+                };
                 for (before, vectors) in tile.panels(columns) {
                     let before = before * LANES;
                     let wide = (columns - before).min(vectors * LANES);
@@ -327,8 +363,13 @@ impl MatMul {
                     };
                     for row in (first..first + count).step_by(tile.rows) {
                         let rows = tile.rows.min(first + count - row);
+                        let at = match self.apart {
+                            None => row * k + start * rows,
+                            Some(apart) => row * apart + start,
+                        };
                         let operands = Operands {
-                            rows: self.rows.add(of_rows + row * k + start * rows),
+                            rows: self.rows.add(of_rows + at),
+                            apart: self.apart,
                             count: rows,
                             columns: panel,
                             width: vectors * LANES,
@@ -340,13 +381,10 @@ impl MatMul {
                             Some(bias) => Onto::Rows(bias.add(row)),
                             None => Onto::Nothing,
                         };
+                        let finish = finish.at(pair * m + row, column + before);
                         let out = out.add(row * n + before);
-                        dense::product(
-                            isa,
-                            operands,
-                            onto,
-                            Place { out, stride: n, columns: wide },
-                        );
+                        let to = Place { out, stride: n, columns: wide };
+                        dense::product(isa, operands, onto, finish, to);
                     }
                 }
             }
@@ -365,7 +403,9 @@ pub(super) fn groups(plan: &Plan) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for group in plan::schedule(plan) {
         match groups.last_mut() {
-            Some(product) if follows(plan, product, &group) => product.steps.end = group.steps.end,
+            Some(product) if follows(plan, product, &group) => {
+                (product.steps.end, product.inner) = (group.steps.end, group.inner);
+            }
             _ => groups.push(group),
         }
     }

@@ -6,8 +6,9 @@
 use super::depthwise::Depthwise;
 use super::group::{Kernel, Source, Width};
 use super::memory::{Cache, Memory, PlanMemory, WeightStorage, arena, stored, unsupported};
-use super::product::{self, Columns, MatMul, Panels, Side};
+use super::product::{self, After, Columns, MatMul, Panels, Side};
 use super::rows::{self, Index, TopK};
+use super::together::{self, Rows};
 use super::variant::{self, Variant};
 use super::winograd::Winograd;
 use super::{mixture, recurrent};
@@ -150,6 +151,8 @@ pub(super) enum Stage {
     Sample(Sample),
     /// A group of tensor operations.
     Group(Box<Kernel>),
+    /// Groups that are done row by row.
+    Rows(Box<Rows>),
     Pack(Box<product::Pack>),
     MatMul(Box<MatMul>),
     Depthwise(Box<Depthwise>),
@@ -297,7 +300,7 @@ impl Stage {
             Self::DeltaRule(_) => "delta-rule",
             Self::Note(_) => "note",
             Self::Sample(_) => "sample",
-            Self::Group(_) => "group",
+            Self::Group(_) | Self::Rows(_) => "group",
             Self::Pack(_) => "pack",
             Self::MatMul(_) => "matmul",
             Self::Depthwise(_) => "depthwise",
@@ -642,7 +645,9 @@ impl Resolver<'_> {
 
     fn of_tensors(&self, op: &Op, stages: &mut Vec<Stage>) -> Result<()> {
         stages.push(match op {
-            Op::MatMul { .. } | Op::Conv(_) => return self.product(op, None, None, stages),
+            Op::MatMul { .. } | Op::Conv(_) => {
+                return self.product(op, After::default(), None, stages);
+            }
             Op::Gather(plan::Gather { table, indices, out }) => {
                 let axes = indices.len();
                 let (base, width) = self.locate(table)?;
@@ -722,14 +727,20 @@ impl Resolver<'_> {
         let steps = group.steps.start + 1..group.steps.end;
         let after = plan::Group { steps, reduce: None, inner: group.inner.clone() };
         let kernel = Kernel::new(self.plan, &after, &locate)?;
-        self.product(op, Some(kernel), place, stages)
+        let (columns, rows_repeat) = match op {
+            Op::MatMul { b, .. } => (b.shape[b.shape.len() - 2], true),
+            Op::Conv(conv) => (conv.out.shape[2..].iter().product(), false),
+            _ => (0, false),
+        };
+        let finish = place.and_then(|at| kernel.finish(at, columns, rows_repeat));
+        self.product(op, finish.map_or(After::Kernel(kernel), After::Finish), place, stages)
     }
 
     /// Stages of a product, with what follows each of its elements, and where it writes if not where it says.
     fn product(
         &self,
         op: &Op,
-        after: Option<Kernel>,
+        after: After,
         place: Option<*mut f32>,
         stages: &mut Vec<Stage>,
     ) -> Result<()> {
@@ -761,7 +772,7 @@ impl Resolver<'_> {
         a: &View,
         b: &View,
         out: *mut f32,
-        after: Option<Kernel>,
+        after: After,
         stages: &mut Vec<Stage>,
     ) -> Result<()> {
         let rank = a.shape.len();
@@ -789,28 +800,35 @@ impl Resolver<'_> {
             }
         };
         let mut of_rows = vec![0; heads.len()];
+        let mut apart = None;
         let rows = match self.packed(&op, a) {
             Some((at, _)) => at,
             None => {
                 let (from, strides) = operand(a, stages)?;
-                let (lines, steps) = ((m, strides[rank - 2]), (k, strides[rank - 1]));
-                let panels = Panels { side: Side::Rows, matrices: (1, 0), lines, steps };
-                // What is the same for several pairs is packed once.
-                let mut each = panels.matrix();
-                let mut axes = Vec::new();
-                for axis in (0..heads.len()).rev().filter(|axis| strides[*axis] != 0) {
-                    of_rows[axis] = each;
-                    each *= heads[axis];
-                    axes.insert(0, (heads[axis], strides[axis]));
+                if strides[rank - 1] == 1 || k == 1 {
+                    apart = Some(strides[rank - 2]);
+                    of_rows.copy_from_slice(&strides[..rank - 2]);
+                    from
+                } else {
+                    let (lines, steps) = ((m, strides[rank - 2]), (k, strides[rank - 1]));
+                    let panels = Panels { side: Side::Rows, matrices: (1, 0), lines, steps };
+                    // What is the same for several pairs is packed once.
+                    let mut each = panels.matrix();
+                    let mut axes = Vec::new();
+                    for axis in (0..heads.len()).rev().filter(|axis| strides[*axis] != 0) {
+                        of_rows[axis] = each;
+                        each *= heads[axis];
+                        axes.insert(0, (heads[axis], strides[axis]));
+                    }
+                    let to = free;
+                    stages.push(Stage::Pack(Box::new(product::Pack { panels, axes, from, to })));
+                    to.cast_const()
                 }
-                let to = free;
-                stages.push(Stage::Pack(Box::new(product::Pack { panels, axes, from, to })));
-                to.cast_const()
             }
         };
         let pairs = (0..heads.len()).map(|i| (heads[i], of_rows[i], of_columns[i])).collect();
         let (shape, bias) = ([m, n, k], None);
-        let product = MatMul { rows, columns, pairs, shape, bias, out, after };
+        let product = MatMul { rows, apart, columns, pairs, shape, bias, out, after };
         stages.push(Stage::MatMul(Box::new(product)));
         Ok(())
     }
@@ -819,7 +837,7 @@ impl Resolver<'_> {
         &self,
         conv: &plan::Conv,
         out: *mut f32,
-        after: Option<Kernel>,
+        after: After,
         stages: &mut Vec<Stage>,
     ) -> Result<()> {
         let plan::Conv { windows, x, weight, bias, .. } = conv;
@@ -892,6 +910,7 @@ impl Resolver<'_> {
         };
         stages.push(Stage::MatMul(Box::new(MatMul {
             rows: packed,
+            apart: None,
             columns: columns_of,
             pairs: vec![(images.0, 0, images.1), (groups, panels.matrix(), inner * channels.1)],
             shape: [panels.lines.0, rows.count * columns.count, panels.steps.0],
@@ -1270,18 +1289,24 @@ impl Program {
             constants: &constants,
         };
         let (mut stages, mut ends) = (Vec::new(), Vec::new());
-        for group in &groups {
+        let locate = |view: &View| resolver.locate(view);
+        for set in together::sets(plan, &groups) {
+            let (group, set) = (&groups[set.start], &groups[set]);
             let step = &plan.steps[group.steps.start];
             let alone = group.steps.len() == 1 && !is_of_tensors(plan, &step.op);
-            if group.is_kernel(plan) && !alone {
-                let locate = |view: &View| resolver.locate(view);
+            if let (Some((rows, length)), [_, _, ..]) = (together::space(plan, group), set) {
+                let kernels = set.iter().map(|group| Kernel::new(plan, group, &locate));
+                let kernels = kernels.collect::<Result<Vec<_>>>()?;
+                stages.push(Stage::Rows(Box::new(Rows { kernels, rows, length })));
+            } else if group.is_kernel(plan) && !alone {
                 stages.push(Stage::Group(Box::new(Kernel::new(plan, group, &locate)?)));
             } else if group.steps.len() > 1 {
                 resolver.product_and_more(group, &mut stages)?;
             } else {
                 resolver.stages(step, &mut stages)?;
             }
-            ends.extend(group.steps.clone().map(|_| stages.len()));
+            let steps = set.iter().map(|group| group.steps.len()).sum::<usize>();
+            ends.extend(std::iter::repeat_n(stages.len(), steps));
         }
         let rows = plan.bucket.rows();
         let slots = stages.iter().find_map(|stage| match stage {

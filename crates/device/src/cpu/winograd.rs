@@ -1,11 +1,12 @@
 //! Convolutions of 3 by 3 windows next to each other, by `simd::winograd`: a block of tiles at a time, whose values, sums and
 //! results stay in a core's cache.
 
-use super::group::{BLOCK, Kernel};
+use super::group::BLOCK;
 use super::pool::Worker;
+use super::product::After;
 use plan::Conv;
 use simd::Isa;
-use simd::dense::{self, Axis, COLUMNS, Onto, Operands, Place, SPAN, Tile};
+use simd::dense::{self, Axis, COLUMNS, Finish, Onto, Operands, Place, SPAN, Tile};
 use simd::vector::LANES;
 use simd::winograd::{TAPS, results, tiles};
 
@@ -28,7 +29,7 @@ pub(super) struct Winograd {
     pub(super) outputs: usize,
     pub(super) bias: Option<*const f32>,
     pub(super) out: *mut f32,
-    pub(super) after: Option<Kernel>,
+    pub(super) after: After,
 }
 
 /// Whether a convolution is one of those.
@@ -108,7 +109,7 @@ impl Winograd {
             let results = lines.add(blocks.under());
             (scratch, sums, lines, results, results.add(4 * apart))
         };
-        if let Some(after) = &self.after {
+        if let After::Kernel(after) = &self.after {
             // SAFETY: as above.
             unsafe { after.begin(registers) };
         }
@@ -210,6 +211,7 @@ impl Winograd {
                             let count = tile.rows.min(of.count - row);
                             let operands = Operands {
                                 rows: weights.add((of.first + row) * inputs + start * count),
+                                apart: None,
                                 count,
                                 columns: values.add(start * of.apart + before),
                                 width: of.apart,
@@ -219,12 +221,8 @@ impl Winograd {
                             let onto = if start > 0 { Onto::Itself } else { Onto::Nothing };
                             let out = sums.add(row * of.apart + before);
                             let columns = vectors * LANES;
-                            dense::product(
-                                isa,
-                                operands,
-                                onto,
-                                Place { out, stride: of.apart, columns },
-                            );
+                            let to = Place { out, stride: of.apart, columns };
+                            dense::product(isa, operands, onto, Finish::default(), to);
                         }
                     }
                 }
@@ -248,6 +246,7 @@ impl Winograd {
         let (high, wide) = (self.rows.count, self.columns.count);
         let n = of.lines * of.columns;
         let pair = [pair, pair.wrapping_add(2 * of.apart)];
+        let (function, then) = self.after.parts();
         let (top, left) = (2 * of.top, 2 * of.left);
         let (lines, columns) = ((2 * of.lines).min(high - top), (2 * of.columns).min(wide - left));
         for output in 0..of.count {
@@ -256,13 +255,17 @@ impl Winograd {
             unsafe {
                 let bias = self.bias.map_or(0.0, |bias| *bias.add(of.first + output));
                 let sums = sums.add(output * of.apart);
-                results(isa, sums, of.count * of.apart, n, bias, pair);
+                results(isa, sums, of.count * of.apart, n, bias, function, pair);
                 for line in 0..lines {
                     let from = pair[line % 2].add(line / 2 * 2 * of.columns);
-                    let to = self.out.add(plane + (top + line) * wide + left);
+                    let at = plane + (top + line) * wide + left;
+                    let to = self.out.add(at);
                     to.copy_from_nonoverlapping(from, columns);
+                    if let Some(finish) = then {
+                        dense::finish(isa, finish.at(0, at), to, columns);
+                    }
                 }
-                let Some(after) = &self.after else { continue };
+                let After::Kernel(after) = &self.after else { continue };
                 // Whole lines are next to each other.
                 let (pieces, each) =
                     if columns == wide { (1, lines * wide) } else { (lines, columns) };

@@ -71,9 +71,20 @@ pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     }
     crate::array::shape(&sizes.iter().map(|n| *n as i64).collect::<Vec<_>>())?;
     let mut x = im.float(x)?;
+    let mut times = vec![1; have.len()];
+    let mut whole = true;
     for ((&a, &size), &scale) in axes.iter().zip(&sizes).zip(&scales) {
-        if size != have[a] || scale != 1.0 {
-            x = along(im, x, a, size, scale, &way)?;
+        let repeats = way.repeats(size, have[a], scale)?;
+        whole &= repeats.is_some();
+        times[a] = repeats.unwrap_or(1);
+    }
+    if whole {
+        x = repeated(im, x, &times)?;
+    } else {
+        for ((&a, &size), &scale) in axes.iter().zip(&sizes).zip(&scales) {
+            if size != have[a] || scale != 1.0 {
+                x = along(im, x, a, size, scale, &way)?;
+            }
         }
     }
     if elem.is_integer() {
@@ -82,7 +93,38 @@ pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(vec![Value::Device { elem, tensor: x }])
 }
 
+/// Every element of an axis so many times, one after the other.
+fn repeated(im: &mut Import, x: Tensor, times: &[usize]) -> Made<Tensor> {
+    let have = im.g.shape(x).to_vec();
+    if times.iter().all(|n| *n == 1) {
+        return Ok(x);
+    }
+    let of = |make: &dyn Fn(usize, usize) -> Vec<usize>| -> Vec<usize> {
+        have.iter().zip(times).flat_map(|(&n, &times)| make(n, times)).collect()
+    };
+    let x = im.g.reshape(x, &of(&|n, _| vec![n, 1]))?;
+    let x = im.g.expand(x, &of(&|n, times| vec![n, times]))?;
+    Ok(im.g.reshape(x, &of(&|n, times| vec![n * times]))?)
+}
+
 impl Way {
+    /// How often each element of an axis is repeated, where that is all that happens to it.
+    fn repeats(&self, size: usize, have: usize, scale: f64) -> Made<Option<usize>> {
+        if size == have && scale == 1.0 {
+            return Ok(Some(1));
+        }
+        if self.mode != "nearest" || have == 0 || !size.is_multiple_of(have) {
+            return Ok(None);
+        }
+        let times = size / have;
+        for i in 0..size {
+            if self.parts(self.place(i, size, have, scale)?, have)? != [(i / times, 1.0)] {
+                return Ok(None);
+            }
+        }
+        Ok(Some(times))
+    }
+
     /// Where element `i` of an axis of `size` lies in one of `have`.
     fn place(&self, i: usize, size: usize, have: usize, scale: f64) -> Made<f64> {
         let (x, size, have) = (i as f64, size as f64, have as f64);

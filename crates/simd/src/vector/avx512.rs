@@ -33,6 +33,24 @@ impl Simd for Avx512 {
         unsafe { _mm512_storeu_ps(p, x) }
     }
     #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> __m512 {
+        unsafe { _mm512_maskz_loadu_ps((1u16 << n) - 1, p) }
+    }
+    #[inline(always)]
+    unsafe fn store_part(p: *mut f32, x: __m512, n: usize) {
+        unsafe { _mm512_mask_storeu_ps(p, (1u16 << n) - 1, x) }
+    }
+    #[inline(always)]
+    unsafe fn evens(a: __m512, b: __m512) -> __m512 {
+        unsafe {
+            let lanes = _mm512_mullo_epi32(
+                _mm512_set1_epi32(2),
+                _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+            );
+            _mm512_permutex2var_ps(a, lanes, b)
+        }
+    }
+    #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }

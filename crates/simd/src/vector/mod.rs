@@ -67,6 +67,40 @@ pub(crate) trait Simd: Copy {
     unsafe fn load(p: *const f32) -> Self::F;
     /// Stores 16 `f32`.
     unsafe fn store(p: *mut f32, x: Self::F);
+    /// Loads fewer than 16 `f32`, zeros in the other lanes.
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> Self::F {
+        let mut t = [0.0f32; LANES];
+        // SAFETY: the caller's contract; the buffer holds 16 values.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, t.as_mut_ptr(), n);
+            Self::load(t.as_ptr())
+        }
+    }
+    /// Stores the first `n` of the lanes, fewer than 16.
+    #[inline(always)]
+    unsafe fn store_part(p: *mut f32, x: Self::F, n: usize) {
+        let mut t = [0.0f32; LANES];
+        // SAFETY: as above.
+        unsafe {
+            Self::store(t.as_mut_ptr(), x);
+            std::ptr::copy_nonoverlapping(t.as_ptr(), p, n);
+        }
+    }
+    /// The even lanes of `a`, then those of `b`.
+    #[inline(always)]
+    unsafe fn evens(a: Self::F, b: Self::F) -> Self::F {
+        let (mut both, mut evens) = ([0.0f32; 2 * LANES], [0.0; LANES]);
+        // SAFETY: the buffers hold as many values.
+        unsafe {
+            Self::store(both.as_mut_ptr(), a);
+            Self::store(both.as_mut_ptr().add(LANES), b);
+            for (lane, value) in evens.iter_mut().enumerate() {
+                *value = both[2 * lane];
+            }
+            Self::load(evens.as_ptr())
+        }
+    }
     /// Loads 16 `f16` (as their bits) and widens, exactly.
     unsafe fn load_f16(p: *const u16) -> Self::F;
     /// Rounds to `f16`, nearest even, and stores 16 of them.
@@ -262,38 +296,24 @@ pub(crate) unsafe fn capped<S: Simd>(cap: f32, x: S::F) -> S::F {
     }
 }
 
-/// Loads `n` (at most 16) values, zeros in the other lanes.
+/// Loads `n` values, at most 16 of them; zeros in the other lanes.
 ///
 /// # Safety
 ///
 /// As for [`Simd`]; `p` valid for `n` values.
 #[inline(always)]
 pub(crate) unsafe fn load_first<S: Simd>(p: *const f32, n: usize) -> S::F {
-    // SAFETY: the caller's contract; the buffer holds 16 values.
-    unsafe {
-        if n >= LANES {
-            return S::load(p);
-        }
-        let mut t = [0.0f32; LANES];
-        std::ptr::copy_nonoverlapping(p, t.as_mut_ptr(), n);
-        S::load(t.as_ptr())
-    }
+    // SAFETY: the caller's contract.
+    unsafe { if n >= LANES { S::load(p) } else { S::load_part(p, n) } }
 }
 
-/// Stores the first `n` (at most 16) lanes.
+/// Stores the first `n` lanes, at most 16 of them.
 ///
 /// # Safety
 ///
 /// As for [`Simd`]; `p` valid for `n` values.
 #[inline(always)]
 pub(crate) unsafe fn store_first<S: Simd>(p: *mut f32, x: S::F, n: usize) {
-    // SAFETY: the caller's contract; the buffer holds 16 values.
-    unsafe {
-        if n >= LANES {
-            return S::store(p, x);
-        }
-        let mut t = [0.0f32; LANES];
-        S::store(t.as_mut_ptr(), x);
-        std::ptr::copy_nonoverlapping(t.as_ptr(), p, n);
-    }
+    // SAFETY: the caller's contract.
+    unsafe { if n >= LANES { S::store(p, x) } else { S::store_part(p, x, n) } }
 }
