@@ -105,6 +105,7 @@ pub struct Addend {
 
 impl Finish {
     /// Of results some rows and columns further on.
+    #[inline]
     #[must_use]
     pub fn at(self, row: usize, column: usize) -> Self {
         let of = |x: Addend| Addend { at: x.at.wrapping_add(row * x.stride + column), ..x };
@@ -146,6 +147,13 @@ dispatch! {
     ///
     /// The values are there, and room for them elsewhere.
     pub unsafe fn every(x: *const f32, apart: usize, out: *mut f32, n: usize) = every_in;
+
+    /// The same for so many lines, whose beginnings are as far apart as the second number of each pair says.
+    ///
+    /// # Safety
+    ///
+    /// As for [`every`], of each line.
+    pub unsafe fn every_of_lines(x: (*const f32, usize), apart: usize, out: (*mut f32, usize), n: usize, lines: usize) = every_of_lines_in;
 
     /// Writes a panel of columns of a matrix: `count` of them (the others are zeroes) from a multiple of nothing on.
     ///
@@ -405,6 +413,20 @@ unsafe fn columns_in<S: Simd>(x: Lines, count: usize, vectors: usize, steps: usi
                 S::store(to.add(step * width), S::load(line.as_ptr()));
             }
         }
+    }
+}
+
+#[inline(always)]
+unsafe fn every_of_lines_in<S: Simd>(
+    x: (*const f32, usize),
+    apart: usize,
+    out: (*mut f32, usize),
+    n: usize,
+    lines: usize,
+) {
+    for line in 0..lines {
+        // SAFETY: the caller's contract.
+        unsafe { every_in::<S>(x.0.add(line * x.1), apart, out.0.add(line * out.1), n) }
     }
 }
 

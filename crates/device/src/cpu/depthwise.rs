@@ -64,6 +64,9 @@ impl Depthwise {
             unsafe { after.begin(registers) };
         }
         let (function, then) = self.after.parts();
+        // The zeroes around a plane are where those of the next are.
+        // SAFETY: as above.
+        unsafe { scratch.write_bytes(0, plane) };
         let mut taps = Vec::with_capacity(rows.size * columns.size);
         while let Some(items) = w.claim(self.images.0 * self.channels.0, 1) {
             let (item, channel) = (items.start, items.start % self.channels.0);
@@ -85,10 +88,9 @@ impl Depthwise {
                     // Short lines are one, with what is between them.
                     let n = (rows.count - 1) * rows.stride * wide + columns.count;
                     line(isa, &taps, bias, function, scratch, whole, n);
-                    for row in 0..rows.count {
-                        let from = whole.add(row * rows.stride * wide);
-                        out.add(row * columns.count).copy_from_nonoverlapping(from, columns.count);
-                    }
+                    let from = (whole.cast_const(), rows.stride * wide);
+                    let to = (out, columns.count);
+                    dense::every_of_lines(isa, from, 1, to, columns.count, rows.count);
                 } else {
                     for row in 0..rows.count {
                         let x = scratch.add(row * rows.stride * wide);
@@ -109,7 +111,7 @@ impl Depthwise {
         }
     }
 
-    /// The plane with its zeroes, each line in as many parts as windows are apart.
+    /// The plane, each line in as many parts as windows are apart, between zeroes that are there.
     ///
     /// # Safety
     ///
@@ -118,30 +120,22 @@ impl Depthwise {
         let (rows, columns) = (&self.rows, &self.columns);
         let (part, stride) = (part(columns), columns.stride);
         let wide = part * stride;
-        for row in 0..reach(rows) {
-            let y = row.wrapping_sub(rows.before);
+        let before = rows.before.min(reach(rows));
+        let lines = reach(rows).min(rows.before + rows.extent) - before;
+        for phase in 0..stride {
+            // Elements of this part before a line, and up to its end.
+            let skip = columns.before.saturating_sub(phase).div_ceil(stride).min(part);
+            let end = (columns.before + columns.extent).saturating_sub(phase);
+            let end = end.div_ceil(stride).clamp(skip, part);
+            if skip == end {
+                continue;
+            }
+            let first = (skip * stride + phase - columns.before) * columns.step;
             // SAFETY: the caller's contract: only what lies inside of the plane is read.
             unsafe {
-                let to = to.add(row * wide);
-                if y >= rows.extent {
-                    to.write_bytes(0, wide);
-                    continue;
-                }
-                let line = x.add(y * rows.step);
-                for phase in 0..stride {
-                    let to = to.add(phase * part);
-                    // Elements of this part before the line, and up to its end.
-                    let before = columns.before.saturating_sub(phase).div_ceil(stride).min(part);
-                    let end = (columns.before + columns.extent).saturating_sub(phase);
-                    let end = end.div_ceil(stride).clamp(before, part);
-                    to.write_bytes(0, before);
-                    to.add(end).write_bytes(0, part - end);
-                    if before < end {
-                        let first = (before * stride + phase - columns.before) * columns.step;
-                        let (from, apart) = (line.add(first), stride * columns.step);
-                        dense::every(isa, from, apart, to.add(before), end - before);
-                    }
-                }
+                let to = (to.add(before * wide + phase * part + skip), wide);
+                let from = (x.add(first), rows.step);
+                dense::every_of_lines(isa, from, stride * columns.step, to, end - skip, lines);
             }
         }
     }

@@ -13,7 +13,7 @@ use super::pool::Worker;
 use crate::Result;
 use plan::{Binary, BufferId, Class, DType, Group, Op, Plan, Reduce, Step, Unary, View};
 use simd::Isa;
-use simd::dense::{Addend, Finish, Function};
+use simd::dense::{self, Addend, Finish, Function};
 use simd::scores;
 use simd::tensor::{self, Conversion, Narrow};
 
@@ -340,6 +340,9 @@ impl Source {
                 (Width::Word, 0) if count > 0 => {
                     let value = *base.cast::<f32>();
                     std::slice::from_raw_parts_mut(out, count).fill(value);
+                }
+                (Width::Word, step) if step > 0 => {
+                    dense::every(isa, base.cast(), step.unsigned_abs(), out, count);
                 }
                 (Width::Word, step) => {
                     for i in 0..count {

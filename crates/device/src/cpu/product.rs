@@ -17,8 +17,11 @@ use simd::winograd::TAPS;
 
 const _: () = assert!(COLUMNS <= BLOCK, "what follows a product takes a block at a time");
 
+/// Spans of a panel of columns that are packed at a time: what stays in the second-level cache beside rows that stream by.
+const SPANS: usize = 8;
+
 /// Scratch of a thread for a panel of columns, in `f32` values.
-pub(super) const PANEL: usize = SPAN * dense::WIDEST * LANES;
+pub(super) const PANEL: usize = SPANS * SPAN * dense::WIDEST * LANES;
 
 /// Where columns come from.
 #[derive(Clone, Copy, Debug)]
@@ -55,9 +58,6 @@ impl After {
         }
     }
 }
-
-/// Results of an item that are added up span by span, at most: what stays in the second-level cache.
-const RESULTS: usize = 1 << 16;
 
 /// Rows `[m, k]` times columns `[k, n]`, for each of some pairs.
 pub(super) struct MatMul {
@@ -276,7 +276,7 @@ impl MatMul {
     ///
     /// The addresses are valid, all threads are here, and nobody else touches what it writes.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
-        let [m, n, k] = self.shape;
+        let [m, n, _] = self.shape;
         let tile = isa.tile();
         // SAFETY: the caller's contract.
         let registers = unsafe { scratch.add(PANEL) };
@@ -289,7 +289,6 @@ impl MatMul {
         // Rows are divided where columns alone do not keep the threads busy.
         let parts = (2 * w.threads()).div_ceil((count * chunks).max(1));
         let part = if w.threads() == 1 { m } else { m.div_ceil(parts) };
-        let part = if k > SPAN { part.min(RESULTS / COLUMNS.min(n.max(1))) } else { part };
         let part = part.next_multiple_of(tile.rows).max(tile.rows);
         let parts = m.div_ceil(part);
         while let Some(items) = w.claim(count * chunks * parts, 1) {
@@ -333,58 +332,61 @@ impl MatMul {
         unsafe {
             let bias = self.bias.map(|(bias, pairs)| bias.add(pair % pairs * m));
             let out = self.out.add(pair * m * n + column);
-            // Of no steps there is one span, of nothing.
-            for start in (0..k.max(1)).step_by(SPAN) {
-                let steps = SPAN.min(k - start);
-                let finish = match self.after {
-                    After::Finish(finish) if start + steps == k => finish,
-                    _ => Finish::default(),
-                };
-                for (before, vectors) in tile.panels(columns) {
-                    let before = before * LANES;
-                    let wide = (columns - before).min(vectors * LANES);
-                    let from = column + before;
+            for (before, vectors) in tile.panels(columns) {
+                let before = before * LANES;
+                let (from, wide) = (column + before, (columns - before).min(vectors * LANES));
+                // Of no steps there is one part, of nothing.
+                for begin in (0..k.max(1)).step_by(SPANS * SPAN) {
+                    let end = k.min(begin + SPANS * SPAN);
                     let panel = match self.columns {
                         Columns::Packed(at) => {
-                            at.add(of_columns + from * k + start * vectors * LANES)
+                            at.add(of_columns + from * k + begin * vectors * LANES)
                         }
                         Columns::Lines(Lines { at, line, step }) => {
-                            let at = at.add(of_columns + from * line + start * step);
+                            let at = at.add(of_columns + from * line + begin * step);
                             let lines = Lines { at, line, step };
-                            dense::pack_columns(isa, lines, wide, vectors, steps, scratch);
+                            dense::pack_columns(isa, lines, wide, vectors, end - begin, scratch);
                             scratch.cast_const()
                         }
                         Columns::Windows(image) => {
                             let image = Image { at: image.at.add(of_columns), ..image };
-                            let (of, over) = ([from, wide], [start, steps]);
+                            let (of, over) = ([from, wide], [begin, end - begin]);
                             dense::pack_windows(isa, &image, of, vectors, over, scratch);
                             scratch.cast_const()
                         }
                     };
+                    // Rows are read in the order that they lie in: weights come from memory.
                     for row in (first..first + count).step_by(tile.rows) {
                         let rows = tile.rows.min(first + count - row);
-                        let at = match self.apart {
-                            None => row * k + start * rows,
-                            Some(apart) => row * apart + start,
-                        };
-                        let operands = Operands {
-                            rows: self.rows.add(of_rows + at),
-                            apart: self.apart,
-                            count: rows,
-                            columns: panel,
-                            width: vectors * LANES,
-                            vectors,
-                            steps,
-                        };
-                        let onto = match bias {
-                            _ if start > 0 => Onto::Itself,
-                            Some(bias) => Onto::Rows(bias.add(row)),
-                            None => Onto::Nothing,
-                        };
-                        let finish = finish.at(pair * m + row, column + before);
                         let out = out.add(row * n + before);
-                        let to = Place { out, stride: n, columns: wide };
-                        dense::product(isa, operands, onto, finish, to);
+                        for start in (begin..end.max(begin + 1)).step_by(SPAN) {
+                            let at = match self.apart {
+                                None => row * k + start * rows,
+                                Some(apart) => row * apart + start,
+                            };
+                            let operands = Operands {
+                                rows: self.rows.add(of_rows + at),
+                                apart: self.apart,
+                                count: rows,
+                                columns: panel.add((start - begin) * vectors * LANES),
+                                width: vectors * LANES,
+                                vectors,
+                                steps: SPAN.min(end - start),
+                            };
+                            let onto = match bias {
+                                _ if start > 0 => Onto::Itself,
+                                Some(bias) => Onto::Rows(bias.add(row)),
+                                None => Onto::Nothing,
+                            };
+                            let finish = match self.after {
+                                After::Finish(finish) if start + SPAN >= k => {
+                                    finish.at(pair * m + row, from)
+                                }
+                                _ => Finish::default(),
+                            };
+                            let to = Place { out, stride: n, columns: wide };
+                            dense::product(isa, operands, onto, finish, to);
+                        }
                     }
                 }
             }

@@ -205,10 +205,10 @@ impl Winograd {
                 let sums = sums.add(tap * of.count * of.apart);
                 for (before, vectors) in tile.panels(n) {
                     let before = before * LANES;
-                    for start in (0..inputs).step_by(SPAN) {
-                        let steps = SPAN.min(inputs - start);
-                        for row in (0..of.count).step_by(tile.rows) {
-                            let count = tile.rows.min(of.count - row);
+                    // Weights are read in the order that they lie in: they come from memory.
+                    for row in (0..of.count).step_by(tile.rows) {
+                        let count = tile.rows.min(of.count - row);
+                        for start in (0..inputs).step_by(SPAN) {
                             let operands = Operands {
                                 rows: weights.add((of.first + row) * inputs + start * count),
                                 apart: None,
@@ -216,7 +216,7 @@ impl Winograd {
                                 columns: values.add(start * of.apart + before),
                                 width: of.apart,
                                 vectors,
-                                steps,
+                                steps: SPAN.min(inputs - start),
                             };
                             let onto = if start > 0 { Onto::Itself } else { Onto::Nothing };
                             let out = sums.add(row * of.apart + before);

@@ -70,7 +70,7 @@ impl Case {
 }
 
 /// A graph's only output on the CPU, bit by bit the same whatever the threads and the instruction set.
-fn answers(
+pub(super) fn answers(
     weights: &[(&str, &[f32])],
     inputs: &[(&str, &[f32])],
     draw: impl Fn(&mut Graph) -> Result<Tensor>,
@@ -98,12 +98,12 @@ fn answers(
 }
 
 /// Numbers between -1 and 1, others each time.
-fn numbers(seed: &mut u64, n: usize) -> Vec<f32> {
+pub(super) fn numbers(seed: &mut u64, n: usize) -> Vec<f32> {
     *seed += 1;
     nn::init::unit(*seed, n).into_iter().map(|value| 2.0 * value - 1.0).collect()
 }
 
-fn close(have: &[f32], want: &[(f64, f64)], what: &str) {
+pub(super) fn close(have: &[f32], want: &[(f64, f64)], what: &str) {
     assert_eq!(have.len(), want.len(), "{what}");
     for (at, (have, (want, size))) in have.iter().zip(want).enumerate() {
         let apart = (f64::from(*have) - want).abs();

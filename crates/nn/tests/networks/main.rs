@@ -10,6 +10,7 @@
 #[path = "../../../../src/parity/case.rs"]
 mod case;
 mod convolutions;
+mod followed;
 #[path = "../../../../src/parity/measure.rs"]
 mod measure;
 #[path = "../../../../src/parity/ops/mod.rs"]

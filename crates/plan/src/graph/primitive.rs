@@ -111,10 +111,13 @@ impl Graph {
 
     pub fn unary(&mut self, op: Unary, x: Tensor) -> Result {
         let x = self.number("unary", x)?;
-        // A constant's sign is known.
-        if let (Unary::Neg, Kind::Constant(value)) = (op, &self.node(x).kind) {
-            let negative = -value.get();
-            return Ok(self.constant(negative));
+        // What is exact is known of a constant.
+        if let Kind::Constant(value) = self.node(x).kind {
+            match op {
+                Unary::Neg => return Ok(self.constant(-value.get())),
+                Unary::Recip => return Ok(self.constant(1.0 / value.get())),
+                _ => {}
+            }
         }
         let shape = self.shape(x).to_vec();
         Ok(self.compute(shape, DType::F32, |out| Op::Unary { op, x, out }))
@@ -126,6 +129,15 @@ impl Graph {
         let (a, dtype) = self.word("binary", a)?;
         if op.is_of_bits() {
             self.want_type("binary", a, "I32", |found| found == DType::I32)?;
+        }
+        if let (Kind::Constant(x), Kind::Constant(y)) = (&self.node(a).kind, &self.node(b).kind) {
+            let (x, y) = (x.get(), y.get());
+            match op {
+                Binary::Add => return Ok(self.constant(x + y)),
+                Binary::Sub => return Ok(self.constant(x - y)),
+                Binary::Mul => return Ok(self.constant(x * y)),
+                _ => {}
+            }
         }
         let mut b = b;
         if !matches!(self.node(b).kind, Kind::Constant(_)) {
