@@ -273,10 +273,14 @@ unsafe fn binary_in<S: Simd>(op: Binary, a: *const f32, b: *const f32, y: *mut f
             Binary::Add => vectors!(y, n, [a = a, b = b] => S::add(a, b)),
             Binary::Sub => vectors!(y, n, [a = a, b = b] => S::sub(a, b)),
             Binary::Mul => vectors!(y, n, [a = a, b = b] => S::mul(a, b)),
-            Binary::Max => each!(y, n, [a = a, b = b] => a.max(b)),
+            // Of a number and a NaN the number: `b` is one where it is no more than itself.
+            Binary::Max => {
+                vectors!(y, n, [a = a, b = b] => S::select_le(b, b, S::max(a, b), a));
+            }
             Binary::Rem => each!(y, n, [a = a, b = b] => a % b),
             Binary::LessEqual => {
-                each!(y, n, [a = a, b = b] => if a <= b { 1.0f32 } else { 0.0 });
+                let (one, zero) = (S::splat(1.0), S::splat(0.0));
+                vectors!(y, n, [a = a, b = b] => S::select_le(a, b, one, zero));
             }
             Binary::And | Binary::Or | Binary::Xor | Binary::ShiftLeft | Binary::ShiftRight => {
                 unreachable!("{op:?} is of integers")
@@ -329,7 +333,12 @@ unsafe fn select_in<S: Simd>(
     n: usize,
 ) {
     // SAFETY: the caller's contract; every access is cut at `n`.
-    unsafe { each!(y, n, [c = condition, a = a, b = b] => if c == 0.0 { b } else { a }) }
+    unsafe {
+        let zero = S::splat(0.0);
+        vectors!(y, n, [c = condition, a = a, b = b] => {
+            S::select_le(c, zero, S::select_le(zero, c, b, a), a)
+        });
+    }
 }
 
 #[inline(always)]

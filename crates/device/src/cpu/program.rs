@@ -1295,6 +1295,13 @@ impl Program {
             let step = &plan.steps[group.steps.start];
             let alone = group.steps.len() == 1 && !is_of_tensors(plan, &step.op);
             if let (Some((rows, length)), [_, _, ..]) = (together::space(plan, group), set) {
+                let place = together::place(plan, set);
+                let locate = |view: &View| match place {
+                    Some((kept, out)) if view.buffer == kept => {
+                        Ok((resolver.f32(out)?.wrapping_add(view.offset).cast(), Width::Word))
+                    }
+                    _ => resolver.locate(view),
+                };
                 let kernels = set.iter().map(|group| Kernel::new(plan, group, &locate));
                 let kernels = kernels.collect::<Result<Vec<_>>>()?;
                 stages.push(Stage::Rows(Box::new(Rows { kernels, rows, length })));

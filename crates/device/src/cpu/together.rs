@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::group::{BLOCK, CLAIM, Kernel};
 use super::pool::Worker;
-use plan::{BufferId, Group, Op, Plan, View};
+use plan::{BufferId, Class, DType, Group, Op, Plan, Step, View};
 use simd::Isa;
 
 /// Kernels of groups over the same rows.
@@ -64,6 +64,37 @@ pub(super) fn sets(plan: &Plan, groups: &[Group]) -> Vec<Range<usize>> {
         at = end;
     }
     sets
+}
+
+/// What the groups of a set may keep where the last of them writes: values of each row that only they read, in the same
+/// places, until these are written over.
+pub(super) fn place<'a>(plan: &'a Plan, set: &[Group]) -> Option<(BufferId, &'a View)> {
+    let (first, last) = (set.first()?, set.last()?);
+    let steps = first.steps.start..last.steps.end;
+    let [out] = plan.steps[steps.end - 1].op.writes()[..] else { return None };
+    let plain = |id: BufferId| {
+        let buffer = plan.buffer(id);
+        buffer.dtype == DType::F32 && buffer.elements() == out.elements()
+    };
+    let whole = out.is_contiguous() && plain(out.buffer);
+    let alone = last.reduce.is_none() && set.len() > 1;
+    let own = |id: BufferId| {
+        let reads = |step: &Step| step.op.reads().iter().any(|view| view.buffer == id);
+        let mut others = plan
+            .steps
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !steps.contains(at))
+            .map(|(_, step)| step);
+        plan.buffer(id).class == Class::Scratch && plain(id) && !others.any(reads)
+    };
+    let before = &plan.steps[steps.start..last.steps.start];
+    let written = before.iter().flat_map(|step| step.op.writes()).map(|view| view.buffer);
+    let read = |id: &BufferId| {
+        let of_last = &plan.steps[last.steps.clone()];
+        of_last.iter().any(|step| step.op.reads().iter().any(|view| view.buffer == *id))
+    };
+    written.filter(|_| whole && alone).find(|id| read(id) && own(*id)).map(|id| (id, out))
 }
 
 /// What the groups so far are over, and touch.

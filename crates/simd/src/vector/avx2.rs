@@ -114,6 +114,13 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn select_le(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F {
+        unsafe {
+            let m = halves!(_mm256_cmp_ps::<_CMP_LE_OQ>; a, b);
+            halves!(_mm256_blendv_ps; y, x, m)
+        }
+    }
+    #[inline(always)]
     unsafe fn first(x: Self::F, n: usize, other: Self::F) -> Self::F {
         unsafe {
             let n = _mm256_set1_epi32(i32::try_from(n).unwrap_or(16));

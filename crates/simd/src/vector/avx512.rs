@@ -103,6 +103,10 @@ impl Simd for Avx512 {
         unsafe { _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), x) }
     }
     #[inline(always)]
+    unsafe fn select_le(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
+        unsafe { _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, b), x) }
+    }
+    #[inline(always)]
     unsafe fn first(x: __m512, n: usize, other: __m512) -> __m512 {
         unsafe {
             let mask = if n >= 16 { 0xFFFF } else { (1u16 << n) - 1 };

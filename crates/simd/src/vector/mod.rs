@@ -125,6 +125,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn abs(a: Self::F) -> Self::F;
     /// `if a < b { x } else { y }`.
     unsafe fn select_lt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
+    /// `if a <= b { x } else { y }`.
+    unsafe fn select_le(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
     /// The first `n` lanes of `x`, `other` in the rest.
     unsafe fn first(x: Self::F, n: usize, other: Self::F) -> Self::F;
     /// Sum over lanes: `i + (i+8)`, then `+4`, `+2`, `+1`.

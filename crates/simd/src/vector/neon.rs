@@ -181,6 +181,10 @@ impl Simd for Neon {
         unsafe { quarters!(i => vbslq_f32(vcltq_f32(a[i], b[i]), x[i], y[i])) }
     }
     #[inline(always)]
+    unsafe fn select_le(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F {
+        unsafe { quarters!(i => vbslq_f32(vcleq_f32(a[i], b[i]), x[i], y[i])) }
+    }
+    #[inline(always)]
     unsafe fn first(x: Self::F, n: usize, other: Self::F) -> Self::F {
         unsafe {
             const IOTA: [u32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];

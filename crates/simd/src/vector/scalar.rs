@@ -100,6 +100,10 @@ impl Simd for Scalar {
         lanes!(i => if a[i] < b[i] { x[i] } else { y[i] })
     }
     #[inline(always)]
+    unsafe fn select_le(a: F, b: F, x: F, y: F) -> F {
+        lanes!(i => if a[i] <= b[i] { x[i] } else { y[i] })
+    }
+    #[inline(always)]
     unsafe fn first(x: F, n: usize, other: F) -> F {
         lanes!(i => if i < n { x[i] } else { other[i] })
     }
