@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Networks of ONNX files by `orinctl run` and by onnxruntime, in turn, on as many threads.
+"""Networks of ONNX files by `orinctl run` and by another engine, in turn, on as many threads.
 
     onnx.py ORINCTL FOLDER [NAME...]
 
@@ -7,6 +7,9 @@ Exports the networks into FOLDER where they are not there yet, then runs each RO
 ratio of their times in one round (above 1 orind is faster), and the largest difference of an answer by its largest value. ORINCTL is a
 release build. Needs numpy, torch, torchvision, transformers, onnx, onnxscript and onnxruntime from PyPI. THREADS is 2. Weights are
 random; the detector, the block of a U-Net and the decoder of a variational autoencoder are built from their published layers.
+
+PEER is onnxruntime; with `PEER=tinygrad` (from PyPI, and clang) the ten graphs of GRAPHS are run unless others are named, replayed by its
+TinyJit; with `PEER=openblas` a product of 1024 x 1024 x 1024, by what numpy is linked to.
 """
 import json
 import os
@@ -17,15 +20,20 @@ import sys
 import time
 import warnings
 
+# This file's name is that of a package.
+sys.path.pop(0)
+THREADS = int(os.environ.get("THREADS", 2))
+# Before they are imported.
+os.environ.update(OPENBLAS_NUM_THREADS=str(THREADS), NUM_CPU_THREADS=str(THREADS))
+
 import numpy as np
-import onnxruntime
 import torch
 from torch import nn
 from torch.nn import functional as f
 
 warnings.simplefilter("ignore")
 orinctl, folder = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
-ROUNDS, THREADS = int(os.environ.get("ROUNDS", 3)), int(os.environ.get("THREADS", 2))
+ROUNDS, PEER = int(os.environ.get("ROUNDS", 3)), os.environ.get("PEER", "onnxruntime")
 
 
 class First(nn.Module):
@@ -187,6 +195,46 @@ class Decoder(nn.Module):
         return self.l(x)
 
 
+class Function(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+
+    def forward(self, *x):
+        return self.call(*x)
+
+
+def graphs():
+    """What tinygrad's own examples and speed tests are made of."""
+    def mnist():
+        a = [nn.Conv2d(1, 32, 5), nn.ReLU(), nn.Conv2d(32, 32, 5), nn.ReLU(), nn.BatchNorm2d(32), nn.MaxPool2d(2)]
+        b = [nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.BatchNorm2d(64), nn.MaxPool2d(2)]
+        return nn.Sequential(*a, *b, nn.Flatten(), nn.Linear(576, 10))
+
+    def mlp():
+        return nn.Sequential(nn.Linear(784, 512), nn.SiLU(), nn.Linear(512, 512), nn.SiLU(), nn.Linear(512, 10))
+
+    def made(call):
+        return lambda: Function(call)
+
+    def of(*shapes):
+        return lambda: tuple(torch.randn(*shape) for shape in shapes)
+
+    square, heads = (1024, 1024), (1, 8, 256, 64)
+    return {
+        "elementwise": (made(lambda x, y: (x * 2 + y).relu() * y - x), of(square, square)),
+        "sum": (made(lambda x: x.sum(1)), of(square)),
+        "gemv": (made(lambda x, w: x @ w), of((1, 1024), square)),
+        "matmul": (made(lambda x, y: x @ y), of(square, square)),
+        "softmax": (made(lambda x: x.softmax(1)), of(square)),
+        "layernorm": (lambda: nn.LayerNorm(1024), of(square)),
+        "mlp": (mlp, of((64, 784))),
+        "conv": (lambda: nn.Conv2d(32, 64, 3, 1, 1), of((8, 32, 56, 56))),
+        "mnist": (mnist, of((32, 1, 28, 28))),
+        "attention": (made(f.scaled_dot_product_attention), of(heads, heads, heads)),
+    }
+
+
 def networks():
     """Each network's name, what makes it, and what makes its inputs."""
     import torchvision.models as vision
@@ -220,7 +268,12 @@ def networks():
         "whisper": (whisper, lambda: (torch.randn(1, 80, 3000),)),
         "unet": (Unet, lambda: (torch.randn(1, 320, 32, 32), torch.randn(1, 1280), torch.randn(1, 77, 768))),
         "vae": (Decoder, lambda: (torch.randn(1, 4, 32, 32),)),
+        **graphs(),
     }
+
+
+GRAPHS = list(graphs())
+DEFAULTS = {"tinygrad": GRAPHS, "openblas": ["matmul"]}.get(PEER) or [n for n in networks() if n not in GRAPHS]
 
 
 def export(name):
@@ -234,27 +287,44 @@ def export(name):
         np.save(folder / f"{name}.{input}.npy", value.numpy())
 
 
+def peer(path, inputs):
+    """What runs the network once more, and gives its answer."""
+    if PEER == "openblas":
+        a, b = inputs.values()
+        return lambda: a @ b
+    if PEER == "tinygrad":
+        from tinygrad import Tensor, TinyJit
+        from tinygrad.nn.onnx import OnnxRunner
+        runner = OnnxRunner(str(path))
+        step = TinyJit(lambda **x: next(iter(runner(x).values())).realize())
+        return lambda: step(**{name: Tensor(x).realize() for name, x in inputs.items()}).numpy()
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    # Threads that look for work when there is none would take it from orind.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, inputs)[0]
+
+
 def compare(name):
     path = folder / f"{name}.onnx"
     if not path.exists():
         export(name)
     files = {file.name.split(".")[1]: file for file in sorted(folder.glob(f"{name}.x*.npy"))}
     inputs = {input: np.load(file) for input, file in files.items()}
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = THREADS
-    # Threads that look for work when there is none would take it from orind.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    peer = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    want = peer.run(None, inputs)[0]
+    run = peer(path, inputs)
+    want = run()
+    run()
     begin = time.perf_counter()
-    peer.run(None, inputs)
+    run()
     runs = max(3, min(300, int(1 / (time.perf_counter() - begin))))
     ours, theirs = [], []
     for _ in range(ROUNDS):
         times = []
         for _ in range(runs):
             begin = time.perf_counter()
-            peer.run(None, inputs)
+            run()
             times.append(time.perf_counter() - begin)
         theirs.append(statistics.median(times) * 1e3)
         command = [orinctl, "run", path, "-t", str(THREADS), "--repeat", str(runs), "--json"]
@@ -270,6 +340,6 @@ def compare(name):
 
 
 folder.mkdir(exist_ok=True)
-print("| network | orind, ms | onnxruntime, ms | ratio | largest difference |\n|---|---|---|---|---|", flush=True)
-for name in sys.argv[3:] or networks():
+print(f"| network | orind, ms | {PEER}, ms | ratio | largest difference |\n|---|---|---|---|---|", flush=True)
+for name in sys.argv[3:] or DEFAULTS:
     compare(name)

@@ -478,7 +478,7 @@ impl Kernel {
                     && inner(&before.out)
                     && inner(&load.out)
                 {
-                    let action = Action::Join([parts, &[source.clone()]].concat());
+                    let action = Action::Join([parts, std::slice::from_ref(source)].concat());
                     let out = add.out;
                     instructions.splice(at..at + 3, [Instruction { action, reads: vec![], out }]);
                 } else {

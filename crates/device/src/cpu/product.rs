@@ -15,6 +15,7 @@ use simd::dense::{
 use simd::vector::LANES;
 use simd::winograd::TAPS;
 
+const _: () = assert!(COLUMNS * SPAN <= PANEL, "panels of one span are packed together");
 const _: () = assert!(COLUMNS <= BLOCK, "what follows a product takes a block at a time");
 
 /// Spans of a panel of columns that are packed at a time: what stays in the second-level cache beside rows that stream by.
@@ -332,65 +333,97 @@ impl MatMul {
         unsafe {
             let bias = self.bias.map(|(bias, pairs)| bias.add(pair % pairs * m));
             let out = self.out.add(pair * m * n + column);
-            for (before, vectors) in tile.panels(columns) {
-                let before = before * LANES;
-                let (from, wide) = (column + before, (columns - before).min(vectors * LANES));
+            // Panels of one span are packed together: rows of results are then written from end to end.
+            let panels = if k <= SPAN { columns.div_ceil(LANES) } else { 1 };
+            for first_panel in (0..tile.panels(columns).count()).step_by(panels) {
+                let panels = || tile.panels(columns).skip(first_panel).take(panels);
                 // Of no steps there is one part, of nothing.
                 for begin in (0..k.max(1)).step_by(SPANS * SPAN) {
                     let end = k.min(begin + SPANS * SPAN);
-                    let panel = match self.columns {
-                        Columns::Packed(at) => {
-                            at.add(of_columns + from * k + begin * vectors * LANES)
-                        }
-                        Columns::Lines(Lines { at, line, step }) => {
-                            let at = at.add(of_columns + from * line + begin * step);
-                            let lines = Lines { at, line, step };
-                            dense::pack_columns(isa, lines, wide, vectors, end - begin, scratch);
-                            scratch.cast_const()
-                        }
-                        Columns::Windows(image) => {
-                            let image = Image { at: image.at.add(of_columns), ..image };
-                            let (of, over) = ([from, wide], [begin, end - begin]);
-                            dense::pack_windows(isa, &image, of, vectors, over, scratch);
-                            scratch.cast_const()
-                        }
-                    };
+                    let mut places = [std::ptr::null(); COLUMNS / LANES];
+                    let mut to = scratch;
+                    for ((before, vectors), place) in panels().zip(&mut places) {
+                        let (before, wide) = (before * LANES, vectors * LANES);
+                        let (of, steps) =
+                            ([column + before, wide.min(columns - before)], end - begin);
+                        *place = self.panel(isa, of_columns, of, vectors, [begin, steps], to);
+                        to = to.add(steps * wide);
+                    }
                     // Rows are read in the order that they lie in: weights come from memory.
                     for row in (first..first + count).step_by(tile.rows) {
                         let rows = tile.rows.min(first + count - row);
-                        let out = out.add(row * n + before);
-                        for start in (begin..end.max(begin + 1)).step_by(SPAN) {
-                            let at = match self.apart {
-                                None => row * k + start * rows,
-                                Some(apart) => row * apart + start,
-                            };
-                            let operands = Operands {
-                                rows: self.rows.add(of_rows + at),
-                                apart: self.apart,
-                                count: rows,
-                                columns: panel.add((start - begin) * vectors * LANES),
-                                width: vectors * LANES,
-                                vectors,
-                                steps: SPAN.min(end - start),
-                            };
-                            let onto = match bias {
-                                _ if start > 0 => Onto::Itself,
-                                Some(bias) => Onto::Rows(bias.add(row)),
-                                None => Onto::Nothing,
-                            };
-                            let finish = match self.after {
-                                After::Finish(finish) if start + SPAN >= k => {
-                                    finish.at(pair * m + row, from)
-                                }
-                                _ => Finish::default(),
-                            };
-                            let to = Place { out, stride: n, columns: wide };
-                            dense::product(isa, operands, onto, finish, to);
+                        for ((before, vectors), panel) in panels().zip(places) {
+                            let before = before * LANES;
+                            let wide = (columns - before).min(vectors * LANES);
+                            let to =
+                                Place { out: out.add(row * n + before), stride: n, columns: wide };
+                            for start in (begin..end.max(begin + 1)).step_by(SPAN) {
+                                let at = match self.apart {
+                                    None => row * k + start * rows,
+                                    Some(apart) => row * apart + start,
+                                };
+                                let operands = Operands {
+                                    rows: self.rows.add(of_rows + at),
+                                    apart: self.apart,
+                                    count: rows,
+                                    columns: panel.add((start - begin) * vectors * LANES),
+                                    width: vectors * LANES,
+                                    vectors,
+                                    steps: SPAN.min(end - start),
+                                };
+                                let onto = match bias {
+                                    _ if start > 0 => Onto::Itself,
+                                    Some(bias) => Onto::Rows(bias.add(row)),
+                                    None => Onto::Nothing,
+                                };
+                                let finish = match self.after {
+                                    After::Finish(finish) if start + SPAN >= k => {
+                                        finish.at(pair * m + row, column + before)
+                                    }
+                                    _ => Finish::default(),
+                                };
+                                dense::product(isa, operands, onto, finish, to);
+                            }
                         }
                     }
                 }
             }
         }
+    }
+
+    /// Where a panel of some columns is over some steps: in `scratch`, if it had to be packed.
+    ///
+    /// # Safety
+    ///
+    /// The columns are there, and room for the panel.
+    unsafe fn panel(
+        &self,
+        isa: Isa,
+        of_columns: usize,
+        [from, wide]: [usize; 2],
+        vectors: usize,
+        [start, steps]: [usize; 2],
+        scratch: *mut f32,
+    ) -> *const f32 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.columns {
+                Columns::Packed(at) => {
+                    return at.add(of_columns + from * self.shape[2] + start * vectors * LANES);
+                }
+                Columns::Lines(Lines { at, line, step }) => {
+                    let at = at.add(of_columns + from * line + start * step);
+                    let lines = Lines { at, line, step };
+                    dense::pack_columns(isa, lines, wide, vectors, steps, scratch);
+                }
+                Columns::Windows(image) => {
+                    let image = Image { at: image.at.add(of_columns), ..image };
+                    let (of, over) = ([from, wide], [start, steps]);
+                    dense::pack_windows(isa, &image, of, vectors, over, scratch);
+                }
+            }
+        }
+        scratch
     }
 }
 
