@@ -99,12 +99,20 @@ fn repeated(im: &mut Import, x: Tensor, times: &[usize]) -> Made<Tensor> {
     if times.iter().all(|n| *n == 1) {
         return Ok(x);
     }
-    let of = |make: &dyn Fn(usize, usize) -> Vec<usize>| -> Vec<usize> {
-        have.iter().zip(times).flat_map(|(&n, &times)| make(n, times)).collect()
-    };
-    let x = im.g.reshape(x, &of(&|n, _| vec![n, 1]))?;
-    let x = im.g.expand(x, &of(&|n, times| vec![n, times]))?;
-    Ok(im.g.reshape(x, &of(&|n, times| vec![n * times]))?)
+    let mut apart = Vec::new();
+    let mut repeated = Vec::new();
+    for (&n, &times) in have.iter().zip(times) {
+        apart.push(n);
+        repeated.push(n);
+        if times > 1 {
+            apart.push(1);
+            repeated.push(times);
+        }
+    }
+    let made: Vec<usize> = have.iter().zip(times).map(|(n, times)| n * times).collect();
+    let x = im.g.reshape(x, &apart)?;
+    let x = im.g.expand(x, &repeated)?;
+    Ok(im.g.reshape(x, &made)?)
 }
 
 impl Way {
