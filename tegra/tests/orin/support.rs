@@ -1,6 +1,6 @@
 //! What every test needs: the device to itself, a context, and nothing left behind.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tegra::buffer::Mailbox;
@@ -21,6 +21,13 @@ pub(crate) fn alone(test: impl FnOnce()) {
     let _alone = ALONE.lock();
     test();
     let device = tegra_sim_preload::orin().expect("a simulated Orin");
+    // Another test's last thread may still be on its way out.
+    let begun = Instant::now();
+    let clean =
+        || device.live() == Default::default() && tegra_sim_preload::open_files().is_empty();
+    while !clean() && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(device.live(), Default::default(), "left behind");
     let files = tegra_sim_preload::open_files();
     assert!(files.is_empty(), "fds left open: {files:?}");
