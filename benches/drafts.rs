@@ -5,8 +5,8 @@
 //!
 //! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`, the draft model `ORIND_DRAFT` if any; answers
 //! have `ORIND_TOKENS` tokens, `ORIND_ROUNDS` rounds are measured after one that is not. Each task is answered greedily and
-//! sampled. Prints a table: how fast tokens come behind the first, and the first, over how fast they do without drafts in
-//! the same round, each by the clock and by the processor time of this process, the median of all rounds. Where a machine
+//! sampled. Prints a table: how fast the whole answer comes, the tokens behind the first, and the first, over how fast they do
+//! without drafts in the same round, each by the clock and by the processor time of this process, the median of all rounds. Where a machine
 //! has other work, processor time with one thread says more.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
@@ -41,6 +41,7 @@ struct Answer {
     /// Seconds up to the first token by the clock and of the processor, and behind it.
     first: [f64; 2],
     rest: [f64; 2],
+    whole: [f64; 2],
     finished: Finished,
 }
 
@@ -58,8 +59,9 @@ fn ask(handle: &Handle, request: Request) -> Answer {
                 ids.push(token.id);
             }
             Event::Finished(finished) => {
-                let all = now();
-                return Answer { ids, first, rest: [0, 1].map(|i| all[i] - first[i]), finished };
+                let whole = now();
+                let rest = [0, 1].map(|i| whole[i] - first[i]);
+                return Answer { ids, first, rest, whole, finished };
             }
             other => panic!("{other:?}"),
         }
@@ -71,10 +73,10 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The ratios of a guesser's rounds: tokens behind the first by the clock and the processor, the first by both.
+/// The ratios of a guesser's rounds, each by the clock and the processor: the answer, tokens behind the first, the first.
 #[derive(Clone, Default)]
 struct Ratios {
-    all: [Vec<f64>; 4],
+    all: [Vec<f64>; 6],
     drafted: u32,
     accepted: u32,
 }
@@ -112,8 +114,10 @@ fn main() {
         guessers.push(Guesser { name: "draft model", handle: start(7, Some(&model)) });
     }
     println!("{path}, {tokens} tokens, {rounds} rounds");
-    println!("| task | | tok/s without | by | tokens | | first token | | drafted | came true |");
-    println!("| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+    println!(
+        "| task | | tok/s without | by | answer | | tokens | | first token | | drafted | came true |"
+    );
+    println!("| --- | --- | ---: | --- |{}", " ---: |".repeat(8));
     for (task, text) in TASKS {
         let prompt = tokenizer.encode(text, Specials::Plain, false).unwrap();
         for (how, temperature) in [("greedy", 0.0), ("sampled", 0.8)] {
@@ -131,7 +135,11 @@ fn main() {
                 for (guesser, ratios) in guessers.iter().zip(&mut ratios) {
                     let with = ask(&guesser.handle, request.clone());
                     assert_eq!(with.ids, without.ids, "{task}, {}", guesser.name);
-                    let pairs = [(without.rest, with.rest), (without.first, with.first)];
+                    let pairs = [
+                        (without.whole, with.whole),
+                        (without.rest, with.rest),
+                        (without.first, with.first),
+                    ];
                     let faster = pairs.into_iter().flat_map(|(a, b)| [a[0] / b[0], a[1] / b[1]]);
                     if round > 0 {
                         ratios.all.iter_mut().zip(faster).for_each(|(all, ratio)| all.push(ratio));
@@ -143,11 +151,10 @@ fn main() {
             }
             let plain = median(plain);
             for (guesser, Ratios { all, drafted, accepted }) in guessers.iter().zip(ratios) {
-                let [tokens, by_processor, first, first_by_processor] = all.map(median);
+                let ratios = all.map(|all| format!("{:.3}", median(all))).join(" | ");
                 let [drafted, accepted] = [drafted, accepted].map(|n| f64::from(n) / rounds as f64);
                 println!(
-                    "| {task} | {how} | {plain:.1} | {} | {tokens:.3} | {by_processor:.3} | {first:.3} | \
-                     {first_by_processor:.3} | {drafted:.0} | {accepted:.0} |",
+                    "| {task} | {how} | {plain:.1} | {} | {ratios} | {drafted:.0} | {accepted:.0} |",
                     guesser.name
                 );
             }

@@ -135,11 +135,21 @@ async fn asked(
     let declared = model.outputs();
     let mut answers = BTreeMap::new();
     for (name, RunOutput { shape, values, .. }) in outputs {
-        let elem = declared.iter().find(|output| output.name == name).map(|output| output.elem);
-        let bytes = values.as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
-        let (whole, _) = bytes.as_chunks::<4>();
-        let values = whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-        answers.insert(name, Array { elem: elem.unwrap_or(Elem::F32), shape, values });
+        let told = |what: &str| {
+            let why = format!("the daemon's answer: output {name}, {what}; is it this version?");
+            Error::Network { model: path.to_owned(), why }
+        };
+        let output = declared.iter().find(|output| output.name == name);
+        let elem = output.ok_or_else(|| told("which the file does not have"))?.elem;
+        let bytes = values.as_str().and_then(|text| STANDARD.decode(text).ok());
+        let bytes = bytes.ok_or_else(|| told("values that are no base 64"))?;
+        let (values, rest) = bytes.as_chunks::<4>();
+        let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
+        if !rest.is_empty() || count != Some(values.len()) {
+            return Err(told(&format!("{} bytes for the shape {shape:?}", bytes.len())));
+        }
+        let values = values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        answers.insert(name, Array { elem, shape, values });
     }
     Ok(Ran { device, prepare_ms: None, times, answers })
 }

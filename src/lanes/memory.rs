@@ -38,6 +38,11 @@ const ANSWERED: usize = 8;
 const FINISHED: usize = 16;
 const FAILED: usize = 24;
 
+/// The system's number of an error, where it has one.
+fn errno(error: std::io::Error) -> Errno {
+    Errno::try_from(error).unwrap_or(Errno::EIO)
+}
+
 /// Where a network's inputs and outputs lie, as a client is told.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Layout {
@@ -111,13 +116,11 @@ impl Client {
         let (start, answer) = (counter()?, counter()?);
         let twin = |counter: &EventFd| {
             let fd = std::os::fd::AsFd::as_fd(counter).try_clone_to_owned();
-            let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
             fd.map_err(errno).map_err(system("share an event counter"))
         };
         let handed = [file.into(), twin(&start)?, twin(&answer)?];
         let gone = Arc::new(AtomicBool::new(false));
         let (start, answer) = (Arc::new(start), Arc::new(answer));
-        let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
         let connection = connection.try_clone().map_err(errno);
         let connection = connection.map_err(system("share the connection"))?;
         Ok((Self { memory, start, answer, gone, connection }, handed))
@@ -145,7 +148,6 @@ impl Shared {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = memfd_create(c"orind-lane", flags).map_err(system("make shared memory"))?;
         let file = File::from(file);
-        let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
         file.set_len(bytes as u64).map_err(errno).map_err(system("size shared memory"))?;
         // Nobody can take pages away under the lane.
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;

@@ -730,7 +730,7 @@ impl Resolver<'_> {
         let (columns, rows_repeat) = match op {
             Op::MatMul { b, .. } => (b.shape[b.shape.len() - 2], true),
             Op::Conv(conv) => (conv.out.shape[2..].iter().product(), false),
-            _ => (0, false),
+            op => unreachable!("{} is no product of tensors", op.name()),
         };
         let finish = place.and_then(|at| kernel.finish(at, columns, rows_repeat));
         self.product(op, finish.map_or(After::Kernel(kernel), After::Finish), place, stages)

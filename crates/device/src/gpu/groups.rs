@@ -24,12 +24,14 @@ const WARPS: &str = "warps";
 const UNROLL: &str = "unroll";
 const THREADS_PER_ROW: &str = "threads_per_row";
 
-/// A family is one of these with the group's name behind it.
-const FAMILIES: [(Form, &str); 3] = [
-    (Form::Elements, "group_elements_"),
-    (Form::Rows, "group_rows_"),
-    (Form::Columns, "group_columns_"),
-];
+/// What a family begins with, before the group's name.
+const fn prefix(form: Form) -> &'static str {
+    match form {
+        Form::Elements => "group_elements_",
+        Form::Rows => "group_rows_",
+        Form::Columns => "group_columns_",
+    }
+}
 
 /// The groups of a request's plans that may be tuned, each as a plan of its own.
 ///
@@ -53,7 +55,9 @@ pub(super) fn all(request: &Request<'_>) -> Result<BTreeMap<Case, Plan>> {
 fn is_seen(plan: &Plan) -> bool {
     plan.buffers.iter().all(|buffer| match buffer.class {
         Class::Output => buffer.dtype == DType::F32,
-        Class::Mailbox => !matches!(buffer.dtype, DType::F16 | DType::BF16),
+        Class::Mailbox => {
+            matches!(buffer.dtype, DType::F32 | DType::I32 | DType::I8 | DType::U8 | DType::BOOL)
+        }
         _ => true,
     })
 }
@@ -79,13 +83,13 @@ fn case(params: &TensorParams) -> Case {
         Form::Rows | Form::Columns => (params.outer.saturating_mul(params.inner), params.length),
     };
     let name = Generated::of(params, GroupVariant::HEURISTIC).name();
-    let prefix = FAMILIES.iter().find(|(of, _)| *of == form).map_or("", |(_, prefix)| prefix);
-    Case { family: format!("{prefix}{name}"), dtype: DType::F32, rows, cols, batch: 1 }
+    Case { family: format!("{}{name}", prefix(form)), dtype: DType::F32, rows, cols, batch: 1 }
 }
 
 /// The form of a case's group and its name; `None` of other cases.
 fn group(case: &Case) -> Option<(Form, &str)> {
-    FAMILIES.iter().find_map(|(form, prefix)| Some((*form, case.family.strip_prefix(prefix)?)))
+    let all = [Form::Elements, Form::Rows, Form::Columns];
+    all.into_iter().find_map(|form| Some((form, case.family.strip_prefix(prefix(form))?)))
 }
 
 /// How a group is to be run.
