@@ -53,7 +53,15 @@ pub fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
 pub fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = stdout(&output);
-    assert!(output.status.success(), "{command:?}: {}\n{said}\n{}", output.status, stderr(&output));
+    // What ended it is at the end, behind what may be a long story.
+    let errors = stderr(&output);
+    let begin = errors.rmatch_indices('\n').nth(40).map_or(0, |(at, _)| at);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{said}\n{}",
+        output.status,
+        &errors[begin..]
+    );
     said
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Ringing takes no lock, allocates nothing and makes at most one system call, so it may happen in
 //! a signal handler. Tokens keep their order; when very many are waiting, further ones are kept as
-//! a set of channels, as hardware does.
+//! a set of channels, as hardware does. A token that waits when its channel ends is not the next channel's of that
+//! number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -15,6 +16,8 @@ use crate::memory::DmaBuf;
 const SLOTS: usize = 1 << 12;
 /// Channels that a token can name.
 const CHANNELS: u32 = 1 << 12;
+/// Where the low part of what a slot says of GP_PUT ends.
+const PUT_BITS: u32 = 33;
 /// Bits of a token: channel 11:0, runlist 22:16. Source: `dev_usermode` of TU104.
 const TOKEN_BITS: u32 = 0x007f_0fff;
 
@@ -78,22 +81,33 @@ struct Put {
     userd: AtomicPtr<DmaBuf>,
     /// How many are looking at it.
     readers: AtomicU32,
+    /// Changes whenever a channel begins or ends.
+    channel: AtomicU32,
 }
 
 impl Put {
-    fn read(&self) -> Option<u32> {
+    /// GP_PUT, if there is a channel, and which one it is, as a slot keeps them.
+    fn read(&self) -> u64 {
         self.readers.fetch_add(1, Ordering::SeqCst);
+        // Before GP_PUT: what is read of a later channel then counts as an earlier one's, and is dropped.
+        let channel = self.channel();
         let userd = self.userd.load(Ordering::SeqCst);
         // SAFETY: null, or a pointer whose count `unregister` gives up only once it is out of
         // reach and no reader is left.
         let userd = unsafe { userd.as_ref() };
         let put = userd.and_then(|userd| userd.peek_u32(userd::GP_PUT));
         self.readers.fetch_sub(1, Ordering::SeqCst);
-        put
+        channel << PUT_BITS | put.map_or(0, |put| u64::from(put) + 1)
+    }
+
+    /// As many bits of which channel it is as a slot has room for.
+    fn channel(&self) -> u64 {
+        u64::from(self.channel.load(Ordering::SeqCst)) & (u64::MAX >> PUT_BITS)
     }
 
     fn replace(&self, userd: *const DmaBuf) {
         let old = self.userd.swap(userd.cast_mut(), Ordering::SeqCst);
+        self.channel.fetch_add(1, Ordering::SeqCst);
         while self.readers.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
@@ -109,7 +123,7 @@ impl Put {
 pub(crate) struct Doorbell {
     /// Token and one in the low 24 bits, what it was rung with above; 0 is an empty slot.
     slots: Box<[AtomicU64]>,
-    /// By slot: GP_PUT as it was, and one; 0 when there was no channel.
+    /// By slot: GP_PUT as it was, and one; 0 when there was no channel. Above, which channel it was.
     seen_puts: Box<[AtomicU64]>,
     puts: Box<[Put]>,
     head: AtomicU64,
@@ -171,7 +185,6 @@ impl Doorbell {
                 Err(now) => tail = now,
             }
         }
-        let put = put.map_or(0, |put| u64::from(put) + 1);
         self.seen_puts[tail as usize % SLOTS].store(put, Ordering::Relaxed);
         // The slot is ours until it is not 0; the consumer waits for that.
         self.slots[tail as usize % SLOTS]
@@ -180,14 +193,20 @@ impl Doorbell {
 
     /// The next token in order. One consumer only.
     pub(crate) fn next(&self) -> Option<Rung> {
-        let head = self.head.load(Ordering::Acquire);
-        if head != self.tail.load(Ordering::Acquire) {
+        loop {
+            let head = self.head.load(Ordering::Acquire);
+            if head == self.tail.load(Ordering::Acquire) {
+                break;
+            }
             let slot = self.slots[head as usize % SLOTS].swap(0, Ordering::AcqRel);
             // 0: a writer was interrupted between claiming the slot and filling it.
             let token = (slot as u32 & 0xff_ffff).checked_sub(1)?;
-            let put = self.seen_puts[head as usize % SLOTS].load(Ordering::Relaxed);
-            let put = put.checked_sub(1).map(|put| put as u32);
+            let seen_put = self.seen_puts[head as usize % SLOTS].load(Ordering::Relaxed);
             self.head.store(head.wrapping_add(1), Ordering::Release);
+            if seen_put >> PUT_BITS != self.puts[(token % CHANNELS) as usize].channel() {
+                continue;
+            }
+            let put = (seen_put & ((1 << PUT_BITS) - 1)).checked_sub(1).map(|put| put as u32);
             return Some(Rung::Token { token, put, seen: slot >> 24 });
         }
         if self.overflowed.swap(false, Ordering::AcqRel) {
@@ -227,6 +246,27 @@ pub(crate) enum Rung {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_is_no_later_channels() {
+        let doorbell = Doorbell::new();
+        let begin = |put| {
+            let userd = DmaBuf::new(4096).unwrap();
+            userd.store_u32(userd::GP_PUT, put).unwrap();
+            doorbell.register(511, userd);
+        };
+        let rung = |put| Some(Rung::Token { token: 511, put: Some(put), seen: 0 });
+        begin(3);
+        doorbell.ring(511, 0);
+        assert_eq!(doorbell.next(), rung(3));
+        doorbell.ring(511, 0);
+        doorbell.unregister(511);
+        doorbell.ring(511, 0);
+        begin(0);
+        assert_eq!(doorbell.next(), None, "both were rung before there was this channel");
+        doorbell.ring(511, 0);
+        assert_eq!(doorbell.next(), rung(0));
+    }
 
     #[test]
     fn tokens_keep_their_order_and_overflow_into_a_set() {
