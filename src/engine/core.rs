@@ -201,6 +201,12 @@ pub(super) fn buckets(
     buckets
 }
 
+/// Whether a step in this bucket has a plan that leaves nothing for drafts by the model's own layer, where one with it costs
+/// more.
+pub(super) fn can_rest(bucket: Bucket) -> bool {
+    matches!(bucket.outputs, Outputs::None | Outputs::Last | Outputs::Resumed)
+}
+
 /// What a load has brought together.
 pub(super) struct Loaded {
     pub(super) info: ModelInfo,
@@ -268,9 +274,9 @@ impl Core {
         if entries.iter().any(|entry| entry.ports.hidden_row.is_some()) {
             loaded.info.draft = Some(OWN_LAYER.to_owned());
             for Entry { plan, rests, .. } in &mut entries {
-                let Bucket { chunk, outputs, .. } = plan.bucket;
-                let leaves = plan.find(Class::State, ports::NEXTN_HIDDEN).is_some();
-                *rests = chunk == 1 && outputs == Outputs::Last && !leaves;
+                let of_layer = plan.find(Class::State, ports::NEXTN_HIDDEN).is_some()
+                    || plan.find(Class::Mailbox, ports::NEXT).is_some();
+                *rests = can_rest(plan.bucket) && !of_layer;
             }
         }
         let sequences = vec![Sequence::default(); loaded.layout.slots];
@@ -458,8 +464,12 @@ impl Core {
 
     /// The drafts of a sequence that begins.
     pub(super) fn drafts(&self) -> Drafts {
-        let guesses = self.guesses();
-        self.drafts.as_ref().map_or_else(|| Drafts::new(self.draft(), guesses), Drafts::again)
+        let new = || {
+            let layers = self.loaded.model.hyperparameters().layers.len();
+            let share = self.own_layer().map_or(0.0, |_| 1.0 / (layers + 1) as f64);
+            Drafts::new(self.draft(), self.guesses()).of_layer(share)
+        };
+        self.drafts.as_ref().map_or_else(new, Drafts::again)
     }
 
     /// What an answer has shown of who guesses is known to the next one.
@@ -675,7 +685,7 @@ impl Core {
                 let outputs =
                     if rest.len() <= self.chunk() { Outputs::Last } else { Outputs::None };
                 let (chunk, tail) = rest.split_at(rest.len().min(self.chunk()));
-                if !self.submit_chunk(start, chunk, tail.first().copied(), outputs, &[])? {
+                if !self.submit_chunk(start, chunk, tail.first().copied(), outputs, &[], true)? {
                     break;
                 }
                 start.position += chunk.len() as u32;
@@ -783,15 +793,22 @@ impl Core {
         chunks.max().unwrap_or(1)
     }
 
-    /// The narrowest of some plans that holds so many rows, with adapters or without.
-    fn narrowest(&self, rows: usize, adapted: bool, of: impl Fn(&Entry) -> bool) -> Option<usize> {
+    /// The narrowest plan of some buckets that holds so many rows, with adapters or without. Where nothing is left for
+    /// `drafts`, one at rest if there is any.
+    fn narrowest(
+        &self,
+        rows: usize,
+        adapted: bool,
+        drafts: bool,
+        of: impl Fn(Bucket) -> bool,
+    ) -> Option<usize> {
         let fits = |entry: &&Entry| {
-            let same = entry.ports.adapters.is_some() == adapted;
+            let same = entry.ports.adapters.is_some() == adapted && !(entry.rests && drafts);
             let holds = (1..=entry.plan.bucket.rows()).contains(&rows);
-            same && entry.ports.hidden_row.is_none() && holds && of(entry)
+            same && entry.ports.hidden_row.is_none() && holds && of(entry.plan.bucket)
         };
         let all = self.entries.iter().enumerate().filter(|(_, entry)| fits(entry));
-        all.min_by_key(|(_, entry)| entry.plan.bucket.rows()).map(|(i, _)| i)
+        all.min_by_key(|(_, entry)| (entry.plan.bucket.rows(), !entry.rests)).map(|(i, _)| i)
     }
 
     fn has_room(&self, steps: usize) -> bool {
@@ -805,8 +822,9 @@ impl Core {
     /// Submits the evaluation of consecutive tokens of one sequence, from `start.position`. The token after
     /// the last one is sampled where there are logits, the one after each where it is all. Where a narrower plan
     /// has the logits of the last row, it may compute them for nobody. To rows of logits is done what `adjustments` say,
-    /// where they are the last one's. False when something has to be waited for first:
-    /// the device has all it takes, or what the host has yet to read would be overwritten.
+    /// where they are the last one's. What the model's own layer needs for `drafts` is left where they are to come. False
+    /// when something has to be waited for first: the device has all it takes, or what the host has yet to read would be
+    /// overwritten.
     pub(super) fn submit_chunk(
         &mut self,
         start: Row,
@@ -814,13 +832,14 @@ impl Core {
         next: Option<u32>,
         outputs: Outputs,
         adjustments: &[(usize, Adjustment<'_>)],
+        drafts: bool,
     ) -> Result<bool, Error> {
         let has = |bucket: Bucket| {
             bucket.outputs == outputs || outputs == Outputs::None && bucket.outputs == Outputs::Last
         };
-        let of = |entry: &Entry| entry.plan.bucket.chunk > 1 && has(entry.plan.bucket);
+        let of = |bucket: Bucket| bucket.chunk > 1 && has(bucket);
         let adapted = start.adapters != Scales::NONE;
-        let Some(entry) = self.narrowest(tokens.len(), adapted, of) else {
+        let Some(entry) = self.narrowest(tokens.len(), adapted, drafts, of) else {
             return Err(Error::Invalid(format!(
                 "a chunk of {} tokens with {outputs:?} logits",
                 tokens.len()
@@ -875,8 +894,7 @@ impl Core {
             self.entries[entry].rows.extend_from_slice(rows);
         }
         self.adjust(entry, adjustments)?;
-        let of = Hidden::of(rows).filter(|_| !self.entries[entry].rests);
-        self.submit(entry, 0..rows.len(), of)?;
+        self.submit(entry, 0..rows.len(), Hidden::of(rows))?;
         Ok(true)
     }
 
@@ -897,8 +915,9 @@ impl Core {
         &mut self,
         rows: &[Row],
         adjustments: &[(usize, Adjustment<'_>)],
+        drafts: bool,
     ) -> Result<(), Error> {
-        let entry = self.of_decode(rows, Outputs::Resumed, true)?;
+        let entry = self.of_decode(rows, Outputs::Resumed, drafts)?;
         self.write_rows(entry, rows, None)?;
         self.adjust(entry, adjustments)?;
         self.submit(entry, 0..rows.len(), Hidden::of(rows))
@@ -908,10 +927,7 @@ impl Core {
     fn of_decode(&self, rows: &[Row], outputs: Outputs, drafts: bool) -> Result<usize, Error> {
         let adapted = rows.iter().any(|row| row.adapters != Scales::NONE);
         let decodes = |bucket: Bucket| bucket.chunk == 1 && bucket.outputs == outputs;
-        let rests = |entry: &Entry| entry.rests && decodes(entry.plan.bucket);
-        let resting = self.narrowest(rows.len(), adapted, rests).filter(|_| !drafts);
-        let of = |entry: &Entry| !entry.rests && decodes(entry.plan.bucket);
-        resting.or_else(|| self.narrowest(rows.len(), adapted, of)).ok_or_else(|| {
+        self.narrowest(rows.len(), adapted, drafts, decodes).ok_or_else(|| {
             let slots = self.loaded.layout.slots;
             Error::Invalid(format!("{} rows, 1 to {slots} fit", rows.len()))
         })
@@ -941,7 +957,8 @@ impl Core {
         sampled: Range<usize>,
         of: Option<Hidden>,
     ) -> Result<(), Error> {
-        let Entry { plan, prepared, rows, .. } = &mut self.entries[entry];
+        let Entry { plan, prepared, rows, rests, .. } = &mut self.entries[entry];
+        let of = of.filter(|_| !*rests);
         let ticket = self.loaded.instance.submit(*prepared, 1).inspect_err(|_| rows.clear())?;
         self.under_way.push_back(Step { entry, ticket, sampled, of });
         self.most_under_way = self.most_under_way.max(self.under_way.len());

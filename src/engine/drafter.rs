@@ -72,6 +72,7 @@ impl Drafter {
                 None,
                 if whole { Outputs::Last } else { Outputs::None },
                 &[],
+                true,
             )?,
         };
         core.finish(sampled)?;

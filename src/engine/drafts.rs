@@ -120,6 +120,10 @@ pub(super) struct Drafts {
     by_model: bool,
     /// Whether the model was asked for the step under way.
     asked: bool,
+    /// The part of a prompt's time that the model takes to see it: 0 unless it is a layer of the served one.
+    share: f64,
+    /// It has not seen this answer's prompt, and is not asked.
+    overlooked: bool,
     /// Tokens drafted so far, and those that came true.
     pub(super) drafted: u32,
     pub(super) accepted: u32,
@@ -130,14 +134,21 @@ impl Drafts {
     pub(super) fn new(most: usize, has_model: bool) -> Self {
         let model = Trust::new(if has_model { most } else { 0 });
         let (said, without) = (Trust::new(most), Pace::default());
-        Self { said, model, without, by_model: false, asked: false, drafted: 0, accepted: 0 }
+        let (by_model, asked, overlooked) = (false, false, false);
+        let (share, drafted, accepted) = (0.0, 0, 0);
+        Self { said, model, without, by_model, asked, share, overlooked, drafted, accepted }
+    }
+
+    /// The model is a layer of the served one, which takes so much of a prompt's time; 0 where it is none.
+    pub(super) const fn of_layer(self, share: f64) -> Self {
+        Self { share, ..self }
     }
 
     /// Of the next answer of the same model. How what others have said came true is another matter than what it cost.
     pub(super) fn again(&self) -> Self {
         let said = Trust { owed: self.said.owed, ..Trust::new(self.said.most) };
         let (model, without) = (Trust { ready: false, ..self.model }, self.without);
-        Self { said, model, without, ..Self::new(0, false) }
+        Self { said, model, without, share: self.share, ..Self::new(0, false) }
     }
 
     /// There is no draft model any more.
@@ -158,12 +169,27 @@ impl Drafts {
 
     /// Whether the model is asked: what that costs can be told.
     fn asks(&self) -> bool {
-        self.without.token().is_some() && self.model.guesses(&self.without)
+        !self.overlooked && self.without.token().is_some() && self.model.guesses(&self.without)
+    }
+
+    /// Whether the prompt is evaluated without the model that guesses, as it rests.
+    pub(super) fn overlooked(&mut self) -> bool {
+        self.overlooked = self.share > 0.0 && self.rests();
+        self.overlooked
+    }
+
+    /// A part of the prompt was evaluated. Who has seen it is asked, whatever it owes for that.
+    pub(super) fn prompted(&mut self, took: Option<Duration>) {
+        let steps = took.zip(self.without.token()).map(|(took, token)| took.as_secs_f64() / token);
+        if let Some(steps) = steps.filter(|_| self.share > 0.0 && !self.overlooked) {
+            self.model.owed = (self.model.owed + self.share * steps).min(MOST_OWED);
+            self.model.ready = true;
+        }
     }
 
     /// Whether the model will not be asked for long: what it would go on from is not worth a part of each step.
     pub(super) fn rests(&self) -> bool {
-        self.model.owed > LONG && !self.asks()
+        self.overlooked || self.model.owed > LONG && !self.asks()
     }
 
     /// What is evaluated behind these tokens, of at most `room`.
@@ -367,5 +393,35 @@ mod tests {
             assert!(slower < 1.01 + 30.0 / tokens as f64, "{accepted:?}: {slower}");
             assert!(asked > 0 && (slower < 0.8) == gains, "{accepted:?}: {slower}, {asked}");
         }
+    }
+
+    /// A layer that takes a tenth of a prompt's time and is never right, before answers of 20 tokens to prompts of 40 steps:
+    /// it costs a hundredth of the tokens and a few steps more, and goes on being asked by who has shown it the prompt.
+    #[test]
+    fn a_layer_that_rests_is_shown_no_prompt_and_is_tried_again() {
+        let mut drafts = Drafts::new(7, true).of_layer(0.1);
+        let (answers, mut cost, mut asked_late) = (4000, 0.0, 0);
+        for answer in 0..answers {
+            drafts = drafts.again();
+            let overlooked = drafts.overlooked();
+            if !overlooked {
+                cost += 4.0;
+            }
+            drafts.prompted(ms(if overlooked { 400 } else { 440 }));
+            for _ in 0..20 {
+                match drafts.next(&[answer], 9) {
+                    Draft::Model(most) => {
+                        assert!(!overlooked);
+                        drafts.judged(most, 0, ms(15));
+                        (cost, asked_late) = (cost + 0.5, asked_late + u32::from(answer > 2000));
+                    }
+                    _ => drafts.stepped(false, ms(10)),
+                }
+                drafts.token();
+            }
+        }
+        let share = cost / f64::from(20 * answers);
+        assert!(share < 0.0115, "{share}");
+        assert!(asked_late > 50, "{asked_late}");
     }
 }

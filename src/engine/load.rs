@@ -24,7 +24,7 @@ use device::{self, Device, Footprint, Instance, Request};
 use model::gguf::Gguf;
 use model::tokenizer::{self, ChatTemplate, Specials, Tokenizer, Vocabulary};
 use model::{self, Adapter, AdapterError, KvLayout, Model, mix, synthetic};
-use plan::{Bucket, Buffer, DType, Plan, fuse};
+use plan::{Buffer, DType, Plan, fuse};
 use telemetry::memory;
 
 /// Context of a slot when none is configured and the model allows it.
@@ -371,16 +371,18 @@ fn fit(
         let states = model.states(layout);
         let buckets =
             core::buckets(layout, chunk, device.skips_padding(), model.pooling().is_some());
-        let decode = buckets
-            .iter()
-            .filter(|bucket| **bucket == Bucket::decode(bucket.batch, bucket.context));
         let with = buckets.iter().filter(|_| model.adapters().len() > 0);
+        let resting = buckets.iter().map(|bucket| (bucket, false));
+        let resting = resting.chain(with.clone().map(|bucket| (bucket, true)));
+        let resting = resting.filter(|(bucket, _)| core::can_rest(**bucket));
         let plans = buckets
             .iter()
             .map(|bucket| model.plan(layout, *bucket))
             .chain(with.map(|bucket| model.adapted_plan(layout, *bucket)))
             .chain(model.draft_plan(layout).transpose())
-            .chain(decode.filter_map(|bucket| model.resting_plan(layout, *bucket).transpose()))
+            .chain(resting.filter_map(|(bucket, adapted)| {
+                model.resting_plan(layout, *bucket, adapted).transpose()
+            }))
             .map(|plan| Ok(fuse(&plan?, device.fusions())))
             .collect::<Result<Vec<Plan>, plan::graph::Error>>()
             .map_err(|e| LoadError::Invalid(one_line(&e)))?;

@@ -644,6 +644,7 @@ impl Scheduler {
         };
         let end = start + left.min(most).min(core.bucket_rows(outputs));
         let whole = end == sequence.prompt().len();
+        let overlooked = sequence.overlooked();
         if whole {
             sequence.prepare(core.vocabulary(), outputs == Outputs::Last);
         }
@@ -653,8 +654,12 @@ impl Scheduler {
         let row = Row { slot, token: 0, position, sampling, adapters };
         let prompt = sequence.prompt();
         let next = prompt.get(end).copied();
-        if !core.submit_chunk(row, &prompt[start..end], next, outputs, adjustment.as_slice())? {
+        let (prompt, adjustments) = (&prompt[start..end], adjustment.as_slice());
+        if !core.submit_chunk(row, prompt, next, outputs, adjustments, !overlooked)? {
             return Ok(false);
+        }
+        if self.under_way.is_empty() {
+            sequence.begins_step(Instant::now());
         }
         sequence.submitted = end;
         self.chunk_was_last = true;
@@ -699,7 +704,7 @@ impl Scheduler {
                 let of_its_own = |s: &&&mut Sequence| s.behind > 0 || !draft.is_empty();
                 if let Some(alone) = sequences.iter().find(of_its_own) {
                     let rows = [alone.newest(), &draft].concat();
-                    if !core.submit_chunk(alone.row(), &rows, None, Outputs::All, &[])? {
+                    if !core.submit_chunk(alone.row(), &rows, None, Outputs::All, &[], true)? {
                         return Ok(false);
                     }
                     self.chunk_was_last = false;
@@ -723,7 +728,7 @@ impl Scheduler {
                 let adjustments: Vec<_> =
                     adjustments.filter_map(|(row, s)| Some((row, s.adjustment()?))).collect();
                 if deferred {
-                    core.submit_deferred(&self.rows, &adjustments)?;
+                    core.submit_deferred(&self.rows, &adjustments, !rests)?;
                 } else if !core.submit_decode(&self.rows, &adjustments, !rests)? {
                     return Ok(false);
                 }
@@ -771,6 +776,9 @@ impl Scheduler {
         match self.under_way.pop_front() {
             Some(Work::Chunk { id, start, end, outputs, submitted }) => {
                 self.stall.done(Some((end - start, submitted)), now);
+                if let Some(sequence) = self.active.iter_mut().find(|s| s.id == id) {
+                    sequence.prompted(took);
+                }
                 self.finish_chunk(&step, id, start..end, outputs)
             }
             Some(Work::Decode(ids)) => {

@@ -236,6 +236,16 @@ impl Sequence {
         self.drafts.rests() || self.chooser.is_some() || self.wants_logits()
     }
 
+    /// Whether its prompt is evaluated without who guesses.
+    pub(super) fn overlooked(&mut self) -> bool {
+        self.drafts.overlooked()
+    }
+
+    /// A part of its prompt was evaluated.
+    pub(super) fn prompted(&mut self, took: Option<Duration>) {
+        self.drafts.prompted(took);
+    }
+
     /// Nobody guesses any more, but from what was said.
     pub(super) const fn without_guesses(&mut self) {
         self.drafts.without_model();
@@ -247,6 +257,11 @@ impl Sequence {
             0 => self.drafts.stepped(self.behind > 0, took),
             _ => self.drafts.judged(drafted, accepted, took),
         }
+    }
+
+    /// A step begins now, for which nothing had to end.
+    pub(super) fn begins_step(&mut self, now: Instant) {
+        self.stepped.get_or_insert(now);
     }
 
     /// How long a step took that has ended now, which is known of who is served `alone`.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::core::Row;
 use super::tuning::Tuning;
 use super::{
     Dry, DynamicTemperature, Event, FinishReason, GenerateError, Grammar, Handle, Light, LoadError,
@@ -17,7 +18,7 @@ use device::{
     Ticket, WeightSource,
 };
 use plan::sample::Sampling;
-use plan::{BufferId, Plan};
+use plan::{BufferId, Outputs, Plan};
 
 const CHUNK: usize = 16;
 const CONTEXT: usize = 256;
@@ -47,6 +48,8 @@ enum Kind {
 #[derive(Default)]
 struct Log {
     calls: Vec<Call>,
+    /// Plans in the order of their submission.
+    submitted: Vec<Prepared>,
     under_way: Vec<Ticket>,
     /// The wait that fails, counted from now; 0 for none.
     fail: usize,
@@ -151,6 +154,7 @@ impl Instance for Spy {
         let ticket = self.inner_mut().submit(prepared, steps)?;
         let mut log = self.log.lock();
         log.calls.push(Call::Submit(self.kind(prepared)));
+        log.submitted.push(prepared);
         log.under_way.push(ticket);
         assert!(log.under_way.len() <= MAX_SUBMISSIONS);
         Ok(ticket)
@@ -224,20 +228,24 @@ fn spec(slots: usize) -> LoadSpec {
 struct Watched {
     handle: Handle,
     log: Arc<Mutex<Log>>,
-    slots: usize,
+    spec: LoadSpec,
 }
 
 impl Watched {
     fn new(slots: usize) -> Self {
+        Self::of(spec(slots))
+    }
+
+    fn of(spec: LoadSpec) -> Self {
         let handle = Handle::start(Settings { queue_limit: 64 }).unwrap();
-        let watched = Self { handle, log: Arc::default(), slots };
+        let watched = Self { handle, log: Arc::default(), spec };
         watched.load().unwrap();
         watched.watch();
         watched
     }
 
     fn load(&self) -> Result<(), LoadError> {
-        let mut events = self.handle.load(spec(self.slots));
+        let mut events = self.handle.load(self.spec.clone());
         loop {
             match events.blocking_recv().unwrap() {
                 LoadEvent::Progress { .. } | LoadEvent::Unloading { .. } => {}
@@ -252,7 +260,7 @@ impl Watched {
         *self.log.lock() = Log::default();
         let log = Arc::clone(&self.log);
         // Batches of 1, 2, 4 and so on, and of all slots.
-        let decoders = self.slots.next_power_of_two().ilog2() + 1;
+        let decoders = self.spec.slots.next_power_of_two().ilog2() + 1;
         let watched = self.handle.exclusive("watch", move |core| {
             let parts = if decoders > 1 { 4 } else { 2 };
             let spy = |inner| Box::new(Spy { inner, log: Arc::clone(&log), decoders, parts });
@@ -619,6 +627,42 @@ fn a_mask_is_found_beside_the_step() {
         ];
         assert_eq!(engine.calls(), [&prompt[..], &step.repeat(5)].concat(), "{slots} slots");
     }
+}
+
+/// Where the model's own layer rests, prompts and steps are evaluated by plans without it.
+#[test]
+fn a_layer_that_rests_is_in_no_plan() {
+    let model = "synthetic:tiny-qwen35:q8_0".to_owned();
+    let engine = Watched::of(LoadSpec { model, draft: 7, ..spec(2) });
+    engine.log.lock().submitted.clear();
+    let (sampling, adapters) = (Sampling::GREEDY, Scales::NONE);
+    let row = Row { slot: 0, token: 1, position: 0, sampling, adapters };
+    let done = engine.handle.exclusive("evaluate", move |core| -> Result<(), Error> {
+        let behind = |position| Row { position, ..row };
+        let mut tokens = Vec::new();
+        for drafts in [true, false, true] {
+            for (position, outputs) in [(0, Outputs::None), (5, Outputs::Last), (10, Outputs::All)]
+            {
+                let chunk = [1, 2, 3, 4, 5];
+                core.submit_chunk(behind(position), &chunk, None, outputs, &[], drafts)?;
+                core.finish(&mut tokens)?;
+            }
+            core.submit_decode(&[behind(15)], &[], drafts)?;
+            core.finish(&mut tokens)?;
+            core.submit_deferring(&[behind(16)])?;
+            core.submit_deferred(&[behind(16)], &[], drafts)?;
+            core.finish(&mut tokens)?;
+            core.finish(&mut tokens)?;
+        }
+        Ok(())
+    });
+    done.blocking_recv().unwrap().unwrap().unwrap();
+    let submitted = engine.log.lock().submitted.clone();
+    let [seen, rested, again] = [0, 6, 12].map(|at| &submitted[at..at + 6]);
+    assert_eq!(seen, again);
+    let same: Vec<bool> = seen.iter().zip(rested).map(|(one, other)| one == other).collect();
+    // Where drafts are judged, and as far as the layer has no part in it.
+    assert_eq!(same, [false, false, true, false, true, false], "{seen:?}, {rested:?}");
 }
 
 #[test]

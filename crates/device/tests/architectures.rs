@@ -257,15 +257,16 @@ fn check_deferred(what: &str, device: &dyn Device, model: &Model, tokens: &[i32]
     let buckets = [prompt, two(Outputs::Last), two(Outputs::Deferred), two(Outputs::Resumed)];
     let mut session = Session::drafting(device, model, layout, &buckets);
     // Of a model with a nextn layer, also where nothing is left for drafts.
-    let (draft, resting) = (buckets.len(), buckets.len() + 1);
+    let draft = buckets.len();
     let has_nextn = session.plans.len() > draft;
+    let at_rest = |plan: usize| draft + 1 + plan;
     // Two sequences at different tokens in slots 2 and 0.
     let row = |slot: i32, at: usize| (tokens[(at + slot as usize) % tokens.len()], at as i32, slot);
-    let mut steps = |plans: &[usize]| {
+    let mut steps = |prompt: usize, plans: &[usize]| {
         let (mut made, mut drafted) = (Vec::new(), Vec::new());
         for slot in [2, 0] {
-            session.load(0, &(0..PROMPT).map(|at| row(slot, at)).collect::<Vec<_>>());
-            session.run(0, 1);
+            session.load(prompt, &(0..PROMPT).map(|at| row(slot, at)).collect::<Vec<_>>());
+            session.run(prompt, 1);
         }
         for at in PROMPT..tokens.len().min(PROMPT + 4) {
             let rows = [row(2, at), row(0, at)];
@@ -274,7 +275,7 @@ fn check_deferred(what: &str, device: &dyn Device, model: &Model, tokens: &[i32]
             let mut drawn = [0; 2];
             session.instance.tokens(tickets[plans.len() - 1], 0, &mut drawn).unwrap();
             made.push((session.logits(plans[plans.len() - 1]), drawn));
-            if has_nextn && plans[0] != resting {
+            if has_nextn && prompt < draft {
                 session.load(draft, &[row(0, at + 1)]);
                 session.write(draft, ports::HIDDEN_ROW, Data::I32(&[1]));
                 session.run(draft, 1);
@@ -283,10 +284,14 @@ fn check_deferred(what: &str, device: &dyn Device, model: &Model, tokens: &[i32]
         }
         (made, drafted)
     };
-    let whole = steps(&[1]);
-    assert!(whole == steps(&[2, 3]), "{what}, {}", device.info().name);
+    let whole = steps(0, &[1]);
+    assert!(whole == steps(0, &[2, 3]), "{what}, {}", device.info().name);
     if has_nextn {
-        assert!(whole.0 == steps(&[resting]).0, "{what}, {}: at rest", device.info().name);
+        for plans in [&[1][..], &[2, 3]] {
+            let plans: Vec<_> = plans.iter().map(|plan| at_rest(*plan)).collect();
+            let rested = steps(at_rest(0), &plans).0;
+            assert!(whole.0 == rested, "{what}, {}: {plans:?} at rest", device.info().name);
+        }
     }
 }
 

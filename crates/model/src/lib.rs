@@ -509,16 +509,22 @@ impl Model {
     }
 
     /// The plan of a step that leaves nothing for drafts, where the model is used with its nextn layer: drafts behind it know
-    /// less.
+    /// less. With adapters or without.
     ///
     /// # Errors
     /// As [`Self::graph`].
-    pub fn resting_plan(&self, layout: KvLayout, bucket: Bucket) -> graph::Result<Option<Plan>> {
+    pub fn resting_plan(
+        &self,
+        layout: KvLayout,
+        bucket: Bucket,
+        adapted: bool,
+    ) -> graph::Result<Option<Plan>> {
         if self.hyper.nextn.is_none() {
             return Ok(None);
         }
         let hyper = Hyperparameters { nextn: None, ..self.hyper.clone() };
-        self.lowered(&self.drawn(layout, bucket, None, &hyper)?, bucket).map(Some)
+        let adapters = adapted.then_some(&self.adapters);
+        self.lowered(&self.drawn(layout, bucket, adapters, &hyper)?, bucket).map(Some)
     }
 
     /// The same of a step whose rows may take something of the adapters. A row that takes nothing of them computes what

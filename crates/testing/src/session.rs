@@ -35,7 +35,7 @@ impl Session {
         Self::of(device, model, layout, plans, None)
     }
 
-    /// A recording of each bucket's plan, then one of the drafts of the model's nextn layer, and of each decode step that
+    /// A recording of each bucket's plan, then one of the drafts of the model's nextn layer, and one of each bucket that
     /// leaves nothing for them, where it has one.
     pub fn drafting(
         device: &dyn Device,
@@ -44,8 +44,8 @@ impl Session {
         buckets: &[Bucket],
     ) -> Self {
         let plans = buckets.iter().map(|bucket| model.plan(layout, *bucket).unwrap());
-        let decode = buckets.iter().filter(|b| **b == Bucket::decode(b.batch, b.context));
-        let resting = decode.filter_map(|bucket| model.resting_plan(layout, *bucket).unwrap());
+        let resting = |bucket: &Bucket| model.resting_plan(layout, *bucket, false).unwrap();
+        let resting = buckets.iter().filter_map(resting);
         let all = plans.chain(model.draft_plan(layout).unwrap()).chain(resting);
         let plans = all.map(|plan| fuse(&plan, device.fusions())).collect();
         Self::of(device, model, layout, plans, None)

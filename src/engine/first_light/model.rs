@@ -108,7 +108,7 @@ fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> 
     let mut tokens = Vec::new();
     let (whole, last) = PROMPT.split_at(CHUNK);
     for (chunk, outputs) in [(whole, Outputs::None), (last, Outputs::Last)] {
-        core.submit_chunk(row, chunk, None, outputs, &[])?;
+        core.submit_chunk(row, chunk, None, outputs, &[], true)?;
         row.position += chunk.len() as u32;
     }
     core.finish(&mut tokens)?;
@@ -125,7 +125,7 @@ fn steps(core: &mut Core, forced: Option<&[u32]>) -> Result<Run, device::Error> 
                 core.submit_decode(&[row], &[], true)?;
             } else {
                 core.submit_deferring(&[row])?;
-                core.submit_deferred(&[row], &[])?;
+                core.submit_deferred(&[row], &[], true)?;
                 core.finish(&mut tokens)?;
             }
             row.position += 1;
