@@ -13,7 +13,7 @@ use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, copy_out, layout, req
 use super::errno::{Refused, refusals};
 use super::fd::{FileId, NewFile};
 use super::interrupt::Members;
-use crate::gpu::{self, TsgId};
+use crate::gpu::{self, TIMESLICE_US, TsgId};
 
 refusals! { "tsg";
     BAD_CHANNEL = "BIND_CHANNEL", EINVAL, "the fd is no channel",
@@ -98,7 +98,6 @@ const RULES: Rules = Rules::of(REQUESTS);
 pub(super) const SUBCONTEXTS: u32 = 64;
 /// Channels of a TSG at most. Source: hal/fifo/runlist_fifo_gv11b.
 const CHANNELS: usize = 128;
-const DEFAULT_TIMESLICE_US: u32 = 1024;
 
 const SYNC: u32 = 0;
 const ASYNC: u32 = 1;
@@ -154,7 +153,7 @@ impl Tsg {
                 spaces: [None; SUBCONTEXTS as usize],
                 bound: [0; SUBCONTEXTS as usize],
                 runlist: None,
-                timeslice_us: DEFAULT_TIMESLICE_US,
+                timeslice_us: TIMESLICE_US,
                 l2_ways: 0,
                 preemption: Preemption::default(),
             }),
@@ -227,13 +226,21 @@ impl Tsg {
                 SET_RUNLIST_INTERLEAVE if args.get(SET_RUNLIST_INTERLEAVE::LEVEL) > 2 => {
                     return Err(&LEVEL);
                 }
-                SET_RUNLIST_INTERLEAVE => {}
+                SET_RUNLIST_INTERLEAVE => {
+                    self.device
+                        .gpu
+                        .set_interleave(self.gpu, args.get(SET_RUNLIST_INTERLEAVE::LEVEL));
+                }
                 SET_TIMESLICE
                     if !(1000..=50_000).contains(&args.get(SET_TIMESLICE::TIMESLICE_US)) =>
                 {
                     return Err(&TIMESLICE);
                 }
-                SET_TIMESLICE => self.state().timeslice_us = args.get(SET_TIMESLICE::TIMESLICE_US),
+                SET_TIMESLICE => {
+                    let us = args.get(SET_TIMESLICE::TIMESLICE_US);
+                    self.state().timeslice_us = us;
+                    self.device.gpu.set_timeslice(self.gpu, us);
+                }
                 GET_TIMESLICE => args.set(GET_TIMESLICE::TIMESLICE_US, self.state().timeslice_us),
                 READ_SINGLE_SM_ERROR_STATE => return self.sm_error(args),
                 SET_L2_MAX_WAYS_EVICT_LAST

@@ -27,6 +27,9 @@ use crate::memory::DmaBuf;
 
 /// Methods kept for listings.
 const RECENT: usize = 16;
+/// Where a token has its runlist.
+const RUNLIST_SHIFT: u32 = 16;
+const GRAPHICS_RUNLIST: u32 = 0;
 
 /// Offsets in USERD. Source: GA100's `dev_ram`.
 pub(crate) mod userd {
@@ -218,6 +221,16 @@ impl Channel {
             Some(Wait::Semaphore(acquire)) => self.is_met(acquire).unwrap_or(true),
             None => self.segment.is_some() || !self.accepted.is_empty(),
         }
+    }
+
+    /// Whether it is of the graphics engine's runlist, whose groups take turns.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.token >> RUNLIST_SHIFT == GRAPHICS_RUNLIST
+    }
+
+    /// Whether its group has something to do for it, once the graphics engine is the group's.
+    pub(crate) fn wants_turn(&self) -> bool {
+        self.takes_turns() && (self.is_runnable() || self.eligible() > 0)
     }
 
     /// Whether the engines have nothing to do for this channel.

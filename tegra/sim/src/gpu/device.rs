@@ -127,6 +127,16 @@ impl Gpu {
         self.control(|machine| machine.set_preemption(tsg, preemption));
     }
 
+    /// Sets how many microseconds a TSG has the graphics engine while others wait.
+    pub fn set_timeslice(&self, tsg: TsgId, us: u32) {
+        self.control(|machine| machine.set_timeslice(tsg, us));
+    }
+
+    /// Sets how often a TSG's turn comes: level 0 to 2.
+    pub fn set_interleave(&self, tsg: TsgId, level: u32) {
+        self.control(|machine| machine.set_interleave(tsg, level));
+    }
+
     /// Sets how many milliseconds switches of the compute engine may wait for a channel.
     pub fn set_switch_limit(&self, id: u16, ms: u32) {
         self.control(|machine| machine.set_switch_limit(id, ms));
@@ -158,7 +168,8 @@ impl Gpu {
         if self.shared.freeze == Some(Freeze::Doorbell) {
             never_return();
         }
-        self.shared.doorbell.ring(token, self.shared.releases.load(Ordering::Acquire));
+        let shared = &self.shared;
+        shared.doorbell.ring(token, shared.releases.load(Ordering::Acquire), shared.clock.now());
         self.shared.waker.wake();
         if self.shared.freeze == Some(Freeze::Launch) {
             // A launch among what was rung for keeps the GPU's thread for ever, and this one with it.

@@ -125,6 +125,8 @@ pub(crate) struct Doorbell {
     slots: Box<[AtomicU64]>,
     /// By slot: GP_PUT as it was, and one; 0 when there was no channel. Above, which channel it was.
     seen_puts: Box<[AtomicU64]>,
+    /// By slot: when it was rung.
+    times: Box<[AtomicU64]>,
     puts: Box<[Put]>,
     head: AtomicU64,
     tail: AtomicU64,
@@ -138,6 +140,7 @@ impl Doorbell {
         Self {
             slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             seen_puts: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            times: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             puts: (0..CHANNELS).map(|_| Put::default()).collect(),
             head: AtomicU64::new(0),
             tail: AtomicU64::new(0),
@@ -161,9 +164,9 @@ impl Doorbell {
         }
     }
 
-    /// Takes a token, with the number of releases that the CPU may have seen. Tokens with bits
+    /// Takes a token, with the number of releases that the CPU may have seen and the time. Tokens with bits
     /// outside the two fields are ignored, as by hardware.
-    pub(crate) fn ring(&self, token: u32, seen: u64) {
+    pub(crate) fn ring(&self, token: u32, seen: u64, time: u64) {
         if token & !TOKEN_BITS != 0 {
             return;
         }
@@ -186,6 +189,7 @@ impl Doorbell {
             }
         }
         self.seen_puts[tail as usize % SLOTS].store(put, Ordering::Relaxed);
+        self.times[tail as usize % SLOTS].store(time, Ordering::Relaxed);
         // The slot is ours until it is not 0; the consumer waits for that.
         self.slots[tail as usize % SLOTS]
             .store(seen << 24 | (u64::from(token) + 1), Ordering::Release);
@@ -202,12 +206,13 @@ impl Doorbell {
             // 0: a writer was interrupted between claiming the slot and filling it.
             let token = (slot as u32 & 0xff_ffff).checked_sub(1)?;
             let seen_put = self.seen_puts[head as usize % SLOTS].load(Ordering::Relaxed);
+            let time = self.times[head as usize % SLOTS].load(Ordering::Relaxed);
             self.head.store(head.wrapping_add(1), Ordering::Release);
             if seen_put >> PUT_BITS != self.puts[(token % CHANNELS) as usize].channel() {
                 continue;
             }
             let put = (seen_put & ((1 << PUT_BITS) - 1)).checked_sub(1).map(|put| put as u32);
-            return Some(Rung::Token { token, put, seen: slot >> 24 });
+            return Some(Rung::Token { token, put, seen: slot >> 24, time });
         }
         if self.overflowed.swap(false, Ordering::AcqRel) {
             let words = self.overflow.iter().enumerate();
@@ -236,9 +241,9 @@ impl Drop for Doorbell {
 /// What the doorbell was rung with.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Rung {
-    /// A token, GP_PUT of the channel that it names, whatever its runlist, and releases that the CPU
-    /// may have seen.
-    Token { token: u32, put: Option<u32>, seen: u64 },
+    /// A token, GP_PUT of the channel that it names, whatever its runlist, releases that the CPU
+    /// may have seen, and when it was rung.
+    Token { token: u32, put: Option<u32>, seen: u64, time: u64 },
     /// Channels whose order was lost.
     Channels(Vec<u16>),
 }
@@ -255,33 +260,34 @@ mod tests {
             userd.store_u32(userd::GP_PUT, put).unwrap();
             doorbell.register(511, userd);
         };
-        let rung = |put| Some(Rung::Token { token: 511, put: Some(put), seen: 0 });
+        let rung = |put| Some(Rung::Token { token: 511, put: Some(put), seen: 0, time: 0 });
         begin(3);
-        doorbell.ring(511, 0);
+        doorbell.ring(511, 0, 0);
         assert_eq!(doorbell.next(), rung(3));
-        doorbell.ring(511, 0);
+        doorbell.ring(511, 0, 0);
         doorbell.unregister(511);
-        doorbell.ring(511, 0);
+        doorbell.ring(511, 0, 0);
         begin(0);
         assert_eq!(doorbell.next(), None, "both were rung before there was this channel");
-        doorbell.ring(511, 0);
+        doorbell.ring(511, 0, 0);
         assert_eq!(doorbell.next(), rung(0));
     }
 
     #[test]
     fn tokens_keep_their_order_and_overflow_into_a_set() {
         let doorbell = Doorbell::new();
-        doorbell.ring(0x0080_0000, 0);
-        doorbell.ring(0x1000, 0);
+        doorbell.ring(0x0080_0000, 0, 0);
+        doorbell.ring(0x1000, 0, 0);
         assert!(doorbell.is_empty());
         for n in 0..SLOTS as u32 {
-            doorbell.ring((n % 512) | (3 << 16), n.into());
+            doorbell.ring((n % 512) | (3 << 16), n.into(), (2 * n).into());
         }
-        doorbell.ring(511, 0);
-        doorbell.ring(7, 0);
+        doorbell.ring(511, 0, 0);
+        doorbell.ring(7, 0, 0);
         for n in 0..SLOTS as u32 {
             let (token, seen) = ((n % 512) | (3 << 16), n.into());
-            assert_eq!(doorbell.next(), Some(Rung::Token { token, put: None, seen }));
+            let rung = Rung::Token { token, put: None, seen, time: 2 * seen };
+            assert_eq!(doorbell.next(), Some(rung));
         }
         assert_eq!(doorbell.next(), Some(Rung::Channels(vec![7, 511])));
         assert_eq!(doorbell.next(), None);

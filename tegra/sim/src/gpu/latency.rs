@@ -11,6 +11,8 @@ pub struct Latency {
     pub entry: u64,
     pub method: u64,
     pub release: u64,
+    /// From one group of channels to another on the graphics engine.
+    pub switch: u64,
     /// A launch that a stream sends.
     pub launch: u64,
     /// A launch that completion of another starts.
@@ -48,6 +50,7 @@ impl Default for Latency {
             entry: 2,
             method: 1,
             release: 1,
+            switch: 1600,
             launch: 160,
             dependent: 160,
             copy_start: 1,

@@ -275,7 +275,10 @@ impl Channel {
             work: result.as_ref().ok().and_then(Clone::clone),
         });
         result.map_err(sm_failure)?;
-        self.check_switches(core)?;
+        self.check_timeouts(core)?;
+        if core.switches.launched(self.tsg, self.id, core.clock.now()) {
+            core.clock.advance(PICTURE);
+        }
         self.check_watched(core, &watched, "while the launch ran");
         for bank in &banks {
             bank.check(core, &self.mmu, self.id, at, reads.as_ref());
@@ -336,7 +339,7 @@ impl Channel {
     }
 
     /// What comes of others' waiting for the engine until now.
-    fn check_switches(&self, core: &mut Core) -> Result<(), Failure> {
+    pub(crate) fn check_timeouts(&self, core: &mut Core) -> Result<(), Failure> {
         let now = core.clock.now();
         for timeout in core.switches.timeouts(self.tsg, now) {
             let Timeout { channel, waited_ms, limit_ms } = timeout;
@@ -350,9 +353,6 @@ impl Channel {
                 let failure = Failure::new(Rule::ChannelTimeout, notifier::IDLE_TIMEOUT, message);
                 return Err(Failure { injected: true, ..failure });
             }
-        }
-        if core.switches.launched(self.tsg, self.id, now) {
-            core.clock.advance(PICTURE);
         }
         Ok(())
     }

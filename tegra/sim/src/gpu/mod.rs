@@ -31,6 +31,7 @@ mod schedule;
 mod semaphore;
 mod shadow;
 mod switch;
+mod turns;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -43,6 +44,7 @@ pub use latency::Latency;
 pub use mmu::{Access, MapAccess, MapError, MapFlags, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
 pub use qmd::{BANKS, Bank, Launch, LocalMemory, WINDOW};
 pub use switch::{Preemption, SWITCH_LIMIT_MS};
+pub use turns::TIMESLICE_US;
 
 use crate::config::{Checks, Config, Injection};
 use crate::finding::{Fault, Reporter, Rule, Stderr};

@@ -2,21 +2,27 @@
 //!
 //! Doorbells are taken one by one, each only when everything before it has come to rest, so that
 //! the host's timing decides nothing; with several channels some are held back for a while, so that
-//! later ones overtake them. Within what has been rung, the host unit's side of every channel and
-//! the work of its engines are interleaved at random, as far as no rule orders them.
+//! later ones overtake them. Within what has been rung, the host unit's side of every channel of the group (TSG) that has
+//! its turn and the work of its engines are interleaved at random, as far as no rule orders them. Channels of other runlists
+//! than the graphics engine's run beside it.
+//!
+//! Work of one group does not keep doorbells of others: when a turn ends, those of groups that have nothing to do are
+//! taken. A turn that nobody else waits for can only end with its timeslice, so the host's timing shows where a group
+//! works for longer than that, and nowhere else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::access::{Core, Failure};
 use super::channel::{Channel, Task, Wait, Work, userd};
-use super::clock::{Clock, Random};
+use super::clock::{Clock, Random, TICK};
 use super::dependencies::Dependencies;
 use super::doorbell::{Doorbell, Rung};
 use super::mmu::Mmu;
 use super::shadow::Shadow;
 use super::switch::{Preemption, Switches};
+use super::turns::Turns;
 use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, GpuConfig, TsgId};
 use crate::finding::{Fault, Finding, Reporter, Rule, notifier};
 use crate::trace::Event;
@@ -27,6 +33,11 @@ const HELD: u64 = 4;
 const HOLD: u64 = 2;
 /// Most methods that a channel does in a row.
 const BURST: u64 = 8;
+/// Doorbells that keep their order once they have been looked at.
+const RUNG: usize = 1 << 12;
+/// Nanoseconds of work from one look at doorbells to the next, where turns are shorter: programs that hand a little work
+/// from group to group run the same every time.
+const LOOK: u64 = 100_000;
 
 /// What came out of running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +75,14 @@ pub(crate) struct Machine {
     next_tsg: u32,
     tsgs: BTreeMap<TsgId, bool>,
     channels: BTreeMap<u16, Channel>,
+    /// Doorbells that have been looked at, in their order.
+    rung: VecDeque<Rung>,
     held: Vec<Held>,
+    turns: Turns,
+    /// When doorbells were last looked at, or nothing was left to do; later by the switches since.
+    looked: u64,
+    /// Nothing was left to do.
+    rested: bool,
     notices: Vec<Notice>,
 }
 
@@ -103,7 +121,11 @@ impl Machine {
             next_tsg: 0,
             tsgs: BTreeMap::new(),
             channels: BTreeMap::new(),
+            rung: VecDeque::new(),
             held: Vec::new(),
+            turns: Turns::default(),
+            looked: 0,
+            rested: true,
             notices: Vec::new(),
         }
     }
@@ -117,6 +139,7 @@ impl Machine {
         let id = TsgId(self.next_tsg);
         self.next_tsg += 1;
         self.tsgs.insert(id, true);
+        self.turns.open(id);
         id
     }
 
@@ -125,6 +148,7 @@ impl Machine {
         let ids: Vec<u16> = of_tsg.map(|channel| channel.id).collect();
         ids.into_iter().for_each(|id| self.close_channel(id));
         self.core.switches.close_group(tsg);
+        self.turns.close(tsg);
         self.tsgs.remove(&tsg);
     }
 
@@ -150,7 +174,9 @@ impl Machine {
 
     pub(crate) fn close_channel(&mut self, id: u16) {
         let Some(mut channel) = self.channels.remove(&id) else { return };
-        let rung = !self.doorbell.is_empty() || self.held.iter().any(|held| held.channel == id);
+        let rung = !self.doorbell.is_empty()
+            || !self.rung.is_empty()
+            || self.held.iter().any(|held| held.channel == id);
         self.held.retain(|held| held.channel != id);
         self.doorbell.unregister(id);
         self.core.switches.close(channel.tsg, id);
@@ -172,6 +198,14 @@ impl Machine {
 
     pub(crate) fn set_preemption(&mut self, tsg: TsgId, preemption: Preemption) {
         self.core.switches.set_preemption(tsg, preemption);
+    }
+
+    pub(crate) fn set_timeslice(&mut self, tsg: TsgId, us: u32) {
+        self.turns.set_timeslice(tsg, us);
+    }
+
+    pub(crate) fn set_interleave(&mut self, tsg: TsgId, level: u32) {
+        self.turns.set_interleave(tsg, level);
     }
 
     pub(crate) fn set_switch_limit(&mut self, id: u16, ms: u32) {
@@ -256,7 +290,12 @@ impl Machine {
     /// Does up to `steps` things. `over` ends the time for which doorbells are held back.
     pub(crate) fn run(&mut self, steps: usize, over: bool) -> Run {
         for _ in 0..steps {
-            if let Some(actor) = self.choose() {
+            self.end_timeslice();
+            let (actor, of_holder) = self.choose();
+            if !of_holder && self.pass() {
+                continue;
+            }
+            if let Some(actor) = actor {
                 self.act(actor);
             } else if self.accept_due() || self.take_doorbell() {
                 continue;
@@ -271,8 +310,124 @@ impl Machine {
         Run::Busy
     }
 
-    /// One of all things that can be done now.
-    fn choose(&mut self) -> Option<Actor> {
+    /// When a timeslice is over and another group waits, the engine is about to change hands.
+    fn end_timeslice(&mut self) {
+        let now = self.core.clock.now();
+        if !self.turns.is_due(now) {
+            return;
+        }
+        self.look(now);
+        let channels = &self.channels;
+        let Some((place, next)) = self.turns.next(|tsg| wants(channels, tsg)) else { return };
+        let Some(holder) = self.turns.holder().filter(|holder| *holder != next) else {
+            self.turns.give(place, now);
+            return;
+        };
+        let since = self.turns.leave(next);
+        self.core.switches.wait(holder, since);
+        // Others may have waited for what is under way, or was until now.
+        let Some(channel) = self.channels.values_mut().find(|channel| channel.tsg == holder) else {
+            return;
+        };
+        let (id, result) = (channel.id, channel.check_timeouts(&mut self.core));
+        if let Err(failure) = result {
+            self.fail(id, failure);
+        }
+    }
+
+    /// Gives the engine to the next group with something to do.
+    fn pass(&mut self) -> bool {
+        let now = self.core.clock.now();
+        let holder = self.turns.holder();
+        let others = |channels: &BTreeMap<u16, Channel>| {
+            let others = channels.values().filter(|channel| Some(channel.tsg) != holder);
+            others.filter(|channel| channel.wants_turn()).count()
+        };
+        if others(&self.channels) > 0 && !self.rested && now >= self.looked + LOOK {
+            self.look(now);
+        }
+        if self.rested && others(&self.channels) > 1 {
+            // The round may stand anywhere.
+            self.turns.stand(self.core.random.below(self.turns.places() as u64) as usize);
+        }
+        let channels = &self.channels;
+        let Some((place, next)) = self.turns.next(|tsg| wants(channels, tsg)) else {
+            (self.rested, self.looked) = (true, now);
+            return false;
+        };
+        if holder == Some(next) && !self.turns.is_leaving() {
+            // It had nothing to do for a moment, in which nobody else had either.
+            return true;
+        }
+        match holder.filter(|holder| *holder != next) {
+            Some(holder) => self.hand_over(holder, place, next),
+            None => drop(self.turns.give(place, now)),
+        }
+        true
+    }
+
+    /// The engine changes hands.
+    fn hand_over(&mut self, from: TsgId, place: usize, to: TsgId) {
+        let core = &mut self.core;
+        for channel in self.channels.values_mut().filter(|channel| channel.tsg == from) {
+            if core.switches.is_busy(from, channel.id) {
+                channel.is_switchable(core);
+            }
+            channel.write_back();
+        }
+        let time = core.clock.advance(core.latency.switch);
+        self.looked += core.latency.switch * TICK;
+        let waited = self.turns.give(place, time).map(|asked| time.saturating_sub(asked));
+        let wants = |channel: &&Channel| channel.tsg == to && channel.wants_turn();
+        if let Some(channel) = self.channels.values().find(wants).map(|channel| channel.id) {
+            core.trace.record(time, || Event::Turn { group: to.0, channel, waited });
+        }
+    }
+
+    /// Takes doorbells of groups that have nothing to do, while another one works.
+    fn look(&mut self, now: u64) {
+        self.looked = now;
+        if self.tsgs.len() < 2 {
+            return;
+        }
+        while self.rung.len() < RUNG
+            && let Some(rung) = self.doorbell.next()
+        {
+            self.rung.push_back(rung);
+        }
+        let rests = |machine: &Self, id: u16| {
+            let channel = machine.channels.get(&id)?;
+            (!wants(&machine.channels, channel.tsg)).then_some(channel.tsg)
+        };
+        while let Some(place) =
+            self.held.iter().position(|held| rests(self, held.channel).is_some())
+        {
+            let held = self.held.remove(place);
+            self.accept(held);
+        }
+        let mut place = 0;
+        while let Some(rung) = self.rung.get(place) {
+            let found = match *rung {
+                Rung::Token { token, put, seen, time } => {
+                    self.channel_of(token).and_then(|channel| {
+                        Some((Held { channel, left: 0, put, seen }, rests(self, channel)?, time))
+                    })
+                }
+                Rung::Channels(_) => None,
+            };
+            if let Some((held, tsg, time)) = found {
+                self.rung.remove(place);
+                self.turns.ask(tsg, time);
+                self.accept(held);
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    /// One of all things that can be done now, and whether any is by who has the engine.
+    fn choose(&mut self) -> (Option<Actor>, bool) {
+        let mut of_holder = false;
         let mut chosen = None;
         let mut count = 0;
         let random = &mut self.core.random;
@@ -282,18 +437,28 @@ impl Machine {
                 chosen = Some(actor);
             }
         };
+        let (holder, leaving) = (self.turns.holder(), self.turns.is_leaving());
         for channel in self.channels.values() {
-            if channel.is_runnable() {
-                consider(Actor::Host(channel.id));
+            let beside = !channel.takes_turns();
+            if !beside && Some(channel.tsg) != holder {
+                continue;
             }
-            for place in 0..channel.eligible() {
-                consider(Actor::Work(channel.id, place));
+            if (beside || !leaving) && channel.is_runnable() {
+                consider(Actor::Host(channel.id));
+                of_holder |= !beside;
+            }
+            if beside || !leaving || self.core.switches.drains(channel.tsg) {
+                for place in 0..channel.eligible() {
+                    consider(Actor::Work(channel.id, place));
+                    of_holder |= !beside;
+                }
             }
         }
-        chosen
+        (chosen, of_holder)
     }
 
     fn act(&mut self, actor: Actor) {
+        self.rested = false;
         let (Actor::Host(id) | Actor::Work(id, _)) = actor;
         let Some(channel) = self.channels.get_mut(&id) else { return };
         let core = &mut self.core;
@@ -326,11 +491,11 @@ impl Machine {
 
     /// Takes the next doorbell.
     fn take_doorbell(&mut self) -> bool {
-        let Some(rung) = self.doorbell.next() else { return false };
+        let rung = self.rung.pop_front().or_else(|| self.doorbell.next());
+        let Some(rung) = rung else { return false };
         let (channels, put, seen) = match rung {
-            Rung::Token { token, put, seen } => {
-                let found = self.channels.values().find(|channel| channel.token == token);
-                (found.map(|channel| channel.id).into_iter().collect(), put, seen)
+            Rung::Token { token, put, seen, .. } => {
+                (self.channel_of(token).into_iter().collect(), put, seen)
             }
             Rung::Channels(channels) => {
                 (channels, None, self.core.dependencies.count().load(Ordering::Acquire))
@@ -355,19 +520,28 @@ impl Machine {
     fn accept_due(&mut self) -> bool {
         let mut any = false;
         while let Some(place) = self.held.iter().position(|held| held.left == 0) {
-            let Held { channel: id, put, seen, .. } = self.held.remove(place);
-            self.core.clock.advance(self.core.latency.doorbell);
-            self.core.dependencies.rung(id, seen);
-            if let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.alive) {
-                channel.accept(&mut self.core, put);
-                if !self.core.findings.is_empty() {
-                    let listing = channel.listing();
-                    self.collect_listed(&listing);
-                }
-            }
+            let held = self.held.remove(place);
+            self.accept(held);
             any = true;
         }
         any
+    }
+
+    /// Lets a doorbell reach its channel.
+    fn accept(&mut self, Held { channel: id, put, seen, .. }: Held) {
+        self.core.clock.advance(self.core.latency.doorbell);
+        self.core.dependencies.rung(id, seen);
+        if let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.alive) {
+            channel.accept(&mut self.core, put);
+            if !self.core.findings.is_empty() {
+                let listing = channel.listing();
+                self.collect_listed(&listing);
+            }
+        }
+    }
+
+    fn channel_of(&self, token: u32) -> Option<u16> {
+        self.channels.values().find(|channel| channel.token == token).map(|channel| channel.id)
     }
 
     fn rest(&mut self) -> Run {
@@ -424,6 +598,11 @@ impl Machine {
             self.notices.push(Notice::Interrupt);
         }
     }
+}
+
+/// Whether a group has something to do on the graphics engine.
+fn wants(channels: &BTreeMap<u16, Channel>, tsg: TsgId) -> bool {
+    channels.values().any(|channel| channel.tsg == tsg && channel.wants_turn())
 }
 
 fn run_work(channel: &mut Channel, core: &mut Core, work: Work) -> Result<(), Failure> {

@@ -8,7 +8,8 @@
 //! it sees no progress, so that the sum only grows until the channel is closed; beyond the channel's limit the
 //! group is torn down. Source: common/fifo/channel.c:nvgpu_channel_update_and_check_ctxsw_timeout.
 //!
-//! The other client is a desktop, if there is one: a picture every 16 ms. A timeslice is taken for short.
+//! The other client is a desktop, if there is one: a picture every 16 ms, and a timeslice is taken for short. Or it is another
+//! group of the program, when a timeslice is over ([`super::turns`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,8 +52,10 @@ struct Account {
 /// What cannot be switched out of.
 #[derive(Debug)]
 struct Unit {
-    /// When the desktop asks for the engine.
-    asked: u64,
+    /// When the desktop asks for the engine; never, without one.
+    frame: u64,
+    /// Since when another group waits.
+    other: Option<u64>,
     /// Interrupts since then.
     raised: u64,
 }
@@ -133,16 +136,30 @@ impl Switches {
         let group = self.groups.entry(tsg).or_default();
         if group.preemption != Preemption::Cilp {
             group.busy.insert(channel);
-            group.unit.get_or_insert(Unit { asked: (now / FRAME + 1) * FRAME, raised: 0 });
+            let frame = if self.desktop { (now / FRAME + 1) * FRAME } else { u64::MAX };
+            group.unit.get_or_insert(Unit { frame, other: None, raised: 0 });
         }
+    }
+
+    /// Another group waits for the engine.
+    pub(crate) fn wait(&mut self, tsg: TsgId, since: u64) {
+        if let Some(unit) = self.groups.get_mut(&tsg).and_then(|group| group.unit.as_mut()) {
+            unit.other = Some(since);
+        }
+    }
+
+    /// Whether the engine goes on with what it has been sent before it is switched out.
+    pub(crate) fn drains(&self, tsg: TsgId) -> bool {
+        self.groups.get(&tsg).is_none_or(|group| group.preemption == Preemption::Wfi)
     }
 
     /// The interrupts due at a time, in their order, up to one that ends the group.
     pub(crate) fn timeouts(&mut self, tsg: TsgId, now: u64) -> Vec<Timeout> {
         let mut timeouts = Vec::new();
-        let group = self.groups.get_mut(&tsg).filter(|_| self.desktop);
+        let group = self.groups.get_mut(&tsg);
         let Some(Group { accounts, unit: Some(unit), .. }) = group else { return timeouts };
-        while now >= unit.asked + (unit.raised + 1) * PERIOD {
+        let since = unit.other.map_or(unit.frame, |other| other.min(unit.frame));
+        while now.saturating_sub(since) >= (unit.raised + 1) * PERIOD {
             unit.raised += 1;
             for (channel, account) in &mut *accounts {
                 if account.moved && !account.usermode {
@@ -170,7 +187,7 @@ impl Switches {
     /// A channel's work is done; whether the desktop takes its turn.
     pub(crate) fn idle(&mut self, tsg: TsgId, channel: u16, now: u64) -> bool {
         let left = self.groups.get_mut(&tsg).and_then(|group| group.leave(channel));
-        self.desktop && left.is_some_and(|unit| unit.asked <= now)
+        self.desktop && left.is_some_and(|unit| unit.frame <= now)
     }
 
     /// Whether a channel has work that nothing has waited for.

@@ -52,6 +52,9 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         work: Option<Box<Work>>,
     },
+    /// The graphics engine went to another group of channels; one of them that has something to do. How many
+    /// nanoseconds ago its doorbell was rung, where that was while others had the engine.
+    Turn { group: u32, channel: u16, waited: Option<u64> },
     /// Others have waited 100 ms more for the compute engine, as it counts for the channel.
     SwitchTimeout { channel: u16, waited_ms: u32, limit_ms: u32 },
     /// An interrupt that wakes waiters.

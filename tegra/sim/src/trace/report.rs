@@ -55,6 +55,10 @@ impl fmt::Display for Record {
             Event::Launch { channel, qmd, program, grid, block, .. } => {
                 write!(f, "[{channel}] ran {program:#x}, QMD {qmd:#x}, {grid:?} x {block:?}")
             }
+            Event::Turn { channel, group, waited } => {
+                write!(f, "[{channel}] TSG {group} has its turn")?;
+                waited.map_or(Ok(()), |ns| write!(f, ", {ns} ns after its doorbell"))
+            }
             Event::SwitchTimeout { channel, waited_ms, limit_ms } => {
                 write!(f, "[{channel}] others have waited {waited_ms} of {limit_ms} ms")
             }
@@ -98,6 +102,8 @@ pub struct Stats {
     pub releases: u64,
     /// Waits that were over.
     pub acquires: u64,
+    /// Times that the graphics engine went to another group of channels.
+    pub turns: u64,
     /// Each 100 ms that others waited for the compute engine.
     pub switch_timeouts: u64,
     /// Interrupts that wake waiters.
@@ -159,6 +165,7 @@ impl Stats {
             Event::Unmap { .. } => self.unmaps += 1,
             Event::Release { .. } => self.releases += 1,
             Event::Acquired { .. } => self.acquires += 1,
+            Event::Turn { .. } => self.turns += 1,
             Event::SwitchTimeout { .. } => self.switch_timeouts += 1,
             Event::Interrupt { .. } => self.interrupts += 1,
             Event::Finding { .. } => self.findings += 1,
@@ -182,6 +189,7 @@ impl fmt::Display for Stats {
             ("mappings that ended", self.unmaps),
             ("semaphore releases", self.releases),
             ("semaphore acquires", self.acquires),
+            ("turns of TSGs", self.turns),
             ("switch timeouts", self.switch_timeouts),
             ("interrupts", self.interrupts),
             ("findings", self.findings),

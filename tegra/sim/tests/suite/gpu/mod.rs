@@ -14,3 +14,4 @@ pub(crate) mod rig;
 mod semaphores;
 mod stream;
 mod switches;
+mod turns;

@@ -1,0 +1,195 @@
+//! Turns of groups of channels (TSGs) on the graphics engine: one at a time has it, with the host unit and the copy engine
+//! of its runlist.
+//!
+//! The runlist names the groups in the order in which they were opened, and behind each all of the next higher interleave
+//! level. It goes round: who has something to do when its place comes has the engine for its timeslice, or until
+//! nothing is left to do. When the timeslice is over and another group waits, nothing more is sent to the engine, and it
+//! changes hands where it can be switched out: [`super::switch`] says where that is.
+//! Source: common/fifo/runlist.c:nvgpu_runlist_construct_locked.
+//!
+//! Who has something to do, and when a turn ends, is [`super::schedule`]'s.
+
+use std::collections::BTreeMap;
+
+use super::TsgId;
+
+/// Microseconds of a turn, unless the program asks for others. Source: NVGPU_TSG_TIMESLICE_DEFAULT_US.
+pub const TIMESLICE_US: u32 = 1024;
+/// The highest interleave level.
+const HIGHEST: u32 = 2;
+
+/// What a group has of the engine.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// Nanoseconds of a turn.
+    timeslice: u64,
+    level: u32,
+    /// When a doorbell asked for a turn that it has not had yet.
+    asked: Option<u64>,
+}
+
+/// The runlist, and who has the engine.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    shares: BTreeMap<TsgId, Share>,
+    runlist: Vec<TsgId>,
+    /// Of the runlist: whose turn it is or was last.
+    place: usize,
+    holder: Option<TsgId>,
+    /// When the holder's timeslice is over.
+    until: u64,
+    /// It is over, and another group waits.
+    leaving: bool,
+}
+
+impl Turns {
+    pub(crate) fn open(&mut self, tsg: TsgId) {
+        let timeslice = u64::from(TIMESLICE_US) * 1000;
+        self.shares.insert(tsg, Share { timeslice, level: 0, asked: None });
+        self.arrange();
+    }
+
+    pub(crate) fn close(&mut self, tsg: TsgId) {
+        self.shares.remove(&tsg);
+        if self.holder == Some(tsg) {
+            (self.holder, self.leaving) = (None, false);
+        }
+        self.arrange();
+    }
+
+    /// From its next turn on.
+    pub(crate) fn set_timeslice(&mut self, tsg: TsgId, us: u32) {
+        if let Some(share) = self.shares.get_mut(&tsg) {
+            share.timeslice = u64::from(us) * 1000;
+        }
+    }
+
+    pub(crate) fn set_interleave(&mut self, tsg: TsgId, level: u32) {
+        if let Some(share) = self.shares.get_mut(&tsg) {
+            share.level = level.min(HIGHEST);
+        }
+        self.arrange();
+    }
+
+    /// Writes the runlist anew. It goes on behind the first place of who has the engine.
+    fn arrange(&mut self) {
+        self.runlist.clear();
+        self.append(0);
+        let place = self.runlist.iter().position(|tsg| Some(*tsg) == self.holder);
+        self.place = place.unwrap_or(0);
+    }
+
+    /// The groups of a level, each with those of the next one behind it; those alone where the level has none.
+    fn append(&mut self, level: u32) {
+        let of_level = |share: &Share| share.level == level;
+        let groups = self.shares.iter().filter(|(_, share)| of_level(share));
+        let groups: Vec<TsgId> = groups.map(|(tsg, _)| *tsg).collect();
+        for tsg in &groups {
+            self.runlist.push(*tsg);
+            if level < HIGHEST {
+                self.append(level + 1);
+            }
+        }
+        if groups.is_empty() && level < HIGHEST {
+            self.append(level + 1);
+        }
+    }
+
+    /// Who has the engine, or had it last.
+    pub(crate) fn holder(&self) -> Option<TsgId> {
+        self.holder
+    }
+
+    /// Whether the engine is about to change hands.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
+    /// Whether a timeslice has ended of which nothing has come yet.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        self.holder.is_some() && !self.leaving && now >= self.until
+    }
+
+    /// A doorbell that was rung at a time asks for a turn.
+    pub(crate) fn ask(&mut self, tsg: TsgId, rung: u64) {
+        if let Some(share) = self.shares.get_mut(&tsg) {
+            share.asked.get_or_insert(rung);
+        }
+    }
+
+    /// The place of the next group with something to do; that of who has the engine comes last.
+    pub(crate) fn next(&self, wants: impl Fn(TsgId) -> bool) -> Option<(usize, TsgId)> {
+        let places = self.runlist.len();
+        let round = (1..=places).map(|step| (self.place + step) % places);
+        round.map(|place| (place, self.runlist[place])).find(|(_, tsg)| wants(*tsg))
+    }
+
+    /// Lets the round go on behind another place, when nobody had anything to do.
+    pub(crate) fn stand(&mut self, place: usize) {
+        self.place = place;
+    }
+
+    /// Places of a round.
+    pub(crate) fn places(&self) -> usize {
+        self.runlist.len()
+    }
+
+    /// The holder's timeslice is over, and another group waits; since when.
+    pub(crate) fn leave(&mut self, other: TsgId) -> u64 {
+        self.leaving = true;
+        let asked = self.shares.get(&other).and_then(|share| share.asked);
+        asked.map_or(self.until, |asked| asked.max(self.until))
+    }
+
+    /// Gives the engine to the group at a place for its timeslice; when it asked, if that is known.
+    pub(crate) fn give(&mut self, place: usize, now: u64) -> Option<u64> {
+        let tsg = *self.runlist.get(place)?;
+        let share = self.shares.get_mut(&tsg)?;
+        (self.place, self.holder, self.leaving) = (place, Some(tsg), false);
+        self.until = now + share.timeslice;
+        share.asked.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runlist(levels: &[u32]) -> Vec<u32> {
+        let mut turns = Turns::default();
+        for (id, level) in (0..).zip(levels) {
+            turns.open(TsgId(id));
+            turns.set_interleave(TsgId(id), *level);
+        }
+        turns.runlist.iter().map(|tsg| tsg.0).collect()
+    }
+
+    #[test]
+    fn higher_levels_come_again_behind_each_of_the_level_below() {
+        assert_eq!(runlist(&[]), [0; 0]);
+        assert_eq!(runlist(&[0, 0, 0]), [0, 1, 2]);
+        assert_eq!(runlist(&[0, 2, 0]), [0, 1, 2, 1]);
+        assert_eq!(runlist(&[2, 0, 2, 0]), [1, 0, 2, 3, 0, 2]);
+        assert_eq!(runlist(&[0, 1, 2, 1]), [0, 1, 2, 3, 2]);
+        assert_eq!(runlist(&[1, 2]), [0, 1]);
+        assert_eq!(runlist(&[2, 2]), [0, 1]);
+    }
+
+    #[test]
+    fn the_round_passes_over_who_has_nothing_to_do_and_comes_back() {
+        let mut turns = Turns::default();
+        (0..3).for_each(|id| turns.open(TsgId(id)));
+        let next = |turns: &Turns, wants: &[u32]| {
+            turns.next(|tsg| wants.contains(&tsg.0)).map(|(place, _)| place)
+        };
+        assert_eq!(turns.give(0, 0), None);
+        assert_eq!(next(&turns, &[0, 1, 2]), Some(1));
+        assert_eq!(next(&turns, &[0, 2]), Some(2));
+        assert_eq!(next(&turns, &[0]), Some(0));
+        assert_eq!(next(&turns, &[]), None);
+        assert!(!turns.is_due(1_023_999) && turns.is_due(1_024_000));
+        turns.close(TsgId(0));
+        assert!(!turns.is_due(u64::MAX));
+        assert_eq!(next(&turns, &[1, 2]), Some(1), "behind the first place");
+    }
+}
