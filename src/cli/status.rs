@@ -130,7 +130,9 @@ pub(super) fn lane(lane: &lanes::Status) -> String {
     let us = |seconds: f64| format!("{:.0} us", seconds * 1e6);
     let mut parts = vec![format!("{name} on {backend} {state}")];
     parts.push(format!("{rate_hz} Hz, deadline {}", us(*deadline_s)));
-    parts.extend(lane.behind_s.map(|most| format!("behind one launch of at most {}", us(most))));
+    parts.extend(
+        lane.behind_s.map(|most| format!("behind others on the GPU for at most {}", us(most))),
+    );
     if let (Some(p50), Some(p999), Some(worst)) = (lane.p50_s, lane.p999_s, lane.worst_s) {
         let [p50, p999, worst] = [p50, p999, worst].map(us);
         parts

@@ -14,13 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::{Sender, bounded};
+use device::first_light::Chains;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use self::door::Door;
 use self::latency::Latency;
 use self::memory::{Client, Layout};
-use crate::config;
+use crate::config::{self, GpuMode};
 
 /// The system does not give what a client of a lane needs.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -56,7 +57,7 @@ pub struct Status {
     pub rate_hz: u32,
     /// From a start to its answer.
     pub deadline_s: f64,
-    /// What a launch of a model on the same GPU holds a step up by at most, by a cautious estimate.
+    /// How long a step waits at most for who else is on the same GPU, by a cautious estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind_s: Option<f64>,
     pub met: u64,
@@ -143,15 +144,22 @@ impl Lanes {
         found.ok_or_else(|| format!("there is no lane `{name}`; there are: {}", known()))
     }
 
-    /// What each does and did.
+    /// What each does and did, beside models that use the GPU in a mode.
     #[must_use]
-    pub fn status(&self) -> Vec<Status> {
-        self.0.iter().map(|lane| lane.status()).collect()
+    pub fn status(&self, mode: GpuMode) -> Vec<Status> {
+        let chains = if mode == GpuMode::Full { Chains::Full } else { Chains::Split };
+        let status = |lane: &Arc<Lane>| {
+            let backend = &lane.config.backend;
+            let same = self.0.iter().filter(|other| other.config.backend == *backend).count();
+            let others = u32::try_from(same - 1).unwrap_or(u32::MAX);
+            lane.status(device::behind(backend, chains, others))
+        };
+        self.0.iter().map(status).collect()
     }
 }
 
 impl Lane {
-    fn status(&self) -> Status {
+    fn status(&self, behind: Option<Duration>) -> Status {
         let (state, held_by, notes) = match &*self.state.lock() {
             State::Preparing => (Doing::Preparing, None, Vec::new()),
             State::Ready { held_by, notes, .. } => (Doing::Ready, *held_by, notes.clone()),
@@ -167,9 +175,7 @@ impl Lane {
             notes,
             rate_hz: self.config.rate_hz,
             deadline_s: seconds(self.config.deadline()),
-            behind_s: ["nv", "cuda"]
-                .contains(&&*self.config.backend)
-                .then(|| seconds(device::GPU_TURN)),
+            behind_s: behind.map(seconds),
             met: self.latency.met(),
             missed: self.latency.missed(),
             skipped: self.latency.skipped(),

@@ -41,7 +41,7 @@ mod slots;
 pub mod tune;
 
 pub use kernels::{Kernels, remembered};
-pub use named::{AUTO, GPU_TURN, NAMES, for_loops, named};
+pub use named::{AUTO, NAMES, behind, for_loops, named};
 pub use orind_kernels::kept::keep_in as keep_compiled;
 
 use std::collections::BTreeMap;

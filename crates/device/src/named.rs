@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cpu::{Cpu, Isa, pool::default_threads};
-use super::gpu::{TURN, cuda::Cuda, nv::Nv};
+use super::first_light::{Chains, Mode};
+use super::gpu::nv::{Nv, TIMESLICE, chains::turn};
+use super::gpu::{TURN, cuda::Cuda};
 use super::{Device, reference::Reference};
 
 /// What `auto` tries, best first.
@@ -23,8 +25,23 @@ pub fn for_loops(name: &str) -> Result<Arc<dyn Device>, String> {
     }
 }
 
-/// What a launch of another program or model may keep it waiting on a GPU by, by a cautious estimate: what none exceeds.
-pub const GPU_TURN: Duration = TURN;
+/// How long a step of a control loop waits for the GPU at most, by a cautious estimate, beside models that give it `chains`
+/// and `others` further loops on the same GPU; nothing where the device is no GPU.
+///
+/// On an Orin a turn is a timeslice, and the chain of launches that begins in it. A loop's turn comes behind that of one
+/// model or program, however many there are, and of each other loop. What CUDA does between streams is its own: there it is
+/// what one launch takes.
+#[must_use]
+pub fn behind(name: &str, chains: Chains, others: u32) -> Option<Duration> {
+    match name {
+        "nv" => {
+            let of_loop = TIMESLICE + turn(Mode::default().chains);
+            Some(TIMESLICE + turn(chains) + of_loop * others)
+        }
+        "cuda" => Some(TURN),
+        _ => None,
+    }
+}
 
 /// The device of that name. `cpu_isa` is the CPU's instruction set, `auto` for the best one; `threads` are
 /// the CPU's, 0 for the cores allowed.

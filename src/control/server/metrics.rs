@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 
 use super::residents::Residents;
 use super::status;
+use crate::config::GpuMode;
 use crate::engine::{DeviceHealth, DeviceMemory, ModelInfo, Snapshot, State};
 use crate::lanes::{self, Lanes};
 use telemetry::{Clock, Probe, memory as process};
@@ -294,7 +295,8 @@ impl fmt::Debug for LaneMetrics {
 
 impl Collector for LaneMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let all = self.0.status();
+        // No metric tells what follows from the mode.
+        let all = self.0.status(GpuMode::default());
         if all.is_empty() {
             return Ok(());
         }

@@ -39,7 +39,7 @@ pub(super) fn status(app: &App) -> api::Status {
         devices: now.devices.clone(),
         roof: roof(app, loaded(&now.state), &machine),
         machine,
-        lanes: app.lanes.status(),
+        lanes: app.lanes.status(app.config().gpu_mode),
         state: state(now, first),
     }
 }

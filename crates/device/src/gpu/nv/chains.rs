@@ -14,6 +14,14 @@ use crate::first_light;
 /// Most launches of a chain that is not to be longer than what has run on an Orin.
 const SHORT: usize = 32;
 
+/// What no chain exceeds by the estimate, unless a single launch does.
+pub(crate) const fn turn(chains: first_light::Chains) -> Duration {
+    match chains {
+        first_light::Chains::Full => limit::LONGEST,
+        first_light::Chains::Split | first_light::Chains::Serial => limit::TURN,
+    }
+}
+
 /// A step's launches, chain by chain.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::gpu) struct Chains {
@@ -42,10 +50,11 @@ impl Chains {
 
     fn between(launches: impl Iterator<Item = Times>, mode: first_light::Mode) -> Self {
         let longest = mode.longest.max(1) as usize;
-        let (most, turn) = match mode.chains {
-            first_light::Chains::Full => (longest, limit::LONGEST),
-            first_light::Chains::Split => (longest.min(SHORT), limit::TURN),
-            first_light::Chains::Serial => (1, limit::TURN),
+        let turn = turn(mode.chains);
+        let most = match mode.chains {
+            first_light::Chains::Full => longest,
+            first_light::Chains::Split => longest.min(SHORT),
+            first_light::Chains::Serial => 1,
         };
         let mut lengths: Vec<usize> = Vec::new();
         let (mut estimate, mut at_most, mut longest) =

@@ -7,7 +7,7 @@
 //! fault interrupted, or that the `watchdog` gave up, in a lower mode if need be. `evidence` is what a
 //! fault leaves, `keeper` has it written to a file. `proof` says which mode first light allows. Memory, channels and queues are those of the crate `tegra`.
 
-pub(super) mod chains;
+pub(crate) mod chains;
 mod code;
 mod evidence;
 mod instance;
@@ -36,6 +36,9 @@ use instance::NvInstance;
 use telemetry::{Probe, Root, memory};
 
 const DEVICE: &str = "nv";
+
+/// How long a context runs while others wait: the driver's default, which none here changes.
+pub(crate) const TIMESLICE: Duration = Duration::from_micros(1024);
 
 const TARGET: Target = Target::Sm87;
 const SM: u32 = 87;
