@@ -7,8 +7,8 @@
 //! than the graphics engine's run beside it.
 //!
 //! Work of one group does not keep doorbells of others: when a turn ends, those of groups that have nothing to do are
-//! taken. A turn that nobody else waits for can only end with its timeslice, so the host's timing shows where a group
-//! works for longer than that, and nowhere else.
+//! taken. While nobody else waits it only ends with the timeslice, so the host's timing shows where a group works for longer
+//! than that; and where turns are given up, at most once in [`LOOK`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -339,16 +339,13 @@ impl Machine {
     fn pass(&mut self) -> bool {
         let now = self.core.clock.now();
         let holder = self.turns.holder();
-        let others = |channels: &BTreeMap<u16, Channel>| {
-            let others = channels.values().filter(|channel| Some(channel.tsg) != holder);
-            others.filter(|channel| channel.wants_turn()).count()
-        };
-        if others(&self.channels) > 0 && !self.rested && now >= self.looked + LOOK {
-            self.look(now);
-        }
-        if self.rested && others(&self.channels) > 1 {
+        let others = self.channels.values().filter(|channel| Some(channel.tsg) != holder);
+        let waiting = others.filter(|channel| channel.wants_turn()).count();
+        if self.rested && waiting > 1 {
             // The round may stand anywhere.
             self.turns.stand(self.core.random.below(self.turns.places() as u64) as usize);
+        } else if !self.rested && waiting > 0 && now >= self.looked + LOOK {
+            self.look(now);
         }
         let channels = &self.channels;
         let Some((place, next)) = self.turns.next(|tsg| wants(channels, tsg)) else {
@@ -356,7 +353,7 @@ impl Machine {
             return false;
         };
         if holder == Some(next) && !self.turns.is_leaving() {
-            // It had nothing to do for a moment, in which nobody else had either.
+            // Its next doorbell has just been taken, and nobody else has anything to do.
             return true;
         }
         match holder.filter(|holder| *holder != next) {
