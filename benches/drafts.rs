@@ -154,7 +154,7 @@ fn main() {
                 let ratios = all.map(|all| format!("{:.3}", median(all))).join(" | ");
                 let [drafted, accepted] = [drafted, accepted].map(|n| f64::from(n) / rounds as f64);
                 println!(
-                    "| {task} | {how} | {plain:.1} | {} | {ratios} | {drafted:.0} | {accepted:.0} |",
+                    "| {task} | {how} | {plain:.1} | {} | {ratios} | {drafted:.1} | {accepted:.1} |",
                     guesser.name
                 );
             }

@@ -178,6 +178,9 @@ impl Machine {
             || !self.rung.is_empty()
             || self.held.iter().any(|held| held.channel == id);
         self.held.retain(|held| held.channel != id);
+        let own =
+            |rung: &Rung| matches!(rung, Rung::Token { token, .. } if *token == channel.token);
+        self.rung.retain(|rung| !own(rung));
         self.doorbell.unregister(id);
         self.core.switches.close(channel.tsg, id);
         self.core.dependencies.close(id);
