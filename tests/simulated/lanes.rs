@@ -85,7 +85,7 @@ fn beside_a_queue() {
     let buckets = [Bucket::decode(1, CONTEXT), Bucket::prefill(CHUNK, CONTEXT, Outputs::Last)];
     let mut session = Session::new(&Nv::detect().unwrap(), &model, layout, &buckets);
     let prompt: Vec<_> = (0..CHUNK as i32).map(|at| (5 + at % 7, at, 0)).collect();
-    for (plan, rows, steps) in [(0, &prompt[..1], 16), (1, &prompt[..], 1)] {
+    for (plan, rows, steps) in [(0, &prompt[..1], 8), (1, &prompt[..], 1)] {
         for _ in 0..ROUNDS {
             let before = session.instance.activity().launches;
             session.load(plan, rows);
