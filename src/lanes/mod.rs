@@ -147,12 +147,15 @@ impl Lanes {
     /// What each does and did, beside models that use the GPU in a mode.
     #[must_use]
     pub fn status(&self, mode: GpuMode) -> Vec<Status> {
-        let chains = if mode == GpuMode::Full { Chains::Full } else { Chains::Split };
+        let chains = match mode {
+            GpuMode::Full => Chains::Full,
+            GpuMode::Auto | GpuMode::Split => Chains::Split,
+            GpuMode::Serial => Chains::Serial,
+        };
         let status = |lane: &Arc<Lane>| {
             let backend = &lane.config.backend;
             let same = self.0.iter().filter(|other| other.config.backend == *backend).count();
-            let others = u32::try_from(same - 1).unwrap_or(u32::MAX);
-            lane.status(device::behind(backend, chains, others))
+            lane.status(device::behind(backend, chains, same - 1))
         };
         self.0.iter().map(status).collect()
     }

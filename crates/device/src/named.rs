@@ -32,11 +32,12 @@ pub fn for_loops(name: &str) -> Result<Arc<dyn Device>, String> {
 /// model or program, however many there are, and of each other loop. What CUDA does between streams is its own: there it is
 /// what one launch takes.
 #[must_use]
-pub fn behind(name: &str, chains: Chains, others: u32) -> Option<Duration> {
+pub fn behind(name: &str, chains: Chains, others: usize) -> Option<Duration> {
     match name {
         "nv" => {
             let of_loop = TIMESLICE + turn(Mode::default().chains);
-            Some(TIMESLICE + turn(chains) + of_loop * others)
+            let of_loops: Duration = std::iter::repeat_n(of_loop, others).sum();
+            Some(TIMESLICE + turn(chains) + of_loops)
         }
         "cuda" => Some(TURN),
         _ => None,
