@@ -16,6 +16,7 @@ use super::drafter::Drafter;
 use super::drafts::Drafts;
 use super::heartbeat::Heartbeat;
 use super::loader::Beside;
+use super::plans;
 use super::provenance::{self, Provenance};
 use super::slots::{Division, Slot};
 use super::tuning::{self, Cases, Tuning, pace::Pace};
@@ -29,10 +30,6 @@ use device::{BLOCK, MAX_SUBMISSIONS, Part, Prepared, Ticket};
 use model::{KvLayout, Model, Pooling, ports};
 use plan::sample::{Adjustment, NOT_FINITE, Sampling};
 use plan::{Bucket, BufferId, Class, Cost, Outputs, Plan, fuse};
-
-/// Rows of the bucket that gives logits for every row: enough to keep the weights' cost shared,
-/// few enough that a large vocabulary's logits stay small.
-const ALL_LOGITS_ROWS: usize = model::HIDDEN_ROWS;
 
 /// Who drafts for a model with a nextn layer.
 const OWN_LAYER: &str = "its own nextn layer";
@@ -54,9 +51,6 @@ const PADDING: Row = Row {
     sampling: Sampling::GREEDY,
     adapters: Scales::NONE,
 };
-/// Rows of the smallest bucket for the last chunk of a prompt: as many as a GPU's products take at
-/// once.
-const SHORTEST_CHUNK: usize = 8;
 
 /// A loaded model. A bench gets it to itself, see [`super::Handle::exclusive`].
 pub struct Core {
@@ -163,50 +157,6 @@ struct Scratch {
     tokens: Vec<u32>,
 }
 
-/// The buckets a model is prepared for, before fusion. The last chunk of a prompt has any length:
-/// a device that computes padding gets buckets of half the size, and half of that, so that a short
-/// prompt is a short step.
-pub(super) fn buckets(
-    layout: KvLayout,
-    chunk: usize,
-    skips_padding: bool,
-    embeds: bool,
-) -> Vec<Bucket> {
-    let mut buckets: Vec<Bucket> = std::iter::successors(Some(1), |b| Some(b * 2))
-        .take_while(|b| *b < layout.slots)
-        .chain([layout.slots])
-        .map(|batch| Bucket::decode(batch, layout.context))
-        .collect();
-    // In two parts what has to wait for a mask: for few and for all.
-    let (one, all) =
-        (Bucket::decode(1, layout.context), Bucket::decode(layout.slots, layout.context));
-    for whole in std::iter::once(one).chain((layout.slots > 1).then_some(all)) {
-        let parts = [Outputs::Deferred, Outputs::Resumed];
-        buckets.extend(parts.map(|outputs| Bucket { outputs, ..whole }));
-    }
-    let mut prefill = |rows: usize, outputs| {
-        // A chunk of one row would be a decode step, which advances its own mailboxes.
-        buckets.push(Bucket::prefill(rows.max(2), layout.context, outputs));
-    };
-    prefill(chunk, Outputs::None);
-    prefill(chunk.min(ALL_LOGITS_ROWS), Outputs::All);
-    let halves = std::iter::successors(Some(chunk), |rows| Some(rows.div_ceil(2)));
-    let smaller = halves.skip(1).take_while(|rows| !skips_padding && *rows >= SHORTEST_CHUNK);
-    for rows in std::iter::once(chunk).chain(smaller) {
-        prefill(rows, Outputs::Last);
-    }
-    if embeds {
-        prefill(chunk, Outputs::Hidden);
-    }
-    buckets
-}
-
-/// Whether a step in this bucket has a plan that leaves nothing for drafts by the model's own layer, where one with it costs
-/// more.
-pub(super) fn can_rest(bucket: Bucket) -> bool {
-    matches!(bucket.outputs, Outputs::None | Outputs::Last | Outputs::Resumed)
-}
-
 /// What a load has brought together.
 pub(super) struct Loaded {
     pub(super) info: ModelInfo,
@@ -274,9 +224,7 @@ impl Core {
         if entries.iter().any(|entry| entry.ports.hidden_row.is_some()) {
             loaded.info.draft = Some(OWN_LAYER.to_owned());
             for Entry { plan, rests, .. } in &mut entries {
-                let of_layer = plan.find(Class::State, ports::NEXTN_HIDDEN).is_some()
-                    || plan.find(Class::Mailbox, ports::NEXT).is_some();
-                *rests = can_rest(plan.bucket) && !of_layer;
+                *rests = plans::rests(plan);
             }
         }
         let sequences = vec![Sequence::default(); loaded.layout.slots];

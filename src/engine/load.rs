@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::backend::{Candidates, Found, Pass};
-use super::core::{self, Core, Entries, Loaded};
+use super::core::{Core, Entries, Loaded};
 use super::drafter::{self, Drafter};
 use super::first_light;
 use super::handle::Shared;
 use super::heartbeat::Heartbeat;
+use super::plans;
 use super::provenance::Provenance;
 use super::tuning;
 use super::{
@@ -369,23 +370,9 @@ fn fit(
     loop {
         let Found { device, reason } = found;
         let states = model.states(layout);
-        let buckets =
-            core::buckets(layout, chunk, device.skips_padding(), model.pooling().is_some());
-        let with = buckets.iter().filter(|_| model.adapters().len() > 0);
-        let resting = buckets.iter().map(|bucket| (bucket, false));
-        let resting = resting.chain(with.clone().map(|bucket| (bucket, true)));
-        let resting = resting.filter(|(bucket, _)| core::can_rest(**bucket));
-        let plans = buckets
-            .iter()
-            .map(|bucket| model.plan(layout, *bucket))
-            .chain(with.map(|bucket| model.adapted_plan(layout, *bucket)))
-            .chain(model.draft_plan(layout).transpose())
-            .chain(resting.filter_map(|(bucket, adapted)| {
-                model.resting_plan(layout, *bucket, adapted).transpose()
-            }))
-            .map(|plan| Ok(fuse(&plan?, device.fusions())))
-            .collect::<Result<Vec<Plan>, plan::graph::Error>>()
+        let plans = plans::all(model, layout, chunk, device.skips_padding())
             .map_err(|e| LoadError::Invalid(one_line(&e)))?;
+        let plans: Vec<Plan> = plans.iter().map(|plan| fuse(plan, device.fusions())).collect();
         let request = Request { weights: &weights, states: &states, plans: &plans, choices: None };
         match device.footprint(&request) {
             Err(error) if candidates.has_more() => {

@@ -19,6 +19,7 @@ mod load;
 mod loader;
 mod logprobs;
 mod lookup;
+mod plans;
 mod prefixes;
 mod provenance;
 mod request;

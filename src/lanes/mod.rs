@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use self::door::Door;
 use self::latency::Latency;
 use self::memory::{Client, Layout};
-use crate::config::{self, GpuMode};
+use crate::config;
 
 /// The system does not give what a client of a lane needs.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -144,14 +144,9 @@ impl Lanes {
         found.ok_or_else(|| format!("there is no lane `{name}`; there are: {}", known()))
     }
 
-    /// What each does and did, beside models that use the GPU in a mode.
+    /// What each does and did, beside models that give a GPU such chains.
     #[must_use]
-    pub fn status(&self, mode: GpuMode) -> Vec<Status> {
-        let chains = match mode {
-            GpuMode::Full => Chains::Full,
-            GpuMode::Auto | GpuMode::Split => Chains::Split,
-            GpuMode::Serial => Chains::Serial,
-        };
+    pub fn status(&self, chains: Chains) -> Vec<Status> {
         let status = |lane: &Arc<Lane>| {
             let backend = &lane.config.backend;
             let same = self.0.iter().filter(|other| other.config.backend == *backend).count();

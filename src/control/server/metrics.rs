@@ -17,9 +17,9 @@ use prometheus_client::registry::Registry;
 
 use super::residents::Residents;
 use super::status;
-use crate::config::GpuMode;
 use crate::engine::{DeviceHealth, DeviceMemory, ModelInfo, Snapshot, State};
 use crate::lanes::{self, Lanes};
+use device::first_light::Mode;
 use telemetry::{Clock, Probe, memory as process};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -295,8 +295,8 @@ impl fmt::Debug for LaneMetrics {
 
 impl Collector for LaneMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // No metric tells what follows from the mode.
-        let all = self.0.status(GpuMode::default());
+        // No metric tells what follows from the chains.
+        let all = self.0.status(Mode::default().chains);
         if all.is_empty() {
             return Ok(());
         }

@@ -212,7 +212,8 @@ pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
     }
 }
 
-fn wanted(mode: GpuMode) -> Mode {
+/// How much a GPU is given at once, as the configuration has it.
+pub(super) fn wanted(mode: GpuMode) -> Mode {
     let (chains, longest) = match mode {
         GpuMode::Auto => return Mode::default(),
         GpuMode::Full => (Chains::Full, u32::MAX),

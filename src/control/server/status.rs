@@ -8,6 +8,7 @@ use telemetry::memory;
 
 use super::App;
 use super::error::Error;
+use super::own;
 use super::residents::Resident;
 
 pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
@@ -39,7 +40,7 @@ pub(super) fn status(app: &App) -> api::Status {
         devices: now.devices.clone(),
         roof: roof(app, loaded(&now.state), &machine),
         machine,
-        lanes: app.lanes.status(app.config().gpu_mode),
+        lanes: app.lanes.status(own::wanted(app.config().gpu_mode).chains),
         state: state(now, first),
     }
 }
