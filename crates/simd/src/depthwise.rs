@@ -32,23 +32,42 @@ unsafe fn line_in<S: Simd>(
     out: *mut f32,
     n: usize,
 ) {
-    const WIDE: usize = 4;
-    for first in (0..n).step_by(WIDE * LANES) {
+    for first in (0..n).step_by(4 * LANES) {
         // SAFETY: the caller's contract.
         unsafe {
-            let mut sums = [S::splat(bias); WIDE];
-            for tap in taps {
-                let (weight, x) = (S::splat(tap.weight), x.add(first + tap.at));
-                for (v, sum) in sums.iter_mut().enumerate() {
-                    *sum = S::fma(weight, S::load(x.add(v * LANES)), *sum);
-                }
+            let (x, out, n) = (x.add(first), out.add(first), n - first);
+            match n.div_ceil(LANES) {
+                1 => part::<S, 1>(taps, bias, function, x, out, n),
+                2 => part::<S, 2>(taps, bias, function, x, out, n),
+                3 => part::<S, 3>(taps, bias, function, x, out, n),
+                _ => part::<S, 4>(taps, bias, function, x, out, n),
             }
-            for (v, sum) in sums.into_iter().enumerate() {
-                let at = first + v * LANES;
-                if at < n {
-                    store_first::<S>(out.add(at), applied::<S>(function, sum), n - at);
-                }
+        }
+    }
+}
+
+/// At most `V` vectors of a line.
+#[inline(always)]
+unsafe fn part<S: Simd, const V: usize>(
+    taps: &[Tap],
+    bias: f32,
+    function: Function,
+    x: *const f32,
+    out: *mut f32,
+    n: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut sums = [S::splat(bias); V];
+        for tap in taps {
+            let (weight, x) = (S::splat(tap.weight), x.add(tap.at));
+            for (v, sum) in sums.iter_mut().enumerate() {
+                *sum = S::fma(weight, S::load(x.add(v * LANES)), *sum);
             }
+        }
+        for (v, sum) in sums.into_iter().enumerate() {
+            let at = v * LANES;
+            store_first::<S>(out.add(at), applied::<S>(function, sum), n - at);
         }
     }
 }

@@ -100,15 +100,9 @@ unsafe fn results_in<S: Simd>(
                 let even = S::add(S::add(S::add(a[row], b[row]), c[row]), S::splat(bias));
                 let odd = S::add(S::sub(S::sub(b[row], c[row]), d[row]), S::splat(bias));
                 let [even, odd] = [applied::<S>(function, even), applied::<S>(function, odd)];
-                let (mut evens, mut odds) = ([0.0; LANES], [0.0; LANES]);
-                S::store(evens.as_mut_ptr(), even);
-                S::store(odds.as_mut_ptr(), odd);
-                let mut both = [0.0; 2 * LANES];
-                for lane in 0..LANES {
-                    both[2 * lane] = evens[lane];
-                    both[2 * lane + 1] = odds[lane];
-                }
-                line.add(2 * first).cast::<[f32; 2 * LANES]>().write_unaligned(both);
+                let [low, high] = S::interleaved(even, odd);
+                S::store(line.add(2 * first), low);
+                S::store(line.add(2 * first + LANES), high);
             }
         }
     }

@@ -21,6 +21,26 @@ unsafe fn count(n: u32) -> __m128i {
     unsafe { _mm_cvtsi32_si128(n.cast_signed()) }
 }
 
+/// The even lanes of both halves.
+#[inline(always)]
+unsafe fn evens([low, high]: [__m256; 2]) -> __m256 {
+    // SAFETY: the caller proves AVX2.
+    unsafe {
+        let pairs = _mm256_castps_pd(_mm256_shuffle_ps::<0b10_00_10_00>(low, high));
+        _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(pairs))
+    }
+}
+
+/// Lanes of both in turn.
+#[inline(always)]
+unsafe fn interleaved(a: __m256, b: __m256) -> [__m256; 2] {
+    // SAFETY: as for `evens`.
+    unsafe {
+        let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
+    }
+}
+
 // SAFETY (all blocks): the caller of a `Simd` function proves the instruction set and the pointers.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "one argument for all, above")]
 impl Simd for Avx2 {
@@ -44,6 +64,54 @@ impl Simd for Avx2 {
             _mm256_storeu_ps(p, x[0]);
             _mm256_storeu_ps(p.add(8), x[1]);
         }
+    }
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> Self::F {
+        const MASKS: [i32; 32] = {
+            let mut masks = [0; 32];
+            let mut lane = 0;
+            while lane < 16 {
+                masks[lane] = -1;
+                lane += 1;
+            }
+            masks
+        };
+        unsafe {
+            let mask = MASKS.as_ptr().add(16 - n).cast::<__m256i>();
+            let (low, high) = (_mm256_loadu_si256(mask), _mm256_loadu_si256(mask.add(1)));
+            [_mm256_maskload_ps(p, low), _mm256_maskload_ps(p.wrapping_add(8), high)]
+        }
+    }
+    // Stores under a mask take as long as a cache miss on processors before Zen 4.
+    #[inline(always)]
+    unsafe fn store_part(mut p: *mut f32, x: Self::F, n: usize) {
+        unsafe {
+            let mut left = x[0];
+            if n & 8 != 0 {
+                _mm256_storeu_ps(p, left);
+                (p, left) = (p.add(8), x[1]);
+            }
+            let mut four = _mm256_castps256_ps128(left);
+            if n & 4 != 0 {
+                _mm_storeu_ps(p, four);
+                (p, four) = (p.add(4), _mm256_extractf128_ps::<1>(left));
+            }
+            if n & 2 != 0 {
+                _mm_storel_pd(p.cast(), _mm_castps_pd(four));
+                (p, four) = (p.add(2), _mm_movehl_ps(four, four));
+            }
+            if n & 1 != 0 {
+                _mm_store_ss(p, four);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn evens(a: Self::F, b: Self::F) -> Self::F {
+        unsafe { [evens(a), evens(b)] }
+    }
+    #[inline(always)]
+    unsafe fn interleaved(a: Self::F, b: Self::F) -> [Self::F; 2] {
+        unsafe { [interleaved(a[0], b[0]), interleaved(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self::F {

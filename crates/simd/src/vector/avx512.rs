@@ -51,6 +51,14 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn interleaved(a: __m512, b: __m512) -> [__m512; 2] {
+        unsafe {
+            let low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+            let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+            [_mm512_permutex2var_ps(a, low, b), _mm512_permutex2var_ps(a, high, b)]
+        }
+    }
+    #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }

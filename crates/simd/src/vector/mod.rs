@@ -101,6 +101,20 @@ pub(crate) trait Simd: Copy {
             Self::load(evens.as_ptr())
         }
     }
+    /// Lanes of `a` and of `b` in turn, as two vectors.
+    #[inline(always)]
+    unsafe fn interleaved(a: Self::F, b: Self::F) -> [Self::F; 2] {
+        let (mut x, mut y, mut both) = ([0.0f32; LANES], [0.0f32; LANES], [0.0; 2 * LANES]);
+        // SAFETY: the buffers hold as many values.
+        unsafe {
+            Self::store(x.as_mut_ptr(), a);
+            Self::store(y.as_mut_ptr(), b);
+            for lane in 0..LANES {
+                (both[2 * lane], both[2 * lane + 1]) = (x[lane], y[lane]);
+            }
+            [Self::load(both.as_ptr()), Self::load(both.as_ptr().add(LANES))]
+        }
+    }
     /// Loads 16 `f16` (as their bits) and widens, exactly.
     unsafe fn load_f16(p: *const u16) -> Self::F;
     /// Rounds to `f16`, nearest even, and stores 16 of them.

@@ -131,6 +131,55 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> Self::F {
+        let zero = unsafe { vdupq_n_f32(0.0) };
+        let of = |p: *const f32, n: usize| unsafe {
+            match n {
+                0 => zero,
+                1 => vld1q_lane_f32::<0>(p, zero),
+                2 => vcombine_f32(vld1_f32(p), vdup_n_f32(0.0)),
+                3 => vld1q_lane_f32::<2>(p.add(2), vcombine_f32(vld1_f32(p), vdup_n_f32(0.0))),
+                _ => vld1q_f32(p),
+            }
+        };
+        quarters!(i => of(p.wrapping_add(4 * i), n.saturating_sub(4 * i)))
+    }
+    #[inline(always)]
+    unsafe fn store_part(p: *mut f32, x: Self::F, n: usize) {
+        for (i, x) in x.into_iter().enumerate() {
+            let p = p.wrapping_add(4 * i);
+            unsafe {
+                match n.saturating_sub(4 * i) {
+                    0 => {}
+                    1 => vst1q_lane_f32::<0>(p, x),
+                    2 => vst1_f32(p, vget_low_f32(x)),
+                    3 => {
+                        vst1_f32(p, vget_low_f32(x));
+                        vst1q_lane_f32::<2>(p.add(2), x);
+                    }
+                    _ => vst1q_f32(p, x),
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn evens(a: Self::F, b: Self::F) -> Self::F {
+        unsafe {
+            [
+                vuzp1q_f32(a[0], a[1]),
+                vuzp1q_f32(a[2], a[3]),
+                vuzp1q_f32(b[0], b[1]),
+                vuzp1q_f32(b[2], b[3]),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn interleaved(a: Self::F, b: Self::F) -> [Self::F; 2] {
+        let of = |i: usize| unsafe { [vzip1q_f32(a[i], b[i]), vzip2q_f32(a[i], b[i])] };
+        let [[p, q], [r, s], [t, u], [v, w]] = [of(0), of(1), of(2), of(3)];
+        [[p, q, r, s], [t, u, v, w]]
+    }
+    #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self::F {
         unsafe { quarters!(i => widen(vld1_u16(p.add(4 * i)))) }
     }
