@@ -161,14 +161,6 @@ dispatch! {
     ///
     /// The matrix has those columns and steps; `out` is valid for `steps` rows of `16 * vectors` values.
     pub unsafe fn pack_columns(x: Lines, count: usize, vectors: usize, steps: usize, out: *mut f32) = columns_in;
-
-    /// Writes a panel of columns, which are windows of an image: so many from the first on, over so many steps.
-    ///
-    /// # Safety
-    ///
-    /// The image is as it says, the columns are some of its windows, the steps some of their elements; `out` is valid
-    /// for `steps` rows of `16 * vectors` values.
-    pub unsafe fn pack_windows(x: &Image, columns: [usize; 2], vectors: usize, steps: [usize; 2], out: *mut f32) = windows_in;
 }
 
 /// Lines of a matrix in memory: its first element, and elements from line to line and from step to step.
@@ -177,32 +169,6 @@ pub struct Lines {
     pub at: *const f32,
     pub line: usize,
     pub step: usize,
-}
-
-/// How windows lie along an axis of an image.
-#[derive(Clone, Copy, Debug)]
-pub struct Axis {
-    pub extent: usize,
-    /// Elements of memory from one to the next.
-    pub step: usize,
-    /// Zeroes before the first.
-    pub before: usize,
-    pub stride: usize,
-    pub dilation: usize,
-    /// Elements of a window.
-    pub size: usize,
-    /// How many windows there are.
-    pub count: usize,
-}
-
-/// Channels of an image, whose windows are columns: along the sum go a window's elements of one channel after the other.
-#[derive(Clone, Copy, Debug)]
-pub struct Image {
-    pub at: *const f32,
-    /// Elements of memory from channel to channel.
-    pub channel: usize,
-    pub rows: Axis,
-    pub columns: Axis,
 }
 
 #[inline(always)]
@@ -241,8 +207,11 @@ unsafe fn tile<S: Simd, const R: usize, const V: usize>(
     // SAFETY: the caller's contract.
     unsafe {
         let mut sums = match x.apart {
-            None => sums::<S, R, V>(x, 1, R),
-            Some(apart) => sums::<S, R, V>(x, apart, 1),
+            None => sums::<S, R, V>(x, |step, row| x.rows.add(step * R + row)),
+            Some(apart) => {
+                let rows: [_; R] = std::array::from_fn(|row| x.rows.add(row * apart));
+                sums::<S, R, V>(x, |step, row| rows[row].add(step))
+            }
         };
         if let Onto::Rows(bias) = onto {
             for (r, sums) in sums.iter_mut().enumerate() {
@@ -304,32 +273,52 @@ unsafe fn finish_in<S: Simd>(finish: Finish, y: *mut f32, n: usize) {
     }
 }
 
-/// The sums of products over the steps, rows and steps of the left operand being so far apart.
+/// The sums of products over the steps; `value` says where a row's value of a step is.
 #[inline(always)]
 unsafe fn sums<S: Simd, const R: usize, const V: usize>(
     x: Operands,
-    row: usize,
-    step: usize,
+    value: impl Fn(usize, usize) -> *const f32,
 ) -> [[S::F; V]; R] {
+    /// Steps between two looks at how many are left.
+    const TURN: usize = 4;
     // SAFETY: the caller's contract.
     unsafe {
         let mut sums = [[S::splat(0.0); V]; R];
-        let (mut rows, mut columns) = (x.rows, x.columns);
-        for _ in 0..x.steps {
-            let mut b = [S::splat(0.0); V];
-            for (v, b) in b.iter_mut().enumerate() {
-                *b = S::load(columns.add(v * LANES));
+        let mut columns = x.columns;
+        let whole = x.steps / TURN * TURN;
+        for first in (0..whole).step_by(TURN) {
+            for step in first..first + TURN {
+                add::<S, R, V>(&mut sums, std::array::from_fn(|row| *value(step, row)), columns);
+                columns = columns.wrapping_add(x.width);
             }
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let a = S::splat(*rows.add(r * row));
-                for (sum, b) in sums.iter_mut().zip(b) {
-                    *sum = S::fma(a, b, *sum);
-                }
-            }
-            rows = rows.wrapping_add(step);
+        }
+        for step in whole..x.steps {
+            add::<S, R, V>(&mut sums, std::array::from_fn(|row| *value(step, row)), columns);
             columns = columns.wrapping_add(x.width);
         }
         sums
+    }
+}
+
+/// The products of one step.
+#[inline(always)]
+unsafe fn add<S: Simd, const R: usize, const V: usize>(
+    sums: &mut [[S::F; V]; R],
+    rows: [f32; R],
+    columns: *const f32,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut b = [S::splat(0.0); V];
+        for (v, b) in b.iter_mut().enumerate() {
+            *b = S::load(columns.add(v * LANES));
+        }
+        for (sums, a) in sums.iter_mut().zip(rows) {
+            let a = S::splat(a);
+            for (sum, b) in sums.iter_mut().zip(b) {
+                *sum = S::fma(a, b, *sum);
+            }
+        }
     }
 }
 
@@ -431,7 +420,7 @@ unsafe fn every_of_lines_in<S: Simd>(
 }
 
 #[inline(always)]
-unsafe fn every_in<S: Simd>(x: *const f32, apart: usize, out: *mut f32, n: usize) {
+pub(crate) unsafe fn every_in<S: Simd>(x: *const f32, apart: usize, out: *mut f32, n: usize) {
     // SAFETY: the caller's contract.
     unsafe {
         match apart {
@@ -459,85 +448,5 @@ unsafe fn every_in<S: Simd>(x: *const f32, apart: usize, out: *mut f32, n: usize
                 }
             }
         }
-    }
-}
-
-#[inline(always)]
-unsafe fn windows_in<S: Simd>(
-    x: &Image,
-    [first, count]: [usize; 2],
-    vectors: usize,
-    [step, steps]: [usize; 2],
-    out: *mut f32,
-) {
-    let (rows, columns) = (&x.rows, &x.columns);
-    let width = vectors * LANES;
-    let taps = rows.size * columns.size;
-    let (begin, left) = (first / columns.count, first % columns.count);
-    let (mut channel, tap) = (step / taps, step % taps);
-    let (mut down, mut along) = (tap / columns.size, tap % columns.size);
-    for i in 0..steps {
-        // SAFETY: the caller's contract; what lies outside of the image is not read.
-        unsafe {
-            let to = out.add(i * width);
-            let plane = x.at.add(channel * x.channel);
-            let (mut row, mut column, mut done) = (begin, left, 0);
-            while done < count {
-                let n = (columns.count - column).min(count - done);
-                let y = (row * rows.stride + down * rows.dilation).wrapping_sub(rows.before);
-                if y < rows.extent {
-                    let line = plane.add(y * rows.step);
-                    run::<S>(line, columns, column, along * columns.dilation, n, to.add(done));
-                } else {
-                    to.add(done).write_bytes(0, n);
-                }
-                (row, column, done) = (row + 1, 0, done + n);
-            }
-            if count < width {
-                to.add(count).write_bytes(0, width - count);
-            }
-        }
-        along += 1;
-        if along == columns.size {
-            (along, down) = (0, down + 1);
-        }
-        if down == rows.size {
-            (down, channel) = (0, channel + 1);
-        }
-    }
-}
-
-/// The elements at `along` of `n` windows of a line, from the `first`th window on.
-#[inline(always)]
-unsafe fn run<S: Simd>(
-    line: *const f32,
-    axis: &Axis,
-    first: usize,
-    along: usize,
-    n: usize,
-    to: *mut f32,
-) {
-    let at = first * axis.stride + along;
-    if at >= axis.before && at + (n - 1) * axis.stride - axis.before < axis.extent {
-        // SAFETY: the caller's contract, and all of them have an element there.
-        unsafe {
-            let from = line.add((at - axis.before) * axis.step);
-            return every_in::<S>(from, axis.stride * axis.step, to, n);
-        }
-    }
-    // Windows before the first element, and those up to the last.
-    let before = axis.before.saturating_sub(along).div_ceil(axis.stride).clamp(first, first + n);
-    let inside = (axis.extent + axis.before).saturating_sub(along).div_ceil(axis.stride);
-    let inside = inside.clamp(before, first + n);
-    let (skip, have) = (before - first, inside - before);
-    // SAFETY: the caller's contract: windows from `before` to `inside` have an element of the line there.
-    unsafe {
-        to.write_bytes(0, skip);
-        to.add(skip + have).write_bytes(0, n - skip - have);
-        if have == 0 {
-            return;
-        }
-        let from = line.add((before * axis.stride + along - axis.before) * axis.step);
-        every_in::<S>(from, axis.stride * axis.step, to.add(skip), have);
     }
 }

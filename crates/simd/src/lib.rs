@@ -21,6 +21,7 @@ pub mod rope;
 pub mod scores;
 pub mod tensor;
 pub mod vector;
+pub mod windows;
 pub mod winograd;
 
 pub use isa::{Isa, UnknownIsa};

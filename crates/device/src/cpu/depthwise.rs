@@ -6,9 +6,10 @@ use super::pool::Worker;
 use super::product::After;
 use plan::Conv;
 use simd::Isa;
-use simd::dense::{self, Axis};
+use simd::dense;
 use simd::depthwise::{BEHIND, Tap, line};
 use simd::vector::LANES;
+use simd::windows::Axis;
 
 pub(super) struct Depthwise {
     pub(super) x: *const f32,
@@ -42,7 +43,7 @@ pub(super) fn scratch(conv: &Conv) -> usize {
         let [before, after] = w.pads[axis - 2];
         x[axis] + before + after + w.stride[axis - 2] + sizes[axis]
     });
-    if super::product::is_depthwise(conv) { 2 * (lines.product::<usize>() + BEHIND) } else { 0 }
+    2 * (lines.product::<usize>() + BEHIND)
 }
 
 impl Depthwise {

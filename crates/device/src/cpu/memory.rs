@@ -5,7 +5,7 @@ use std::io;
 
 use super::group::{self, Width};
 use super::mem::AlignedBuf;
-use super::product::{self, PANEL, Panels};
+use super::product::{self, PANELS, Panels};
 use super::together;
 use super::variant::{STRIP, packing};
 use super::{depthwise, mixture, recurrent, winograd};
@@ -148,8 +148,9 @@ impl Workspace {
             groups.iter().filter(|g| product::result(&plan.steps[g.steps.start].op).is_some())
         {
             let own = match &plan.steps[group.steps.start].op {
-                Op::Conv(conv) => PANEL.max(depthwise::scratch(conv)).max(winograd::scratch(conv)),
-                _ => PANEL,
+                Op::Conv(conv) if product::is_depthwise(conv) => depthwise::scratch(conv),
+                Op::Conv(conv) => product::scratch(conv).max(winograd::scratch(conv)),
+                _ => PANELS,
             };
             w.thread = w.thread.max(own + group::registers(plan, group) * group::BLOCK);
         }

@@ -9,20 +9,43 @@ use super::pool::Worker;
 use super::winograd;
 use plan::{Buffer, Class, Conv, DType, Group, Op, Plan, Step, View};
 use simd::Isa;
-use simd::dense::{
-    self, COLUMNS, Finish, Function, Image, Lines, Onto, Operands, Place, SPAN, Tile,
-};
+use simd::dense::{self, COLUMNS, Finish, Function, Lines, Onto, Operands, Place, SPAN, Tile};
 use simd::vector::LANES;
+use simd::windows::{self, Axis, Image, pack_windows};
 use simd::winograd::TAPS;
 
-const _: () = assert!(COLUMNS * SPAN <= PANEL, "panels of one span are packed together");
 const _: () = assert!(COLUMNS <= BLOCK, "what follows a product takes a block at a time");
 
-/// Spans of a panel of columns that are packed at a time: what stays in the second-level cache beside rows that stream by.
-const SPANS: usize = 8;
+/// Spans of columns that are packed at a time: what stays in the second-level cache beside rows that stream by.
+const SPANS: usize = 2;
 
-/// Scratch of a thread for a panel of columns, in `f32` values.
-pub(super) const PANEL: usize = SPANS * SPAN * dense::WIDEST * LANES;
+/// Scratch of a thread for panels of columns, in `f32` values.
+pub(super) const PANELS: usize = SPANS * SPAN * COLUMNS;
+
+/// Scratch of a thread for a convolution's columns.
+pub(super) fn scratch(conv: &Conv) -> usize {
+    let [rows, columns] = axes(conv, &[0; 4]);
+    PANELS + windows::scratch(&rows, &columns)
+}
+
+/// How a convolution's windows lie in an image of these strides.
+pub(super) fn axes(conv: &Conv, strides: &[usize]) -> [Axis; 2] {
+    let Conv { windows, x, weight, out, .. } = conv;
+    let axis = |i: usize| Axis {
+        extent: x.shape[2 + i],
+        step: strides[2 + i],
+        before: windows.pads[i][0],
+        stride: windows.stride[i],
+        dilation: windows.dilation[i],
+        size: weight.shape[2 + i],
+        count: out.shape[2 + i],
+    };
+    let one = Axis { extent: 1, step: 0, before: 0, stride: 1, dilation: 1, size: 1, count: 1 };
+    match x.shape.len() {
+        3 => [one, axis(0)],
+        _ => [axis(0), axis(1)],
+    }
+}
 
 /// Where columns come from.
 #[derive(Clone, Copy, Debug)]
@@ -271,7 +294,7 @@ impl Pack {
 }
 
 impl MatMul {
-    /// This thread's share, with scratch for [`PANEL`] values, and behind them for the registers of what follows.
+    /// This thread's share, with scratch for panels and the lines under windows, and behind them for the registers of what follows.
     ///
     /// # Safety
     ///
@@ -279,23 +302,29 @@ impl MatMul {
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         let [m, n, _] = self.shape;
         let tile = isa.tile();
+        let lines = match &self.columns {
+            Columns::Windows(image) => windows::scratch(&image.rows, &image.columns),
+            Columns::Packed(_) | Columns::Lines(_) => 0,
+        };
         // SAFETY: the caller's contract.
-        let registers = unsafe { scratch.add(PANEL) };
+        let registers = unsafe { scratch.add(PANELS + lines) };
         if let After::Kernel(after) = &self.after {
             // SAFETY: as above.
             unsafe { after.begin(registers) };
         }
         let count: usize = self.pairs.iter().map(|(n, ..)| n).product();
-        let chunks = n.div_ceil(COLUMNS);
-        // Rows are divided where columns alone do not keep the threads busy.
-        let parts = (2 * w.threads()).div_ceil((count * chunks).max(1));
+        let chunks = self.chunks(count, w.threads());
+        // Rows are divided where columns alone do not keep the threads busy; whoever packs columns does so for each part.
+        let busy = if chunks.packed { 2 * w.threads() } else { w.threads() };
+        let parts = busy.div_ceil((count * chunks.count).max(1));
         let part = if w.threads() == 1 { m } else { m.div_ceil(parts) };
         let part = part.next_multiple_of(tile.rows).max(tile.rows);
         let parts = m.div_ceil(part);
-        while let Some(items) = w.claim(count * chunks * parts, 1) {
+        while let Some(items) = w.claim(count * chunks.count * parts, 1) {
             let (item, first) = (items.start / parts, items.start % parts * part);
-            let (pair, column) = (item / chunks, item % chunks * COLUMNS);
-            let (rows, columns) = (part.min(m - first), COLUMNS.min(n - column));
+            let (pair, [column, columns]) =
+                (item / chunks.count, chunks.columns(item % chunks.count));
+            let rows = part.min(m - first);
             // SAFETY: the caller's contract: an item is one thread's.
             unsafe {
                 self.item(isa, tile, pair, [first, rows], [column, columns], scratch);
@@ -306,6 +335,20 @@ impl MatMul {
                 }
             }
         }
+    }
+
+    /// How columns are divided: as they were packed, or so that each thread has as many.
+    fn chunks(&self, pairs: usize, threads: usize) -> Chunks {
+        let n = self.shape[1];
+        let (count, vectors) = (n.div_ceil(COLUMNS), n.div_ceil(LANES));
+        let packed = matches!(self.columns, Columns::Packed(_));
+        let items = pairs * count;
+        let divided = !packed && threads > 1 && items < 4 * threads && vectors >= 2 * threads;
+        let count = match items.next_multiple_of(threads) / pairs.max(1) {
+            more if divided => more.clamp(count, vectors),
+            _ => count,
+        };
+        Chunks { n, count, packed }
     }
 
     /// Some rows times at most [`COLUMNS`] columns of a pair.
@@ -329,61 +372,50 @@ impl MatMul {
             (of_rows, of_columns) = (of_rows + at * rows, of_columns + at * columns);
             left /= extent;
         }
-        // SAFETY: the caller's contract: all that is touched is of these rows and columns.
-        unsafe {
-            let bias = self.bias.map(|(bias, pairs)| bias.add(pair % pairs * m));
-            let out = self.out.add(pair * m * n + column);
-            // Panels of one span are packed together: rows of results are then written from end to end.
-            let panels = if k <= SPAN { columns.div_ceil(LANES) } else { 1 };
-            for first_panel in (0..tile.panels(columns).count()).step_by(panels) {
-                let panels = || tile.panels(columns).skip(first_panel).take(panels);
-                // Of no steps there is one part, of nothing.
-                for begin in (0..k.max(1)).step_by(SPANS * SPAN) {
-                    let end = k.min(begin + SPANS * SPAN);
-                    let mut places = [std::ptr::null(); COLUMNS / LANES];
-                    let mut to = scratch;
-                    for ((before, vectors), place) in panels().zip(&mut places) {
-                        let (before, wide) = (before * LANES, vectors * LANES);
-                        let (of, steps) =
-                            ([column + before, wide.min(columns - before)], end - begin);
-                        *place = self.panel(isa, of_columns, of, vectors, [begin, steps], to);
-                        to = to.add(steps * wide);
-                    }
-                    // Rows are read in the order that they lie in: weights come from memory.
-                    for row in (first..first + count).step_by(tile.rows) {
-                        let rows = tile.rows.min(first + count - row);
-                        for ((before, vectors), panel) in panels().zip(places) {
-                            let before = before * LANES;
-                            let wide = (columns - before).min(vectors * LANES);
-                            let to =
-                                Place { out: out.add(row * n + before), stride: n, columns: wide };
-                            for start in (begin..end.max(begin + 1)).step_by(SPAN) {
-                                let at = match self.apart {
-                                    None => row * k + start * rows,
-                                    Some(apart) => row * apart + start,
-                                };
-                                let operands = Operands {
-                                    rows: self.rows.add(of_rows + at),
-                                    apart: self.apart,
-                                    count: rows,
-                                    columns: panel.add((start - begin) * vectors * LANES),
-                                    width: vectors * LANES,
-                                    vectors,
-                                    steps: SPAN.min(end - start),
-                                };
-                                let onto = match bias {
-                                    _ if start > 0 => Onto::Itself,
-                                    Some(bias) => Onto::Rows(bias.add(row)),
-                                    None => Onto::Nothing,
-                                };
-                                let finish = match self.after {
-                                    After::Finish(finish) if start + SPAN >= k => {
-                                        finish.at(pair * m + row, column + before)
-                                    }
-                                    _ => Finish::default(),
-                                };
-                                dense::product(isa, operands, onto, finish, to);
-                            }
+        let most = PANELS / columns.next_multiple_of(LANES) / SPAN * SPAN;
+        // Of no steps there is one part, of nothing.
+        for begin in (0..k.max(1)).step_by(most) {
+            let end = k.min(begin + most);
+            // SAFETY: the caller's contract: all that is touched is of these rows and columns.
+            unsafe {
+                let (of, over) = ([column, columns], [begin, end - begin]);
+                let panels = self.panels(isa, tile, of_columns, of, over, scratch);
+                let bias = self.bias.map(|(bias, pairs)| bias.add(pair % pairs * m));
+                let out = self.out.add(pair * m * n + column);
+                // A panel of rows stays in the first-level cache; results are written from end to end.
+                for row in (first..first + count).step_by(tile.rows) {
+                    let rows = tile.rows.min(first + count - row);
+                    for (before, vectors) in tile.panels(columns) {
+                        let before = before * LANES;
+                        let panel = panels.at.add(before * panels.steps);
+                        let wide = (columns - before).min(vectors * LANES);
+                        let to = Place { out: out.add(row * n + before), stride: n, columns: wide };
+                        for start in (begin..end.max(begin + 1)).step_by(SPAN) {
+                            let at = match self.apart {
+                                None => row * k + start * rows,
+                                Some(apart) => row * apart + start,
+                            };
+                            let operands = Operands {
+                                rows: self.rows.add(of_rows + at),
+                                apart: self.apart,
+                                count: rows,
+                                columns: panel.add((start - panels.first) * vectors * LANES),
+                                width: vectors * LANES,
+                                vectors,
+                                steps: SPAN.min(end - start),
+                            };
+                            let onto = match bias {
+                                _ if start > 0 => Onto::Itself,
+                                Some(bias) => Onto::Rows(bias.add(row)),
+                                None => Onto::Nothing,
+                            };
+                            let finish = match self.after {
+                                After::Finish(finish) if start + SPAN >= k => {
+                                    finish.at(pair * m + row, column + before)
+                                }
+                                _ => Finish::default(),
+                            };
+                            dense::product(isa, operands, onto, finish, to);
                         }
                     }
                 }
@@ -391,39 +423,73 @@ impl MatMul {
         }
     }
 
-    /// Where a panel of some columns is over some steps: in `scratch`, if it had to be packed.
+    /// Where panels of some columns are over some steps: in `scratch`, if they had to be packed.
     ///
     /// # Safety
     ///
-    /// The columns are there, and room for the panel.
-    unsafe fn panel(
+    /// The columns are there, and room for the panels.
+    unsafe fn panels(
         &self,
         isa: Isa,
+        tile: Tile,
         of_columns: usize,
-        [from, wide]: [usize; 2],
-        vectors: usize,
+        [column, columns]: [usize; 2],
         [start, steps]: [usize; 2],
         scratch: *mut f32,
-    ) -> *const f32 {
+    ) -> Over {
         // SAFETY: the caller's contract.
         unsafe {
             match self.columns {
                 Columns::Packed(at) => {
-                    return at.add(of_columns + from * self.shape[2] + start * vectors * LANES);
+                    let steps = self.shape[2];
+                    return Over { at: at.add(of_columns + column * steps), first: 0, steps };
                 }
                 Columns::Lines(Lines { at, line, step }) => {
-                    let at = at.add(of_columns + from * line + start * step);
-                    let lines = Lines { at, line, step };
-                    dense::pack_columns(isa, lines, wide, vectors, steps, scratch);
+                    for (before, vectors) in tile.panels(columns) {
+                        let before = before * LANES;
+                        let at = at.add(of_columns + (column + before) * line + start * step);
+                        let (lines, to) = (Lines { at, line, step }, scratch.add(before * steps));
+                        let wide = (columns - before).min(vectors * LANES);
+                        dense::pack_columns(isa, lines, wide, vectors, steps, to);
+                    }
                 }
                 Columns::Windows(image) => {
                     let image = Image { at: image.at.add(of_columns), ..image };
-                    let (of, over) = ([from, wide], [start, steps]);
-                    dense::pack_windows(isa, &image, of, vectors, over, scratch);
+                    let (of, over) = ([column, columns], [start, steps]);
+                    let lines = scratch.add(PANELS);
+                    pack_windows(isa, &image, of, tile, over, lines, scratch);
                 }
             }
         }
-        scratch
+        Over { at: scratch, first: start, steps }
+    }
+}
+
+/// Panels of columns one after the other, and which steps they have.
+struct Over {
+    at: *const f32,
+    first: usize,
+    steps: usize,
+}
+
+/// Columns in chunks of at most [`COLUMNS`].
+#[derive(Clone, Copy)]
+struct Chunks {
+    n: usize,
+    count: usize,
+    /// Whether they are those that the columns were packed in.
+    packed: bool,
+}
+
+impl Chunks {
+    /// The first of a chunk, and how many.
+    fn columns(self, chunk: usize) -> [usize; 2] {
+        let before = |chunk: usize| match self.packed {
+            true => chunk * COLUMNS,
+            false => self.n.div_ceil(LANES) * chunk / self.count * LANES,
+        };
+        let first = before(chunk);
+        [first, before(chunk + 1).min(self.n) - first]
     }
 }
 

@@ -24,9 +24,10 @@ use plan::{
 use simd::Isa;
 use simd::activations::ActivationFormat;
 use simd::attention::POSITION_STEP;
-use simd::dense::{Axis, Image, Lines};
+use simd::dense::Lines;
 use simd::packed::PackedLayout;
 use simd::recurrent::TAPS;
+use simd::windows::Image;
 
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
@@ -841,22 +842,8 @@ impl Resolver<'_> {
         stages: &mut Vec<Stage>,
     ) -> Result<()> {
         let plan::Conv { windows, x, weight, bias, .. } = conv;
-        let axes = x.shape.len() - 2;
         let strides = forward(x)?;
-        let axis = |i: usize| Axis {
-            extent: x.shape[2 + i],
-            step: strides[2 + i],
-            before: windows.pads[i][0],
-            stride: windows.stride[i],
-            dilation: windows.dilation[i],
-            size: weight.shape[2 + i],
-            count: conv.out.shape[2 + i],
-        };
-        let one = Axis { extent: 1, step: 0, before: 0, stride: 1, dilation: 1, size: 1, count: 1 };
-        let [rows, columns] = match axes {
-            1 => [one, axis(0)],
-            _ => [axis(0), axis(1)],
-        };
+        let [rows, columns] = product::axes(conv, &strides);
         let at = self.f32(x)?.cast_const();
         let (images, channels) = ((x.shape[0], strides[0]), (x.shape[1], strides[1]));
         let bias =

@@ -6,8 +6,9 @@ use super::pool::Worker;
 use super::product::After;
 use plan::Conv;
 use simd::Isa;
-use simd::dense::{self, Axis, COLUMNS, Finish, Onto, Operands, Place, SPAN, Tile};
+use simd::dense::{self, COLUMNS, Finish, Onto, Operands, Place, SPAN, Tile};
 use simd::vector::LANES;
+use simd::windows::Axis;
 use simd::winograd::{TAPS, results, tiles};
 
 /// Fewest channels on either side: with fewer, bringing tiles in and out takes what the products save.
@@ -61,6 +62,16 @@ impl Blocks {
         Self { wide, high, columns, lines }
     }
 
+    /// No larger ones of which each thread has as many, of so many images, where that leaves whole vectors.
+    fn shared(self, images: usize, threads: usize) -> Self {
+        let across = images * self.wide.div_ceil(self.columns);
+        let items = across * self.high.div_ceil(self.lines);
+        let down = items.next_multiple_of(threads) / across.max(1);
+        let lines = self.high.div_ceil(down.clamp(1, self.high.max(1)));
+        let divided = items < 4 * threads && lines * self.columns >= LANES && lines > 0;
+        if divided { Self { lines, ..self } } else { self }
+    }
+
     const fn count(&self) -> usize {
         self.wide.div_ceil(self.columns) * self.high.div_ceil(self.lines)
     }
@@ -100,7 +111,8 @@ impl Winograd {
     /// The addresses are valid, all threads are here, and nobody else touches what it writes.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         let (inputs, tile) = (self.channels.0, isa.tile());
-        let blocks = Blocks::of([self.rows.count, self.columns.count], inputs, self.outputs);
+        let of = [self.rows.count, self.columns.count];
+        let blocks = Blocks::of(of, inputs, self.outputs).shared(self.images.0, w.threads());
         let apart = blocks.apart();
         // SAFETY: the caller's contract: that is what the scratch has room for.
         let (values, sums, lines, results, registers) = unsafe {
@@ -114,8 +126,8 @@ impl Winograd {
             unsafe { after.begin(registers) };
         }
         let count = self.images.0 * blocks.count();
-        // Results are divided where blocks alone do not keep the threads busy.
-        let parts = if w.threads() == 1 { 1 } else { (2 * w.threads()).div_ceil(count.max(1)) };
+        // Results are divided where there are fewer blocks than threads: each brings the block's tiles.
+        let parts = w.threads().div_ceil(count.max(1));
         let part = self.outputs.div_ceil(parts).next_multiple_of(tile.rows);
         let parts = self.outputs.div_ceil(part);
         while let Some(items) = w.claim(count * parts, 1) {

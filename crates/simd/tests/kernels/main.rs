@@ -6,6 +6,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod numerics;
+mod tensors;
 
 use half::f16;
 

@@ -1,0 +1,144 @@
+//! Products and convolutions of tensors: windows of images, tiles of any size, and lines of any length.
+
+use orind_testing::random::Random;
+use simd::dense::{self, COLUMNS, Finish, Function, Onto, Operands, Place};
+use simd::vector::LANES;
+use simd::windows::{self, Axis, Image, pack_windows};
+
+use super::sets;
+
+/// What nobody has written.
+const UNTOUCHED: f32 = 1e30;
+
+fn axis(random: &mut Random, longest: usize, step: usize) -> Axis {
+    let (size, stride) = (1 + random.below(5), 1 + random.below(3));
+    let (dilation, before) = (1 + random.below(3), random.below(4));
+    let reach = (size - 1) * dilation + 1;
+    let extent = 1 + random.below(longest);
+    let count = (before + extent + random.below(3)).saturating_sub(reach) / stride + 1;
+    Axis { extent, step, before, stride, dilation, size, count }
+}
+
+/// The element of an axis that a window has, if there is one.
+fn place(axis: &Axis, window: usize, element: usize) -> Option<usize> {
+    let at = window * axis.stride + element * axis.dilation;
+    at.checked_sub(axis.before).filter(|at| *at < axis.extent)
+}
+
+#[test]
+fn windows_of_any_image_are_packed_as_they_are_defined() {
+    let seed = 27;
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    for case in 0..400 {
+        let columns = axis(&mut random, if case % 4 == 0 { 700 } else { 30 }, 1 + case % 2);
+        let line = columns.extent * columns.step;
+        let rows = axis(&mut random, 40, line);
+        let (channels, plane) = (1 + random.below(9), rows.extent * line);
+        let values: Vec<f32> = (0..channels * plane).map(|i| 1.0 + i as f32).collect();
+        let image = Image { at: values.as_ptr(), channel: plane, rows, columns };
+        let taps = rows.size * columns.size;
+        let windows = rows.count * columns.count;
+        let first = random.below(windows);
+        let count = 1 + random.below((windows - first).min(COLUMNS));
+        let step = random.below(channels * taps);
+        let steps = 1 + random.below((channels * taps - step).min(160));
+        for isa in sets() {
+            let tile = isa.tile();
+            let mut lines = vec![UNTOUCHED; windows::scratch(&rows, &columns) + 1];
+            let wide = count.next_multiple_of(LANES);
+            let mut out = vec![UNTOUCHED; steps * wide + 1];
+            let of = ([first, count], [step, steps]);
+            // SAFETY: the image has its elements; the buffers are as long as they must be.
+            unsafe {
+                let (lines, out) = (lines.as_mut_ptr(), out.as_mut_ptr());
+                pack_windows(isa, &image, of.0, tile, of.1, lines, out);
+            }
+            assert_eq!((lines.pop(), out.pop()), (Some(UNTOUCHED), Some(UNTOUCHED)), "{image:?}");
+            for (before, vectors) in tile.panels(count) {
+                let panel = &out[before * LANES * steps..][..vectors * LANES * steps];
+                for (i, have) in panel.iter().enumerate() {
+                    let (s, lane) = (step + i / (vectors * LANES), i % (vectors * LANES));
+                    let column = before * LANES + lane;
+                    let (channel, tap, window) = (s / taps, s % taps, first + column);
+                    let y = place(&rows, window / columns.count, tap / columns.size);
+                    let x = place(&columns, window % columns.count, tap % columns.size);
+                    let want = match (y, x) {
+                        (Some(y), Some(x)) if column < count => {
+                            values[channel * plane + y * rows.step + x * columns.step]
+                        }
+                        _ => 0.0,
+                    };
+                    assert_eq!(*have, want, "case {case}, {isa}: {of:?} of {image:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tiles_of_every_size_are_fused_sums_in_their_order() {
+    let mut random = Random(28);
+    for isa in sets() {
+        let tile = isa.tile();
+        for (rows, vectors) in
+            (1..=tile.rows).flat_map(|rows| (1..=tile.vectors).map(move |v| (rows, v)))
+        {
+            for steps in [0, 1, 3, 4, 127, 128] {
+                let columns = (vectors - 1) * LANES + 1 + random.below(LANES);
+                let width = vectors * LANES + random.below(2) * LANES;
+                let x: Vec<f32> = (0..rows * (steps + 1)).map(|_| random.real(1.0)).collect();
+                let w: Vec<f32> = (0..(steps + 1) * width).map(|_| random.real(1.0)).collect();
+                for apart in [None, Some(steps + 1)] {
+                    let mut out = vec![UNTOUCHED; rows * columns + 1];
+                    let to = Place { out: out.as_mut_ptr(), stride: columns, columns };
+                    let (rows_at, columns_at) = (x.as_ptr(), w.as_ptr());
+                    let operands = Operands {
+                        rows: rows_at,
+                        apart,
+                        count: rows,
+                        columns: columns_at,
+                        width,
+                        vectors,
+                        steps,
+                    };
+                    let finish =
+                        Finish { function: Function::Between(-1.0, 1.5), ..Finish::default() };
+                    // SAFETY: the operands are as long as they must be.
+                    unsafe { dense::product(isa, operands, Onto::Nothing, finish, to) };
+                    assert_eq!(out.pop(), Some(UNTOUCHED));
+                    for (i, have) in out.iter().enumerate() {
+                        let (row, column) = (i / columns, i % columns);
+                        let of = |step: usize| match apart {
+                            None => x[step * rows + row],
+                            Some(apart) => x[row * apart + step],
+                        };
+                        let sum = (0..steps).fold(0.0, |sum: f32, step| {
+                            of(step).mul_add(w[step * width + column], sum)
+                        });
+                        let want = sum.clamp(-1.0, 1.5);
+                        assert_eq!(*have, want, "{isa}: {rows} x {columns} over {steps}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_second_value_of_any_number_is_copied_and_nothing_behind_it() {
+    let x: Vec<f32> = (0..200).map(|i| i as f32).collect();
+    for (isa, apart, n) in sets()
+        .into_iter()
+        .flat_map(|isa| [1, 2, 3].map(|apart| (isa, apart)))
+        .flat_map(|(isa, apart)| (0..=60).map(move |n| (isa, apart, n)))
+    {
+        let mut out = vec![UNTOUCHED; n + 1];
+        // The last value that counts is the last there is.
+        let x = &x[..n.saturating_sub(1) * apart + n.min(1)];
+        // SAFETY: as many values are there, and as much room.
+        unsafe { dense::every(isa, x.as_ptr(), apart, out.as_mut_ptr(), n) };
+        let want: Vec<f32> = (0..n).map(|i| (i * apart) as f32).chain([UNTOUCHED]).collect();
+        assert_eq!(out, want, "{isa}, {apart} apart");
+    }
+}
