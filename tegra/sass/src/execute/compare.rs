@@ -68,24 +68,38 @@ fn truth(value: bool) -> u32 {
     u32::from(value).wrapping_neg()
 }
 
-/// Where integers are less and where they are equal.
+/// Where a relation holds between integers. Of the three cases two have one answer: the third is looked for.
 #[inline(always)]
-pub(super) fn integers(a: &Lanes, b: &Lanes, signed: bool) -> [u32; 2] {
-    let less = if signed {
-        gather(&map2!(a, b, |a, b| truth((a as i32) < b as i32)))
+pub(super) fn integers(a: &Lanes, b: &Lanes, relation: Relation, signed: bool) -> u32 {
+    let Relation { less, equal, greater, .. } = relation;
+    let flip = if signed { 1 << 31 } else { 0 };
+    let most = if less == equal { less } else { greater };
+    let odd = if less != most {
+        gather(&map2!(a, b, |a, b| truth(a ^ flip < b ^ flip)))
+    } else if equal != most {
+        gather(&map2!(a, b, |a, b| truth(a == b)))
+    } else if greater != most {
+        gather(&map2!(a, b, |a, b| truth(a ^ flip > b ^ flip)))
     } else {
-        gather(&map2!(a, b, |a, b| truth(a < b)))
+        0
     };
-    [less, gather(&map2!(a, b, |a, b| truth(a == b)))]
+    if most { !odd } else { odd }
 }
 
-/// Where numbers are less, equal, greater.
+/// Where a relation holds between numbers. What is answered as for numbers without an order is not looked for.
 #[inline(always)]
-pub(super) fn floats(a: &Lanes, b: &Lanes) -> [u32; 3] {
+pub(super) fn floats(a: &Lanes, b: &Lanes, relation: Relation) -> u32 {
     let number = f32::from_bits;
-    [
-        gather(&map2!(a, b, |a, b| truth(number(a) < number(b)))),
-        gather(&map2!(a, b, |a, b| truth(number(a) == number(b)))),
-        gather(&map2!(a, b, |a, b| truth(number(a) > number(b)))),
-    ]
+    let Relation { less, equal, greater, unordered } = relation;
+    let mut odd = 0;
+    if less != unordered {
+        odd |= gather(&map2!(a, b, |a, b| truth(number(a) < number(b))));
+    }
+    if equal != unordered {
+        odd |= gather(&map2!(a, b, |a, b| truth(number(a) == number(b))));
+    }
+    if greater != unordered {
+        odd |= gather(&map2!(a, b, |a, b| truth(number(a) > number(b))));
+    }
+    if unordered { !odd } else { odd }
 }

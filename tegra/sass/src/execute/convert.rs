@@ -18,8 +18,8 @@ pub(super) fn apply<const N: usize>(lane: &Lane, a: &[u32; N]) -> [u32; N] {
             round: Round::Nearest,
         } => map!(a, |a| (a as i32 as f32).to_bits()),
         Lane::FromInteger { from, to, round } => map!(a, |a| {
-            let value = integer(from, u64::from(a));
             // Integers of 32 bits are exact in double precision.
+            let value = integer(from, u64::from(a)) as i64;
             match to {
                 Format::Half => u32::from(directed16(value as f64, round)),
                 _ => bits(narrow(value as f64, round)),

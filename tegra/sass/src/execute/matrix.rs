@@ -3,11 +3,11 @@
 //! Layouts are those that the PTX manual gives for `mma.m16n8k*` and `mma.m8n8k*`. Integers are exact; how sums of
 //! floating-point numbers lose bits is [`super::tensor`]'s.
 
-use super::add_products;
 use super::packed::{binary16, half_to_single};
 use super::tensor::{Factor, Sums};
 use super::wide::{double_bits, fused};
 use super::{LANES, Lanes};
+use super::{add_integers, add_products};
 use crate::program::op::{Element, Integer, MatrixInteger, Round};
 
 /// Rows of the left matrix and columns of the right one.
@@ -38,7 +38,7 @@ struct Fragments<'a> {
 }
 
 impl Fragments<'_> {
-    /// Both matrices, unpacked.
+    /// Both matrices, unpacked: the left one row by row, and so the right one, a row for each inner position.
     fn unpack<T: Copy + Default>(
         &self,
         left: impl Fn(u32, usize) -> T,
@@ -56,7 +56,7 @@ impl Fragments<'_> {
             for (word, values) in self.right.iter().enumerate() {
                 let (inner, column) = right_place(lane, word, self.pack);
                 for element in 0..self.pack {
-                    b[column * self.depth + inner + element] = right(values[lane], element);
+                    b[(inner + element) * COLUMNS + column] = right(values[lane], element);
                 }
             }
         }
@@ -118,6 +118,27 @@ fn unpack_integer(kind: Integer, word: u32, index: usize) -> i32 {
     if kind.signed { value as i32 >> (32 - bits) } else { (value >> (32 - bits)) as i32 }
 }
 
+/// The product of integer matrices, or how many of their bits differ. No sum leaves 32 bits: there are 256 products at
+/// most, of 16 bits.
+#[inline(always)]
+pub(super) fn integer_products(
+    depth: usize,
+    differ: bool,
+    rows: &[i32],
+    columns: &[i32],
+    results: &mut [[i32; COLUMNS]; ROWS],
+) {
+    let (columns, _) = columns.as_chunks::<COLUMNS>();
+    for (row, results) in rows.chunks_exact(depth).zip(results) {
+        for (&x, column) in row.iter().zip(columns) {
+            for (result, &y) in results.iter_mut().zip(column) {
+                let term = if differ { x ^ y } else { x.wrapping_mul(y) };
+                *result = result.wrapping_add(term);
+            }
+        }
+    }
+}
+
 /// The product of integer matrices and the accumulator's sum with it; with eight rows, the first two
 /// words of it.
 pub(crate) fn integer(
@@ -134,14 +155,13 @@ pub(crate) fn integer(
         |word, index| unpack_integer(kinds[0], word, index),
         |word, index| unpack_integer(kinds[1], word, index),
     );
+    let mut products = [[0; COLUMNS]; ROWS];
+    add_integers(depth, differ, &a, &b, &mut products);
     let mut result = [[0; LANES]; 4];
     for lane in 0..LANES {
         for index in 0..sum.len() {
             let (row, column) = place(lane, index);
-            let (a, b) = (&a[row * depth..][..depth], &b[column * depth..][..depth]);
-            let start = i64::from(sum[index][lane] as i32);
-            let term = |x: i32, y: i32| i64::from(if differ { x ^ y } else { x * y });
-            let total = a.iter().zip(b).fold(start, |total, (x, y)| total + term(*x, *y));
+            let total = i64::from(sum[index][lane] as i32) + i64::from(products[row][column]);
             result[index][lane] = if saturate {
                 total.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as u32
             } else {

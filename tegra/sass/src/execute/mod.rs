@@ -16,7 +16,7 @@ pub(crate) mod wide;
 
 pub(crate) use integer::logic_word;
 
-use crate::program::op::Lane;
+use crate::program::op::{Lane, Relation};
 
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;
@@ -164,11 +164,12 @@ vectorised! {
         (registers: &mut [Lanes; 256], lane: &Lane, d: u8, sources: [u8; 3], p: u32) -> ();
     /// Lanes whose word is that of the lane before, and of the lane eight before.
     repeats, repeats_avx2 = repeated: (words: &[u64; LANES]) -> [u32; 2];
-    /// Where integers are less and where they are equal.
+    /// Where a relation holds between integers.
     compare_integers, compare_integers_avx2 = compare::integers:
-        (a: &Lanes, b: &Lanes, signed: bool) -> [u32; 2];
-    /// Where numbers are less, equal, greater.
-    compare_floats, compare_floats_avx2 = compare::floats: (a: &Lanes, b: &Lanes) -> [u32; 3];
+        (a: &Lanes, b: &Lanes, relation: Relation, signed: bool) -> u32;
+    /// Where a relation holds between numbers.
+    compare_floats, compare_floats_avx2 = compare::floats:
+        (a: &Lanes, b: &Lanes, relation: Relation) -> u32;
     /// Sums of three words and carries: the words, where there was one carry, where two.
     add_carries, add_carries_avx2 = integer::add_carries:
         (a: &Lanes, b: &Lanes, c: &Lanes, extra: u32, carries: [u32; 2]) -> (Lanes, u32, u32);
@@ -176,6 +177,10 @@ vectorised! {
     add_products, add_products_avx2 = tensor::add:
         (sums: tensor::Sums, rows: &[tensor::Factor], columns: &[tensor::Factor],
          results: &mut [[f32; matrix::COLUMNS]; matrix::ROWS]) -> ();
+    /// Adds products of matrices of integers.
+    add_integers, add_integers_avx2 = matrix::integer_products:
+        (depth: usize, differ: bool, rows: &[i32], columns: &[i32],
+         results: &mut [[i32; matrix::COLUMNS]; matrix::ROWS]) -> ();
     /// A 64-bit product and a 64-bit number: the sum's words.
     multiply_add, multiply_add_avx2 = wide::multiply_add:
         (a: &Lanes, b: &Lanes, c: [&Lanes; 2], signed: bool) -> [Lanes; 2];

@@ -87,8 +87,8 @@ pub(super) fn add(
     // Nothing is aligned to a smaller exponent.
     let floor = if half { -20 } else { -132 };
     let (mut significands, mut exponents) = ([[0; COLUMNS]; DEPTH], [[0; COLUMNS]; DEPTH]);
-    for (column, factors) in columns.chunks_exact(depth).enumerate() {
-        for (inner, factor) in factors.iter().enumerate() {
+    for (inner, factors) in columns.chunks_exact(COLUMNS).enumerate() {
+        for (column, factor) in factors.iter().enumerate() {
             significands[inner][column] = factor.significand;
             exponents[inner][column] = factor.exponent;
         }
@@ -123,7 +123,7 @@ pub(super) fn add(
                     let unit = f64::from_bits(((top[c] - FRACTION as i32 + 1023) as u64) << 52);
                     f64::from(total[c]) * unit
                 } else {
-                    let column = &columns[c * depth..][inner.clone()];
+                    let column = columns[first * COLUMNS + c..].iter().step_by(COLUMNS);
                     ieee(results[c], &row[inner.clone()], column)
                 };
                 results[c] = if half { half_to_single(binary16(exact)) } else { cut(exact) };
@@ -140,7 +140,7 @@ fn aligned(significand: i32, shift: i32) -> i32 {
     significand.wrapping_add(significand >> 31 & below).wrapping_shr(shift)
 }
 
-fn ieee(start: f32, row: &[Factor], column: &[Factor]) -> f64 {
+fn ieee<'a>(start: f32, row: &[Factor], column: impl Iterator<Item = &'a Factor>) -> f64 {
     let products = row.iter().zip(column).map(|(a, b)| f64::from(a.value) * f64::from(b.value));
     products.fold(f64::from(start), |sum, product| sum + product)
 }

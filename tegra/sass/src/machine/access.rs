@@ -63,6 +63,12 @@ pub(crate) fn merge(old: u32, address: u64, bytes: u8, value: u32) -> u32 {
     (old & !mask) | (value << shift & mask)
 }
 
+/// Whether an access is not at a multiple of what it is of, which is a power of two.
+#[inline(always)]
+pub(crate) fn misaligned(address: u64, bytes: u8) -> bool {
+    address & (u64::from(bytes) - 1) != 0
+}
+
 /// Bytes from one load of a lane to the next that take it out of what the processor has by then.
 const FAR: u64 = 64;
 
@@ -74,7 +80,7 @@ fn read<const WORDS: usize>(
     ahead: Option<u64>,
     size: Size,
 ) -> Option<[u32; WORDS]> {
-    if address & u64::from(size.bytes - 1) != 0 {
+    if misaligned(address, size.bytes) {
         return None;
     }
     let at = (address.wrapping_sub(region.start) / 4) as usize;
@@ -103,7 +109,7 @@ impl<'a> Env<'a> {
         access: Access,
         lane: usize,
     ) -> Outcome<&'a [AtomicU32]> {
-        if !address.is_multiple_of(u64::from(bytes)) {
+        if misaligned(address, bytes) {
             return Err(Raised::new(FaultKind::Misaligned { address, bytes }, 1 << lane));
         }
         if let Some(region) = self.regions[0] {
@@ -292,6 +298,14 @@ impl Warp {
         } else {
             env.count(pointer.space, &addresses, mask, size.bytes, false);
         }
+        if pointer.space == Space::Shared && usize::from(d) + usize::from(words) <= usize::from(RZ)
+        {
+            return match words {
+                1 => self.load_shared::<C, 1>(env, mask, d, &addresses, size),
+                2 => self.load_shared::<C, 2>(env, mask, d, &addresses, size),
+                _ => self.load_shared::<C, 4>(env, mask, d, &addresses, size),
+            };
+        }
         for lane in Each(mask) {
             let mut unset = [0; 4];
             let (space, address) = env.place(pointer.space, addresses[lane]);
@@ -348,6 +362,71 @@ impl Warp {
                 for word in 0..words {
                     let register = usize::from(d.wrapping_add(word));
                     self.known.write(register, lane, unset[usize::from(word)]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads a number of words for each lane from shared memory.
+    #[inline(always)]
+    fn load_shared<C: Strictness, const WORDS: usize>(
+        &mut self,
+        env: &mut Env<'_>,
+        mask: u32,
+        d: u8,
+        addresses: &[u64; LANES],
+        size: Size,
+    ) -> Outcome<()> {
+        let targets = usize::from(d)..usize::from(d) + WORDS;
+        let mut noted = None;
+        for lane in Each(mask) {
+            let address = addresses[lane];
+            let word = env.shared.locate(address, size.bytes, lane)?;
+            if C::RACES && noted != Some(address) {
+                env.shared.note(Kind::Read, self.index, address, size.bytes, lane);
+                noted = Some(address);
+            }
+            let mut values: [u32; WORDS] = env.shared.words_at(word);
+            if size.bytes < 4 {
+                values[0] = narrow(values[0], address, size);
+            }
+            for (target, value) in self.registers[targets.clone()].iter_mut().zip(values) {
+                target[lane] = value;
+            }
+            if C::DEFINEDNESS && !env.shared.is_written(address, size.bytes) {
+                let unset = env.shared.unset(word, address, size);
+                for (register, unset) in targets.clone().zip(unset) {
+                    self.known.write(register, lane, unset);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a number of words of each lane to shared memory.
+    #[inline(always)]
+    fn store_shared<C: Strictness, const WORDS: usize>(
+        &self,
+        env: &mut Env<'_>,
+        mask: u32,
+        source: u8,
+        addresses: &[u64; LANES],
+        bytes: u8,
+    ) -> Outcome<()> {
+        let sources = &self.registers[usize::from(source)..usize::from(source) + WORDS];
+        for lane in Each(mask) {
+            let address = addresses[lane];
+            let word = env.shared.access::<C>(Kind::Write, self.index, address, bytes, lane)?;
+            if C::DEFINEDNESS {
+                env.shared.set_written(address, bytes, true);
+            }
+            let target = env.shared.words_at_mut::<WORDS>(word);
+            if bytes < 4 {
+                target[0] = merge(target[0], address, bytes, sources[0][lane]);
+            } else {
+                for (target, source) in target.iter_mut().zip(sources) {
+                    *target = source[lane];
                 }
             }
         }
@@ -477,11 +556,21 @@ impl Warp {
     ) -> Outcome<()> {
         let addresses = self.addresses(pointer);
         env.count(pointer.space, &addresses, mask, size.bytes, true);
+        let words = size.bytes.div_ceil(4);
+        if pointer.space == Space::Shared
+            && usize::from(source) + usize::from(words) <= usize::from(RZ)
+        {
+            return match words {
+                1 => self.store_shared::<C, 1>(env, mask, source, &addresses, size.bytes),
+                2 => self.store_shared::<C, 2>(env, mask, source, &addresses, size.bytes),
+                _ => self.store_shared::<C, 4>(env, mask, source, &addresses, size.bytes),
+            };
+        }
         for lane in Each(mask) {
             let (space, address) = env.place(pointer.space, addresses[lane]);
             let mut values = [0; 4];
             if source != RZ {
-                for word in 0..size.bytes.div_ceil(4) {
+                for word in 0..words {
                     let register = usize::from(source.wrapping_add(word));
                     values[usize::from(word)] = self.registers[register][lane];
                 }

@@ -7,18 +7,8 @@ use super::warp::Warp;
 use crate::execute::{self, LANES, compare, logic_word, wide};
 use crate::isa::{PT, RZ};
 use crate::program::op::{
-    Carry, Combine, Compared, Comparison, Lane, LogicTest, Op, Relation, ShiftAddCarry, Upper,
-    Wide, WideOp,
+    Carry, Combine, Compared, Comparison, Lane, LogicTest, Op, ShiftAddCarry, Upper, Wide, WideOp,
 };
-
-#[inline(always)]
-fn relate(relation: Relation, less: u32, equal: u32, greater: u32) -> u32 {
-    let pick = |wanted: bool, mask: u32| if wanted { mask } else { 0 };
-    pick(relation.less, less)
-        | pick(relation.equal, equal)
-        | pick(relation.greater, greater)
-        | pick(relation.unordered, !(less | equal | greater))
-}
 
 #[inline(always)]
 fn combine(how: Combine, a: u32, b: u32) -> u32 {
@@ -198,14 +188,12 @@ impl Warp {
         match compared {
             Compared::Integers { signed } => {
                 let (a, b) = (self.fetch_in(env, &a[0], x)?, self.fetch_in(env, &b[0], y)?);
-                let [less, equal] = execute::compare_integers(a, b, signed);
-                let first = relate(relation, less, equal, !(less | equal));
+                let first = execute::compare_integers(a, b, relation, signed);
                 Ok((first, !first))
             }
             Compared::Floats { flush: false } => {
                 let (a, b) = (self.fetch_in(env, &a[0], x)?, self.fetch_in(env, &b[0], y)?);
-                let [less, equal, greater] = execute::compare_floats(a, b);
-                let first = relate(relation, less, equal, greater);
+                let first = execute::compare_floats(a, b, relation);
                 Ok((first, !first))
             }
             _ => {

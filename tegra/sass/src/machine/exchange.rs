@@ -19,9 +19,11 @@ impl Warp {
     pub(super) fn exchange(&mut self, env: &mut Env<'_>, op: &Op, mask: u32) -> Outcome<bool> {
         match *op {
             Op::Shuffle { mode, out, d, ref a, ref lane, ref limit } => {
-                let values = self.fetch(env, a)?;
-                let (lane, limit) = (self.fetch(env, lane)?, self.fetch(env, limit)?);
-                let (values, inside, absent) = Self::shuffle(mode, mask, &values, &lane, &limit);
+                let mut spaces = [[0; LANES]; 3];
+                let [x, y, z] = &mut spaces;
+                let values = self.fetch_in(env, a, x)?;
+                let (lane, limit) = (self.fetch_in(env, lane, y)?, self.fetch_in(env, limit, z)?);
+                let (values, inside, absent) = Self::shuffle(mode, mask, values, lane, limit);
                 self.write(d, mask, &values);
                 self.write_predicate(out, mask, inside);
                 // A lane that is not here gives nothing to rely on.
@@ -126,6 +128,13 @@ impl Warp {
         limit: &Lanes,
     ) -> (Lanes, u32, u32) {
         let (mut values, mut inside, mut absent) = (*a, 0, 0);
+        // What reductions do, in which every lane has a partner.
+        if mode == Shuffle::Butterfly && mask == !0 && limit.iter().all(|&limit| limit == 0x1f) {
+            for (lane, value) in values.iter_mut().enumerate() {
+                *value = a[lane ^ (which[lane] & 0x1f) as usize];
+            }
+            return (values, !0, 0);
+        }
         for lane in Each(mask) {
             let here = lane as i32;
             let (which, limit) = ((which[lane] & 0x1f) as i32, limit[lane] as i32);

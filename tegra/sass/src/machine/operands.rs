@@ -1,5 +1,7 @@
 //! Sources and results of operations: registers, constants, immediates.
 
+use std::borrow::Cow;
+
 use super::access::Env;
 use super::warp::Warp;
 use super::{Outcome, Raised};
@@ -138,15 +140,12 @@ impl Warp {
     }
 
     /// Registers that follow each other; `RZ` is as many zeros.
-    pub(super) fn registers_at(&self, first: u8, count: u8) -> Vec<Lanes> {
-        (0..count)
-            .map(|step| {
-                if first == RZ {
-                    [0; LANES]
-                } else {
-                    self.registers[usize::from(first.wrapping_add(step))]
-                }
-            })
-            .collect()
+    pub(super) fn registers_at(&self, first: u8, count: u8) -> Cow<'_, [Lanes]> {
+        let (at, count) = (usize::from(first), usize::from(count));
+        match self.registers.get(at..at + count) {
+            _ if first == RZ => vec![[0; LANES]; count].into(),
+            Some(found) => found.into(),
+            None => (0..count).map(|step| self.registers[(at + step) % 256]).collect(),
+        }
     }
 }

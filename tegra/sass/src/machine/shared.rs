@@ -1,6 +1,6 @@
 //! A block's shared memory, and what the checks know about it.
 
-use super::access::{merge, narrow};
+use super::access::{merge, misaligned, narrow};
 use super::{Outcome, Raised};
 use crate::check::Strictness;
 use crate::fault::FaultKind;
@@ -88,8 +88,8 @@ impl Shared {
     }
 
     #[inline(always)]
-    fn locate(&self, address: u64, bytes: u8, lane: usize) -> Outcome<usize> {
-        if !address.is_multiple_of(u64::from(bytes)) {
+    pub(crate) fn locate(&self, address: u64, bytes: u8, lane: usize) -> Outcome<usize> {
+        if misaligned(address, bytes) {
             return Err(Raised::new(FaultKind::Misaligned { address, bytes }, 1 << lane));
         }
         if address + u64::from(bytes) > u64::from(self.bytes) {
@@ -140,9 +140,9 @@ impl Shared {
         (0..words).map(move |step| (word + step, part))
     }
 
-    /// Notes an access, and finds whether it races with an earlier one.
-    fn note(&mut self, kind: Kind, warp: u8, address: u64, bytes: u8, lane: usize) {
-        let mine = self.clocks[usize::from(warp)];
+    /// Notes an access, and finds whether it races with an earlier one. Once more by the same warp, it changes nothing.
+    pub(crate) fn note(&mut self, kind: Kind, warp: u8, address: u64, bytes: u8, lane: usize) {
+        let mine = &self.clocks[usize::from(warp)];
         let unordered =
             |touch: &Touch| touch.warp != warp && touch.clock > mine[usize::from(touch.warp)];
         for (word, part) in Self::parts(address, bytes) {
@@ -196,6 +196,17 @@ impl Shared {
                 clock[warp] = own;
             }
         }
+    }
+
+    /// A number of words.
+    #[inline(always)]
+    pub(crate) fn words_at<const WORDS: usize>(&self, word: usize) -> [u32; WORDS] {
+        std::array::from_fn(|step| self.words[word + step])
+    }
+
+    #[inline(always)]
+    pub(crate) fn words_at_mut<const WORDS: usize>(&mut self, word: usize) -> &mut [u32] {
+        &mut self.words[word..word + WORDS]
     }
 
     /// Reads an access of up to four words; narrow ones as they lie in the word.

@@ -112,6 +112,10 @@ impl Env<'_> {
     /// Counts an access of a warp to shared memory: the passes beyond those that the width needs.
     pub(crate) fn count_shared(&mut self, addresses: &[u64; LANES], mask: u32, bytes: u8) {
         self.counters.shared_bytes += u64::from(mask.count_ones()) * u64::from(bytes);
+        // No bank has two words then, whatever the width.
+        if linear(addresses, bytes.into()) {
+            return;
+        }
         let lanes = match bytes {
             8 => 16,
             16 => 8,
