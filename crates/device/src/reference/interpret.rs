@@ -163,18 +163,34 @@ fn offsets_of(
     strides: Vec<isize>,
 ) -> impl Iterator<Item = usize> {
     let count: usize = shape.iter().product();
-    let mut index = vec![0; shape.len()];
-    let mut at = offset;
+    // Axes that follow each other without a gap are one, whose end is seldom met: the last, most of all.
+    let mut axes: Vec<(usize, isize)> = Vec::with_capacity(shape.len());
+    for (len, stride) in shape.into_iter().zip(strides) {
+        match axes.last_mut() {
+            Some(last) if last.1 == stride * len.cast_signed() => *last = (last.0 * len, stride),
+            _ => axes.push((len, stride)),
+        }
+    }
+    let (run, step) = axes.pop().unwrap_or((1, 0));
+    let mut index = vec![0; axes.len()];
+    let (mut at, mut inside) = (offset, 0);
     (0..count).map(move |_| {
         let here = at;
-        for axis in (0..shape.len()).rev() {
-            index[axis] += 1;
-            at = at.wrapping_add_signed(strides[axis]);
-            if index[axis] < shape[axis] {
+        inside += 1;
+        if inside < run {
+            at = at.wrapping_add_signed(step);
+            return here;
+        }
+        at = at.wrapping_add_signed(step * (1 - run.cast_signed()));
+        inside = 0;
+        for (index, &(len, stride)) in index.iter_mut().zip(&axes).rev() {
+            *index += 1;
+            at = at.wrapping_add_signed(stride);
+            if *index < len {
                 break;
             }
-            at = at.wrapping_add_signed(-strides[axis] * shape[axis].cast_signed());
-            index[axis] = 0;
+            at = at.wrapping_add_signed(-stride * len.cast_signed());
+            *index = 0;
         }
         here
     })
@@ -258,26 +274,57 @@ fn pad(x: Operand<'_>, target: &View, axis: usize, before: usize) -> Vec<f32> {
     result
 }
 
+/// Results of a row that are summed at once, each of them in the row's order.
+const TOGETHER: usize = 8;
+
+/// Gives the numbers of a row of a matrix that begins at an offset.
+fn matrix_row<T>(
+    x: Operand<'_>,
+    base: usize,
+    row: usize,
+    into: &mut [T],
+    mut set: impl FnMut(&mut T, f64),
+) {
+    let [rows, columns] = *x.view.strides.last_chunk().unwrap_or(&[0; 2]);
+    let first = base.wrapping_add_signed(row.cast_signed() * rows);
+    if columns == 1 {
+        let found = &x.storage.values[first..first + into.len()];
+        into.iter_mut().zip(found).for_each(|(into, &value)| set(into, f64::from(value)));
+    } else {
+        for (column, into) in (0..).zip(into) {
+            set(into, f64::from(x.storage.values[first.wrapping_add_signed(column * columns)]));
+        }
+    }
+}
+
 fn matmul(a: Operand<'_>, b: Operand<'_>) -> Vec<f32> {
     let rank = a.view.shape.len();
     let (m, n, k) = (a.view.shape[rank - 2], b.view.shape[rank - 2], a.view.shape[rank - 1]);
     let heads = |x: &View| {
         offsets_of(x.offset, x.shape[..rank - 2].to_vec(), x.strides[..rank - 2].to_vec())
     };
-    let place = |x: &View, base: usize, row: usize, column: usize| {
-        let [rows, columns] = [rank - 2, rank - 1].map(|axis| x.strides[axis]);
-        let (row, column) = (row.cast_signed() * rows, column.cast_signed() * columns);
-        base.wrapping_add_signed(row + column)
-    };
-    let mut result = Vec::with_capacity(a.view.elements() / k.max(1) * n);
-    for (base_a, base_b) in heads(a.view).zip(heads(b.view)) {
+    let mut result = vec![0.0; a.view.shape[..rank - 1].iter().product::<usize>() * n];
+    let mut left = vec![0.0; m * k];
+    let mut right = vec![[0.0; TOGETHER]; k];
+    for ((base_a, base_b), result) in
+        heads(a.view).zip(heads(b.view)).zip(result.chunks_exact_mut((m * n).max(1)))
+    {
         for i in 0..m {
-            for j in 0..n {
-                let term = |l: usize| {
-                    f64::from(a.storage.values[place(a.view, base_a, i, l)])
-                        * f64::from(b.storage.values[place(b.view, base_b, j, l)])
-                };
-                result.push((0..k).map(term).sum::<f64>() as f32);
+            matrix_row(a, base_a, i, &mut left[i * k..][..k], |into, value| *into = value);
+        }
+        for first in (0..n).step_by(TOGETHER) {
+            let these = (n - first).min(TOGETHER);
+            for j in 0..these {
+                matrix_row(b, base_b, first + j, &mut right, |into, value| into[j] = value);
+            }
+            for i in 0..m {
+                let mut sums = [-0.0; TOGETHER];
+                for (&x, right) in left[i * k..][..k].iter().zip(&right) {
+                    sums.iter_mut().zip(right).for_each(|(sum, y)| *sum += x * y);
+                }
+                for (result, sum) in result[i * n + first..][..these].iter_mut().zip(sums) {
+                    *result = sum as f32;
+                }
             }
         }
     }
