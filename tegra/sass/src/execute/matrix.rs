@@ -46,17 +46,21 @@ impl Fragments<'_> {
     ) -> (Vec<T>, Vec<T>) {
         let mut a = vec![T::default(); ROWS * self.depth];
         let mut b = vec![T::default(); COLUMNS * self.depth];
-        for lane in 0..LANES {
-            for (word, values) in self.left.iter().enumerate() {
+        for (word, values) in self.left.iter().enumerate() {
+            for (lane, &value) in values.iter().enumerate() {
                 let (row, inner) = left_place(lane, word, self.pack);
-                for element in 0..self.pack {
-                    a[row * self.depth + inner + element] = left(values[lane], element);
+                let elements = &mut a[row * self.depth + inner..][..self.pack];
+                for (index, element) in elements.iter_mut().enumerate() {
+                    *element = left(value, index);
                 }
             }
-            for (word, values) in self.right.iter().enumerate() {
+        }
+        for (word, values) in self.right.iter().enumerate() {
+            for (lane, &value) in values.iter().enumerate() {
                 let (inner, column) = right_place(lane, word, self.pack);
-                for element in 0..self.pack {
-                    b[(inner + element) * COLUMNS + column] = right(values[lane], element);
+                let elements = b[inner * COLUMNS + column..].iter_mut().step_by(COLUMNS);
+                for (index, element) in elements.take(self.pack).enumerate() {
+                    *element = right(value, index);
                 }
             }
         }
@@ -112,10 +116,16 @@ pub(crate) fn float(
     result
 }
 
-fn unpack_integer(kind: Integer, word: u32, index: usize) -> i32 {
+/// How elements of a type are taken out of a word.
+#[inline(always)]
+fn unpack_integer(kind: Integer) -> impl Fn(u32, usize) -> i32 {
     let bits = u32::from(kind.bits);
-    let value = word >> (bits * index as u32) << (32 - bits);
-    if kind.signed { value as i32 >> (32 - bits) } else { (value >> (32 - bits)) as i32 }
+    let mask = !0 >> (32 - bits);
+    let sign = if kind.signed { 1 << (bits - 1) } else { 0 };
+    move |word, index| {
+        let value = word.wrapping_shr(bits.wrapping_mul(index as u32)) & mask;
+        (value ^ sign).wrapping_sub(sign).cast_signed()
+    }
 }
 
 /// The product of integer matrices, or how many of their bits differ. No sum leaves 32 bits: there are 256 products at
@@ -151,10 +161,7 @@ pub(crate) fn integer(
     let depth = usize::from(product.depth);
     let pack = 32 / usize::from(kinds[0].bits);
     let fragments = Fragments { left, right, pack, depth };
-    let (a, b) = fragments.unpack(
-        |word, index| unpack_integer(kinds[0], word, index),
-        |word, index| unpack_integer(kinds[1], word, index),
-    );
+    let (a, b) = fragments.unpack(unpack_integer(kinds[0]), unpack_integer(kinds[1]));
     let mut products = [[0; COLUMNS]; ROWS];
     add_integers(depth, differ, &a, &b, &mut products);
     let mut result = [[0; LANES]; 4];

@@ -20,10 +20,19 @@ impl Warp {
     ) -> Outcome<()> {
         match *op {
             Op::LoadConstant { d, bank, register, offset, size } => {
-                for lane in Each(mask) {
-                    let index = self.registers[usize::from(register)][lane] as i32;
-                    let at = i64::from(index) + i64::from(offset);
-                    self.load_constant_lane(env, d, bank, at, size, lane)?;
+                let place = |index: u32| i64::from(index as i32) + i64::from(offset);
+                let index = self.registers[usize::from(register)];
+                let first = index[Self::first_lane(mask) as usize];
+                if Each(mask).any(|lane| index[lane] != first) {
+                    for lane in Each(mask) {
+                        self.load_constant_lane(env, d, bank, place(index[lane]), size, lane)?;
+                    }
+                    return Ok(());
+                }
+                for word in 0..size.bytes.div_ceil(4) {
+                    let at = place(first) + 4 * i64::from(word);
+                    let value = env.constant(bank, at, size.bytes.min(4))?;
+                    self.write(d.wrapping_add(word), mask, &[widen(value, size); LANES]);
                 }
             }
             Op::LoadUniform { d, bank, index, offset, size } => {

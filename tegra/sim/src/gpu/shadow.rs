@@ -109,15 +109,14 @@ impl Cache {
                     entry.insert(now);
                 }
                 Entry::Occupied(mut entry) => {
-                    let differs = |at: &u64| {
-                        let index = (at - line * LINE) as usize;
-                        entry.get()[index] != now[index]
-                    };
+                    let start = piece.offset.max(line * LINE);
                     let end = (piece.offset + piece.bytes).min((line + 1) * LINE);
-                    let found = (piece.offset.max(line * LINE)..end).find(differs);
-                    if found.is_some() {
+                    let asked = (start - line * LINE) as usize..(end - line * LINE) as usize;
+                    let (held, found) = (&entry.get()[asked.clone()], &now[asked]);
+                    if held != found {
+                        let same = held.iter().zip(found).take_while(|(a, b)| a == b).count();
+                        stale = stale.or(Some(start + same as u64));
                         entry.insert(now);
-                        stale = stale.or(found);
                     }
                 }
             }
