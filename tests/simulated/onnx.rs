@@ -1,12 +1,15 @@
 //! ONNX's tests of nodes on the simulated Orin: of each operator one case that the CPU passes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 
 use device::Device;
 use device::cpu::Cpu;
 use device::gpu::nv::Nv;
-use onnx::{Array, Error, Model, Network};
+use onnx::{Array, Elem, Error, Model, Network};
+use orind_testing::external::tied;
 use orind_testing::nodes::{Case, cases, close};
+use orind_testing::random::Random;
 
 /// Launches of a case at most: those of long sequences show nothing more.
 const LAUNCHES: usize = 64;
@@ -49,4 +52,36 @@ fn operators_compute_what_onnx_says() {
         Vec::from_iter(&seen).iter().map(|s| s.as_str()).collect::<Vec<_>>().join(" ")
     );
     assert!(seen.len() > 150, "{seen:?}");
+}
+
+/// An embedding that is the last product's matrix too, turned, and an operand.
+#[test]
+fn a_matrix_is_a_table_a_products_weight_and_an_operand() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random(5);
+    let (w, x) = (random.reals(80 * 64, 1.0), random.reals(3 * 64, 1.0));
+    let rows = [79, 0, 41];
+    let bytes: Vec<u8> = w.iter().flat_map(|v| v.to_le_bytes()).collect();
+    fs::write(dir.path().join("data"), bytes).unwrap();
+    let path = dir.path().join("model.onnx");
+    fs::write(&path, tied()).unwrap();
+    let model = Model::read(&path).unwrap();
+    let inputs: BTreeMap<String, Array> = [
+        ("x", Elem::F32, vec![3, 64], x.clone()),
+        ("rows", Elem::I64, vec![3], rows.map(|row| row as f32).into()),
+    ]
+    .map(|(name, elem, shape, values)| (name.to_owned(), Array { elem, shape, values }))
+    .into();
+    let logit = |i: usize| -> f64 {
+        let hidden = (0..64).map(|c| f64::from(w[rows[i / 80] * 64 + c] + x[i / 80 * 64 + c]));
+        hidden.zip(&w[i % 80 * 64..]).map(|(h, w)| h * f64::from(*w)).sum()
+    };
+    for device in [&Cpu::detect() as &dyn Device, &Nv::detect().unwrap()] {
+        let have = Network::of(&model, device, &inputs).unwrap().run(&inputs).unwrap();
+        let scaled: Vec<f32> = w.iter().map(|w| w * w).collect();
+        assert_eq!(have["scaled"].values, scaled);
+        for (i, have) in have["logits"].values.iter().enumerate() {
+            assert!((f64::from(*have) - logit(i)).abs() < 1e-5, "{i}: {have}, not {}", logit(i));
+        }
+    }
 }

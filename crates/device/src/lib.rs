@@ -39,6 +39,7 @@ mod precision;
 pub mod reference;
 mod slots;
 pub mod tune;
+mod uses;
 
 pub use kernels::{Kernels, remembered};
 pub use named::{AUTO, NAMES, behind, for_loops, named};

@@ -1,4 +1,4 @@
-//! An ONNX model whose weights lie in files beside it.
+//! ONNX models whose weights lie in files beside them.
 
 /// A message's field: key, length, bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
@@ -36,6 +36,35 @@ pub fn model(w: &[(&str, &str)], v: &[(&str, &str)]) -> Vec<u8> {
         field(5, &tensor(b"v", v)),
         field(11, &info(b"x")),
         field(12, &info(b"y")),
+    ];
+    [field(7, &graph.concat()), field(8, &[16, 17])].concat()
+}
+
+/// `logits = (w[rows] + x) w^T` and `scaled = w * w`, of `w [80, 64]` in the file `data`, `rows [3]` and `x [3, 64]`.
+#[must_use]
+pub fn tied() -> Vec<u8> {
+    let location = field(13, &[field(1, b"location"), field(2, b"data")].concat());
+    let w = [&[8, 80, 8, 64, 16, 1][..], &field(8, b"w"), &location, &[112, 1]].concat();
+    let node = |op: &[u8], inputs: &[&[u8]], out: &[u8]| {
+        let inputs = inputs.iter().flat_map(|name| field(1, name));
+        field(1, &inputs.chain(field(2, out)).chain(field(4, op)).collect::<Vec<u8>>())
+    };
+    let info = |name: &[u8], elem: u8, shape: &[u8]| {
+        let shape: Vec<u8> = shape.iter().flat_map(|n| field(1, &[8, *n])).collect();
+        let of = [&[8, elem][..], &field(2, &shape)].concat();
+        [field(1, name), field(2, &field(1, &of))].concat()
+    };
+    let graph = [
+        node(b"Gather", &[b"w", b"rows"], b"taken"),
+        node(b"Add", &[b"taken", b"x"], b"hidden"),
+        node(b"Transpose", &[b"w"], b"turned"),
+        node(b"MatMul", &[b"hidden", b"turned"], b"logits"),
+        node(b"Mul", &[b"w", b"w"], b"scaled"),
+        field(5, &w),
+        field(11, &info(b"rows", 7, &[3])),
+        field(11, &info(b"x", 1, &[3, 64])),
+        field(12, &info(b"logits", 1, &[3, 80])),
+        field(12, &info(b"scaled", 1, &[80, 64])),
     ];
     [field(7, &graph.concat()), field(8, &[16, 17])].concat()
 }

@@ -208,6 +208,45 @@ impl CpuInstance {
         let packed = unsafe { std::slice::from_raw_parts_mut(address, count * layout.bytes()) };
         pack(&mut pool, layout, packed, source, progress)
     }
+
+    /// Reads a form of a weight from its source.
+    fn load(
+        &mut self,
+        address: *mut u8,
+        storage: WeightStorage,
+        source: &dyn WeightSource,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Source> {
+        match storage {
+            WeightStorage::Plain(n, dtype) if kept(dtype) != Width::Word => {
+                // SAFETY: as below, of bytes.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(address, n) };
+                for (i, part) in bytes.chunks_mut(UPLOAD).enumerate() {
+                    source.read_at((i * UPLOAD) as u64, part)?;
+                    progress(part.len() as u64);
+                }
+                Ok(())
+            }
+            WeightStorage::Plain(n, dtype) => {
+                // SAFETY: the weight holds `n` values, and nothing runs; `&mut self` is the only door.
+                let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<f32>(), n) };
+                fill(dtype, values, source, progress)
+            }
+            WeightStorage::Panels(panels) => {
+                let mut values = vec![0.0; panels.elements()];
+                fill(DType::F32, &mut values, source, progress)?;
+                let (isa, from) = (self.isa, values.as_ptr());
+                let pack = Pack { panels, axes: vec![panels.matrices], from, to: address.cast() };
+                // SAFETY: the weight's own bytes, and all its values; nothing runs, and `&mut self` is the only door.
+                self.pool.lock().run(&|w| unsafe { pack.run(isa, w) });
+                Ok(())
+            }
+            WeightStorage::Packed(layout) => self.pack(address, 1, &layout, source, progress),
+            WeightStorage::Experts(count, layout) => {
+                self.pack(address, count, &layout, source, progress)
+            }
+        }
+    }
 }
 
 fn lost(reason: &str) -> Error {
@@ -267,37 +306,10 @@ impl Instance for CpuInstance {
         };
         self.ledger.quiet("weights cannot change")?;
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
-        match storage {
-            WeightStorage::Plain(n, dtype) if kept(dtype) != Width::Word => {
-                // SAFETY: as below, of bytes.
-                let bytes = unsafe { std::slice::from_raw_parts_mut(address, n) };
-                for (i, part) in bytes.chunks_mut(UPLOAD).enumerate() {
-                    source.read_at((i * UPLOAD) as u64, part).map_err(failed)?;
-                    progress(part.len() as u64);
-                }
-                Ok(())
-            }
-            WeightStorage::Plain(n, dtype) => {
-                // SAFETY: the weight holds `n` values, and nothing runs; `&mut self` is the only door.
-                let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<f32>(), n) };
-                fill(dtype, values, source, progress).map_err(failed)
-            }
-            WeightStorage::Panels(panels) => {
-                let mut values = vec![0.0; panels.elements()];
-                fill(DType::F32, &mut values, source, progress).map_err(failed)?;
-                let (isa, from) = (self.isa, values.as_ptr());
-                let pack = Pack { panels, axes: vec![panels.matrices], from, to: address.cast() };
-                // SAFETY: the weight's own bytes, and all its values; nothing runs, and `&mut self` is the only door.
-                self.pool.lock().run(&|w| unsafe { pack.run(isa, w) });
-                Ok(())
-            }
-            WeightStorage::Packed(layout) => {
-                self.pack(address, 1, &layout, source, progress).map_err(failed)
-            }
-            WeightStorage::Experts(count, layout) => {
-                self.pack(address, count, &layout, source, progress).map_err(failed)
-            }
-        }
+        self.load(address, storage, source, progress).map_err(failed)?;
+        let Some((address, storage)) = self.memory.beside(weight) else { return Ok(()) };
+        // What is read twice is one weight.
+        self.load(address, storage, source, &|_| {}).map_err(failed)
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<Prepared, Error> {

@@ -13,6 +13,7 @@ use crate::plan_buffers::PlanBuffers;
 use crate::precision::residual_planes;
 use crate::slots::{Pieces, States, Table, rings};
 use crate::tune::Choices;
+use crate::uses::{Uses, numbers};
 use crate::{BLOCK, Error, Part, Request, Result};
 use plan::sample::Candidate;
 use plan::{Arena, Buffer, BufferId, Class, DType, Group, Op, Plan, View};
@@ -35,7 +36,7 @@ pub(super) enum WeightStorage {
     Experts(usize, PackedLayout),
     /// So many elements as [`stored`] has them; `F32` are decoded from this type as they are uploaded.
     Plain(usize, DType),
-    /// What one product reads, and nothing else.
+    /// What products read, and rows of their columns.
     Panels(Panels),
 }
 
@@ -268,6 +269,8 @@ impl PlanMemory {
 /// All sizes of an instance, by arithmetic.
 pub(super) struct Layout {
     weights: HashMap<String, (usize, WeightStorage)>,
+    /// Of matrices that are read as plain numbers too, where those lie.
+    beside: HashMap<String, (usize, WeightStorage)>,
     weight_bytes: usize,
     caches: HashMap<String, (usize, Cache)>,
     /// States that lie as their buffers say, beside the caches: where, and how many elements.
@@ -286,14 +289,24 @@ impl Layout {
     ///
     /// [`Error::Unsupported`] for a weight, cache or step that this device cannot hold or run.
     pub(super) fn new(request: &Request<'_>, isa: Isa) -> Result<Self> {
-        let (roles, cached) = (roles(request), caches(request));
-        let mut weights = HashMap::new();
+        let (uses, cached) = (Uses::of(request), caches(request));
+        let roles = roles(request, &uses);
+        let (mut weights, mut beside) = (HashMap::new(), HashMap::new());
         let mut weight_bytes = 0usize;
         for buffer in request.weights {
-            let role = roles.get(buffer.name.as_str()).copied();
-            let weight = WeightStorage::of(buffer, role, isa, request.choices)?;
-            weights.insert(buffer.name.clone(), (weight_bytes, weight));
-            weight_bytes = grow(weight_bytes, weight.bytes().unwrap_or(usize::MAX))?;
+            let name = buffer.name.as_str();
+            let role = roles.get(name).copied();
+            let packed = uses.get(name).is_some_and(|uses| uses.matrices);
+            let mut place = |role, of: &mut HashMap<_, _>| {
+                let weight = WeightStorage::of(buffer, role, isa, request.choices)?;
+                of.insert(buffer.name.clone(), (weight_bytes, weight));
+                weight_bytes = grow(weight_bytes, weight.bytes().unwrap_or(usize::MAX))?;
+                Ok::<_, Error>(())
+            };
+            place(role.filter(|_| !packed), &mut weights)?;
+            if packed && role.is_some() {
+                place(role, &mut beside)?;
+            }
         }
         let mut caches = HashMap::new();
         let mut plain_states = HashMap::new();
@@ -334,6 +347,7 @@ impl Layout {
         }
         Ok(Self {
             weights,
+            beside,
             weight_bytes,
             caches,
             plain_states,
@@ -387,34 +401,36 @@ enum Role {
 }
 
 /// The roles of weights that have one.
-fn roles<'a>(request: &Request<'a>) -> HashMap<&'a str, Role> {
+fn roles<'a>(request: &Request<'a>, uses: &HashMap<&'a str, Uses>) -> HashMap<&'a str, Role> {
     let mut roles: HashMap<&str, Role> = HashMap::new();
     for plan in request.plans {
         for step in &plan.steps {
-            let packed = |view: &View| match &step.op {
-                Op::Project(project) => project.product.weights().contains(&view),
-                Op::Mixture(mixture) => mixture.of_experts(view),
-                Op::Gather(gather) => {
-                    let buffer = plan.buffer(view.buffer);
-                    gather.indices.len() == 1
-                        && buffer.shape.len() == 2
-                        && !buffer.dtype.is_integer()
-                }
-                _ => false,
-            };
-            for view in step.op.reads() {
+            for view in numbers(plan, &step.op) {
                 let buffer = plan.buffer(view.buffer);
-                if buffer.class != Class::Weight || packed(view) {
+                if buffer.class != Class::Weight {
                     continue;
                 }
                 let panels = Panels::of(&step.op, view, buffer);
                 let panels = panels.filter(|_| buffer.dtype == DType::F32);
                 let role = panels.map_or(Role::Plain, Role::Product);
                 let known = roles.entry(buffer.name.as_str()).or_insert(role);
-                if *known != role {
+                // Panels are for products alone.
+                if *known != role || uses[buffer.name.as_str()].matrices {
                     *known = Role::Plain;
                 }
             }
+        }
+    }
+    // Rows are taken out of panels that are of columns.
+    for (plan, step) in request.plans.iter().flat_map(|p| p.steps.iter().map(move |s| (p, s))) {
+        let Op::Gather(gather) = &step.op else { continue };
+        let buffer = plan.buffer(gather.table.buffer);
+        let own = Panels::of(&step.op, &gather.table, buffer).map(Role::Product);
+        if buffer.class == Class::Weight
+            && let Some(role) = roles.get_mut(buffer.name.as_str())
+            && own != Some(*role)
+        {
+            *role = Role::Plain;
         }
     }
     roles
@@ -494,7 +510,20 @@ impl Memory {
     }
 
     pub(super) fn weight(&self, name: &str) -> Option<(*mut u8, WeightStorage)> {
-        let (offset, weight) = self.layout.weights.get(name)?;
+        self.form(&self.layout.weights, name)
+    }
+
+    /// A matrix as plain numbers, where it is read as such too.
+    pub(super) fn beside(&self, name: &str) -> Option<(*mut u8, WeightStorage)> {
+        self.form(&self.layout.beside, name)
+    }
+
+    fn form(
+        &self,
+        of: &HashMap<String, (usize, WeightStorage)>,
+        name: &str,
+    ) -> Option<(*mut u8, WeightStorage)> {
+        let (offset, weight) = of.get(name)?;
         // SAFETY: the layout's offsets are inside the buffer.
         Some((unsafe { self.weights.start().add(*offset) }.as_ptr(), *weight))
     }

@@ -13,6 +13,7 @@ use super::variant::{self, Variant};
 use super::winograd::Winograd;
 use super::{mixture, recurrent};
 use crate::tune::Choices;
+use crate::uses::is_table;
 use crate::{
     Error, Result,
     precision::{residual_planes, residual_planes_of},
@@ -376,12 +377,10 @@ fn is_of_tensors(plan: &Plan, op: &Op) -> bool {
         Op::Gather(gather) => {
             let table = of(&gather.table);
             let word = Width::of(table.dtype) == Some(Width::Word);
-            let matrix =
-                table.class == Class::Weight && table.shape.len() == 2 && !table.dtype.is_integer();
             gather.indices.len() != 1
                 || !plain(&gather.table)
                 || !plain(&gather.indices[0])
-                || !(word || matrix)
+                || !(word || is_table(plan, gather))
         }
         Op::MatMul { .. }
         | Op::Conv(_)
@@ -469,10 +468,14 @@ impl Resolver<'_> {
                 // SAFETY: the arena's offsets are inside the memory reserved for it.
                 .map(|offset| unsafe { self.memory.arena().add(offset) }),
             Class::Mailbox | Class::Output => self.buffers.address(view.buffer),
-            Class::Weight => match self.memory.weight(&buffer.name) {
-                Some((base, WeightStorage::Plain(n, _))) if n == buffer.elements() => Some(base),
-                _ => None,
-            },
+            Class::Weight => {
+                let name = &buffer.name;
+                let forms = [self.memory.weight(name), self.memory.beside(name)];
+                forms.into_iter().flatten().find_map(|(base, storage)| match storage {
+                    WeightStorage::Plain(n, _) if n == buffer.elements() => Some(base),
+                    _ => None,
+                })
+            }
             Class::State => match self.memory.plain_state(&buffer.name) {
                 Some((base, n)) if n == buffer.elements() => Some(base),
                 _ => None,
@@ -555,6 +558,14 @@ impl Resolver<'_> {
     fn stages(&self, step: &Step, stages: &mut Vec<Stage>) -> Result<()> {
         let stage = match &step.op {
             op @ Op::Gather(gather) if let Some(stage) = self.lines(op, gather)? => stage,
+            op @ Op::Gather(gather) if is_table(self.plan, gather) => {
+                let Ok(matrix) = self.matrix(&gather.table) else {
+                    return self.of_tensors(op, stages);
+                };
+                let ids = &gather.indices[0];
+                let (rows, out) = (ids.elements(), self.f32(&gather.out)?);
+                Stage::Embed { matrix, ids: self.i32(ids)?, rows, out }
+            }
             op if is_of_tensors(self.plan, op) => return self.of_tensors(op, stages),
             Op::Gather(gather) => self.gather(gather)?,
             Op::Binary { op: Binary::Add, a, b, out } => {
@@ -944,10 +955,6 @@ impl Resolver<'_> {
         let (table, ids) = (&gather.table, &gather.indices[0]);
         let (rows, ids) = (ids.elements(), self.i32(ids)?);
         let buffer = self.plan.buffer(table.buffer);
-        if buffer.class == Class::Weight && buffer.shape.len() == 2 && !buffer.dtype.is_integer() {
-            let (matrix, out) = (self.matrix(table)?, self.f32(&gather.out)?);
-            return Ok(Stage::Embed { matrix, ids, rows, out });
-        }
         Ok(Stage::Gather {
             table: self.address(table)?.cast(),
             extent: table.shape[0],

@@ -11,6 +11,7 @@ use orind_kernels::repack;
 use super::lower;
 use crate::plan_buffers::PlanBuffers;
 use crate::slots::{Pieces, States, Table, rings};
+use crate::uses::Uses;
 use crate::{BLOCK, Error, Footprint, Request, Result, precision};
 use plan::{Attention, Buffer, DType, GatedDelta, NormKind, Op, Plan, Sample, ShortConv};
 
@@ -39,54 +40,83 @@ pub(super) fn of_device(device: &'static str) -> impl Fn(Error) -> Error {
     }
 }
 
+/// How a weight lies: as matrices, as plain numbers, or first as the ones and behind them as the others.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum WeightLayout {
-    Matrix(repack::Layout),
-    /// The same matrix of so many experts, one after the other.
-    Experts(repack::Layout, usize),
-    Plain(u64),
+pub(super) struct WeightLayout {
+    /// So many of one layout, one after the other.
+    matrices: Option<(repack::Layout, usize)>,
+    numbers: Option<Numbers>,
+}
+
+/// Numbers in the order of their buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    /// Where they begin in the weight.
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+    /// Their type in the file.
+    pub(super) dtype: DType,
+}
+
+/// The type of which plain numbers of a weight are: blocks are taken apart.
+pub(super) const fn plain(dtype: DType) -> DType {
+    if dtype.is_quantised() { DType::F32 } else { dtype }
 }
 
 impl WeightLayout {
-    fn of(buffer: &Buffer) -> Result<Self> {
+    fn of(buffer: &Buffer, uses: Uses) -> Result<Self> {
         let refused = |why: String| unsupported(format!("weight `{}`{why}", buffer.name));
-        let matrix = |dtype, rows, k| {
-            repack::Layout::new(dtype, rows, k).map_err(|e| refused(format!(": {e}")))
+        let (shape, dtype) = (buffer.shape.as_slice(), buffer.dtype);
+        let line = matches!((shape, dtype), (&[_], DType::F32)) || dtype.is_integer();
+        let packed = uses.matrices || (uses.rows && !uses.numbers) || uses == Uses::default();
+        let matrices = match shape {
+            _ if line || !packed => None,
+            &[rows, k] => Some((rows, k, 1)),
+            &[experts, rows, k] => Some((rows, k, experts)),
+            shape => return Err(refused(format!(" of {dtype} {shape:?}"))),
         };
-        match (buffer.shape.as_slice(), buffer.dtype) {
-            (&[n], DType::F32) => Ok(Self::Plain(4 * n as u64)),
-            (_, dtype) if dtype.is_integer() => Ok(Self::Plain(buffer.bytes())),
-            (&[rows, k], dtype) => matrix(dtype, rows, k).map(Self::Matrix),
-            (&[experts, rows, k], dtype) => {
-                matrix(dtype, rows, k).map(|layout| Self::Experts(layout, experts))
-            }
-            (shape, dtype) => Err(refused(format!(" of {dtype} {shape:?}"))),
+        let layout = |(rows, k, count)| {
+            let layout = repack::Layout::new(dtype, rows, k);
+            layout.map(|layout| (layout, count)).map_err(|e| refused(format!(": {e}")))
+        };
+        let matrices = matrices.map(layout).transpose()?;
+        let mut weight = Self { matrices, numbers: None };
+        if uses.numbers || matrices.is_none() {
+            let each = plain(dtype).block_bytes() as u64;
+            let bytes = (buffer.elements() as u64).saturating_mul(each);
+            let at = weight.bytes().next_multiple_of(ALIGN);
+            weight.numbers = Some(Numbers { at, bytes, dtype });
         }
+        Ok(weight)
     }
 
     pub(super) const fn bytes(&self) -> u64 {
-        match self {
-            Self::Matrix(layout) => layout.bytes() as u64,
-            Self::Experts(_, experts) => self.stride() * *experts as u64,
-            Self::Plain(bytes) => *bytes,
+        match (&self.numbers, &self.matrices) {
+            (Some(numbers), _) => numbers.at.saturating_add(numbers.bytes),
+            (None, Some((layout, 1))) => layout.bytes() as u64,
+            (None, Some((_, count))) => self.stride() * *count as u64,
+            (None, None) => 0,
         }
     }
 
-    /// Bytes from an expert's matrix to the next one's; all bytes of what is no matrix of experts.
+    /// Bytes from a matrix to the next one.
     pub(super) const fn stride(&self) -> u64 {
-        match self {
-            Self::Experts(layout, _) => (layout.bytes() as u64).next_multiple_of(ALIGN),
-            Self::Matrix(..) | Self::Plain(_) => self.bytes(),
+        match &self.matrices {
+            Some((layout, _)) => (layout.bytes() as u64).next_multiple_of(ALIGN),
+            None => 0,
         }
     }
 
-    /// Its matrices' layout, and how many there are; none where it is plain numbers.
+    /// Its matrices' layout, and how many there are.
     pub(super) const fn matrices(&self) -> Option<(&repack::Layout, usize)> {
-        match self {
-            Self::Matrix(layout) => Some((layout, 1)),
-            Self::Experts(layout, experts) => Some((layout, *experts)),
-            Self::Plain(_) => None,
+        match &self.matrices {
+            Some((layout, count)) => Some((layout, *count)),
+            None => None,
         }
+    }
+
+    pub(super) const fn numbers(&self) -> Option<Numbers> {
+        self.numbers
     }
 }
 
@@ -304,8 +334,10 @@ impl Layout {
     pub(super) fn new(request: &Request<'_>) -> Result<Self> {
         let mut weights = HashMap::new();
         let mut weight_bytes = 0u64;
+        let uses = Uses::of(request);
         for buffer in request.weights {
-            let weight = WeightLayout::of(buffer)?;
+            let uses = uses.get(buffer.name.as_str()).copied().unwrap_or_default();
+            let weight = WeightLayout::of(buffer, uses)?;
             weight_bytes = weight_bytes.saturating_add(weight.bytes().next_multiple_of(ALIGN));
             weights.insert(buffer.name.clone(), weight);
         }
@@ -379,5 +411,55 @@ impl Layout {
                 + self.table_bytes()
                 + self.plan_bytes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Twice the room only where both forms are read.
+    #[test]
+    fn a_weight_lies_as_it_is_read() {
+        let line = |dtype, shape: &[usize]| Buffer {
+            name: "w".into(),
+            class: plan::Class::Weight,
+            dtype,
+            shape: shape.to_vec(),
+        };
+        let read = |what: &str| Uses {
+            matrices: what.contains('m'),
+            rows: what.contains('r'),
+            numbers: what.contains('n'),
+        };
+        // 16 rows of 96: of 102 bytes in Q8_0. Matrices, and bytes of plain numbers.
+        for (dtype, shape, what, matrices, numbers) in [
+            (DType::F16, &[16, 96][..], "m", 1, None),
+            (DType::F16, &[16, 96], "mr", 1, None),
+            (DType::F16, &[16, 96], "r", 1, None),
+            (DType::F16, &[16, 96], "", 1, None),
+            (DType::F16, &[16, 96], "n", 0, Some(3072)),
+            (DType::F16, &[16, 96], "rn", 0, Some(3072)),
+            (DType::F16, &[16, 96], "mn", 1, Some(3072)),
+            (DType::Q8_0, &[16, 96], "mrn", 1, Some(6144)),
+            (DType::F32, &[2, 8, 96], "mn", 2, Some(6144)),
+            (DType::F32, &[2, 8, 96], "n", 0, Some(6144)),
+            (DType::F32, &[2, 2, 4, 96], "n", 0, Some(6144)),
+            (DType::F32, &[1536], "", 0, Some(6144)),
+            (DType::I8, &[16, 96], "", 0, Some(1536)),
+        ] {
+            let weight = WeightLayout::of(&line(dtype, shape), read(what)).unwrap();
+            assert_eq!(weight.matrices().map_or(0, |(_, count)| count), matrices, "{what}");
+            assert_eq!(weight.numbers().map(|numbers| numbers.bytes), numbers, "{what}");
+            let packed = weight.stride() * matrices as u64;
+            let behind = numbers.map(|bytes| packed + bytes);
+            assert_eq!(
+                weight.bytes().next_multiple_of(ALIGN),
+                behind.unwrap_or(packed).next_multiple_of(ALIGN)
+            );
+        }
+        let refused = |buffer, what| WeightLayout::of(&buffer, read(what)).unwrap_err().to_string();
+        let why = refused(line(DType::F32, &[2, 2, 4, 96]), "mn");
+        assert!(why.contains("weight `w` of F32 [2, 2, 4, 96]"), "{why}");
     }
 }

@@ -1,10 +1,36 @@
 //! A weight read from its source into memory that the CPU sees, laid out as the kernels read it.
 
-use super::layout::WeightLayout;
-use crate::{Error, Result, WeightSource};
+use super::layout::{Numbers, WeightLayout};
+use crate::{Error, Result, Source, WeightSource};
+use plan::quant;
 
 /// Bytes that are read and laid out at a time.
 pub(super) const PIECE: usize = 1 << 20;
+/// Bytes of plain numbers that a piece has a multiple of: no block of any type has more of them.
+pub(super) const WHOLE: usize = 4 * 256;
+
+impl Numbers {
+    /// Reads those that take the bytes from `at` on, whole blocks of the file: how many bytes of it.
+    pub(super) fn read(
+        &self,
+        source: &dyn WeightSource,
+        at: usize,
+        to: &mut [u8],
+    ) -> Result<u64, Source> {
+        if !self.dtype.is_quantised() {
+            source.read_at(at as u64, to)?;
+            return Ok(to.len() as u64);
+        }
+        let stored = |bytes: usize| bytes / 4 / self.dtype.block_len() * self.dtype.block_bytes();
+        let (mut blocks, mut values) = (vec![0; stored(to.len())], vec![0.0; to.len() / 4]);
+        source.read_at(stored(at) as u64, &mut blocks)?;
+        quant::dequantise(self.dtype, &blocks, &mut values)?;
+        for (to, value) in to.as_chunks_mut().0.iter_mut().zip(values) {
+            *to = value.to_le_bytes();
+        }
+        Ok(blocks.len() as u64)
+    }
+}
 
 /// Fills `place`, which holds the whole weight.
 ///
@@ -18,13 +44,18 @@ pub(super) fn fill(
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<()> {
     let failed = |source| Error::Weight { weight: weight.to_owned(), source };
-    let Some((matrix, _)) = layout.matrices() else {
-        for (i, piece) in place.chunks_mut(PIECE).enumerate() {
-            source.read_at((i * PIECE) as u64, piece).map_err(failed)?;
-            progress(piece.len() as u64);
+    let behind = layout.numbers().map_or(place.len(), |numbers| numbers.at as usize);
+    let (place, plain) = place.split_at_mut(behind);
+    if let Some(numbers) = layout.numbers() {
+        for (i, piece) in plain.chunks_mut(PIECE).enumerate() {
+            let read = numbers.read(source, i * PIECE, piece).map_err(failed)?;
+            // What is read twice is one weight.
+            if layout.matrices().is_none() {
+                progress(read);
+            }
         }
-        return Ok(());
-    };
+    }
+    let Some((matrix, _)) = layout.matrices() else { return Ok(()) };
     let (row, total) = (matrix.file_row_bytes(), matrix.rows());
     let rows = (PIECE / row).max(1);
     let mut piece = vec![0; rows.min(total) * row];

@@ -340,3 +340,49 @@ fn bytes_lie_in_weights_states_and_mailboxes() {
         }
     }
 }
+
+/// Matrices that products and rows by index read, and others number by number; whole, in part, turned.
+#[test]
+fn weights_are_matrices_and_plain_numbers() {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
+        let case = case(|s| {
+            let x = s.floats("x", &[3, 64], noise(1, 192))?;
+            let w = s.quantised("w", dtype, &[40, 64], &noise(2, 2560))?;
+            let block = s.quantised("block", dtype, &[2, 5, 64], &noise(3, 640))?;
+            let rows = s.ints("rows", &[4], vec![39, -1, 0, 7])?;
+            let product = s.g.matmul(x, w)?;
+            let part = s.g.slice(w, 0, 8, 16)?;
+            let many = s.g.expand(x, &[2, 3, 64])?;
+            let mut results = vec![
+                product,
+                s.g.gather(w, &[rows])?,
+                s.g.matmul(x, part)?,
+                s.g.gather(part, &[rows])?,
+                s.g.matmul(many, block)?,
+            ];
+            if dtype.is_quantised() {
+                return Ok(results);
+            }
+            let square = s.quantised("square", dtype, &[64, 64], &noise(4, 4096))?;
+            let [turned, across] = [s.g.permute(w, &[1, 0])?, s.g.permute(square, &[1, 0])?];
+            results.push(s.g.matmul(product, turned)?);
+            let table = s.quantised("table", dtype, &[6, 7], &noise(5, 42))?;
+            for (numbers, axis) in [(w, 0), (block, 1), (table, 1)] {
+                let wide = s.g.cast(numbers, DType::F32)?;
+                results.push(s.g.reduce(Reduce::Sum, wide, axis)?);
+            }
+            let of_square = s.g.matmul(x, square)?;
+            results.extend([of_square, s.g.matmul(x, across)?, s.g.gather(across, &[rows])?]);
+            results.push(s.g.gather(table, &[rows])?);
+            // A product that the very matrix is added to.
+            let more = s.floats("more", &[64, 64], noise(6, 4096))?;
+            let made = s.g.matmul(more, square)?;
+            let wide = s.g.cast(square, DType::F32)?;
+            results.push(s.g.binary(Binary::Add, made, wide)?);
+            Ok(results)
+        });
+        // What is multiplied with blocks has eight bits and what these leave.
+        let tolerance = if dtype.is_quantised() { 2e-3 } else { 4e-5 };
+        assert_same(&case, tolerance, dtype.name());
+    }
+}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use orind_kernels::repack::PANEL;
 
 use super::super::layout::{ALIGN, Layout, WeightLayout};
-use super::super::weights::fill;
+use super::super::weights::{WHOLE, fill};
 use super::driver::{Event, Kind, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
@@ -139,6 +139,7 @@ impl Staging {
             weight.matrices().map_or(0, |(matrix, _)| matrix.of_rows(PANEL).bytes())
         };
         let bytes = layout.weights.values().map(row).max().unwrap_or(0).max(half);
+        let bytes = bytes.next_multiple_of(WHOLE);
         let one = || {
             let memory = Memory::new(gpu, Kind::Pinned, bytes as u64)?;
             let copied =
@@ -157,18 +158,24 @@ impl Staging {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<()> {
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
-        let Some((matrix, count)) = layout.matrices() else {
-            let total = layout.bytes() as usize;
+        if let Some(numbers) = layout.numbers() {
+            let total = numbers.bytes as usize;
             for at in (0..total).step_by(self.bytes) {
                 let bytes = self.bytes.min(total - at);
-                let piece = Piece { from: 0, at, len: bytes };
-                let read = |half: &mut [u8]| source.read_at(at as u64, half).map_err(failed);
-                self.halves[self.next].send(bytes, &[piece], to, read)?;
+                let piece = Piece { from: 0, at: numbers.at as usize + at, len: bytes };
+                let mut read = 0;
+                self.halves[self.next].send(bytes, &[piece], to, |half| {
+                    read = numbers.read(source, at, half).map_err(failed)?;
+                    Ok(())
+                })?;
                 self.next = 1 - self.next;
-                progress(bytes as u64);
+                // What is read twice is one weight.
+                if layout.matrices().is_none() {
+                    progress(read);
+                }
             }
-            return Ok(());
-        };
+        }
+        let Some((matrix, count)) = layout.matrices() else { return Ok(()) };
         let (row, total) = (matrix.file_row_bytes(), matrix.rows());
         // Whole panels, which are what lies together.
         let rows = PANEL * (self.bytes / matrix.of_rows(PANEL).bytes()).max(1);

@@ -16,7 +16,7 @@ use orind_kernels::params::{
 use super::{Lowering, count, number_of};
 use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::{ALIGN, WeightLayout, unsupported};
+use crate::gpu::layout::{ALIGN, unsupported};
 use crate::gpu::limit;
 use plan::{Class, Experts, Gating, Mixture, Plan, RouterScores};
 
@@ -122,8 +122,10 @@ impl Lowering<'_> {
     fn experts(&self, experts: &Experts) -> Result<Matrices> {
         let buffer = self.buffer(&experts.weight);
         match (self.addresses.weights.get(&buffer.name), &buffer.shape[..]) {
-            (Some(&(address, layout @ WeightLayout::Experts(matrix, _))), &[_, n, k])
-                if buffer.class == Class::Weight && experts.weight.shape == buffer.shape =>
+            (Some(&(address, layout)), &[_, n, k])
+                if let Some((matrix, _)) = layout.matrices()
+                    && buffer.class == Class::Weight
+                    && experts.weight.shape == buffer.shape =>
             {
                 let (weight, bias) = (matrix.weight(), self.optional(experts.bias.as_ref())?);
                 Ok(Matrices { address, weight, stride: layout.stride(), bias, n, k })

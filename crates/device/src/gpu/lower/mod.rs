@@ -23,10 +23,11 @@ use orind_kernels::catalogue::launch::{elements_grid, embed_grid, rows_grid};
 use orind_kernels::params::{self, EmbedParams, GatherParams, RopeTableParams};
 
 use super::launch::{Launch, Params, Region};
-use super::layout::{Cache, State, WeightLayout, Workspace, unsupported};
+use super::layout::{Cache, State, WeightLayout, Workspace, plain, unsupported};
 use super::variant::Tuning;
 use crate::plan_buffers::PlanBuffers;
 use crate::slots::Table;
+use crate::uses::is_table;
 use crate::{Error, Result};
 use plan::{
     Activation, Arena, Attention, Buffer, Class, DType, Gather, Group, Normalise, Op, Plan, RopeKv,
@@ -217,10 +218,10 @@ impl Lowering<'_> {
                 let base = self.addresses.buffers_at;
                 self.addresses.buffers.offset(view.buffer).map(|at| base + at)
             }
-            Class::Weight => match self.addresses.weights.get(&buffer.name) {
-                Some((at, WeightLayout::Plain(bytes))) if *bytes == buffer.bytes() => Some(*at),
-                _ => None,
-            },
+            Class::Weight => self.addresses.weights.get(&buffer.name).and_then(|(at, weight)| {
+                let numbers = weight.numbers()?;
+                (numbers.bytes == Self::bytes(buffer)).then_some(at + numbers.at)
+            }),
             Class::State => match self.addresses.states.get(&buffer.name) {
                 Some((at, State::Recurrent { .. })) => Some(*at),
                 _ => None,
@@ -231,6 +232,19 @@ impl Lowering<'_> {
             unsupported(format!("{:?} `{}` as an operand here", buffer.class, buffer.name))
         })?;
         Ok(base + 4 * view.offset as u64)
+    }
+
+    /// The type of a buffer's elements as they lie.
+    fn dtype(buffer: &Buffer) -> DType {
+        if buffer.class == Class::Weight { plain(buffer.dtype) } else { buffer.dtype }
+    }
+
+    /// Bytes of a buffer's elements as they lie.
+    fn bytes(buffer: &Buffer) -> u64 {
+        match Self::dtype(buffer) {
+            dtype if dtype == buffer.dtype => buffer.bytes(),
+            dtype => buffer.elements() as u64 * dtype.block_bytes() as u64,
+        }
     }
 
     fn typed(&self, view: &View, dtype: DType) -> Result<Region> {
@@ -314,14 +328,13 @@ impl Lowering<'_> {
 
     fn gather(&mut self, label: &str, gather: &Gather) -> Result<()> {
         let table = &gather.table;
-        let of = self.buffer(table);
-        let matrix = of.class == Class::Weight && of.shape.len() == 2 && !of.dtype.is_integer();
+        let packed = self.matrix(table, None).ok().filter(|_| is_table(self.plan, gather));
         let ids = match &gather.indices[..] {
-            [ids] if matrix && ids.is_contiguous() => ids,
+            [ids] if packed.is_some() => ids,
             [ids]
                 if table.is_contiguous()
                     && ids.is_contiguous()
-                    && self.buffer(table).dtype.block_bytes() == 4 =>
+                    && Self::dtype(self.buffer(table)).block_bytes() == 4 =>
             {
                 ids
             }
@@ -330,8 +343,7 @@ impl Lowering<'_> {
         let out = self.region(&gather.out)?;
         let rows = count(ids.elements())?;
         let ids = self.i32(ids)?;
-        if matrix {
-            let Matrix { address, weight, n, .. } = self.matrix(table, None)?;
+        if let Some(Matrix { address, weight, n, .. }) = packed {
             let k = count(table.shape[1])?;
             let params = Params::Embed(EmbedParams {
                 table: address,

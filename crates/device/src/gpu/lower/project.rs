@@ -10,7 +10,7 @@ use orind_kernels::params::{ProjectParams, Segment};
 
 use super::{Addresses, Lowering, count, number_of, rows_of};
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::{WeightLayout, unsupported};
+use crate::gpu::layout::unsupported;
 use crate::gpu::variant::{self, Shape};
 use crate::{Result, precision};
 use plan::{Class, Cost, Linear, NormKind, Op, Plan, Product, Project, View};
@@ -140,8 +140,11 @@ impl Lowering<'_> {
     pub(super) fn matrix(&self, view: &View, out: Option<&View>) -> Result<Matrix> {
         let buffer = self.buffer(view);
         match self.addresses.weights.get(&buffer.name) {
-            Some(&(address, WeightLayout::Matrix(layout)))
-                if buffer.class == Class::Weight && view.shape == buffer.shape =>
+            Some(&(address, weight))
+                if let Some((layout, 1)) = weight.matrices()
+                    && buffer.class == Class::Weight
+                    && view.shape.len() == 2
+                    && view.shape == buffer.shape =>
             {
                 let weight = layout.weight();
                 let planes = out.map_or(1, |out| planes(self.plan, weight, out));

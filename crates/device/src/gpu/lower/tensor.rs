@@ -269,7 +269,8 @@ impl Lowering<'_> {
     /// Where a view of numbers begins, whatever its strides, and how they lie.
     fn operand(&self, view: &View) -> Result<(Region, Width)> {
         let buffer = self.buffer(view);
-        let width = match buffer.dtype {
+        let dtype = Self::dtype(buffer);
+        let width = match dtype {
             DType::F32 | DType::I32 => Width::Word,
             DType::F16 => Width::Half,
             DType::BF16 => Width::Brain,
@@ -282,7 +283,7 @@ impl Lowering<'_> {
                 )));
             }
         };
-        let offset = (buffer.dtype.block_bytes() * view.offset) as u64;
+        let offset = (dtype.block_bytes() * view.offset) as u64;
         let base = self.buffer_of(view)?;
         Ok((Region::new(base.address + offset, base.bytes), width))
     }
@@ -290,7 +291,7 @@ impl Lowering<'_> {
     /// All of the buffer that a view is of.
     fn buffer_of(&self, view: &View) -> Result<Region> {
         let whole = View::whole(view.buffer, &self.buffer(view).shape);
-        Ok(Region::new(self.address(&whole)?, self.buffer(view).bytes()))
+        Ok(Region::new(self.address(&whole)?, Self::bytes(self.buffer(view))))
     }
 }
 

@@ -42,6 +42,19 @@ mod sketch {
         }
     }
 
+    /// The same with a step that reads its matrices number by number too.
+    pub(super) fn with_numbers(dtype: DType) -> Plan {
+        let mut plan = decode(dtype);
+        let find = |name| plan.find(Class::Weight, name).unwrap();
+        let [a, b] = [("table", VOCABULARY), ("square", HIDDEN)]
+            .map(|(name, rows)| View::whole(find(name), &[rows, HIDDEN]));
+        let mut s = Sketch { buffers: plan.buffers, steps: plan.steps };
+        let out = s.buffer("product", Class::Scratch, DType::F32, &[VOCABULARY, HIDDEN]);
+        s.step(Op::MatMul { a, b, out }, "numbers");
+        (plan.buffers, plan.steps) = (s.buffers, s.steps);
+        plan
+    }
+
     pub(super) fn decode(dtype: DType) -> Plan {
         use Class::{Mailbox, Output, Scratch, Weight};
         let mut s = Sketch { buffers: Vec::new(), steps: Vec::new() };
@@ -249,9 +262,12 @@ fn every_kind_of_memory_holds_the_same_weights() {
 fn halves_are_not_written_while_they_are_copied() {
     let fake = Arc::new(Fake::new(&[ORIN]));
     let device = cuda(&fake).unwrap();
-    for dtype in TYPES {
-        let buffers = weights_of(&sketch::decode(dtype));
-        let request = Request { weights: &buffers, states: &[], plans: &[], choices: None };
+    let all = TYPES.into_iter().flat_map(|dtype| {
+        [sketch::decode(dtype), sketch::with_numbers(dtype)].map(|plan| (dtype, plan))
+    });
+    for (dtype, plan) in all {
+        let (buffers, plans) = (weights_of(&plan), std::slice::from_ref(&plan));
+        let request = Request { weights: &buffers, states: &[], plans, choices: None };
         let layout = Layout::new(&request).unwrap();
         let stream = gpu::Owned::new(&device.gpu, |driver| driver.create_stream()).unwrap();
         // A few rows at a time.
@@ -272,7 +288,11 @@ fn halves_are_not_written_while_they_are_copied() {
             let mut want = vec![0; form.bytes() as usize];
             let bytes = weight(buffer);
             super::super::weights::fill(&buffer.name, &form, &bytes, &mut want, &|_| {}).unwrap();
-            assert!(fake.peek(address, want.len()) == want, "{dtype} {}", buffer.name);
+            let have = fake.peek(address, want.len());
+            let packed = form.matrices().map_or(0, |(layout, count)| layout.bytes() * count);
+            assert!(have[..packed] == want[..packed], "{dtype} {}", buffer.name);
+            let behind = form.numbers().map_or(want.len(), |numbers| numbers.at as usize);
+            assert!(have[behind..] == want[behind..], "numbers of {dtype} {}", buffer.name);
         }
         let again = weights.upload("table", &Vec::new(), &|_| {}, stream.get());
         assert!(matches!(again, Err(Error::Invalid(_))));
