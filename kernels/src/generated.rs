@@ -10,9 +10,12 @@ use std::fmt::Write as _;
 
 use parking_lot::Mutex;
 
-use crate::catalogue::launch::{Grid, ROW_LANES};
+use crate::catalogue::launch::{Grid, ROW_BLOCK, ROW_LANES};
 use crate::params::{Action, Reduction, TensorParams, TensorSource, Width};
 use crate::source::{self, Target, asserts};
+
+/// Threads that share a row at most: a block of the most warps.
+const MOST_PER_ROW: u32 = 256;
 
 /// What of the work a thread has, and how many share a block. No value changes a bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,15 +28,46 @@ pub struct GroupVariant {
     pub threads_per_row: u32,
 }
 
+/// Multiprocessors of an Orin.
+const SMS: u32 = 16;
+/// Threads that have a reduction's loads under way on all of them: four for each of an SM's 128 lanes, of which one
+/// adds while the others wait for memory.
+const BUSY: u32 = SMS * 128 * 4;
+
 impl GroupVariant {
-    /// What is taken where nothing has been measured.
-    pub const HEURISTIC: Self = Self { warps: 4, unroll: 1, threads_per_row: ROW_LANES };
+    /// What is taken where nothing has been measured, for a group with so many results, each of so many elements.
+    #[must_use]
+    pub fn heuristic(form: Form, rows: u32, length: u32) -> Self {
+        let plain = Self { warps: 4, unroll: 1, threads_per_row: ROW_LANES };
+        if form != Form::Rows {
+            return plain;
+        }
+        // Lanes read neighbours: 16 whole sectors, and as many columns of 256 at a time as have threads. What these come
+        // to every thread of a row adds up, so there are no more than keep the GPU busy.
+        let spans = length.div_ceil(ROW_BLOCK).max(1);
+        let enough = BUSY.div_ceil(rows.max(1)).min(spans.saturating_mul(ROW_LANES));
+        let threads_per_row = Self::THREADS_PER_ROW.iter().copied().find(|n| *n >= enough);
+        let threads_per_row = threads_per_row.unwrap_or(MOST_PER_ROW);
+        // Few rows are apart, so that each SM has some.
+        let each = rows.saturating_mul(threads_per_row).div_ceil(32 * SMS);
+        let warps = Self::WARPS.iter().copied().rev().find(|n| *n <= each.min(plain.warps));
+        let warps = warps.unwrap_or(1).max(threads_per_row / 32);
+        Self { warps, unroll: plain.unroll, threads_per_row }
+    }
+
+    /// What is taken for a group where nothing has been measured.
+    #[must_use]
+    pub fn of(params: &TensorParams) -> Self {
+        let rows = params.outer.saturating_mul(params.inner);
+        Self::heuristic(Form::of(params), rows, params.length)
+    }
+
     /// Values of `warps`.
     pub const WARPS: &[u32] = &[1, 2, 4, 8];
     /// Values of `unroll`.
     pub const UNROLL: &[u32] = &[1, 2, 4, 8];
     /// Values of `threads_per_row`.
-    pub const THREADS_PER_ROW: &[u32] = &[16, 32, 64, 128, 256];
+    pub const THREADS_PER_ROW: &[u32] = &[16, 32, 64, 128, MOST_PER_ROW];
 
     /// Threads of a block.
     #[must_use]
@@ -68,43 +102,51 @@ impl Form {
 /// The text of a kernel but for its name and variant. Groups that do the same at other addresses have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generated {
-    steps: &'static str,
+    group: &'static Group,
     variant: GroupVariant,
 }
 
-/// Every text of this process, by its name.
-static KNOWN: Mutex<BTreeMap<String, &'static str>> = Mutex::new(BTreeMap::new());
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Group {
+    steps: String,
+    heuristic: GroupVariant,
+}
+
+/// Every group of this process, by its name.
+static KNOWN: Mutex<BTreeMap<String, &'static Group>> = Mutex::new(BTreeMap::new());
 
 impl Generated {
     /// What the parameters say. A text stays as long as the process, as the code does that is made of it.
     #[must_use]
     pub fn of(params: &TensorParams, variant: GroupVariant) -> Self {
-        let text = steps(params);
+        let group = Group { steps: steps(params), heuristic: GroupVariant::of(params) };
         let mut known = KNOWN.lock();
-        let steps = *known.entry(name(&text)).or_insert_with(|| Box::leak(text.into_boxed_str()));
-        Self { steps, variant }
+        let name = name(&group.steps);
+        let group = *known.entry(name).or_insert_with(|| Box::leak(Box::new(group)));
+        Self { group, variant }
     }
 
     /// The group of that name, where this process has met it.
     #[must_use]
     pub fn named(name: &str, variant: GroupVariant) -> Option<Self> {
-        KNOWN.lock().get(name).map(|steps| Self { steps, variant })
+        KNOWN.lock().get(name).map(|group| Self { group, variant })
     }
 
     /// What tells it from other groups: 16 hexadecimal digits, whatever the variant.
     #[must_use]
     pub fn name(self) -> String {
-        name(self.steps)
+        name(&self.group.steps)
     }
 
-    /// Its symbol in the machine code.
+    /// Its symbol in the machine code, with what is not as where nothing has been measured.
     #[must_use]
     pub fn symbol(self) -> String {
         let GroupVariant { warps, unroll, threads_per_row } = self.variant;
-        match self.variant {
-            GroupVariant::HEURISTIC => format!("group_{}", self.name()),
-            _ => format!("group_{}_w{warps}_u{unroll}_r{threads_per_row}", self.name()),
+        let name = self.name();
+        if self.variant == self.group.heuristic {
+            return format!("group_{name}");
         }
+        format!("group_{name}_w{warps}_u{unroll}_r{threads_per_row}")
     }
 
     /// Threads of a block.
@@ -128,7 +170,7 @@ impl Generated {
     /// What is compiled.
     #[must_use]
     pub fn text(self) -> String {
-        frame(self.steps, &self.symbol(), self.variant)
+        frame(&self.group.steps, &self.symbol(), self.variant)
     }
 }
 
@@ -139,7 +181,8 @@ fn name(steps: &str) -> String {
 /// SHA-256 of what every such kernel is made from but its steps.
 #[must_use]
 pub fn hash(target: Target) -> String {
-    source::hash_of(&frame("", "group", GroupVariant::HEURISTIC), target)
+    let variant = GroupVariant::heuristic(Form::Elements, 1, 1);
+    source::hash_of(&frame("", "group", variant), target)
 }
 
 fn frame(steps: &str, symbol: &str, variant: GroupVariant) -> String {

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use device::Device;
+use device::cpu::Cpu;
 use device::gpu::nv::Nv;
 use device::tune::beam::Bench as _;
 use device::tune::report::{Report, Spec};
@@ -152,10 +154,40 @@ fn every_parameter_leaves_the_bits_as_they_are() {
             bench.check(&choice).unwrap_or_else(|e| panic!("{case}, {}: {e}", describe(&choice)));
         }
         if space.parameter("threads_per_row").is_some() {
-            let mut wide = space.heuristic_with("threads_per_row", 128).unwrap();
-            wide.insert("warps".into(), 2);
+            let mut wide = space.heuristic.clone();
+            wide.extend([("threads_per_row".into(), 128), ("warps".into(), 2)]);
             let why = space.check(&wide).unwrap_err().to_string();
             assert!(why.contains("64 threads are no whole rows of 128"), "{why}");
+        }
+    }
+}
+
+/// By as many threads as the heuristic takes for each: sums of rows, and their largest, are the CPU's to the bit.
+#[test]
+#[ignore = "run by the other test, in a process of its own"]
+fn rows_of_every_length_have_the_bits_of_the_cpu() {
+    if let Err(why) = jit::compiler() {
+        return println!("skipped: {why}");
+    }
+    for [rows, length] in
+        [[1, 5000], [3, 257], [5, 700], [33, 2100], [100, 600], [520, 300], [700, 3]]
+    {
+        let mut g = Graph::new();
+        let x = g.source(Class::Mailbox, "x", DType::F32, &[rows, length]).unwrap();
+        let softmax = nn::functions::softmax(&mut g, x, 1).unwrap();
+        let sums = nn::functions::sum(&mut g, softmax, &[1]).unwrap();
+        g.output("softmax", softmax);
+        g.output("sums", sums);
+        let values = Random(rows as u64).reals(rows * length, 3.0);
+        let run = |device: &dyn Device| {
+            let mut session = Session::open(device, &[], [], &[&g]).unwrap();
+            session.write(0, &[("x", Data::F32(&values))]).unwrap();
+            session.run(0, 1).unwrap();
+            ["softmax", "sums"].map(|name| session.output(0, name).unwrap())
+        };
+        let [nv, cpu] = [run(&Nv::detect().unwrap()), run(&Cpu::detect())];
+        for (have, want) in nv.iter().flatten().zip(cpu.iter().flatten()) {
+            assert_eq!(have.to_bits(), want.to_bits(), "{rows} rows of {length}: {have}, {want}");
         }
     }
 }
@@ -247,6 +279,7 @@ fn groups_are_tuned_as_products_are() {
     for test in [
         "a_winner_is_kept_and_used_at_the_next_start",
         "every_parameter_leaves_the_bits_as_they_are",
+        "rows_of_every_length_have_the_bits_of_the_cpu",
         "an_entry_that_does_not_hold_is_not_used",
         "without_a_compiler_there_is_nothing_to_tune",
     ] {

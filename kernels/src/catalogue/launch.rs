@@ -243,6 +243,8 @@ pub const fn gated_delta_grid(heads: u32, value_size: u32, sequences: u32) -> Gr
 
 /// Lanes that share a row of a reduction.
 pub(crate) const ROW_LANES: u32 = 16;
+/// Columns that they have at a time.
+pub(crate) const ROW_BLOCK: u32 = 256;
 /// Rows and columns of a block of `tensor_matmul`.
 const TENSOR_SIDE: u32 = 32;
 

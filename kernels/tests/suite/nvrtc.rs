@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use orind_kernels::catalogue::launch::SHARED_LIMIT;
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
 use orind_kernels::cubin::Cubin;
-use orind_kernels::generated::{Generated, GroupVariant};
+use orind_kernels::generated::{Form, Generated, GroupVariant};
 use orind_kernels::jit;
 use orind_kernels::nvrtc::{Compiler, Error};
 use orind_kernels::params::{Action, Reduction, TensorParams, Width, step};
@@ -60,7 +60,7 @@ fn group(base: u64) -> TensorParams {
 
 #[test]
 fn a_group_is_the_same_kernel_wherever_its_tensors_lie() {
-    let of = |params: &TensorParams| Generated::of(params, GroupVariant::HEURISTIC);
+    let of = |params: &TensorParams| Generated::of(params, GroupVariant::of(params));
     let [here, there] = [1 << 20, 1 << 30].map(|base| of(&group(base)));
     assert_eq!((here, here.text()), (there, there.text()));
     let longer = TensorParams { length: 4, ..group(1 << 20) };
@@ -83,7 +83,7 @@ fn a_group_has_variants() {
     for (warps, unroll, threads_per_row) in [(1, 8, 16), (8, 4, 256), (2, 2, 32)] {
         let variant = GroupVariant { warps, unroll, threads_per_row };
         let group = Generated::of(&params, variant);
-        let plain = Generated::of(&params, GroupVariant::HEURISTIC);
+        let plain = Generated::of(&params, GroupVariant::of(&params));
         assert_eq!((group.name(), group.threads()), (plain.name(), 32 * warps));
         assert_eq!(Generated::named(&group.name(), variant), Some(group));
         assert_eq!(group.grid(&params), [(2 * threads_per_row).div_ceil(32 * warps), 1, 1]);
@@ -96,6 +96,47 @@ fn a_group_has_variants() {
         let cubin = Cubin::parse(code).unwrap();
         let found = cubin.kernel(&kernel.symbol()).unwrap();
         assert_eq!((found.stack_bytes, cubin.relocations.len()), (0, 0));
+    }
+}
+
+/// Rows that are few have many threads where they are long, and blocks of their own; rows that are many have 16 each.
+#[test]
+fn a_row_has_as_many_threads_as_it_is_long_and_rows_are_few() {
+    for (rows, length, warps, threads_per_row) in [
+        // One pass over a row, and no thread without a column.
+        (1, 1, 1, 16),
+        (1, 256, 1, 16),
+        (1, 257, 1, 32),
+        (1, 700, 2, 64),
+        (1, 4096, 8, 256),
+        (1, u32::MAX, 8, 256),
+        // Blocks for every SM before blocks of more rows.
+        (5, 700, 2, 64),
+        (16, 256, 1, 16),
+        (64, 256, 2, 16),
+        (128, 256, 4, 16),
+        // As many threads as keep the GPU busy, and no more.
+        (32, 4096, 8, 256),
+        (64, 4096, 4, 128),
+        (128, 1024, 4, 64),
+        (256, 4096, 4, 32),
+        (512, 4096, 4, 16),
+        (100_000, 4096, 4, 16),
+        (u32::MAX, 7, 4, 16),
+        (0, 7, 1, 16),
+        (7, 0, 1, 16),
+    ] {
+        let variant = GroupVariant { warps, unroll: 1, threads_per_row };
+        let have = GroupVariant::heuristic(Form::Rows, rows, length);
+        assert_eq!(have, variant, "{rows} rows of {length}");
+        assert!(have.threads().is_multiple_of(threads_per_row));
+        let known = |values: &[u32], value| values.contains(&value);
+        assert!(known(GroupVariant::WARPS, warps));
+        assert!(known(GroupVariant::THREADS_PER_ROW, threads_per_row));
+    }
+    for form in [Form::Elements, Form::Columns] {
+        let have = GroupVariant::heuristic(form, 3, 100_000);
+        assert_eq!(have, GroupVariant { warps: 4, unroll: 1, threads_per_row: 16 });
     }
 }
 

@@ -82,7 +82,7 @@ fn case(params: &TensorParams) -> Case {
         Form::Elements => (params.elements, 1),
         Form::Rows | Form::Columns => (params.outer.saturating_mul(params.inner), params.length),
     };
-    let name = Generated::of(params, GroupVariant::HEURISTIC).name();
+    let name = Generated::of(params, GroupVariant::of(params)).name();
     Case { family: format!("{}{name}", prefix(form)), dtype: DType::F32, rows, cols, batch: 1 }
 }
 
@@ -96,11 +96,13 @@ fn group(case: &Case) -> Option<(Form, &str)> {
 pub(super) fn variant(choices: Option<&Choices>, params: &TensorParams) -> GroupVariant {
     let choices = choices.filter(|choices| !choices.is_empty());
     let choice = choices.and_then(|choices| choices.get(&case(params)));
-    choice.map_or(GroupVariant::HEURISTIC, variant_of)
+    let heuristic = GroupVariant::of(params);
+    choice.map_or(heuristic, |choice| variant_of(choice, heuristic))
 }
 
-fn variant_of(choice: &Choice) -> GroupVariant {
-    let GroupVariant { warps, unroll, threads_per_row } = GroupVariant::HEURISTIC;
+/// What a choice says, and the heuristic of the rest.
+fn variant_of(choice: &Choice, heuristic: GroupVariant) -> GroupVariant {
+    let GroupVariant { warps, unroll, threads_per_row } = heuristic;
     let value = |name: &str, heuristic| choice.get(name).copied().unwrap_or(heuristic);
     GroupVariant {
         warps: value(WARPS, warps),
@@ -113,18 +115,18 @@ fn variant_of(choice: &Choice) -> GroupVariant {
 pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
     let (form, _) = group(case)?;
     let compiler = jit::compiler();
-    let heuristic = GroupVariant::HEURISTIC;
+    let known = GroupVariant::heuristic(form, case.rows, case.cols);
     let parameter = |name, meaning, values: &[u32], heuristic: u32| {
         let values = if compiler.is_ok() { values.to_vec() } else { vec![heuristic] };
         (Parameter { name, meaning, values, scope: Scope::Launch }, (name.to_owned(), heuristic))
     };
     let mut all = vec![
-        parameter(WARPS, "warps of a block", GroupVariant::WARPS, heuristic.warps),
+        parameter(WARPS, "warps of a block", GroupVariant::WARPS, known.warps),
         parameter(
             UNROLL,
             "elements of a thread that are loaded before the first is computed",
             GroupVariant::UNROLL,
-            heuristic.unroll,
+            known.unroll,
         ),
     ];
     if form == Form::Rows {
@@ -132,12 +134,12 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
             THREADS_PER_ROW,
             "threads that share a row",
             GroupVariant::THREADS_PER_ROW,
-            heuristic.threads_per_row,
+            known.threads_per_row,
         ));
     }
     let (parameters, heuristic) = all.into_iter().unzip();
-    let rule = |choice: &Choice| {
-        let variant = variant_of(choice);
+    let rule = move |choice: &Choice| {
+        let variant = variant_of(choice, known);
         if variant.threads().is_multiple_of(variant.threads_per_row) {
             return Ok(());
         }
@@ -167,8 +169,9 @@ pub(super) fn compile(
     choice: &Choice,
     wanted: &dyn Fn() -> bool,
 ) -> Option<Result<()>> {
-    let (_, name) = group(case)?;
-    let Some(group) = Generated::named(name, variant_of(choice)) else {
+    let (form, name) = group(case)?;
+    let heuristic = GroupVariant::heuristic(form, case.rows, case.cols);
+    let Some(group) = Generated::named(name, variant_of(choice, heuristic)) else {
         return Some(Err(unsupported(format!("{case}, which is of no plan that is known here"))));
     };
     let made = jit::code(Kernel::Generated(group), target, wanted);

@@ -118,7 +118,7 @@ impl Lowering<'_> {
             code.is_ok().then(|| (Kernel::Generated(group), group.grid(params)))
         };
         // What cannot be compiled takes longer, and gives the same.
-        let heuristic = GroupVariant::HEURISTIC;
+        let heuristic = GroupVariant::of(params);
         let chosen = groups::variant(tuning.choices, params);
         made(chosen).or_else(|| (chosen != heuristic).then(|| made(heuristic))?).unwrap_or(listed)
     }
