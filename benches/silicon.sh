@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Everything that is measured on a machine with an NVIDIA GPU, in one go: build, correctness of every
-# kernel, decode of the models, percent of the bandwidth measured in the same run, a minute of tuning,
-# PyTorch on the same shapes. Needs Rust (or ORIND_BIN with a release build of orinctl, gpu_kernels and
-# gpu_snippets), libcuda, NVRTC for more candidates than the prebuilt ones, and for the last part a Python
-# with PyTorch. Writes to OUT (default: ./silicon). Takes two to three minutes on an H100, once the models are there.
+# kernel, decode of the models, percent of the bandwidth measured in the same run, a minute of tuning each of
+# a model and of groups of tensor operations, PyTorch on the same shapes. Needs Rust (or ORIND_BIN with a release build of orinctl, gpu_kernels and
+# gpu_snippets), libcuda, NVRTC for more candidates than the prebuilt ones and for groups, Python,
+# and for the last part PyTorch. Writes to OUT (default: ./silicon). Takes four to five minutes on an H100, once the models are there.
 #
 #     bash benches/silicon.sh
 #     MODELS="synthetic:qwen35-35b-a3b:q4_k_m synthetic:llama-3.1-8b:q4_k_m" bash benches/silicon.sh
@@ -102,6 +102,36 @@ trap 'rm -rf "$data"' EXIT
     "$orinctl" tune --private --backend cuda -m "${models[0]}" --budget 60
     "$orinctl" tune sweep --backend cuda -m "${models[0]}" --rounds 2
 ) 2>&1 | tee "$out/tune.txt" || echo "tuning failed"
+
+note "a minute of tuning the kernels of groups: elements, rows that are few and long, or many, and columns"
+# Softmax and tanh of x, and the largest of each column; both extents are open.
+python3 - "$out/groups.onnx" <<'PYTHON'
+import sys
+
+def field(number, *parts):
+    data = b"".join(parts)
+    size = len(data)
+    return bytes([number << 3 | 2, *([size] if size < 128 else [size & 127 | 128, size >> 7])]) + data
+
+def node(op, out, *attributes):
+    return field(1, field(1, b"x"), field(2, out), field(4, op), *attributes)
+
+def value(number, name):
+    extents = (field(1, field(2, axis)) for axis in (b"rows", b"columns"))
+    return field(number, field(1, name), field(2, field(1, b"\x08\x01", field(2, *extents))))
+
+axes = field(5, field(1, b"axes"), b"\x40\x00\xa0\x01\x07")
+nodes = node(b"Softmax", b"s"), node(b"Tanh", b"t"), node(b"ReduceMax", b"m", axes)
+graph = field(7, *nodes, value(11, b"x"), *(value(12, name) for name in (b"s", b"t", b"m")))
+open(sys.argv[1], "wb").write(graph + field(8, b"\x10\x11"))
+PYTHON
+(
+    unset STATE_DIRECTORY
+    export XDG_DATA_HOME=$data
+    for shape in 4096,1024 64,4096 1,65536; do
+        "$orinctl" tune --private --backend cuda --network "$out/groups.onnx" --shape "x=$shape" --budget 20
+    done
+) 2>&1 | tee "$out/tune-groups.txt" || echo "tuning groups failed"
 
 note "which memory holds the weights best (a choice only where GPU and CPU share theirs)"
 for kind in device pinned managed; do
