@@ -1,8 +1,8 @@
 //! Products of matrices and convolutions, tile by tile: see `simd::dense` for how operands lie in panels.
 //!
 //! Rows are packed before the product: weights when they are uploaded, others by a stage of their own. Columns that are no
-//! weights are packed a panel at a time by whoever multiplies it, windows of an image straight from the image. What follows
-//! element by element is done to results while they are in the cache.
+//! weights are packed a chunk at a time by whoever multiplies it, windows as `simd::windows` finds them. What follows element
+//! by element is done to results while they are in the cache.
 
 use super::group::{BLOCK, Kernel};
 use super::pool::Worker;

@@ -274,57 +274,29 @@ fn pad(x: Operand<'_>, target: &View, axis: usize, before: usize) -> Vec<f32> {
     result
 }
 
-/// Results of a row that are summed at once, each of them in the row's order.
-const TOGETHER: usize = 8;
-
-/// Gives the numbers of a row of a matrix that begins at an offset.
-fn matrix_row<T>(
-    x: Operand<'_>,
-    base: usize,
-    row: usize,
-    into: &mut [T],
-    mut set: impl FnMut(&mut T, f64),
-) {
+/// The numbers of a row of a matrix that begins at an offset.
+fn matrix_row(x: Operand<'_>, base: usize, row: usize) -> Vec<f64> {
     let [rows, columns] = *x.view.strides.last_chunk().unwrap_or(&[0; 2]);
     let first = base.wrapping_add_signed(row.cast_signed() * rows);
-    if columns == 1 {
-        let found = &x.storage.values[first..first + into.len()];
-        into.iter_mut().zip(found).for_each(|(into, &value)| set(into, f64::from(value)));
-    } else {
-        for (column, into) in (0..).zip(into) {
-            set(into, f64::from(x.storage.values[first.wrapping_add_signed(column * columns)]));
-        }
-    }
+    let places = (0..).map(|column| first.wrapping_add_signed(column * columns));
+    let count = x.view.shape.last().copied().unwrap_or(1);
+    places.take(count).map(|place| f64::from(x.storage.values[place])).collect()
 }
 
 fn matmul(a: Operand<'_>, b: Operand<'_>) -> Vec<f32> {
     let rank = a.view.shape.len();
-    let (m, n, k) = (a.view.shape[rank - 2], b.view.shape[rank - 2], a.view.shape[rank - 1]);
+    let (m, n) = (a.view.shape[rank - 2], b.view.shape[rank - 2]);
     let heads = |x: &View| {
         offsets_of(x.offset, x.shape[..rank - 2].to_vec(), x.strides[..rank - 2].to_vec())
     };
     let mut result = vec![0.0; a.view.shape[..rank - 1].iter().product::<usize>() * n];
-    let mut left = vec![0.0; m * k];
-    let mut right = vec![[0.0; TOGETHER]; k];
-    for ((base_a, base_b), result) in
-        heads(a.view).zip(heads(b.view)).zip(result.chunks_exact_mut((m * n).max(1)))
-    {
-        for i in 0..m {
-            matrix_row(a, base_a, i, &mut left[i * k..][..k], |into, value| *into = value);
-        }
-        for first in (0..n).step_by(TOGETHER) {
-            let these = (n - first).min(TOGETHER);
-            for j in 0..these {
-                matrix_row(b, base_b, first + j, &mut right, |into, value| into[j] = value);
-            }
-            for i in 0..m {
-                let mut sums = [-0.0; TOGETHER];
-                for (&x, right) in left[i * k..][..k].iter().zip(&right) {
-                    sums.iter_mut().zip(right).for_each(|(sum, y)| *sum += x * y);
-                }
-                for (result, sum) in result[i * n + first..][..these].iter_mut().zip(sums) {
-                    *result = sum as f32;
-                }
+    for (head, (base_a, base_b)) in heads(a.view).zip(heads(b.view)).enumerate() {
+        let left: Vec<Vec<f64>> = (0..m).map(|row| matrix_row(a, base_a, row)).collect();
+        for j in 0..n {
+            let right = matrix_row(b, base_b, j);
+            for (i, left) in left.iter().enumerate() {
+                let sum = left.iter().zip(&right).map(|(x, y)| x * y).sum::<f64>();
+                result[(head * m + i) * n + j] = sum as f32;
             }
         }
     }
