@@ -303,7 +303,8 @@ impl Warp {
             return match words {
                 1 => self.load_shared::<C, 1>(env, mask, d, &addresses, size),
                 2 => self.load_shared::<C, 2>(env, mask, d, &addresses, size),
-                _ => self.load_shared::<C, 4>(env, mask, d, &addresses, size),
+                4 => self.load_shared::<C, 4>(env, mask, d, &addresses, size),
+                words => unreachable!("no access is of {words} words"),
             };
         }
         for lane in Each(mask) {
@@ -563,7 +564,8 @@ impl Warp {
             return match words {
                 1 => self.store_shared::<C, 1>(env, mask, source, &addresses, size.bytes),
                 2 => self.store_shared::<C, 2>(env, mask, source, &addresses, size.bytes),
-                _ => self.store_shared::<C, 4>(env, mask, source, &addresses, size.bytes),
+                4 => self.store_shared::<C, 4>(env, mask, source, &addresses, size.bytes),
+                words => unreachable!("no access is of {words} words"),
             };
         }
         for lane in Each(mask) {

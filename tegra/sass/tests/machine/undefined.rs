@@ -256,6 +256,19 @@ fn a_compare_gated_by_its_own_predicate() {
     wrong(&[gate, load, ungated, store], "P5", 1);
 }
 
+/// What no lane does is no fault, wherever it would reach.
+#[test]
+fn a_constant_that_no_lane_loads() {
+    let zeros: Line = (ldc(7, 3, ZEROS), 0x800, "LDC R3, c[0x3][R254+0x80]");
+    let never = (0x0000_00ff_0300_720c, 0x03f0_5270, "ISETP.NE.AND P0, PT, R3, RZ, PT");
+    let beyond = (ldc(0, 6, ADDRESS + 2), 0x800, "@P0 LDC R6, c[0x3][R254+0x300]");
+    let same = (ldc(0, 6, ADDRESS + 2) | 255 << 24, 0x800, "@P0 LDC R6, c[0x3][0x300]");
+    let store = (0x0000_0000_f800_7986, 0x0c10_1904, "STG.E [R248.64], R0");
+    for load in [beyond, same] {
+        assert_eq!(right(&[zeros, never, load, store]), (0..32).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn a_shuffle_brings_what_the_other_lane_has() {
     let gate: Line = (ldc(7, 3, UPPER), 0x800, "LDC R3, c[0x3][R254+0x180]");
