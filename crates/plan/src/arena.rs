@@ -14,20 +14,13 @@ pub struct Arena {
 
 impl Arena {
     /// Lays out the scratch buffers of `plan`: largest first, each at the lowest offset that no
-    /// buffer alive at the same time occupies. `pad` extends each buffer's size for devices whose
-    /// kernels write whole tiles.
+    /// buffer alive at the same time occupies. What a step touches stays alive until the last step of its launch, which
+    /// `last_of` names. `place` is the buffer in which one lies, most often itself, and the bytes before it there.
     #[must_use]
-    pub fn new(plan: &Plan, pad: impl Fn(BufferId, u64) -> u64) -> Self {
-        Self::with_launches(plan, pad, |step| step)
-    }
-
-    /// The same for a device that does several steps as one launch: what a step touches stays alive until
-    /// the last step of its launch, which `last_of` names.
-    #[must_use]
-    pub fn with_launches(
+    pub fn new(
         plan: &Plan,
-        pad: impl Fn(BufferId, u64) -> u64,
         last_of: impl Fn(usize) -> usize,
+        place: impl Fn(BufferId) -> (BufferId, u64),
     ) -> Self {
         struct Life {
             buffer: usize,
@@ -36,19 +29,21 @@ impl Arena {
             last: usize,
         }
         let mut lives: Vec<Option<Life>> = plan.buffers.iter().map(|_| None).collect();
+        let mut places = vec![None; plan.buffers.len()];
         for (at, step) in plan.steps.iter().enumerate() {
             let last = last_of(at);
             for view in step.op.reads().into_iter().chain(step.op.writes()) {
-                let index = view.buffer.index();
+                let (whole, before) = place(view.buffer);
+                let index = whole.index();
                 let buffer = &plan.buffers[index];
                 if buffer.class != Class::Scratch {
                     continue;
                 }
+                places[view.buffer.index()] = Some((index, before));
                 match &mut lives[index] {
                     Some(life) => life.last = life.last.max(last),
                     none => {
-                        let bytes =
-                            pad(view.buffer, buffer.bytes()).next_multiple_of(SCRATCH_ALIGN);
+                        let bytes = buffer.bytes().next_multiple_of(SCRATCH_ALIGN);
                         *none = Some(Life { buffer: index, bytes, first: at, last });
                     }
                 }
@@ -57,7 +52,7 @@ impl Arena {
         let mut lives: Vec<Life> = lives.into_iter().flatten().collect();
         lives.sort_by_key(|life| (std::cmp::Reverse(life.bytes), life.first));
 
-        let mut offsets = vec![None; plan.buffers.len()];
+        let mut starts = vec![0; plan.buffers.len()];
         let mut placed: Vec<(u64, Life)> = Vec::with_capacity(lives.len());
         let mut total = 0;
         for life in lives {
@@ -74,11 +69,12 @@ impl Arena {
                 }
                 offset = offset.max(end);
             }
-            offsets[life.buffer] = Some(offset);
+            starts[life.buffer] = offset;
             total = total.max(offset + life.bytes);
             placed.push((offset, life));
         }
-        Self { bytes: total, offsets }
+        let offset = |(whole, before): (usize, u64)| starts[whole] + before;
+        Self { bytes: total, offsets: places.into_iter().map(|at| at.map(offset)).collect() }
     }
 
     /// Byte offset of a scratch buffer; `None` for other classes and for unused buffers.

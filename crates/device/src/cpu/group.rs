@@ -53,7 +53,7 @@ enum Action {
     /// The number of each element.
     Iota,
     Load(Source),
-    /// What lies side by side along an axis, plus 0.
+    /// What lies side by side along an axis, plus 0; nothing is done where a part is in its place.
     Join(Vec<Source>),
     /// Stored in fewer bytes.
     Narrow(*mut u8, Narrow),
@@ -126,6 +126,8 @@ pub(super) struct Source {
     strides: Vec<isize>,
     /// Elements whose place on this axis is outside of the range are zeroes; inside, the first is at `base`.
     inside: Option<(usize, Range<usize>)>,
+    /// Whether they are where they are to go.
+    there: bool,
 }
 
 impl Source {
@@ -155,7 +157,7 @@ impl Source {
         if axes.is_empty() {
             (axes, steps) = (vec![1], vec![0]);
         }
-        Self { base, width, shape: axes, strides: steps, inside: None }.checked()
+        Self { base, width, shape: axes, strides: steps, inside: None, there: false }.checked()
     }
 
     /// The elements of a view that lie `before` places into an axis of `shape`, and zeroes around them.
@@ -179,7 +181,7 @@ impl Source {
         let inside = Some((heads.shape.len(), before..before + x.shape[axis]));
         let shape = [&heads.shape[..], &[shape[axis]], &tail.shape].concat();
         let strides = [&heads.strides[..], &[x.strides[axis]], &tail.strides].concat();
-        Self { base, width, shape, strides, inside }.checked()
+        Self { base, width, shape, strides, inside, there: false }.checked()
     }
 
     fn checked(self) -> Result<Self> {
@@ -205,6 +207,22 @@ impl Source {
         };
         let apart = own.end <= theirs.start || theirs.end <= own.start;
         (inner, extent) == (i, e) && apart && plain(self) && plain(other)
+    }
+
+    /// Whether its elements lie one after the other as they are to go, where that begins at `out`.
+    fn is_there(&self, out: *mut f32) -> bool {
+        let (Some((axis, _)), Some((inner, _, own))) = (&self.inside, self.part()) else {
+            return false;
+        };
+        let mut next = 1;
+        let dense = (*axis..self.shape.len()).rev().all(|axis| {
+            let step = next;
+            next *= self.shape[axis].cast_signed();
+            self.shape[axis] == 1 || self.strides[axis] == step
+        });
+        let one = self.shape[..*axis].iter().all(|extent| *extent == 1);
+        let place = out.wrapping_add(own.start * inner).cast_const().cast();
+        one && dense && self.width == Width::Word && self.base == place
     }
 
     /// The first element of a row of so many that is the same for all.
@@ -478,14 +496,28 @@ impl Kernel {
                     && inner(&before.out)
                     && inner(&load.out)
                 {
-                    let action = Action::Join([parts, std::slice::from_ref(source)].concat());
+                    let mut parts = [parts, std::slice::from_ref(source)].concat();
                     let out = add.out;
+                    if let Place::At(base) = out {
+                        parts.iter_mut().for_each(|part| part.there = part.is_there(base));
+                    }
+                    let action = Action::Join(parts);
                     instructions.splice(at..at + 3, [Instruction { action, reads: vec![], out }]);
                 } else {
                     at += 1;
                 }
             }
         }
+    }
+
+    /// Whether there is nothing to be done: all is where it belongs.
+    pub(super) fn is_done(&self) -> bool {
+        let [Instruction { action: Action::Join(parts), .. }] = &self.chain[..] else {
+            return false;
+        };
+        let elements = |part: &Source| part.part().map_or(0, |(inner, _, own)| inner * own.len());
+        let there = parts.iter().filter(|part| part.there).map(elements).sum::<usize>();
+        self.reduction.is_none() && there == self.elements
     }
 
     /// The larger of a value and a constant becomes a bound of it, and what is negated before and after it one from
@@ -1098,11 +1130,14 @@ unsafe fn join(parts: &[Source], isa: Isa, start: usize, n: usize, out: *mut f32
         unsafe {
             let out = out.add(done);
             match here {
-                Some(part) => part.fill(isa, 0, at, count, out),
+                Some(part) if part.there => {}
+                Some(part) => {
+                    part.fill(isa, 0, at, count, out);
+                    for value in std::slice::from_raw_parts_mut(out, count) {
+                        *value += 0.0;
+                    }
+                }
                 None => out.write_bytes(0, count),
-            }
-            for value in std::slice::from_raw_parts_mut(out, count) {
-                *value += 0.0;
             }
         }
         done += count;

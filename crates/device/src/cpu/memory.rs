@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 
 use super::group::{self, Width};
+use super::joined;
 use super::mem::AlignedBuf;
 use super::product::{self, PANELS, Panels};
 use super::together;
@@ -369,7 +370,7 @@ impl Layout {
 }
 
 /// Offsets of a plan's scratch buffers, of which a group's live until its end, and those of groups that are done together
-/// until theirs.
+/// until theirs. What is joined lies where it belongs.
 pub(super) fn arena(plan: &Plan, groups: &[Group]) -> Arena {
     let sets = together::sets(plan, groups).into_iter();
     let last: Vec<usize> = sets
@@ -378,7 +379,10 @@ pub(super) fn arena(plan: &Plan, groups: &[Group]) -> Arena {
             (start..end).map(move |_| end - 1)
         })
         .collect();
-    Arena::with_launches(plan, |_, bytes| bytes, |step| last[step])
+    let inside = joined::inside(plan, groups);
+    let place =
+        |buffer| inside.get(&buffer).map_or((buffer, 0), |(whole, at)| (*whole, 4 * *at as u64));
+    Arena::new(plan, |step| last[step], place)
 }
 
 /// How a buffer's elements lie in memory; `None` for blocks.

@@ -7,6 +7,7 @@ mod device;
 mod execute;
 mod group;
 mod instance;
+mod joined;
 pub mod mem;
 mod memory;
 mod mixture;

@@ -1300,7 +1300,10 @@ impl Program {
                 let kernels = kernels.collect::<Result<Vec<_>>>()?;
                 stages.push(Stage::Rows(Box::new(Rows { kernels, rows, length })));
             } else if group.is_kernel(plan) && !alone {
-                stages.push(Stage::Group(Box::new(Kernel::new(plan, group, &locate)?)));
+                let kernel = Kernel::new(plan, group, &locate)?;
+                if !kernel.is_done() {
+                    stages.push(Stage::Group(Box::new(kernel)));
+                }
             } else if group.steps.len() > 1 {
                 resolver.product_and_more(group, &mut stages)?;
             } else {

@@ -164,7 +164,7 @@ pub(super) fn arena(plan: &Plan) -> Arena {
         let own = at + usize::from(absorbed(plan, at).is_some());
         group.map_or(own, |group| group.steps.end - 1)
     };
-    Arena::with_launches(plan, |_, bytes| bytes, last_of)
+    Arena::new(plan, last_of, |buffer| (buffer, 0))
 }
 
 struct Lowering<'a> {
