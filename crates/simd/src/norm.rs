@@ -3,7 +3,8 @@
 //! These touch a few kilobytes per token; their limit is latency, not bytes.
 
 use super::isa::dispatch;
-use super::vector::{LANES, Simd, capped, exp, load_first, store_first};
+use super::scores::sigmoid_of;
+use super::vector::{LANES, Simd, capped, load_first, one_and_exp, store_first};
 use plan::Activation;
 
 dispatch! {
@@ -178,7 +179,7 @@ unsafe fn activated<S: Simd>(activation: Activation, x: S::F) -> S::F {
             (Activation::Silu, _) => x,
             (_, [a, b]) => S::mul(S::fma(S::mul(x, x), S::splat(b), S::splat(a)), x),
         };
-        S::div(x, S::add(S::splat(1.0), exp::<S>(S::sub(S::splat(0.0), angle))))
+        S::div(x, one_and_exp::<S>(S::sub(S::splat(0.0), angle)))
     }
 }
 
@@ -233,8 +234,7 @@ unsafe fn clamped_swiglu_in<S: Simd>(
         for i in (0..n).step_by(LANES) {
             let g = S::min(load_first::<S>(gate.add(i), n - i), most);
             let u = S::max(S::min(load_first::<S>(up.add(i), n - i), most), least);
-            let e = exp::<S>(S::mul(g, S::splat(-slope)));
-            let g = S::div(g, S::add(one, e));
+            let g = S::div(g, one_and_exp::<S>(S::mul(g, S::splat(-slope))));
             store_first::<S>(y.add(i), S::mul(g, S::add(u, one)), n - i);
         }
     }
@@ -244,10 +244,9 @@ unsafe fn clamped_swiglu_in<S: Simd>(
 unsafe fn gate_in<S: Simd>(gate: *const f32, x: *const f32, y: *mut f32, n: usize) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
-        let (zero, one) = (S::splat(0.0), S::splat(1.0));
         for i in (0..n).step_by(LANES) {
             let g = load_first::<S>(gate.add(i), n - i);
-            let open = S::div(one, S::add(one, exp::<S>(S::sub(zero, g))));
+            let open = sigmoid_of::<S>(g);
             store_first::<S>(y.add(i), S::mul(load_first::<S>(x.add(i), n - i), open), n - i);
         }
     }

@@ -1,7 +1,8 @@
 //! Layers that remember: short convolutions and delta rules, 16 columns of a state at a time.
 
 use super::isa::dispatch;
-use super::vector::{LANES, Simd, exp, load_first, store_first};
+use super::scores::sigmoid_of;
+use super::vector::{LANES, Simd, exp, load_first, one_and_exp, store_first};
 
 /// Most weights of a channel of a short convolution.
 pub const TAPS: usize = 8;
@@ -264,11 +265,11 @@ unsafe fn gates_in<S: Simd>(
 ) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
-        let (zero, one) = (S::splat(0.0), S::splat(1.0));
+        let zero = S::splat(0.0);
         for i in (0..n).step_by(LANES) {
             let of = |p: *const f32| load_first::<S>(p.add(i), n - i);
             let x = S::add(of(step), of(bias));
-            let small = S::add(one, exp::<S>(S::sub(zero, S::abs(x))));
+            let small = one_and_exp::<S>(S::sub(zero, S::abs(x)));
             // A library has no logarithm here, and there are few heads.
             let mut rest = [0.0; LANES];
             S::store(rest.as_mut_ptr(), small);
@@ -279,7 +280,7 @@ unsafe fn gates_in<S: Simd>(
             let softplus = S::add(S::max(zero, x), S::load(rest.as_ptr()));
             let y = exp::<S>(S::mul(of(rate), softplus));
             store_first::<S>(gates.add(i), y, n - i);
-            let y = S::div(one, S::add(one, exp::<S>(S::sub(zero, of(strength)))));
+            let y = sigmoid_of::<S>(of(strength));
             store_first::<S>(gates.add(n + i), y, n - i);
         }
     }

@@ -1,7 +1,7 @@
 //! What the logits of a mixture's router are worth, as `plan::Scores` defines it.
 
 use super::isa::dispatch;
-use super::vector::{LANES, Simd, exp, load_first, store_first};
+use super::vector::{LANES, Simd, exp, load_first, one_and_exp, store_first};
 
 dispatch! {
     /// Writes `exp(x - max) / sum` to `y`, the sum in 16 chains over the columns, which a tree adds up.
@@ -50,10 +50,7 @@ unsafe fn softmax_in<S: Simd>(x: *const f32, y: *mut f32, n: usize) {
 #[inline(always)]
 pub(crate) unsafe fn sigmoid_of<S: Simd>(x: S::F) -> S::F {
     // SAFETY: the caller's contract.
-    unsafe {
-        let one = S::splat(1.0);
-        S::div(one, S::add(one, exp::<S>(S::sub(S::splat(0.0), x))))
-    }
+    unsafe { S::div(S::splat(1.0), one_and_exp::<S>(S::sub(S::splat(0.0), x))) }
 }
 
 #[inline(always)]

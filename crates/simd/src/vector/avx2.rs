@@ -218,11 +218,8 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn round_i(x: Self::F) -> Self::I {
-        unsafe {
-            let x0 = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x[0]);
-            let x1 = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x[1]);
-            [_mm256_cvtps_epi32(x0), _mm256_cvtps_epi32(x1)]
-        }
+        // To nearest even, as Rust leaves the control register.
+        unsafe { [_mm256_cvtps_epi32(x[0]), _mm256_cvtps_epi32(x[1])] }
     }
     #[inline(always)]
     unsafe fn splat_i(x: i32) -> Self::I {

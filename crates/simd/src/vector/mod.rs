@@ -252,11 +252,29 @@ pub(crate) trait Simd: Copy {
 #[inline(always)]
 pub(crate) unsafe fn exp<S: Simd>(x: S::F) -> S::F {
     // SAFETY: the caller's contract.
-    unsafe {
-        // The constant comes first so that a NaN, which yields the second operand, stays one.
-        let y = exp_to_88::<S>(S::min(S::splat(88.0), x));
-        S::select_lt(S::splat(88.0), x, S::splat(f32::INFINITY), y)
-    }
+    unsafe { exp_to_88::<S>(infinite_above_88::<S>(x)) }
+}
+
+/// `1 + e^x`, where whether `e^x` is very little or nothing makes no difference.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn one_and_exp<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe { S::add(S::splat(1.0), power_of_e::<S>(infinite_above_88::<S>(x), 0.0, 0)) }
+}
+
+/// What is above 88 becomes what has a power of two that is infinite.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn infinite_above_88<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe { S::select_lt(S::splat(88.0), x, S::splat(89.0), x) }
 }
 
 /// [`exp`] of what is not above 88.
@@ -273,9 +291,6 @@ pub(crate) unsafe fn exp_to_88<S: Simd>(x: S::F) -> S::F {
 /// `e^x / 2^power`, and 0 for what is 87.33 or more below `max`. `max` is about `power * ln 2` (or, of exponents
 /// that do not come near what overflows, 0), and `power` below 2^22.
 ///
-/// Range reduction by `ln 2` in two parts and a polynomial of degree 6 (Taylor coefficients serve:
-/// the remainder over `[-ln2/2, ln2/2]` is below 2^-26). Only the last step, which is exact, knows `power`.
-///
 /// # Safety
 ///
 /// As for [`Simd`].
@@ -283,6 +298,24 @@ pub(crate) unsafe fn exp_to_88<S: Simd>(x: S::F) -> S::F {
 pub(crate) unsafe fn exp_over_power<S: Simd>(x: S::F, max: f32, power: i32) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
+        let y = power_of_e::<S>(x, max, power);
+        S::select_lt(x, S::splat(max - 87.33), S::splat(0.0), y)
+    }
+}
+
+/// The same, but of what is further below `max` anything that is as little as that.
+///
+/// Range reduction by `ln 2` in two parts and a polynomial of degree 6 (Taylor coefficients serve:
+/// the remainder over `[-ln2/2, ln2/2]` is below 2^-26). Only the last step, which is exact, knows `power`.
+///
+/// # Safety
+///
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn power_of_e<S: Simd>(x: S::F, max: f32, power: i32) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        // The constant comes first so that a NaN, which yields the second operand, stays one.
         let c = S::max(S::splat(max - 87.5), x);
         let n = S::round_i(S::mul(c, S::splat(std::f32::consts::LOG2_E)));
         let nf = S::to_f(n);
@@ -293,7 +326,7 @@ pub(crate) unsafe fn exp_over_power<S: Simd>(x: S::F, max: f32, power: i32) -> S
             p = S::fma(p, r, S::splat(k));
         }
         let scale = S::bits_f(S::shl_i::<23>(S::add_i(n, S::splat_i(127 - power))));
-        S::select_lt(x, S::splat(max - 87.33), S::splat(0.0), S::mul(p, scale))
+        S::mul(p, scale)
     }
 }
 
@@ -306,8 +339,8 @@ pub(crate) unsafe fn exp_over_power<S: Simd>(x: S::F, max: f32, power: i32) -> S
 pub(crate) unsafe fn capped<S: Simd>(cap: f32, x: S::F) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
-        let e = exp::<S>(S::mul(x, S::splat(2.0 / cap)));
-        let below = S::div(S::splat(2.0 * cap), S::add(S::splat(1.0), e));
+        let below = one_and_exp::<S>(S::mul(x, S::splat(2.0 / cap)));
+        let below = S::div(S::splat(2.0 * cap), below);
         S::sub(S::splat(cap), below)
     }
 }
