@@ -5,6 +5,8 @@
 //! and the spans are added in their order: the same bits whatever the instruction set and however the work is divided.
 //! Which part of a product is computed where, and what is packed when, is the CPU device's business.
 
+use std::ops::Range;
+
 use super::isa::{Isa, Vectors, dispatch};
 use super::scores::sigmoid_of;
 use super::vector::{LANES, Simd, load_first, store_first};
@@ -14,9 +16,6 @@ pub const SPAN: usize = 128;
 
 /// Columns that are packed and computed together: whole panels on every instruction set.
 pub const COLUMNS: usize = 240;
-
-/// Most vectors of columns that a tile has on any instruction set.
-pub const WIDEST: usize = 3;
 
 /// Rows of a tile, and its vectors of columns: what registers hold beside the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,27 +30,79 @@ impl Isa {
     pub const fn tile(self) -> Tile {
         match self.vectors {
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx512 => Tile { rows: 8, vectors: 3 },
+            Vectors::Avx512 => Tile::WIDE,
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx2 => Tile { rows: 6, vectors: 1 },
+            Vectors::Avx2 => Tile::NARROW,
             #[cfg(target_arch = "aarch64")]
-            Vectors::Neon => Tile { rows: 6, vectors: 1 },
-            Vectors::Scalar => Tile { rows: 6, vectors: 1 },
+            Vectors::Neon => Tile::NARROW,
+            Vectors::Scalar => Tile::NARROW,
         }
     }
 }
 
 impl Tile {
-    /// Panels of up to [`COLUMNS`] columns: vectors before each, and its own, which are as even as can be.
+    const NARROW: Self = Self { rows: 6, vectors: 1 };
+    const WIDE: Self = Self { rows: 8, vectors: 3 };
+    /// Values of the larger one.
+    const VALUES: usize = Self::WIDE.rows * Self::WIDE.vectors * LANES;
+
+    pub(crate) const fn of<S: Simd>() -> Self {
+        if S::ACCUMULATORS >= 16 { Self::WIDE } else { Self::NARROW }
+    }
+
+    /// Panels of columns: vectors before each, and its own.
+    #[inline(always)]
     pub fn panels(self, columns: usize) -> impl Iterator<Item = (usize, usize)> {
-        let vectors = columns.div_ceil(LANES);
-        let panels = vectors.div_ceil(self.vectors).max(1);
-        let before = move |panel: usize| vectors * panel / panels;
-        (0..panels).map(move |panel| (before(panel), before(panel + 1) - before(panel)))
+        let panels = self.columns(columns);
+        panels.parts(0..panels.count)
+    }
+
+    const fn columns(self, columns: usize) -> Even {
+        Even::of(columns.div_ceil(LANES), self.vectors)
+    }
+
+    /// Panels of rows.
+    #[inline(always)]
+    #[must_use]
+    pub const fn rows(self, rows: usize) -> Even {
+        Even::of(rows, self.rows)
     }
 }
 
-/// A tile's operands: a panel of rows and one of columns, over the same steps along the sum.
+/// Parts that are as even as can be, the larger ones first: a tile of few rows or columns waits for its own sums.
+#[derive(Clone, Copy, Debug)]
+pub struct Even {
+    /// How many parts there are.
+    pub count: usize,
+    each: usize,
+    /// The first so many have one more.
+    more: usize,
+}
+
+impl Even {
+    const fn of(all: usize, most: usize) -> Self {
+        let count = all.div_ceil(most);
+        if count == 0 {
+            return Self { count, each: 0, more: 0 };
+        }
+        Self { count, each: all / count, more: all % count }
+    }
+
+    /// What comes before a part, the end of the last for one behind it.
+    #[inline(always)]
+    #[must_use]
+    pub const fn before(self, part: usize) -> usize {
+        part * self.each + if part < self.more { part } else { self.more }
+    }
+
+    /// What comes before each of some parts, and how much it has.
+    #[inline(always)]
+    pub fn parts(self, parts: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
+        parts.map(move |part| (self.before(part), self.each + usize::from(part < self.more)))
+    }
+}
+
+/// Operands over the same steps along the sum: a panel of rows, and columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// `[steps][rows]`, or the rows where they lie.
@@ -60,15 +111,36 @@ pub struct Operands {
     pub apart: Option<usize>,
     /// How many rows there are.
     pub count: usize,
-    /// `[steps][width]`, of which the first `vectors` count.
     pub columns: *const f32,
-    pub width: usize,
-    pub vectors: usize,
-    /// Steps along the sum, at most [`SPAN`].
+    pub lie: Lie,
+    /// Steps along the sum.
     pub steps: usize,
 }
 
-/// Where a tile's results go: its first, elements from row to row, and how many columns there are.
+/// How columns lie.
+#[derive(Clone, Copy, Debug)]
+pub enum Lie {
+    /// Each of the tile's panels behind the one before, over so many steps, of which some come first that do not count.
+    Panels { steps: usize, before: usize },
+    /// So many values of a step before those of the next.
+    Steps(usize),
+}
+
+impl Lie {
+    /// Of the panel of so many vectors that begins at a column, where it is from a step on; elements from there to the next
+    /// panel, and from step to step.
+    const fn of(self, column: usize, step: usize, vectors: usize) -> (usize, usize, usize) {
+        let width = vectors * LANES;
+        match self {
+            Self::Panels { steps, before } => {
+                (column * steps + (before + step) * width, steps * width, width)
+            }
+            Self::Steps(values) => (column + step * values, width, values),
+        }
+    }
+}
+
+/// Where results go: the first, elements from row to row, and how many columns there are.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub out: *mut f32,
@@ -104,6 +176,11 @@ pub struct Addend {
 }
 
 impl Finish {
+    /// Whether results stay what they are.
+    fn is_nothing(&self) -> bool {
+        self.plus == [None; 2] && self.last.is_none() && self.function == Function::Same
+    }
+
     /// Of results some rows and columns further on.
     #[inline]
     #[must_use]
@@ -125,14 +202,140 @@ pub enum Function {
     Silu,
 }
 
+/// The products of a panel of rows with columns, and what becomes of them.
+///
+/// # Safety
+///
+/// The operands are as they say, no more rows than the set's [`Tile`] has, columns for the place's rounded up to whole
+/// vectors; every row of the place has its columns, and so has what is added.
+pub unsafe fn product(isa: Isa, x: Operands, onto: Onto, finish: Finish, to: Place) {
+    let bounds = match finish {
+        Finish { plus: [None, None], function: Function::Between(least, most), last: None } => {
+            Some((least, most))
+        }
+        _ => None,
+    };
+    macro_rules! strips {
+        ($($rows:literal)+) => {
+            match x.count {
+                // SAFETY: the caller's contract.
+                $($rows => unsafe { strips::<$rows>(isa, &x, onto, bounds, to) },)+
+                rows => unreachable!("a tile of {rows} rows"),
+            }
+        };
+    }
+    strips!(1 2 3 4 5 6 7 8);
+    if bounds.is_none() && !finish.is_nothing() {
+        for r in 0..x.count {
+            // SAFETY: as above.
+            unsafe { self::finish(isa, finish.at(r, 0), to.out.add(r * to.stride), to.columns) };
+        }
+    }
+}
+
+/// Tiles next to each other, span by span.
+///
+/// # Safety
+///
+/// As for [`product`], of so many rows.
+unsafe fn strips<const R: usize>(
+    isa: Isa,
+    x: &Operands,
+    onto: Onto,
+    bounds: Option<(f32, f32)>,
+    to: Place,
+) {
+    let panels = isa.tile().columns(to.columns);
+    // A panel that has lanes without a column is brought out by itself.
+    let whole = panels.count - usize::from(!to.columns.is_multiple_of(LANES));
+    // Of no steps there is one span, of nothing.
+    for start in (0..x.steps.max(1)).step_by(SPAN) {
+        let steps = SPAN.min(x.steps - start);
+        let onto = if start > 0 { Onto::Itself } else { onto };
+        let strip = |panel: usize, count: usize, vectors: usize, (out, stride)| {
+            let (at, panel, width) = x.lie.of(panels.before(panel) * LANES, start, vectors);
+            Strip {
+                rows: x.rows.wrapping_add(if x.apart.is_none() { start * R } else { start }),
+                apart: x.apart,
+                columns: x.columns.wrapping_add(at),
+                panel,
+                width,
+                steps,
+                onto,
+                bounds: bounds.filter(|_| start + steps == x.steps),
+                out,
+                stride,
+                count,
+            }
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            let runs = [(0..panels.more, panels.each + 1), (panels.more..whole, panels.each)];
+            for (run, vectors) in runs {
+                let out = to.out.wrapping_add(panels.before(run.start) * LANES);
+                strip(run.start, run.len(), vectors, (out, to.stride)).run::<R>(isa, vectors);
+            }
+            if whole < panels.count {
+                let (first, width) = (panels.before(whole) * LANES, panels.each * LANES);
+                let n = to.columns - first;
+                let mut lines = [0.0; Tile::VALUES];
+                let lines = lines.as_mut_ptr();
+                let place = |r: usize| to.out.wrapping_add(r * to.stride + first);
+                if let Onto::Itself = onto {
+                    for r in 0..R {
+                        lines.add(r * width).copy_from_nonoverlapping(place(r), n);
+                    }
+                }
+                strip(whole, 1, panels.each, (lines, width)).run::<R>(isa, panels.each);
+                for r in 0..R {
+                    place(r).copy_from_nonoverlapping(lines.add(r * width), n);
+                }
+            }
+        }
+    }
+}
+
+/// Tiles next to each other, over one span.
+struct Strip {
+    rows: *const f32,
+    apart: Option<usize>,
+    columns: *const f32,
+    /// Elements from panel to panel, and within one from step to step.
+    panel: usize,
+    width: usize,
+    steps: usize,
+    onto: Onto,
+    bounds: Option<(f32, f32)>,
+    out: *mut f32,
+    stride: usize,
+    count: usize,
+}
+
+impl Strip {
+    /// # Safety
+    ///
+    /// As for [`product`], of panels that have all their columns.
+    unsafe fn run<const R: usize>(&self, isa: Isa, vectors: usize) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match vectors {
+                _ if self.count == 0 => {}
+                1 => strip::<R, 1>(isa, self),
+                2 => strip::<R, 2>(isa, self),
+                3 => strip::<R, 3>(isa, self),
+                _ => unreachable!("a tile of {vectors} vectors"),
+            }
+        }
+    }
+}
+
 dispatch! {
-    /// The products of a panel of rows with a panel of columns, and what becomes of them.
+    /// The tiles of a strip.
     ///
     /// # Safety
     ///
-    /// The operands are as they say, no larger than the set's [`Tile`]; every row of the place has its columns, which
-    /// are those of the panel but for the last few, and so has what is added.
-    pub unsafe fn product(x: Operands, onto: Onto, finish: Finish, to: Place) = product_in;
+    /// As for [`product`]; the set's tile is no smaller.
+    unsafe fn strip[const R: usize, const V: usize](x: &Strip) = strip_in<R, V>;
 
     /// What becomes of `n` results that have been written.
     ///
@@ -155,12 +358,13 @@ dispatch! {
     /// As for [`every`], of each line.
     pub unsafe fn every_of_lines(x: (*const f32, usize), apart: usize, out: (*mut f32, usize), n: usize, lines: usize) = every_of_lines_in;
 
-    /// Writes a panel of columns of a matrix: `count` of them (the others are zeroes) from a multiple of nothing on.
+    /// Writes the panels of columns of a matrix, each behind the one before; lanes without a column are zeroes.
     ///
     /// # Safety
     ///
-    /// The matrix has those columns and steps; `out` is valid for `steps` rows of `16 * vectors` values.
-    pub unsafe fn pack_columns(x: Lines, count: usize, vectors: usize, steps: usize, out: *mut f32) = columns_in;
+    /// The matrix has those columns and steps; `out` is valid for as many rows as there are steps, of the columns rounded up to
+    /// whole vectors.
+    pub unsafe fn pack_columns(x: Lines, columns: usize, steps: usize, out: *mut f32) = columns_in;
 }
 
 /// Lines of a matrix in memory: its first element, and elements from line to line and from step to step.
@@ -172,68 +376,58 @@ pub struct Lines {
 }
 
 #[inline(always)]
-unsafe fn product_in<S: Simd>(x: Operands, onto: Onto, finish: Finish, to: Place) {
-    macro_rules! tiles {
-        ($($rows:literal)+) => {
-            // SAFETY: the caller's contract.
-            unsafe {
-                match (x.count, x.vectors) {
-                    $(
-                        ($rows, 1) => tile::<S, $rows, 1>(x, onto, finish, to),
-                        ($rows, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, $rows, 2>(x, onto, finish, to),
-                        ($rows, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, $rows, 3>(x, onto, finish, to),
-                    )+
-                    (7, 1) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 1>(x, onto, finish, to),
-                    (7, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 2>(x, onto, finish, to),
-                    (7, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, 7, 3>(x, onto, finish, to),
-                    (8, 1) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 1>(x, onto, finish, to),
-                    (8, 2) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 2>(x, onto, finish, to),
-                    (8, 3) if const { S::ACCUMULATORS >= 16 } => tile::<S, 8, 3>(x, onto, finish, to),
-                    (rows, vectors) => unreachable!("a tile of {rows} rows by {vectors} vectors"),
-                }
-            }
-        };
+unsafe fn strip_in<S: Simd, const R: usize, const V: usize>(x: &Strip) {
+    if const { R > Tile::of::<S>().rows || V > Tile::of::<S>().vectors } {
+        unreachable!("a tile of {R} rows and {V} vectors");
     }
-    tiles!(1 2 3 4 5 6);
-}
-
-#[inline(always)]
-unsafe fn tile<S: Simd, const R: usize, const V: usize>(
-    x: Operands,
-    onto: Onto,
-    finish: Finish,
-    to: Place,
-) {
     // SAFETY: the caller's contract.
     unsafe {
-        let mut sums = match x.apart {
-            None => sums::<S, R, V>(x, |step, row| x.rows.add(step * R + row)),
+        match x.apart {
+            None => tiles::<S, R, V>(x, |step, row| x.rows.add(step * R + row)),
             Some(apart) => {
                 let rows: [_; R] = std::array::from_fn(|row| x.rows.add(row * apart));
-                sums::<S, R, V>(x, |step, row| rows[row].add(step))
+                tiles::<S, R, V>(x, |step, row| rows[row].add(step));
             }
-        };
-        if let Onto::Rows(bias) = onto {
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let bias = S::splat(*bias.add(r));
-                for sum in sums {
-                    *sum = S::add(*sum, bias);
+        }
+    }
+}
+
+/// The tiles of a strip; `value` says where a row's value of a step is.
+#[inline(always)]
+unsafe fn tiles<S: Simd, const R: usize, const V: usize>(
+    x: &Strip,
+    value: impl Fn(usize, usize) -> *const f32,
+) {
+    let (mut columns, mut out) = (x.columns, x.out);
+    for _ in 0..x.count {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut sums = sums::<S, R, V>(columns, x.width, x.steps, &value);
+            macro_rules! each {
+                ($r:ident, $v:ident, $sum:ident => $what:expr) => {
+                    for ($r, sums) in sums.iter_mut().enumerate() {
+                        for ($v, $sum) in sums.iter_mut().enumerate() {
+                            $what;
+                        }
+                    }
+                };
+            }
+            match x.onto {
+                Onto::Nothing => {}
+                Onto::Rows(bias) => {
+                    each!(r, _v, sum => *sum = S::add(*sum, S::splat(*bias.add(r))));
+                }
+                Onto::Itself => {
+                    each!(r, v, sum => *sum = S::add(*sum, S::load(out.add(r * x.stride + v * LANES))));
                 }
             }
-        }
-        if to.columns >= V * LANES {
-            write::<S, R, V>(sums, [LANES; V], onto, finish, to);
-        } else {
-            let have = std::array::from_fn(|v| LANES.min(to.columns - v * LANES));
-            write::<S, R, V>(sums, have, onto, finish, to);
-        }
-        if finish.function == Function::Silu {
-            // Too much to be done to registers.
-            let later = Finish { plus: [None; 2], ..finish };
-            for r in 0..R {
-                finish_in::<S>(later.at(r, 0), to.out.add(r * to.stride), to.columns);
+            if let Some((least, most)) = x.bounds {
+                each!(_r, _v, sum => *sum = applied::<S>(Function::Between(least, most), *sum));
             }
+            each!(r, v, sum => S::store(out.add(r * x.stride + v * LANES), *sum));
         }
+        columns = columns.wrapping_add(x.panel);
+        out = out.wrapping_add(V * LANES);
     }
 }
 
@@ -276,25 +470,26 @@ unsafe fn finish_in<S: Simd>(finish: Finish, y: *mut f32, n: usize) {
 /// The sums of products over the steps; `value` says where a row's value of a step is.
 #[inline(always)]
 unsafe fn sums<S: Simd, const R: usize, const V: usize>(
-    x: Operands,
-    value: impl Fn(usize, usize) -> *const f32,
+    mut columns: *const f32,
+    width: usize,
+    steps: usize,
+    value: &impl Fn(usize, usize) -> *const f32,
 ) -> [[S::F; V]; R] {
     /// Steps between two looks at how many are left.
     const TURN: usize = 4;
     // SAFETY: the caller's contract.
     unsafe {
         let mut sums = [[S::splat(0.0); V]; R];
-        let mut columns = x.columns;
-        let whole = x.steps / TURN * TURN;
+        let whole = steps / TURN * TURN;
         for first in (0..whole).step_by(TURN) {
             for step in first..first + TURN {
                 add::<S, R, V>(&mut sums, std::array::from_fn(|row| *value(step, row)), columns);
-                columns = columns.wrapping_add(x.width);
+                columns = columns.wrapping_add(width);
             }
         }
-        for step in whole..x.steps {
+        for step in whole..steps {
             add::<S, R, V>(&mut sums, std::array::from_fn(|row| *value(step, row)), columns);
-            columns = columns.wrapping_add(x.width);
+            columns = columns.wrapping_add(width);
         }
         sums
     }
@@ -322,84 +517,44 @@ unsafe fn add<S: Simd, const R: usize, const V: usize>(
     }
 }
 
-/// Writes a tile's sums, of each vector the first so many lanes.
 #[inline(always)]
-unsafe fn write<S: Simd, const R: usize, const V: usize>(
-    mut sums: [[S::F; V]; R],
-    have: [usize; V],
-    onto: Onto,
-    finish: Finish,
-    to: Place,
-) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        macro_rules! each {
-            ($stride:expr, $sum:ident, $at:ident, $n:ident => $what:expr) => {
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    for (v, $sum) in sums.iter_mut().enumerate() {
-                        let ($at, $n) = (r * $stride + v * LANES, have[v]);
-                        $what;
-                    }
-                }
-            };
-        }
-        macro_rules! added {
-            ($x:expr) => {
-                each!($x.stride, sum, at, n => *sum = S::add(*sum, load_first::<S>($x.at.add(at), n)))
-            };
-        }
-        if let Onto::Itself = onto {
-            each!(to.stride, sum, at, n => *sum = S::add(*sum, load_first::<S>(to.out.add(at), n)));
-        }
-        for plus in finish.plus.into_iter().flatten() {
-            added!(plus);
-        }
-        if let Function::Between(..) = finish.function {
-            for sum in sums.as_flattened_mut() {
-                *sum = applied::<S>(finish.function, *sum);
-            }
-        }
-        if let Some(last) = finish.last
-            && finish.function != Function::Silu
-        {
-            added!(last);
-        }
-        each!(to.stride, sum, at, n => store_first::<S>(to.out.add(at), *sum, n));
-    }
-}
-
-#[inline(always)]
-unsafe fn columns_in<S: Simd>(x: Lines, count: usize, vectors: usize, steps: usize, out: *mut f32) {
-    let width = vectors * LANES;
+unsafe fn columns_in<S: Simd>(x: Lines, columns: usize, steps: usize, out: *mut f32) {
     // SAFETY: the caller's contract.
     unsafe {
         if x.line == 1 {
+            // A line of memory is read from end to end.
             for step in 0..steps {
-                let (from, to) = (x.at.add(step * x.step), out.add(step * width));
-                for first in (0..width).step_by(LANES) {
-                    let n = count.saturating_sub(first).min(LANES);
-                    let from = from.add(if n == 0 { 0 } else { first });
-                    S::store(to.add(first), load_first::<S>(from, n));
+                let from = x.at.add(step * x.step);
+                for (before, vectors) in Tile::of::<S>().panels(columns) {
+                    let to = out.add((before * steps + step * vectors) * LANES);
+                    for v in 0..vectors {
+                        let first = (before + v) * LANES;
+                        let value = load_first::<S>(from.add(first), columns - first);
+                        S::store(to.add(v * LANES), value);
+                    }
                 }
             }
             return;
         }
-        for first in (0..width).step_by(LANES) {
-            let n = count.saturating_sub(first).min(LANES);
-            let (from, to) = (x.at.add(if n == 0 { 0 } else { first * x.line }), out.add(first));
-            for step in 0..steps {
-                let from = from.add(step * x.step);
-                let mut line = [0.0; LANES];
-                if n == LANES {
-                    for (column, value) in line.iter_mut().enumerate() {
-                        *value = *from.add(column * x.line);
+        for (before, vectors) in Tile::of::<S>().panels(columns) {
+            for v in 0..vectors {
+                let first = (before + v) * LANES;
+                let (from, to) = (x.at.add(first * x.line), out.add((before * steps + v) * LANES));
+                let n = (columns - first).min(LANES);
+                for step in 0..steps {
+                    let from = from.add(step * x.step);
+                    let mut line = [0.0; LANES];
+                    if n == LANES {
+                        for (column, value) in line.iter_mut().enumerate() {
+                            *value = *from.add(column * x.line);
+                        }
+                    } else {
+                        for (column, value) in line.iter_mut().enumerate().take(n) {
+                            *value = *from.add(column * x.line);
+                        }
                     }
-                } else {
-                    for (column, value) in line.iter_mut().enumerate().take(n) {
-                        *value = *from.add(column * x.line);
-                    }
+                    S::store(to.add(step * vectors * LANES), S::load(line.as_ptr()));
                 }
-                S::store(to.add(step * width), S::load(line.as_ptr()));
             }
         }
     }

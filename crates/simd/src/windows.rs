@@ -41,7 +41,7 @@ dispatch! {
     ///
     /// The image is as it says, the columns are some of its windows, the steps some of their elements; `lines` is valid for
     /// [`scratch`] values, `out` for as many rows as there are steps, of the columns rounded up to whole vectors.
-    pub unsafe fn pack_windows(x: &Image, columns: [usize; 2], tile: Tile, steps: [usize; 2], lines: *mut f32, out: *mut f32) = pack_in;
+    pub unsafe fn pack_windows(x: &Image, columns: [usize; 2], steps: [usize; 2], lines: *mut f32, out: *mut f32) = pack_in;
 }
 
 /// Values of scratch that [`pack_windows`] takes.
@@ -76,7 +76,6 @@ impl Axis {
 unsafe fn pack_in<S: Simd>(
     x: &Image,
     [first, count]: [usize; 2],
-    tile: Tile,
     [step, steps]: [usize; 2],
     lines: *mut f32,
     out: *mut f32,
@@ -95,7 +94,7 @@ unsafe fn pack_in<S: Simd>(
         lines.add(reach * line + LANES)
     };
     let mut places = [(0, 0); COLUMNS / LANES];
-    for (before, vectors) in tile.panels(count) {
+    for (before, vectors) in Tile::of::<S>().panels(count) {
         for v in 0..vectors {
             places[before + v] = ((before * steps + v) * LANES, vectors * LANES);
         }

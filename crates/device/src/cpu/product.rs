@@ -4,12 +4,14 @@
 //! weights are packed a chunk at a time by whoever multiplies it, windows as `simd::windows` finds them. What follows element
 //! by element is done to results while they are in the cache.
 
+use std::ops::Range;
+
 use super::group::{BLOCK, Kernel};
 use super::pool::Worker;
 use super::winograd;
 use plan::{Buffer, Class, Conv, DType, Group, Op, Plan, Step, View};
 use simd::Isa;
-use simd::dense::{self, COLUMNS, Finish, Function, Lines, Onto, Operands, Place, SPAN, Tile};
+use simd::dense::{self, COLUMNS, Finish, Function, Lie, Lines, Onto, Operands, Place, SPAN};
 use simd::vector::LANES;
 use simd::windows::{self, Axis, Image, pack_windows};
 use simd::winograd::TAPS;
@@ -223,15 +225,19 @@ impl Panels {
         from: &dyn Fn(usize) -> *const f32,
         to: *mut f32,
     ) {
-        let (tile, (lines, line), (steps, step)) = (isa.tile(), self.lines, self.steps);
-        let each = match self.side {
-            Side::Rows | Side::Tiles => tile.rows,
-            Side::Columns => COLUMNS,
+        let ((lines, line), (steps, step)) = (self.lines, self.steps);
+        let rows = isa.tile().rows(lines);
+        let chunks = match self.side {
+            Side::Rows | Side::Tiles => rows.count,
+            Side::Columns => lines.div_ceil(COLUMNS),
         };
-        let chunks = lines.div_ceil(each);
         while let Some(items) = w.claim(matrices * chunks, 1) {
-            let (matrix, first) = (items.start / chunks, items.start % chunks * each);
-            let count = each.min(lines - first);
+            let (matrix, chunk) = (items.start / chunks, items.start % chunks);
+            let (first, end) = match self.side {
+                Side::Rows | Side::Tiles => (rows.before(chunk), rows.before(chunk + 1)),
+                Side::Columns => (chunk * COLUMNS, lines.min((chunk + 1) * COLUMNS)),
+            };
+            let count = end - first;
             // SAFETY: the caller's contract; each chunk is claimed once.
             unsafe {
                 let to = to.add(matrix * self.matrix() + first * steps);
@@ -255,13 +261,7 @@ impl Panels {
                         }
                     }
                     Side::Columns => {
-                        for (before, vectors) in tile.panels(count) {
-                            let first = before * LANES;
-                            let lines = Lines { at: at.add(first * line), line, step };
-                            let count = (count - first).min(vectors * LANES);
-                            let to = to.add(first * steps);
-                            dense::pack_columns(isa, lines, count, vectors, steps, to);
-                        }
+                        dense::pack_columns(isa, Lines { at, line, step }, count, steps, to);
                     }
                 }
             }
@@ -301,7 +301,6 @@ impl MatMul {
     /// The addresses are valid, all threads are here, and nobody else touches what it writes.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         let [m, n, _] = self.shape;
-        let tile = isa.tile();
         let lines = match &self.columns {
             Columns::Windows(image) => windows::scratch(&image.rows, &image.columns),
             Columns::Packed(_) | Columns::Lines(_) => 0,
@@ -317,19 +316,19 @@ impl MatMul {
         // Rows are divided where columns alone do not keep the threads busy; whoever packs columns does so for each part.
         let busy = if chunks.packed { 2 * w.threads() } else { w.threads() };
         let parts = busy.div_ceil((count * chunks.count).max(1));
-        let part = if w.threads() == 1 { m } else { m.div_ceil(parts) };
-        let part = part.next_multiple_of(tile.rows).max(tile.rows);
-        let parts = m.div_ceil(part);
+        let all = isa.tile().rows(m).count;
+        let part = if w.threads() == 1 { all } else { all.div_ceil(parts) }.max(1);
+        let parts = all.div_ceil(part);
         while let Some(items) = w.claim(count * chunks.count * parts, 1) {
             let (item, first) = (items.start / parts, items.start % parts * part);
             let (pair, [column, columns]) =
                 (item / chunks.count, chunks.columns(item % chunks.count));
-            let rows = part.min(m - first);
+            let rows = first..all.min(first + part);
             // SAFETY: the caller's contract: an item is one thread's.
             unsafe {
-                self.item(isa, tile, pair, [first, rows], [column, columns], scratch);
+                let rows = self.item(isa, pair, rows, [column, columns], scratch);
                 if let After::Kernel(after) = &self.after {
-                    for row in first..first + rows {
+                    for row in rows {
                         after.piece(isa, registers, (pair * m + row) * n + column, columns);
                     }
                 }
@@ -351,7 +350,7 @@ impl MatMul {
         Chunks { n, count, packed }
     }
 
-    /// Some rows times at most [`COLUMNS`] columns of a pair.
+    /// Some panels of rows times at most [`COLUMNS`] columns of a pair. Returns which rows they are.
     ///
     /// # Safety
     ///
@@ -359,12 +358,11 @@ impl MatMul {
     unsafe fn item(
         &self,
         isa: Isa,
-        tile: Tile,
         pair: usize,
-        [first, count]: [usize; 2],
+        panels: Range<usize>,
         [column, columns]: [usize; 2],
         scratch: *mut f32,
-    ) {
+    ) -> Range<usize> {
         let [m, n, k] = self.shape;
         let (mut of_rows, mut of_columns, mut left) = (0, 0, pair);
         for &(extent, rows, columns) in self.pairs.iter().rev() {
@@ -373,57 +371,48 @@ impl MatMul {
             left /= extent;
         }
         let most = PANELS / columns.next_multiple_of(LANES) / SPAN * SPAN;
+        let rows = isa.tile().rows(m);
         // Of no steps there is one part, of nothing.
         for begin in (0..k.max(1)).step_by(most) {
             let end = k.min(begin + most);
             // SAFETY: the caller's contract: all that is touched is of these rows and columns.
             unsafe {
                 let (of, over) = ([column, columns], [begin, end - begin]);
-                let panels = self.panels(isa, tile, of_columns, of, over, scratch);
+                let (at, lie) = self.panels(isa, of_columns, of, over, scratch);
                 let bias = self.bias.map(|(bias, pairs)| bias.add(pair % pairs * m));
                 let out = self.out.add(pair * m * n + column);
                 // A panel of rows stays in the first-level cache; results are written from end to end.
-                for row in (first..first + count).step_by(tile.rows) {
-                    let rows = tile.rows.min(first + count - row);
-                    for (before, vectors) in tile.panels(columns) {
-                        let before = before * LANES;
-                        let panel = panels.at.add(before * panels.steps);
-                        let wide = (columns - before).min(vectors * LANES);
-                        let to = Place { out: out.add(row * n + before), stride: n, columns: wide };
-                        for start in (begin..end.max(begin + 1)).step_by(SPAN) {
-                            let at = match self.apart {
-                                None => row * k + start * rows,
-                                Some(apart) => row * apart + start,
-                            };
-                            let operands = Operands {
-                                rows: self.rows.add(of_rows + at),
-                                apart: self.apart,
-                                count: rows,
-                                columns: panel.add((start - panels.first) * vectors * LANES),
-                                width: vectors * LANES,
-                                vectors,
-                                steps: SPAN.min(end - start),
-                            };
-                            let onto = match bias {
-                                _ if start > 0 => Onto::Itself,
-                                Some(bias) => Onto::Rows(bias.add(row)),
-                                None => Onto::Nothing,
-                            };
-                            let finish = match self.after {
-                                After::Finish(finish) if start + SPAN >= k => {
-                                    finish.at(pair * m + row, column + before)
-                                }
-                                _ => Finish::default(),
-                            };
-                            dense::product(isa, operands, onto, finish, to);
-                        }
-                    }
+                for (row, count) in rows.parts(panels.clone()) {
+                    let first = match self.apart {
+                        None => row * k + begin * count,
+                        Some(apart) => row * apart + begin,
+                    };
+                    let operands = Operands {
+                        rows: self.rows.add(of_rows + first),
+                        apart: self.apart,
+                        count,
+                        columns: at,
+                        lie,
+                        steps: end - begin,
+                    };
+                    let onto = match bias {
+                        _ if begin > 0 => Onto::Itself,
+                        Some(bias) => Onto::Rows(bias.add(row)),
+                        None => Onto::Nothing,
+                    };
+                    let finish = match self.after {
+                        After::Finish(finish) if end == k => finish.at(pair * m + row, column),
+                        _ => Finish::default(),
+                    };
+                    let to = Place { out: out.add(row * n), stride: n, columns };
+                    dense::product(isa, operands, onto, finish, to);
                 }
             }
         }
+        rows.before(panels.start)..rows.before(panels.end)
     }
 
-    /// Where panels of some columns are over some steps: in `scratch`, if they had to be packed.
+    /// Where panels of some columns are over some steps, and how they lie: in `scratch`, if they had to be packed.
     ///
     /// # Safety
     ///
@@ -431,45 +420,35 @@ impl MatMul {
     unsafe fn panels(
         &self,
         isa: Isa,
-        tile: Tile,
         of_columns: usize,
         [column, columns]: [usize; 2],
         [start, steps]: [usize; 2],
         scratch: *mut f32,
-    ) -> Over {
+    ) -> (*const f32, Lie) {
         // SAFETY: the caller's contract.
         unsafe {
             match self.columns {
                 Columns::Packed(at) => {
                     let steps = self.shape[2];
-                    return Over { at: at.add(of_columns + column * steps), first: 0, steps };
+                    return (
+                        at.add(of_columns + column * steps),
+                        Lie::Panels { steps, before: start },
+                    );
                 }
                 Columns::Lines(Lines { at, line, step }) => {
-                    for (before, vectors) in tile.panels(columns) {
-                        let before = before * LANES;
-                        let at = at.add(of_columns + (column + before) * line + start * step);
-                        let (lines, to) = (Lines { at, line, step }, scratch.add(before * steps));
-                        let wide = (columns - before).min(vectors * LANES);
-                        dense::pack_columns(isa, lines, wide, vectors, steps, to);
-                    }
+                    let at = at.add(of_columns + column * line + start * step);
+                    dense::pack_columns(isa, Lines { at, line, step }, columns, steps, scratch);
                 }
                 Columns::Windows(image) => {
                     let image = Image { at: image.at.add(of_columns), ..image };
                     let (of, over) = ([column, columns], [start, steps]);
                     let lines = scratch.add(PANELS);
-                    pack_windows(isa, &image, of, tile, over, lines, scratch);
+                    pack_windows(isa, &image, of, over, lines, scratch);
                 }
             }
         }
-        Over { at: scratch, first: start, steps }
+        (scratch, Lie::Panels { steps, before: 0 })
     }
-}
-
-/// Panels of columns one after the other, and which steps they have.
-struct Over {
-    at: *const f32,
-    first: usize,
-    steps: usize,
 }
 
 /// Columns in chunks of at most [`COLUMNS`].

@@ -1,12 +1,14 @@
 //! Convolutions of 3 by 3 windows next to each other, by `simd::winograd`: a block of tiles at a time, whose values, sums and
 //! results stay in a core's cache.
 
+use std::ops::Range;
+
 use super::group::BLOCK;
 use super::pool::Worker;
 use super::product::After;
 use plan::Conv;
 use simd::Isa;
-use simd::dense::{self, COLUMNS, Finish, Onto, Operands, Place, SPAN, Tile};
+use simd::dense::{self, COLUMNS, Finish, Lie, Onto, Operands, Place};
 use simd::vector::LANES;
 use simd::windows::Axis;
 use simd::winograd::{TAPS, results, tiles};
@@ -110,7 +112,7 @@ impl Winograd {
     ///
     /// The addresses are valid, all threads are here, and nobody else touches what it writes.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
-        let (inputs, tile) = (self.channels.0, isa.tile());
+        let (inputs, rows) = (self.channels.0, isa.tile().rows(self.outputs));
         let of = [self.rows.count, self.columns.count];
         let blocks = Blocks::of(of, inputs, self.outputs).shared(self.images.0, w.threads());
         let apart = blocks.apart();
@@ -128,10 +130,11 @@ impl Winograd {
         let count = self.images.0 * blocks.count();
         // Results are divided where there are fewer blocks than threads: each brings the block's tiles.
         let parts = w.threads().div_ceil(count.max(1));
-        let part = self.outputs.div_ceil(parts).next_multiple_of(tile.rows);
-        let parts = self.outputs.div_ceil(part);
+        let part = rows.count.div_ceil(parts);
+        let parts = rows.count.div_ceil(part);
         while let Some(items) = w.claim(count * parts, 1) {
             let (item, first) = (items.start / parts, items.start % parts * part);
+            let last = rows.count.min(first + part);
             let (image, block) = (item / blocks.count(), item % blocks.count());
             let across = blocks.wide.div_ceil(blocks.columns);
             let (top, left) = (block / across * blocks.lines, block % across * blocks.columns);
@@ -141,15 +144,16 @@ impl Winograd {
                 left,
                 lines: blocks.lines.min(blocks.high - top),
                 columns: blocks.columns.min(blocks.wide - left),
-                first,
-                count: part.min(self.outputs - first),
+                panels: first..last,
+                first: rows.before(first),
+                count: rows.before(last) - rows.before(first),
                 apart,
                 part: blocks.part(),
             };
             // SAFETY: the caller's contract: an item is one thread's.
             unsafe {
                 self.bring(isa, &of, lines, values);
-                self.multiply(isa, tile, &of, values, sums);
+                self.multiply(isa, &of, values, sums);
                 self.finish(isa, &of, sums, results, registers);
             }
         }
@@ -207,36 +211,27 @@ impl Winograd {
     /// # Safety
     ///
     /// As for [`Winograd::run`].
-    unsafe fn multiply(&self, isa: Isa, tile: Tile, of: &Of, values: *const f32, sums: *mut f32) {
-        let (inputs, n) = (self.channels.0, of.lines * of.columns);
+    unsafe fn multiply(&self, isa: Isa, of: &Of, values: *const f32, sums: *mut f32) {
+        let (inputs, rows) = (self.channels.0, isa.tile().rows(self.outputs));
+        let columns = (of.lines * of.columns).next_multiple_of(LANES);
         for tap in 0..TAPS {
             // SAFETY: the caller's contract.
             unsafe {
                 let weights = self.weights.add(tap * self.outputs * inputs);
                 let values = values.add(tap * inputs * of.apart);
                 let sums = sums.add(tap * of.count * of.apart);
-                for (before, vectors) in tile.panels(n) {
-                    let before = before * LANES;
-                    // Weights are read in the order that they lie in: they come from memory.
-                    for row in (0..of.count).step_by(tile.rows) {
-                        let count = tile.rows.min(of.count - row);
-                        for start in (0..inputs).step_by(SPAN) {
-                            let operands = Operands {
-                                rows: weights.add((of.first + row) * inputs + start * count),
-                                apart: None,
-                                count,
-                                columns: values.add(start * of.apart + before),
-                                width: of.apart,
-                                vectors,
-                                steps: SPAN.min(inputs - start),
-                            };
-                            let onto = if start > 0 { Onto::Itself } else { Onto::Nothing };
-                            let out = sums.add(row * of.apart + before);
-                            let columns = vectors * LANES;
-                            let to = Place { out, stride: of.apart, columns };
-                            dense::product(isa, operands, onto, Finish::default(), to);
-                        }
-                    }
+                for (row, count) in rows.parts(of.panels.clone()) {
+                    let operands = Operands {
+                        rows: weights.add(row * inputs),
+                        apart: None,
+                        count,
+                        columns: values,
+                        lie: Lie::Steps(of.apart),
+                        steps: inputs,
+                    };
+                    let out = sums.add((row - of.first) * of.apart);
+                    let to = Place { out, stride: of.apart, columns };
+                    dense::product(isa, operands, Onto::Nothing, Finish::default(), to);
                 }
             }
         }
@@ -299,6 +294,7 @@ struct Of {
     left: usize,
     lines: usize,
     columns: usize,
+    panels: Range<usize>,
     first: usize,
     count: usize,
     apart: usize,

@@ -1,7 +1,7 @@
 //! Products and convolutions of tensors: windows of images, tiles of any size, and lines of any length.
 
 use orind_testing::random::Random;
-use simd::dense::{self, COLUMNS, Finish, Function, Onto, Operands, Place};
+use simd::dense::{self, COLUMNS, Finish, Function, Lie, Lines, Onto, Operands, Place, SPAN, Tile};
 use simd::vector::LANES;
 use simd::windows::{self, Axis, Image, pack_windows};
 
@@ -52,7 +52,7 @@ fn windows_of_any_image_are_packed_as_they_are_defined() {
             // SAFETY: the image has its elements; the buffers are as long as they must be.
             unsafe {
                 let (lines, out) = (lines.as_mut_ptr(), out.as_mut_ptr());
-                pack_windows(isa, &image, of.0, tile, of.1, lines, out);
+                pack_windows(isa, &image, of.0, of.1, lines, out);
             }
             assert_eq!((lines.pop(), out.pop()), (Some(UNTOUCHED), Some(UNTOUCHED)), "{image:?}");
             for (before, vectors) in tile.panels(count) {
@@ -76,50 +76,109 @@ fn windows_of_any_image_are_packed_as_they_are_defined() {
     }
 }
 
+/// Columns as panels hold them, over steps of which the first `before` do not count.
+fn panels(
+    tile: Tile,
+    columns: usize,
+    steps: usize,
+    value: impl Fn(usize, usize) -> f32,
+) -> Vec<f32> {
+    let mut panels = Vec::new();
+    for (before, vectors) in tile.panels(columns) {
+        for step in 0..steps {
+            let lanes = (before * LANES..).take(vectors * LANES);
+            panels.extend(
+                lanes.map(|column| if column < columns { value(step, column) } else { 0.0 }),
+            );
+        }
+    }
+    panels
+}
+
 #[test]
 fn tiles_of_every_size_are_fused_sums_in_their_order() {
-    let mut random = Random(28);
+    let seed = 28;
+    println!("seed {seed}");
+    let mut random = Random(seed);
     for isa in sets() {
         let tile = isa.tile();
-        for (rows, vectors) in
-            (1..=tile.rows).flat_map(|rows| (1..=tile.vectors).map(move |v| (rows, v)))
-        {
-            for steps in [0, 1, 3, 4, 127, 128] {
-                let columns = (vectors - 1) * LANES + 1 + random.below(LANES);
-                let width = vectors * LANES + random.below(2) * LANES;
+        let sizes = (1..=tile.rows).flat_map(|rows| (0..5).map(move |vectors| (rows, vectors)));
+        for (rows, vectors) in sizes {
+            for steps in [0, 1, 3, 4, 127, 128, 129, 300] {
+                let columns = vectors * LANES + random.below(LANES);
+                let (first, width) = (random.below(3), columns.next_multiple_of(LANES) + LANES);
                 let x: Vec<f32> = (0..rows * (steps + 1)).map(|_| random.real(1.0)).collect();
                 let w: Vec<f32> = (0..(steps + 1) * width).map(|_| random.real(1.0)).collect();
-                for apart in [None, Some(steps + 1)] {
-                    let mut out = vec![UNTOUCHED; rows * columns + 1];
+                let in_panels = panels(tile, columns, first + steps, |step, column| {
+                    step.checked_sub(first).map_or(UNTOUCHED, |step| w[step * width + column])
+                });
+                let lies = [Lie::Steps(width), Lie::Panels { steps: first + steps, before: first }];
+                let finish = Finish { function: Function::Between(-1.0, 1.5), ..Finish::default() };
+                let starts: Vec<f32> = (0..rows * columns).map(|_| random.real(1.0)).collect();
+                for (apart, lie, onto) in [None, Some(steps + 1)]
+                    .into_iter()
+                    .flat_map(|apart| lies.map(|lie| (apart, lie)))
+                    .flat_map(|(apart, lie)| [Onto::Nothing, Onto::Itself].map(|o| (apart, lie, o)))
+                {
+                    let mut out = starts.clone();
+                    out.push(UNTOUCHED);
                     let to = Place { out: out.as_mut_ptr(), stride: columns, columns };
-                    let (rows_at, columns_at) = (x.as_ptr(), w.as_ptr());
-                    let operands = Operands {
-                        rows: rows_at,
-                        apart,
-                        count: rows,
-                        columns: columns_at,
-                        width,
-                        vectors,
-                        steps,
+                    let at = match lie {
+                        Lie::Steps(_) => w.as_ptr(),
+                        Lie::Panels { .. } => in_panels.as_ptr(),
                     };
-                    let finish =
-                        Finish { function: Function::Between(-1.0, 1.5), ..Finish::default() };
+                    let rows_at = x.as_ptr();
+                    let operands =
+                        Operands { rows: rows_at, apart, count: rows, columns: at, lie, steps };
                     // SAFETY: the operands are as long as they must be.
-                    unsafe { dense::product(isa, operands, Onto::Nothing, finish, to) };
+                    unsafe { dense::product(isa, operands, onto, finish, to) };
                     assert_eq!(out.pop(), Some(UNTOUCHED));
                     for (i, have) in out.iter().enumerate() {
                         let (row, column) = (i / columns, i % columns);
+                        // Panels of rows go on behind those of the spans before.
                         let of = |step: usize| match apart {
                             None => x[step * rows + row],
                             Some(apart) => x[row * apart + step],
                         };
-                        let sum = (0..steps).fold(0.0, |sum: f32, step| {
-                            of(step).mul_add(w[step * width + column], sum)
-                        });
+                        let span = |start: usize| {
+                            (start..steps.min(start + SPAN)).fold(0.0, |sum: f32, step| {
+                                of(step).mul_add(w[step * width + column], sum)
+                            })
+                        };
+                        let onto = match onto {
+                            Onto::Itself => starts[i],
+                            Onto::Nothing | Onto::Rows(_) => 0.0,
+                        };
+                        let spans = (0..steps.max(1)).step_by(SPAN);
+                        let sum = spans.fold(onto, |sum, start| span(start) + sum);
                         let want = sum.clamp(-1.0, 1.5);
-                        assert_eq!(*have, want, "{isa}: {rows} x {columns} over {steps}");
+                        assert_eq!(*have, want, "{isa}: {rows} x {columns} over {steps}, {lie:?}");
                     }
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_are_packed_as_panels_whichever_way_they_lie() {
+    let seed = 29;
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    for _ in 0..100 {
+        let (columns, steps) = (random.below(COLUMNS + 1), random.below(40));
+        let more = random.below(5);
+        for (line, step) in [(1, columns + more), (steps + more, 1), (2 * steps + 1, 2)] {
+            let x: Vec<f32> = (0..columns * line + steps * step + 1).map(|i| i as f32).collect();
+            for isa in sets() {
+                let want =
+                    panels(isa.tile(), columns, steps, |s, column| x[column * line + s * step]);
+                let mut out = vec![UNTOUCHED; want.len() + 1];
+                let lines = Lines { at: x.as_ptr(), line, step };
+                // SAFETY: the matrix has its elements, and the panels room.
+                unsafe { dense::pack_columns(isa, lines, columns, steps, out.as_mut_ptr()) };
+                assert_eq!(out.pop(), Some(UNTOUCHED));
+                assert_eq!(out, want, "{isa}: {columns} columns of {steps} steps, {lines:?}");
             }
         }
     }
