@@ -25,6 +25,13 @@ dispatch! {
     /// `a`, `b`, `y` are valid for `n` values; `y` is one of them or overlaps nothing.
     pub unsafe fn binary(op: Binary, a: *const f32, b: *const f32, y: *mut f32, n: usize) = binary_in;
 
+    /// Writes `second(first(a, b), c)` of three operands to `y`, which may be one of them; each is rounded.
+    ///
+    /// # Safety
+    ///
+    /// As for [`binary`].
+    pub unsafe fn two(first: First, second: Second, x: [*const f32; 3], y: *mut f32, n: usize) = two_in;
+
     /// Writes `op(a, b)` to `y`, which may be `a` or `b`; of [`Binary::LessEqual`] the bits of an `f32`.
     ///
     /// # Safety
@@ -74,6 +81,13 @@ dispatch! {
     /// `x` is valid for `n` values.
     pub unsafe fn sum(x: *const f32, n: usize) -> f64 = sum_in;
 
+    /// Writes `exp(x - less)` to `y`, which may be `x`, and returns the [`sum`] of that.
+    ///
+    /// # Safety
+    ///
+    /// As for [`unary`].
+    pub unsafe fn exponentials(x: *const f32, less: f32, y: *mut f32, n: usize) -> f64 = exponentials_in;
+
     /// Largest of `n` values, NaN left aside; minus infinity of none.
     ///
     /// # Safety
@@ -87,6 +101,24 @@ dispatch! {
     ///
     /// `x` and `sums` are valid for `n` values and do not overlap.
     pub unsafe fn add_to(x: *const f32, sums: *mut f64, n: usize) = add_to_in;
+}
+
+/// The first operation of [`two`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    Add,
+    Sub,
+    Mul,
+}
+
+/// What [`two`] does with the first one's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Second {
+    Plus,
+    Minus,
+    /// The operand minus it.
+    From,
+    Times,
 }
 
 /// What [`convert`] makes of 4-byte values.
@@ -290,6 +322,38 @@ unsafe fn binary_in<S: Simd>(op: Binary, a: *const f32, b: *const f32, y: *mut f
 }
 
 #[inline(always)]
+unsafe fn two_in<S: Simd>(
+    first: First,
+    second: Second,
+    [a, b, c]: [*const f32; 3],
+    y: *mut f32,
+    n: usize,
+) {
+    macro_rules! all {
+        ($($first:ident $by:ident)+) => {
+            match (first, second) {
+                $(
+                    (First::$first, Second::Plus) => {
+                        vectors!(y, n, [a = a, b = b, c = c] => S::add(S::$by(a, b), c));
+                    }
+                    (First::$first, Second::Minus) => {
+                        vectors!(y, n, [a = a, b = b, c = c] => S::sub(S::$by(a, b), c));
+                    }
+                    (First::$first, Second::From) => {
+                        vectors!(y, n, [a = a, b = b, c = c] => S::sub(c, S::$by(a, b)));
+                    }
+                    (First::$first, Second::Times) => {
+                        vectors!(y, n, [a = a, b = b, c = c] => S::mul(S::$by(a, b), c));
+                    }
+                )+
+            }
+        };
+    }
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe { all!(Add add Sub sub Mul mul) }
+}
+
+#[inline(always)]
 unsafe fn bounded_in<S: Simd>(least: bool, bound: f32, x: *const f32, y: *mut f32, n: usize) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
@@ -435,6 +499,26 @@ unsafe fn sum_in<S: Simd>(x: *const f32, n: usize) -> f64 {
     unsafe {
         for i in (0..n).step_by(LANES) {
             let values = lanes(x.add(i), n - i);
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum += f64::from(value);
+            }
+        }
+    }
+    sums.iter().sum()
+}
+
+#[inline(always)]
+unsafe fn exponentials_in<S: Simd>(x: *const f32, less: f32, y: *mut f32, n: usize) -> f64 {
+    let mut sums = [0.0f64; LANES];
+    // SAFETY: the caller's contract; every access is cut at `n`.
+    unsafe {
+        let less = S::splat(less);
+        for i in (0..n).step_by(LANES) {
+            let e = exp::<S>(S::sub(load_first::<S>(x.add(i), n - i), less));
+            let e = S::first(e, n - i, S::splat(0.0));
+            store_first::<S>(y.add(i), e, n - i);
+            let mut values = [0.0; LANES];
+            S::store(values.as_mut_ptr(), e);
             for (sum, value) in sums.iter_mut().zip(values) {
                 *sum += f64::from(value);
             }

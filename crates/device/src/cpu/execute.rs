@@ -211,6 +211,7 @@ pub(super) unsafe fn stage(stage: &Stage, c: &Context<'_>, w: &Worker<'_>) {
             Stage::Rows(ref rows) => rows.run(c.isa, w, c.memory.thread(w.index())),
             Stage::Pack(ref pack) => pack.run(c.isa, w),
             Stage::MatMul(ref product) => product.run(c.isa, w, c.memory.thread(w.index())),
+            Stage::Between(ref both) => both.run(c.isa, w, c.memory.thread(w.index())),
             Stage::Winograd(ref conv) => conv.run(c.isa, w, c.memory.thread(w.index())),
             Stage::Depthwise(ref conv) => conv.run(c.isa, w, c.memory.thread(w.index())),
             Stage::TakeRows(ref gather) => gather.run(c.isa, w),

@@ -15,7 +15,12 @@ use plan::{Binary, BufferId, Class, DType, Group, Op, Plan, Reduce, Step, Unary,
 use simd::Isa;
 use simd::dense::{self, Addend, Finish, Function};
 use simd::scores;
-use simd::tensor::{self, Conversion, Narrow};
+use simd::tensor::{self, Conversion, First, Narrow, Second};
+
+mod named;
+mod softmax;
+
+pub(super) use softmax::Softmax;
 
 /// Values of a register.
 pub(super) const BLOCK: usize = 256;
@@ -43,6 +48,8 @@ enum Action {
     Unary(Unary),
     Binary(Binary),
     Ints(Binary),
+    /// Two operations, the second with what the first gives.
+    Two(First, Second),
     Select,
     /// `1 / (1 + exp(-x))`
     Sigmoid,
@@ -410,6 +417,18 @@ impl Kernel {
         group: &Group,
         locate: &dyn Fn(&View) -> Result<(*mut u8, Width)>,
     ) -> Result<Self> {
+        Ok(Self::steps(plan, group, locate)?.ready())
+    }
+
+    /// The same step by step, before it is [`ready`](Self::ready).
+    ///
+    /// # Errors
+    /// Those of `locate`.
+    pub(super) fn steps(
+        plan: &Plan,
+        group: &Group,
+        locate: &dyn Fn(&View) -> Result<(*mut u8, Width)>,
+    ) -> Result<Self> {
         let mut compiler = Compiler {
             plan,
             group,
@@ -447,11 +466,15 @@ impl Kernel {
             tail,
             registers: compiler.registers,
         };
-        kernel.name_joins();
-        kernel.name_bounds();
-        kernel.name_sigmoids();
-        kernel.share_registers();
+        kernel.name();
         Ok(kernel)
+    }
+
+    /// The kernel, ready to be run: no more is asked about its steps.
+    pub(super) fn ready(mut self) -> Self {
+        self.pair();
+        self.share_registers();
+        self
     }
 
     /// Elements put one after the other.
@@ -462,54 +485,6 @@ impl Kernel {
         Self { elements, constants, chain, reduction: None, tail, registers: 0 }
     }
 
-    /// How often each register is read.
-    fn readers(&self) -> HashMap<usize, usize> {
-        let mut readers: HashMap<usize, usize> = HashMap::new();
-        let reads = self.chain.iter().chain(&self.tail).flat_map(|i| &i.reads);
-        let reduced = self.reduction.iter().map(|reduction| &reduction.x);
-        for place in reads.chain(reduced) {
-            if let Place::Register(register) = place {
-                *readers.entry(*register).or_default() += 1;
-            }
-        }
-        readers
-    }
-
-    /// Sums of what lies side by side, with zeroes around it, become one instruction.
-    fn name_joins(&mut self) {
-        let readers = self.readers();
-        let inner =
-            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
-        for instructions in [&mut self.chain, &mut self.tail] {
-            let mut at = 0;
-            while let Some([before, load, add]) = instructions.get(at..at + 3) {
-                let parts = match &before.action {
-                    Action::Load(source) => std::slice::from_ref(source),
-                    Action::Join(parts) => parts,
-                    _ => &[],
-                };
-                if let Action::Load(source) = &load.action
-                    && !parts.is_empty()
-                    && parts.iter().all(|part| part.beside(source))
-                    && matches!(add.action, Action::Binary(Binary::Add))
-                    && (add.reads == [before.out, load.out] || add.reads == [load.out, before.out])
-                    && inner(&before.out)
-                    && inner(&load.out)
-                {
-                    let mut parts = [parts, std::slice::from_ref(source)].concat();
-                    let out = add.out;
-                    if let Place::At(base) = out {
-                        parts.iter_mut().for_each(|part| part.there = part.is_there(base));
-                    }
-                    let action = Action::Join(parts);
-                    instructions.splice(at..at + 3, [Instruction { action, reads: vec![], out }]);
-                } else {
-                    at += 1;
-                }
-            }
-        }
-    }
-
     /// Whether there is nothing to be done: all is where it belongs.
     pub(super) fn is_done(&self) -> bool {
         let [Instruction { action: Action::Join(parts), .. }] = &self.chain[..] else {
@@ -518,80 +493,6 @@ impl Kernel {
         let elements = |part: &Source| part.part().map_or(0, |(inner, _, own)| inner * own.len());
         let there = parts.iter().filter(|part| part.there).map(elements).sum::<usize>();
         self.reduction.is_none() && there == self.elements
-    }
-
-    /// The larger of a value and a constant becomes a bound of it, and what is negated before and after it one from
-    /// above.
-    fn name_bounds(&mut self) {
-        let readers = self.readers();
-        let constant = |place: &Place| {
-            let found = self.constants.iter().find(|(at, _)| *place == Place::Register(*at));
-            found.map(|(_, bits)| f32::from_bits(*bits)).filter(|value| !value.is_nan())
-        };
-        let once =
-            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
-        for instructions in [&mut self.chain, &mut self.tail] {
-            for instruction in &mut *instructions {
-                if let (Action::Binary(Binary::Max), [x, bound]) =
-                    (&instruction.action, &instruction.reads[..])
-                    && let Some(bound) = constant(bound)
-                {
-                    instruction.action = Action::Bounded(true, bound);
-                    instruction.reads = vec![*x];
-                }
-            }
-            let mut at = 0;
-            while let Some([before, bound, after]) = instructions.get(at..at + 3) {
-                let negated = |i: &Instruction| matches!(i.action, Action::Unary(Unary::Neg));
-                if let Action::Bounded(true, least) = bound.action
-                    && negated(before)
-                    && negated(after)
-                    && bound.reads == [before.out]
-                    && after.reads == [bound.out]
-                    && once(&before.out)
-                    && once(&bound.out)
-                {
-                    let action = Action::Bounded(false, -least);
-                    let (reads, out) = (before.reads.clone(), after.out);
-                    instructions.splice(at..at + 3, [Instruction { action, reads, out }]);
-                }
-                at += 1;
-            }
-        }
-    }
-
-    /// Makes one instruction of the four that a sigmoid is, where nobody else reads what is between.
-    fn name_sigmoids(&mut self) {
-        let one = self.constants.iter().find(|(_, bits)| *bits == 1.0f32.to_bits());
-        let Some(one) = one.map(|(register, _)| Place::Register(*register)) else { return };
-        let readers = self.readers();
-        let inner =
-            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
-        for instructions in [&mut self.chain, &mut self.tail] {
-            let mut at = 0;
-            while let Some([neg, exp, add, recip]) = instructions.get(at..at + 4) {
-                let actions = matches!(
-                    (&neg.action, &exp.action, &add.action, &recip.action),
-                    (
-                        Action::Unary(Unary::Neg),
-                        Action::Unary(Unary::Exp),
-                        Action::Binary(Binary::Add),
-                        Action::Unary(Unary::Recip)
-                    )
-                );
-                let follow = actions
-                    && exp.reads == [neg.out]
-                    && (add.reads == [exp.out, one] || add.reads == [one, exp.out])
-                    && recip.reads == [add.out]
-                    && [neg, exp, add].iter().all(|i| inner(&i.out));
-                if follow {
-                    let (reads, out) = (neg.reads.clone(), recip.out);
-                    let sigmoid = Instruction { action: Action::Sigmoid, reads, out };
-                    instructions.splice(at..at + 4, [sigmoid]);
-                }
-                at += 1;
-            }
-        }
     }
 
     /// The same as what a product does with its results before it writes them, where it is that: these are at `place`, in
@@ -1011,6 +912,23 @@ impl Compiler<'_> {
         for view in op.reads() {
             reads.push(self.operand(view, ints, to)?);
         }
+        // What is known already is not computed again.
+        let same = |known: &&Instruction| {
+            let one = match (&known.action, &action) {
+                (Action::Unary(a), Action::Unary(b)) => a == b,
+                (Action::Binary(a), Action::Binary(b)) => a == b,
+                _ => false,
+            };
+            one && known.reads == reads && matches!(known.out, Place::Register(_))
+        };
+        let registers = reads.iter().all(|place| matches!(place, Place::Register(_)));
+        if self.group.inner.contains(&out.buffer)
+            && registers
+            && let Some(known) = to.iter().find(same)
+        {
+            self.places.insert(out.buffer, known.out);
+            return Ok(());
+        }
         self.push(action, reads, out, to)
     }
 
@@ -1179,6 +1097,9 @@ unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usi
                 Action::Ints(op) => {
                     let (a, b) = (read(0).cast(), read(1).cast());
                     tensor::binary_of_ints(isa, *op, a, b, out.cast(), n);
+                }
+                Action::Two(first, second) => {
+                    tensor::two(isa, *first, *second, [read(0), read(1), read(2)], out, n);
                 }
                 Action::Sigmoid => scores::sigmoid(isa, read(0), out, n),
                 Action::Bounded(least, bound) => {

@@ -156,6 +156,12 @@ impl Workspace {
             };
             w.thread = w.thread.max(own + group::registers(plan, group) * group::BLOCK);
         }
+        for set in together::sets(plan, &groups) {
+            let steps = groups[set.clone()].iter().map(|group| &plan.steps[group.steps.start]);
+            let values = steps.map(|step| between(plan, &step.op, set.len() > 1));
+            let values = values.fold(0usize, usize::saturating_add);
+            w.between = w.between.max(values.saturating_mul(4));
+        }
         let last = |view: &View| view.shape.last().copied().unwrap_or(0);
         for step in &plan.steps {
             match &step.op {
@@ -186,16 +192,6 @@ impl Workspace {
                     w.thread = w.thread.max(LANES * heads.key_size);
                 }
                 Op::DeltaRule(rule) => w.thread = w.thread.max(LANES * last(&rule.key)),
-                Op::MatMul { a, b, .. } => {
-                    let copied = [a, b].map(|view| {
-                        let buffer = plan.buffer(view.buffer);
-                        let halves = stored(buffer).is_some_and(|width| width != Width::Word);
-                        if halves { view.elements() } else { 0 }
-                    });
-                    // Rows in panels, where they are no weights.
-                    let values = copied[0].saturating_add(copied[1]).saturating_add(a.elements());
-                    w.between = w.between.max(values.saturating_mul(4));
-                }
                 Op::Conv(conv) => {
                     w.between = w.between.max(conv.weight.elements().saturating_mul(4));
                 }
@@ -227,6 +223,21 @@ impl Workspace {
             + self.between
             + threads * per_thread
     }
+}
+
+/// Values that a product of matrices keeps beside its result: operands in 4 bytes, rows in panels where they are no weights,
+/// and columns, if they are `packed` too.
+fn between(plan: &Plan, op: &Op, packed: bool) -> usize {
+    let Op::MatMul { a, b, .. } = op else { return 0 };
+    let copied = |view: &View| match stored(plan.buffer(view.buffer)) {
+        Some(Width::Less(_)) => view.elements(),
+        _ => 0,
+    };
+    let panels = match b.shape[..] {
+        [.., n, _] if packed => b.elements() / n.max(1) * n.next_multiple_of(LANES),
+        _ => 0,
+    };
+    [copied(a), copied(b), a.elements(), panels].into_iter().fold(0, usize::saturating_add)
 }
 
 /// The memory of a plan's own buffers. Who may touch it, and when, is `instance`'s business.

@@ -2,6 +2,7 @@
 //!
 //! A step runs as one region of the pool, stage by stage.
 
+mod between;
 mod depthwise;
 mod device;
 mod execute;

@@ -300,7 +300,7 @@ impl MatMul {
     ///
     /// The addresses are valid, all threads are here, and nobody else touches what it writes.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
-        let [m, n, _] = self.shape;
+        let m = self.shape[0];
         let lines = match &self.columns {
             Columns::Windows(image) => windows::scratch(&image.rows, &image.columns),
             Columns::Packed(_) | Columns::Lines(_) => 0,
@@ -311,7 +311,7 @@ impl MatMul {
             // SAFETY: as above.
             unsafe { after.begin(registers) };
         }
-        let count: usize = self.pairs.iter().map(|(n, ..)| n).product();
+        let count = self.count();
         let chunks = self.chunks(count, w.threads());
         // Rows are divided where columns alone do not keep the threads busy; whoever packs columns does so for each part.
         let busy = if chunks.packed { 2 * w.threads() } else { w.threads() };
@@ -325,13 +325,36 @@ impl MatMul {
                 (item / chunks.count, chunks.columns(item % chunks.count));
             let rows = first..all.min(first + part);
             // SAFETY: the caller's contract: an item is one thread's.
-            unsafe {
-                let rows = self.item(isa, pair, rows, [column, columns], scratch);
-                if let After::Kernel(after) = &self.after {
-                    for row in rows {
-                        after.piece(isa, registers, (pair * m + row) * n + column, columns);
-                    }
-                }
+            unsafe { self.item(isa, pair, rows, [column, columns], (scratch, registers)) };
+        }
+    }
+
+    /// Pairs of matrices.
+    pub(super) fn count(&self) -> usize {
+        self.pairs.iter().map(|(n, ..)| n).product()
+    }
+
+    /// Some panels of rows of a pair times all columns, which are in panels, and what follows, with scratch for its registers.
+    ///
+    /// # Safety
+    ///
+    /// As for [`MatMul::run`], and nobody else does these rows.
+    pub(super) unsafe fn rows(
+        &self,
+        isa: Isa,
+        pair: usize,
+        panels: Range<usize>,
+        registers: *mut f32,
+    ) {
+        // SAFETY: the caller's contract; what is in panels is not packed into scratch.
+        unsafe {
+            if let After::Kernel(after) = &self.after {
+                after.begin(registers);
+            }
+            let chunks = self.chunks(1, 1);
+            for chunk in 0..chunks.count {
+                let (columns, scratch) = (chunks.columns(chunk), (registers, registers));
+                self.item(isa, pair, panels.clone(), columns, scratch);
             }
         }
     }
@@ -350,7 +373,7 @@ impl MatMul {
         Chunks { n, count, packed }
     }
 
-    /// Some panels of rows times at most [`COLUMNS`] columns of a pair. Returns which rows they are.
+    /// Some panels of rows times at most [`COLUMNS`] columns of a pair, and what follows.
     ///
     /// # Safety
     ///
@@ -361,8 +384,8 @@ impl MatMul {
         pair: usize,
         panels: Range<usize>,
         [column, columns]: [usize; 2],
-        scratch: *mut f32,
-    ) -> Range<usize> {
+        (scratch, registers): (*mut f32, *mut f32),
+    ) {
         let [m, n, k] = self.shape;
         let (mut of_rows, mut of_columns, mut left) = (0, 0, pair);
         for &(extent, rows, columns) in self.pairs.iter().rev() {
@@ -406,10 +429,16 @@ impl MatMul {
                     };
                     let to = Place { out: out.add(row * n), stride: n, columns };
                     dense::product(isa, operands, onto, finish, to);
+                    if let After::Kernel(after) = &self.after
+                        && end == k
+                    {
+                        for row in row..row + count {
+                            after.piece(isa, registers, (pair * m + row) * n + column, columns);
+                        }
+                    }
                 }
             }
         }
-        rows.before(panels.start)..rows.before(panels.end)
     }
 
     /// Where panels of some columns are over some steps, and how they lie: in `scratch`, if they had to be packed.

@@ -3,10 +3,11 @@
 //! What is known when a plan is prepared is decided here; what changes from step to step (tokens,
 //! positions, slots) is read from the mailboxes while the program runs.
 
+use super::between::Between;
 use super::depthwise::Depthwise;
 use super::group::{Kernel, Source, Width};
 use super::memory::{Cache, Memory, PlanMemory, WeightStorage, arena, stored, unsupported};
-use super::product::{self, After, Columns, MatMul, Panels, Side};
+use super::product::{self, MatMul, Panels};
 use super::rows::{self, Index, TopK};
 use super::together::{self, Rows};
 use super::variant::{self, Variant};
@@ -25,10 +26,10 @@ use plan::{
 use simd::Isa;
 use simd::activations::ActivationFormat;
 use simd::attention::POSITION_STEP;
-use simd::dense::Lines;
 use simd::packed::PackedLayout;
 use simd::recurrent::TAPS;
-use simd::windows::Image;
+
+mod products;
 
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
@@ -157,6 +158,8 @@ pub(super) enum Stage {
     Rows(Box<Rows>),
     Pack(Box<product::Pack>),
     MatMul(Box<MatMul>),
+    /// Two products and what is done to each row between them.
+    Between(Box<Between>),
     Depthwise(Box<Depthwise>),
     Winograd(Box<Winograd>),
     TakeRows(Box<rows::Gather>),
@@ -305,6 +308,7 @@ impl Stage {
             Self::Group(_) | Self::Rows(_) => "group",
             Self::Pack(_) => "pack",
             Self::MatMul(_) => "matmul",
+            Self::Between(_) => "attention",
             Self::Depthwise(_) => "depthwise",
             Self::Winograd(_) => "winograd",
             Self::TakeRows(_) => "take-rows",
@@ -657,9 +661,6 @@ impl Resolver<'_> {
 
     fn of_tensors(&self, op: &Op, stages: &mut Vec<Stage>) -> Result<()> {
         stages.push(match op {
-            Op::MatMul { .. } | Op::Conv(_) => {
-                return self.product(op, After::default(), None, stages);
-            }
             Op::Gather(plan::Gather { table, indices, out }) => {
                 let axes = indices.len();
                 let (base, width) = self.locate(table)?;
@@ -724,199 +725,6 @@ impl Resolver<'_> {
             stored: width,
             adds,
         })
-    }
-
-    /// Stages of a product and what follows it element by element.
-    fn product_and_more(&self, group: &plan::Group, stages: &mut Vec<Stage>) -> Result<()> {
-        let op = &self.plan.steps[group.steps.start].op;
-        let place = product::place(self.plan, group);
-        let place = place.map(|view| self.f32(view)).transpose()?;
-        let result = product::result(op).map(|view| view.buffer);
-        let locate = |view: &View| match place {
-            Some(at) if Some(view.buffer) == result => Ok((at.cast(), Width::Word)),
-            _ => self.locate(view),
-        };
-        let steps = group.steps.start + 1..group.steps.end;
-        let after = plan::Group { steps, reduce: None, inner: group.inner.clone() };
-        let kernel = Kernel::new(self.plan, &after, &locate)?;
-        let (columns, rows_repeat) = match op {
-            Op::MatMul { b, .. } => (b.shape[b.shape.len() - 2], true),
-            Op::Conv(conv) => (conv.out.shape[2..].iter().product(), false),
-            op => unreachable!("{} is no product of tensors", op.name()),
-        };
-        let finish = place.and_then(|at| kernel.finish(at, columns, rows_repeat));
-        self.product(op, finish.map_or(After::Kernel(kernel), After::Finish), place, stages)
-    }
-
-    /// Stages of a product, with what follows each of its elements, and where it writes if not where it says.
-    fn product(
-        &self,
-        op: &Op,
-        after: After,
-        place: Option<*mut f32>,
-        stages: &mut Vec<Stage>,
-    ) -> Result<()> {
-        match op {
-            Op::MatMul { a, b, out } => {
-                let out = place.map_or_else(|| self.f32(out), Ok)?;
-                self.matmul(a, b, out, after, stages)
-            }
-            Op::Conv(conv) => {
-                let out = place.map_or_else(|| self.f32(&conv.out), Ok)?;
-                self.convolution(conv, out, after, stages)
-            }
-            op => unreachable!("{} is no product of tensors", op.name()),
-        }
-    }
-
-    /// Panels of a weight that were made as it was uploaded.
-    fn packed(&self, op: &Op, view: &View) -> Option<(*const f32, Panels)> {
-        let buffer = self.plan.buffer(view.buffer);
-        match self.memory.weight(&buffer.name).filter(|_| buffer.class == Class::Weight)? {
-            (base, WeightStorage::Panels(panels)) => (Panels::of(op, view, buffer) == Some(panels))
-                .then(|| (base.cast_const().cast(), panels)),
-            _ => None,
-        }
-    }
-
-    fn matmul(
-        &self,
-        a: &View,
-        b: &View,
-        out: *mut f32,
-        after: After,
-        stages: &mut Vec<Stage>,
-    ) -> Result<()> {
-        let rank = a.shape.len();
-        let [m, n, k] = [a.shape[rank - 2], b.shape[rank - 2], a.shape[rank - 1]];
-        let op = Op::MatMul { a: a.clone(), b: b.clone(), out: View::whole(a.buffer, &[]) };
-        let mut free = self.memory.between().cast::<f32>();
-        let mut operand = |view: &View, stages: &mut Vec<Stage>| {
-            let (base, width) = self.locate(view)?;
-            if width == Width::Word {
-                return Ok::<_, Error>((base.cast_const().cast::<f32>(), forward(view)?));
-            }
-            let at = free;
-            free = free.wrapping_add(view.elements());
-            let kernel = Kernel::copy(self.source(view)?, view.elements(), at);
-            stages.push(Stage::Group(Box::new(kernel)));
-            Ok((at.cast_const(), plan::row_major(&view.shape)))
-        };
-        let heads = &a.shape[..rank - 2];
-        let (columns, of_columns) = match self.packed(&op, b) {
-            Some((at, _)) => (Columns::Packed(at), vec![0; heads.len()]),
-            None => {
-                let (at, strides) = operand(b, stages)?;
-                let (line, step) = (strides[rank - 2], strides[rank - 1]);
-                (Columns::Lines(Lines { at, line, step }), strides)
-            }
-        };
-        let mut of_rows = vec![0; heads.len()];
-        let mut apart = None;
-        let rows = match self.packed(&op, a) {
-            Some((at, _)) => at,
-            None => {
-                let (from, strides) = operand(a, stages)?;
-                if strides[rank - 1] == 1 || k == 1 {
-                    apart = Some(strides[rank - 2]);
-                    of_rows.copy_from_slice(&strides[..rank - 2]);
-                    from
-                } else {
-                    let (lines, steps) = ((m, strides[rank - 2]), (k, strides[rank - 1]));
-                    let panels = Panels { side: Side::Rows, matrices: (1, 0), lines, steps };
-                    // What is the same for several pairs is packed once.
-                    let mut each = panels.matrix();
-                    let mut axes = Vec::new();
-                    for axis in (0..heads.len()).rev().filter(|axis| strides[*axis] != 0) {
-                        of_rows[axis] = each;
-                        each *= heads[axis];
-                        axes.insert(0, (heads[axis], strides[axis]));
-                    }
-                    let to = free;
-                    stages.push(Stage::Pack(Box::new(product::Pack { panels, axes, from, to })));
-                    to.cast_const()
-                }
-            }
-        };
-        let pairs = (0..heads.len()).map(|i| (heads[i], of_rows[i], of_columns[i])).collect();
-        let (shape, bias) = ([m, n, k], None);
-        let product = MatMul { rows, apart, columns, pairs, shape, bias, out, after };
-        stages.push(Stage::MatMul(Box::new(product)));
-        Ok(())
-    }
-
-    fn convolution(
-        &self,
-        conv: &plan::Conv,
-        out: *mut f32,
-        after: After,
-        stages: &mut Vec<Stage>,
-    ) -> Result<()> {
-        let plan::Conv { windows, x, weight, bias, .. } = conv;
-        let strides = forward(x)?;
-        let [rows, columns] = product::axes(conv, &strides);
-        let at = self.f32(x)?.cast_const();
-        let (images, channels) = ((x.shape[0], strides[0]), (x.shape[1], strides[1]));
-        let bias =
-            bias.as_ref().map(|bias| self.f32(bias).map(<*mut f32>::cast_const)).transpose()?;
-        if product::is_depthwise(conv) {
-            let weight = self.f32(weight)?.cast_const();
-            let depthwise =
-                Depthwise { x: at, images, channels, rows, columns, weight, bias, out, after };
-            stages.push(Stage::Depthwise(Box::new(depthwise)));
-            return Ok(());
-        }
-        let groups = windows.groups;
-        let inner = weight.shape[1];
-        let op = Op::Conv(conv.clone());
-        let panels = Panels::of_convolution(conv);
-        let packed = match self.packed(&op, weight) {
-            Some((weights, Panels { side: Side::Tiles, lines, .. })) => {
-                stages.push(Stage::Winograd(Box::new(Winograd {
-                    x: at,
-                    images,
-                    channels,
-                    rows,
-                    columns,
-                    weights,
-                    outputs: lines.0,
-                    bias,
-                    out,
-                    after,
-                })));
-                return Ok(());
-            }
-            Some((at, _)) => at,
-            None => {
-                let from = self.f32(weight)?.cast_const();
-                let to = self.memory.between().cast::<f32>();
-                let axes = vec![panels.matrices];
-                stages.push(Stage::Pack(Box::new(product::Pack { panels, axes, from, to })));
-                to.cast_const()
-            }
-        };
-        // Windows of one element next to each other are the image's own lines.
-        let image = Image { at, channel: channels.1, rows, columns };
-        let points = [rows, columns].iter().all(|axis| {
-            axis.size == 1 && axis.stride == 1 && axis.count == axis.extent && axis.before == 0
-        });
-        let dense = columns.step == 1 && (rows.extent == 1 || rows.step == columns.extent);
-        let columns_of = if points && dense {
-            Columns::Lines(Lines { at, line: 1, step: channels.1 })
-        } else {
-            Columns::Windows(image)
-        };
-        stages.push(Stage::MatMul(Box::new(MatMul {
-            rows: packed,
-            apart: None,
-            columns: columns_of,
-            pairs: vec![(images.0, 0, images.1), (groups, panels.matrix(), inner * channels.1)],
-            shape: [panels.lines.0, rows.count * columns.count, panels.steps.0],
-            bias: bias.map(|bias| (bias, groups)),
-            out,
-            after,
-        })));
-        Ok(())
     }
 
     /// The rotation of heads of `dim` values by a table `[M, 2, R/2]`.
@@ -1288,26 +1096,21 @@ impl Program {
             let (group, set) = (&groups[set.start], &groups[set]);
             let step = &plan.steps[group.steps.start];
             let alone = group.steps.len() == 1 && !is_of_tensors(plan, &step.op);
-            if let (Some((rows, length)), [_, _, ..]) = (together::space(plan, group), set) {
-                let place = together::place(plan, set);
-                let locate = |view: &View| match place {
-                    Some((kept, out)) if view.buffer == kept => {
-                        Ok((resolver.f32(out)?.wrapping_add(view.offset).cast(), Width::Word))
-                    }
-                    _ => resolver.locate(view),
-                };
-                let kernels = set.iter().map(|group| Kernel::new(plan, group, &locate));
-                let kernels = kernels.collect::<Result<Vec<_>>>()?;
-                stages.push(Stage::Rows(Box::new(Rows { kernels, rows, length })));
-            } else if group.is_kernel(plan) && !alone {
-                let kernel = Kernel::new(plan, group, &locate)?;
-                if !kernel.is_done() {
-                    stages.push(Stage::Group(Box::new(kernel)));
+            let product = product::result(&step.op).is_some();
+            match (together::space(plan, group), set) {
+                (_, [_, _, ..]) if product => resolver.products(set, &mut stages)?,
+                (Some((rows, length)), [_, _, ..]) => {
+                    let kernels = resolver.kernels(set)?;
+                    stages.push(Stage::Rows(Box::new(Rows::new(kernels, rows, length))));
                 }
-            } else if group.steps.len() > 1 {
-                resolver.product_and_more(group, &mut stages)?;
-            } else {
-                resolver.stages(step, &mut stages)?;
+                _ if product => resolver.product(group, &mut stages)?,
+                _ if group.is_kernel(plan) && !alone => {
+                    let kernel = Kernel::new(plan, group, &locate)?;
+                    if !kernel.is_done() {
+                        stages.push(Stage::Group(Box::new(kernel)));
+                    }
+                }
+                _ => resolver.stages(step, &mut stages)?,
             }
             let steps = set.iter().map(|group| group.steps.len()).sum::<usize>();
             ends.extend(std::iter::repeat_n(stages.len(), steps));

@@ -1,36 +1,75 @@
 //! Neighbouring groups over the same rows, done row by row one after the other: what one leaves of a row, the next finds in
-//! the cache. A softmax is three of them, a layer's norm four.
+//! the cache. A softmax is three of them, a layer's norm four, and attention is one between two products (`between.rs`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-use super::group::{BLOCK, CLAIM, Kernel};
+use super::group::{BLOCK, CLAIM, Kernel, Softmax};
 use super::pool::Worker;
 use plan::{BufferId, Class, DType, Group, Op, Plan, Step, View};
 use simd::Isa;
 
 /// Kernels of groups over the same rows.
 pub(super) struct Rows {
-    pub(super) kernels: Vec<Kernel>,
+    pub(super) kernels: Vec<OfRows>,
     pub(super) rows: usize,
     /// Elements of a row.
     pub(super) length: usize,
 }
 
+/// What is done to rows.
+pub(super) enum OfRows {
+    Kernel(Kernel),
+    Softmax(Softmax),
+}
+
 impl Rows {
+    pub(super) fn new(kernels: Vec<Kernel>, rows: usize, length: usize) -> Self {
+        let (mut all, mut kernels) = (Vec::new(), VecDeque::from(kernels));
+        while let Some(first) = kernels.pop_front() {
+            match kernels.front().and_then(|next| Softmax::of([&first, next])) {
+                Some(softmax) => {
+                    kernels.pop_front();
+                    all.push(OfRows::Softmax(softmax));
+                }
+                None => all.push(OfRows::Kernel(first)),
+            }
+        }
+        Self { kernels: all, rows, length }
+    }
+
     /// This thread's share, with scratch as for each of the kernels.
     ///
     /// # Safety
     ///
     /// As for [`Kernel::run`].
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
-        let claim = (CLAIM / self.length).clamp(1, BLOCK);
-        while let Some(rows) = w.claim(self.rows, claim) {
-            for kernel in &self.kernels {
-                // SAFETY: the caller's contract; no kernel reads another row of what one before it has written.
-                unsafe {
-                    kernel.begin(scratch);
-                    kernel.rows(isa, rows.clone(), self.length, scratch);
+        while let Some(rows) = w.claim(self.rows, self.together()) {
+            // SAFETY: the caller's contract.
+            unsafe { self.some(isa, rows, scratch) };
+        }
+    }
+
+    /// Rows that are brought through all of the kernels before the next.
+    pub(super) fn together(&self) -> usize {
+        (CLAIM / self.length).clamp(1, BLOCK)
+    }
+
+    /// So many rows.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Kernel::run`], and nobody else does these rows.
+    pub(super) unsafe fn some(&self, isa: Isa, rows: Range<usize>, scratch: *mut f32) {
+        for kernel in &self.kernels {
+            // SAFETY: the caller's contract; no kernel reads another row of what one before it has written.
+            unsafe {
+                match kernel {
+                    OfRows::Softmax(softmax) => softmax.rows(isa, rows.clone(), self.length),
+                    OfRows::Kernel(kernel) => {
+                        kernel.begin(scratch);
+                        kernel.rows(isa, rows.clone(), self.length, scratch);
+                    }
                 }
             }
         }
@@ -45,25 +84,59 @@ pub(super) fn space(plan: &Plan, group: &Group) -> Option<(usize, usize)> {
     (inner == 1 && length > 1).then(|| (heads.iter().product(), length))
 }
 
-/// Groups in their order, those together that are done row by row.
+/// Elements between two products from which on rows are brought through both: fewer stay in a cache.
+const FEWEST: usize = 1 << 16;
+
+/// Groups in their order, those together that are done row by row, and with them products before and after.
 pub(super) fn sets(plan: &Plan, groups: &[Group]) -> Vec<Range<usize>> {
     let mut sets = Vec::new();
     let mut at = 0;
-    while let Some(first) = groups.get(at) {
-        let mut end = at + 1;
-        if let Some((rows, length)) = space(plan, first) {
-            let (read, written) = (BTreeSet::new(), BTreeSet::new());
-            let mut set = Set { plan, rows, length, read, written };
-            set.take(first);
-            while groups.get(end).is_some_and(|group| set.fits(group)) {
-                set.take(&groups[end]);
-                end += 1;
-            }
-        }
-        sets.push(at..end);
-        at = end;
+    while at < groups.len() {
+        let end = products(plan, &groups[at..]).or_else(|| rows(plan, &groups[at..])).unwrap_or(1);
+        sets.push(at..at + end);
+        at += end;
     }
     sets
+}
+
+/// How many of some groups are done row by row from the first on.
+fn rows(plan: &Plan, groups: &[Group]) -> Option<usize> {
+    let (first, others) = groups.split_first()?;
+    let (rows, length) = space(plan, first)?;
+    let mut set = Set::new(plan, rows, length);
+    set.take(first);
+    Some(1 + set.take_all(others))
+}
+
+/// The same where the first is a product of matrices, and another one is the last.
+fn products(plan: &Plan, groups: &[Group]) -> Option<usize> {
+    let (first, others) = groups.split_first()?;
+    let op = |group: &Group| &plan.steps[group.steps.start].op;
+    let Op::MatMul { out, .. } = op(first) else { return None };
+    let [.., m, length] = out.shape[..] else { return None };
+    if out.elements() < FEWEST {
+        return None;
+    }
+    let mut set = Set::new(plan, out.elements() / length, length);
+    set.take(first);
+    let between = set.take_all(others);
+    let second = others.get(between).filter(|_| between > 0)?;
+    let Op::MatMul { a, .. } = op(second) else { return None };
+    let buffer = plan.buffer(a.buffer);
+    let whole = a.offset == 0 && a.is_contiguous() && buffer.elements() == a.elements();
+    let rows = whole
+        && buffer.dtype == DType::F32
+        && a.elements() == out.elements()
+        && a.shape.ends_with(&[m, length])
+        && set.written.contains(&a.buffer);
+    let steps = second.steps.clone();
+    let apart = plan.steps[steps.clone()].iter().enumerate().all(|(at, step)| {
+        let reads = step.op.reads();
+        // The product's first operand is what it is about.
+        let others = &reads[usize::from(at == 0)..];
+        others.iter().all(|view| !set.written.contains(&view.buffer)) && set.free(&step.op)
+    });
+    (rows && apart).then_some(between + 2)
 }
 
 /// What the groups of a set may keep where the last of them writes: values of each row that only they read, in the same
@@ -106,12 +179,32 @@ struct Set<'a> {
     written: BTreeSet<BufferId>,
 }
 
-impl Set<'_> {
+impl<'a> Set<'a> {
+    const fn new(plan: &'a Plan, rows: usize, length: usize) -> Self {
+        Self { plan, rows, length, read: BTreeSet::new(), written: BTreeSet::new() }
+    }
+
     fn take(&mut self, group: &Group) {
         for step in &self.plan.steps[group.steps.clone()] {
             self.read.extend(step.op.reads().iter().map(|view| view.buffer));
             self.written.extend(step.op.writes().iter().map(|view| view.buffer));
         }
+    }
+
+    /// Takes the groups that fit, up to one that does not; returns how many.
+    fn take_all(&mut self, groups: &[Group]) -> usize {
+        let mut count = 0;
+        while let Some(group) = groups.get(count).filter(|group| self.fits(group)) {
+            self.take(group);
+            count += 1;
+        }
+        count
+    }
+
+    /// Whether an operation writes nothing that is known.
+    fn free(&self, op: &Op) -> bool {
+        let known = |id: &BufferId| self.read.contains(id) || self.written.contains(id);
+        op.writes().iter().all(|view| !known(&view.buffer))
     }
 
     /// Whether a group is over the same rows, and of what was written reads no row but its own.
@@ -135,11 +228,7 @@ impl Set<'_> {
             !self.written.contains(&view.buffer)
                 || (!matches!(op, Op::Pad { .. }) && (same || repeats))
         };
-        let free = |op: &Op| {
-            let known = |id: &BufferId| self.read.contains(id) || self.written.contains(id);
-            op.writes().iter().all(|view| !known(&view.buffer))
-        };
-        let fits = |op: &Op| op.reads().iter().all(|view| own(op, view)) && free(op);
+        let fits = |op: &Op| op.reads().iter().all(|view| own(op, view)) && self.free(op);
         same && steps.iter().all(|step| fits(&step.op))
     }
 

@@ -429,6 +429,7 @@ fn what_is_joined_lies_side_by_side_whoever_makes_it() {
                 s.quantised("w2", DType::F32, &[17, 1, 3, 3], &noise(8, 153))?,
                 s.quantised("w3", DType::F32, &[5, 17, 3, 3], &noise(9, 765))?,
                 s.quantised("w4", DType::F32, &[35, 11], &noise(10, 385))?,
+                s.quantised("w5", DType::F32, &[4, 72, 1, 1], &noise(11, 288))?,
             ];
             let g = &mut s.g;
             let summed = g.reduce(Reduce::Sum, line, 2)?;
@@ -456,9 +457,114 @@ fn what_is_joined_lies_side_by_side_whoever_makes_it() {
             })?;
             let turned = g.permute(whole, &[0, 2, 3, 1])?;
             let last = g.reduce(Reduce::Sum, turned, 3)?;
-            let square = g.binary(Binary::Mul, whole, whole)?;
-            Ok(vec![square, inner, before, after, last])
+            let mixed = g.conv(whole, weights[5], None, &windows(1, 0, 1))?;
+            let inner = g.reduce(Reduce::Max, inner, 3)?;
+            Ok(vec![mixed, inner, before, after, last])
         });
         assert_same(&case, 4e-4, &format!("from part {first} on"));
+    }
+}
+
+/// Every two sums and products, in either order, with what is read twice and what is known already.
+#[test]
+fn two_operations_in_one_pass_are_rounded_each() {
+    let ops = [Binary::Add, Binary::Sub, Binary::Mul];
+    let case = case(|s| {
+        let [a, b, c] = [(1, "a"), (2, "b"), (3, "c")]
+            .map(|(seed, name)| s.floats(name, &[777], noise(seed, 777)));
+        let [a, b, c] = [a?, b?, c?];
+        let g = &mut s.g;
+        let mut results = Vec::new();
+        for (first, second) in ops.into_iter().flat_map(|first| ops.map(|second| (first, second))) {
+            for first_is_left in [true, false] {
+                let x = g.unary(Unary::Neg, c)?;
+                let between = g.binary(first, a, b)?;
+                let (left, right) = if first_is_left { (between, x) } else { (x, between) };
+                let once = g.binary(second, left, right)?;
+                // Another of the same, the results of which are read twice.
+                let x = g.unary(Unary::Neg, c)?;
+                let between = g.binary(first, x, b)?;
+                let square = g.binary(second, between, between)?;
+                let twice = g.binary(second, square, between)?;
+                results.push(g.binary(Binary::Add, once, twice)?);
+            }
+        }
+        Ok(results)
+    });
+    assert_same(&case, 0.0, "two operations");
+}
+
+/// Rows that become rows of another product: a softmax with a mask, a norm, and what may not be brought through together.
+#[test]
+fn rows_between_two_products_are_those_of_the_steps() {
+    let [heads, m, n, k] = [3, 67, 391, 24];
+    let noise = |s: &mut Sketch<'_>, name: &str, shape: &[usize]| {
+        let count = shape.iter().product();
+        s.floats(name, shape, noise(name.len() as u64 + count as u64, count))
+    };
+    let softmax = |g: &mut Graph, x: Tensor, axis: usize| -> plan::graph::Result<Tensor> {
+        let largest = g.reduce(Reduce::Max, x, axis)?;
+        let less = g.binary(Binary::Sub, x, largest)?;
+        let exp = g.unary(Unary::Exp, less)?;
+        let sum = g.reduce(Reduce::Sum, exp, axis)?;
+        let share = g.unary(Unary::Recip, sum)?;
+        g.binary(Binary::Mul, exp, share)
+    };
+    for variant in 0..5 {
+        let case = case(|s| {
+            let queries = noise(s, "queries", &[m, heads, k])?;
+            let keys = noise(s, "keys", &[n, heads, k])?;
+            let values = noise(s, "values", &[1, k, n])?;
+            let mask = noise(s, "mask", &[1, m, n])?;
+            let weight = s.quantised("w", DType::F32, &[n, n], &super::case::noise(9, n * n))?;
+            let g = &mut s.g;
+            let queries = g.permute(queries, &[1, 0, 2])?;
+            let keys = g.permute(keys, &[1, 0, 2])?;
+            let values = g.expand(values, &[heads, k, n])?;
+            let scores = g.matmul(queries, keys)?;
+            let quarter = g.constant(0.25);
+            let scores = g.binary(Binary::Mul, scores, quarter)?;
+            let results = match variant {
+                // Attention, its scores read by nobody else.
+                0 => {
+                    let masked = g.binary(Binary::Add, scores, mask)?;
+                    let shares = softmax(g, masked, 2)?;
+                    vec![g.matmul(shares, values)?]
+                }
+                // The scores, and what becomes of them, are read later too.
+                1 => {
+                    let shares = softmax(g, scores, 2)?;
+                    let out = g.matmul(shares, values)?;
+                    let most = g.reduce(Reduce::Max, scores, 0)?;
+                    let least = g.reduce(Reduce::Sum, shares, 1)?;
+                    vec![out, most, least]
+                }
+                // Rows of a softmax are the other product's columns.
+                2 => {
+                    let shares = softmax(g, scores, 2)?;
+                    vec![g.matmul(values, shares)?]
+                }
+                // A product of what was written between, too.
+                3 => {
+                    let shares = softmax(g, scores, 2)?;
+                    vec![g.matmul(shares, shares)?]
+                }
+                // A norm, then a weight, then something for each result.
+                _ => {
+                    let sum = g.reduce(Reduce::Sum, scores, 2)?;
+                    let part = g.constant(1.0 / n as f32);
+                    let mean = g.binary(Binary::Mul, sum, part)?;
+                    let less = g.binary(Binary::Sub, scores, mean)?;
+                    let weight = g.reshape(weight, &[1, n, n])?;
+                    let weight = g.expand(weight, &[heads, n, n])?;
+                    let out = g.matmul(less, weight)?;
+                    let out = g.binary(Binary::Mul, out, part)?;
+                    let open = g.unary(Unary::Exp, out)?;
+                    vec![g.binary(Binary::Mul, open, mask)?]
+                }
+            };
+            Ok(results)
+        });
+        assert_same(&case, 4e-4, &format!("variant {variant}"));
     }
 }

@@ -1,0 +1,77 @@
+//! Exponentials of rows over their sums, what a softmax is after it has the largest of each row: two groups done in one, each
+//! row while it is in the first-level cache. Values are the groups' to the bit.
+
+use std::ops::Range;
+
+use super::{Action, BLOCK, Instruction, Kernel, Place};
+use plan::{Binary, Reduce, Unary};
+use simd::{Isa, norm, tensor};
+
+/// `exp(x - max) / sum` of rows.
+pub(in crate::cpu) struct Softmax {
+    x: *const f32,
+    /// A value for each row: what is subtracted, and where the reciprocal of the sum goes.
+    max: *const f32,
+    share: *mut f32,
+    out: *mut f32,
+}
+
+/// The place of an operand, and a value for each row of so many elements that is loaded beside it.
+fn with_row(load: &Instruction, op: &Instruction, length: usize) -> Option<(*mut f32, *const f32)> {
+    let Action::Load(source) = &load.action else { return None };
+    let [Place::At(x), row] = op.reads[..] else { return None };
+    let rows = source.strides == [1, 0] && source.shape[1] == length && source.inside.is_none();
+    (rows && row == load.out && source.width == super::Width::Word).then(|| (x, source.base.cast()))
+}
+
+impl Softmax {
+    /// What two kernels are, of which the first adds up exponentials and the second divides them by the sum.
+    pub(in crate::cpu) fn of([sum, share]: [&Kernel; 2]) -> Option<Self> {
+        let reduction = sum.reduction.as_ref()?;
+        let ([load, sub, exp], [recip]) = (&sum.chain[..], &sum.tail[..]) else { return None };
+        let ([by, mul], None) = (&share.chain[..], &share.reduction) else { return None };
+        let (x, max) = with_row(load, sub, reduction.length)?;
+        let (result, shares) = with_row(by, mul, reduction.length)?;
+        let exponentials = matches!(sub.action, Action::Binary(Binary::Sub))
+            && matches!(exp.action, Action::Unary(Unary::Exp))
+            && exp.reads == [sub.out]
+            && exp.out == Place::At(result);
+        let sums = reduction.op == Reduce::Sum
+            && !reduction.of_ints
+            && reduction.inner == 1
+            && reduction.x == exp.out
+            && matches!(recip.action, Action::Unary(Unary::Recip))
+            && recip.reads == [reduction.out]
+            && recip.out == Place::At(shares.cast_mut());
+        let divides = matches!(mul.action, Action::Binary(Binary::Mul)) && mul.out == exp.out;
+        (exponentials && sums && divides).then_some(Self {
+            x,
+            max,
+            share: shares.cast_mut(),
+            out: result,
+        })
+    }
+
+    /// Some rows of so many elements.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Kernel::rows`].
+    pub(in crate::cpu) unsafe fn rows(&self, isa: Isa, rows: Range<usize>, length: usize) {
+        for row in rows {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let (x, out) = (self.x.add(row * length), self.out.add(row * length));
+                let max = *self.max.add(row);
+                let mut sum = 0.0;
+                for at in (0..length).step_by(BLOCK) {
+                    let n = BLOCK.min(length - at);
+                    sum += tensor::exponentials(isa, x.add(at), max, out.add(at), n);
+                }
+                let share = 1.0 / (sum as f32);
+                *self.share.add(row) = share;
+                norm::scale(isa, share, out, out, length);
+            }
+        }
+    }
+}
