@@ -1,13 +1,14 @@
-//! What the CPU does with products of any operands, what it refuses, and the model in `f64`.
+//! What the CPU does with products of any operands, with what lies side by side and with rows between products; what it refuses, and
+//! the model in `f64`.
 
 use super::Draw;
-use super::case::{Case, noise};
+use super::case::{self, Case, Sketch, noise};
 use super::model::Model;
 use super::programs::{BUCKET, assert_same, case, grow};
 use device::cpu::Cpu;
 use device::reference::Reference;
-use plan::graph::Graph;
-use plan::{Binary, Class, DType, Fusions, Reduce};
+use plan::graph::{Graph, Tensor};
+use plan::{Binary, Class, DType, Fusions, Reduce, Unary, Windows};
 
 /// Products of views that lie across, that repeat, that are halves, that are decoded from blocks.
 #[test]
@@ -127,12 +128,163 @@ fn the_model_and_the_reference_agree() {
     let values = noise(5, 24);
     let wide = values.iter().map(|v| f64::from(*v)).collect();
     let model = Model::run(&plan, &[("x".to_owned(), wide)].into());
-    let inputs = vec![("x".to_owned(), super::case::Values::F32(values))];
+    let inputs = vec![("x".to_owned(), case::Values::F32(values))];
     let case = Case::of(plan.clone(), inputs, Default::default());
     for (name, have) in case.run_with(&Reference, Fusions::NONE, 1).unwrap() {
         let want = model.output(name.trim_start_matches("0."));
         for (h, w) in have.iter().zip(want) {
             assert!((f64::from(*h) - w).abs() <= 2e-2 * w.abs().max(1.0), "{name}: {h}, {w}");
         }
+    }
+}
+
+/// Tensors after each other along an axis: each between zeroes, all added up.
+fn join(g: &mut Graph, parts: &[Tensor], axis: usize) -> plan::graph::Result<Tensor> {
+    let extents: Vec<usize> = parts.iter().map(|part| g.shape(*part)[axis]).collect();
+    let (all, mut before) = (extents.iter().sum::<usize>(), 0);
+    let mut whole = None;
+    for (part, extent) in parts.iter().zip(extents) {
+        let padded = g.pad(*part, axis, before, all - before - extent)?;
+        before += extent;
+        whole = Some(match whole {
+            Some(whole) => g.binary(Binary::Add, whole, padded)?,
+            None => padded,
+        });
+    }
+    Ok(whole.unwrap())
+}
+
+/// Whatever makes a part writes as many elements as it has and none behind them, where another part may be already; a part
+/// is read before and after it is one; what is joined is a part again.
+#[test]
+fn what_is_joined_lies_side_by_side_whoever_makes_it() {
+    let windows = |stride: usize, pad: usize, groups| Windows {
+        stride: vec![stride; 2],
+        pads: vec![[pad; 2]; 2],
+        dilation: vec![1; 2],
+        groups,
+    };
+    for first in 0..8 {
+        let case = case(|s| {
+            let x = s.floats("x", &[1, 17, 5, 7], noise(1, 595))?;
+            let wide = s.floats("wide", &[1, 17, 10, 14], noise(2, 2380))?;
+            let line = s.floats("line", &[5, 35, 6], noise(3, 1050))?;
+            let rows = s.ints("rows", &[3], vec![4, 0, 2])?;
+            let table = s.floats("table", &[6, 35], noise(4, 210))?;
+            let few = s.floats("few", &[3, 11], noise(5, 33))?;
+            let weights = [
+                s.quantised("w0", DType::F32, &[19, 17, 3, 3], &noise(6, 2907))?,
+                s.quantised("w1", DType::F32, &[3, 17, 1, 1], &noise(7, 51))?,
+                s.quantised("w2", DType::F32, &[17, 1, 3, 3], &noise(8, 153))?,
+                s.quantised("w3", DType::F32, &[5, 17, 3, 3], &noise(9, 765))?,
+                s.quantised("w4", DType::F32, &[35, 11], &noise(10, 385))?,
+                s.quantised("w5", DType::F32, &[4, 72, 1, 1], &noise(11, 288))?,
+            ];
+            let g = &mut s.g;
+            let summed = g.reduce(Reduce::Sum, line, 2)?;
+            let taken = g.gather(table, &[rows])?;
+            let product = g.matmul(few, weights[4])?;
+            let exp = g.unary(Unary::Exp, x)?;
+            let depthwise = g.conv(x, weights[2], None, &windows(1, 1, 17))?;
+            let mut parts = [
+                g.conv(x, weights[0], None, &windows(1, 1, 1))?,
+                g.conv(exp, weights[1], None, &windows(1, 0, 1))?,
+                g.unary(Unary::Floor, depthwise)?,
+                g.conv(wide, weights[3], None, &windows(2, 1, 1))?,
+                g.reshape(summed, &[1, 5, 5, 7])?,
+                g.reshape(taken, &[1, 3, 5, 7])?,
+                g.reshape(product, &[1, 3, 5, 7])?,
+                exp,
+            ];
+            parts.rotate_left(first);
+            let inner = join(g, &parts[..5], 1)?;
+            let before = g.reduce(Reduce::Max, parts[0], 3)?;
+            let whole = join(g, &[parts[5], inner, parts[6], parts[7]], 1)?;
+            let after = g.binary(Binary::Sub, parts[6], parts[0]).or_else(|_| {
+                let [a, b] = [g.slice(parts[6], 1, 0, 3)?, g.slice(parts[0], 1, 0, 3)?];
+                g.binary(Binary::Sub, a, b)
+            })?;
+            let turned = g.permute(whole, &[0, 2, 3, 1])?;
+            let last = g.reduce(Reduce::Sum, turned, 3)?;
+            let mixed = g.conv(whole, weights[5], None, &windows(1, 0, 1))?;
+            let inner = g.reduce(Reduce::Max, inner, 3)?;
+            Ok(vec![mixed, inner, before, after, last])
+        });
+        assert_same(&case, 4e-4, &format!("from part {first} on"));
+    }
+}
+
+/// Rows that become rows of another product: a softmax with a mask, a norm, and what may not be brought through together.
+#[test]
+fn rows_between_two_products_are_those_of_the_steps() {
+    let [heads, m, n, k] = [3, 67, 391, 24];
+    let noise = |s: &mut Sketch<'_>, name: &str, shape: &[usize]| {
+        let count = shape.iter().product();
+        s.floats(name, shape, noise(name.len() as u64 + count as u64, count))
+    };
+    let softmax = |g: &mut Graph, x: Tensor, axis: usize| -> plan::graph::Result<Tensor> {
+        let largest = g.reduce(Reduce::Max, x, axis)?;
+        let less = g.binary(Binary::Sub, x, largest)?;
+        let exp = g.unary(Unary::Exp, less)?;
+        let sum = g.reduce(Reduce::Sum, exp, axis)?;
+        let share = g.unary(Unary::Recip, sum)?;
+        g.binary(Binary::Mul, exp, share)
+    };
+    for variant in 0..5 {
+        let case = case(|s| {
+            let queries = noise(s, "queries", &[m, heads, k])?;
+            let keys = noise(s, "keys", &[n, heads, k])?;
+            let values = noise(s, "values", &[1, k, n])?;
+            let mask = noise(s, "mask", &[1, m, n])?;
+            let weight = s.quantised("w", DType::F32, &[n, n], &case::noise(9, n * n))?;
+            let g = &mut s.g;
+            let queries = g.permute(queries, &[1, 0, 2])?;
+            let keys = g.permute(keys, &[1, 0, 2])?;
+            let values = g.expand(values, &[heads, k, n])?;
+            let scores = g.matmul(queries, keys)?;
+            let quarter = g.constant(0.25);
+            let scores = g.binary(Binary::Mul, scores, quarter)?;
+            let results = match variant {
+                // Attention, its scores read by nobody else.
+                0 => {
+                    let masked = g.binary(Binary::Add, scores, mask)?;
+                    let shares = softmax(g, masked, 2)?;
+                    vec![g.matmul(shares, values)?]
+                }
+                // The scores, and what becomes of them, are read later too.
+                1 => {
+                    let shares = softmax(g, scores, 2)?;
+                    let out = g.matmul(shares, values)?;
+                    let most = g.reduce(Reduce::Max, scores, 0)?;
+                    let least = g.reduce(Reduce::Sum, shares, 1)?;
+                    vec![out, most, least]
+                }
+                // Rows of a softmax are the other product's columns.
+                2 => {
+                    let shares = softmax(g, scores, 2)?;
+                    vec![g.matmul(values, shares)?]
+                }
+                // A product of what was written between, too.
+                3 => {
+                    let shares = softmax(g, scores, 2)?;
+                    vec![g.matmul(shares, shares)?]
+                }
+                // A norm, then a weight, then something for each result.
+                _ => {
+                    let sum = g.reduce(Reduce::Sum, scores, 2)?;
+                    let part = g.constant(1.0 / n as f32);
+                    let mean = g.binary(Binary::Mul, sum, part)?;
+                    let less = g.binary(Binary::Sub, scores, mean)?;
+                    let weight = g.reshape(weight, &[1, n, n])?;
+                    let weight = g.expand(weight, &[heads, n, n])?;
+                    let out = g.matmul(less, weight)?;
+                    let out = g.binary(Binary::Mul, out, part)?;
+                    let open = g.unary(Unary::Exp, out)?;
+                    vec![g.binary(Binary::Mul, open, mask)?]
+                }
+            };
+            Ok(results)
+        });
+        assert_same(&case, 4e-4, &format!("variant {variant}"));
     }
 }
