@@ -308,7 +308,7 @@ impl Stage {
             Self::Group(_) | Self::Rows(_) => "group",
             Self::Pack(_) => "pack",
             Self::MatMul(_) => "matmul",
-            Self::Between(_) => "attention",
+            Self::Between(_) => "matmuls",
             Self::Depthwise(_) => "depthwise",
             Self::Winograd(_) => "winograd",
             Self::TakeRows(_) => "take-rows",

@@ -69,7 +69,7 @@ impl Kernel {
                     let mut parts = [parts, std::slice::from_ref(source)].concat();
                     let out = add.out;
                     if let Place::At(base) = out {
-                        parts.iter_mut().for_each(|part| part.there = part.is_there(base));
+                        parts.iter_mut().for_each(|part| part.look_for(base));
                     }
                     let action = Action::Join(parts);
                     instructions.splice(at..at + 3, [Instruction { action, reads: vec![], out }]);

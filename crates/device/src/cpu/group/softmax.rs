@@ -20,8 +20,7 @@ pub(in crate::cpu) struct Softmax {
 fn with_row(load: &Instruction, op: &Instruction, length: usize) -> Option<(*mut f32, *const f32)> {
     let Action::Load(source) = &load.action else { return None };
     let [Place::At(x), row] = op.reads[..] else { return None };
-    let rows = source.strides == [1, 0] && source.shape[1] == length && source.inside.is_none();
-    (rows && row == load.out && source.width == super::Width::Word).then(|| (x, source.base.cast()))
+    Some((x, source.by_row(length).filter(|_| row == load.out)?))
 }
 
 impl Softmax {
