@@ -7,6 +7,9 @@
 use super::{Error, Graph, Kind, Node, Result, Tensor};
 use crate::{Binary, Gather, Op, Reduce, Unary, Window};
 
+/// Inputs of a node, and what a gradient means for each.
+type Parts = Vec<(Tensor, Tensor)>;
+
 impl Graph {
     /// The derivatives of `loss`, a single `F32`, by each of the tensors in `of`, in their shapes: zeroes where it
     /// does not depend on one.
@@ -48,13 +51,7 @@ impl Graph {
     }
 
     /// What the gradient `g` of the node `y` means for each of its inputs.
-    fn rule(
-        &mut self,
-        y: Tensor,
-        node: &Node,
-        g: Tensor,
-        depends: &[bool],
-    ) -> Result<Vec<(Tensor, Tensor)>> {
+    fn rule(&mut self, y: Tensor, node: &Node, g: Tensor, depends: &[bool]) -> Result<Parts> {
         let wanted = |tensor: Tensor| depends[tensor.0];
         let op = match &node.kind {
             Kind::Source { .. } | Kind::Constant(_) => return Ok(vec![]),
@@ -91,9 +88,8 @@ impl Graph {
             Op::Binary { op, a, b, .. } => self.of_binary(*op, *a, *b, g),
             Op::Where { condition, a, b, .. } => {
                 let zero = self.constant(0.0);
-                let (of_a, of_b) =
-                    (self.select(*condition, g, zero)?, self.select(*condition, zero, g)?);
-                Ok(vec![(*a, of_a), (*b, of_b)])
+                let of_a = self.select(*condition, g, zero)?;
+                Ok(vec![(*a, of_a), (*b, self.select(*condition, zero, g)?)])
             }
             Op::Cast { x, .. } if node.dtype.is_integer() || self.dtype(*x).is_integer() => {
                 Ok(vec![])
@@ -176,13 +172,7 @@ impl Graph {
     }
 
     /// Of a function of two operands, both of the gradient's shape.
-    fn of_binary(
-        &mut self,
-        op: Binary,
-        a: Tensor,
-        b: Tensor,
-        g: Tensor,
-    ) -> Result<Vec<(Tensor, Tensor)>> {
+    fn of_binary(&mut self, op: Binary, a: Tensor, b: Tensor, g: Tensor) -> Result<Parts> {
         let of = match op {
             Binary::Add => [g, g],
             Binary::Sub => [g, self.unary(Unary::Neg, g)?],
