@@ -26,6 +26,7 @@
 //! - Weights are uploaded while nothing is under way.
 //! - What has been lost stays lost: every later call that needs the device says so again.
 
+mod axes;
 #[cfg(test)]
 mod contract;
 pub mod cpu;

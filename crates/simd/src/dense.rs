@@ -271,7 +271,7 @@ unsafe fn strips<const R: usize>(
         // SAFETY: the caller's contract.
         unsafe {
             let runs = [(0..panels.more, panels.each + 1), (panels.more..whole, panels.each)];
-            for (run, vectors) in runs {
+            for (run, vectors) in runs.into_iter().filter(|(run, _)| !run.is_empty()) {
                 let out = to.out.wrapping_add(panels.before(run.start) * LANES);
                 strip(run.start, run.len(), vectors, (out, to.stride)).run::<R>(isa, vectors);
             }
@@ -319,7 +319,6 @@ impl Strip {
         // SAFETY: the caller's contract.
         unsafe {
             match vectors {
-                _ if self.count == 0 => {}
                 1 => strip::<R, 1>(isa, self),
                 2 => strip::<R, 2>(isa, self),
                 3 => strip::<R, 3>(isa, self),

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::Result;
+use crate::axes::merged;
 use crate::cpu::memory::unsupported;
 use plan::{DType, View};
 use simd::Isa;
@@ -68,19 +69,7 @@ impl Source {
         shape: &[usize],
         strides: &[isize],
     ) -> Result<Self> {
-        let (mut axes, mut steps) = (Vec::new(), Vec::new());
-        for (&n, &stride) in shape.iter().zip(strides).filter(|(n, _)| **n != 1) {
-            match (axes.last_mut(), steps.last_mut()) {
-                (Some(extent), Some(step)) if *step == stride * n.cast_signed() => {
-                    *extent *= n;
-                    *step = stride;
-                }
-                _ => {
-                    axes.push(n);
-                    steps.push(stride);
-                }
-            }
-        }
+        let (mut axes, mut steps) = merged(shape, strides);
         if axes.is_empty() {
             (axes, steps) = (vec![1], vec![0]);
         }
@@ -136,18 +125,21 @@ impl Source {
         (inner, extent) == (i, e) && apart && plain(self) && plain(other)
     }
 
-    /// Notes whether its elements lie one after the other as they are to go, where that begins at `out`.
+    /// Notes whether it is a part whose elements lie one after the other as they are to go, where that begins at `out`.
     pub(super) fn look_for(&mut self, out: *mut f32) {
-        let (Some((axis, _)), Some((inner, _, own))) = (&self.inside, self.part()) else { return };
-        let mut next = 1;
-        let dense = (*axis..self.shape.len()).rev().all(|axis| {
-            let step = next;
-            next *= self.shape[axis].cast_signed();
-            self.shape[axis] == 1 || self.strides[axis] == step
+        let dense = |axis: usize| {
+            let behind = &self.shape[axis + 1..];
+            self.shape[axis] == 1
+                || self.strides[axis] == behind.iter().product::<usize>().cast_signed()
+        };
+        let part = self.inside.as_ref().zip(self.part());
+        self.there = part.is_some_and(|((axis, _), (inner, _, own))| {
+            let place = out.wrapping_add(own.start * inner).cast_const().cast();
+            self.shape[..*axis].iter().all(|extent| *extent == 1)
+                && (*axis..self.shape.len()).all(dense)
+                && self.width == Width::Word
+                && self.base == place
         });
-        let one = self.shape[..*axis].iter().all(|extent| *extent == 1);
-        let place = out.wrapping_add(own.start * inner).cast_const().cast();
-        self.there = one && dense && self.width == Width::Word && self.base == place;
     }
 
     /// Elements of a part that are where they are to go.

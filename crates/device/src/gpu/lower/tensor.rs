@@ -19,6 +19,7 @@ use orind_kernels::params::{
 
 use super::{Lowering, count};
 use crate::Result;
+use crate::axes::merged;
 use crate::gpu::groups;
 use crate::gpu::launch::{Params, Region};
 use crate::gpu::layout::unsupported;
@@ -605,24 +606,6 @@ fn bits_of(value: Scalar, buffer: &Buffer) -> u32 {
 #[expect(clippy::cast_possible_truncation, reason = "the whole part is meant")]
 fn whole(value: Scalar) -> u32 {
     (value.get() as i32).cast_unsigned()
-}
-
-/// Neighbouring axes that lie as one, as one.
-fn merged(shape: &[usize], strides: &[isize]) -> (Vec<usize>, Vec<isize>) {
-    let (mut axes, mut steps): (Vec<usize>, Vec<isize>) = (Vec::new(), Vec::new());
-    for (&n, &stride) in shape.iter().zip(strides).filter(|(n, _)| **n != 1) {
-        match (axes.last_mut(), steps.last_mut()) {
-            (Some(extent), Some(step)) if *step == stride * n.cast_signed() => {
-                *extent *= n;
-                *step = stride;
-            }
-            _ => {
-                axes.push(n);
-                steps.push(stride);
-            }
-        }
-    }
-    (axes, steps)
 }
 
 /// A stride, one that goes backward as its complement of two: places are counted in 32 bits, and then have a sign.
