@@ -1,17 +1,15 @@
 //! From a fused plan to a program: the same steps with every address resolved.
 //!
 //! What is known when a plan is prepared is decided here; what changes from step to step (tokens,
-//! positions, slots) is read from the mailboxes while the program runs.
+//! positions, slots) is read from the mailboxes while the program runs. What stages are is in `stage`, those of products of tensors are
+//! made in `products`.
 
-use super::between::Between;
-use super::depthwise::Depthwise;
 use super::group::{Kernel, Source, Width};
 use super::memory::{Cache, Memory, PlanMemory, WeightStorage, arena, stored, unsupported};
-use super::product::{self, MatMul, Panels};
+use super::product;
 use super::rows::{self, Index, TopK};
 use super::together::{self, Rows};
 use super::variant::{self, Variant};
-use super::winograd::Winograd;
 use super::{mixture, recurrent};
 use crate::tune::Choices;
 use crate::uses::is_table;
@@ -20,8 +18,7 @@ use crate::{
     precision::{residual_planes, residual_planes_of},
 };
 use plan::{
-    Activation, Arena, Binary, Class, DType, MAX_WEIGHTS, NormKind, Op, Plan, Product, RopeStyle,
-    Scores, Step, View,
+    Arena, Binary, Class, DType, MAX_WEIGHTS, NormKind, Op, Plan, Product, RopeStyle, Step, View,
 };
 use simd::Isa;
 use simd::activations::ActivationFormat;
@@ -30,293 +27,12 @@ use simd::packed::PackedLayout;
 use simd::recurrent::TAPS;
 
 mod products;
+mod stage;
 
-#[derive(Clone, Copy)]
-pub(super) struct Matrix {
-    pub(super) layout: PackedLayout,
-    pub(super) packed: *const u8,
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct Norm {
-    pub(super) kind: NormKind,
-    pub(super) weight: *const f32,
-    pub(super) bias: Option<*const f32>,
-    pub(super) eps: f32,
-}
-
-/// What is done with a value and nothing but its neighbours in other operands.
-#[derive(Clone, Copy)]
-pub(super) enum Elementwise {
-    /// Plus another operand.
-    Add(*const f32),
-    /// Times another operand.
-    Multiply(*const f32),
-    /// Times the sigmoid of another operand, which has one value for each of these or of their rows.
-    Gate {
-        gate: *const f32,
-        each: bool,
-    },
-    /// Plus a row.
-    Bias(*const f32),
-    Scale(f32),
-    SoftCap(f32),
-    Activate(Activation),
-    /// Activated, times another operand, whose rows are `stride` apart.
-    Glu {
-        activation: Activation,
-        up: *const f32,
-        stride: usize,
-    },
-}
-
-/// Where each row lives: the mailboxes that say so.
-#[derive(Clone, Copy)]
-pub(super) struct KvRows {
-    pub(super) slots: *const i32,
-    pub(super) positions: *const i32,
-    /// Which blocks are whose: `[slot][entries]`.
-    pub(super) table: *const u32,
-    pub(super) entries: usize,
-}
-
-/// One stage: all threads work on it, then meet at a barrier. `rows` are those of the plan's bucket.
-pub(super) enum Stage {
-    /// Rows of a packed matrix, decoded: `out[i] = matrix[ids[i]]`.
-    Embed {
-        matrix: Matrix,
-        ids: *const i32,
-        rows: usize,
-        out: *mut f32,
-    },
-    /// Rows of 4-byte elements: `out[i] = table[ids[i]]`, zeroes for an index outside `0..extent`.
-    Gather {
-        table: *const u32,
-        extent: usize,
-        width: usize,
-        ids: *const i32,
-        rows: usize,
-        out: *mut u32,
-    },
-    /// The same out of a product's columns; indices are `step` apart.
-    Lines {
-        panels: Panels,
-        table: *const f32,
-        ids: *const i32,
-        step: usize,
-        rows: usize,
-        out: *mut f32,
-    },
-    /// Cosines, then sines, of position times frequency.
-    RopeTable {
-        positions: *const i32,
-        frequencies: *const f32,
-        half: usize,
-        magnitude: f32,
-        rows: usize,
-        out: *mut f32,
-    },
-    Normalise {
-        x: *const f32,
-        norm: Norm,
-        n: usize,
-        rows: usize,
-        out: *mut f32,
-    },
-    Elementwise {
-        op: Elementwise,
-        x: *const f32,
-        n: usize,
-        rows: usize,
-        out: *mut f32,
-    },
-    Rope {
-        x: *const f32,
-        rotation: Rotation,
-        heads: usize,
-        dim: usize,
-        rows: usize,
-        out: *mut f32,
-    },
-    Arrange(Arrange),
-    Project(Project),
-    Gate(Gate),
-    RopeKv(RopeKv),
-    Attention(Attention),
-    Mixture(mixture::Part, mixture::Mixture),
-    ShortConv(recurrent::ShortConv),
-    /// Queries, keys and gates for [`Stage::GatedDelta`].
-    PrepareDelta(recurrent::GatedDelta),
-    GatedDelta(recurrent::GatedDelta),
-    DeltaRule(recurrent::DeltaRule),
-    /// Notes what the versions of a state hold.
-    Note(recurrent::Memory),
-    Sample(Sample),
-    /// A group of tensor operations.
-    Group(Box<Kernel>),
-    /// Groups that are done row by row.
-    Rows(Box<Rows>),
-    Pack(Box<product::Pack>),
-    MatMul(Box<MatMul>),
-    /// Two products and what is done to each row between them.
-    Between(Box<Between>),
-    Depthwise(Box<Depthwise>),
-    Winograd(Box<Winograd>),
-    TakeRows(Box<rows::Gather>),
-    PutRows(Box<rows::Scatter>),
-    TopK(Box<TopK>),
-}
-
-/// Rows, normalised if asked, brought into the form that products read.
-#[derive(Clone, Copy)]
-pub(super) struct Arrange {
-    pub(super) x: *const f32,
-    pub(super) norm: Option<Norm>,
-    pub(super) k: usize,
-    pub(super) rows: usize,
-    /// For quantised weights.
-    pub(super) q8: Option<ActivationFormat>,
-    /// For plain ones.
-    pub(super) f32: bool,
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct Project {
-    pub(super) linears: [Option<Linear>; MAX_WEIGHTS],
-    pub(super) rows: usize,
-    pub(super) residual_planes: usize,
-    pub(super) residual: Option<*const f32>,
-    pub(super) variant: Variant,
-}
-
-/// One matrix, what follows its product, where that goes, and how many of the residual planes count for it.
-#[derive(Clone, Copy)]
-pub(super) struct Linear {
-    pub(super) matrix: Matrix,
-    pub(super) bias: Option<*const f32>,
-    pub(super) activation: Option<Activation>,
-    pub(super) out: *mut f32,
-    pub(super) used_planes: usize,
-}
-
-/// `activation(x W0^T) * (x W1^T)` of the arranged rows.
-#[derive(Clone, Copy)]
-pub(super) struct Gate {
-    pub(super) activation: Activation,
-    pub(super) gate: Matrix,
-    pub(super) up: Matrix,
-    pub(super) rows: usize,
-    pub(super) residual_planes: usize,
-    pub(super) out: *mut f32,
-    pub(super) variant: Variant,
-}
-
-/// How heads are rotated: their first `2 * half` values.
-#[derive(Clone, Copy)]
-pub(super) struct Rotation {
-    pub(super) table: *const f32,
-    pub(super) half: usize,
-    pub(super) style: RopeStyle,
-}
-
-/// Queries (none when `heads` is 0) rotated, keys rotated and values into their caches.
-#[derive(Clone, Copy)]
-pub(super) struct RopeKv {
-    pub(super) q: *const f32,
-    pub(super) q_norm: Option<Norm>,
-    pub(super) k: *const f32,
-    pub(super) k_norm: Option<Norm>,
-    pub(super) v: *const f32,
-    pub(super) rotation: Rotation,
-    pub(super) at: KvRows,
-    pub(super) heads: usize,
-    pub(super) cache: Cache,
-    pub(super) rows: usize,
-    pub(super) out: *mut f32,
-    pub(super) keys: *mut u8,
-    pub(super) values: *mut u8,
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct Attention {
-    pub(super) q: *const f32,
-    pub(super) at: KvRows,
-    pub(super) heads: usize,
-    pub(super) cache: Cache,
-    pub(super) scores: Scores,
-    pub(super) sinks: Option<*const f32>,
-    pub(super) rows: usize,
-    pub(super) out: *mut f32,
-    pub(super) keys: *const u8,
-    pub(super) values: *const u8,
-}
-
-/// Tokens chosen from rows of logits; then, in decode, the next step's inputs.
-#[derive(Clone, Copy)]
-pub(super) struct Sample {
-    pub(super) logits: *const f32,
-    pub(super) vocabulary: usize,
-    pub(super) temperature: *const f32,
-    pub(super) top_k: *const i32,
-    pub(super) top_p: *const f32,
-    pub(super) min_p: *const f32,
-    pub(super) seed: *const i32,
-    pub(super) positions: *const i32,
-    /// What is done to logits first, row by row.
-    pub(super) adjustments: Option<*const i32>,
-    pub(super) rows: usize,
-    pub(super) ids: *mut i32,
-    pub(super) next: Option<NextInputs>,
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct NextInputs {
-    pub(super) tokens: *mut i32,
-    pub(super) positions: *mut i32,
-}
-
-impl Stage {
-    pub(super) const fn name(&self) -> &'static str {
-        match self {
-            Self::Embed { .. } => "embed",
-            Self::Gather { .. } | Self::Lines { .. } => "gather",
-            Self::RopeTable { .. } => "rope-table",
-            Self::Normalise { .. } => "norm",
-            Self::Elementwise { op, .. } => match op {
-                Elementwise::Add(_) => "add",
-                Elementwise::Bias(_) => "bias",
-                Elementwise::Scale(_) => "scale",
-                Elementwise::SoftCap(_) => "soft-cap",
-                Elementwise::Activate(_) => "activate",
-                Elementwise::Glu { .. } => "glu",
-                Elementwise::Multiply(_) => "multiply",
-                Elementwise::Gate { .. } => "gate",
-            },
-            Self::Rope { .. } => "rope",
-            Self::Arrange(_) => "arrange",
-            Self::Project(_) => "project",
-            Self::Gate(_) => "gate",
-            Self::RopeKv(_) => "rope-kv",
-            Self::Attention(_) => "attention",
-            Self::Mixture(part, _) => part.name(),
-            Self::ShortConv(_) => "short-conv",
-            Self::PrepareDelta(_) => "prepare-delta",
-            Self::GatedDelta(_) => "gated-delta",
-            Self::DeltaRule(_) => "delta-rule",
-            Self::Note(_) => "note",
-            Self::Sample(_) => "sample",
-            Self::Group(_) | Self::Rows(_) => "group",
-            Self::Pack(_) => "pack",
-            Self::MatMul(_) => "matmul",
-            Self::Between(_) => "matmuls",
-            Self::Depthwise(_) => "depthwise",
-            Self::Winograd(_) => "winograd",
-            Self::TakeRows(_) => "take-rows",
-            Self::PutRows(_) => "put-rows",
-            Self::TopK(_) => "top-k",
-        }
-    }
-}
+pub(super) use stage::{
+    Arrange, Attention, Elementwise, Gate, KvRows, Linear, Matrix, NextInputs, Norm, Project,
+    RopeKv, Rotation, Sample, Stage,
+};
 
 pub(super) struct Program {
     pub(super) stages: Vec<Stage>,
