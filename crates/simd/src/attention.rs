@@ -664,7 +664,12 @@ impl Softmax {
             // Rounded by adding it to a number whose last bit is worth 1.
             let rounded = BIAS_F + exponent.clamp(-MOST_POWER, MOST_POWER);
             let power = rounded.to_bits().cast_signed() - BIAS;
-            let weights = scores.map(|scores| exp_over_power::<S>(scores, max, power));
+            // Two calls instead of `scores.map(..)`: a closure inside `map` is compiled without the instruction
+            // set of `S` and never inlined, which makes each intrinsic in it a call.
+            let weights = [
+                exp_over_power::<S>(scores[0], max, power),
+                exp_over_power::<S>(scores[1], max, power),
+            ];
             let sum = S::sum(S::add(weights[0], weights[1]));
             let sum = if exponent.abs() <= MOST_POWER { sum } else { f32::NAN };
             (Self { power, sum }, weights)
