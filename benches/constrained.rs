@@ -14,10 +14,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ::engine::{Event, Grammar, Grammars, Handle, LoadSpec, Request, at_most_processors};
 use model::gguf::Gguf;
 use model::synthetic;
 use model::tokenizer::{Tokenizer, Vocabulary};
-use orind::engine::{Event, Grammar, Grammars, Handle, LoadSpec, Request, at_most_processors};
 use orind_testing::engine;
 use orind_testing::measured::{number, processor, variable};
 use plan::sample::Sampling;

@@ -13,10 +13,10 @@
 
 use std::time::Instant;
 
+use ::engine::{Event, Finished, Handle, LoadSpec, Request, State, at_most_processors};
 use model::gguf::Gguf;
 use model::synthetic;
 use model::tokenizer::{Specials, Tokenizer, Vocabulary};
-use orind::engine::{Event, Finished, Handle, LoadSpec, Request, State, at_most_processors};
 use orind_testing::engine;
 use orind_testing::measured::{number, processor, variable};
 use plan::sample::Sampling;

@@ -14,7 +14,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use orind::engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings, Shaping};
+use engine::{Event, Handle, LoadEvent, LoadSpec, Request, Settings, Shaping};
 use plan::sample::Sampling;
 use serde_json::json;
 use tegra::context::{Context, Options};
@@ -71,7 +71,7 @@ fn main() {
 /// of its thread, and tokens a second.
 fn waits(handle: &Handle) -> serde_json::Value {
     let peak = || {
-        let peak = handle.exclusive("peak", orind::engine::Core::take_most_under_way);
+        let peak = handle.exclusive("peak", engine::Core::take_most_under_way);
         peak.blocking_recv().unwrap().unwrap()
     };
     peak();
@@ -109,8 +109,8 @@ fn load(backend: &str) -> Handle {
         precision: plan::Precision::Single,
         threads: 1,
         cpu_isa: "auto".into(),
-        tuning: orind::engine::tuning::Tuning::default(),
-        light: orind::engine::Light::default(),
+        tuning: engine::tuning::Tuning::default(),
+        light: engine::Light::default(),
         memory_reserve: 0,
         prefixes: None,
         models_dir: PathBuf::new(),
@@ -136,7 +136,7 @@ fn generate(handle: &Handle, prompt: usize, max_tokens: u32) {
         ignore_end: true,
         logprobs: None,
         prompt_logprobs: false,
-        adapters: orind::engine::Scales::NONE,
+        adapters: engine::Scales::NONE,
         embed: false,
     };
     let mut events = handle.generate(request).unwrap();

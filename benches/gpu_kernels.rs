@@ -12,10 +12,10 @@ use std::io::Write as _;
 
 use device::gpu::cuda::Cuda;
 use device::{Device, Error, Instance, Request, Timing};
+use engine::GpuBandwidth;
 use model::{KvLayout, Model, synthetic};
-use orind::engine::GpuBandwidth;
-use orind::parity::case::{Sketch, noise};
-use orind::parity::steps;
+use parity::case::{Sketch, noise};
+use parity::steps;
 use plan::quant;
 use plan::{Bucket, Buffer, Class, DType, Outputs, Plan, fuse};
 use serde_json::json;

@@ -13,7 +13,7 @@ use std::env;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use orind::engine::{Handle, LoadSpec, PrefixStore, at_most_processors};
+use ::engine::{Handle, LoadSpec, PrefixStore, at_most_processors};
 use orind_testing::engine;
 use orind_testing::measured::{number, variable};
 use serde_json::json;

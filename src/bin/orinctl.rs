@@ -1,5 +1,5 @@
 //! `orinctl`: the client.
 
 fn main() -> std::process::ExitCode {
-    orind::cli::main()
+    cli::main()
 }

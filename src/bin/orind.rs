@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    orind::daemon::main(std::env::args_os())
+    daemon::main(std::env::args_os())
 }

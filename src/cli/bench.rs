@@ -9,10 +9,11 @@ use super::gate::{self, Against, Earlier};
 use super::session::{Room, Session};
 use super::terminal::Terminal;
 use super::text;
-use crate::bench::statistics::Summary;
-use crate::bench::{self, ColdStart, FirstToken, Gate, Progress, Report, Spec};
-use crate::control::api::{CompletionRequest, Prompt};
-use crate::control::client::Client;
+use analysis::Gate;
+use analysis::statistics::Summary;
+use api::client::Client;
+use api::{CompletionRequest, Prompt};
+use bench::{ColdStart, FirstToken, Progress, Report, Spec};
 
 /// Prompt of the cold start: its evaluation should not be what is measured.
 const COLD_PROMPT: u32 = 8;
@@ -59,7 +60,7 @@ async fn measured(
     };
     if args.save {
         let path = gate::records_file(args.records.records.as_deref());
-        bench::append(&path, &report)?;
+        analysis::append(&path, &report)?;
         terminal.say(&format!("saved in {}", path.display()));
     }
     if let Some(gate) = gate {
@@ -210,8 +211,8 @@ async fn first_token(client: &Client, tokens: u32, seed: u32) -> Result<Duration
 
 fn print(report: &Report, format: &args::Format) -> Result<(), Error> {
     match format {
-        args::Format { csv: true, .. } => text::print(&bench::csv(report)),
-        args::Format { markdown: true, .. } => text::print(&bench::markdown(report)),
-        _ => text::show(report, format.json, bench::table),
+        args::Format { csv: true, .. } => text::print(&analysis::csv(report)),
+        args::Format { markdown: true, .. } => text::print(&analysis::markdown(report)),
+        _ => text::show(report, format.json, analysis::table),
     }
 }

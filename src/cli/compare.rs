@@ -16,15 +16,16 @@ use super::gate;
 use super::plan::open;
 use super::terminal::Terminal;
 use super::text;
-use crate::bench::{Series, Test};
-use crate::compare::{
+use analysis::Series;
+use api::client::private::OWN;
+use bench::Test;
+use compare::{
     self, Answer, Comparison, Judge, Kept, Kernels, Peer, Progress, Run, Settings, TOP, Workload,
     random,
 };
-use crate::control::client::private::OWN;
-use crate::parity::model::{Task, Trace};
 use model::tokenizer::{Tokenizer, Vocabulary};
 use model::{Model, mix, synthetic};
+use parity::model::{Task, Trace};
 use telemetry::{Probe, Root};
 
 /// Prompts that engines are judged by: how many, how long, and tokens after each. The reference is slow.
@@ -138,7 +139,7 @@ fn history(args: &args::Compare, work: &Workload, terminal: &Terminal) -> Vec<Se
     let records = match gate::read(&file, terminal) {
         Ok(records) => records,
         Err(error) => {
-            terminal.say(&format!("no history: {}", crate::chain::one_line(&error)));
+            terminal.say(&format!("no history: {}", errors::one_line(&error)));
             return Vec::new();
         }
     };
@@ -286,8 +287,8 @@ fn computed(model: &Model, work: &Workload, terminal: &Terminal) -> Result<Vec<A
     live.message("the reference's answers (slow on large models; --no-reference goes without)");
     let device = super::device::open("reference", "auto", work.threads).map_err(Error::Usage)?;
     let task = Task { model, prompts: &work.judged, steps: work.steps as usize - 1 };
-    let trace = Trace::record(&*device, &task, None)
-        .map_err(|e| Error::Parity(crate::chain::one_line(&e)))?;
+    let trace =
+        Trace::record(&*device, &task, None).map_err(|e| Error::Parity(errors::one_line(&e)))?;
     let answer = |steps: &Vec<Vec<f32>>| {
         let top: Vec<Vec<(u32, f64)>> = steps.iter().map(|logits| best(logits)).collect();
         Answer { tokens: top.iter().map(|best| best[0].0).collect(), top }

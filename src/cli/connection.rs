@@ -5,8 +5,7 @@ use std::path::Path;
 use super::args::Connection;
 use super::error::Error;
 use super::session;
-use crate::config;
-use crate::control::client::{Client, Token};
+use api::client::{Client, Token};
 
 /// Holds the secret for `--tcp`, where no file is named.
 const TOKEN: &str = "ORIND_TOKEN";

@@ -5,8 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use super::error::Error;
-use crate::config;
-use crate::stages::{self, FILE};
+use device::bring_up::{self, FILE};
 use device::cpu::Isa;
 use device::{Device, named};
 
@@ -15,7 +14,7 @@ use device::{Device, named};
 /// # Errors
 /// Why it cannot or must not be used here, in one line.
 pub(super) fn open(name: &str, cpu_isa: &str, threads: usize) -> Result<Arc<dyn Device>, String> {
-    match stages::withheld(&config::client_state_dir(FILE), name) {
+    match bring_up::withheld(&config::client_state_dir(FILE), name) {
         Some(reason) => Err(reason),
         None => named(name, cpu_isa, threads),
     }

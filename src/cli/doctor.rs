@@ -7,12 +7,12 @@ use std::process::ExitCode;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::text;
-use crate::config::{self, Config};
-use crate::control::client::Client;
-use crate::doctor::{Facts, Finding, Report, Verdict, examine, worst};
-use crate::stages;
+use api::client::Client;
+use config::Config;
 use device::Kernels;
+use device::bring_up;
 use device::tune::Declared;
+use doctor::{Facts, Finding, Report, Verdict, examine, worst};
 use telemetry::{Probe, Root};
 
 /// Looks, prints, and says by its exit code how bad it is.
@@ -24,7 +24,7 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
     let config = match &args.config {
         Some(path) => Config::read(path),
         None => {
-            let state_dir = config::client_state_dir(stages::FILE);
+            let state_dir = config::client_state_dir(bring_up::FILE);
             Ok(Config { state_dir, ..Config::default() })
         }
     };
@@ -64,7 +64,7 @@ pub(super) async fn run(connection: &Connection, args: &args::Doctor) -> Result<
 
 /// Lets devices be tried again, and says on stderr which.
 fn forget(state_dir: &Path) -> Result<(), Error> {
-    let about = stages::forget(state_dir)?;
+    let about = bring_up::forget(state_dir)?;
     let told = match &about[..] {
         [] => format!("nothing is remembered in {}", state_dir.display()),
         about => format!(

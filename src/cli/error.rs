@@ -4,10 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::bench::Difference;
-use crate::chain::of;
-use crate::control::client;
-use model;
+use analysis::Difference;
+use api::client;
+use errors::about;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -23,11 +22,11 @@ pub(super) enum Error {
     #[error(transparent)]
     Private(client::private::Error),
     #[error(transparent)]
-    Compare(#[from] crate::compare::Error),
+    Compare(#[from] compare::Error),
     #[error("{what}: {source}")]
     Setup { what: &'static str, source: io::Error },
     /// A model file, for `plan` and `profile`.
-    #[error("{}", of(model, error))]
+    #[error("{}", about(model, error))]
     Model { model: String, error: Box<model::Error> },
     #[error(transparent)]
     Synthetic(#[from] model::synthetic::Error),
@@ -35,29 +34,29 @@ pub(super) enum Error {
     Graph(#[from] plan::graph::Error),
     /// A case of `parity` cannot be made.
     #[error(transparent)]
-    Case(#[from] crate::parity::case::BuildError),
+    Case(#[from] parity::case::BuildError),
     #[error(transparent)]
     Device(#[from] device::Error),
     #[error("--backend {name}: {why}")]
     Backend { name: String, why: String },
     #[error(transparent)]
-    Bandwidth(#[from] crate::bench::Error),
+    Bandwidth(#[from] bench::Error),
     #[error("{error}; to see it on a simulated Orin: tegra-sim run -- orinctl first-contact")]
     NoOrin { error: Box<tegra_probe::Error> },
     #[error(transparent)]
     Contact(#[from] tegra_probe::Error),
     #[error("{0}")]
     Parity(String),
-    #[error("{}", of(model, error))]
-    Fingerprint { model: String, error: Box<crate::parity::model::Failure> },
+    #[error("{}", about(model, error))]
+    Fingerprint { model: String, error: Box<parity::model::Failure> },
     #[error(
         "{found} is not the {expected} that was expected: this device computes otherwise, or the file, the version or --longest are others"
     )]
     OtherFingerprint { found: String, expected: String },
-    #[error("{}", of(model, error))]
-    Quality { model: String, error: Box<crate::quality::run::Error> },
-    #[error("{}", of(model, error))]
-    Text { model: String, error: crate::quality::text::Error },
+    #[error("{}", about(model, error))]
+    Quality { model: String, error: Box<compare::quality::run::Error> },
+    #[error("{}", about(model, error))]
+    Text { model: String, error: compare::quality::text::Error },
     /// A text that is none.
     #[error("{} {why}", file.display())]
     TextFile { file: PathBuf, why: String },
@@ -65,7 +64,7 @@ pub(super) enum Error {
         "{model} has another vocabulary than {base}: {how}; a divergence is between probabilities of the same tokens"
     )]
     OtherVocabulary { model: String, base: String, how: String },
-    #[error("{}", of(model, error))]
+    #[error("{}", about(model, error))]
     Quantise { model: String, error: Box<model::quantise::Error> },
     #[error(transparent)]
     Fetch(#[from] fetch::Error),
@@ -81,7 +80,7 @@ pub(super) enum Error {
     #[error(transparent)]
     Store(#[from] device::tune::store::StoreError),
     #[error(transparent)]
-    Stages(#[from] crate::stages::Error),
+    Stages(#[from] device::bring_up::Error),
     #[error("{} was measured on another device than this machine has: {device}", file.display())]
     OtherDevice { file: PathBuf, device: String },
     #[error("{} cannot be written: {source}", file.display())]
@@ -99,9 +98,9 @@ pub(super) enum Error {
     #[error("the record and this run cannot be compared: {}", differing(.0))]
     Unlike(Vec<Difference>),
     #[error(transparent)]
-    Record(#[from] crate::bench::RecordError),
+    Record(#[from] analysis::RecordError),
     #[error(transparent)]
-    Sweep(#[from] crate::bench::sweep::Error),
+    Sweep(#[from] analysis::sweep::Error),
     /// What was measured until then has been printed.
     #[error("{0}")]
     Serving(String),

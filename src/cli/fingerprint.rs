@@ -8,7 +8,7 @@ use super::error::Error;
 use super::plan::open;
 use super::terminal::Terminal;
 use super::text;
-use crate::parity::fingerprint::Fingerprint;
+use parity::fingerprint::Fingerprint;
 use tegra_probe::Answer;
 
 pub(super) fn run(args: &args::Fingerprint, terminal: &Terminal) -> Result<(), Error> {
@@ -48,7 +48,7 @@ const TRIED_TOKENS: usize = 33;
 /// # Errors
 /// Why there is no answer.
 pub(super) fn experiment() -> Result<Answer, String> {
-    let told = crate::chain::one_line;
+    let told = errors::one_line;
     let path = model::synthetic::locate(TRIED, &mut |_, _| ()).map_err(|error| told(&error))?;
     let model = model::Model::open(path).map_err(|error| told(&error))?;
     let of = |name: &str| {

@@ -12,10 +12,8 @@ use super::error::Error;
 use super::session::{DEFAULT_MODEL, Room, Session};
 use super::terminal::Terminal;
 use super::text;
-use crate::bench::{
-    self, Difference, Gate, Kind, Manifest, Progress, Records, Report, Spec, Verdict,
-};
-use crate::config;
+use analysis::{Difference, Gate, Records, Verdict};
+use bench::{self, Kind, Manifest, Progress, Report, Spec};
 
 /// What is measured in turn where nobody says: short, since it is measured often.
 const PROMPT: u32 = 128;
@@ -38,14 +36,16 @@ pub(super) struct Earlier {
 
 /// The file of records: the one named, or that in the state directory.
 pub(super) fn records_file(named: Option<&Path>) -> PathBuf {
-    let own = || config::client_state_dir(bench::FILE).join(bench::FILE);
+    let own = || config::client_state_dir(analysis::FILE).join(analysis::FILE);
     named.map_or_else(own, Path::to_owned)
 }
 
 /// Reads records, and says which lines are none.
 pub(super) fn read(path: &Path, terminal: &Terminal) -> Result<Records, Error> {
-    let records = match bench::read(path) {
-        Err(bench::RecordError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+    let records = match analysis::read(path) {
+        Err(analysis::RecordError::Io { source, .. })
+            if source.kind() == io::ErrorKind::NotFound =>
+        {
             let path = path.display();
             return Err(Error::NoRecord(format!("there are no records in {path}")));
         }
@@ -159,7 +159,7 @@ impl Earlier {
         if session.private.is_some() {
             now.debug_build = cfg!(debug_assertions);
         }
-        match bench::differences(before, &now) {
+        match analysis::differences(before, &now) {
             none if none.is_empty() => Ok(()),
             some => Err(Error::Unlike(some)),
         }
@@ -245,7 +245,7 @@ struct Document<'a> {
 /// Prints the verdict, and says it by the exit code.
 pub(super) fn show(gate: &Gate, report: &Report, json: bool) -> Result<ExitCode, Error> {
     text::show(&Document { gate, report }, json, |document| {
-        format!("{}\n{}", bench::table(report), table(document.gate))
+        format!("{}\n{}", analysis::table(report), table(document.gate))
     })?;
     Ok(ExitCode::from(match gate.verdict {
         Verdict::Faster | Verdict::Same => 0,
@@ -289,7 +289,7 @@ fn table(gate: &Gate) -> String {
         gate.before.version,
         gate.before.date,
         text::table(&rows, &[1, 2, 3]),
-        bench::RULE,
+        analysis::RULE,
         gate.noise
     );
     for reason in &gate.invalid {
@@ -300,11 +300,12 @@ fn table(gate: &Gate) -> String {
 }
 
 fn advice(gate: &Gate) -> String {
-    let slower = |row: &&bench::Judged| row.verdict == Verdict::Slower;
+    let slower = |row: &&analysis::Judged| row.verdict == Verdict::Slower;
     match gate.verdict {
         Verdict::Slower => {
-            let by =
-                |row: &bench::Judged| format!("{} by {:.1} %", row.name, 100.0 * (1.0 - row.ratio));
+            let by = |row: &analysis::Judged| {
+                format!("{} by {:.1} %", row.name, 100.0 * (1.0 - row.ratio))
+            };
             let rows: Vec<String> = gate.rows.iter().filter(slower).map(by).collect();
             format!(", {}", rows.join(", "))
         }

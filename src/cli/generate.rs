@@ -11,11 +11,11 @@ use super::session::{Room, Session};
 use super::terminal::Terminal;
 use super::text;
 use super::took::Took;
-use crate::control::api::{
+use api::client::Stream;
+use api::{
     ChatChunk, ChatMessage, ChatRequest, Completion, CompletionRequest, Content, Prompt, Stop,
     StreamOptions, Timings, Usage,
 };
-use crate::control::client::Stream;
 
 /// What the stream said besides text.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use super::args::Connection;
 use super::error::Error;
 use super::text;
-use crate::control::api::{Health, route};
+use api::{Health, route};
 
 pub(super) async fn run(connection: &Connection) -> Result<(), Error> {
     let health: Health = connection.client()?.get(route::HEALTH).await?;

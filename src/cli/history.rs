@@ -4,7 +4,7 @@ use super::args;
 use super::error::Error;
 use super::terminal::Terminal;
 use super::{gate, text};
-use crate::bench::Series;
+use analysis::Series;
 
 pub(super) fn run(args: &args::History, terminal: &Terminal) -> Result<(), Error> {
     let records = gate::read(&gate::records_file(args.records.records.as_deref()), terminal)?;

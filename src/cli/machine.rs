@@ -1,7 +1,7 @@
 //! The state of the machine in a few lines, for `status` and `top`.
 
 use super::text;
-use crate::control::api::Machine;
+use api::Machine;
 use telemetry::Clock;
 
 /// Names and values; nothing where the machine tells nothing of its own, as most PCs.

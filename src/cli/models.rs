@@ -8,9 +8,9 @@ use super::session;
 use super::status::{describe, resident};
 use super::terminal::Terminal;
 use super::text;
-use crate::control::api::{Available, LoadRequest};
-use crate::control::client::Address;
-use crate::wording::printable;
+use api::client::Address;
+use api::{Available, LoadRequest};
+use errors::invalid::printable;
 
 pub(super) async fn list(connection: &Connection, args: &args::Json) -> Result<(), Error> {
     let models = connection.client()?.models().await?;

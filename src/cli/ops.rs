@@ -8,7 +8,7 @@ use super::args;
 use super::error::Error;
 use super::terminal::Terminal;
 use super::text;
-use crate::parity::ops::{self, Counts, Tally};
+use parity::ops::{self, Counts, Tally};
 
 pub(super) fn run(args: &args::Parity, terminal: &Terminal) -> Result<(), Error> {
     let ops = ops::all()?;

@@ -10,7 +10,6 @@ use clap_mangen::Man;
 use super::args::{self, Args};
 use super::error::Error;
 use super::text;
-use crate::daemon;
 
 const NAME: &str = "orinctl";
 

@@ -10,12 +10,12 @@ use super::error::Error;
 use super::plan::open;
 use super::terminal::{Live, Terminal};
 use super::text;
-use crate::parity::case::{Case, Results};
-use crate::parity::model::{Comparison, Failure, Task, Tolerance, Trace};
-use crate::parity::{case::noise, steps};
 use device::{self, Device};
 use model::Model;
 use model::tokenizer::{Specials, Tokenizer, Vocabulary};
+use parity::case::{Case, Results};
+use parity::model::{Comparison, Failure, Task, Tolerance, Trace};
+use parity::{case::noise, steps};
 
 /// The device whose numbers those of the one arithmetic are. Every other one that follows it is held to them by
 /// equality; to the reference, which has an arithmetic of its own, all are held by tolerance.
@@ -106,7 +106,7 @@ fn prompts(args: &args::Parity, model: &Model) -> Result<Vec<Vec<u32>>, Error> {
 }
 
 pub(super) fn parity(failure: &Failure) -> Error {
-    Error::Parity(crate::chain::one_line(failure))
+    Error::Parity(errors::one_line(failure))
 }
 
 struct Checked {

@@ -16,9 +16,8 @@ use super::error::Error;
 use super::on_runtime;
 use super::terminal::{Live, Terminal};
 use super::text;
-use crate::chain::one_line;
-use crate::config;
-use crate::control::api::{RunAnswer, RunInput, RunOutput, RunRequest, route};
+use api::{RunAnswer, RunInput, RunOutput, RunRequest, route};
+use errors::one_line;
 
 /// Values of an output that a table shows.
 const SHOWN: usize = 6;

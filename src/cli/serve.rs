@@ -1,4 +1,4 @@
-//! `orinctl bench --serve`: sends the requests that [`crate::bench::serving`] draws, at the times that it draws,
+//! `orinctl bench --serve`: sends the requests that [`analysis::serving`] draws, at the times that it draws,
 //! and hands back their times.
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use super::error::Error;
 use super::session::{Room, Session};
 use super::terminal::Terminal;
 use super::text;
-use crate::bench::serving::{Failure, Limits, Load, Request, Serving};
-use crate::chain::one_line;
-use crate::compare::random;
-use crate::control::client::{self, Client, Timed};
+use analysis::serving::{Failure, Limits, Load, Request, Serving};
+use api::client::{self, Client, Timed};
+use compare::random;
+use errors::one_line;
 
 /// How long a client of a closed loop waits after a failure: a refusal comes at once, and so would the next.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -7,9 +7,9 @@ use super::args::{Connection, ModelChoice};
 use super::error::Error;
 use super::pull::pulled;
 use super::terminal::Terminal;
-use crate::control::api::{LoadRequest, Model, State};
-use crate::control::client::private::{self, Private};
-use crate::control::client::{self, Client};
+use api::client::private::{self, Private};
+use api::client::{self, Client};
+use api::{LoadRequest, Model, State};
 
 /// Measured and run where nobody names a model: small enough for any machine.
 pub(super) const DEFAULT_MODEL: &str = "synthetic:qwen3-0.6b:q8_0";
@@ -181,7 +181,7 @@ pub(super) async fn load(
 ) -> Result<(Model, bool), Error> {
     let live = terminal.bytes();
     let mut synthesised = false;
-    let on_progress = |progress: crate::control::api::LoadProgress| {
+    let on_progress = |progress: api::LoadProgress| {
         synthesised |= progress.phase == "synthesise";
         let message = match progress.phase.as_str() {
             "synthesise" => "making model",

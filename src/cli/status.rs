@@ -6,12 +6,10 @@ use std::time::Duration;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::{machine, text};
-use crate::control::api::{
-    Device, DeviceHealth, LoadAt, Loading, Model, Requests, Resident, State, Status,
-};
-use crate::lanes::{self, Doing};
+use api::{Device, DeviceHealth, LoadAt, Loading, Model, Requests, Resident, State, Status};
 use device::Activity;
 use device::tune::report::{Searching, Used};
+use realtime::control_loops::{self, Doing};
 
 pub(super) async fn run(connection: &Connection, args: &args::Json) -> Result<(), Error> {
     let client = connection.client()?;
@@ -119,8 +117,8 @@ pub(super) fn resident(one: &Resident) -> String {
 }
 
 /// What a lane does, and how it keeps its deadlines.
-pub(super) fn lane(lane: &lanes::Status) -> String {
-    let lanes::Status { name, backend, rate_hz, deadline_s, met, missed, .. } = lane;
+pub(super) fn lane(lane: &control_loops::Status) -> String {
+    let control_loops::Status { name, backend, rate_hz, deadline_s, met, missed, .. } = lane;
     let state = match (lane.state, lane.held_by) {
         (Doing::Preparing, _) => "is being prepared".into(),
         (Doing::Failed, _) => "cannot be used".into(),

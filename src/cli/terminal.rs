@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::error::Error;
-use crate::chain::one_line;
+use errors::one_line;
 
 #[derive(Clone, Copy)]
 pub(super) struct Terminal {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::control::api::{Timings, Usage};
+use api::{Timings, Usage};
 
 /// What a stream of parts says besides text.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::args;
 use super::error::Error;
 use super::{gate, text};
-use crate::bench::{self, Damaged, Findings};
+use analysis::{Damaged, Findings};
 
 #[derive(Serialize)]
 struct Document {
@@ -31,13 +31,13 @@ struct Record {
 /// Looks at every record, prints, and says by the exit code how bad it is.
 pub(super) fn run(args: &args::Verify) -> Result<ExitCode, Error> {
     let file = gate::records_file(args.file.as_deref());
-    let records = bench::read(&file)?;
+    let records = analysis::read(&file)?;
     let one = |(line, report): &(usize, bench::Report)| Record {
         line: *line,
         date: report.manifest.date.clone(),
         model: report.manifest.model.id.clone(),
         device: report.manifest.device.clone(),
-        findings: bench::verify(report),
+        findings: analysis::verify(report),
     };
     let document = Document {
         file,

@@ -15,7 +15,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-use crate::config::{Config, IoctlFilter};
+use config::{Config, IoctlFilter};
 
 /// What Rust's and the C library's own code asks of descriptors: is it a terminal and how wide, may it
 /// block, how much can be read, is it closed on exec. None of them changes a device.

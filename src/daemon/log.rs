@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Config, LogFormat};
+use config::{Config, LogFormat};
 
 pub(super) struct Log {
     set: Box<dyn Fn(EnvFilter)>,

@@ -11,8 +11,8 @@ use nix::sys::socket::{AddressFamily, SockType, SockaddrLike, SockaddrStorage};
 use nix::sys::socket::{getsockname, getsockopt, sockopt};
 use sd_notify::NotifyState;
 
-use crate::control::server::App;
-use crate::engine::{Handle, Loading, Snapshot, State};
+use engine::{Handle, Loading, Snapshot, State};
+use server::App;
 
 /// How often status and engine are looked at; more often when the watchdog is impatient.
 const TICK: Duration = Duration::from_secs(1);

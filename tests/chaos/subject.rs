@@ -44,7 +44,7 @@ fn daemon() {
     let place = |name: &str| dir.join(name).into_os_string();
     let words: [OsString; 5] =
         ["orind".into(), "--config".into(), place("orind.toml"), "--socket".into(), place("s")];
-    let code = orind::daemon::main(words);
+    let code = ::daemon::main(words);
     assert_eq!(code, std::process::ExitCode::SUCCESS);
 }
 

@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use model::gguf::{Gguf, Value, Writer};
-use model::synthetic;
-use orind::engine::{
+use ::engine::{
     AdapterSpec, GenerateError, Handle, LoadError, LoadSpec, PrefixStore, Request, Scales,
 };
+use model::gguf::{Gguf, Value, Writer};
+use model::synthetic;
 use orind_testing::adapters::{Noise, merged};
 use orind_testing::engine::{self, Answer, ask, collect};
 use orind_testing::random::Random;

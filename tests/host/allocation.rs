@@ -4,11 +4,11 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 
+use ::engine::LoadSpec;
 use model::gguf::Gguf;
 use model::tokenizer::{
     Bounds, ChatTemplate, Error, Message, RenderOptions, Tokenizer, Vocabulary,
 };
-use orind::engine::LoadSpec;
 use orind_testing::engine::{spec, start};
 use orind_testing::program::{again, said};
 use orind_testing::tiny;

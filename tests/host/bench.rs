@@ -3,9 +3,9 @@ use std::ops::ControlFlow;
 use std::process::Command;
 use std::sync::Arc;
 
+use ::engine::LoadSpec;
+use bench::{Error, Kind, Progress, Report, Spec, Test};
 use model::gguf::Gguf;
-use orind::bench::{self, Error, Kind, Progress, Report, Spec, Test};
-use orind::engine::LoadSpec;
 use orind_testing::{engine, tiny};
 use telemetry::{Probe, Root};
 

@@ -1,6 +1,6 @@
 //! Drafts from what was said before: they change how many steps an answer takes, and never the answer.
 
-use orind::engine::{Handle, LoadSpec, Request, State};
+use ::engine::{Handle, LoadSpec, Request, State};
 use orind_testing::engine::{self, Answer, ask, collect};
 use orind_testing::odd;
 use orind_testing::random::Random;

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ::engine::{GenerateError, Request};
 use device::reference::Reference;
 use model::gguf::Value as Metadata;
 use model::{KvLayout, Model, ports};
-use orind::engine::{GenerateError, Request};
 use orind_testing::daemon::Daemon;
 use orind_testing::engine::{self, ask, load};
 use orind_testing::odd::saying;
@@ -60,7 +60,7 @@ fn a_texts_embedding_is_pooled_as_its_file_says() {
         for chunk in [8, 32] {
             let spec = engine::spec(&file, "cpu");
             let handle =
-                engine::start(orind::engine::LoadSpec { prefill_chunk: chunk, slots: 2, ..spec });
+                engine::start(::engine::LoadSpec { prefill_chunk: chunk, slots: 2, ..spec });
             let request = || Request { embed: true, ..engine::request(tokens.clone(), 0) };
             let beside = handle.generate(engine::request([5, 6, 7], 20)).unwrap();
             let answer = ask(&handle, request());

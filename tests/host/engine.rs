@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use orind::engine::{
+use ::engine::{
     FinishReason, GenerateError, Handle, LoadError, LoadEvent, LoadSpec, Request, Settings, State,
 };
 use orind_testing::engine::{self, Answer, ask, collect, load};

@@ -14,9 +14,9 @@ use model::gguf::Gguf;
 use model::mix::Mix;
 use model::quantise::Conversion;
 use model::{Model, synthetic};
-use orind::parity::fingerprint::Fingerprint;
 use orind_testing::program::outcome;
 use orind_testing::{data, repository, tiny};
+use parity::fingerprint::Fingerprint;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use orind::bench::{self, Gate, Verdict};
+use analysis::{Gate, Verdict};
 use orind_testing::daemon::{MODEL, orinctl};
 use orind_testing::program::{built, outcome};
 use serde_json::Value;
@@ -36,7 +36,7 @@ fn a_run_is_saved_whole_and_the_next_is_held_against_it() {
     assert_eq!(code, Some(0), "{said}");
     let file = home.path().join("data/orind/bench.jsonl");
     assert!(said.contains(&file.display().to_string()), "{said}");
-    let records = bench::read(&file).unwrap();
+    let records = analysis::read(&file).unwrap();
     let manifest = &records.reports[0].1.manifest;
     let provenance = manifest.provenance.as_ref().unwrap();
     assert_eq!(provenance.model_sha256.as_ref().unwrap().len(), 64);

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use orind::engine::tuning::Tuning;
-use orind::engine::{Event, Handle, LoadSpec, Request, State, TokenLogprobs};
+use ::engine::tuning::Tuning;
+use ::engine::{Event, Handle, LoadSpec, Request, State, TokenLogprobs};
 use orind_testing::engine::{self, collect};
 use orind_testing::tiny;
 use plan::sample::Sampling;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use orind::config::{self, Config, Effect};
+use config::{Config, Effect};
 use serde::Deserialize;
 use toml::{Table, Value};
 

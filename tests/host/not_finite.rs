@@ -1,7 +1,7 @@
 //! Models with a NaN or an infinity in their weights are refused by the tensor's name. Where numbers lead to one, whose
 //! logits it reaches is told so, by name and position; nobody else notices.
 
-use orind::engine::{Event, GenerateError, Handle, LoadError, LoadSpec, Request};
+use ::engine::{Event, GenerateError, Handle, LoadError, LoadSpec, Request};
 use orind_testing::engine::{self, ask, collect};
 use orind_testing::odd::{odd, overflowing};
 use orind_testing::tiny;

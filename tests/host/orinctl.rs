@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use bench::Report;
+use device::bring_up::{Begun, Book, FILE, Record};
 use device::first_light::Stage;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use orind::bench::Report;
-use orind::stages::{Begun, Book, FILE, Record};
 use orind_testing::daemon::{MODEL, eventually, orinctl};
 use orind_testing::program::{said, stderr, stdout};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! A model that does not fit is refused before it is read.
 
+use ::engine::LoadError;
 use model::gguf::{Gguf, Writer};
-use orind::engine::LoadError;
 use orind_testing::engine;
 use orind_testing::page_cache::resident;
 use plan::DType;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use ::engine::{Handle, LoadSpec, PrefixStore, Request};
 use model::gguf::Value;
-use orind::engine::{Handle, LoadSpec, PrefixStore, Request};
 use orind_testing::engine::{self, Answer, ask, collect};
 use orind_testing::odd;
 use orind_testing::random::Random;

@@ -6,15 +6,15 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use compare::quality::run::{self, Runner};
+use compare::quality::score::{Divergence, Mean, Pairs};
+use compare::quality::text::Text;
 use device::Device;
 use device::cpu::Cpu;
 use device::reference::Reference;
 use model::Model;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use orind::quality::run::{self, Runner};
-use orind::quality::score::{Divergence, Mean, Pairs};
-use orind::quality::text::Text;
 use orind_testing::daemon::orinctl;
 use orind_testing::program::{said, stderr, stdout};
 use orind_testing::{data, tiny};

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use analysis::serving::Serving;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use orind::bench::serving::Serving;
 use orind_testing::daemon::{Daemon, orinctl};
 use orind_testing::program::outcome;
 use serde_json::{Value, json};

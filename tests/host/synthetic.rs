@@ -1,7 +1,7 @@
 //! Synthetic models through the engine: thousands of tokens stay finite, and the tiny ones choose
 //! their tokens by margins that no device's rounding reaches.
 
-use orind::engine::{Handle, LoadSpec, Request, TokenLogprobs};
+use ::engine::{Handle, LoadSpec, Request, TokenLogprobs};
 use orind_testing::engine;
 
 fn start(model: &str, backend: &str, context: usize) -> Handle {

@@ -6,15 +6,15 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use ::engine::tuning::Tuning;
+use ::engine::tuning::pace::Pace;
+use ::engine::{Handle, LoadSpec, ModelInfo, State as EngineState};
 use device::cpu::{Cpu, Isa};
 use device::tune::report::{Mode, Progress, Report, Spec, State};
 use device::tune::{Clock, Record, Store};
 use device::{Kernels, Tunable};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use orind::engine::tuning::Tuning;
-use orind::engine::tuning::pace::Pace;
-use orind::engine::{Handle, LoadSpec, ModelInfo, State as EngineState};
 use orind_testing::engine::{self, ask, engine, request};
 use orind_testing::program::{outcome, said};
 use orind_testing::{daemon, tiny};

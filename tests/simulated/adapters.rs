@@ -1,6 +1,7 @@
 //! LoRA adapters on the simulated Orin: the CPU's logits to the bit, of rows with different adapters in one step, and the
 //! CPU's answers through the engine.
 
+use ::engine::{AdapterSpec, LoadSpec, Request, Scales};
 use device::cpu::Cpu;
 use device::gpu::nv::Nv;
 use device::{Data, Device};
@@ -8,7 +9,6 @@ use model::gguf::Gguf;
 use model::mix::Mix;
 use model::quantise::Conversion;
 use model::{Adapter, KvLayout, Model, ports};
-use orind::engine::{AdapterSpec, LoadSpec, Request, Scales};
 use orind_testing::adapters::Noise;
 use orind_testing::session::Session;
 use orind_testing::{data, engine, tiny};

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orind::daemon::filter;
-use orind::engine::LoadSpec;
+use ::engine::LoadSpec;
+use daemon::filter;
 use orind_testing::engine;
 use orind_testing::program::{again, said};
 use seccompiler::sock_filter;

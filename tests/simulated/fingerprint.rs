@@ -4,8 +4,8 @@
 use device::cpu::Cpu;
 use device::gpu::nv::Nv;
 use model::{Model, synthetic};
-use orind::parity::fingerprint::{Fingerprint, LONGEST};
 use orind_testing::{data, full, tiny};
+use parity::fingerprint::{Fingerprint, LONGEST};
 use serde_json::Value;
 
 /// The model that has prompts of more than a span; in Q8_0 and F16 `architectures` has them.

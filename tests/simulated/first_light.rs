@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use orind::engine::{Light, LoadSpec, State};
-use orind::stages::{self, FILE};
+use ::engine::{Light, LoadSpec, State};
+use device::bring_up::{self, FILE};
 use orind_testing::daemon::{self, Daemon, eventually};
 use orind_testing::engine;
 use orind_testing::program::{again, preload_library, said};
@@ -48,7 +48,7 @@ fn line(text: &str, name: &str) -> String {
 
 /// Whether a process that is stuck in a stage has written that down.
 fn is_in_a_stage(state: &Path) -> bool {
-    let book = stages::read(state).unwrap_or_default();
+    let book = bring_up::read(state).unwrap_or_default();
     book.devices.get("nv").is_some_and(|record| record.under_way.is_some())
 }
 
@@ -119,7 +119,7 @@ fn a_freeze_happens_twice_at_most_and_a_machine_that_went_down_is_not_frozen_aga
     let told = line(&text, "disabled ");
     assert!(told.contains("went down in stage `") && told.contains("--retry-gpu"), "{text}");
 
-    stages::forget(state.path()).unwrap();
+    bring_up::forget(state.path()).unwrap();
     let text = said(&mut on("", state.path()));
     assert_eq!(line(&text, "device "), "nv", "{text}");
 }

@@ -1,5 +1,6 @@
 //! Prompts in half precision, on the simulated Orin: near the exact logits, of long chunks alone, and no other device's.
 
+use ::engine::LoadSpec;
 use device::Device;
 use device::cpu::Cpu;
 use device::gpu::nv::Nv;
@@ -8,7 +9,6 @@ use model::gguf::Gguf;
 use model::mix::Mix;
 use model::quantise::Conversion;
 use model::{KvLayout, Model};
-use orind::engine::LoadSpec;
 use orind_testing::session::Session;
 use orind_testing::{data, engine};
 use plan::{Bucket, DType, Outputs, Precision};

@@ -1,6 +1,6 @@
 //! Logits that are not finite on the simulated Orin: because of the model's weights, or of the GPU.
 
-use orind::engine::{GenerateError, Handle, LoadSpec, Request, State};
+use ::engine::{GenerateError, Handle, LoadSpec, Request, State};
 use orind_testing::engine::{self, ask, collect};
 use orind_testing::odd::{odd, overflowing};
 use orind_testing::program::{again, said};

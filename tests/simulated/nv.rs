@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::engine::{
+    Dry, Event, Grammar, Grammars, Handle, LoadSpec, PrefixStore, Request, Shaping, TokenLogprobs,
+};
 use model::gguf::Gguf;
 use model::synthetic;
 use model::tokenizer::{Tokenizer, Vocabulary};
-use orind::engine::{
-    Dry, Event, Grammar, Grammars, Handle, LoadSpec, PrefixStore, Request, Shaping, TokenLogprobs,
-};
 use orind_testing::{engine, full, odd};
 use plan::sample::{self, Sampling, philox};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -104,7 +104,7 @@ fn a_step_is_one_submit_and_one_doorbell() {
 fn a_prompts_chunks_go_together_and_decode_is_a_step_ahead() {
     let nv = start(MODEL, "nv");
     let peak = || {
-        let peak = nv.exclusive("peak", orind::engine::Core::take_most_under_way);
+        let peak = nv.exclusive("peak", ::engine::Core::take_most_under_way);
         peak.blocking_recv().unwrap().unwrap()
     };
     let ids = |logprobs, prompt: &[u32], max_tokens| -> Vec<u32> {

@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ::engine::{GpuBandwidth, LoadSpec};
+use bench::{Report, Spec};
 use device::gpu::nv::Nv;
 use device::{Data, Device, Request};
 use model::gguf::Gguf;
-use orind::bench::{self, Report, Spec};
-use orind::engine::{GpuBandwidth, LoadSpec};
 use orind_testing::program::{again, said};
 use orind_testing::{engine, tiny};
 use plan::graph::Graph;
@@ -82,7 +82,7 @@ fn roof() {
     }
     weights_are_counted_as_often_as_they_are_read(&report);
     assert!(report.memory.gpu);
-    let text = bench::table(&report);
+    let text = analysis::table(&report);
     assert!(!text.contains("threads,") && !text.contains("0 threads"), "{text}");
     assert!(text.contains(&matrix) && text.contains("GPU memory"), "{text}");
 }

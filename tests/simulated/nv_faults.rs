@@ -4,11 +4,11 @@
 use std::process::Command;
 use std::sync::LazyLock;
 
+use ::engine::{LoadSpec, Request, State};
 use device::first_light::{Chains, Mode};
 use device::gpu::nv::Nv;
 use device::{Data, Device};
 use model::{KvLayout, Model, ports};
-use orind::engine::{LoadSpec, Request, State};
 use orind_testing::program::{again, said, stderr};
 use orind_testing::session::Session;
 use orind_testing::{data, engine, tiny};

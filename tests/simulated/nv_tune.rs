@@ -8,10 +8,10 @@ use device::tune::report::Spec;
 use device::tune::store::describe;
 use device::tune::{Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Space, Store, When};
 use device::{Kernels, Tunable};
-use orind::engine::tuning::bench::{CaseBench, Stopwatch};
-use orind::engine::tuning::counted::Counted;
-use orind::engine::tuning::pace::Pace;
-use orind::engine::tuning::{Cases, run};
+use engine::tuning::bench::{CaseBench, Stopwatch};
+use engine::tuning::counted::Counted;
+use engine::tuning::pace::Pace;
+use engine::tuning::{Cases, run};
 use orind_kernels::jit;
 use orind_testing::program::{again, said};
 use plan::DType;
@@ -112,7 +112,7 @@ fn a_count_is_remembered_as_a_count() {
     assert!(measured.current.is_empty(), "a count is never used as a time");
     assert_eq!(measured.stale.len(), counted.current.len());
     // The machine's clock says nothing about a simulator, and is found out.
-    let wall = go(&mut orind::engine::tuning::bench::WallClock::default());
+    let wall = go(&mut engine::tuning::bench::WallClock::default());
     let why = wall.rows[0].why.clone().unwrap();
     assert!(why.contains("no GPU is as slow"), "{why}");
 }

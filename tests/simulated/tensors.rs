@@ -14,7 +14,7 @@ use device::Device;
 use device::cpu::Cpu;
 use device::gpu::nv::Nv;
 use draw::Draw;
-use orind::parity::{case, ops};
+use parity::ops;
 
 /// Random programs that are tried.
 const PROGRAMS: u64 = 16;

@@ -27,6 +27,7 @@
 //! - What has been lost stays lost: every later call that needs the device says so again.
 
 mod axes;
+pub mod bring_up;
 #[cfg(test)]
 mod contract;
 pub mod cpu;

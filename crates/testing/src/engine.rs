@@ -1,7 +1,7 @@
 //! An engine with a model, asked through its handle.
 
-use orind::engine::tuning::Tuning;
-use orind::engine::{
+use engine::tuning::Tuning;
+use engine::{
     Event, FinishReason, Finished, GenerateError, Handle, Light, LoadError, LoadEvent, LoadSpec,
     ModelInfo, Request, Scales, Settings, Shaping, TokenLogprobs,
 };

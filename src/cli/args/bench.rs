@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Format, ModelChoice, RecordsFile};
-use crate::bench::serving::Lengths;
+use analysis::serving::Lengths;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -34,72 +34,72 @@ private daemon is started, and stopped at the end.
 
 Exit code: 3 when the run is INVALID, since the machine changed during it. With --against: 0 same or \
 faster, 1 slower, 2 cannot tell, 3 INVALID or not measured. docs/bench.md says how that is found.")]
-pub(in crate::cli) struct Bench {
+pub(crate) struct Bench {
     #[command(flatten)]
-    pub(in crate::cli) model: ModelChoice,
+    pub(crate) model: ModelChoice,
     /// Prompt lengths [default: some of 32,128,256,512 that fit the budget; 0: none]
     #[arg(short, long = "prompt-tokens", value_name = "N,..", value_delimiter = ',')]
-    pub(in crate::cli) prompts: Option<Vec<u32>>,
+    pub(crate) prompts: Option<Vec<u32>>,
     /// Tokens to generate [default: one of 128,64,32 that fits the budget; 0: none]
     #[arg(short = 'n', long = "gen-tokens", value_name = "N,..", value_delimiter = ',')]
-    pub(in crate::cli) generate: Option<Vec<u32>>,
+    pub(crate) generate: Option<Vec<u32>>,
     /// Tokens already in the context when timing starts
     #[arg(short, long = "depth", value_name = "N,..", value_delimiter = ',', default_value = "0")]
-    pub(in crate::cli) depths: Vec<u32>,
+    pub(crate) depths: Vec<u32>,
     /// Sequences generated at once
     #[arg(short, long = "batch", value_name = "N,..", value_delimiter = ',', default_value = "1")]
-    pub(in crate::cli) batches: Vec<u32>,
+    pub(crate) batches: Vec<u32>,
     /// Repetitions of each test [default: as many as fit the budget, 3 to 10]
     #[arg(short, long, value_name = "N")]
-    pub(in crate::cli) repetitions: Option<u32>,
+    pub(crate) repetitions: Option<u32>,
     /// Untimed rounds before the first timed one
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(in crate::cli) warmup: u32,
+    pub(crate) warmup: u32,
     /// Seconds that the whole run may take where tests are chosen automatically
     #[arg(long, value_name = "SECONDS", default_value_t = 110.0)]
-    pub(in crate::cli) budget: f64,
+    pub(crate) budget: f64,
     /// Seed of the random prompts
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(in crate::cli) seed: u64,
+    pub(crate) seed: u64,
     /// Append a complete record to the file of records
     #[arg(long)]
-    pub(in crate::cli) save: bool,
+    pub(crate) save: bool,
     /// Hold the run against a record: `last`, a commit, a file; or measure in turn with another build: its orinctl
     #[arg(long, value_name = "WHAT", conflicts_with_all = ["csv", "markdown"])]
-    pub(in crate::cli) against: Option<String>,
+    pub(crate) against: Option<String>,
     /// How much slower a test may become
     #[arg(long, value_name = "PERCENT", default_value = "5%", requires = "against", value_parser = percent)]
-    pub(in crate::cli) threshold: f64,
+    pub(crate) threshold: f64,
     /// Turns with another build, in pairs; at least 6 for a verdict
     #[arg(long, value_name = "N", default_value_t = 10, requires = "against", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(in crate::cli) pairs: u32,
+    pub(crate) pairs: u32,
     #[command(flatten)]
-    pub(in crate::cli) records: RecordsFile,
+    pub(crate) records: RecordsFile,
     #[command(flatten)]
-    pub(in crate::cli) format: Format,
+    pub(crate) format: Format,
     #[command(flatten)]
-    pub(in crate::cli) serve: Serve,
+    pub(crate) serve: Serve,
 }
 
 /// A server under load, in place of the engine by itself.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Serving")]
-pub(in crate::cli) struct Serve {
+pub(crate) struct Serve {
     /// Measure serving: clients send requests of mixed lengths at planned times. Ctrl-C keeps what was
     /// measured
     #[arg(long, conflicts_with_all = [
         "prompts", "generate", "depths", "batches", "repetitions", "warmup", "budget", "save", "against", "csv", "markdown",
     ])]
-    pub(in crate::cli) serve: bool,
+    pub(crate) serve: bool,
     /// Requests under way at once, at most [default: 4; 256 with --rate]
-    #[arg(long, value_name = "N", requires = "serve", value_parser = crate::cli::serve::clients)]
-    pub(in crate::cli) clients: Option<usize>,
+    #[arg(long, value_name = "N", requires = "serve", value_parser = crate::serve::clients)]
+    pub(crate) clients: Option<usize>,
     /// Requests a second, as a Poisson process [default: each client sends when it has its answer]
-    #[arg(long, value_name = "R", requires = "serve", value_parser = crate::cli::serve::rate)]
-    pub(in crate::cli) rate: Option<f64>,
+    #[arg(long, value_name = "R", requires = "serve", value_parser = crate::serve::rate)]
+    pub(crate) rate: Option<f64>,
     /// For how long requests are sent
-    #[arg(long, value_name = "TIME", requires = "serve", default_value = "30s", value_parser = crate::cli::serve::time)]
-    pub(in crate::cli) seconds: Duration,
+    #[arg(long, value_name = "TIME", requires = "serve", default_value = "30s", value_parser = crate::serve::time)]
+    pub(crate) seconds: Duration,
     /// Tokens of prompts, drawn log-uniformly
     #[arg(
         long,
@@ -108,34 +108,34 @@ pub(in crate::cli) struct Serve {
         requires = "serve",
         default_value = "32-512"
     )]
-    pub(in crate::cli) prompt_lengths: Lengths,
+    pub(crate) prompt_lengths: Lengths,
     /// Tokens of answers, drawn log-uniformly
     #[arg(long, value_name = "N-M", requires = "serve", default_value = "16-128")]
-    pub(in crate::cli) answer_lengths: Lengths,
+    pub(crate) answer_lengths: Lengths,
     /// A prompt of so many tokens comes beside all others after a third of the time: what it does to those that are
     /// being answered
     #[arg(long, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u32).range(1..1_000_000))]
-    pub(in crate::cli) long_prompt: Option<u32>,
+    pub(crate) long_prompt: Option<u32>,
     /// Goodput: time to first token of a good answer
-    #[arg(long, value_name = "TIME", requires = "serve", default_value = "500ms", value_parser = crate::cli::serve::time)]
-    pub(in crate::cli) ttft_limit: Duration,
+    #[arg(long, value_name = "TIME", requires = "serve", default_value = "500ms", value_parser = crate::serve::time)]
+    pub(crate) ttft_limit: Duration,
     /// Goodput: mean time between the tokens of a good answer
-    #[arg(long, value_name = "TIME", requires = "serve", default_value = "50ms", value_parser = crate::cli::serve::time)]
-    pub(in crate::cli) itl_limit: Duration,
+    #[arg(long, value_name = "TIME", requires = "serve", default_value = "50ms", value_parser = crate::serve::time)]
+    pub(crate) itl_limit: Duration,
     /// A server of OpenAI's routes instead of the daemon; it has to take token ids
     #[arg(long, value_name = "HOST:PORT", requires = "serve", conflicts_with_all = [
         "private", "backend", "threads", "cpu_isa",
     ])]
-    pub(in crate::cli) server: Option<String>,
+    pub(crate) server: Option<String>,
     /// File of the token for --server [default: $ORIND_TOKEN]
     #[arg(long, value_name = "FILE", requires = "server")]
-    pub(in crate::cli) server_token_file: Option<PathBuf>,
+    pub(crate) server_token_file: Option<PathBuf>,
     /// Entries of that server's vocabulary, from whose middle prompts are drawn
     #[arg(long, value_name = "N", requires = "server", default_value_t = 32000, value_parser = clap::value_parser!(u32).range(16..))]
-    pub(in crate::cli) vocabulary: u32,
+    pub(crate) vocabulary: u32,
     /// Write every request for NVIDIA's AIPerf: its profile_export.jsonl
     #[arg(long, value_name = "FILE", requires = "serve")]
-    pub(in crate::cli) aiperf: Option<PathBuf>,
+    pub(crate) aiperf: Option<PathBuf>,
 }
 
 /// `5%` or `5`, as a fraction.

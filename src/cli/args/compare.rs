@@ -24,14 +24,14 @@ answers are not the model's never wins. Where something differs that changes the
 stops, unless that is allowed by name. Ctrl-C ends it with what was measured.
 
 Exit code: 3 when the run is INVALID, since the machine changed during it.")]
-pub(in crate::cli) struct Compare {
+pub(crate) struct Compare {
     /// GGUF file or synthetic:NAME
-    #[arg(short, long, value_name = "MODEL", default_value = crate::cli::session::DEFAULT_MODEL)]
-    pub(in crate::cli) model: String,
+    #[arg(short, long, value_name = "MODEL", default_value = crate::session::DEFAULT_MODEL)]
+    pub(crate) model: String,
     /// The other engines: llama.cpp, tinygrad, pytorch, orind:PATH (another build's orinctl),
     /// openai:HOST:PORT (a server of OpenAI's routes)
     #[arg(long, value_name = "PEER,..", value_delimiter = ',', default_value = "llama.cpp")]
-    pub(in crate::cli) with: Vec<String>,
+    pub(crate) with: Vec<String>,
     /// Prompt lengths; 0: none
     #[arg(
         short,
@@ -40,7 +40,7 @@ pub(in crate::cli) struct Compare {
         value_delimiter = ',',
         default_value = "512"
     )]
-    pub(in crate::cli) prompts: Vec<u32>,
+    pub(crate) prompts: Vec<u32>,
     /// Tokens to generate; 0: none
     #[arg(
         short = 'n',
@@ -49,67 +49,67 @@ pub(in crate::cli) struct Compare {
         value_delimiter = ',',
         default_value = "128"
     )]
-    pub(in crate::cli) generate: Vec<u32>,
+    pub(crate) generate: Vec<u32>,
     /// Tokens already in the context when timing starts
     #[arg(short, long = "depth", value_name = "N,..", value_delimiter = ',', default_value = "0")]
-    pub(in crate::cli) depths: Vec<u32>,
+    pub(crate) depths: Vec<u32>,
     /// Sequences generated at once
     #[arg(short, long = "batch", value_name = "N,..", value_delimiter = ',', default_value = "1")]
-    pub(in crate::cli) batches: Vec<u32>,
+    pub(crate) batches: Vec<u32>,
     /// Tokens of the prompts whose first token is timed
     #[arg(long, value_name = "N", default_value_t = 128)]
-    pub(in crate::cli) first_prompt: u32,
+    pub(crate) first_prompt: u32,
     /// Tokens streamed after these, each of which is timed
     #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(in crate::cli) stream: u32,
+    pub(crate) stream: u32,
     /// Threads of every engine [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
-    pub(in crate::cli) threads: Option<usize>,
+    pub(crate) threads: Option<usize>,
     /// Device of every engine: cpu, cuda, nv
     #[arg(long, visible_alias = "device", value_name = "NAME", default_value = "cpu")]
-    pub(in crate::cli) backend: String,
+    pub(crate) backend: String,
     /// Times that every engine runs; an interval of 95 % takes 6
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(in crate::cli) rounds: u32,
+    pub(crate) rounds: u32,
     /// Seed of prompts and order
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(in crate::cli) seed: u64,
+    pub(crate) seed: u64,
     /// Differences that the verdict may have: file, weights, activations, kv, threads, warmup, clock,
     /// flash-attention, built-for, cache
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    pub(in crate::cli) allow: Vec<String>,
+    pub(crate) allow: Vec<String>,
     /// Stop where something else differs (the default)
     #[arg(long, conflicts_with = "no_fair")]
-    pub(in crate::cli) fair: bool,
+    pub(crate) fair: bool,
     /// Go on whatever differs; it is printed all the same
     #[arg(long)]
-    pub(in crate::cli) no_fair: bool,
+    pub(crate) no_fair: bool,
     /// Do not ask the reference what the model answers, which takes long on large models
     #[arg(long)]
-    pub(in crate::cli) no_reference: bool,
+    pub(crate) no_reference: bool,
     /// Folder of llama-bench and llama-server [default: PATH]
     #[arg(long, value_name = "FOLDER")]
-    pub(in crate::cli) llama_cpp: Option<PathBuf>,
+    pub(crate) llama_cpp: Option<PathBuf>,
     /// Python of tinygrad and PyTorch
     #[arg(long, value_name = "FILE", default_value = "python3")]
-    pub(in crate::cli) python: PathBuf,
+    pub(crate) python: PathBuf,
     /// PyTorch without torch.compile
     #[arg(long)]
-    pub(in crate::cli) pytorch_no_compile: bool,
+    pub(crate) pytorch_no_compile: bool,
     /// PyTorch in full precision
     #[arg(long)]
-    pub(in crate::cli) pytorch_no_half: bool,
+    pub(crate) pytorch_no_half: bool,
     /// Say what each number means, and measure nothing
     #[arg(long)]
-    pub(in crate::cli) explain: bool,
+    pub(crate) explain: bool,
     /// Write the report as a page with plots too, for any browser; this build's steps are timed for it
     #[arg(long, value_name = "FILE")]
-    pub(in crate::cli) html: Option<PathBuf>,
+    pub(crate) html: Option<PathBuf>,
     /// Print a comparison that --json wrote, and measure nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "with", "explain"])]
-    pub(in crate::cli) from: Option<PathBuf>,
+    pub(crate) from: Option<PathBuf>,
     #[command(flatten)]
-    pub(in crate::cli) records: RecordsFile,
+    pub(crate) records: RecordsFile,
     #[command(flatten)]
-    pub(in crate::cli) format: Format,
+    pub(crate) format: Format,
 }

@@ -11,17 +11,17 @@ Examples:
   orinctl completions fish > ~/.config/fish/completions/orinctl.fish
 
 `orinctl install` puts them where bash, zsh and fish look.")]
-pub(in crate::cli) struct Completions {
+pub(crate) struct Completions {
     /// Which shell
-    pub(in crate::cli) shell: Shell,
+    pub(crate) shell: Shell,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   orinctl man /usr/share/man/man1")]
-pub(in crate::cli) struct Man {
+pub(crate) struct Man {
     /// The folder; it is made if it is not there
     #[arg(value_name = "FOLDER")]
-    pub(in crate::cli) folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }

@@ -12,17 +12,17 @@ Examples:
       a file to show to others
 
 Exit code: 0 when nothing needs to be fixed, 3 with warnings, 4 with failures. Nothing is changed.")]
-pub(in crate::cli) struct Doctor {
+pub(crate) struct Doctor {
     /// Configuration of the daemon [default: what a daemon without one uses]
     #[arg(long, value_name = "FILE")]
-    pub(in crate::cli) config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
     /// Write findings and the machine's state to a file without names of users, hosts or paths
     #[arg(long, value_name = "FILE")]
-    pub(in crate::cli) report: Option<PathBuf>,
+    pub(crate) report: Option<PathBuf>,
     /// Let a GPU be tried again that the machine went down with: forget what stands against devices
     #[arg(long)]
-    pub(in crate::cli) retry_gpu: bool,
+    pub(crate) retry_gpu: bool,
 }

@@ -1,6 +1,6 @@
 //! Arguments of `orinctl fingerprint`.
 
-use crate::parity::fingerprint::LONGEST;
+use parity::fingerprint::LONGEST;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -21,25 +21,25 @@ differ, the first part that does says where to look: prompts of up to 32 tokens 
 ones attention, chunks and sequences a kernel that minds its company.
 
 Exit code: 0, or 1 where the hash is not the one of --expect.")]
-pub(in crate::cli) struct Fingerprint {
+pub(crate) struct Fingerprint {
     /// GGUF file or synthetic:NAME
-    pub(in crate::cli) model: String,
+    pub(crate) model: String,
     /// Device: nv, cuda, cpu, reference
     #[arg(long, visible_alias = "device", value_name = "NAME", default_value = "cpu", value_parser = device::NAMES)]
-    pub(in crate::cli) backend: String,
+    pub(crate) backend: String,
     /// The CPU's worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
-    pub(in crate::cli) threads: Option<std::num::NonZeroUsize>,
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
     /// The CPU's instruction set: amx, avx512, avx2, neon, scalar [default: the best one]
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) cpu_isa: Option<String>,
+    pub(crate) cpu_isa: Option<String>,
     /// Tokens of the longest prompt
     #[arg(long, value_name = "N", default_value_t = LONGEST, value_parser = clap::value_parser!(u32).range(1..=i64::from(LONGEST)))]
-    pub(in crate::cli) longest: u32,
+    pub(crate) longest: u32,
     /// The hash that it must be
     #[arg(long, value_name = "HASH")]
-    pub(in crate::cli) expect: Option<String>,
+    pub(crate) expect: Option<String>,
     /// Print JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }

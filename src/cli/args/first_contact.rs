@@ -23,35 +23,35 @@ Examples:
 Every experiment runs in a process of its own with a time limit; a failure is a result too. Nothing \
 needs root, no setting is changed, everything is released. The file has no serial numbers and no paths, \
 and is never overwritten.")]
-pub(in crate::cli) struct FirstContact {
+pub(crate) struct FirstContact {
     /// Run these experiments only; what is named is agreed to, risky and dangerous ones too
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    pub(in crate::cli) only: Vec<String>,
+    pub(crate) only: Vec<String>,
     /// Run these besides, which is the only way to run dangerous ones beside others
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    pub(in crate::cli) risky: Vec<String>,
+    pub(crate) risky: Vec<String>,
     /// Leave these experiments out
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    pub(in crate::cli) skip: Vec<String>,
+    pub(crate) skip: Vec<String>,
     /// List the experiments, run none
     #[arg(long)]
-    pub(in crate::cli) list: bool,
+    pub(crate) list: bool,
     /// Run risky experiments without asking; dangerous ones have to be named
     #[arg(short, long)]
-    pub(in crate::cli) yes: bool,
+    pub(crate) yes: bool,
     /// File that the profile is written to; there must be none of that name
     #[arg(short, long, value_name = "FILE", default_value = "orin-profile.json")]
-    pub(in crate::cli) output: PathBuf,
+    pub(crate) output: PathBuf,
     /// Go on with this file: what has an answer is kept, what was under way when the run ended is not
     /// run again unless it is named
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
-    pub(in crate::cli) resume: Option<PathBuf>,
+    pub(crate) resume: Option<PathBuf>,
     /// Seconds after which any experiment is killed [default: its own limit]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub(in crate::cli) time_limit: Option<f64>,
+    pub(crate) time_limit: Option<f64>,
     /// Print the profile as JSON instead of the table
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -62,7 +62,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Experiment {
+pub(crate) struct Experiment {
     /// Which
-    pub(in crate::cli) name: String,
+    pub(crate) name: String,
 }

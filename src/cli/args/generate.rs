@@ -13,46 +13,46 @@ Examples:
   orinctl generate --chat -f src/main.rs 'What does this program do?'
 
 With --temp 0, the default, the most likely token is taken each time.")]
-pub(in crate::cli) struct Generate {
+pub(crate) struct Generate {
     #[command(flatten)]
-    pub(in crate::cli) model: ModelChoice,
+    pub(crate) model: ModelChoice,
     /// The text; - reads it from standard input
     #[arg(value_name = "TEXT", required_unless_present_any = ["prompt", "files"])]
-    pub(in crate::cli) text: Option<String>,
+    pub(crate) text: Option<String>,
     /// The text, as an option
     #[arg(short, long, value_name = "TEXT", conflicts_with = "text")]
-    pub(in crate::cli) prompt: Option<String>,
+    pub(crate) prompt: Option<String>,
     /// A file whose text comes before TEXT; may be given several times
     #[arg(short, long = "file", value_name = "FILE")]
-    pub(in crate::cli) files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
     /// Tokens to generate at most
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
-    pub(in crate::cli) max_tokens: u32,
+    pub(crate) max_tokens: u32,
     /// Temperature; 0 is greedy
     #[arg(long, value_name = "T", default_value_t = 0.0)]
-    pub(in crate::cli) temp: f32,
+    pub(crate) temp: f32,
     /// Choose among the K most likely tokens; 0 is all
     #[arg(long, value_name = "K")]
-    pub(in crate::cli) top_k: Option<u32>,
+    pub(crate) top_k: Option<u32>,
     /// Choose among the most likely tokens that together have probability P
     #[arg(long, value_name = "P")]
-    pub(in crate::cli) top_p: Option<f32>,
+    pub(crate) top_p: Option<f32>,
     /// Same seed, same answer
     #[arg(long, value_name = "N")]
-    pub(in crate::cli) seed: Option<u32>,
+    pub(crate) seed: Option<u32>,
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT")]
-    pub(in crate::cli) stop: Vec<String>,
+    pub(crate) stop: Vec<String>,
     /// Go on after the model ends its text
     #[arg(long)]
-    pub(in crate::cli) ignore_eos: bool,
+    pub(crate) ignore_eos: bool,
     /// Wrap the text as a user's message in the model's chat template
     #[arg(long, conflicts_with = "raw")]
-    pub(in crate::cli) chat: bool,
+    pub(crate) chat: bool,
     /// Continue the text as it is (default)
     #[arg(long)]
-    pub(in crate::cli) raw: bool,
+    pub(crate) raw: bool,
     /// Print nothing but the text
     #[arg(short, long)]
-    pub(in crate::cli) quiet: bool,
+    pub(crate) quiet: bool,
 }

@@ -9,22 +9,22 @@ Examples:
   orinctl history --model llama-3.2-1b-q6_k --test tg128
 
 A change is marked where it is larger than the spreads of both records.")]
-pub(in crate::cli) struct History {
+pub(crate) struct History {
     /// Draw each record's interval
     #[arg(long, conflicts_with = "json")]
-    pub(in crate::cli) plot: bool,
+    pub(crate) plot: bool,
     /// Only models whose name contains this
     #[arg(short, long, value_name = "TEXT")]
-    pub(in crate::cli) model: Option<String>,
+    pub(crate) model: Option<String>,
     /// Only this device
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) device: Option<String>,
+    pub(crate) device: Option<String>,
     /// Only this test, such as tg128
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) test: Option<String>,
+    pub(crate) test: Option<String>,
     #[command(flatten)]
-    pub(in crate::cli) records: RecordsFile,
+    pub(crate) records: RecordsFile,
     /// Print JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }

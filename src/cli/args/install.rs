@@ -4,23 +4,23 @@ use std::path::PathBuf;
 
 // Where an installation goes.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Place {
+pub(crate) struct Place {
     /// Install below this directory: bin, lib/systemd/system, lib/sysusers.d, ..
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
-    pub(in crate::cli) prefix: PathBuf,
+    pub(crate) prefix: PathBuf,
     /// Use this directory as /, and leave the running system alone
     #[arg(long, value_name = "DIR")]
-    pub(in crate::cli) root: Option<PathBuf>,
+    pub(crate) root: Option<PathBuf>,
     /// Print what would be done, do nothing
     #[arg(long)]
-    pub(in crate::cli) dry_run: bool,
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Uninstall {
+pub(crate) struct Uninstall {
     #[command(flatten)]
-    pub(in crate::cli) place: Place,
+    pub(crate) place: Place,
     /// Remove models, caches and the configuration too
     #[arg(long)]
-    pub(in crate::cli) purge: bool,
+    pub(crate) purge: bool,
 }

@@ -9,46 +9,46 @@ Examples:
       one more model; requests that name `embed` get it
 
 What is not given comes from the daemon's configuration.")]
-pub(in crate::cli) struct Load {
+pub(crate) struct Load {
     /// GGUF file, name from `orinctl models`, or synthetic:NAME
-    pub(in crate::cli) model: String,
+    pub(crate) model: String,
     /// Keep the models that are there
     #[arg(long)]
-    pub(in crate::cli) beside: bool,
+    pub(crate) beside: bool,
     /// What requests call it [default: the file's stem]
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) name: Option<String>,
+    pub(crate) name: Option<String>,
     /// Device: auto, nv, cuda, cpu, reference
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) backend: Option<String>,
+    pub(crate) backend: Option<String>,
     /// Sequences served at once
     #[arg(long, value_name = "N")]
-    pub(in crate::cli) slots: Option<usize>,
+    pub(crate) slots: Option<usize>,
     /// Tokens a sequence has room for; 0 takes the model's own, at most 4096
     #[arg(long, value_name = "N")]
-    pub(in crate::cli) context: Option<usize>,
+    pub(crate) context: Option<usize>,
     /// Rows of one prefill chunk
     #[arg(long, value_name = "N")]
-    pub(in crate::cli) prefill_chunk: Option<usize>,
+    pub(crate) prefill_chunk: Option<usize>,
     /// Model that guesses what this one will say; an empty one for its own layer, `none` for none
     #[arg(long, value_name = "MODEL")]
-    pub(in crate::cli) draft: Option<String>,
+    pub(crate) draft: Option<String>,
     /// LoRA adapter beside it; may be given several times
     #[arg(long, value_name = "PATH[=SCALE]")]
-    pub(in crate::cli) lora: Vec<String>,
+    pub(crate) lora: Vec<String>,
     /// What keys and values are stored in: f16, q8_0, q4_0
     #[arg(long, value_name = "TYPE")]
-    pub(in crate::cli) kv_type: Option<String>,
+    pub(crate) kv_type: Option<String>,
     /// Worker threads; 0 takes the cores allowed
     #[arg(short, long, value_name = "N")]
-    pub(in crate::cli) threads: Option<usize>,
+    pub(crate) threads: Option<usize>,
     /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon, scalar
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) cpu_isa: Option<String>,
+    pub(crate) cpu_isa: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Unload {
+pub(crate) struct Unload {
     /// The model, as requests call it [default: the first]
-    pub(in crate::cli) model: Option<String>,
+    pub(crate) model: Option<String>,
 }

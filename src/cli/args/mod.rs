@@ -54,8 +54,6 @@ pub(super) use tune::{
 };
 pub(super) use verify::Verify;
 
-use crate::wording;
-
 /// Control orind, the daemon that runs GGUF language models, and measure with it.
 #[derive(Debug, Parser)]
 #[command(name = "orinctl", version, max_term_width = 100, arg_required_else_help = true)]
@@ -128,7 +126,7 @@ impl Args {
         let matches = definition.try_get_matches_from_mut(std::env::args_os());
         matches
             .and_then(|matches| Self::from_arg_matches(&matches))
-            .unwrap_or_else(|error| wording::command_line(error, &definition).exit())
+            .unwrap_or_else(|error| daemon::command_line(error, &definition).exit())
     }
 }
 

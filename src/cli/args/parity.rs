@@ -12,32 +12,32 @@ Examples:
 
 Devices that cannot be used here are skipped, with the reason. Exit code: 0 when all others are within \
 the tolerance, 1 when one is not or none could be used.")]
-pub(in crate::cli) struct Parity {
+pub(crate) struct Parity {
     /// Devices: nv, cuda, cpu, reference
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "nv,cuda,cpu")]
-    pub(in crate::cli) devices: Vec<String>,
+    pub(crate) devices: Vec<String>,
     /// GGUF file or synthetic:NAME
     #[arg(short, long, default_value = "synthetic:tiny-llama:q8_0")]
-    pub(in crate::cli) model: String,
+    pub(crate) model: String,
     /// A prompt; may be given several times [default: seeded tokens]
     #[arg(short, long = "prompt", alias = "prompts", value_name = "TEXT")]
-    pub(in crate::cli) prompts: Vec<String>,
+    pub(crate) prompts: Vec<String>,
     /// Tokens after each prompt
     #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 16)]
-    pub(in crate::cli) tokens: usize,
+    pub(crate) tokens: usize,
     /// Device that the model's logits are compared with; the reference is slow on large models
     #[arg(long, value_name = "NAME", default_value = "reference")]
-    pub(in crate::cli) reference: String,
+    pub(crate) reference: String,
     /// Leave out the single steps
     #[arg(long)]
-    pub(in crate::cli) no_steps: bool,
+    pub(crate) no_steps: bool,
     /// Instead of a model: operations of tensors and their gradients, against PyTorch's values
     #[arg(long, conflicts_with_all = ["prompts", "no_steps"])]
-    pub(in crate::cli) ops: bool,
+    pub(crate) ops: bool,
     /// Worker threads of the CPU [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
-    pub(in crate::cli) threads: Option<usize>,
+    pub(crate) threads: Option<usize>,
     /// Print JSON: every step of every prompt
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }

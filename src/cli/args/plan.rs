@@ -14,25 +14,25 @@ Examples:
       every step of a prefill chunk
   orinctl plan model.gguf --profile orin-profile.json
       with an estimate of the speed there")]
-pub(in crate::cli) struct Plan {
+pub(crate) struct Plan {
     /// GGUF file or synthetic:NAME
-    pub(in crate::cli) model: String,
+    pub(crate) model: String,
     /// Plan a prefill chunk of N tokens
     #[arg(long, value_name = "N", conflicts_with = "batch")]
-    pub(in crate::cli) prefill: Option<usize>,
+    pub(crate) prefill: Option<usize>,
     /// Plan decode of N sequences
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(in crate::cli) batch: usize,
+    pub(crate) batch: usize,
     /// Tokens already in the context
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(in crate::cli) depth: usize,
+    pub(crate) depth: usize,
     /// Estimate the speed on the Orin whose profile this is, as `orinctl first-contact` writes it
     #[arg(long, value_name = "FILE")]
-    pub(in crate::cli) profile: Option<PathBuf>,
+    pub(crate) profile: Option<PathBuf>,
     /// Print every step of every layer
     #[arg(long)]
-    pub(in crate::cli) full: bool,
+    pub(crate) full: bool,
     /// Print JSON: every step
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }

@@ -17,31 +17,31 @@ Steps of the same kind in different layers are summed. Bytes are those of weight
 bandwidth is measured before and after, by the device itself. A GPU's launches are serialised to be \
 timed; the last line says how long they take without that. A simulated Orin has a clock of its own: \
 no bandwidth is measured there, and % of bandwidth is a dash.")]
-pub(in crate::cli) struct Profile {
+pub(crate) struct Profile {
     /// GGUF file or synthetic:NAME
-    pub(in crate::cli) model: String,
+    pub(crate) model: String,
     /// Tokens already in the context
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(in crate::cli) depth: usize,
+    pub(crate) depth: usize,
     /// Tokens to time, or chunks with --prompt
     #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(in crate::cli) tokens: u32,
+    pub(crate) tokens: u32,
     /// Device: nv, cuda, cpu
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = device::NAMES)]
-    pub(in crate::cli) backend: String,
+    pub(crate) backend: String,
     /// Time a chunk of N prompt tokens
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4096))]
-    pub(in crate::cli) prompt: Option<u32>,
+    pub(crate) prompt: Option<u32>,
     /// The CPU's worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
-    pub(in crate::cli) threads: Option<std::num::NonZeroUsize>,
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
     /// The CPU's instruction set: amx, avx512, avx2, neon, scalar [default: the best one]
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) cpu_isa: Option<String>,
+    pub(crate) cpu_isa: Option<String>,
     /// Write the last token, or chunk, to a trace file that Perfetto and chrome://tracing open
     #[arg(long, value_name = "FILE")]
-    pub(in crate::cli) trace: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }

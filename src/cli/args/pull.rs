@@ -22,19 +22,19 @@ tells it or --sha256. The path is printed on standard output.
 
 Environment: HF_ENDPOINT is another hub's address, HF_TOKEN a token for private and gated models, HTTPS_PROXY a proxy, \
 SSL_CERT_FILE a file of certificate authorities in place of the system's.")]
-pub(in crate::cli) struct Pull {
+pub(crate) struct Pull {
     /// URL, or [hf.co/]OWNER/REPO[:TYPE] or [hf.co/]OWNER/REPO/FILE.gguf on the hub
-    pub(in crate::cli) name: String,
+    pub(crate) name: String,
     /// SHA-256 that the file must have, in hexadecimal
     #[arg(long, value_name = "SUM")]
-    pub(in crate::cli) sha256: Option<fetch::Sum>,
+    pub(crate) sha256: Option<fetch::Sum>,
     /// Folder that the file is put into [default: a place of its own in the cache, where its name finds it]
     #[arg(long, value_name = "DIR")]
-    pub(in crate::cli) dir: Option<PathBuf>,
+    pub(crate) dir: Option<PathBuf>,
     /// Fetch a file that is there already
     #[arg(short, long)]
-    pub(in crate::cli) force: bool,
+    pub(crate) force: bool,
     /// Print JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }

@@ -4,34 +4,34 @@ use std::path::PathBuf;
 
 /// The text that models are to predict, and where they run.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Predicted {
+pub(crate) struct Predicted {
     /// The text: a file in UTF-8. Numbers of different texts cannot be compared
     #[arg(value_name = "FILE")]
-    pub(in crate::cli) text: PathBuf,
+    pub(crate) text: PathBuf,
     /// Tokens of a chunk
     #[arg(short, long, value_name = "N", default_value_t = 512)]
-    pub(in crate::cli) context: usize,
+    pub(crate) context: usize,
     /// Chunks, from the text's beginning [default: all]
     #[arg(long, value_name = "N")]
-    pub(in crate::cli) chunks: Option<std::num::NonZeroUsize>,
+    pub(crate) chunks: Option<std::num::NonZeroUsize>,
     /// Time 32 decoded tokens of each model too, five times
     #[arg(long)]
-    pub(in crate::cli) speed: bool,
+    pub(crate) speed: bool,
     /// What keys and values of the models are stored in: f16, q8_0, q4_0. Those of --base are in f16
     #[arg(long, value_name = "TYPE", default_value = "f16")]
-    pub(in crate::cli) kv_type: plan::DType,
+    pub(crate) kv_type: plan::DType,
     /// Device: nv, cuda, cpu, reference
     #[arg(long, visible_alias = "device", value_name = "NAME", default_value = "cpu", value_parser = device::NAMES)]
-    pub(in crate::cli) backend: String,
+    pub(crate) backend: String,
     /// The CPU's worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
-    pub(in crate::cli) threads: Option<std::num::NonZeroUsize>,
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
     /// The CPU's instruction set: amx, avx512, avx2, neon, scalar [default: the best one]
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) cpu_isa: Option<String>,
+    pub(crate) cpu_isa: Option<String>,
     /// Print JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -49,12 +49,12 @@ those before it. 1 is certainty; guessing gives the size of the vocabulary. Only
 tokeniser can be compared. After +- stands the standard error of the mean, as if tokens were independent.
 
 Ctrl-C prints what is known by then.")]
-pub(in crate::cli) struct Perplexity {
+pub(crate) struct Perplexity {
     #[command(flatten)]
-    pub(in crate::cli) on: Predicted,
+    pub(crate) on: Predicted,
     /// GGUF file or synthetic:NAME; may be given several times
     #[arg(short, long = "model", value_name = "MODEL", required = true)]
-    pub(in crate::cli) models: Vec<String>,
+    pub(crate) models: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -73,13 +73,13 @@ likely. Base and model are in memory together and see the same tokens; the base 
 --speed is of this run and depends on what else the machine does; `orinctl bench` measures better.
 
 Ctrl-C prints what is known by then.")]
-pub(in crate::cli) struct Kld {
+pub(crate) struct Kld {
     #[command(flatten)]
-    pub(in crate::cli) on: Predicted,
+    pub(crate) on: Predicted,
     /// The model that the others are held against, as a rule in F16
     #[arg(short, long, value_name = "MODEL")]
-    pub(in crate::cli) base: String,
+    pub(crate) base: String,
     /// GGUF file or synthetic:NAME; may be given several times
     #[arg(short, long = "model", value_name = "MODEL", required = true)]
-    pub(in crate::cli) models: Vec<String>,
+    pub(crate) models: Vec<String>,
 }

@@ -16,29 +16,29 @@ the output too) gets at least Q6_K, and the smaller types store some of attn_v, 
 bits. Metadata is copied. The file appears when it is complete; memory is a few MiB for each thread.
 
 Ctrl-C leaves nothing behind.")]
-pub(in crate::cli) struct Quantize {
+pub(crate) struct Quantize {
     /// GGUF file in F16, BF16 or F32, or synthetic:NAME
     #[arg(value_name = "IN")]
-    pub(in crate::cli) input: String,
+    pub(crate) input: String,
     /// The file that is made
     #[arg(value_name = "OUT")]
-    pub(in crate::cli) output: PathBuf,
+    pub(crate) output: PathBuf,
     /// The type
     #[arg(value_name = "TYPE")]
-    pub(in crate::cli) mix: model::mix::Mix,
+    pub(crate) mix: model::mix::Mix,
     /// Quantise what is quantised already, with the error of both
     #[arg(long)]
-    pub(in crate::cli) requantize: bool,
+    pub(crate) requantize: bool,
     /// Replace a file that is there; never the input
     #[arg(short, long)]
-    pub(in crate::cli) force: bool,
+    pub(crate) force: bool,
     /// Print what would be done, do nothing
     #[arg(long)]
-    pub(in crate::cli) dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
-    pub(in crate::cli) threads: Option<std::num::NonZeroUsize>,
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
     /// Print JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }

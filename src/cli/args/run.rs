@@ -20,40 +20,40 @@ Examples:
 Inputs are NumPy's .npy files, or tensors as ONNX writes them (.pb). Where the network leaves an extent open, the \
 input's own counts. Floating-point numbers of every width are computed in 32 bits, integers too. Opsets 7 to 28; an operator \
 that is not there is named with its node before anything runs (`orinctl run --operators` lists those that are).")]
-pub(in crate::cli) struct Run {
+pub(crate) struct Run {
     /// ONNX file
     #[arg(required_unless_present = "operators")]
-    pub(in crate::cli) model: Option<PathBuf>,
+    pub(crate) model: Option<PathBuf>,
     /// An input's values, from a .npy or .pb file; may be given several times
     #[arg(short, long, value_name = "NAME=FILE", value_parser = pair)]
-    pub(in crate::cli) input: Vec<(String, String)>,
+    pub(crate) input: Vec<(String, String)>,
     /// An input's shape, to be filled with numbers between 0 and 1
     #[arg(long, value_name = "NAME=N,N,..", value_parser = pair)]
-    pub(in crate::cli) shape: Vec<(String, String)>,
+    pub(crate) shape: Vec<(String, String)>,
     /// Directory for the outputs, each in a .npy file
     #[arg(short, long, value_name = "DIR")]
-    pub(in crate::cli) output: Option<PathBuf>,
+    pub(crate) output: Option<PathBuf>,
     /// Device: nv, cuda, cpu, reference [default: cpu; the daemon's own with --daemon]
     #[arg(long, visible_alias = "device", value_name = "NAME", value_parser = device::NAMES)]
-    pub(in crate::cli) backend: Option<String>,
+    pub(crate) backend: Option<String>,
     /// Have the daemon run it, beside its language model
     #[arg(long, conflicts_with_all = ["threads", "cpu_isa"])]
-    pub(in crate::cli) daemon: bool,
+    pub(crate) daemon: bool,
     /// The CPU's worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
-    pub(in crate::cli) threads: Option<std::num::NonZeroUsize>,
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
     /// The CPU's instruction set: amx, avx512, avx2, neon, scalar [default: the best one]
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) cpu_isa: Option<String>,
+    pub(crate) cpu_isa: Option<String>,
     /// Runs, of which the median time is told
     #[arg(short, long, value_name = "N", default_value = "1")]
-    pub(in crate::cli) repeat: NonZeroU32,
+    pub(crate) repeat: NonZeroU32,
     /// List the operators that are supported
     #[arg(long, conflicts_with_all = ["model", "input", "shape", "output"])]
-    pub(in crate::cli) operators: bool,
+    pub(crate) operators: bool,
     /// Print JSON, with all values
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }
 
 /// `NAME=VALUE`

@@ -5,65 +5,65 @@ use std::path::PathBuf;
 /// Where the daemon is.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "The daemon")]
-pub(in crate::cli) struct Connection {
+pub(crate) struct Connection {
     /// Socket of the daemon [default: the daemon's own default]
     #[arg(long, global = true, value_name = "PATH")]
-    pub(in crate::cli) socket: Option<PathBuf>,
+    pub(crate) socket: Option<PathBuf>,
     /// Port of the daemon instead, here or on another machine; where it needs a token, $ORIND_TOKEN is
     /// shown
     #[arg(long, global = true, value_name = "HOST:PORT", conflicts_with = "socket")]
-    pub(in crate::cli) tcp: Option<String>,
+    pub(crate) tcp: Option<String>,
     /// File of the token for --tcp
     #[arg(long, global = true, value_name = "FILE", requires = "tcp")]
-    pub(in crate::cli) token_file: Option<PathBuf>,
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 /// Where records are.
 #[derive(Clone, Debug, clap::Args)]
-pub(in crate::cli) struct RecordsFile {
+pub(crate) struct RecordsFile {
     /// File of records [default: bench.jsonl in the state directory]
     #[arg(long = "records", value_name = "FILE")]
-    pub(in crate::cli) records: Option<PathBuf>,
+    pub(crate) records: Option<PathBuf>,
 }
 
 /// How the report is printed; a table for people when none is given.
 #[derive(Clone, Debug, clap::Args)]
 #[group(multiple = false)]
-pub(in crate::cli) struct Format {
+pub(crate) struct Format {
     /// Print the whole report as JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
     /// Print one line per test as CSV
     #[arg(long)]
-    pub(in crate::cli) csv: bool,
+    pub(crate) csv: bool,
     /// Print Markdown
     #[arg(long)]
-    pub(in crate::cli) markdown: bool,
+    pub(crate) markdown: bool,
 }
 
 /// Which model, and how a private daemon loads it.
 #[derive(Clone, Debug, clap::Args)]
-pub(in crate::cli) struct ModelChoice {
+pub(crate) struct ModelChoice {
     /// The model [default: the loaded one; synthetic:qwen3-0.6b:q8_0 in a private daemon]
     #[arg(short, long)]
-    pub(in crate::cli) model: Option<String>,
+    pub(crate) model: Option<String>,
     /// Start a private daemon even when one listens on the socket
     #[arg(long)]
-    pub(in crate::cli) private: bool,
+    pub(crate) private: bool,
     /// Device of a private daemon: auto, nv, cuda, cpu, reference
     #[arg(long, visible_alias = "device", value_name = "NAME")]
-    pub(in crate::cli) backend: Option<String>,
+    pub(crate) backend: Option<String>,
     /// Worker threads of a private daemon [default: the cores allowed]
     #[arg(short, long, value_name = "N")]
-    pub(in crate::cli) threads: Option<usize>,
+    pub(crate) threads: Option<usize>,
     /// Instruction set of a private daemon's CPU device: auto, amx, avx512, avx2, neon, scalar
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) cpu_isa: Option<String>,
+    pub(crate) cpu_isa: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Json {
+pub(crate) struct Json {
     /// Print JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }

@@ -26,26 +26,26 @@ Each measurement is a line of the file as soon as it is made. After Ctrl-C the s
 stopped; with more --rounds it adds to what is there. A file of another sweep, build or model is refused.
 
 Exit code: 3 when measurements are INVALID, since the machine changed during them; 130 after Ctrl-C.")]
-pub(in crate::cli) struct Sweep {
+pub(crate) struct Sweep {
     /// GGUF files, or names of synthetic: models
-    #[arg(short, long, visible_alias = "model", value_name = "MODEL,..", value_delimiter = ',', default_value = crate::cli::session::DEFAULT_MODEL)]
-    pub(in crate::cli) models: Vec<String>,
+    #[arg(short, long, visible_alias = "model", value_name = "MODEL,..", value_delimiter = ',', default_value = crate::session::DEFAULT_MODEL)]
+    pub(crate) models: Vec<String>,
     /// Types of weights that each model is measured in: files in F16, BF16 or F32 are quantised [default:
     /// as they are]
     #[arg(long, value_name = "TYPE,..", value_delimiter = ',')]
-    pub(in crate::cli) types: Vec<model::mix::Mix>,
+    pub(crate) types: Vec<model::mix::Mix>,
     /// Worker threads [default: the cores allowed]
     #[arg(short, long, value_name = "N,..", value_delimiter = ',')]
-    pub(in crate::cli) threads: Vec<usize>,
+    pub(crate) threads: Vec<usize>,
     /// Threads of a GPU that compute a row of a product [default: what is remembered, or the heuristic]
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
-    pub(in crate::cli) threads_per_row: Vec<u32>,
+    pub(crate) threads_per_row: Vec<u32>,
     /// Threads beside it that only spin
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "0", value_parser = clap::value_parser!(u32).range(0..=1024))]
-    pub(in crate::cli) neighbours: Vec<u32>,
+    pub(crate) neighbours: Vec<u32>,
     /// Share of the cores' time that it gets at most; less than 100% takes root and control groups
     #[arg(long = "quota", value_name = "PERCENT,..", value_delimiter = ',', default_value = "100%", value_parser = quota)]
-    pub(in crate::cli) quotas: Vec<u32>,
+    pub(crate) quotas: Vec<u32>,
     /// Prompt lengths; 0: none
     #[arg(
         short,
@@ -54,7 +54,7 @@ pub(in crate::cli) struct Sweep {
         value_delimiter = ',',
         default_value = "512"
     )]
-    pub(in crate::cli) prompts: Vec<u32>,
+    pub(crate) prompts: Vec<u32>,
     /// Tokens to generate; 0: none
     #[arg(
         short = 'n',
@@ -63,7 +63,7 @@ pub(in crate::cli) struct Sweep {
         value_delimiter = ',',
         default_value = "128"
     )]
-    pub(in crate::cli) generate: Vec<u32>,
+    pub(crate) generate: Vec<u32>,
     /// Tokens already in the context when timing starts
     #[arg(
         short,
@@ -73,7 +73,7 @@ pub(in crate::cli) struct Sweep {
         value_delimiter = ',',
         default_value = "0"
     )]
-    pub(in crate::cli) depths: Vec<u32>,
+    pub(crate) depths: Vec<u32>,
     /// Sequences generated at once
     #[arg(
         short,
@@ -83,24 +83,24 @@ pub(in crate::cli) struct Sweep {
         value_delimiter = ',',
         default_value = "1"
     )]
-    pub(in crate::cli) batches: Vec<u32>,
+    pub(crate) batches: Vec<u32>,
     /// Times that every point is measured; an interval of 95 % takes 6
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(in crate::cli) rounds: u32,
+    pub(crate) rounds: u32,
     /// Seed of prompts and order
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(in crate::cli) seed: u64,
+    pub(crate) seed: u64,
     /// Device: auto, nv, cuda, cpu
     #[arg(long, visible_alias = "device", value_name = "NAME")]
-    pub(in crate::cli) backend: Option<String>,
+    pub(crate) backend: Option<String>,
     /// Instruction set of the CPU device: auto, amx, avx512, avx2, neon, scalar
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) cpu_isa: Option<String>,
+    pub(crate) cpu_isa: Option<String>,
     /// File of the measurements [default: one for each sweep in the state directory]
     #[arg(short, long, value_name = "FILE")]
-    pub(in crate::cli) out: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
-    pub(in crate::cli) format: Format,
+    pub(crate) format: Format,
 }
 
 /// `50%` or `50`, of all cores.

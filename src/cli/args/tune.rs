@@ -25,15 +25,15 @@ Examples:
 
 With a daemon on the socket its loaded model is tuned; requests wait meanwhile. Without one a private \
 daemon is started. Ctrl-C keeps what was found; the next call continues from there.")]
-pub(in crate::cli) struct Tune {
+pub(crate) struct Tune {
     #[command(subcommand)]
-    pub(in crate::cli) command: Option<TuneCommand>,
+    pub(crate) command: Option<TuneCommand>,
     #[command(flatten)]
-    pub(in crate::cli) search: TuneSearch,
+    pub(crate) search: TuneSearch,
 }
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum TuneCommand {
+pub(crate) enum TuneCommand {
     /// Measure the winners once more and say which no longer win
     Verify(TuneSearch),
     /// Measure a model end to end for each value of a parameter
@@ -50,41 +50,41 @@ pub(in crate::cli) enum TuneCommand {
 
 /// Where the store is.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct TunePlace {
+pub(crate) struct TunePlace {
     /// Directory of what was found [default: the daemon's own default]
     #[arg(long, value_name = "DIR")]
-    pub(in crate::cli) tune_dir: Option<PathBuf>,
+    pub(crate) tune_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct TuneShow {
+pub(crate) struct TuneShow {
     #[command(flatten)]
-    pub(in crate::cli) place: TunePlace,
+    pub(crate) place: TunePlace,
     /// Print JSON: everything, used or not
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
     /// Show also what is not used, and why
     #[arg(long)]
-    pub(in crate::cli) all: bool,
+    pub(crate) all: bool,
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct TuneExport {
+pub(crate) struct TuneExport {
     #[command(flatten)]
-    pub(in crate::cli) place: TunePlace,
+    pub(crate) place: TunePlace,
     /// The file; - writes to standard output
-    pub(in crate::cli) file: PathBuf,
+    pub(crate) file: PathBuf,
     /// The device, as `orinctl tune show` names its file [default: the only one]
     #[arg(long, value_name = "NAME")]
-    pub(in crate::cli) device: Option<String>,
+    pub(crate) device: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct TuneImport {
+pub(crate) struct TuneImport {
     #[command(flatten)]
-    pub(in crate::cli) place: TunePlace,
+    pub(crate) place: TunePlace,
     /// A file that `orinctl tune export` wrote
-    pub(in crate::cli) file: PathBuf,
+    pub(crate) file: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
@@ -95,52 +95,52 @@ Examples:
 
 Of a file only what is still in it counts: an entry that a later one of the same kernels replaced is \
 gone.")]
-pub(in crate::cli) struct TuneDiff {
+pub(crate) struct TuneDiff {
     #[command(flatten)]
-    pub(in crate::cli) place: TunePlace,
+    pub(crate) place: TunePlace,
     /// A file, or a day (UTC): what was known at its end
-    pub(in crate::cli) before: String,
+    pub(crate) before: String,
     /// Another file or day
-    pub(in crate::cli) after: String,
+    pub(crate) after: String,
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct TuneSearch {
+pub(crate) struct TuneSearch {
     #[command(flatten)]
-    pub(in crate::cli) model: ModelChoice,
+    pub(crate) model: ModelChoice,
     /// An ONNX file, whose groups of tensor operations are tuned and not the model
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
-    pub(in crate::cli) network: Option<PathBuf>,
+    pub(crate) network: Option<PathBuf>,
     /// An input's shape, where the network leaves extents open
     #[arg(long, value_name = "NAME=N,N,..", value_parser = super::run::pair, requires = "network")]
-    pub(in crate::cli) shape: Vec<(String, String)>,
+    pub(crate) shape: Vec<(String, String)>,
     /// Choices that go on to the next level, 1 to 8
     #[arg(long, value_name = "WIDTH", default_value_t = 3)]
-    pub(in crate::cli) beam: usize,
+    pub(crate) beam: usize,
     /// Seconds of measuring
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0)]
-    pub(in crate::cli) budget: f64,
+    pub(crate) budget: f64,
     /// Only cases whose name contains this: a family, a type, a shape
     #[arg(long, value_name = "TEXT")]
-    pub(in crate::cli) kernel: Option<String>,
+    pub(crate) kernel: Option<String>,
     /// Measure known cases again
     #[arg(long)]
-    pub(in crate::cli) again: bool,
+    pub(crate) again: bool,
     /// Count what a simulated Orin does instead of measuring time: under `tegra-sim run --trace FILE`
     #[arg(long)]
-    pub(in crate::cli) counted: bool,
+    pub(crate) counted: bool,
     /// Samples for one case at most
     #[arg(long, value_name = "N", default_value_t = 4000)]
-    pub(in crate::cli) samples: u64,
+    pub(crate) samples: u64,
     /// Sequences at once of a private daemon: its batch sizes are tuned
     #[arg(long, value_name = "N", default_value_t = 4)]
-    pub(in crate::cli) slots: usize,
+    pub(crate) slots: usize,
     /// Bytes of weights that take turns so that they come from memory [default: twice the caches]
     #[arg(long, value_name = "BYTES", hide = true)]
-    pub(in crate::cli) cold_bytes: Option<u64>,
+    pub(crate) cold_bytes: Option<u64>,
     /// Print the report as JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -156,28 +156,28 @@ Examples:
 
 A private daemon loads the model once for each setting and round. Values are compared with the \
 heuristic: what is stored is not used beside them.")]
-pub(in crate::cli) struct TuneSweep {
+pub(crate) struct TuneSweep {
     #[command(flatten)]
-    pub(in crate::cli) model: ModelChoice,
+    pub(crate) model: ModelChoice,
     /// The parameter and its values [default: what is stored, compared with the heuristic]
     #[arg(long, value_name = "NAME=VALUE,..")]
-    pub(in crate::cli) param: Option<String>,
+    pub(crate) param: Option<String>,
     /// Tokens to generate
     #[arg(short = 'n', long = "gen-tokens", value_name = "N", default_value_t = 64)]
-    pub(in crate::cli) tokens: u32,
+    pub(crate) tokens: u32,
     /// Evaluate a prompt of N tokens instead
     #[arg(long, value_name = "N")]
-    pub(in crate::cli) prefill: Option<u32>,
+    pub(crate) prefill: Option<u32>,
     /// Sequences at once
     #[arg(short, long, value_name = "N", default_value_t = 1)]
-    pub(in crate::cli) batch: u32,
+    pub(crate) batch: u32,
     /// Repetitions in a round
     #[arg(short, long, value_name = "N", default_value_t = 3)]
-    pub(in crate::cli) repetitions: u32,
+    pub(crate) repetitions: u32,
     /// Rounds over all values
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(in crate::cli) rounds: u32,
+    pub(crate) rounds: u32,
     /// Print JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }

@@ -11,10 +11,10 @@ Examples:
 
 Exit code: 0 when every number follows from its samples and nothing is missing, 1 when one does not or a \
 line is damaged, 2 when something is missing that another needs to measure it again.")]
-pub(in crate::cli) struct Verify {
+pub(crate) struct Verify {
     /// File of records, or a report of bench --json [default: bench.jsonl in the state directory]
-    pub(in crate::cli) file: Option<PathBuf>,
+    pub(crate) file: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::error::Error;
-use crate::control::api::{ChatMessage, Content};
+use crate::error::Error;
+use api::{ChatMessage, Content};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

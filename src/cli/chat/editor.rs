@@ -14,8 +14,7 @@ use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Cmd, Context, EventHandler, Helper, KeyCode, KeyEvent, Modifiers};
 
 use super::command::COMMANDS;
-use crate::cli::error::Error;
-use crate::config;
+use crate::error::Error;
 
 /// The file of lines that are remembered, in the state directory.
 const FILE: &str = "chat_history";

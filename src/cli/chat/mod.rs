@@ -21,7 +21,7 @@ use super::session::{self, Room, Session};
 use super::terminal::Terminal;
 use super::text;
 use super::took::Took;
-use crate::control::api::{ChatRequest, LoadRequest, StreamOptions, route};
+use api::{ChatRequest, LoadRequest, StreamOptions, route};
 use command::{COMMANDS, Command};
 use conversation::Conversation;
 use editor::{Editor, Line};

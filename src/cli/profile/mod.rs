@@ -17,7 +17,7 @@ use super::error::Error;
 use super::plan::{open, place};
 use super::terminal::Terminal;
 use super::text;
-use crate::bench::Meter;
+use bench::Meter;
 use device::{Data, Device, Info, Instance, Prepared, Profile, Request};
 use model::{KvLayout, Model, ports};
 use plan::{Bucket, Class, Outputs, Plan, fuse};

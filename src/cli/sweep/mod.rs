@@ -14,11 +14,10 @@ use super::error::Error;
 use super::session;
 use super::terminal::{Live, Terminal};
 use super::text;
-use crate::bench::sweep::{Found, Log, Point, Setting, Sweep, Weights, csv, markdown, table};
-use crate::bench::{Kind, Machine, Progress, Report, Spec, Test};
-use crate::config;
-use crate::control::api::LoadRequest;
-use crate::control::client::private::{self, Private};
+use analysis::sweep::{Found, Log, Point, Setting, Sweep, Weights, csv, markdown, table};
+use api::LoadRequest;
+use api::client::private::{self, Private};
+use bench::{Kind, Machine, Progress, Report, Spec, Test};
 use crowd::{Crowd, Quota};
 use device::tune::report::Mode;
 
@@ -89,7 +88,7 @@ fn sweep(args: &args::Sweep, tests: Vec<Test>, weights: Vec<Weights>) -> Sweep {
     let machine = Machine::this();
     Sweep {
         version: env!("CARGO_PKG_VERSION").into(),
-        commit: option_env!("ORIND_COMMIT").map(Into::into),
+        commit: daemon::COMMIT.map(Into::into),
         processor: machine.processor,
         cores: machine.cores,
         backend: args.backend.clone(),

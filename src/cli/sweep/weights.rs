@@ -13,7 +13,7 @@ use super::super::args;
 use super::super::error::Error;
 use super::super::session;
 use super::super::terminal::Terminal;
-use crate::bench::sweep::Weights;
+use analysis::sweep::Weights;
 use model::gguf::Gguf;
 use model::mix::{self, Mix};
 use model::quantise::{self, Conversion};

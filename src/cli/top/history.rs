@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::control::api::{State, Status};
+use api::{State, Status};
 
 /// Values that a series keeps: a minute at two a second.
 const LENGTH: usize = 120;

@@ -17,7 +17,7 @@ use tokio::time::MissedTickBehavior;
 use super::args::{self, Connection};
 use super::error::Error;
 use super::{narrow, text};
-use crate::control::client::Client;
+use api::client::Client;
 use history::History;
 use sample::Sample;
 

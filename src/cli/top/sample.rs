@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::history::History;
-use crate::control::api::{Requests, Roof, State};
+use api::{Requests, Roof, State};
 use telemetry::Sample as Machine;
 
 /// One line of `orinctl top --json`. While the daemon does not answer, `error` says why and the rest is absent.

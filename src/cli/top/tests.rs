@@ -1,7 +1,7 @@
 //! The view, cell by cell.
 
 use super::*;
-use crate::control::api::{Device, Model, ProcessMemory, Requests, Roof, State, Status};
+use api::{Device, Model, ProcessMemory, Requests, Roof, State, Status};
 use telemetry::{Alarm, Clock, Gpu, PowerMode, Rail, Zone};
 
 fn status(steps: u64) -> Status {

@@ -7,9 +7,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
 use super::history::{History, Series};
-use crate::cli::status::{lane, others, resident};
-use crate::cli::{machine, text};
-use crate::control::api::Model;
+use crate::status::{lane, others, resident};
+use crate::{machine, text};
+use api::Model;
 
 /// Columns of the names on the left.
 const NAME: u16 = 10;

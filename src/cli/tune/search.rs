@@ -18,7 +18,7 @@ use device::tune::report::{Network, Progress, Report, Row, Spec, State};
 
 /// Searches, or holds what was found against the heuristic once more. Interrupted, it says what was found
 /// until then; a second time, it ends at once.
-pub(in crate::cli) async fn run(
+pub(crate) async fn run(
     connection: &Connection,
     args: &TuneSearch,
     verify: bool,

@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::cli::args::{TuneDiff, TuneExport, TuneImport, TunePlace, TuneShow};
-use crate::cli::error::Error;
-use crate::cli::terminal::Terminal;
-use crate::cli::text;
-use crate::config;
+use crate::args::{TuneDiff, TuneExport, TuneImport, TunePlace, TuneShow};
+use crate::error::Error;
+use crate::terminal::Terminal;
+use crate::text;
 use device::Kernels;
 use device::tune::store::{
     self, Change, File, Listed, Merged, Snapshot, State, StoreError, describe,
@@ -57,7 +56,7 @@ struct Ignored {
     why: String,
 }
 
-pub(in crate::cli) fn show(args: &TuneShow) -> Result<(), Error> {
+pub(crate) fn show(args: &TuneShow) -> Result<(), Error> {
     let store = open(&args.place)?;
     let shown: Vec<Shown> = store.list()?.into_iter().map(examine).collect();
     text::show(&shown, args.json, |shown| {
@@ -194,7 +193,7 @@ fn day(when: When) -> String {
     when.to_string().chars().take(10).collect()
 }
 
-pub(in crate::cli) fn export(args: &TuneExport, terminal: &Terminal) -> Result<(), Error> {
+pub(crate) fn export(args: &TuneExport, terminal: &Terminal) -> Result<(), Error> {
     let file = select(&open(&args.place)?, args.device.as_deref())?;
     if args.file == Path::new("-") {
         return text::print(&file.text());
@@ -234,7 +233,7 @@ fn select(store: &Store, device: Option<&str>) -> Result<File, Error> {
     }
 }
 
-pub(in crate::cli) fn import(args: &TuneImport) -> Result<(), Error> {
+pub(crate) fn import(args: &TuneImport) -> Result<(), Error> {
     let store = open(&args.place)?;
     let file = store::open(&args.file)?;
     let Some(kernels) = Kernels::find(&file.key) else {
@@ -257,7 +256,7 @@ pub(in crate::cli) fn import(args: &TuneImport) -> Result<(), Error> {
     text::page(&out)
 }
 
-pub(in crate::cli) fn diff(args: &TuneDiff) -> Result<(), Error> {
+pub(crate) fn diff(args: &TuneDiff) -> Result<(), Error> {
     let mut out = String::new();
     match (date(&args.before), date(&args.after)) {
         (Some(then), Some(now)) => {

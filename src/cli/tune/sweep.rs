@@ -12,10 +12,10 @@ use super::super::error::Error;
 use super::super::session::{self, DEFAULT_MODEL};
 use super::super::terminal::Terminal;
 use super::super::text;
-use crate::bench::statistics::{DEFINITION, Summary};
-use crate::bench::{Progress, Report, Spec};
-use crate::control::api::LoadRequest;
-use crate::control::client::private::{self, Private};
+use analysis::statistics::{DEFINITION, Summary};
+use api::LoadRequest;
+use api::client::private::{self, Private};
+use bench::{Progress, Report, Spec};
 use device::tune::report::Mode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -44,7 +44,7 @@ struct Document {
     lines: Vec<Line>,
 }
 
-pub(in crate::cli) async fn run(
+pub(crate) async fn run(
     _: &Connection,
     args: &TuneSweep,
     terminal: &Terminal,

@@ -6,7 +6,7 @@
 A line of cases.txt is a case: category, operation, inputs, range of their values, arguments, and whether it is
 differentiated. An input is `3x4` (floats), `s` (one float without axes), `i5<9` (five integers below 9) or `u8:3x4` (elements
 that are stored in a type). An operation `add>u8` stores its result in a type. Values of an input
-are a hash of its number in the case and the element's (unit.py), which src/parity/ops computes too. expected.bin has, case
+are a hash of its number in the case and the element's (unit.py), which crates/parity/src/ops computes too. expected.bin has, case
 by case, the result and then the gradient of each float input, as little-endian f32: of the sum of the result's elements,
 each times `weights`.
 """

@@ -9,8 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use orind::control::api::LoadRequest;
-use orind::control::client::{Client, Error};
+use api::LoadRequest;
+use api::client::{Client, Error};
 use orind_testing::daemon::{Answer, Daemon, eventually, head, post};
 use orind_testing::program::{command, stderr};
 use serde_json::json;

@@ -20,9 +20,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use api::client::{self, Client};
 use nix::sys::signal::Signal;
-use orind::control::api;
-use orind::control::client::{self, Client};
 use orind_testing::daemon::{Answer, Daemon, MODEL, eventually, head, orind, post};
 use orind_testing::odd::overflowing;
 use orind_testing::program::{command, outcome, said, words};
@@ -609,7 +608,7 @@ fn a_bench_reports_and_can_be_broken_off() {
     let (last, progress) = events.split_last().unwrap();
     assert!(progress.iter().all(|(name, _)| name == "progress") && !progress.is_empty());
     assert_eq!(last.0, "result");
-    let report: orind::bench::Report = serde_json::from_str(&last.1).unwrap();
+    let report: bench::Report = serde_json::from_str(&last.1).unwrap();
     assert_eq!(report.rows.len(), 2);
 
     // What status holds decoding against is of the device that the bench read with.

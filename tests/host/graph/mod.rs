@@ -10,8 +10,7 @@ mod primitives;
 use std::collections::BTreeMap;
 
 use device::reference::Reference;
-use orind::parity;
-use orind::parity::case::{Values, noise};
+use parity::case::{Values, noise};
 use plan::graph::{Graph, Tensor};
 use plan::{Bucket, Class, DType, Fusions, Outputs};
 

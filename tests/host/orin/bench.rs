@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use orind::bench::{self, Progress, Report, Spec};
+use bench::{Progress, Report, Spec};
 use orind_testing::{engine, tiny};
 
 use super::tree::Machine;
@@ -49,7 +49,7 @@ fn a_machine_that_stands_still_gives_a_valid_run_and_its_state() {
         }
         None => assert!(seconds < 1.0, "{seconds}"),
     }
-    let table = bench::table(&report);
+    let table = analysis::table(&report);
     assert!(table.contains("state   MAXN (mode 0), 16 SMs"), "{table}");
 }
 
@@ -66,7 +66,7 @@ fn a_machine_that_changes_stamps_the_run() {
             "throttled: instantaneous over-current (OC3) 5 times"
         ]
     );
-    assert!(bench::table(&report).contains("INVALID: the power mode changed"));
+    assert!(analysis::table(&report).contains("INVALID: the power mode changed"));
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["invalid"].as_array().unwrap().len(), 2);
 }

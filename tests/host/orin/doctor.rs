@@ -3,13 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use config::Config;
+use device::bring_up::{Begun, Book, FILE, Key, Passed, Record};
 use device::first_light::{Mode, Stage};
 use device::gpu;
-use orind::config::Config;
-use orind::doctor::{
-    Disk, Facts, Fault, Finding, Need, Node, Socket, Tuned, Verdict, examine, worst,
-};
-use orind::stages::{Begun, Book, FILE, Key, Passed, Record};
+use doctor::{Disk, Facts, Fault, Finding, Need, Node, Socket, Tuned, Verdict, examine, worst};
 use orind_testing::program::command;
 use tegra_bundle::{Bundle, Directory, Header, Launch};
 use telemetry::{User, Users};

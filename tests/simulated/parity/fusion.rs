@@ -1,7 +1,7 @@
 //! Scheduling and fusion: a fused step is its parts, and known models take known numbers of launches.
 
 use device::{Device, Error, Footprint, Info, Instance, Request, Tunable};
-use orind::parity::model::{Task, Tolerance, Trace};
+use parity::model::{Task, Tolerance, Trace};
 use plan::{Bucket, Fusions, fuse};
 
 use super::{devices, model};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use device::Error;
 use device::reference::Reference;
-use orind::parity::case::{BuildError, Case};
-use orind::parity::steps;
+use parity::case::{BuildError, Case};
+use parity::steps;
 use plan::{Bucket, DType, Outputs, quant};
 
 use super::devices;

@@ -1,7 +1,7 @@
 //! Models of every type that devices run, through prompt and decode.
 
 use device::reference::Reference;
-use orind::parity::model::{Task, Tolerance, Trace};
+use parity::model::{Task, Tolerance, Trace};
 
 use super::{devices, model};
 

@@ -3,10 +3,10 @@
 
 use std::num::NonZeroUsize;
 
-use crate::case::{BuildError, Case, Sketch, noise};
 use device::Device;
 use device::cpu::{Cpu, Isa};
 use device::reference::Reference;
+use parity::case::{BuildError, Case, Sketch, noise};
 use plan::graph::{Experts, MixtureWeights, Tensor};
 use plan::{
     Activation, Binary, Bucket, DType, Fusions, Gating, Op, Outputs, Plan, RouterScores, Routing,

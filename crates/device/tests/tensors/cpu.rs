@@ -2,11 +2,11 @@
 //! the model in `f64`.
 
 use super::Draw;
-use super::case::{self, Case, Sketch, noise};
 use super::model::Model;
 use super::programs::{BUCKET, assert_same, case, grow};
 use device::cpu::Cpu;
 use device::reference::Reference;
+use parity::case::{self, Case, Sketch, noise};
 use plan::graph::{Graph, Tensor};
 use plan::{Binary, Class, DType, Fusions, Reduce, Unary, Windows};
 

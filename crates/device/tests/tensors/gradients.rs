@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use super::Draw;
-use super::case::{BuildError, Case, Sketch, Values, noise};
 use super::model::Model;
 use device::Device;
 use device::cpu::Cpu;
 use device::reference::Reference;
+use parity::case::{BuildError, Case, Sketch, Values, noise};
 use plan::graph::{Caches, DeltaGates, Error, Experts, Graph, MixtureWeights, Norm, Recurrence};
 use plan::graph::{Result, Rows, Tensor};
 use plan::{

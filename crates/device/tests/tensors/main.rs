@@ -2,13 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-#[expect(
-    dead_code,
-    unreachable_pub,
-    reason = "the bench of single steps, of which this needs a part"
-)]
-#[path = "../../../../src/parity/case.rs"]
-mod case;
 mod cpu;
 mod draw;
 mod gradients;

@@ -1,9 +1,9 @@
 //! Primitives against the reference, on the devices that whoever includes this names: random programs, shapes around the
 //! edges of blocks, functions at their edges.
 
-use super::case::{BuildError, Case, Sketch, noise};
 use super::{Draw, PROGRAMS, devices};
 use device::reference::Reference;
+use parity::case::{BuildError, Case, Sketch, noise};
 use plan::graph::{Graph, Tensor};
 use plan::{Binary, Bucket, Class, DType, Fusions, Outputs, Reduce, Unary, Window};
 

@@ -1,25 +1,15 @@
 //! Functions and layers against PyTorch: the op suite on the reference and the CPU, and training step by step.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
-#![expect(
-    dead_code,
-    unreachable_pub,
-    reason = "the bench of single steps and the suite of operations, of which this needs parts"
-)]
 
-#[path = "../../../../src/parity/case.rs"]
-mod case;
 mod convolutions;
 mod followed;
-#[path = "../../../../src/parity/measure.rs"]
-mod measure;
-#[path = "../../../../src/parity/ops/mod.rs"]
-mod ops;
 mod training;
 
 use device::Device;
 use device::cpu::Cpu;
 use device::reference::Reference;
+use parity::ops;
 
 /// Where networks are run.
 fn devices() -> Vec<Box<dyn Device>> {

@@ -2,7 +2,6 @@
 //! devices that whoever includes this names.
 
 use super::devices;
-use super::ops::unit;
 use device::{Data, Device};
 use nn::conv::{Windows, max_pool};
 use nn::functions::{relu, tanh};
@@ -11,6 +10,7 @@ use nn::loss::cross_entropy;
 use nn::optimiser::{Moments, Optimiser};
 use nn::shape::flatten;
 use nn::{Failure, Result, Tensor, Trainer};
+use parity::ops::unit;
 use plan::DType;
 
 const LOSSES: &str = include_str!("../../../../tests/data/nn/losses.txt");

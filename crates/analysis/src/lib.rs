@@ -1,0 +1,17 @@
+//! Analysis of benchmark reports: tables, records on disk, history, the speed gate, sweeps, and servers under load.
+
+mod format;
+mod gate;
+mod history;
+mod pairs;
+mod record;
+pub mod serving;
+pub mod statistics;
+pub mod sweep;
+mod verify;
+
+pub use format::{csv, markdown, table};
+pub use gate::{Build, Difference, Gate, Judged, RULE, Verdict, differences};
+pub use history::{Point, Series};
+pub use record::{Damaged, FILE, FORMAT, RecordError, Records, append, read};
+pub use verify::{Findings, verify};

@@ -1,0 +1,378 @@
+//! A client of the daemon, one connection per call. Dropping a call's future or stream closes its connection,
+//! which cancels the work in the daemon. Needs a tokio runtime with I/O and time enabled.
+
+mod address;
+pub mod private;
+mod sse;
+mod stream;
+mod timed;
+
+use std::io;
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::folder::{self, Distrust};
+use crate::{self as api, route};
+pub use address::{Address, Token};
+use errors::invalid::{json, shown};
+pub use timed::Timed;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens: there is no socket, or a stale one.
+    #[error("no daemon is listening on {daemon}")]
+    NotRunning { daemon: Address, source: io::Error },
+    /// Somebody may listen, but connecting failed.
+    #[error("connecting to {daemon} failed: {source}")]
+    Connect { daemon: Address, source: io::Error },
+    /// Another user may listen in the daemon's place.
+    #[error("the daemon's place is not safe: {0}")]
+    Distrusted(#[from] Distrust),
+    #[error("the connection to the daemon broke")]
+    Transport(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The daemon refused or failed; its words.
+    #[error("{}", detail.message)]
+    Api {
+        /// HTTP status; 200 when the answer had begun before the failure.
+        status: u16,
+        detail: Box<api::ErrorDetail>,
+    },
+    /// Refused in words that are not the daemon's: another server, or something between.
+    #[error("unexpected answer from the daemon: {status}: {said}")]
+    Refused { status: u16, said: String },
+    #[error("unexpected answer from the daemon: {0}")]
+    Protocol(String),
+}
+
+impl Error {
+    /// The daemon's error code, when the error is the daemon's.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Api { detail, .. } => Some(&detail.code),
+            _ => None,
+        }
+    }
+
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Api { detail, .. } => detail.hint.as_deref(),
+            Self::Connect { daemon: Address::Socket(_), .. } => {
+                Some("is this user allowed to use it? The socket's owner and group are")
+            }
+            Self::NotRunning { .. } => Some("`orind` starts one; `orind --help` has examples"),
+            Self::Distrusted(_) => Some("set XDG_RUNTIME_DIR, or name a socket with --socket"),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub daemon: Address,
+}
+
+impl Client {
+    /// A client of the daemon on `socket`. Does not connect.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { daemon: Address::Socket(socket.into()) }
+    }
+
+    /// A client of the daemon on a port, `HOST:PORT`. Does not connect. The token goes over the network
+    /// as it is: off trusted networks something must encrypt.
+    pub fn tcp(authority: impl Into<String>, token: Option<Token>) -> Self {
+        Self { daemon: Address::Port { authority: authority.into(), token } }
+    }
+
+    /// Waits for a daemon that is being started: [`Error::NotRunning`] when nobody listens after `limit`.
+    pub async fn wait_until_up(&self, limit: Duration) -> Result<api::Status, Error> {
+        let start = Instant::now();
+        loop {
+            match self.status().await {
+                Err(Error::NotRunning { .. }) if start.elapsed() < limit => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// What the daemon is doing.
+    pub async fn status(&self) -> Result<api::Status, Error> {
+        self.call(Method::GET, route::STATUS).await
+    }
+
+    /// The loaded model and what can be loaded.
+    pub async fn models(&self) -> Result<api::Models, Error> {
+        self.call(Method::GET, route::MODELS).await
+    }
+
+    /// Loads a model in place of the loaded one. Dropping the future stops listening; the load goes on.
+    pub async fn load(
+        &self,
+        request: &api::LoadRequest,
+        on_progress: impl FnMut(api::LoadProgress),
+    ) -> Result<api::Model, Error> {
+        self.work(route::MODELS, request, on_progress).await
+    }
+
+    /// Unloads the model of that name, or the first. False when none was loaded.
+    pub async fn unload(&self, name: Option<&str>) -> Result<bool, Error> {
+        let path = match name {
+            None => route::MODELS.to_owned(),
+            Some(name) => {
+                format!("{}/{}", route::MODELS, utf8_percent_encode(name, NON_ALPHANUMERIC))
+            }
+        };
+        let answer: api::Unloaded = self.call(Method::DELETE, &path).await?;
+        Ok(answer.unloaded)
+    }
+
+    /// Runs a bench: `spec` is a `bench::Spec`, progress a `bench::Progress`, the result a
+    /// `bench::Report`. Dropping the future cancels the bench.
+    pub async fn bench<P: DeserializeOwned, R: DeserializeOwned>(
+        &self,
+        spec: &impl Serialize,
+        on_progress: impl FnMut(P),
+    ) -> Result<R, Error> {
+        self.work(route::BENCH, spec, on_progress).await
+    }
+
+    /// Searches the best choices for the loaded model: `spec` is an `tune::report::Spec`, progress a
+    /// `tune::report::Progress`, the result a `tune::report::Report`. Dropping the future ends the
+    /// search; what was found until then is kept.
+    pub async fn tune<P: DeserializeOwned, R: DeserializeOwned>(
+        &self,
+        spec: &impl Serialize,
+        on_progress: impl FnMut(P),
+    ) -> Result<R, Error> {
+        self.work(route::TUNE, spec, on_progress).await
+    }
+
+    /// Ends the searches under way or waiting, each with what it has found; how many there were.
+    pub async fn stop_tuning(&self) -> Result<usize, Error> {
+        let answer: api::Stopped = self.call(Method::DELETE, route::TUNE).await?;
+        Ok(answer.stopped)
+    }
+
+    /// What the store holds about the loaded model's device.
+    pub async fn tuned(&self) -> Result<api::Tuned, Error> {
+        self.call(Method::GET, route::TUNE).await
+    }
+
+    /// Completes a prompt, as a stream whatever `request.stream` says.
+    pub async fn completions(
+        &self,
+        request: &api::CompletionRequest,
+    ) -> Result<Stream<api::Completion>, Error> {
+        let request = api::CompletionRequest { stream: Some(true), ..request.clone() };
+        Ok(Stream::new(self.post(route::COMPLETIONS, &request).await?))
+    }
+
+    /// Answers a conversation, as a stream whatever `request.stream` says.
+    pub async fn chat(&self, request: &api::ChatRequest) -> Result<Stream<api::ChatChunk>, Error> {
+        let request = api::ChatRequest { stream: Some(true), ..request.clone() };
+        Ok(Stream::new(self.post(route::CHAT, &request).await?))
+    }
+
+    /// A request to any path, answered by a stream of events that ends as OpenAI's do: for servers that speak
+    /// a dialect of these routes.
+    pub async fn stream<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<Stream<T>, Error> {
+        Ok(Stream::new(self.post(path, request).await?))
+    }
+
+    /// A request to any path and an answer in one piece.
+    pub async fn ask<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<T, Error> {
+        let body = serde_json::to_vec(request).map_err(|e| Error::Protocol(e.to_string()))?;
+        let answer = self.send(Method::POST, path, Some(body)).await?.collect().await?;
+        serde_json::from_slice(&answer)
+            .map_err(|e| Error::Protocol(format!("{path}: {}", json(&e))))
+    }
+
+    /// An answer to a request without a body, from any path.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.call(Method::GET, path).await
+    }
+
+    /// A request without a body and an answer in one piece.
+    async fn call<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, Error> {
+        let body = self.send(method, path, None).await?.collect().await?;
+        serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {}", json(&e))))
+    }
+
+    /// A request with progress events and one result event.
+    async fn work<P: DeserializeOwned, R: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+        mut on_progress: impl FnMut(P),
+    ) -> Result<R, Error> {
+        let mut events = self.post(path, request).await?;
+        while let Some(event) = events.next().await? {
+            match event.name.as_str() {
+                api::event::PROGRESS => on_progress(parse(&event.data)?),
+                api::event::RESULT => return parse(&event.data),
+                _ => {}
+            }
+        }
+        Err(Error::Protocol(format!("{path}: the events ended without a result")))
+    }
+
+    async fn post(&self, path: &str, request: &impl Serialize) -> Result<Events, Error> {
+        let body = serde_json::to_vec(request).map_err(|e| Error::Protocol(e.to_string()))?;
+        let response = self.send(Method::POST, path, Some(body)).await?;
+        Ok(Events { response, parser: sse::Parser::default() })
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<Response, Error> {
+        if let Address::Socket(path) = &self.daemon
+            && folder::is_fallback(path)
+        {
+            folder::check(path)?;
+        }
+        let daemon = || self.daemon.clone();
+        let stream = self.daemon.connect().await.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                Error::NotRunning { daemon: daemon(), source }
+            }
+            _ => Error::Connect { daemon: daemon(), source },
+        })?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream::Stream(stream)))
+                .await
+                .map_err(transport)?;
+        let connection = AbortOnDropHandle::new(tokio::spawn(async move {
+            // Its errors reach the caller through the request and the body.
+            let _ = connection.await;
+        }));
+        let mut request =
+            Request::builder().method(method).uri(path).header(HOST, self.daemon.host());
+        if let Address::Port { token: Some(token), .. } = &self.daemon {
+            request = request.header(AUTHORIZATION, token.header());
+        }
+        if body.is_some() {
+            request = request
+                .header(CONTENT_TYPE, "application/json")
+                .header(ACCEPT, "text/event-stream, application/json");
+        }
+        let request = request
+            .body(Full::new(Bytes::from(body.unwrap_or_default())))
+            .map_err(|e| Error::Protocol(e.to_string()))?;
+        let (head, body) = sender.send_request(request).await.map_err(transport)?.into_parts();
+        let response = Response { body, _connection: connection };
+        if head.status.is_success() {
+            return Ok(response);
+        }
+        Err(refused(head.status, &response.collect().await?))
+    }
+}
+
+fn transport(error: hyper::Error) -> Error {
+    Error::Transport(Box::new(error))
+}
+
+fn parse<T: DeserializeOwned>(data: &str) -> Result<T, Error> {
+    let protocol = |e| Error::Protocol(format!("{} in {}", json(&e), shown(data)));
+    serde_json::from_str(data).map_err(protocol)
+}
+
+fn refused(status: StatusCode, body: &[u8]) -> Error {
+    match serde_json::from_slice::<api::ErrorBody>(body) {
+        Ok(body) => Error::Api { status: status.as_u16(), detail: Box::new(body.error) },
+        Err(_) => {
+            Error::Refused { status: status.as_u16(), said: shown(&String::from_utf8_lossy(body)) }
+        }
+    }
+}
+
+/// An answer whose connection lives as long as it does.
+#[derive(Debug)]
+struct Response {
+    body: Incoming,
+    _connection: AbortOnDropHandle<()>,
+}
+
+impl Response {
+    async fn collect(self) -> Result<Bytes, Error> {
+        Ok(self.body.collect().await.map_err(transport)?.to_bytes())
+    }
+}
+
+#[derive(Debug)]
+struct Events {
+    response: Response,
+    parser: sse::Parser,
+}
+
+impl Events {
+    /// The next event; an `error` event or an OpenAI error becomes an error.
+    async fn next(&mut self) -> Result<Option<sse::Event>, Error> {
+        loop {
+            if let Some(event) = self.parser.next() {
+                let failed = event.name == api::event::ERROR;
+                return if failed {
+                    Err(refused(StatusCode::OK, event.data.as_bytes()))
+                } else {
+                    Ok(Some(event))
+                };
+            }
+            let Some(frame) = self.response.body.frame().await else { return Ok(None) };
+            let Ok(data) = frame.map_err(transport)?.into_data() else { continue };
+            if !self.parser.push(&data) {
+                return Err(Error::Protocol("an event without end".into()));
+            }
+        }
+    }
+}
+
+/// A generation as it is made. Dropping it cancels the generation.
+#[derive(Debug)]
+pub struct Stream<T> {
+    events: Events,
+    done: bool,
+    item: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> Stream<T> {
+    fn new(events: Events) -> Self {
+        Self { events, done: false, item: PhantomData }
+    }
+
+    /// The next part; `None` after the last one.
+    pub async fn next(&mut self) -> Result<Option<T>, Error> {
+        if self.done {
+            return Ok(None);
+        }
+        let event = self.events.next().await;
+        self.done = !matches!(&event, Ok(Some(event)) if event.data != "[DONE]");
+        match event? {
+            Some(event) if event.data != "[DONE]" => parse(&event.data).map(Some),
+            Some(_) => Ok(None),
+            None => Err(Error::Protocol("the stream ended without `[DONE]`".into())),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The folder of the default socket where a user has no run-time directory: `/tmp/orind-UID`. Any user can make one of
+//! that name first and listen there in the daemon's place, so daemon and client look whose it is.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::Uid;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Distrust {
+    #[error("{} belongs to user {owner}", path.display())]
+    Foreign { path: PathBuf, owner: u32 },
+    #[error("{} is not a {wanted}", path.display())]
+    Other { path: PathBuf, wanted: &'static str },
+    #[error("other users may write to {}", path.display())]
+    Open { path: PathBuf },
+    #[error("cannot inspect {}: {source}", path.display())]
+    Inspect { path: PathBuf, source: io::Error },
+}
+
+/// Whether `socket` is in that folder.
+pub fn is_fallback(socket: &Path) -> bool {
+    socket.parent() == Some(&config::fallback_folder())
+}
+
+/// Refuses that folder, and a socket in it, unless they are this user's or root's and nobody else can change them.
+/// What is not there is fine.
+pub fn check(socket: &Path) -> Result<(), Distrust> {
+    let user = Uid::effective();
+    socket.parent().map_or(Ok(()), |folder| check_folder(folder, user))?;
+    look(socket, user, "socket", |meta| meta.file_type().is_socket()).map(|_| ())
+}
+
+fn check_folder(folder: &Path, user: Uid) -> Result<(), Distrust> {
+    match look(folder, user, "folder", Metadata::is_dir)? {
+        Some(meta) if meta.mode() & 0o022 != 0 => Err(Distrust::Open { path: folder.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// What is at `path` and not behind a link there, if `user` or root owns it.
+fn look(
+    path: &Path,
+    user: Uid,
+    wanted: &'static str,
+    is_wanted: impl FnOnce(&Metadata) -> bool,
+) -> Result<Option<Metadata>, Distrust> {
+    let path = path.to_owned();
+    match fs::symlink_metadata(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Distrust::Inspect { path, source }),
+        Ok(meta) if ![0, user.as_raw()].contains(&meta.uid()) => {
+            Err(Distrust::Foreign { path, owner: meta.uid() })
+        }
+        Ok(meta) if !is_wanted(&meta) => Err(Distrust::Other { path, wanted }),
+        Ok(meta) => Ok(Some(meta)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_folder_is_the_users_own_and_no_link_and_not_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("orind-1");
+        let me = Uid::effective();
+        let said = |user| check_folder(&folder, user).map_err(|e| e.to_string());
+        assert_eq!(said(me), Ok(()));
+        fs::create_dir(&folder).unwrap();
+        assert_eq!(said(me), Ok(()));
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(said(me).unwrap_err().starts_with("other users may write to "));
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+        // Root's is everybody's.
+        let stranger = Uid::from_raw(me.as_raw() + 1);
+        assert_eq!(said(stranger).is_ok(), me.is_root());
+        fs::rename(&folder, dir.path().join("elsewhere")).unwrap();
+        symlink("elsewhere", &folder).unwrap();
+        assert!(said(me).unwrap_err().ends_with("is not a folder"));
+    }
+
+    #[test]
+    fn only_the_fallback_is_looked_at() {
+        assert!(is_fallback(&config::fallback_folder().join("orind.sock")));
+        assert!(!is_fallback(Path::new("/run/orind/orind.sock")));
+        assert!(!is_fallback(Path::new("orind.sock")));
+    }
+}

@@ -1,0 +1,375 @@
+//! llama.cpp: `llama-bench` for speeds, `llama-batched-bench` for several sequences at once where it is beside it,
+//! `llama-server` for times, answers and what it was built for.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::process::Command;
+
+use super::{Error, Told, Vocabulary, list};
+use crate::facts::{self, Facts};
+use crate::outcome::{Memory, Outcome};
+use crate::process::{self, Process};
+use crate::served::{Dialect, Server};
+use crate::workload::Workload;
+use api::client::Client;
+use bench::{Kind, Test};
+
+const BENCH: &str = "llama-bench";
+const BATCHED: &str = "llama-batched-bench";
+const SERVER: &str = "llama-server";
+const LIMIT: Duration = Duration::from_secs(3600);
+/// How long a model may take to load.
+const LOADING: Duration = Duration::from_secs(600);
+const INSTALL: &str = "its sources come with PyPI's llama-cpp-python: `pip download --no-deps --no-binary :all: \
+     llama-cpp-python`, unpack, and in vendor/llama.cpp `cmake -B build -DGGML_NATIVE=ON && cmake --build build \
+     --config Release --target llama-bench llama-batched-bench llama-server`; then --llama-cpp build/bin";
+
+pub(super) struct LlamaCpp {
+    pub(super) folder: Option<PathBuf>,
+}
+
+/// A row of `llama-bench -o json`.
+#[derive(Deserialize)]
+struct Row {
+    build_commit: String,
+    build_number: u64,
+    n_ubatch: u32,
+    n_threads: usize,
+    type_k: String,
+    type_v: String,
+    #[serde(deserialize_with = "truth")]
+    flash_attn: bool,
+    n_prompt: u32,
+    n_gen: u32,
+    #[serde(default)]
+    n_depth: u32,
+    avg_ts: f64,
+}
+
+/// A line of `llama-batched-bench --output-format jsonl`.
+#[derive(Deserialize)]
+struct Batched {
+    /// Tokens in each sequence when the clock starts, generated in each, and sequences.
+    pp: u32,
+    tg: u32,
+    pl: u32,
+    /// Of all sequences together.
+    speed_tg: f64,
+}
+
+/// A flag that versions write as a number, a truth value or a word.
+fn truth<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    Ok(match Value::deserialize(from)? {
+        Value::Bool(flag) => flag,
+        Value::Number(n) => n.as_i64().is_some_and(|n| n > 0),
+        Value::String(word) => ["1", "on", "true", "enabled"].contains(&word.as_str()),
+        _ => false,
+    })
+}
+
+impl LlamaCpp {
+    fn program(&self, name: &str) -> Result<PathBuf, Error> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = self
+            .folder
+            .clone()
+            .map_or_else(|| std::env::split_paths(&path).collect(), |folder| vec![folder]);
+        let mut programs = folders.iter().map(|folder| folder.join(name));
+        programs.find(|program| program.is_file()).ok_or_else(|| Error::Missing {
+            what: match &self.folder {
+                Some(folder) => format!("{name} in {}", folder.display()),
+                None => format!("{name} in PATH"),
+            },
+            install: INSTALL.into(),
+        })
+    }
+
+    pub(super) fn find(&self) -> Result<(), Error> {
+        self.program(BENCH)?;
+        self.program(SERVER).map(drop)
+    }
+
+    pub(super) async fn answers(&self, work: &Workload, id: Vocabulary<'_>) -> Result<Told, Error> {
+        let (process, server, mut outcome) = self.start(work).await?;
+        let answers = server.answers(work, id).await?;
+        outcome.facts.file = read_by(&work.model, work);
+        drop(process);
+        Ok(Told { answers, outcome })
+    }
+
+    pub(super) async fn round(&self, work: &Workload, round: u32) -> Result<Outcome, Error> {
+        let speeds = self.bench(work).await?;
+        let (process, server, mut outcome) = self.start(work).await?;
+        let times = server.times(work, round).await?;
+        outcome.memory.seen(process.held());
+        drop(process);
+        let built_for = outcome.facts.built_for.take();
+        outcome.facts = Facts { built_for, file: read_by(&work.model, work), ..speeds.facts };
+        outcome.speeds = speeds.speeds;
+        outcome.first_token = times.first_token;
+        outcome.between = times.between;
+        outcome.cached = times.cached;
+        Ok(outcome)
+    }
+
+    async fn bench(&self, work: &Workload) -> Result<Outcome, Error> {
+        let of = |kind| {
+            let tests = work.tests.iter().filter(move |test| test.kind == kind && test.batch == 1);
+            match list(tests.map(|test| test.tokens)) {
+                none if none.is_empty() => "0".to_owned(),
+                lengths => lengths,
+            }
+        };
+        let mut command = Command::new(self.program(BENCH)?);
+        command
+            .args(["-o", "json", "-r", "1", "-fa", "1", "-t", &work.threads.to_string()])
+            .args(["-ngl", layers(work), "-m"])
+            .arg(&work.model)
+            .args(["-p", &of(Kind::Prefill), "-n", &of(Kind::Decode)])
+            .args(["-d", &list(work.tests.iter().map(|test| test.depth))]);
+        let finished = process::run(command, b"", LIMIT).await?;
+        let rows: Vec<Row> = serde_json::from_slice(&finished.printed).map_err(|error| {
+            Error::Answer { peer: BENCH, what: format!("its JSON is not as expected: {error}") }
+        })?;
+        let first = rows.first();
+        let first = first.ok_or_else(|| Error::Answer { peer: BENCH, what: "no rows".into() })?;
+        let facts = Facts {
+            version: format!("llama.cpp b{} ({})", first.build_number, first.build_commit),
+            device: Some(work.device.clone()),
+            weights: Some(work.file_type.clone()),
+            activations: Some("int8 blocks".into()),
+            kv: Some(if first.type_k == first.type_v {
+                first.type_k.clone()
+            } else {
+                format!("{}/{}", first.type_k, first.type_v)
+            }),
+            threads: Some(first.n_threads),
+            batch: Some(first.n_ubatch),
+            flash_attention: Some(first.flash_attn),
+            warmup: Some(1),
+            clock: Some("engine".into()),
+            ..Facts::default()
+        };
+        let mut outcome = Outcome {
+            facts,
+            speeds: rows.iter().filter_map(speed).collect(),
+            ..Outcome::default()
+        };
+        self.batched(work, &mut outcome).await?;
+        Ok(outcome)
+    }
+
+    /// Speeds of several sequences at once. A llama.cpp that was built without the program for it has none, and
+    /// its version says so.
+    async fn batched(&self, work: &Workload, outcome: &mut Outcome) -> Result<(), Error> {
+        let tests: Vec<&Test> = work.tests.iter().filter(|test| test.batch > 1).collect();
+        if tests.is_empty() {
+            return Ok(());
+        }
+        let Ok(program) = self.program(BATCHED) else {
+            outcome.facts.version.push_str(&format!(", without {BATCHED}"));
+            return Ok(());
+        };
+        let of = |value: fn(&Test) -> u32| list(tests.iter().map(|test| value(test)));
+        let room = tests.iter().map(|test| test.context()).max().unwrap_or(1)
+            * tests.iter().map(|test| u64::from(test.batch)).max().unwrap_or(1);
+        let mut command = Command::new(program);
+        command
+            .args(["--output-format", "jsonl", "-fa", "on", "-ngl", layers(work)])
+            .args(["-t", &work.threads.to_string(), "-tb", &work.threads.to_string()])
+            .args(["-c", &room.next_multiple_of(256).to_string()])
+            .args(["-npp", &of(Test::start), "-ntg", &of(|test| test.tokens)])
+            .args(["-npl", &of(|test| test.batch), "-m"])
+            .arg(&work.model);
+        let printed = process::run(command, b"", LIMIT).await?.printed;
+        outcome.speeds.extend(several(&printed, &tests));
+        Ok(())
+    }
+
+    /// A server with the model.
+    async fn start(&self, work: &Workload) -> Result<(Process, Server, Outcome), Error> {
+        let port = free_port()?;
+        let mut command = Command::new(self.program(SERVER)?);
+        command
+            .args(["--host", "127.0.0.1", "--port", &port.to_string(), "-np", "1", "-fa", "on"])
+            // Tells the sizes of its buffers.
+            .args(["-lv", "4"])
+            .args(["-t", &work.threads.to_string(), "-tb", &work.threads.to_string()])
+            .args(["-ngl", layers(work), "-c", &work.context().next_multiple_of(256).to_string()])
+            .arg("-m")
+            .arg(&work.model)
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null());
+        let mut process = Process::start(command)?;
+        let client = Client::tcp(format!("127.0.0.1:{port}"), None);
+        while client.get::<Value>("/health").await.is_err() {
+            if let Some(failure) = process.ended() {
+                return Err(failure.into());
+            }
+            if process.started().elapsed() > LOADING {
+                return Err(process.answer("it did not get ready").into());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let load = process.started().elapsed().as_secs_f64();
+        let said = process.said();
+        let built_for = said.iter().find(|line| line.contains("system_info"));
+        let facts = Facts {
+            version: "llama.cpp".into(),
+            built_for: built_for.map(|line| facts::system_info(line)),
+            ..Facts::default()
+        };
+        let outcome =
+            Outcome { facts, load: Some(load), memory: memory(&said), ..Outcome::default() };
+        let server = Server { client, model: "m".into(), dialect: Dialect::LlamaCpp };
+        Ok((process, server, outcome))
+    }
+}
+
+/// It reads the file that it is given: the hash is that of the file now.
+fn read_by(file: &Path, work: &Workload) -> Option<String> {
+    (file == work.model).then(|| work.sha256.clone())
+}
+
+const fn layers(work: &Workload) -> &'static str {
+    if matches!(work.device.as_bytes(), b"cpu") { "0" } else { "99" }
+}
+
+/// The name and speed of a row.
+fn speed(row: &Row) -> Option<(String, f64)> {
+    let (kind, tokens) = match (row.n_prompt, row.n_gen) {
+        (0, tokens) => (Kind::Decode, tokens),
+        (tokens, 0) => (Kind::Prefill, tokens),
+        _ => return None,
+    };
+    let test = Test { kind, tokens, depth: row.n_depth, batch: 1 };
+    Some((test.to_string(), row.avg_ts))
+}
+
+/// Name and speed of each test that `llama-batched-bench` printed a line of, among others.
+fn several(printed: &[u8], tests: &[&Test]) -> BTreeMap<String, f64> {
+    let lines = printed.split(|&byte| byte == b'\n');
+    let rows: Vec<Batched> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    let speed = |test: &&Test| {
+        let is =
+            |row: &&Batched| (row.pp, row.tg, row.pl) == (test.start(), test.tokens, test.batch);
+        Some((test.to_string(), rows.iter().find(is)?.speed_tg))
+    };
+    tests.iter().filter_map(speed).collect()
+}
+
+/// What its log says of memory: `CPU model buffer size = 990.11 MiB`, `KV`, `compute`.
+fn memory(said: &[String]) -> Memory {
+    let mut sums = BTreeMap::new();
+    for line in said {
+        let Some((what, size)) = line.split_once("buffer size =") else { continue };
+        let size = size.trim().strip_suffix("MiB").and_then(|size| size.trim().parse::<f64>().ok());
+        let kind =
+            ["model", "KV", "compute"].into_iter().find(|kind| what.trim_end().ends_with(kind));
+        if let (Some(size), Some(kind)) = (size, kind) {
+            *sums.entry(kind).or_insert(0) += (size * 1_048_576.0) as u64;
+        }
+    }
+    let of = |kind| sums.get(kind).copied();
+    Memory { weights: of("model"), kv: of("KV"), activations: of("compute"), ..Memory::default() }
+}
+
+/// A port that nobody listens on now.
+fn free_port() -> Result<u16, Error> {
+    let bound = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
+    bound
+        .map(|address| address.port())
+        .map_err(|source| process::Failure::Start { program: SERVER.into(), source }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_whatever_the_version_calls_its_flags() {
+        let row = |flash: &str| {
+            format!(
+                r#"{{"build_commit":"abc","build_number":9,"n_ubatch":512,"n_threads":2,"type_k":"f16","type_v":"f16",
+                "flash_attn":{flash},"n_prompt":0,"n_gen":128,"n_depth":64,"avg_ts":12.5}}"#
+            )
+        };
+        for (flash, on) in
+            [("true", true), ("1", true), ("\"on\"", true), ("0", false), ("-1", false)]
+        {
+            let row: Row = serde_json::from_str(&row(flash)).unwrap();
+            assert_eq!(row.flash_attn, on, "{flash}");
+            assert_eq!(speed(&row), Some(("tg128 @ d64".into(), 12.5)));
+        }
+    }
+
+    /// As `-npp 1,16 -ntg 8 -npl 1,4` prints it, shortened.
+    #[test]
+    fn several_sequences_are_those_of_the_batched_bench() {
+        let printed = r#"
+            {"n_kv_max": 1024, "pp": 1, "tg": 8, "pl": 1, "speed_tg": 14.5}
+            {"n_kv_max": 1024, "pp": 1, "tg": 8, "pl": 4, "speed_tg": 17.5}
+            {"n_kv_max": 1024, "pp": 16, "tg": 8, "pl": 4, "speed_tg": 16.5}
+        "#;
+        let test = |depth| Test { kind: Kind::Decode, tokens: 8, depth, batch: 4 };
+        let found = several(printed.as_bytes(), &[&test(0), &test(16), &test(32)]);
+        let found: Vec<(&str, f64)> = found.iter().map(|(name, s)| (name.as_str(), *s)).collect();
+        assert_eq!(found, [("tg8 x4", 17.5), ("tg8 x4 @ d16", 16.5)]);
+    }
+
+    #[tokio::test]
+    async fn without_the_batched_bench_there_is_no_number_and_the_version_says_so() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let peer = LlamaCpp { folder: Some(folder.path().to_owned()) };
+        let test = Test { kind: Kind::Decode, tokens: 8, depth: 0, batch: 4 };
+        let work = Workload {
+            model: "m.gguf".into(),
+            sha256: String::new(),
+            file_type: "Q8_0".into(),
+            vocabulary: 100,
+            tests: vec![Test { batch: 1, ..test }, test],
+            device: "cpu".into(),
+            threads: 2,
+            seed: 1,
+            prompt: 8,
+            stream: 4,
+            judged: Vec::new(),
+            steps: 1,
+        };
+        let mut outcome = Outcome::default();
+        peer.batched(&work, &mut outcome).await.unwrap();
+        assert_eq!(outcome.speeds, BTreeMap::new());
+        assert_eq!(outcome.facts.version, ", without llama-batched-bench");
+
+        // One that is there is asked for these sequences, with room for all of them.
+        let program = folder.path().join(BATCHED);
+        let script = r#"#!/bin/sh
+case "$*" in *"-t 2 -tb 2 -c 256 -npp 1 -ntg 8 -npl 4 -m m.gguf") ;; *) exit 3 ;; esac
+echo '{"pp": 1, "tg": 8, "pl": 4, "speed_tg": 17.5}'
+"#;
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut outcome = Outcome::default();
+        peer.batched(&work, &mut outcome).await.unwrap();
+        assert_eq!(outcome.speeds, [("tg8 x4".to_owned(), 17.5)].into());
+        assert_eq!(outcome.facts.version, "");
+    }
+
+    #[test]
+    fn memory_is_what_the_log_says() {
+        let said = [
+            "load_tensors:   CPU_Mapped model buffer size =   10.50 MiB",
+            "load_tensors:   CPU_REPACK model buffer size =    1.50 MiB",
+            "llama_kv_cache:        CPU KV buffer size =    4.00 MiB",
+            "llama_context:        CPU compute buffer size =   2.00 MiB",
+        ];
+        let memory = memory(&said.map(String::from));
+        assert_eq!(memory.weights, Some(12 << 20));
+        assert_eq!((memory.kv, memory.activations), (Some(4 << 20), Some(2 << 20)));
+    }
+}

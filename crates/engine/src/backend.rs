@@ -1,0 +1,182 @@
+//! Which backend a model is loaded on, and why: `auto` goes down its list until one takes the model.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::devices::Disabled;
+use super::{LoadError, LoadSpec};
+use device::{AUTO, Device, NAMES, named};
+
+struct Refusal {
+    device: &'static str,
+    reason: String,
+}
+
+/// A device that is there, and why it is taken.
+pub(super) struct Found {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) reason: String,
+}
+
+/// Lets a device be used, as it gives it back, or says why not.
+pub(super) type Pass<'a> = &'a dyn Fn(&Arc<dyn Device>) -> Result<Arc<dyn Device>, String>;
+
+/// Devices still to be tried, and why others were not taken.
+pub(super) struct Candidates {
+    auto: bool,
+    cpu_isa: String,
+    threads: usize,
+    left: VecDeque<&'static str>,
+    disabled: Vec<Disabled>,
+    refusals: Vec<Refusal>,
+}
+
+impl Candidates {
+    pub(super) fn new(spec: &LoadSpec, disabled: Vec<Disabled>) -> Result<Self, LoadError> {
+        let asked = spec.backend.as_str();
+        let auto = asked == "auto";
+        let left: VecDeque<_> = if auto {
+            AUTO.into()
+        } else {
+            NAMES.into_iter().filter(|name| *name == asked).collect()
+        };
+        if left.is_empty() {
+            return Err(LoadError::Invalid(format!(
+                "backend `{asked}` is not known; known: auto, {}",
+                NAMES.join(", ")
+            )));
+        }
+        let (cpu_isa, threads) = (spec.cpu_isa.clone(), spec.threads);
+        Ok(Self { auto, cpu_isa, threads, left, disabled, refusals: Vec::new() })
+    }
+
+    /// None to be tried: the device is given.
+    pub(super) fn none() -> Self {
+        let (cpu_isa, threads, left) = (String::new(), 1, VecDeque::new());
+        Self { auto: false, cpu_isa, threads, left, disabled: Vec::new(), refusals: Vec::new() }
+    }
+
+    /// The next device that is there and that `pass` lets pass, as it gives it back.
+    pub(super) fn next(&mut self, pass: Pass<'_>) -> Result<Found, LoadError> {
+        while let Some(name) = self.left.pop_front() {
+            // What was learnt last.
+            if let Some(disabled) = self.disabled.iter().rfind(|d| d.device == name) {
+                let reason = disabled.reason.clone();
+                self.refuse(name, &reason);
+                continue;
+            }
+            let found = named(name, &self.cpu_isa, self.threads);
+            match found.and_then(|device| pass(&device)) {
+                Ok(device) => return Ok(Found { device, reason: self.reason(name) }),
+                Err(reason) => self.refuse(name, &reason),
+            }
+        }
+        Err(LoadError::Invalid(match &self.refusals[..] {
+            [Refusal { device, reason }] => format!("backend {device} cannot be used: {reason}"),
+            all => format!("no backend can be used: {}", listed(all, ", ")),
+        }))
+    }
+
+    /// Whether another device may be tried after one did not take the model.
+    pub(super) fn has_more(&self) -> bool {
+        !self.left.is_empty()
+    }
+
+    pub(super) fn refuse(&mut self, device: &'static str, reason: &str) {
+        if self.auto {
+            tracing::info!(device, %reason, "not used");
+        }
+        self.refusals.push(Refusal { device, reason: reason.to_owned() });
+    }
+
+    fn reason(&self, name: &str) -> String {
+        match (self.auto, &self.refusals[..]) {
+            (false, _) => "asked for".into(),
+            (true, []) => format!("auto: {name} is here"),
+            (true, refusals) => format!("auto: not {}", listed(refusals, ", not ")),
+        }
+    }
+}
+
+fn listed(refusals: &[Refusal], between: &str) -> String {
+    let one = |Refusal { device, reason }: &Refusal| format!("{device} ({reason})");
+    refusals.iter().map(one).collect::<Vec<_>>().join(between)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(backend: &str) -> LoadSpec {
+        LoadSpec {
+            model: String::new(),
+            name: None,
+            backend: backend.into(),
+            slots: 1,
+            context: 0,
+            prefill_chunk: 2,
+            stall: std::time::Duration::ZERO,
+            draft: 0,
+            draft_model: None,
+            adapters: Vec::new(),
+            kv_type: "f16".into(),
+            precision: plan::Precision::Single,
+            threads: 1,
+            cpu_isa: "auto".into(),
+            tuning: crate::tuning::Tuning::default(),
+            light: crate::Light::default(),
+            memory_reserve: 0,
+            prefixes: None,
+            models_dir: std::path::PathBuf::new(),
+        }
+    }
+
+    fn all(device: &Arc<dyn Device>) -> Result<Arc<dyn Device>, String> {
+        Ok(Arc::clone(device))
+    }
+
+    #[test]
+    fn auto_ends_at_the_cpu_and_says_what_came_before() {
+        let mut candidates = Candidates::new(&spec("auto"), vec![]).unwrap();
+        let (device, reason) = loop {
+            let Found { device, reason } = candidates.next(&all).unwrap();
+            if device.info().name == "cpu" {
+                break (device, reason);
+            }
+            assert!(candidates.has_more());
+            candidates.refuse(device.info().name, "too small for the model");
+        };
+        assert_eq!(device.info().threads, 1);
+        let (nv, cuda) = (reason.find("not nv (").unwrap(), reason.find("not cuda (").unwrap());
+        assert!(nv < cuda && !candidates.has_more(), "{reason}");
+        let end = candidates.next(&all).map(|_| ()).unwrap_err().to_string();
+        assert!(end.contains("no backend"), "{end}");
+    }
+
+    #[test]
+    fn a_disabled_device_is_not_even_looked_at() {
+        let reason = "it is needed elsewhere".into();
+        let disabled = vec![Disabled { device: "cpu", model: None, reason }];
+        let refused =
+            Candidates::new(&spec("cpu"), disabled).unwrap().next(&all).map(|_| ()).unwrap_err();
+        let refused = refused.to_string();
+        assert_eq!(refused, "backend cpu cannot be used: it is needed elsewhere");
+    }
+
+    #[test]
+    fn a_device_that_does_not_pass_is_not_taken() {
+        let mut candidates = Candidates::new(&spec("cpu"), vec![]).unwrap();
+        let refused = candidates.next(&|_| Err("it is dark".into())).map(|_| ()).unwrap_err();
+        assert_eq!(refused.to_string(), "backend cpu cannot be used: it is dark");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_not_replaced() {
+        let mut candidates = Candidates::new(&spec("reference"), vec![]).unwrap();
+        let Found { device, reason } = candidates.next(&all).unwrap();
+        assert_eq!((device.info().name, reason.as_str()), ("reference", "asked for"));
+        assert!(!candidates.has_more());
+        let unknown = Candidates::new(&spec("tpu"), vec![]).map(|_| ()).unwrap_err().to_string();
+        assert!(unknown.contains("`tpu`") && unknown.contains("auto, nv, cuda, cpu"), "{unknown}");
+    }
+}

@@ -1,0 +1,60 @@
+//! Error reporting: an error with its causes on one line ([`one_line`], [`about`]), and an invalid value in plain
+//! words ([`invalid`]).
+
+pub mod invalid;
+
+use std::error::Error;
+
+/// Returns an error with its causes. A cause that a message contains already is not repeated.
+#[must_use]
+pub fn one_line(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// Returns an error about `name`, a file for example, in front of which the name stands unless the message contains it.
+#[must_use]
+pub fn about(name: &str, error: &dyn Error) -> String {
+    let text = one_line(error);
+    if text.contains(name) { text } else { format!("{name}: {text}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Told {
+        #[error("no answer")]
+        Apart(#[source] io::Error),
+        #[error("no answer: {0}")]
+        Inside(#[source] io::Error),
+        #[error("no answer: {0}; ask again")]
+        Within(#[source] io::Error),
+        #[error("the daemon")]
+        Outer(#[source] Box<Told>),
+    }
+
+    #[test]
+    fn every_cause_is_told_once() {
+        let cause = || io::Error::other("the socket is gone");
+        for inner in [Told::Apart(cause()), Told::Inside(cause())] {
+            let error = Told::Outer(Box::new(inner));
+            assert_eq!(one_line(&error), "the daemon: no answer: the socket is gone");
+        }
+        let within = Told::Within(cause());
+        assert_eq!(one_line(&within), "no answer: the socket is gone; ask again");
+        assert_eq!(about("the socket", &within), one_line(&within));
+        assert_eq!(about("a.gguf", &cause()), "a.gguf: the socket is gone");
+    }
+}

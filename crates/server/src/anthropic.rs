@@ -1,0 +1,453 @@
+//! Anthropic's dialect: `/v1/messages` and the count of a prompt's tokens.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::sse;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, StreamExt};
+use model::tokenizer::{Call, Message};
+use serde_json::{Value, json};
+
+use super::dialogue::{
+    Ask, Choice, Dialogue, End, Form, Part, Reason, Thinking, Tool, Update, gather, tools,
+};
+use super::error::Error;
+use super::refused::{Checked, Refused, Refusing, nothing};
+use super::{App, events, params, unique};
+use engine::Finished;
+use errors::invalid::shown;
+
+const FIELD: &str = "messages";
+
+impl Refusing for api::MessagesRequest {
+    const REFUSED: &'static [&'static [Refused]] = &[&[
+        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
+        ("mcp_servers", nothing, "call them from the client, as tools"),
+        ("container", nothing, "leave it out"),
+        ("context_management", nothing, "send the conversation as the model is to read it"),
+        ("output_format", nothing, "use /v1/chat/completions with response_format"),
+        ("output_config", nothing, "leave it out"),
+    ]];
+}
+
+pub(super) async fn messages(
+    State(app): State<Arc<App>>,
+    Checked(request): Checked<api::MessagesRequest>,
+) -> Result<Response, Error> {
+    if request.max_tokens.is_none() {
+        return Err(Error::value("max_tokens", "max_tokens: is missing"));
+    }
+    let streamed = request.stream.unwrap_or(false);
+    let Dialogue { served, prompt_tokens, updates } = ask(request)?.start(&app).await?;
+    let id = format!("msg_{:016x}", unique());
+    let head = |content: Vec<Value>, reason: Value, sequence: Value, usage: Value| {
+        json!({
+            "id": id, "type": "message", "role": "assistant", "model": served.model.id,
+            "content": content, "stop_reason": reason, "stop_sequence": sequence,
+            "usage": usage,
+        })
+    };
+    if streamed {
+        let usage = json!({"input_tokens": prompt_tokens, "output_tokens": 0});
+        let message = head(Vec::new(), Value::Null, Value::Null, usage);
+        let first = event(&json!({"type": "message_start", "message": message}));
+        let mut stream = Streaming::default();
+        let parts = events::until_error(updates, move |(_, update)| Ok(stream.parts(update?)));
+        return Ok(events::answer(stream::iter([first]).chain(parts)));
+    }
+    let mut content = Vec::new();
+    let Some(answer) = gather(updates, 1).await?.pop() else {
+        return Err(Error::internal("a generation ended without an end"));
+    };
+    let end = answer.end()?;
+    if !answer.reasoning.is_empty() {
+        content.push(json!({"type": "thinking", "thinking": answer.reasoning, "signature": ""}));
+    }
+    if !answer.text.is_empty() || answer.calls.is_empty() {
+        content.push(json!({"type": "text", "text": answer.text}));
+    }
+    for (id, name, arguments) in &answer.calls {
+        let input = tools::arguments(arguments);
+        content.push(json!({"type": "tool_use", "id": id, "name": name, "input": input}));
+    }
+    let (reason, sequence) = stop(end);
+    let body = head(content, reason.into(), sequence, usage(&end.finished));
+    Ok(Json(body).into_response())
+}
+
+pub(super) async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Checked(request): Checked<api::MessagesRequest>,
+) -> Result<Json<Value>, Error> {
+    let tokens = ask(request)?.count(&app).await?;
+    Ok(Json(json!({"input_tokens": tokens})))
+}
+
+/// What a request asks for.
+fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
+    let mut list = Vec::new();
+    if let Some(system) = request.system {
+        list.push(Message::new("system", text("system", system)?));
+    }
+    for (at, message) in request.messages.into_iter().enumerate() {
+        turn(at, message, &mut list)?;
+    }
+    let tool = |(at, tool): (usize, api::TurnTool)| {
+        let place = format!("tools[{at}]");
+        if let Some(kind) = tool.kind.filter(|kind| kind != "custom") {
+            let param = format!("{place}.type");
+            let message = format!("{param}: is `{}`; only `custom` is possible", shown(&kind));
+            return Err(Error::value(param, message));
+        }
+        Tool::new(&place, tool.name, tool.description, tool.input_schema)
+    };
+    let tools: Vec<Tool> = request
+        .tools
+        .unwrap_or_default()
+        .into_iter()
+        .enumerate()
+        .map(tool)
+        .collect::<Result<_, _>>()?;
+    tools::check(&tools)?;
+    let parallel = request.tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
+    let thinking = match request.thinking.as_ref().map(|thinking| &*thinking.kind) {
+        // Who does not ask for thoughts gets none from a model that can leave them out.
+        None => Thinking::Off { must: false },
+        Some("disabled") => Thinking::Off { must: true },
+        Some("enabled" | "adaptive") => Thinking::On,
+        Some(kind) => {
+            let message = format!(
+                "thinking.type: is `{}`; allowed are enabled, adaptive, disabled",
+                shown(kind)
+            );
+            return Err(Error::value("thinking.type", message));
+        }
+    };
+    Ok(Ask {
+        model: request.model,
+        field: FIELD,
+        messages: list,
+        tools,
+        choice: choice(request.tool_choice)?,
+        parallel: !parallel.unwrap_or(false),
+        form: Form::Text,
+        thinking: Some(("thinking", thinking)),
+        variables: serde_json::Map::new(),
+        sampling: params::sampling(request.temperature, request.top_p, request.top_k, None, None)?,
+        shaping: api::Shaping::default(),
+        lora: None,
+        stop: params::stops(request.stop_sequences.map(api::Stop::Many))?,
+        max_tokens: request.max_tokens,
+        // Clients must say how many, and say as many as the model could ever give.
+        at_most: true,
+        ignore_end: false,
+        logprobs: None,
+        answers: 1,
+    })
+}
+
+fn choice(asked: Option<api::TurnChoice>) -> Result<Choice, Error> {
+    let Some(api::TurnChoice { kind, name, .. }) = asked else { return Ok(Choice::Auto) };
+    match (&*kind, name) {
+        ("auto", _) => Ok(Choice::Auto),
+        ("none", _) => Ok(Choice::None),
+        ("any", _) => Ok(Choice::Required),
+        ("tool", Some(name)) => Ok(Choice::Named(name)),
+        ("tool", None) => Err(Error::value("tool_choice.name", "tool_choice.name: is missing")),
+        (kind, _) => {
+            let message = format!(
+                "tool_choice.type: is `{}`; allowed are auto, any, tool, none",
+                shown(kind)
+            );
+            Err(Error::value("tool_choice.type", message))
+        }
+    }
+}
+
+/// Blocks that are all text.
+fn text(place: &str, blocks: api::Blocks) -> Result<String, Error> {
+    let list = match blocks {
+        api::Blocks::Text(text) => return Ok(text),
+        api::Blocks::List(list) => list,
+    };
+    let mut all = String::new();
+    for (at, block) in list.into_iter().enumerate() {
+        match (&*block.kind, block.text) {
+            ("text", Some(text)) => all.push_str(&text),
+            (kind, _) => return Err(unreadable(&format!("{place}[{at}]"), kind, "`text`")),
+        }
+    }
+    Ok(all)
+}
+
+fn unreadable(place: &str, kind: &str, readable: &str) -> Error {
+    let param = format!("{place}.type");
+    let message = format!("{param}: is `{}`; only {readable} can be read", shown(kind));
+    Error::value(param, message)
+}
+
+/// The messages that a turn is: answers of tools have messages of their own, before what the user says.
+fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result<(), Error> {
+    let place = format!("messages[{at}].content");
+    let role = match &*message.role {
+        role @ ("user" | "assistant" | "system") => role.to_owned(),
+        role => {
+            let param = format!("messages[{at}].role");
+            let message = format!("{param}: is `{}`; allowed are user, assistant", shown(role));
+            return Err(Error::value(param, message));
+        }
+    };
+    let blocks = match message.content {
+        api::Blocks::Text(text) => {
+            list.push(Message::new(role, text));
+            return Ok(());
+        }
+        api::Blocks::List(blocks) => blocks,
+    };
+    let mut said = Message::new(role, "");
+    let mut answers = false;
+    for (i, block) in blocks.into_iter().enumerate() {
+        let place = format!("{place}[{i}]");
+        let missing = |field: &str| {
+            let param = format!("{place}.{field}");
+            Error::value(param.as_str(), format!("{param}: is missing"))
+        };
+        match &*block.kind {
+            "text" => said.content.push_str(&block.text.ok_or_else(|| missing("text"))?),
+            "thinking" => {
+                said.reasoning
+                    .get_or_insert_default()
+                    .push_str(&block.thinking.unwrap_or_default());
+            }
+            "redacted_thinking" => {}
+            "tool_use" => said.calls.push(Call {
+                id: tools::call_id(&format!("{place}.id"), block.id)?,
+                name: block.name.ok_or_else(|| missing("name"))?,
+                arguments: block.input.unwrap_or_else(|| json!({})),
+            }),
+            "tool_result" => {
+                let content = match block.content {
+                    Some(content) => text(&format!("{place}.content"), content)?,
+                    None => String::new(),
+                };
+                let place = format!("{place}.tool_use_id");
+                let call_id = Some(tools::call_id(&place, block.tool_use_id)?);
+                list.push(Message { call_id, ..Message::new("tool", content) });
+                answers = true;
+            }
+            kind => {
+                let readable = "text, thinking, tool_use and tool_result";
+                return Err(unreadable(&place, kind, readable));
+            }
+        }
+    }
+    if !answers || !said.content.is_empty() {
+        list.push(said);
+    }
+    Ok(())
+}
+
+/// `stop_reason` and `stop_sequence`.
+fn stop(end: &End) -> (&'static str, Value) {
+    match &end.reason {
+        Reason::Stop => ("end_turn", Value::Null),
+        Reason::StopText(text) => ("stop_sequence", text.as_str().into()),
+        Reason::Length => ("max_tokens", Value::Null),
+        Reason::Calls => ("tool_use", Value::Null),
+    }
+}
+
+/// Tokens; those of the input that a slot still held are told apart, as this API has it.
+fn usage(finished: &Finished) -> Value {
+    json!({
+        "input_tokens": finished.prompt_tokens - finished.cached_tokens,
+        "cache_creation_input_tokens": 0, "cache_read_input_tokens": finished.cached_tokens,
+        "output_tokens": finished.completion_tokens,
+    })
+}
+
+/// An event that bears the name of its type.
+fn event(value: &Value) -> sse::Event {
+    let name = value.get("type").and_then(Value::as_str).unwrap_or_default();
+    events::named(name, value)
+}
+
+/// The block that is open, if one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Thinking,
+    Text,
+    ToolUse,
+}
+
+#[derive(Default)]
+struct Streaming {
+    open: Option<Open>,
+    /// Blocks begun.
+    blocks: usize,
+}
+
+impl Streaming {
+    /// The events to send for what is new.
+    fn parts(&mut self, update: Update) -> Vec<sse::Event> {
+        self.values(update).iter().map(event).collect()
+    }
+
+    fn values(&mut self, update: Update) -> Vec<Value> {
+        let mut out = Vec::new();
+        for part in update.parts {
+            let delta = match part {
+                Part::Reasoning(text) => {
+                    let block = json!({"type": "thinking", "thinking": "", "signature": ""});
+                    self.begin(Open::Thinking, &block, &mut out);
+                    json!({"type": "thinking_delta", "thinking": text})
+                }
+                Part::Text(text) => {
+                    self.begin(Open::Text, &json!({"type": "text", "text": ""}), &mut out);
+                    json!({"type": "text_delta", "text": text})
+                }
+                Part::Call { id, name, .. } => {
+                    self.end(&mut out);
+                    let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+                    self.begin(Open::ToolUse, &block, &mut out);
+                    continue;
+                }
+                Part::Arguments { text, .. } => {
+                    json!({"type": "input_json_delta", "partial_json": text})
+                }
+            };
+            let index = self.blocks - 1;
+            out.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
+        }
+        let Some(end) = update.end else { return out };
+        if self.blocks == 0 {
+            self.begin(Open::Text, &json!({"type": "text", "text": ""}), &mut out);
+        }
+        self.end(&mut out);
+        let (reason, sequence) = stop(&end);
+        out.push(json!({
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": sequence},
+            "usage": usage(&end.finished),
+        }));
+        out.push(json!({"type": "message_stop"}));
+        out
+    }
+
+    fn begin(&mut self, kind: Open, block: &Value, out: &mut Vec<Value>) {
+        if self.open == Some(kind) {
+            return;
+        }
+        self.end(out);
+        let index = self.blocks;
+        out.push(json!({"type": "content_block_start", "index": index, "content_block": block}));
+        self.open = Some(kind);
+        self.blocks += 1;
+    }
+
+    fn end(&mut self, out: &mut Vec<Value>) {
+        match self.open.take() {
+            None => return,
+            Some(Open::Thinking) => {
+                // Clients give thoughts back with their signature, which is not needed here.
+                let delta = json!({"type": "signature_delta", "signature": ""});
+                let index = self.blocks - 1;
+                out.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
+            }
+            Some(Open::Text | Open::ToolUse) => {}
+        }
+        out.push(json!({"type": "content_block_stop", "index": self.blocks - 1}));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: Value) -> Result<Ask, Option<String>> {
+        let request: api::MessagesRequest = serde_json::from_value(json).unwrap();
+        ask(request).map_err(|error| error.body().error.param)
+    }
+
+    #[test]
+    fn turns_become_messages() {
+        let asked = read(json!({
+            "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
+            "messages": [
+                {"role": "user", "content": "weather?"},
+                {"role": "assistant", "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": ""},
+                    {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "1", "name": "w", "input": {"a": 1}}]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "fine"}]},
+                    {"type": "text", "text": "and?"}]},
+            ],
+            "tools": [{"name": "w", "input_schema": {"type": "object"}}],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+        }))
+        .unwrap();
+        let roles: Vec<_> =
+            asked.messages.iter().map(|m| (m.role.as_str(), m.content.as_str())).collect();
+        assert_eq!(
+            roles,
+            [
+                ("system", "be brief"),
+                ("user", "weather?"),
+                ("assistant", "I look."),
+                ("tool", "fine"),
+                ("user", "and?")
+            ]
+        );
+        assert_eq!(asked.messages[2].reasoning.as_deref(), Some("hm"));
+        assert_eq!(asked.messages[2].calls[0].arguments, json!({"a": 1}));
+        assert_eq!(asked.messages[3].call_id.as_deref(), Some("1"));
+        assert_eq!((asked.choice, asked.parallel), (Choice::Required, false));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_by_its_place() {
+        let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
+        let image = read(user(json!([{"type": "image", "source": {}}])));
+        assert_eq!(image.err(), Some(Some("messages[0].content[0].type".into())));
+        let nameless = read(user(json!([{"type": "tool_use", "id": "", "name": "f"}])));
+        assert_eq!(nameless.err(), Some(Some("messages[0].content[0].id".into())));
+        let result = read(user(json!([{"type": "tool_result"}])));
+        assert_eq!(result.err(), Some(Some("messages[0].content[0].tool_use_id".into())));
+        let mut server = user("x".into());
+        server["tools"] = json!([{"type": "web_search_20250305", "name": "web_search"}]);
+        assert_eq!(read(server).err(), Some(Some("tools[0].type".into())));
+    }
+
+    #[test]
+    fn blocks_open_and_close_in_order() {
+        let mut stream = Streaming::default();
+        let update = |parts| Update { parts, ..Update::default() };
+        let mut events = stream.values(update(vec![
+            Part::Reasoning("a".into()),
+            Part::Text("b".into()),
+            Part::Text("c".into()),
+        ]));
+        events.extend(stream.values(update(vec![
+            Part::Call { index: 0, id: "1".into(), name: "f".into() },
+            Part::Arguments { index: 0, text: "{}".into() },
+            Part::Call { index: 1, id: "2".into(), name: "g".into() },
+        ])));
+        let brief: Vec<String> = events
+            .iter()
+            .map(|event| {
+                let kind = event["type"].as_str().unwrap().trim_start_matches("content_block_");
+                format!("{kind} {}", event["index"])
+            })
+            .collect();
+        assert_eq!(
+            brief,
+            [
+                "start 0", "delta 0", "delta 0", "stop 0", "start 1", "delta 1", "delta 1",
+                "stop 1", "start 2", "delta 2", "stop 2", "start 3"
+            ]
+        );
+    }
+}

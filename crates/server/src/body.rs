@@ -1,0 +1,263 @@
+//! A request's body: JSON, of bounded size, in bounded time.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::extract::{FromRequest, Request};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
+use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+
+use super::App;
+use super::error::Error;
+use errors::invalid;
+
+pub(super) struct JsonBody<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Error> {
+        parse(&read(request, app).await?).map(Self)
+    }
+}
+
+/// Bytes of a body that are taken without asking.
+const SMALL: usize = 64 << 10;
+
+/// Bytes that larger bodies may have in memory together, if that is not less than one may have.
+const LARGE: usize = 64 << 20;
+
+/// The bytes of all larger bodies in memory.
+pub(super) type Arriving = Arc<AtomicUsize>;
+
+/// A body, and the room that it takes.
+pub(super) struct Arrived {
+    bytes: Vec<u8>,
+    counted: usize,
+    all: Arriving,
+}
+
+impl Arrived {
+    fn add(&mut self, bytes: &[u8], most: usize) -> Result<(), Error> {
+        let len = self.bytes.len() + bytes.len();
+        if len > SMALL {
+            let more = len - self.counted;
+            let grow = |all: usize| all.checked_add(more).filter(|all| *all <= most);
+            if self.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).is_err() {
+                let message =
+                    format!("large requests with {most} bytes in all are arriving already");
+                return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
+                    .retry_after(1)
+                    .hint("try again in a second"));
+            }
+            self.counted = len;
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl Drop for Arrived {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.counted, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Arrived {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The whole body of a request that says that it is JSON (of ollama's dialect also one that does not say), within the configured size and time.
+pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> {
+    let essence = |value: &HeaderValue| {
+        let essence = value.to_str().ok()?.split(';').next()?.trim();
+        Some(essence.eq_ignore_ascii_case("application/json"))
+    };
+    let json = match request.headers().get(CONTENT_TYPE) {
+        Some(value) => essence(value).unwrap_or(false),
+        // As ollama does, whose clients need not say it: LiteLLM's is one.
+        None => request.uri().path().starts_with("/api/"),
+    };
+    if !json {
+        let message = "the body must be JSON with the header Content-Type: application/json";
+        return Err(Error::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            message,
+        )
+        .hint("with curl: -H 'Content-Type: application/json' -d '{..}'"));
+    }
+    let config = app.config();
+    let limit = config.max_body_bytes;
+    let too_large = |size: &str| {
+        let message = format!("the body has {size} bytes, the limit is {limit}");
+        Error::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+            .hint("send less, or raise max_body_bytes in the configuration")
+    };
+    let declared = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok());
+    if let Some(size) = declared.filter(|v| v.parse::<u64>().is_ok_and(|n| n > limit as u64)) {
+        return Err(too_large(size));
+    }
+    let mut arrived = Arrived { bytes: Vec::new(), counted: 0, all: Arc::clone(&app.arriving) };
+    let mut body = request.into_body();
+    let all = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                let message = format!("the body could not be read: {error}");
+                Error::new(StatusCode::BAD_REQUEST, "incomplete_body", message)
+            })?;
+            let Ok(bytes) = frame.into_data() else { continue };
+            if arrived.len() + bytes.len() > limit {
+                return Err(too_large(&format!("more than {limit}")));
+            }
+            arrived.add(&bytes, LARGE.max(limit))?;
+        }
+        Ok(arrived)
+    };
+    let time = config.request_timeout();
+    tokio::time::timeout(time, all).await.unwrap_or_else(|_| {
+        let message = format!("the body did not arrive within {} s", time.as_secs());
+        Err(Error::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message))
+    })
+}
+
+/// Parses JSON; an error names the line and column, and the field when the JSON itself is sound.
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    let malformed = |reason: String| {
+        let message = format!("the body is not valid JSON: {reason}");
+        Error::new(StatusCode::BAD_REQUEST, "malformed_json", message)
+    };
+    if body.is_empty() {
+        return Err(malformed("it is empty".into()));
+    }
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let error = error.into_inner();
+        if !error.is_data() {
+            return malformed(error.to_string());
+        }
+        wrong(&path, &invalid::json(&error))
+    })?;
+    json.end().map_err(|error| malformed(error.to_string()))?;
+    Ok(value)
+}
+
+/// A field that is missing, not known, or of a wrong value, as the parser says in the object at `path`.
+fn wrong(path: &str, said: &str) -> Error {
+    let object = if path == "." { "" } else { path };
+    if let Some(field) = said.strip_suffix(" is missing") {
+        let field = if object.is_empty() { field.to_owned() } else { format!("{object}.{field}") };
+        return Error::value(field.as_str(), format!("{field}: is missing"));
+    }
+    if path == "." {
+        return Error::new(StatusCode::BAD_REQUEST, "invalid_value", format!("the body: {said}"));
+    }
+    let path = invalid::shown(path);
+    // Of a field that is not known the parser says the name again.
+    let name = path.rsplit('.').next().map(|name| format!("`{name}` "));
+    let said = name.and_then(|name| said.strip_prefix(&name)).unwrap_or(said);
+    Error::value(path.as_str(), format!("{path}: {said}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused<T: DeserializeOwned>(body: &str) -> api::ErrorDetail {
+        parse::<T>(body.as_bytes()).err().unwrap().body().error
+    }
+
+    #[test]
+    fn larger_bodies_are_counted_until_they_are_dropped() {
+        let all = Arriving::default();
+        let arrive = |frames: &[usize]| {
+            let mut body = Arrived { bytes: Vec::new(), counted: 0, all: Arc::clone(&all) };
+            let mut add = |&bytes: &usize| body.add(&vec![b' '; bytes], 5 * SMALL);
+            frames.iter().try_for_each(&mut add).map(|()| body)
+        };
+        let counted = || all.load(Ordering::Relaxed);
+        let small = arrive(&[SMALL / 2, SMALL / 2]).ok().unwrap();
+        assert_eq!(counted(), 0);
+        let one = arrive(&[SMALL / 2, SMALL / 2, SMALL]).ok().unwrap();
+        let another = arrive(&[3 * SMALL]).ok().unwrap();
+        assert_eq!(counted(), 5 * SMALL);
+        assert!(arrive(&[SMALL, 1]).is_err(), "there is no room");
+        assert_eq!(counted(), 5 * SMALL, "what was refused takes none");
+        drop(another);
+        assert_eq!(counted(), 2 * SMALL);
+        assert!(arrive(&[SMALL, 1]).is_ok());
+        drop((small, one));
+        assert_eq!(counted(), 0);
+    }
+
+    #[test]
+    fn malformed_json_names_the_place() {
+        let error = refused::<api::CompletionRequest>("{\"prompt\": \"x\",\n  oops}");
+        assert_eq!(error.code, "malformed_json");
+        assert!(error.message.contains("line 2 column 3"), "{}", error.message);
+        assert_eq!(refused::<api::LoadRequest>("").code, "malformed_json");
+        assert_eq!(refused::<api::LoadRequest>("{\"model\":\"a\"} x").code, "malformed_json");
+    }
+
+    #[test]
+    fn a_wrong_value_names_the_field() {
+        let error = refused::<api::ChatRequest>(r#"{"messages": [{"role": 1, "content": ""}]}"#);
+        assert_eq!(
+            (error.code.as_str(), error.param.as_deref()),
+            ("invalid_value", Some("messages[0].role"))
+        );
+        let error = refused::<api::CompletionRequest>(r#"{"prompt": {"a": 1}}"#);
+        assert_eq!(error.param.as_deref(), Some("prompt"));
+        assert!(error.message.contains("list of token ids"), "{}", error.message);
+        for (body, param, message) in [
+            (r#"{"max_tokens": 4}"#, "prompt", "prompt: is missing"),
+            (
+                r#"{"prompt": "", "max_tokens": "a"}"#,
+                "max_tokens",
+                "max_tokens: is \"a\", a whole number from 0 to 4294967295 is needed",
+            ),
+            (r#"{"prompt": "", "top_p": [1]}"#, "top_p", "top_p: is a list, a number is needed"),
+        ] {
+            let error = refused::<api::CompletionRequest>(body);
+            assert_eq!((error.param.as_deref(), error.message.as_str()), (Some(param), message));
+        }
+        let error = refused::<api::ChatRequest>(r#"{"messages": [{"content": "a"}]}"#);
+        assert_eq!(error.message, "messages[0].role: is missing");
+        let error = refused::<api::CompletionRequest>("7");
+        assert_eq!(error.message, "the body: is 7, an object {..} is needed");
+    }
+
+    #[test]
+    fn strangers_are_refused_under_our_own_routes_only() {
+        let error = refused::<api::LoadRequest>(r#"{"model": "a", "slot": 3}"#);
+        assert!(
+            error.message.starts_with("slot: is not known; possible: model, "),
+            "{}",
+            error.message
+        );
+        assert_eq!(error.param.as_deref(), Some("slot"));
+        parse::<api::CompletionRequest>(br#"{"prompt": "a", "whatever": 3}"#).ok().unwrap();
+    }
+
+    #[test]
+    fn every_form_of_prompt() {
+        let prompt = |json: &str| {
+            parse::<api::CompletionRequest>(format!("{{\"prompt\":{json}}}").as_bytes())
+                .ok()
+                .unwrap()
+                .prompt
+        };
+        assert_eq!(prompt("\"a\""), api::Prompt::Text("a".into()));
+        assert_eq!(prompt("[\"a\",\"b\"]"), api::Prompt::Texts(vec!["a".into(), "b".into()]));
+        assert_eq!(prompt("[1,2]"), api::Prompt::Ids(vec![1, 2]));
+        assert_eq!(prompt("[[1],[2,3]]"), api::Prompt::IdLists(vec![vec![1], vec![2, 3]]));
+    }
+}

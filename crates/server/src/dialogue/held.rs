@@ -1,0 +1,245 @@
+//! The grammar that an answer is held to: its form, calls of tools by their schemas, and around both what a model
+//! of that family writes: thoughts, marks, channels.
+
+use model::tokenizer::Format;
+use serde_json::Value;
+
+use super::{Form, Tool};
+use engine::{Grammar, Served, Text};
+use model::tokenizer::Calls as Family;
+
+/// Whether an answer has calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Calls {
+    #[default]
+    May,
+    Must,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(super) tools: Vec<Tool>,
+    pub(super) calls: Calls,
+    pub(super) parallel: bool,
+    pub(super) form: Form,
+}
+
+/// Any text.
+const ANY: &str = "any: /(.|\\n)*/\nspace: /\\s*/\n";
+
+impl Held {
+    /// The grammar of an answer to a prompt that ends in `tail`, if it is held to one.
+    pub(crate) fn grammar(self, served: &Served, tail: &str) -> Option<Grammar> {
+        let format = served.text.chat.format();
+        let answer = match &self.form {
+            Form::Text if self.calls == Calls::May => return None,
+            Form::Text => None,
+            Form::Grammar(grammar) => Some(grammar.clone()),
+        };
+        let calls = !self.tools.is_empty();
+        if !calls
+            && !format.can_think()
+            && let Some(answer) = answer
+        {
+            return Some(answer);
+        }
+        let mut lark = Lark { text: &served.text, rules: ANY.into(), parts: Vec::new() };
+        let mut bodies = Vec::new();
+        if calls && let Some(family) = format.calls {
+            lark.calls(family, &self.tools, self.parallel);
+            bodies.push("calls");
+        }
+        if self.calls == Calls::May
+            && let Some(answer) = answer
+        {
+            lark.parts.push(("answer".into(), answer));
+            lark.form(format);
+            bodies.push("form");
+        }
+        let thoughts = lark.thoughts(format, tail);
+        lark.rule("start", &format!("{thoughts} ({})", bodies.join(" | ")));
+        let Lark { rules, parts, .. } = lark;
+        Some(Grammar::Within { lark: rules, parts })
+    }
+}
+
+/// A grammar being written.
+struct Lark<'a> {
+    text: &'a Text,
+    rules: String,
+    /// Grammars that rules refer to by name.
+    parts: Vec<(String, Grammar)>,
+}
+
+/// A text as Lark writes it.
+fn literal(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+impl Lark<'_> {
+    fn rule(&mut self, name: &str, body: &str) {
+        self.rules.push_str(&format!("{name}: {body}\n"));
+    }
+
+    /// A mark: a control token by its number, or text.
+    fn mark(&self, name: &str) -> String {
+        match self.text.mark(name) {
+            Some(id) => format!("<[{id}]>"),
+            None => literal(name),
+        }
+    }
+
+    /// A rule for any text up to a mark, and that.
+    fn until(&mut self, rule: &str, mark: &str) {
+        match self.text.mark(mark) {
+            Some(id) => self.rule(rule, &format!("any <[{id}]>")),
+            None => self.rule(&format!("{rule}[suffix={}]", literal(mark)), "/(.|\\n)*/"),
+        }
+    }
+
+    /// A reference to JSON of a schema.
+    fn json(&mut self, schema: Value) -> String {
+        let name = format!("json{}", self.parts.len());
+        let reference = format!("@{name}");
+        self.parts.push((name, Grammar::JsonSchema(schema)));
+        reference
+    }
+
+    /// What may, or has to, stand before anything else.
+    fn thoughts(&mut self, format: Format, tail: &str) -> String {
+        if format.calls == Some(Family::Harmony) {
+            let [channel, message, end, start] =
+                ["<|channel|>", "<|message|>", "<|end|>", "<|start|>"].map(|mark| self.mark(mark));
+            self.rule(
+                "thoughts",
+                &format!("{channel} \"analysis\" {message} any {end} {start} \"assistant\""),
+            );
+            return "thoughts?".into();
+        }
+        let Some([open, close]) = format.thinking else { return String::new() };
+        self.until("thought", close);
+        if tail.trim_end().ends_with(open) {
+            return "thought space".into();
+        }
+        let open = self.mark(open);
+        self.rule("thoughts", &format!("{open} thought space"));
+        "thoughts?".into()
+    }
+
+    /// The rule `form`: the answer in its form.
+    fn form(&mut self, format: Format) {
+        if format.calls == Some(Family::Harmony) {
+            let [channel, message] = ["<|channel|>", "<|message|>"].map(|mark| self.mark(mark));
+            self.rule("form", &format!("{channel} \"final\" {message} @answer"));
+        } else {
+            self.rule("form", "@answer");
+        }
+    }
+
+    /// The rule `calls`.
+    fn calls(&mut self, family: Family, tools: &[Tool], parallel: bool) {
+        let mut calls = Vec::new();
+        for (at, tool) in tools.iter().enumerate() {
+            let call = match family {
+                Family::Hermes => self.object(tool, "arguments"),
+                Family::Llama => self.object(tool, "parameters"),
+                Family::Xml => self.tags(at, tool),
+                Family::Mistral => self.mistral(tool),
+                Family::Harmony => self.message(tool),
+                Family::FunctionGemma | Family::Gemma => {
+                    let rule = format!("rest{at}");
+                    let close = family.ends().first().copied().unwrap_or_default();
+                    self.until(&rule, close);
+                    format!("{} {rule}", literal(&format!("call:{}{{", tool.name)))
+                }
+            };
+            calls.push(call);
+        }
+        self.rule("call", &calls.join(" | "));
+        let mark = family.opens().first().map(|mark| self.mark(mark)).unwrap_or_default();
+        let named = family == Family::Mistral && self.text.chat.reads("[ARGS]");
+        let (one, between) = match family {
+            Family::Hermes | Family::Xml => {
+                (format!("{mark} \"\\n\" call \"\\n\" {}", self.mark("</tool_call>")), "\"\\n\"")
+            }
+            Family::Mistral if named => (format!("{mark} call"), ""),
+            Family::Mistral => ("call".into(), "\", \""),
+            Family::FunctionGemma | Family::Gemma => (format!("{mark} call"), ""),
+            Family::Llama | Family::Harmony => ("call".into(), ""),
+        };
+        self.rule("one", &one);
+        // Of these two, an answer has one call.
+        let several = parallel && !matches!(family, Family::Llama | Family::Harmony);
+        let all = if several { format!("one ({between} one)*") } else { "one".into() };
+        let list = family == Family::Mistral && !named;
+        self.rule("calls", &if list { format!("{mark} \"[\" {all} \"]\"") } else { all });
+    }
+
+    fn object(&mut self, tool: &Tool, key: &str) -> String {
+        let head = format!("{{\"name\": {}, \"{key}\": ", literal(&tool.name));
+        let arguments = self.json(tool.parameters.clone());
+        format!("{} {arguments} \"}}\"", literal(&head))
+    }
+
+    fn mistral(&mut self, tool: &Tool) -> String {
+        if !self.text.chat.reads("[ARGS]") {
+            return self.object(tool, "arguments");
+        }
+        let id = match self.text.chat.reads("[CALL_ID]") {
+            true => format!("{} /[a-zA-Z0-9]{{9}}/", self.mark("[CALL_ID]")),
+            false => String::new(),
+        };
+        let (args, arguments) = (self.mark("[ARGS]"), self.json(tool.parameters.clone()));
+        format!("{} {id} {args} {arguments}", literal(&tool.name))
+    }
+
+    fn message(&mut self, tool: &Tool) -> String {
+        let [channel, constrain, message] =
+            ["<|channel|>", "<|constrain|>", "<|message|>"].map(|mark| self.mark(mark));
+        let head = literal(&format!("commentary to=functions.{} ", tool.name));
+        let arguments = self.json(tool.parameters.clone());
+        format!("{channel} {head} {constrain} \"json\" {message} {arguments}")
+    }
+
+    /// A call as tags: what is required in the schema's order, the rest where it stands.
+    fn tags(&mut self, at: usize, tool: &Tool) -> String {
+        const CLOSE: &str = "\n</parameter>\n";
+        let mut call = literal(&format!("<function={}>\n", tool.name));
+        let properties = tool.parameters.get("properties").and_then(Value::as_object);
+        let required = tool.parameters.get("required").and_then(Value::as_array);
+        for (i, (name, schema)) in properties.into_iter().flatten().enumerate() {
+            let open = literal(&format!("<parameter={name}>\n"));
+            let is_text = schema.get("type").is_some_and(|kind| kind == "string");
+            let choices = schema.get("enum").and_then(Value::as_array);
+            let value = match choices {
+                Some(choices) if is_text => {
+                    let texts = choices.iter().filter_map(Value::as_str).map(literal);
+                    format!("({}) {}", texts.collect::<Vec<_>>().join(" | "), literal(CLOSE))
+                }
+                _ if is_text => {
+                    let rule = format!("value{at}x{i}");
+                    self.until(&rule, CLOSE);
+                    rule
+                }
+                _ => format!("{} {}", self.json(within(schema, &tool.parameters)), literal(CLOSE)),
+            };
+            let must = required.is_some_and(|names| names.iter().any(|n| n == name));
+            call.push_str(&format!(" ({open} {value}){}", if must { "" } else { "?" }));
+        }
+        call.push_str(" \"</function>\"");
+        call
+    }
+}
+
+/// A part of a schema by itself, with the definitions that it may refer to.
+fn within(part: &Value, whole: &Value) -> Value {
+    let mut part = part.clone();
+    if let Value::Object(map) = &mut part {
+        for key in ["$defs", "definitions"] {
+            if let Some(definitions) = whole.get(key) {
+                map.insert(key.into(), definitions.clone());
+            }
+        }
+    }
+    part
+}

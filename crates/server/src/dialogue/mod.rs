@@ -1,0 +1,239 @@
+//! What every chat dialect comes to: one request ([`Ask`]) and one stream of [`Update`]s. A dialect is a
+//! translation into the one and out of the other, in a file of its own.
+
+mod answer;
+mod held;
+pub(super) mod tools;
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use futures_util::stream::{Stream, StreamExt};
+use model::tokenizer::{AnswerParser, Message, RenderOptions};
+use serde_json::{Map, Value};
+
+pub(super) use self::answer::{End, Gathered, Part, Reason, Update, gather};
+pub(super) use self::held::Held;
+pub(super) use self::tools::{Choice, Tool};
+use super::error::Error;
+use super::{App, generation, params, prompt};
+use engine::{Grammar, Request, Served};
+use plan::sample::Sampling;
+
+/// What an answer has to be.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Form {
+    #[default]
+    Text,
+    Grammar(Grammar),
+}
+
+impl Form {
+    /// Any JSON object.
+    pub(super) fn json() -> Self {
+        Self::schema(serde_json::json!({"type": "object"}))
+    }
+
+    pub(super) const fn schema(schema: Value) -> Self {
+        Self::Grammar(Grammar::JsonSchema(schema))
+    }
+}
+
+/// Whether a model thinks before it answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Thinking {
+    On,
+    Off {
+        /// Whether it is an error where a model cannot but think.
+        must: bool,
+    },
+    /// How much, in the words of its template: `low`, `high`.
+    Effort(String),
+}
+
+/// A conversation, and how it is to be answered.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub(super) model: Option<String>,
+    /// What the dialect calls the field of the conversation.
+    pub(super) field: &'static str,
+    pub(super) messages: Vec<Message>,
+    pub(super) tools: Vec<Tool>,
+    pub(super) choice: Choice,
+    /// Whether an answer may have several calls.
+    pub(super) parallel: bool,
+    pub(super) form: Form,
+    /// Whether a model that can thinks, and the field that says it.
+    pub(super) thinking: Option<(&'static str, Thinking)>,
+    /// Variables of the template.
+    pub(super) variables: Map<String, Value>,
+    pub(super) sampling: Sampling,
+    pub(super) shaping: api::Shaping,
+    /// What is taken of adapters, where that is listed.
+    pub(super) lora: Option<Vec<api::Lora>>,
+    pub(super) stop: Vec<String>,
+    pub(super) max_tokens: Option<u32>,
+    /// Whether fewer will do where the slot has no room for more.
+    pub(super) at_most: bool,
+    pub(super) ignore_end: bool,
+    /// Alternatives that are reported for each token.
+    pub(super) logprobs: Option<u8>,
+    /// Answers to the one conversation.
+    pub(super) answers: usize,
+}
+
+/// Each with the answer that it belongs to. An error ends it.
+type Updates = std::pin::Pin<Box<dyn Stream<Item = (usize, Result<Update, Error>)> + Send>>;
+
+/// A conversation being answered.
+pub(super) struct Dialogue {
+    pub(super) served: Arc<Served>,
+    pub(super) prompt_tokens: usize,
+    pub(super) updates: Updates,
+}
+
+impl Ask {
+    /// Tokens of the prompt.
+    pub(super) async fn count(mut self, app: &Arc<App>) -> Result<usize, Error> {
+        let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
+        self.check(&served)?;
+        let (messages, options, _) = self.conversation();
+        let free = Held::default();
+        let made = prompt::conversation(app, &served, self.field, messages, options, free).await?;
+        Ok(made.ids.len())
+    }
+
+    /// The text of the prompt.
+    pub(super) async fn text(mut self, app: &Arc<App>) -> Result<String, Error> {
+        let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
+        self.check(&served)?;
+        let (messages, options, _) = self.conversation();
+        prompt::text(app, &served, self.field, messages, options).await
+    }
+
+    /// What the template and the grammar are made of.
+    fn conversation(&mut self) -> (Vec<Message>, RenderOptions, Held) {
+        // Without its tools in the prompt a model does not call them.
+        if self.choice == Choice::None {
+            self.tools.clear();
+        }
+        if let Choice::Named(name) = &self.choice {
+            self.tools.retain(|tool| tool.name == *name);
+        }
+        let mut variables = std::mem::take(&mut self.variables);
+        match self.thinking.take() {
+            None => {}
+            Some((_, Thinking::On)) => {
+                drop(variables.insert("enable_thinking".into(), true.into()));
+            }
+            Some((_, Thinking::Off { .. })) => {
+                variables.insert("enable_thinking".into(), false.into());
+            }
+            Some((_, Thinking::Effort(effort))) => {
+                variables.insert("enable_thinking".into(), true.into());
+                variables.insert("reasoning_effort".into(), effort.into());
+            }
+        }
+        let options = RenderOptions {
+            add_generation_prompt: true,
+            tools: self.tools.iter().map(Tool::json).collect(),
+            variables,
+        };
+        let must = matches!(self.choice, Choice::Required | Choice::Named(_));
+        let held = Held {
+            tools: std::mem::take(&mut self.tools),
+            calls: if must { held::Calls::Must } else { held::Calls::May },
+            parallel: self.parallel,
+            form: std::mem::take(&mut self.form),
+        };
+        (std::mem::take(&mut self.messages), options, held)
+    }
+
+    /// Begins to answer.
+    pub(super) async fn start(mut self, app: &Arc<App>) -> Result<Dialogue, Error> {
+        if self.messages.is_empty() {
+            let message = format!("{}: is empty; at least one message is needed", self.field);
+            return Err(Error::value(self.field, message));
+        }
+        let most = params::reportable(self.logprobs, 0, self.max_tokens, self.answers)?;
+        let mut admission = params::admit(app, self.model.as_deref(), self.answers).await?;
+        let served = Arc::clone(&admission.served);
+        let chat = &served.text.chat;
+        self.check(&served)?;
+        let shaping =
+            params::shaping(&self.shaping, self.sampling.temperature, &served.text.tokenizer)?;
+        let adapters =
+            params::adapters(&served.model, self.model.as_deref(), self.lora.as_deref())?;
+        let (messages, options, held) = self.conversation();
+        let tools = options.tools.clone();
+        let made = prompt::conversation(app, &served, self.field, messages, options, held).await?;
+        let room = served.model.context.saturating_sub(made.ids.len()).max(1);
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        let asked = self.max_tokens.map(|asked| if self.at_most { asked.min(room) } else { asked });
+        let request = Request {
+            max_tokens: params::max_tokens(asked, made.ids.len(), served.model.context, most),
+            prompt: made.ids,
+            sampling: self.sampling,
+            shaping,
+            constraint: made.constraint,
+            shown: served.text.marks.iter().map(|(_, id)| *id).collect(),
+            stop: self.stop,
+            ignore_end: self.ignore_end,
+            logprobs: self.logprobs,
+            prompt_logprobs: false,
+            adapters,
+            embed: false,
+        };
+        let prompt_tokens = request.prompt.len();
+        let parser = || AnswerParser::new(chat.format(), &tools, &made.tail);
+        let mut answers: Vec<_> =
+            (0..self.answers).map(|_| answer::Answer::new(parser(), self.parallel)).collect();
+        let requests = (0..self.answers as u64).map(|at| {
+            let seed = self.sampling.seed.wrapping_add(at);
+            Request { sampling: Sampling { seed, ..request.sampling }, ..request.clone() }
+        });
+        let events = generation::start(app, &mut admission, requests.collect())?;
+        let updates = events.filter_map(move |(index, event)| {
+            let update = answers.get_mut(index).and_then(|answer| answer.take(event));
+            std::future::ready(update.map(|update| (index, update)))
+        });
+        Ok(Dialogue { served, prompt_tokens, updates: Box::pin(updates) })
+    }
+
+    /// Refuses what the model's template does not know.
+    fn check(&self, served: &Served) -> Result<(), Error> {
+        let chat = &served.text.chat;
+        let unsupported = |param: &str, message: String| {
+            Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message).param(param))
+        };
+        if !self.tools.is_empty() && chat.format().calls.is_none() {
+            let message = format!("tools: the chat template of {} knows none", served.model.id);
+            return unsupported("tools", message);
+        }
+        let must = matches!(self.choice, Choice::Required | Choice::Named(_));
+        if must && self.tools.is_empty() {
+            let message = "tool_choice: asks for a call, but there are no tools";
+            return Err(Error::value("tool_choice", message));
+        }
+        if let Choice::Named(name) = &self.choice
+            && !self.tools.iter().any(|tool| tool.name == *name)
+        {
+            let message =
+                format!("tool_choice: there is no tool `{}`", errors::invalid::shown(name));
+            return Err(Error::value("tool_choice", message));
+        }
+        let Some((field, thinking)) = &self.thinking else { return Ok(()) };
+        let can = match thinking {
+            Thinking::On => chat.format().can_think(),
+            Thinking::Effort(_) => chat.reads("reasoning_effort") || chat.reads("enable_thinking"),
+            Thinking::Off { must } => {
+                !must || !chat.format().can_think() || chat.reads("enable_thinking")
+            }
+        };
+        if !can {
+            let message = format!("{field}: the chat template of {} reads none", served.model.id);
+            return unsupported(field, message);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! Tools as requests define them, in the one form that templates and grammars take.
+
+use serde_json::{Map, Value, json};
+
+use crate::error::Error;
+use errors::invalid::shown;
+
+/// Tools of one request at most.
+const TOOLS: usize = 256;
+/// Bytes of a tool's name at most.
+const NAME: usize = 128;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tool {
+    pub(crate) name: String,
+    pub(crate) description: String,
+    /// The schema of its arguments, an object.
+    pub(crate) parameters: Value,
+}
+
+impl Tool {
+    /// As templates get it.
+    pub(super) fn json(&self) -> Value {
+        let Self { name, description, parameters } = self;
+        json!({
+            "type": "function",
+            "function": {"name": name, "description": description, "parameters": parameters},
+        })
+    }
+
+    /// A tool whose fields were found at `place`.
+    pub(crate) fn new(
+        place: &str,
+        name: String,
+        description: Option<String>,
+        parameters: Option<Value>,
+    ) -> Result<Self, Error> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        if name.is_empty() || name.len() > NAME || !name.chars().all(is_name) {
+            let message = format!(
+                "{place}.name: is `{}`; 1 to {NAME} letters, digits, `_`, `-` or `.` are allowed",
+                shown(&name)
+            );
+            return Err(Error::value(format!("{place}.name"), message));
+        }
+        let parameters = parameters.unwrap_or_else(|| Value::Object(Map::new()));
+        let Value::Object(mut parameters) = parameters else {
+            let message = format!("{place}.parameters: is no JSON schema of an object");
+            return Err(Error::value(format!("{place}.parameters"), message));
+        };
+        if parameters.is_empty() {
+            parameters.insert("type".into(), "object".into());
+            parameters.insert("properties".into(), Value::Object(Map::new()));
+        }
+        let description = description.unwrap_or_default();
+        Ok(Self { name, description, parameters: Value::Object(parameters) })
+    }
+}
+
+/// Refuses more tools than there may be, and two of one name.
+pub(crate) fn check(tools: &[Tool]) -> Result<(), Error> {
+    if tools.len() > TOOLS {
+        let message = format!("tools: has {} tools, at most {TOOLS} are allowed", tools.len());
+        return Err(Error::value("tools", message));
+    }
+    let mut names: Vec<&str> = tools.iter().map(|tool| &*tool.name).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => {
+            let message = format!("tools: has two tools of the name `{}`", shown(pair[0]));
+            Err(Error::value("tools", message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether an answer calls a tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// As the model likes.
+    #[default]
+    Auto,
+    None,
+    Required,
+    Named(String),
+}
+
+/// The id of a call, found at `place`: what an answer names the call by that it is to. An empty one would be to any.
+pub(crate) fn call_id(place: &str, id: Option<String>) -> Result<String, Error> {
+    match id {
+        None => Err(Error::value(place, format!("{place}: is missing"))),
+        Some(id) if id.is_empty() => Err(Error::value(place, format!("{place}: is empty"))),
+        Some(id) => Ok(id),
+    }
+}
+
+/// A call's arguments as templates take them: the object that a text is, else the text.
+pub(crate) fn arguments(text: &str) -> Value {
+    if text.trim().is_empty() {
+        return Value::Object(Map::new());
+    }
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+}

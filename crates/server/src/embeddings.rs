@@ -1,0 +1,204 @@
+//! Embeddings: what a model makes of texts instead of answers, in OpenAI's dialect and in ollama's.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::StreamExt;
+use model::tokenizer::Specials;
+use plan::sample::Sampling;
+use serde_json::{Value, json};
+
+use super::body::JsonBody;
+use super::error::Error;
+use super::{App, generation, params, prompt};
+use engine::{Event, GenerateError, Request, Scales, Served, Shaping};
+use errors::invalid::shown;
+
+/// Texts of one request at most, which are OpenAI's.
+const INPUTS: usize = 2048;
+
+const FIELD: &str = "input";
+
+/// What a request's texts became.
+struct Made {
+    served: Arc<Served>,
+    /// Each of length 1.
+    embeddings: Vec<Vec<f32>>,
+    tokens: u64,
+}
+
+pub(super) async fn openai(
+    State(app): State<Arc<App>>,
+    JsonBody(request): JsonBody<api::EmbeddingsRequest>,
+) -> Result<Json<api::Embeddings>, Error> {
+    let encoding = request.encoding_format.as_deref();
+    if let Some(other) = encoding.filter(|name| !["float", "base64"].contains(name)) {
+        let message =
+            format!("encoding_format: is `{}`; float and base64 are possible", shown(other));
+        return Err(Error::value("encoding_format", message));
+    }
+    let made = make(&app, request.model.as_deref(), request.input, request.dimensions).await?;
+    let embedding = |(index, numbers): (usize, Vec<f32>)| api::Embedding {
+        object: "embedding".into(),
+        index,
+        embedding: match encoding {
+            Some("base64") => base64(&numbers).into(),
+            _ => numbers.into(),
+        },
+    };
+    Ok(Json(api::Embeddings {
+        object: "list".into(),
+        data: made.embeddings.into_iter().enumerate().map(embedding).collect(),
+        model: made.served.model.id.clone(),
+        usage: api::EmbeddingsUsage { prompt_tokens: made.tokens, total_tokens: made.tokens },
+    }))
+}
+
+pub(super) async fn ollama(
+    State(app): State<Arc<App>>,
+    JsonBody(request): JsonBody<api::OllamaEmbed>,
+) -> Result<Json<Value>, Error> {
+    let begin = Instant::now();
+    let model = request.model.as_deref().map(super::ollama::untagged);
+    let made = make(&app, model, request.input, request.dimensions).await?;
+    let total = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Ok(Json(json!({
+        "model": made.served.model.id, "embeddings": made.embeddings, "total_duration": total,
+        "load_duration": 0, "prompt_eval_count": made.tokens,
+    })))
+}
+
+/// Little-endian `f32`, as OpenAI's clients ask for them.
+pub(super) fn base64(numbers: &[f32]) -> String {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    STANDARD.encode(bytes)
+}
+
+async fn make(
+    app: &Arc<App>,
+    model: Option<&str>,
+    input: api::Prompt,
+    dimensions: Option<usize>,
+) -> Result<Made, Error> {
+    let served = Arc::clone(&params::admit(app, model, 0).await?.served);
+    let Some(width) = served.model.embedding else {
+        let message =
+            format!("{} is not made for embeddings: its file names no pooling", served.model.id);
+        return Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
+            .param("model")
+            .hint("load an embedding model with `orinctl load`; one of Qwen3-Embedding's, for example"));
+    };
+    if let Some(asked) = dimensions.filter(|asked| !(1..=width).contains(asked)) {
+        let message = format!("dimensions: is {asked}, 1 to {width} are possible");
+        return Err(Error::value("dimensions", message));
+    }
+    let adapters = params::adapters(&served.model, model, None)?;
+    let prompts = tokens(app, &served, input).await?;
+    let mut embeddings = Vec::with_capacity(prompts.len());
+    // As many at once as the model has slots, so that a long list does not fill the queue.
+    for some in prompts.chunks(served.model.slots) {
+        let mut admission = params::admit(app, Some(&served.model.id), some.len()).await?;
+        let requests = some.iter().map(|prompt| request(prompt.clone(), adapters)).collect();
+        let mut events = generation::start(app, &mut admission, requests)?;
+        let first = embeddings.len();
+        embeddings.resize(first + some.len(), Vec::new());
+        while let Some((index, event)) = events.next().await {
+            match event {
+                Event::Embedding(numbers) => embeddings[first + index] = cut(numbers, dimensions),
+                Event::Failed(error) => return Err(error.into()),
+                Event::Prompt(_) | Event::Token(_) | Event::Finished(_) => {}
+            }
+        }
+        if embeddings[first..].iter().any(Vec::is_empty) {
+            // Cancelled: nobody listens, or the daemon stops.
+            return Err(GenerateError::Stopping.into());
+        }
+    }
+    let tokens = prompts.iter().map(|prompt| prompt.len() as u64).sum();
+    Ok(Made { served, embeddings, tokens })
+}
+
+fn request(prompt: Vec<u32>, adapters: Scales) -> Request {
+    Request {
+        prompt,
+        max_tokens: 0,
+        sampling: Sampling::GREEDY,
+        shaping: Shaping::NONE,
+        constraint: None,
+        shown: Vec::new(),
+        stop: Vec::new(),
+        ignore_end: false,
+        logprobs: None,
+        prompt_logprobs: false,
+        adapters,
+        embed: true,
+    }
+}
+
+/// The ids of each text.
+async fn tokens(
+    app: &App,
+    served: &Arc<Served>,
+    input: api::Prompt,
+) -> Result<Vec<Vec<u32>>, Error> {
+    let refused = |message: String| Error::value(FIELD, format!("{FIELD}: {message}"));
+    let prompts = match input {
+        api::Prompt::Ids(one) => vec![one],
+        api::Prompt::IdLists(many) => many,
+        api::Prompt::Text(text) => encode(app, served, vec![text]).await?,
+        api::Prompt::Texts(texts) if texts.len() > INPUTS => {
+            return Err(refused(format!(
+                "has {} texts, at most {INPUTS} are allowed",
+                texts.len()
+            )));
+        }
+        api::Prompt::Texts(texts) => encode(app, served, texts).await?,
+    };
+    if prompts.len() > INPUTS {
+        return Err(refused(format!("has {} texts, at most {INPUTS} are allowed", prompts.len())));
+    }
+    if prompts.is_empty() || prompts.iter().any(Vec::is_empty) {
+        return Err(refused("has a text without tokens; at least one is needed".into()));
+    }
+    Ok(prompts)
+}
+
+/// A text is text: no control token is made of it.
+async fn encode(
+    app: &App,
+    served: &Arc<Served>,
+    texts: Vec<String>,
+) -> Result<Vec<Vec<u32>>, Error> {
+    let made = prompt::encode(app, served, FIELD, texts, Specials::Plain).await?;
+    Ok(made.into_iter().map(|(_, ids)| ids).collect())
+}
+
+/// The first numbers of an embedding, of length 1 again.
+fn cut(mut numbers: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
+    let Some(left) = dimensions.filter(|left| *left < numbers.len()) else { return numbers };
+    numbers.truncate(left);
+    let square = |number: &f32| f64::from(*number).powi(2);
+    let length = numbers.iter().map(square).sum::<f64>().sqrt();
+    if length > 0.0 {
+        numbers.iter_mut().for_each(|number| *number = (f64::from(*number) / length) as f32);
+    }
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_has_length_one_and_bytes_are_little_endian() {
+        assert_eq!(cut(vec![3.0, 4.0, 12.0], Some(2)), [0.6, 0.8]);
+        assert_eq!(cut(vec![0.6, 0.8], Some(2)), [0.6, 0.8]);
+        assert_eq!(cut(vec![0.0, 1.0], Some(1)), [0.0]);
+        assert_eq!(base64(&[1.0, -2.0]), "AACAPwAAAMA=");
+    }
+}

@@ -1,0 +1,141 @@
+//! Errors as HTTP answers: one JSON shape, a status, a code for programs, a hint for people.
+
+use axum::Json;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use api::{ErrorBody, ErrorDetail};
+use engine::{GenerateError, LoadError};
+
+#[derive(Clone, Debug)]
+pub(super) struct Error {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    hint: Option<String>,
+    param: Option<String>,
+    retry_after: Option<u64>,
+}
+
+impl Error {
+    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), hint: None, param: None, retry_after: None }
+    }
+
+    /// A value that is not allowed, in the field `param`.
+    pub(super) fn value(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::BAD_REQUEST, "invalid_value", message);
+        Self { param: Some(param.into()), ..error }
+    }
+
+    pub(super) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+            .hint("this is a bug in orind; its log says more")
+    }
+
+    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// With the header Retry-After.
+    pub(super) fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after: Some(seconds), ..self }
+    }
+
+    pub(super) fn param(self, param: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..self }
+    }
+
+    pub(super) fn body(&self) -> ErrorBody {
+        let kind = match self.status.as_u16() {
+            429 => "rate_limit_error",
+            400..500 => "invalid_request_error",
+            _ => "server_error",
+        };
+        ErrorBody {
+            error: ErrorDetail {
+                code: self.code.to_owned(),
+                message: self.message.clone(),
+                hint: self.hint.clone(),
+                kind: kind.to_owned(),
+                param: self.param.clone(),
+            },
+        }
+    }
+}
+
+/// The code of the error that an answer holds, for who counts answers.
+#[derive(Clone, Copy)]
+pub(super) struct Code(pub(super) &'static str);
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        response.extensions_mut().insert(Code(self.code));
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<GenerateError> for Error {
+    fn from(error: GenerateError) -> Self {
+        let message = error.to_string();
+        match error {
+            GenerateError::NoModel => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_model", "no model is loaded")
+                    .hint("load one with `orinctl load MODEL` or POST /orin/v1/models")
+            }
+            GenerateError::QueueFull { retry_after, .. } => Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "queue_full",
+                message,
+            )
+            .retry_after(retry_after.as_secs().max(1))
+            .hint("wait as long as Retry-After says, or raise queue_limit in the configuration"),
+            GenerateError::TooLong { .. } => {
+                Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
+            }
+            GenerateError::Invalid { field, .. } => Self::value(field, message),
+            GenerateError::Stopping => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message)
+            }
+            GenerateError::NotFinite { .. } => Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "non_finite_logits",
+                message,
+            )
+            .hint("where every device says the same, the file is damaged: make it or get it again"),
+            GenerateError::Constraint(_) => {
+                Self::new(StatusCode::BAD_REQUEST, "grammar_failed", message)
+                    .hint("loosen the grammar or the schema")
+            }
+            GenerateError::Device(_) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
+                    .hint("the daemon's log says more; `orinctl status` shows what it is doing")
+            }
+        }
+    }
+}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        let message = error.to_string();
+        match error {
+            LoadError::OutOfMemory(_) => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", message)
+                    .hint("lower slots, context or prefill_chunk, or take a smaller model")
+            }
+            LoadError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, "model_not_found", message)
+                .hint("`orinctl models` lists what can be loaded by name"),
+            LoadError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, "invalid_model", message),
+            LoadError::GivenUp(_) => Self::new(StatusCode::CONFLICT, "load_given_up", message),
+            LoadError::Stopping => Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message),
+            LoadError::Device(_) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Generations under way: events from the engine, with their metrics taken on the way.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures_util::stream::{SelectAll, Stream, select_all};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::App;
+use super::error::Error;
+use engine::{Admission, Event, GenerateError, Request};
+
+/// One generation, until [`Event::Finished`] or [`Event::Failed`], which always comes; dropped, it cancels.
+pub(super) struct Generation {
+    index: usize,
+    events: UnboundedReceiver<Event>,
+    app: Arc<App>,
+    last_token: Option<Instant>,
+    over: bool,
+}
+
+/// Starts one generation per request; the stream says which one an event belongs to. When one is
+/// refused, none is started.
+pub(super) fn start(
+    app: &Arc<App>,
+    admission: &mut Admission,
+    requests: Vec<Request>,
+) -> Result<SelectAll<Generation>, Error> {
+    let start = |(index, request)| {
+        let events = admission.generate(request)?;
+        Ok(Generation { index, events, app: Arc::clone(app), last_token: None, over: false })
+    };
+    let generations: Result<Vec<_>, GenerateError> =
+        requests.into_iter().enumerate().map(start).collect();
+    Ok(select_all(generations?))
+}
+
+impl Stream for Generation {
+    type Item = (usize, Event);
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let event = std::task::ready!(self.events.poll_recv(context)).unwrap_or_else(|| {
+            Event::Failed(GenerateError::Device("the engine thread is gone".into()))
+        });
+        match &event {
+            Event::Token(_) => {
+                let now = Instant::now();
+                if let Some(last) = self.last_token.replace(now) {
+                    self.app.metrics.inter_token(now - last);
+                }
+            }
+            Event::Finished(finished) => {
+                self.over = true;
+                if finished.completion_tokens > 0 {
+                    self.app.metrics.first_token(finished.first_token);
+                }
+            }
+            Event::Failed(_) => self.over = true,
+            Event::Prompt(_) | Event::Embedding(_) => {}
+        }
+        Poll::Ready(Some((self.index, event)))
+    }
+}

@@ -1,0 +1,268 @@
+//! The server: routes, and what all of them share. The modules below reach the engine only through [`App`]. When
+//! a client goes away, everything that was done for it ends.
+
+mod anthropic;
+mod available;
+mod body;
+mod connections;
+mod dialogue;
+mod embeddings;
+mod error;
+mod events;
+mod generation;
+mod gone;
+mod host;
+mod kept;
+mod linger;
+mod metrics;
+mod ollama;
+mod openai;
+mod own;
+mod page;
+mod params;
+mod prompt;
+mod refused;
+mod request_id;
+mod residents;
+mod run;
+pub mod socket;
+mod status;
+pub mod tcp;
+mod text;
+mod tune;
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use futures_util::FutureExt;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use self::available::Available;
+pub use self::connections::{Connections, Listeners, Stop, serve};
+use self::error::{Code, Error};
+use self::metrics::Metrics;
+pub use self::own::load_spec;
+use self::request_id::RequestId;
+use self::residents::Residents;
+pub use self::residents::{over, request_of};
+use api::route;
+use config::Config;
+use engine::tuning::pace::Pace;
+use engine::{Handle, LoadEvent, LoadSpec};
+use errors::invalid::shown;
+use realtime::control_loops::Lanes;
+use realtime::sessions::Networks;
+use telemetry::{Probe, Root};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub struct App {
+    /// Commit that the program is built from.
+    commit: Option<&'static str>,
+    residents: Arc<Residents>,
+    config: RwLock<Arc<Config>>,
+    metrics: Metrics,
+    started: Instant,
+    available: Available,
+    probe: Arc<Probe>,
+    /// Bytes per second that the device of that name could read in the last bench.
+    roof: Mutex<Option<(String, f64)>>,
+    /// Searches for tuned choices, under way or waiting.
+    searches: Mutex<Vec<Weak<Pace>>>,
+    arriving: body::Arriving,
+    /// Conversations that requests may go on from.
+    kept: Mutex<kept::Kept>,
+    /// Whose prompt is made.
+    turns: Arc<Semaphore>,
+    networks: Networks,
+    lanes: Arc<Lanes>,
+}
+
+impl App {
+    /// An application that serves `engine` and additional models. `config` has been checked; `commit` is the one that
+    /// the program is built from.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub fn new(
+        engine: Handle,
+        config: Config,
+        commit: Option<&'static str>,
+    ) -> io::Result<Arc<Self>> {
+        let probe = Arc::new(Probe::new(Root::system()));
+        let lanes = Lanes::start(&config);
+        let residents = Arc::new(Residents::new(engine, &config)?);
+        let metrics = Metrics::new(Arc::clone(&residents), Arc::clone(&probe), Arc::clone(&lanes));
+        let started = Instant::now();
+        let config = RwLock::new(Arc::new(config));
+        Ok(Arc::new(Self {
+            commit,
+            residents,
+            config,
+            metrics,
+            started,
+            available: Available::default(),
+            probe,
+            roof: Mutex::new(None),
+            searches: Mutex::default(),
+            arriving: Arc::default(),
+            kept: Mutex::default(),
+            turns: Arc::new(Semaphore::new(prompt::TURNS)),
+            networks: Networks::default(),
+            lanes,
+        }))
+    }
+
+    pub fn lanes(&self) -> Arc<Lanes> {
+        Arc::clone(&self.lanes)
+    }
+
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.read())
+    }
+
+    /// Takes over another configuration, which has been checked, for what begins from now on.
+    pub fn reload(&self, config: Config) {
+        self.residents.all().for_each(|one| one.engine.set_queue_limit(config.queue_limit));
+        *self.config.write() = Arc::new(config);
+    }
+
+    /// Loads the first model; the load goes on when nobody listens to its events. Needs a tokio runtime.
+    pub fn load(&self, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
+        self.residents.first().load(spec)
+    }
+
+    /// Loads the models beside it that come with the start; returns when that is over.
+    pub async fn load_beside(self: &Arc<Self>) {
+        self.residents.start(self).await;
+    }
+
+    /// The engines, the first model's first.
+    pub fn engines(&self) -> Vec<Handle> {
+        self.residents.all().map(|one| one.engine.clone()).collect()
+    }
+
+    /// Asks every engine's thread for a heartbeat, and returns how many each has given; see [`Handle::heartbeat`].
+    /// `None` when one has ended that nobody has stopped.
+    pub fn heartbeats(&self) -> Option<Vec<u64>> {
+        let beats = self.residents.all().filter_map(|one| match one.engine.heartbeat() {
+            None if one.is_gone() => None,
+            beats => Some(beats),
+        });
+        beats.collect()
+    }
+
+    /// Keeps what a bench could read, if it could.
+    fn measured(&self, report: &bench::Report) {
+        let rate = report.roof.bytes_per_second;
+        if rate > 0.0 {
+            let device = report.manifest.device.clone();
+            *self.roof.lock() = Some((device, rate));
+        }
+    }
+}
+
+/// Random enough for ids and for seeds that nobody chose: two requests do not share one.
+fn unique() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    RandomState::new().hash_one(NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route(route::PAGE, get(page::page))
+        .route(route::HEALTH, get(own::health))
+        .route(route::METRICS, get(own::metrics))
+        .route(route::STATUS, get(own::status))
+        .route(route::MODELS, get(own::models).post(own::load).delete(own::unload))
+        .route(route::MODEL, delete(own::unload_one))
+        .route(route::BENCH, post(own::bench))
+        .route(route::RUN, post(run::run))
+        .route(route::TUNE, get(tune::contents).post(tune::search).delete(tune::stop))
+        .route(route::OPENAI_MODELS, get(openai::models))
+        .route(route::OPENAI_MODEL, get(openai::model))
+        .route(route::COMPLETIONS, post(openai::completions))
+        .route(route::CHAT, post(openai::chat))
+        .route(route::RESPONSES, post(openai::responses))
+        .route(route::EMBEDDINGS, post(embeddings::openai))
+        .route(route::MESSAGES, post(anthropic::messages))
+        .route(route::COUNT_TOKENS, post(anthropic::count_tokens))
+        .route(route::OLLAMA_GENERATE, post(ollama::generate))
+        .route(route::OLLAMA_CHAT, post(ollama::chat))
+        .route(route::OLLAMA_TAGS, get(ollama::tags))
+        .route(route::OLLAMA_SHOW, post(ollama::show))
+        .route(route::OLLAMA_VERSION, get(ollama::version))
+        .route(route::OLLAMA_EMBED, post(embeddings::ollama))
+        .route(route::TOKENIZE, post(text::tokenize))
+        .route(route::DETOKENIZE, post(text::detokenize))
+        .route(route::APPLY_TEMPLATE, post(text::apply_template))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), observe))
+        .with_state(app)
+}
+
+async fn not_found(uri: Uri) -> Error {
+    let message = format!("there is no route {}", shown(uri.path()));
+    Error::new(StatusCode::NOT_FOUND, "route_not_found", message)
+        .hint("docs/api.md lists the routes; GET /orin/v1/status is a good start")
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> Error {
+    let message = format!("{} does not take {}", uri.path(), shown(method.as_str()));
+    Error::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+        .hint("the header Allow says which methods it takes")
+}
+
+/// Counts and logs every answer, and turns a panic into one.
+async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let id = RequestId::of(request.headers());
+    let method = match *request.method() {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    };
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let path = path.as_ref().map_or("other", MatchedPath::as_str);
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let mut response =
+        answer.unwrap_or_else(|_| Error::internal("the request failed").into_response());
+    let status = response.status();
+    app.metrics.answered(method, path, status.as_u16());
+    if let Some(Code(code)) = response.extensions().get() {
+        let generates = method == "POST" && route::GENERATING.contains(&path);
+        if generates && (status.is_client_error() || ["no_model", "loading"].contains(code)) {
+            app.metrics.refused(code);
+        }
+    }
+    let ms = started.elapsed().as_millis() as u64;
+    if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
+        tracing::warn!(
+            id = id.as_str(),
+            method,
+            path,
+            status = status.as_u16(),
+            ms,
+            "request failed"
+        );
+    } else {
+        tracing::debug!(id = id.as_str(), method, path, status = status.as_u16(), ms, "request");
+    }
+    id.put(response.headers_mut());
+    response
+}

@@ -1,0 +1,310 @@
+//! `/v1/completions`: one or several prompts, as text or as token ids.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::sse;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::ready;
+use futures_util::stream::{self, StreamExt};
+use model::tokenizer::Specials;
+
+use super::logprobs::{self, Offset};
+use super::{add_usage, finish_reason, head, timings};
+use crate::dialogue::{Form, Reason};
+use crate::error::Error;
+use crate::refused::{Checked, Refused, Refusing, nothing, text_format};
+use crate::{App, events, generation, params, prompt};
+use engine::{Event, Finished, Request, Scales, Served, Shaping, Text, TokenLogprobs};
+use plan::sample::Sampling;
+
+/// Prompts, or answers to them, of one request at most.
+const PROMPTS: usize = 64;
+
+impl Refusing for api::CompletionRequest {
+    const REFUSED: &'static [&'static [Refused]] = &[
+        super::REFUSED,
+        &[
+            ("tools", nothing, "use /v1/chat/completions"),
+            ("response_format", text_format, "use `json_schema`, or /v1/chat/completions"),
+        ],
+    ];
+}
+
+pub(crate) async fn completions(
+    State(app): State<Arc<App>>,
+    Checked(mut request): Checked<api::CompletionRequest>,
+) -> Result<Response, Error> {
+    let echo = request.echo.unwrap_or(false);
+    let alternatives = request.logprobs.map(|n| params::alternatives("logprobs", n)).transpose()?;
+    let sampling = params::sampling(
+        request.temperature,
+        request.top_p,
+        request.top_k,
+        request.min_p,
+        request.seed,
+    )?;
+    let mut template = Request {
+        prompt: Vec::new(),
+        max_tokens: 0,
+        sampling,
+        shaping: Shaping::NONE,
+        constraint: None,
+        shown: Vec::new(),
+        stop: params::stops(request.stop.take())?,
+        ignore_end: request.ignore_eos.unwrap_or(false),
+        logprobs: alternatives,
+        prompt_logprobs: alternatives.is_some() && echo,
+        adapters: Scales::NONE,
+        embed: false,
+    };
+    let form = super::form(request.grammar.take(), request.json_schema.take(), None)?;
+    let shaping = request.shaping();
+    let each = params::answers(request.n)?;
+    let count = count(&request.prompt, each)?;
+    let mut admission = params::admit(&app, request.model.as_deref(), count).await?;
+    let served = Arc::clone(&admission.served);
+    let (model, lora) = (request.model.as_deref(), request.lora.as_deref());
+    template.adapters = params::adapters(&served.model, model, lora)?;
+    template.shaping = params::shaping(&shaping, sampling.temperature, &served.text.tokenizer)?;
+    if let Form::Grammar(grammar) = form {
+        template.constraint = Some(prompt::constraint(&app, &served, grammar).await?);
+    }
+    let suffix = request.suffix.filter(|suffix| !suffix.is_empty());
+    let prompts = tokenise(&app, &served, request.prompt, suffix).await?;
+    if prompts.is_empty() || prompts.iter().any(|prompt| prompt.ids.is_empty()) {
+        return Err(Error::value("prompt", "prompt: has no tokens; at least one is needed"));
+    }
+    let echoed =
+        if template.prompt_logprobs { prompts.iter().map(|p| p.ids.len() * each).sum() } else { 0 };
+    let most = params::reportable(alternatives, echoed, request.max_tokens, count)?;
+
+    let mut choices = Vec::with_capacity(count);
+    let mut requests = Vec::with_capacity(count);
+    let answers = prompts.iter().flat_map(|prompt| (0..each as u64).map(move |at| (prompt, at)));
+    for (index, (prompt, at)) in answers.enumerate() {
+        let wants_logprobs = alternatives.is_some();
+        let text = (echo || wants_logprobs).then(|| prompt.text(&served.text));
+        let before = if echo { 0 } else { text.as_deref().map_or(0, |text| text.chars().count()) };
+        choices.push(Choice {
+            index,
+            echo: text.filter(|_| echo),
+            offset: Offset(before),
+            wants_logprobs,
+            text: Arc::clone(&served.text),
+        });
+        let room = served.model.context;
+        let max_tokens = params::max_tokens(request.max_tokens, prompt.ids.len(), room, most);
+        let sampling = Sampling { seed: sampling.seed.wrapping_add(at), ..sampling };
+        let prompt = prompt.ids.clone();
+        requests.push(Request { prompt, max_tokens, sampling, ..template.clone() });
+    }
+    let mut generations = generation::start(&app, &mut admission, requests)?;
+    let head = api::Completion {
+        head: head("cmpl", "text_completion", served.model.id.clone()),
+        choices: Vec::new(),
+        usage: None,
+        timings: None,
+    };
+
+    if request.stream.unwrap_or(false) {
+        let stream = Streaming {
+            head,
+            left: choices.len(),
+            choices,
+            include_usage: request.stream_options.is_some_and(|o| o.include_usage),
+            usage: api::Usage::default(),
+            over: false,
+        };
+        let parts =
+            generations.scan(stream, |stream, (index, event)| ready(stream.step(index, event)));
+        return Ok(events::answer(parts.flat_map(stream::iter)));
+    }
+
+    let mut answer = head;
+    let mut usage = api::Usage::default();
+    answer.choices = choices.iter().map(Choice::empty).collect();
+    while let Some((index, event)) = generations.next().await {
+        let pair = choices.get_mut(index).zip(answer.choices.get_mut(index));
+        let Some((choice, whole)) = pair else { continue };
+        let (part, finished) = choice.take(event)?;
+        whole.text.push_str(&part.text);
+        logprobs::append(&mut whole.logprobs, part.logprobs);
+        whole.finish_reason = part.finish_reason;
+        if let Some(finished) = finished {
+            add_usage(&mut usage, &finished);
+            answer.timings = (choices.len() == 1).then(|| timings(&finished));
+        }
+    }
+    answer.usage = Some(usage);
+    Ok(Json(answer).into_response())
+}
+
+struct Prompt {
+    ids: Vec<u32>,
+    /// As given; `None` when ids were given.
+    given: Option<String>,
+}
+
+impl Prompt {
+    fn text(&self, text: &Text) -> String {
+        self.given.clone().unwrap_or_else(|| text.tokenizer.decode(&self.ids))
+    }
+}
+
+/// Token ids of all prompts, each with a text that is to stand behind the answer, if there is one. Ids are taken as they
+/// are.
+async fn tokenise(
+    app: &App,
+    served: &Arc<Served>,
+    prompt: api::Prompt,
+    suffix: Option<String>,
+) -> Result<Vec<Prompt>, Error> {
+    let ids = |ids| Prompt { ids, given: None };
+    let texts = match prompt {
+        api::Prompt::Text(one) => vec![one],
+        api::Prompt::Texts(many) => many,
+        _ if suffix.is_some() => {
+            return Err(Error::value("prompt", "prompt: with `suffix` it has to be text"));
+        }
+        api::Prompt::Ids(one) => return Ok(vec![ids(one)]),
+        api::Prompt::IdLists(many) => return Ok(many.into_iter().map(ids).collect()),
+    };
+    let made = match suffix {
+        None => prompt::encode(app, served, "prompt", texts, Specials::Parse).await?,
+        Some(suffix) => between(app, served, texts, suffix).await?,
+    };
+    Ok(made.into_iter().map(|(text, ids)| Prompt { ids, given: Some(text) }).collect())
+}
+
+/// Prompts for what stands between each text and another one.
+async fn between(
+    app: &App,
+    served: &Arc<Served>,
+    texts: Vec<String>,
+    suffix: String,
+) -> Result<Vec<(String, Vec<u32>)>, Error> {
+    let Some(infill) = served.text.infill else {
+        let message =
+            format!("suffix: {} has no tokens for what is between texts", served.model.id);
+        return Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
+            .param("suffix")
+            .hint("load a model that was trained to fill in the middle"));
+    };
+    let begin = served.text.tokenizer.begin();
+    let suffix = prompt::tokens(app, served, "suffix", suffix, false, false).await?;
+    let mut all = Vec::with_capacity(texts.len());
+    for text in texts {
+        let prefix = prompt::tokens(app, served, "prompt", text.clone(), false, false).await?;
+        all.push((text, infill.prompt(begin, &prefix, &suffix)));
+    }
+    Ok(all)
+}
+
+/// How many answers are asked for, if there are not too many.
+fn count(prompt: &api::Prompt, each: usize) -> Result<usize, Error> {
+    let count = match prompt {
+        api::Prompt::Text(_) | api::Prompt::Ids(_) => 1,
+        api::Prompt::Texts(many) => many.len(),
+        api::Prompt::IdLists(many) => many.len(),
+    };
+    let count = count.saturating_mul(each);
+    if count > PROMPTS {
+        let message = format!("prompt: asks for {count} answers, at most {PROMPTS} are allowed");
+        return Err(Error::value("prompt", message));
+    }
+    Ok(count)
+}
+
+struct Choice {
+    index: usize,
+    /// The prompt, until it has been sent.
+    echo: Option<String>,
+    offset: Offset,
+    wants_logprobs: bool,
+    text: Arc<Text>,
+}
+
+impl Choice {
+    fn empty(&self) -> api::CompletionChoice {
+        api::CompletionChoice { index: self.index, ..Default::default() }
+    }
+
+    /// What an event adds to the answer, and the end if this is it.
+    fn take(&mut self, event: Event) -> Result<(api::CompletionChoice, Option<Finished>), Error> {
+        let mut part = self.empty();
+        part.text = self.echo.take().unwrap_or_default();
+        match event {
+            Event::Prompt(tokens) => part.logprobs = self.logprobs(&tokens),
+            Event::Embedding(_) => unreachable!("no completion asks for one"),
+            Event::Token(token) => {
+                part.text.push_str(&token.text);
+                part.logprobs = self.logprobs(token.logprobs.as_slice());
+            }
+            Event::Finished(finished) => {
+                part.text.push_str(&finished.text);
+                part.finish_reason = Some(finish_reason(&Reason::of(&finished)?).into());
+                return Ok((part, Some(finished)));
+            }
+            Event::Failed(error) => return Err(error.into()),
+        }
+        Ok((part, None))
+    }
+
+    fn logprobs(&mut self, tokens: &[TokenLogprobs]) -> Option<api::CompletionLogprobs> {
+        self.wants_logprobs.then(|| {
+            let mut lists = api::CompletionLogprobs::default();
+            for at in tokens {
+                let shown = !self.text.tokenizer.is_control(at.token.id);
+                self.offset.add(&mut lists, at, shown);
+            }
+            lists
+        })
+    }
+}
+
+struct Streaming {
+    head: api::Completion,
+    choices: Vec<Choice>,
+    left: usize,
+    include_usage: bool,
+    usage: api::Usage,
+    over: bool,
+}
+
+impl Streaming {
+    /// The events to send for one event of the engine; `None` ends the stream.
+    fn step(&mut self, index: usize, event: Event) -> Option<Vec<sse::Event>> {
+        if self.over {
+            return None;
+        }
+        let (part, finished) = match self.choices.get_mut(index)?.take(event) {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.over = true;
+                return Some(vec![events::error(&error)]);
+            }
+        };
+        if part.text.is_empty() && part.logprobs.is_none() && finished.is_none() {
+            return Some(Vec::new());
+        }
+        let mut chunk = api::Completion { choices: vec![part], ..self.head.clone() };
+        let Some(finished) = finished else { return Some(vec![events::data(&chunk)]) };
+
+        add_usage(&mut self.usage, &finished);
+        chunk.timings = (self.choices.len() == 1).then(|| timings(&finished));
+        let mut out = vec![events::data(&chunk)];
+        self.left -= 1;
+        if self.left == 0 {
+            if self.include_usage {
+                let usage = api::Completion { usage: Some(self.usage), ..self.head.clone() };
+                out.push(events::data(&usage));
+            }
+            out.push(events::done());
+            self.over = true;
+        }
+        Some(out)
+    }
+}

@@ -1,0 +1,194 @@
+//! The routes under `/v1`, in the shapes that OpenAI's clients expect.
+
+mod chat;
+mod completions;
+mod logprobs;
+mod responses;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use serde_json::Value;
+
+pub(super) use chat::{ask, chat, tool_list};
+pub(super) use completions::completions;
+pub(super) use responses::responses;
+
+use super::dialogue::{Form, Reason};
+use super::error::Error;
+use super::refused::{Refused, nothing, one};
+use super::residents::Resident;
+use super::{App, params, status};
+use engine::{Finished, Grammar};
+use errors::invalid::shown;
+
+pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::ModelList> {
+    Json(api::ModelList { object: "list".into(), data: loaded(&app) })
+}
+
+pub(super) async fn model(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<api::ModelEntry>, Error> {
+    let Path(id) = id.map_err(|rejection| Error::value("id", format!("id: {rejection}")))?;
+    let loaded = loaded(&app);
+    if let Some(model) = loaded.iter().find(|model| model.id == id) {
+        return Ok(Json(model.clone()));
+    }
+    Err(params::not_there(&app, &id))
+}
+
+/// The models that can be asked as OpenAI's clients see them, each with its adapters behind it.
+fn loaded(app: &App) -> Vec<api::ModelEntry> {
+    let entries = |one: Arc<Resident>| {
+        let state = one.engine.snapshot().state;
+        let entry = |id: String, parent| api::ModelEntry {
+            id,
+            object: "model".into(),
+            created: one.loaded_at().map_or(0, seconds),
+            owned_by: "orind".into(),
+            parent,
+        };
+        let Some(model) = status::loaded(&state) else {
+            let absent = (!one.name.is_empty()).then(|| entry(one.name.clone(), None));
+            return Vec::from_iter(absent);
+        };
+        let adapters = params::adapter_ids(model).map(|id| entry(id, Some(model.id.clone())));
+        std::iter::once(entry(model.id.clone(), None)).chain(adapters).collect()
+    };
+    app.residents.all().flat_map(entries).collect()
+}
+
+/// Seconds since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// What an answer begins with; its id begins with `prefix`.
+fn head(prefix: &str, object: &str, model: String) -> api::Head {
+    api::Head {
+        id: format!("{prefix}-{:016x}", super::unique()),
+        object: object.into(),
+        created: seconds(SystemTime::now()),
+        model,
+        system_fingerprint: format!("orind-{}", super::VERSION),
+    }
+}
+
+/// `finish_reason`.
+const fn finish_reason(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Stop | Reason::StopText(_) => "stop",
+        Reason::Length => "length",
+        Reason::Calls => "tool_calls",
+    }
+}
+
+fn add_usage(usage: &mut api::Usage, finished: &Finished) {
+    usage.prompt_tokens += u64::from(finished.prompt_tokens);
+    usage.prompt_tokens_details.cached_tokens += u64::from(finished.cached_tokens);
+    usage.completion_tokens += u64::from(finished.completion_tokens);
+    let details = &mut usage.completion_tokens_details;
+    details.accepted_prediction_tokens += u64::from(finished.accepted_tokens);
+    details.rejected_prediction_tokens +=
+        u64::from(finished.drafted_tokens - finished.accepted_tokens);
+    usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
+}
+
+fn timings(finished: &Finished) -> api::Timings {
+    let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+    api::Timings {
+        queued_ms: ms(finished.queued),
+        first_token_ms: ms(finished.first_token),
+        total_ms: ms(finished.total),
+    }
+}
+
+const SCHEMA: &str = "use response_format, or json_schema and grammar";
+
+/// Fields of both generating routes that are refused: OpenAI's, and those of other servers of its dialect.
+const REFUSED: &[Refused] = &[
+    ("best_of", one, "send `n` with `logprobs` and choose"),
+    ("use_beam_search", nothing, "leave it out"),
+    ("min_tokens", nothing, "leave it out"),
+    ("stop_token_ids", nothing, "use `stop` with the token's text"),
+    ("n_predict", nothing, "use max_tokens"),
+    ("samplers", nothing, "docs/api.md says in which order they are"),
+    ("top_n_sigma", nothing, "leave it out"),
+    ("top_a", nothing, "use min_p"),
+    ("tfs_z", one, "use min_p"),
+    ("length_penalty", one, "leave it out"),
+    ("bad_words", nothing, "use logit_bias"),
+    ("allowed_token_ids", nothing, "use logit_bias"),
+    ("guided_json", nothing, SCHEMA),
+    ("guided_regex", nothing, SCHEMA),
+    ("guided_choice", nothing, SCHEMA),
+    ("guided_grammar", nothing, SCHEMA),
+    ("structured_outputs", nothing, SCHEMA),
+    ("prompt_logprobs", nothing, "use /v1/completions with `echo` and `logprobs`"),
+    ("include_stop_str_in_output", nothing, "leave it out"),
+];
+
+/// What an answer has to be.
+fn form(
+    grammar: Option<String>,
+    json_schema: Option<Value>,
+    format: Option<api::ResponseFormat>,
+) -> Result<Form, Error> {
+    let format = match format {
+        None => Form::Text,
+        Some(format) => match (&*format.kind, format.json_schema) {
+            ("text", _) => Form::Text,
+            ("json_object", _) => Form::json(),
+            ("json_schema", Some(api::JsonSchema { schema: Some(schema) })) => Form::schema(schema),
+            ("json_schema", _) => {
+                let field = "response_format.json_schema.schema";
+                return Err(Error::value(field, format!("{field}: is missing")));
+            }
+            (kind, _) => {
+                let allowed = "allowed are text, json_object, json_schema";
+                let message = format!("response_format.type: is `{}`; {allowed}", shown(kind));
+                return Err(Error::value("response_format.type", message));
+            }
+        },
+    };
+    let grammar = grammar.map(|text| Form::Grammar(Grammar::written(text)));
+    let schema = json_schema.map(Form::schema);
+    let mut forms = [grammar, schema, Some(format).filter(|format| *format != Form::Text)]
+        .into_iter()
+        .flatten();
+    let form = forms.next().unwrap_or_default();
+    if forms.next().is_some() {
+        let message =
+            "grammar: only one of grammar, json_schema and response_format can be held to";
+        return Err(Error::value("grammar", message));
+    }
+    Ok(form)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::FinishReason;
+
+    #[test]
+    fn times_are_told_in_milliseconds_to_the_microsecond() {
+        let finished = Finished {
+            reason: FinishReason::Length,
+            text: String::new(),
+            prompt_tokens: 1,
+            cached_tokens: 0,
+            completion_tokens: 1,
+            drafted_tokens: 0,
+            accepted_tokens: 0,
+            queued: Duration::from_nanos(1_499),
+            first_token: Duration::from_micros(2_500),
+            total: Duration::from_secs(61),
+        };
+        let api::Timings { queued_ms, first_token_ms, total_ms } = timings(&finished);
+        assert_eq!([queued_ms, first_token_ms, total_ms], [0.001, 2.5, 61_000.0]);
+    }
+}

@@ -1,0 +1,345 @@
+//! What the generating routes have in common: which model, how tokens are chosen, when to stop.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use model::tokenizer::Tokenizer;
+
+use super::error::Error;
+use super::{App, unique};
+use engine::{
+    Admission, Dry, DynamicTemperature, GenerateError, Loading, Mirostat, ModelInfo, Request,
+    Scales, Shaping, State, Xtc,
+};
+use errors::invalid::shown;
+use plan::sample::{self, Sampling};
+
+/// How tokens are chosen when the request does not say: llama.cpp's defaults, which users know.
+const DEFAULT: Sampling =
+    Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 0, ..Sampling::GREEDY };
+
+/// Stop texts of one request at most.
+const STOPS: usize = 16;
+/// Bytes of one stop text at most.
+const STOP_BYTES: usize = 1024;
+
+/// Places for requests to the model that was asked for, which is loaded first where the configuration has it.
+pub(super) async fn admit(
+    app: &Arc<App>,
+    wanted: Option<&str>,
+    requests: usize,
+) -> Result<Admission, Error> {
+    let resident = app.residents.named(wanted);
+    resident.ready(app).await?;
+    if let State::Loading(Loading { model, progress }) = resident.engine.snapshot().state {
+        let message = format!("{model} is being loaded, {:.0} % done", progress * 100.0);
+        return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "loading", message)
+            .hint("try again when GET /health answers 200"));
+    }
+    let admission = match resident.engine.admit(requests) {
+        Err(GenerateError::NoModel) if !app.residents.beside().is_empty() => {
+            return Err(not_there(app, wanted.unwrap_or_default()));
+        }
+        admission => admission?,
+    };
+    resident.touch();
+    chosen(&admission.served.model, wanted)
+        .ok_or_else(|| not_there(app, wanted.unwrap_or_default()))?;
+    Ok(admission)
+}
+
+/// No model, and no adapter, has this name.
+pub(super) fn not_there(app: &App, wanted: &str) -> Error {
+    let names: Vec<String> =
+        app.residents.names().iter().map(|name| format!("`{}`", shown(name))).collect();
+    let there = match &names[..] {
+        [] => "no model is".to_owned(),
+        names => format!("{} is", names.join(", ")),
+    };
+    let message = match wanted {
+        "" => format!("no model is named, and the first is not loaded; {there}"),
+        wanted => format!("the model `{}` is not loaded; {there}", shown(wanted)),
+    };
+    Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
+        .param("model")
+        .hint("name the loaded model or leave `model` out; `orinctl load` loads another")
+}
+
+/// The names by which requests choose the adapters of a model.
+pub(super) fn adapter_ids(model: &ModelInfo) -> impl Iterator<Item = String> {
+    model.adapters.iter().map(|adapter| format!("{}:{}", model.id, adapter.name))
+}
+
+/// The number of the adapter that is named behind the model's id, if one is; nothing where both are another's.
+fn chosen(model: &ModelInfo, wanted: Option<&str>) -> Option<Option<usize>> {
+    match wanted.filter(|name| !name.is_empty() && *name != model.id) {
+        None => Some(None),
+        Some(wanted) => adapter_ids(model).position(|name| name == wanted).map(Some),
+    }
+}
+
+/// What a request takes of the model's adapters: what it lists, else all of the one that it names with the model,
+/// else what the load was told.
+pub(super) fn adapters(
+    model: &ModelInfo,
+    wanted: Option<&str>,
+    lora: Option<&[api::Lora]>,
+) -> Result<Scales, Error> {
+    // The request was admitted, so the name is the model's.
+    let (named, mut scales) = (chosen(model, wanted).flatten(), Scales::NONE);
+    let Some(listed) = lora else {
+        for (at, adapter) in model.adapters.iter().enumerate() {
+            let all = if named == Some(at) { 1.0 } else { 0.0 };
+            scales.0[at] = if named.is_some() { all } else { adapter.scale };
+        }
+        return Ok(scales);
+    };
+    if named.is_some() {
+        let message = "lora: `model` names an adapter already; only one of them is possible";
+        return Err(Error::value("lora", message));
+    }
+    for (at, api::Lora { id, scale }) in listed.iter().enumerate() {
+        if *id >= model.adapters.len() {
+            let there = match model.adapters.len() {
+                0 => format!("{} has no adapters", model.id),
+                count => format!("the adapters are 0 to {}", count - 1),
+            };
+            let field = format!("lora[{at}].id");
+            return Err(Error::value(field.as_str(), format!("{field}: is {id}; {there}")));
+        }
+        if listed[..at].iter().any(|before| before.id == *id) {
+            let field = format!("lora[{at}].id");
+            return Err(Error::value(field.as_str(), format!("{field}: {id} is listed twice")));
+        }
+        scales.0[*id] = range("lora.scale", *scale, -100.0, 100.0)?;
+    }
+    Ok(scales)
+}
+
+/// Log-probabilities that one answer reports at most: a token's own and its alternatives each count.
+const REPORTED: usize = 1 << 18;
+
+/// Tokens that each of some requests may generate at most so that all their log-probabilities can be reported;
+/// refuses more than that. `echoed` tokens of prompts are reported too.
+pub(super) fn reportable(
+    alternatives: Option<u8>,
+    echoed: usize,
+    asked: Option<u32>,
+    requests: usize,
+) -> Result<u32, Error> {
+    let Some(alternatives) = alternatives else { return Ok(u32::MAX) };
+    let each = 1 + usize::from(alternatives);
+    let asked = (asked.unwrap_or(1) as usize).saturating_mul(requests);
+    let tokens = echoed.saturating_add(asked);
+    if tokens.saturating_mul(each) > REPORTED {
+        let message = format!(
+            "logprobs: {tokens} tokens with {each} log-probabilities each are asked for, {REPORTED} of \
+             them are reported in one answer at most"
+        );
+        return Err(Error::value("logprobs", message)
+            .hint("ask for fewer tokens, fewer prompts or fewer alternatives"));
+    }
+    let left = (REPORTED / each - echoed) / requests.max(1);
+    Ok(u32::try_from(left).unwrap_or(u32::MAX))
+}
+
+/// Tokens to generate: as asked, or what the slot has room for and the answer can report.
+pub(super) fn max_tokens(asked: Option<u32>, prompt: usize, context: usize, most: u32) -> u32 {
+    asked.unwrap_or_else(|| {
+        // With no room at all the engine refuses, and says why.
+        u32::try_from(context.saturating_sub(prompt).max(1)).unwrap_or(u32::MAX).min(most)
+    })
+}
+
+pub(super) fn sampling(
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<u32>,
+    min_p: Option<f32>,
+    seed: Option<i64>,
+) -> Result<Sampling, Error> {
+    Ok(Sampling {
+        temperature: range("temperature", temperature.unwrap_or(DEFAULT.temperature), 0.0, 2.0)?,
+        top_p: range("top_p", top_p.unwrap_or(DEFAULT.top_p), 0.0, 1.0)?,
+        top_k: top_k.unwrap_or(DEFAULT.top_k),
+        min_p: sample::min_p(range("min_p", min_p.unwrap_or(0.0), 0.0, 1.0)?),
+        seed: seed.map_or_else(unique, i64::cast_unsigned),
+    })
+}
+
+/// Answers to one prompt at most.
+const ANSWERS: u32 = 64;
+
+pub(super) fn answers(n: Option<u32>) -> Result<usize, Error> {
+    let n = n.unwrap_or(1);
+    if (1..=ANSWERS).contains(&n) {
+        return Ok(n as usize);
+    }
+    Err(Error::value("n", format!("n: is {n}, 1 to {ANSWERS} are allowed")))
+}
+
+pub(super) fn stops(stop: Option<api::Stop>) -> Result<Vec<String>, Error> {
+    let stops = match stop {
+        None => Vec::new(),
+        Some(api::Stop::One(one)) => vec![one],
+        Some(api::Stop::Many(many)) => many,
+    };
+    if stops.len() > STOPS {
+        let message = format!("stop: has {} texts, at most {STOPS} are allowed", stops.len());
+        return Err(Error::value("stop", message));
+    }
+    match stops.iter().map(String::len).find(|len| !(1..=STOP_BYTES).contains(len)) {
+        Some(len) => {
+            let message = format!("stop: a text has {len} bytes, 1 to {STOP_BYTES} are allowed");
+            Err(Error::value("stop", message))
+        }
+        None => Ok(stops),
+    }
+}
+
+pub(super) fn alternatives(name: &'static str, asked: u32) -> Result<u8, Error> {
+    let most = Request::MAX_LOGPROBS;
+    let number = u8::try_from(asked).ok().filter(|n| *n <= most);
+    number.ok_or_else(|| Error::value(name, format!("{name}: is {asked}, 0 to {most} are allowed")))
+}
+
+/// Tokens with a bias at most.
+const BIASES: usize = 1024;
+/// Sequence breakers of DRY at most.
+const BREAKERS: usize = 64;
+
+/// What is done to logits; `tokenizer` knows which tokens hold a breaker.
+pub(super) fn shaping(
+    asked: &api::Shaping,
+    temperature: f32,
+    tokenizer: &Tokenizer,
+) -> Result<Shaping, Error> {
+    let penalty = |name, value: Option<f32>| range(name, value.unwrap_or(0.0), -2.0, 2.0);
+    let mirostat = match asked.mirostat {
+        None | Some(0) => None,
+        Some(2) => Some(Mirostat {
+            tau: range("mirostat_tau", asked.mirostat_tau.unwrap_or(5.0), 0.0, 100.0)?,
+            eta: range("mirostat_eta", asked.mirostat_eta.unwrap_or(0.1), 0.0, 1.0)?,
+        }),
+        Some(version) => {
+            let message = format!("mirostat: is {version}; 0 (off) and 2 are supported");
+            return Err(Error::value("mirostat", message));
+        }
+    };
+    let probability = range("xtc_probability", asked.xtc_probability.unwrap_or(0.0), 0.0, 1.0)?;
+    let threshold = range("xtc_threshold", asked.xtc_threshold.unwrap_or(0.1), 0.0, 1.0)?;
+    let half = range("dynatemp_range", asked.dynatemp_range.unwrap_or(0.0), 0.0, 2.0)?;
+    let exponent = range("dynatemp_exponent", asked.dynatemp_exponent.unwrap_or(1.0), 0.0, 10.0)?;
+    let window = match asked.repeat_last_n {
+        None | Some(-1) => None,
+        Some(tokens) => Some(u32::try_from(tokens).map_err(|_| {
+            let message = format!("repeat_last_n: is {tokens}; -1 (all) or more are allowed");
+            Error::value("repeat_last_n", message)
+        })?),
+    };
+    Ok(Shaping {
+        bias: bias(asked, tokenizer)?,
+        repetition: range(
+            "repetition_penalty",
+            asked.repetition_penalty.unwrap_or(1.0),
+            0.01,
+            10.0,
+        )?,
+        frequency: penalty("frequency_penalty", asked.frequency_penalty)?,
+        presence: penalty("presence_penalty", asked.presence_penalty)?,
+        window,
+        dry: dry(asked, tokenizer)?,
+        typical_p: range("typical_p", asked.typical_p.unwrap_or(1.0), 0.0, 1.0)?,
+        mirostat,
+        xtc: (probability > 0.0).then_some(Xtc { probability, threshold }),
+        dynamic: (half > 0.0).then_some(DynamicTemperature {
+            least: (temperature - half).max(0.0),
+            most: temperature + half,
+            exponent,
+        }),
+    })
+}
+
+fn bias(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, Error> {
+    let Some(map) = &asked.logit_bias else { return Ok(Vec::new()) };
+    if map.len() > BIASES {
+        let message = format!("logit_bias: has {} tokens, at most {BIASES} are allowed", map.len());
+        return Err(Error::value("logit_bias", message));
+    }
+    let size = tokenizer.vocab_size();
+    let pair = |(id, bias): (&String, &serde_json::Value)| {
+        let field = format!("logit_bias.{}", shown(id));
+        let known = id.parse::<u32>().ok().filter(|id| (*id as usize) < size);
+        let Some(id) = known else {
+            let message = format!("{field}: is no token id; they are below {size}");
+            return Err(Error::value(field, message));
+        };
+        let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+        let Some(bias) = bias else {
+            let message = format!("{field}: a number from -100 to 100 is needed");
+            return Err(Error::value(field, message));
+        };
+        // A token that is banned is never chosen.
+        Ok((id, if bias == -100.0 { f32::NEG_INFINITY } else { bias as f32 }))
+    };
+    map.iter().map(pair).collect()
+}
+
+fn dry(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Option<Dry>, Error> {
+    let multiplier = range("dry_multiplier", asked.dry_multiplier.unwrap_or(0.0), 0.0, 100.0)?;
+    if multiplier == 0.0 {
+        return Ok(None);
+    }
+    let default = || ["\n", ":", "\"", "*"].map(str::to_owned).to_vec();
+    let texts = asked.dry_sequence_breakers.clone().unwrap_or_else(default);
+    if texts.len() > BREAKERS || texts.iter().any(String::is_empty) {
+        let message = format!("dry_sequence_breakers: at most {BREAKERS} texts that are not empty");
+        return Err(Error::value("dry_sequence_breakers", message));
+    }
+    let breaks = |id: &u32| {
+        let text = tokenizer.token_text(*id);
+        text.is_some_and(|text| texts.iter().any(|breaker| text.contains(breaker.as_str())))
+    };
+    Ok(Some(Dry {
+        multiplier,
+        base: range("dry_base", asked.dry_base.unwrap_or(1.75), 1.0, 10.0)?,
+        allowed: asked.dry_allowed_length.unwrap_or(2),
+        breakers: (0..tokenizer.vocab_size() as u32).filter(breaks).collect(),
+    }))
+}
+
+fn range(name: &str, value: f32, low: f32, high: f32) -> Result<f32, Error> {
+    if (low..=high).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::value(name, format!("{name}: is {value}, {low} to {high} are allowed")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_named() {
+        let message = |e: Error| e.body().error.message;
+        assert_eq!(
+            message(sampling(Some(3.0), None, None, None, None).unwrap_err()),
+            "temperature: is 3, 0 to 2 are allowed"
+        );
+        assert!(sampling(None, Some(f32::NAN), None, None, None).is_err());
+        assert_eq!(sampling(Some(0.0), None, None, None, Some(-1)).unwrap().seed, u64::MAX);
+        let chosen = || sampling(None, None, None, None, None).unwrap().seed;
+        assert_ne!(chosen(), chosen());
+        assert!(alternatives("logprobs", 20).is_ok() && alternatives("logprobs", 21).is_err());
+        assert!(stops(Some(api::Stop::One(String::new()))).is_err());
+        assert!(stops(Some(api::Stop::Many(vec!["x".into(); 17]))).is_err());
+    }
+
+    #[test]
+    fn what_is_not_said_is_the_rest_of_the_slot() {
+        assert_eq!(max_tokens(None, 10, 64, u32::MAX), 54);
+        assert_eq!(max_tokens(Some(0), 10, 64, u32::MAX), 0);
+        assert_eq!(max_tokens(None, 64, 64, u32::MAX), 1);
+        assert_eq!(max_tokens(None, 10, 64, 20), 20);
+    }
+}

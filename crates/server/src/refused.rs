@@ -1,0 +1,154 @@
+//! Fields that a dialect has, that would change an answer and cannot be honoured: refused by name, unless their
+//! value changes nothing. Fields that nobody knows are ignored, as clients of these dialects expect.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::{self, FromRequest};
+use axum::http::StatusCode;
+use serde::Deserializer;
+use serde::de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::error::Error;
+use super::{App, body};
+use errors::invalid::shown;
+
+/// A body without fields that would have to be refused.
+pub(super) struct Checked<T>(pub(super) T);
+
+/// What of a dialect's fields is refused in a body.
+pub(super) trait Refusing {
+    /// Lists, so that dialects can share some.
+    const REFUSED: &'static [&'static [Refused]];
+}
+
+impl<T: DeserializeOwned + Refusing> FromRequest<Arc<App>> for Checked<T> {
+    type Rejection = Error;
+
+    async fn from_request(request: extract::Request, app: &Arc<App>) -> Result<Self, Error> {
+        let arrived = body::read(request, app).await?;
+        let parsed = body::parse(&arrived)?;
+        refuse(&arrived, T::REFUSED)?;
+        Ok(Self(parsed))
+    }
+}
+
+/// A field that would change the answer and cannot be honoured, the values that change nothing, and
+/// what to do instead.
+pub(super) type Refused = (&'static str, fn(&Value) -> bool, &'static str);
+
+pub(super) fn nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(on) => !on,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+pub(super) fn one(value: &Value) -> bool {
+    value.is_null() || value.as_f64() == Some(1.0)
+}
+
+pub(super) fn yes(value: &Value) -> bool {
+    value.is_null() || *value == true
+}
+
+pub(super) fn text_format(value: &Value) -> bool {
+    value.is_null() || value.get("type").is_some_and(|kind| kind == "text")
+}
+
+pub(super) fn text_only(value: &Value) -> bool {
+    nothing(value) || value.as_array().is_some_and(|list| list.iter().all(|m| m == "text"))
+}
+
+/// Longest value that may change nothing.
+const NEUTRAL: usize = 40;
+
+/// The body is valid JSON; nothing of it is kept.
+fn refuse(body: &[u8], refused: &'static [&'static [Refused]]) -> Result<(), Error> {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let Ok(Some((refused, value))) = Asked(refused).deserialize(&mut json) else { return Ok(()) };
+    let (name, _, hint) = refused;
+    let message = format!("{name}: is {}, which is not supported", shown(value));
+    Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
+        .param(*name)
+        .hint(*hint))
+}
+
+/// Finds the first field of an object that cannot be honoured, with its value as it is written.
+struct Asked(&'static [&'static [Refused]]);
+
+impl<'de> DeserializeSeed<'de> for Asked {
+    type Value = Option<(&'static Refused, &'de str)>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Asked {
+    type Value = Option<(&'static Refused, &'de str)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            let mut all = self.0.iter().copied().flatten();
+            let Some(refused) = all.find(|refused| refused.0 == key) else {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            let value = map.next_value::<&RawValue>()?.get();
+            // What does not change the answer is short.
+            let neutral = value.len() <= NEUTRAL
+                && serde_json::from_str(value).is_ok_and(|value| refused.1(&value));
+            if found.is_none() && !neutral {
+                found = Some((refused, value));
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const REFUSED: [Refused; 4] = [
+        ("best_of", one, "leave it out"),
+        ("suffix", nothing, "leave it out"),
+        ("response_format", text_format, "leave it out"),
+        ("modalities", text_only, "leave it out"),
+    ];
+
+    fn refused(body: &Value) -> Option<String> {
+        refuse(body.to_string().as_bytes(), &[&REFUSED]).err().and_then(|e| e.body().error.param)
+    }
+
+    #[test]
+    fn neutral_values_pass_and_others_are_refused_by_name() {
+        let neutral = json!({
+            "best_of": 1, "response_format": {"type": "text"}, "modalities": ["text"], "suffix": "",
+            "user": "me", "whatever": {"a": 1},
+        });
+        assert_eq!(refused(&neutral), None);
+        for (name, value) in [
+            ("best_of", json!(2)),
+            ("suffix", json!("x")),
+            ("response_format", json!({"type": "json_object"})),
+            ("modalities", json!(["text", "audio"])),
+        ] {
+            assert_eq!(refused(&json!({name: value})).as_deref(), Some(name));
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The models that the daemon holds, each with an engine of its own: the first one, which requests get that name none,
+//! and those beside it. Brings the ones that are configured and not there when somebody asks for them, and lets those go
+//! that came the same way where there is no room. Knows no route.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::App;
+use super::own::load_spec;
+use super::params::adapter_ids;
+use super::status::loaded;
+use api::LoadRequest;
+use config::{Config, LoadAt};
+use engine::{Handle, LoadError, LoadEvent, LoadSpec, ModelInfo, PrefixCounts, Snapshot, State};
+
+/// What came of loads.
+#[derive(Default)]
+struct Loads {
+    /// When the last one ended well.
+    loaded_at: Option<SystemTime>,
+    /// Why the last one did not, until the next one or an unload.
+    failed: Option<LoadError>,
+}
+
+/// A load that requests wait for.
+type Coming = Shared<BoxFuture<'static, Result<(), LoadError>>>;
+
+/// One model's place: its engine, and how it is loaded there.
+pub(super) struct Resident {
+    pub(super) engine: Handle,
+    /// What requests call it; nothing of the first, which is called as the model that it holds.
+    pub(super) name: String,
+    /// How a request brings it; nothing of the first, which only a load brings.
+    brought: Mutex<Option<LoadRequest>>,
+    /// When, where the configuration says so.
+    pub(super) at: Option<LoadAt>,
+    loads: Mutex<Loads>,
+    coming: Mutex<Option<Coming>>,
+    used: Mutex<Instant>,
+    gone: AtomicBool,
+}
+
+impl Resident {
+    fn new(
+        engine: Handle,
+        name: String,
+        brought: Option<LoadRequest>,
+        at: Option<LoadAt>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            name,
+            brought: Mutex::new(brought),
+            at,
+            loads: Mutex::default(),
+            coming: Mutex::default(),
+            used: Mutex::new(Instant::now()),
+            gone: AtomicBool::new(false),
+        })
+    }
+
+    /// Loads a model into its engine; the load goes on when nobody listens to its events. Needs a tokio runtime.
+    pub(super) fn load(self: &Arc<Self>, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
+        tracing::info!(model = spec.model, "loading");
+        let mut events = self.engine.load(spec);
+        let (forward, receiver) = unbounded_channel();
+        let this = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut over = false;
+            while let Some(event) = events.recv().await {
+                match &event {
+                    LoadEvent::Progress { .. } | LoadEvent::Unloading { .. } => {}
+                    LoadEvent::Loaded(_) => {
+                        let loaded_at = Some(SystemTime::now());
+                        *this.loads.lock() = Loads { loaded_at, failed: None };
+                        over = true;
+                    }
+                    LoadEvent::Failed(error) => {
+                        this.loads.lock().failed = Some(error.clone());
+                        over = true;
+                    }
+                }
+                let _ = forward.send(event);
+            }
+            if !over {
+                let _ = forward.send(LoadEvent::Failed(LoadError::Stopping));
+            }
+        });
+        receiver
+    }
+
+    /// Loads what it is for as it was told, but for what `request` says otherwise.
+    pub(super) fn load_again(
+        self: &Arc<Self>,
+        config: &Config,
+        request: LoadRequest,
+    ) -> UnboundedReceiver<LoadEvent> {
+        let told = self.brought.lock().clone().unwrap_or_default();
+        let spec = load_spec(config, LoadRequest { model: told.model.clone(), ..request.or(told) });
+        self.load(LoadSpec { name: Some(self.name.clone()), ..spec })
+    }
+
+    /// Unloads its model once the requests in flight are done. True when there was one.
+    pub(super) async fn unload(&self) -> bool {
+        let unloaded = self.engine.unload().await;
+        // Why there is no model is known now.
+        self.loads.lock().failed = None;
+        unloaded
+    }
+
+    /// Why it holds no model, where it should.
+    pub(super) fn failed(&self, now: &Snapshot) -> Option<LoadError> {
+        now.given_up.clone().or_else(|| self.loads.lock().failed.clone())
+    }
+
+    pub(super) fn loaded_at(&self) -> Option<SystemTime> {
+        self.loads.lock().loaded_at
+    }
+
+    /// Notes that somebody asks for it.
+    pub(super) fn touch(&self) {
+        *self.used.lock() = Instant::now();
+    }
+
+    /// How long nobody has asked for it.
+    pub(super) fn unused(&self) -> Duration {
+        self.used.lock().elapsed()
+    }
+
+    /// Whether its place has been taken away.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is nothing to bring: a model is there or being loaded, or only a load can bring one.
+    fn is_served(&self) -> bool {
+        let now = self.engine.snapshot();
+        self.brought.lock().is_none() || loaded(&now.state).is_some() || now.loading.is_some()
+    }
+
+    /// Returns when it can be asked: at once when it is there, else when it has been loaded, by whoever was first to
+    /// ask for it.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded.
+    pub(super) async fn ready(self: &Arc<Self>, app: &Arc<App>) -> Result<(), LoadError> {
+        let coming = {
+            let mut coming = self.coming.lock();
+            match coming.as_ref().filter(|coming| coming.peek().is_none()) {
+                Some(under_way) => under_way.clone(),
+                None if self.is_served() => return Ok(()),
+                None => coming.insert(bring(Arc::clone(self), Arc::clone(app))).clone(),
+            }
+        };
+        coming.await
+    }
+}
+
+/// How a model is loaded that is configured beside the first.
+pub fn request_of(resident: &config::Resident) -> LoadRequest {
+    LoadRequest {
+        model: resident.model.clone(),
+        backend: resident.backend.clone(),
+        threads: resident.threads,
+        slots: resident.slots,
+        context: resident.context,
+        prefill_chunk: resident.prefill_chunk,
+        draft: resident.draft_model.clone(),
+        lora: resident.lora.clone(),
+        kv_type: resident.kv_type.clone(),
+        ..LoadRequest::default()
+    }
+}
+
+/// Loads a model as its place says; goes on when nobody waits for it.
+fn bring(resident: Arc<Resident>, app: Arc<App>) -> Coming {
+    let load = tokio::spawn(async move {
+        let request = resident.brought.lock().clone().unwrap_or_default();
+        app.networks.make_room();
+        loop {
+            if resident.is_gone() {
+                return Err(LoadError::GivenUp("the model was unloaded"));
+            }
+            let mut spec = load_spec(&app.config(), request.clone());
+            spec.name = Some(resident.name.clone());
+            let why = match over(&mut resident.load(spec)).await {
+                Ok(_) => return Ok(()),
+                Err(LoadError::OutOfMemory(why)) => why,
+                Err(error) => return Err(error),
+            };
+            let Some(other) = app.residents.gives_way(&resident) else {
+                return Err(LoadError::OutOfMemory(why));
+            };
+            tracing::info!(model = other.name, why, "unloaded: another model needs its memory");
+            other.unload().await;
+        }
+    });
+    async move { load.await.unwrap_or(Err(LoadError::Stopping)) }.boxed().shared()
+}
+
+/// Waits for the end of a load.
+///
+/// # Errors
+/// Why it failed.
+pub async fn over(events: &mut UnboundedReceiver<LoadEvent>) -> Result<Box<ModelInfo>, LoadError> {
+    loop {
+        match events.recv().await {
+            Some(LoadEvent::Progress { .. } | LoadEvent::Unloading { .. }) => {}
+            Some(LoadEvent::Loaded(model)) => return Ok(model),
+            Some(LoadEvent::Failed(error)) => return Err(error),
+            None => return Err(LoadError::Stopping),
+        }
+    }
+}
+
+/// All of them.
+pub(super) struct Residents {
+    first: Arc<Resident>,
+    beside: RwLock<Vec<Arc<Resident>>>,
+    /// Whether those that come with the start are still to come.
+    starting: AtomicBool,
+    /// What those have done that are gone.
+    before: Mutex<Counts>,
+}
+
+/// What engines have done, and do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) active: usize,
+    pub(super) queued: usize,
+    pub(super) kv_tokens: usize,
+    pub(super) requests: u64,
+    pub(super) failures: u64,
+    pub(super) prompt_tokens: u64,
+    pub(super) cached_tokens: u64,
+    pub(super) completion_tokens: u64,
+    pub(super) steps: u64,
+    pub(super) prefixes: PrefixCounts,
+}
+
+impl Counts {
+    fn add(&mut self, now: &Snapshot) {
+        self.active += now.active;
+        self.queued += now.queued;
+        self.kv_tokens += now.kv_tokens;
+        self.requests += now.requests;
+        self.failures += now.failures;
+        self.prompt_tokens += now.prompt_tokens;
+        self.cached_tokens += now.cached_tokens;
+        self.completion_tokens += now.completion_tokens;
+        self.steps += now.steps;
+        let (all, own) = (&mut self.prefixes, &now.prefixes);
+        all.read += own.read;
+        all.written += own.written;
+        all.refused += own.refused;
+        all.failed += own.failed;
+        // They share one directory.
+        all.bytes = all.bytes.max(own.bytes);
+    }
+}
+
+impl Residents {
+    /// `engine` for the first, and one for each model that is configured beside it.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub(super) fn new(engine: Handle, config: &Config) -> io::Result<Self> {
+        let beside = config.resident.iter().map(|resident| {
+            let request = request_of(resident);
+            let name = resident.id(&config.models_dir);
+            Ok(Resident::new(engine.beside()?, name, Some(request), Some(resident.load)))
+        });
+        let beside = RwLock::new(beside.collect::<io::Result<_>>()?);
+        let first = Resident::new(engine, String::new(), None, None);
+        let starts = config.resident.iter().any(|one| one.load == LoadAt::Start);
+        let starting = AtomicBool::new(starts);
+        Ok(Self { first, beside, starting, before: Mutex::default() })
+    }
+
+    /// Loads those that come with the start, one after the other; returns when they are there or have said why not.
+    pub(super) async fn start(&self, app: &Arc<App>) {
+        let starts = |one: &Arc<Resident>| one.at == Some(LoadAt::Start);
+        for resident in self.beside().into_iter().filter(starts) {
+            // Status and log tell how it goes.
+            let _ = resident.ready(app).await;
+        }
+        self.starting.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_starting(&self) -> bool {
+        self.starting.load(Ordering::Relaxed)
+    }
+
+    pub(super) const fn first(&self) -> &Arc<Resident> {
+        &self.first
+    }
+
+    /// Those beside the first.
+    pub(super) fn beside(&self) -> Vec<Arc<Resident>> {
+        self.beside.read().clone()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = Arc<Resident>> {
+        std::iter::once(Arc::clone(&self.first)).chain(self.beside())
+    }
+
+    /// The one that a request is for: the first, unless it names another, or an adapter of another.
+    pub(super) fn named(&self, wanted: Option<&str>) -> Arc<Resident> {
+        let name = wanted.unwrap_or_default();
+        let first = || {
+            let state = self.first.engine.snapshot().state;
+            let knows = |model: &ModelInfo| {
+                model.id == name || adapter_ids(model).any(|adapter| adapter == name)
+            };
+            loaded(&state).is_some_and(knows).then(|| Arc::clone(&self.first))
+        };
+        // Ids have colons too: an adapter's name is what no model is called.
+        let adapters = |resident: &Arc<Resident>| {
+            name.strip_prefix(&resident.name).is_some_and(|rest| rest.starts_with(':'))
+        };
+        self.exactly(name)
+            .or_else(first)
+            .or_else(|| self.beside().into_iter().find(adapters))
+            .unwrap_or_else(|| Arc::clone(&self.first))
+    }
+
+    /// The place of the model of that name beside the first.
+    pub(super) fn exactly(&self, name: &str) -> Option<Arc<Resident>> {
+        self.beside().into_iter().find(|resident| resident.name == name)
+    }
+
+    /// The place for a model that is loaded beside the others under that name.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub(super) fn place(&self, name: String, request: LoadRequest) -> io::Result<Arc<Resident>> {
+        let mut beside = self.beside.write();
+        if let Some(there) = beside.iter().find(|resident| resident.name == name) {
+            *there.brought.lock() = Some(request);
+            return Ok(Arc::clone(there));
+        }
+        let resident = Resident::new(self.first.engine.beside()?, name, Some(request), None);
+        beside.push(Arc::clone(&resident));
+        Ok(resident)
+    }
+
+    /// Takes away the place of a model that nobody has configured. Its engine stops once what it does is done.
+    pub(super) fn remove(&self, resident: &Arc<Resident>, deadline: Duration) {
+        if resident.at.is_some() || resident.name.is_empty() {
+            return;
+        }
+        resident.gone.store(true, Ordering::Relaxed);
+        let mut beside = self.beside.write();
+        let there = beside.len();
+        beside.retain(|other| !Arc::ptr_eq(other, resident));
+        if beside.len() == there {
+            return;
+        }
+        self.before.lock().add(&resident.engine.snapshot());
+        drop(beside);
+        let engine = resident.engine.clone();
+        tokio::task::spawn_blocking(move || engine.stop(deadline));
+    }
+
+    /// What all of them have done and do, those that are gone too.
+    pub(super) fn counts(&self) -> Counts {
+        let all = self.all().collect::<Vec<_>>();
+        let mut counts = *self.before.lock();
+        all.iter().for_each(|one| counts.add(&one.engine.snapshot()));
+        counts
+    }
+
+    /// What requests may name, as far as it is known: models that are there or configured, and adapters of those there.
+    pub(super) fn names(&self) -> Vec<String> {
+        let of = |resident: Arc<Resident>| {
+            let state = resident.engine.snapshot().state;
+            let model = loaded(&state);
+            let absent = || (!resident.name.is_empty()).then(|| resident.name.clone());
+            let id = model.map(|model| model.id.clone()).or_else(absent);
+            let adapters: Vec<String> = model.into_iter().flat_map(adapter_ids).collect();
+            id.into_iter().chain(adapters).collect::<Vec<_>>()
+        };
+        self.all().flat_map(of).collect()
+    }
+
+    /// The model that has come by a request and was not asked for longest, one that answers nobody before the others.
+    fn gives_way(&self, to: &Arc<Resident>) -> Option<Arc<Resident>> {
+        let comes_and_goes =
+            |other: &Arc<Resident>| other.at == Some(LoadAt::Request) && !Arc::ptr_eq(other, to);
+        let candidates = self.beside().into_iter().filter(comes_and_goes).filter_map(|other| {
+            let now = other.engine.snapshot();
+            let is_there = matches!(now.state, State::Ready(_));
+            is_there.then(|| (now.active + now.queued == 0, other.unused(), other))
+        });
+        candidates.max_by_key(|(idle, unused, _)| (*idle, *unused)).map(|(.., other)| other)
+    }
+}

@@ -1,0 +1,172 @@
+//! `/orin/v1/run`: a network out of an ONNX file, for inputs in the request.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use onnx::{Array, Elem};
+
+use super::App;
+use super::body::JsonBody;
+use super::embeddings::base64;
+use super::error::Error;
+use super::own::load_spec;
+use config::BACKENDS;
+use engine::{Handle, LoadSpec};
+use errors::invalid::shown;
+use errors::one_line;
+use realtime::sessions::{self, Place};
+
+pub(super) async fn run(
+    State(app): State<Arc<App>>,
+    JsonBody(request): JsonBody<api::RunRequest>,
+) -> Result<Json<api::RunAnswer>, Error> {
+    let encoded = match request.encoding_format.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(other) => {
+            let message =
+                format!("encoding_format: is `{}`; float and base64 are possible", shown(other));
+            return Err(Error::value("encoding_format", message));
+        }
+    };
+    let inputs = request.inputs.into_iter().map(|(name, input)| {
+        let array = array(&name, input)?;
+        Ok((name, array))
+    });
+    let inputs = inputs.collect::<Result<BTreeMap<_, _>, Error>>()?;
+    let config = app.config();
+    let asked = Asked::new(&app, request.backend)?;
+    let path = config.network(&request.model);
+    let work = move || {
+        let answer = asked.place(|place| app.networks.run(&path, inputs, place));
+        let answer = answer.map_err(|error| asked.told(&path, &error))?;
+        let output = |(name, array): (String, Array)| {
+            let Array { elem, shape, values } = array;
+            let values = if encoded { base64(&values).into() } else { values.into() };
+            (name, api::RunOutput { elem: elem.name().into(), shape, values })
+        };
+        Ok(api::RunAnswer {
+            model: path.display().to_string(),
+            device: answer.device,
+            prepared: answer.prepared,
+            run_ms: answer.took.as_secs_f64() * 1e3,
+            outputs: answer.outputs.into_iter().map(output).collect(),
+        })
+    };
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| Error::internal("the network's run failed"))?.map(Json)
+}
+
+/// The values of an input. Of what type they are the network says.
+fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
+    let wrong = |field: &str, what: String| {
+        let field = format!("inputs.{name}{field}");
+        Error::value(field.clone(), format!("{field}: {what}"))
+    };
+    let decoded = |field: &str, text: &str| {
+        STANDARD.decode(text).map_err(|error| wrong(field, format!("is no base 64: {error}")))
+    };
+    let (shape, values) = match input {
+        api::RunInput { npy: Some(text), shape: None, values: None, data: None } => {
+            let bytes = decoded(".npy", &text)?;
+            let read = nn::files::parse_npy(Path::new(name), &bytes);
+            let array = read.map_err(|error| wrong(".npy", one_line(&error)))?;
+            (array.shape, array.values)
+        }
+        api::RunInput { values: Some(values), shape: Some(shape), data: None, npy: None } => {
+            (shape, values)
+        }
+        api::RunInput { data: Some(text), shape: Some(shape), values: None, npy: None } => {
+            let bytes = decoded(".data", &text)?;
+            let (whole, rest) = bytes.as_chunks::<4>();
+            if !rest.is_empty() {
+                return Err(wrong(".data", format!("has {} bytes, no whole f32", bytes.len())));
+            }
+            (shape, whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+        }
+        _ => {
+            let what = "shape with values or data, or npy alone, is expected";
+            return Err(wrong("", what.into()));
+        }
+    };
+    let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
+    if count != Some(values.len()) {
+        return Err(wrong("", format!("has {} values, and shape {shape:?}", values.len())));
+    }
+    Ok(Array { elem: Elem::F32, shape, values })
+}
+
+/// Where a request wants its network to run.
+pub(super) struct Asked {
+    engine: Handle,
+    spec: LoadSpec,
+    tuned: Option<PathBuf>,
+    /// Whether the request chose the backend.
+    named: bool,
+}
+
+impl Asked {
+    /// The backend of the request, or the configuration's.
+    pub(super) fn new(app: &App, backend: Option<String>) -> Result<Self, Error> {
+        if let Some(backend) = backend.as_ref().filter(|b| !BACKENDS.contains(&b.as_str())) {
+            let possible = BACKENDS.join(", ");
+            let message = format!("backend: is `{}`; {possible} are possible", shown(backend));
+            return Err(Error::value("backend", message));
+        }
+        let (config, named) = (app.config(), backend.is_some());
+        let load = api::LoadRequest { backend, ..api::LoadRequest::default() };
+        let tuned = config.tuned().map(Path::to_owned);
+        let engine = app.residents.first().engine.clone();
+        Ok(Self { engine, spec: load_spec(&config, load), tuned, named })
+    }
+
+    pub(super) fn place<T>(&self, work: impl FnOnce(&Place<'_>) -> T) -> T {
+        let device = |backend: &str| {
+            let spec = LoadSpec { backend: backend.to_owned(), ..self.spec.clone() };
+            self.engine.device(&spec).map_err(|error| error.to_string())
+        };
+        work(&Place {
+            backend: &self.spec.backend,
+            device: &device,
+            reserve: self.spec.memory_reserve,
+            tuned: self.tuned.as_deref(),
+        })
+    }
+
+    pub(super) fn told(&self, path: &Path, error: &sessions::Error) -> Error {
+        let message = format!("{}: {}", path.display(), one_line(error));
+        let invalid =
+            |message| Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model");
+        match (error, error.of_device()) {
+            (sessions::Error::Backend(why), _) if self.named => Error::value("backend", why),
+            (sessions::Error::Backend(why), _) => {
+                Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_device", why)
+                    .hint("`orinctl doctor` says why; `backend` in the request takes another")
+            }
+            (_, Some(device::Error::OutOfMemory { .. })) => {
+                Error::new(StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", message)
+                    .hint("unload a model, or give the network smaller inputs")
+            }
+            (_, Some(device::Error::Unsupported { .. })) => invalid(message),
+            (_, Some(_)) => Error::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
+                .hint("the next request prepares the network anew"),
+            (sessions::Error::Network(onnx::Error::Io { source, .. }), _)
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
+                    .hint("give the path of an ONNX file, or put it into the models directory")
+            }
+            (sessions::Error::Network(onnx::Error::Input { name, .. }), _) => {
+                Error::value(format!("inputs.{name}"), message)
+            }
+            _ => invalid(message),
+        }
+    }
+}

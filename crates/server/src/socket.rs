@@ -1,0 +1,312 @@
+//! The socket, and the lock beside it, `SOCKET.lock`: whoever holds its `flock` may replace a socket file that
+//! nobody listens on; the kernel drops the lock with the process. A daemon removes both files when it stops,
+//! and only if they are still its own.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen,
+    socket, sockopt,
+};
+
+use api::folder::{self, Distrust};
+use config::SocketMode;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{} is in use by {holder}; stop it, or choose another with --socket", path.display())]
+    InUse {
+        path: PathBuf,
+        /// Process id and name, as far as they can be told.
+        holder: String,
+    },
+    /// Something else has its name; it is never deleted.
+    #[error("{} exists and is not a socket; move it away, or choose another path with --socket", path.display())]
+    NotASocket { path: PathBuf },
+    #[error("the socket path {} has {} bytes; at most {LONGEST} are possible", path.display(), path.as_os_str().len())]
+    TooLong { path: PathBuf },
+    /// Another user could swap the socket.
+    #[error(
+        "{0}: no daemon listens there; set XDG_RUNTIME_DIR, or name another socket with --socket"
+    )]
+    Distrusted(#[from] Distrust),
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io { what: &'static str, path: PathBuf, source: io::Error },
+}
+
+/// `sun_path` less its terminator.
+const LONGEST: usize = 107;
+
+/// Connections the kernel queues before they are accepted.
+const BACKLOG: i32 = 1024;
+
+/// A socket path taken by this process. Dropping it removes the files.
+#[derive(Debug)]
+pub struct Claim {
+    path: PathBuf,
+    /// Device and inode of the socket file.
+    identity: (u64, u64),
+    lock_path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|meta| identity(&meta) == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+        // Still locked: whoever waits for it notices that the name is gone and makes a new one.
+        let _ = fs::remove_file(&self.lock_path);
+    }
+}
+
+/// Takes `path`: replaces a socket file that nobody listens on, then listens. The file has `mode` before anyone
+/// can connect. After an error nothing is changed unless the lock was free.
+pub fn claim(path: &Path, mode: SocketMode) -> Result<(UnixListener, Claim), Error> {
+    let io = |what, path: &Path| {
+        let path = path.to_owned();
+        move |error: Errno| Error::Io { what, path, source: error.into() }
+    };
+    if path.as_os_str().len() > LONGEST {
+        return Err(Error::TooLong { path: path.to_owned() });
+    }
+    make_directory(path)?;
+    let lock_path = with_suffix(path, ".lock");
+    let lock = take_lock(&lock_path, path)?;
+    remove_stale(path)?;
+
+    let fd = stream_socket().map_err(io("create", path))?;
+    let address = UnixAddr::new(path).map_err(io("name", path))?;
+    bind(fd.as_raw_fd(), &address).map_err(io("bind", path))?;
+    let claim = {
+        let meta = fs::symlink_metadata(path).map_err(io_error("inspect", path))?;
+        Claim { path: path.to_owned(), identity: identity(&meta), lock_path, _lock: lock }
+    };
+    // Until `listen` nobody can connect, so nobody does under the wrong permissions.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode.0))
+        .map_err(io_error("set the permissions of", path))?;
+    let backlog = Backlog::new(BACKLOG).unwrap_or(Backlog::MAXCONN);
+    listen(&fd, backlog).map_err(io("listen on", path))?;
+    Ok((UnixListener::from(fd), claim))
+}
+
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { what, path, source }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn identity(meta: &fs::Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
+}
+
+/// Makes the directory, writable by its owner only, and refuses a stranger's, in which the socket
+/// could be swapped.
+fn make_directory(path: &Path) -> Result<(), Error> {
+    let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) else { return Ok(()) };
+    let fallback = folder::is_fallback(path);
+    if fs::symlink_metadata(dir).is_err() {
+        fs::DirBuilder::new()
+            .mode(if fallback { 0o700 } else { 0o755 })
+            .recursive(true)
+            .create(dir)
+            .map_err(io_error("create the directory", dir))?;
+    }
+    if fallback {
+        return Ok(folder::check(path)?);
+    }
+    let meta = fs::metadata(dir).map_err(io_error("inspect the directory", dir))?;
+    let owner = nix::unistd::Uid::effective();
+    if meta.uid() == 0 || meta.uid() == owner.as_raw() || owner.is_root() {
+        return Ok(());
+    }
+    let source = io::Error::other(format!("it belongs to user {}", meta.uid()));
+    Err(Error::Io { what: "trust the directory", path: dir.to_owned(), source })
+}
+
+/// Locks `path`, or says who holds `socket`.
+fn take_lock(path: &Path, socket: &Path) -> Result<Flock<File>, Error> {
+    loop {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(path)
+            .map_err(io_error("open", path))?;
+        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((mut file, Errno::EWOULDBLOCK)) => {
+                let mut pid = String::new();
+                let _ = file.read_to_string(&mut pid);
+                let pid = peer(socket).ok().or_else(|| pid.trim().parse().ok());
+                return Err(Error::InUse { path: socket.to_owned(), holder: describe(pid) });
+            }
+            Err((_, error)) => return Err(io_error("lock", path)(error.into())),
+        };
+        // The previous holder may have removed the file between our open and our lock.
+        let ours = lock.metadata().map_err(io_error("inspect", path))?;
+        if fs::symlink_metadata(path).is_ok_and(|named| identity(&named) == identity(&ours)) {
+            lock.set_len(0)
+                .and_then(|()| lock.rewind())
+                .and_then(|()| writeln!(lock, "{}", std::process::id()))
+                .map_err(io_error("write", path))?;
+            return Ok(lock);
+        }
+    }
+}
+
+/// Removes a socket file that nobody listens on. Needs the lock.
+fn remove_stale(path: &Path) -> Result<(), Error> {
+    let meta = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(io_error("inspect", path))?,
+    };
+    if !meta.file_type().is_socket() {
+        return Err(Error::NotASocket { path: path.to_owned() });
+    }
+    match peer(path) {
+        Err(Errno::ECONNREFUSED) => {
+            tracing::info!(socket = %path.display(), "replacing a stale socket file");
+            fs::remove_file(path).map_err(io_error("remove the stale", path))
+        }
+        Err(Errno::ENOENT) => Ok(()),
+        // A full backlog is a listener too.
+        Err(Errno::EAGAIN) => Err(Error::InUse { path: path.to_owned(), holder: describe(None) }),
+        Err(error) => Err(io_error("connect to", path)(error.into())),
+        Ok(pid) => Err(Error::InUse { path: path.to_owned(), holder: describe(Some(pid)) }),
+    }
+}
+
+fn stream_socket() -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(AddressFamily::Unix, SockType::Stream, flags, None)
+}
+
+/// The process that listens on `path`.
+fn peer(path: &Path) -> nix::Result<i32> {
+    let fd = stream_socket()?;
+    connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    getsockopt(&fd, sockopt::PeerCredentials).map(|credentials| credentials.pid())
+}
+
+fn describe(pid: Option<i32>) -> String {
+    let Some(pid) = pid else { return "another process".into() };
+    match fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("process {pid} ({})", name.trim()),
+        Err(_) => format!("process {pid}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    const MODE: SocketMode = SocketMode(0o600);
+
+    #[test]
+    fn claims_listens_and_cleans_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/s");
+        let (listener, claim) = claim(&path, MODE).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        UnixStream::connect(&path).unwrap();
+        drop((listener, claim));
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_live_socket_names_its_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let me = format!("process {} ", std::process::id());
+        let held = claim(&path, MODE).unwrap();
+        let error = claim(&path, MODE).unwrap_err().to_string();
+        assert!(error.contains(&me), "{error}");
+        drop(held);
+
+        // A stranger without our lock.
+        let _stranger = UnixListener::bind(&path).unwrap();
+        let error = claim(&path, MODE).unwrap_err().to_string();
+        assert!(error.contains(&me), "{error}");
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_anything_else_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(UnixStream::connect(&path).is_err());
+        drop(claim(&path, MODE).unwrap());
+
+        for make in [
+            |p: &Path| fs::write(p, "precious"),
+            |p: &Path| fs::create_dir(p),
+            |p: &Path| std::os::unix::fs::symlink("/nowhere", p),
+        ] {
+            make(&path).unwrap();
+            assert!(matches!(claim(&path, MODE), Err(Error::NotASocket { .. })));
+            assert!(fs::symlink_metadata(&path).is_ok());
+            fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_successor_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let held = claim(&path, MODE).unwrap();
+        fs::remove_file(&path).unwrap();
+        let _other = UnixListener::bind(&path).unwrap();
+        drop(held);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_long_path_is_refused_with_the_limit() {
+        let path = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
+        let error = claim(&path, MODE).unwrap_err().to_string();
+        assert!(error.contains("205 bytes") && error.contains("107"), "{error}");
+    }
+
+    /// Many at once: exactly one wins each round, whatever was left behind.
+    #[test]
+    fn a_race_has_one_winner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        for _ in 0..20 {
+            let barrier = std::sync::Barrier::new(8);
+            let won: Vec<_> = std::thread::scope(|scope| {
+                let tries: Vec<_> = (0..8)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            barrier.wait();
+                            claim(&path, MODE).ok()
+                        })
+                    })
+                    .collect();
+                tries.into_iter().filter_map(|t| t.join().unwrap()).collect()
+            });
+            assert_eq!(won.len(), 1);
+            UnixStream::connect(&path).unwrap();
+        }
+    }
+}

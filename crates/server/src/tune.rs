@@ -1,0 +1,148 @@
+//! `/orin/v1/tune`: searches, and what they have found.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use parking_lot::MutexGuard;
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::App;
+use super::body::JsonBody;
+use super::error::Error;
+use super::events::{self, Step};
+use super::run::Asked;
+use device::Device;
+use device::tune::Record;
+use device::tune::report::{Network, Spec};
+use engine::tuning::pace::Pace;
+use engine::tuning::{self, Groups};
+use realtime::sessions;
+
+/// How often a search is asked whether the daemon is stopping.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) async fn search(
+    State(app): State<Arc<App>>,
+    JsonBody(spec): JsonBody<Spec>,
+) -> Result<Response, Error> {
+    spec.check().map_err(|(field, message)| Error::value(field, message))?;
+    let network = match spec.network.clone() {
+        Some(network) => Some(groups(&app, network).await?),
+        None => None,
+    };
+    let (sender, steps) = unbounded_channel();
+    let pace = Arc::new(Pace::default());
+    app.searches().push(Arc::downgrade(&pace));
+    let (listener, turns) = (sender.clone(), Arc::clone(&pace));
+    let mut progress = move |step| {
+        // Who listens no more is noticed below.
+        let _ = listener.send(Step::Progress(step));
+    };
+    let engine = &app.residents.first().engine;
+    let result = match network {
+        Some((device, groups)) => {
+            let dir = app.config().tune_dir.clone();
+            engine.tune_groups(device, groups, dir, spec, turns, progress)
+        }
+        None => engine.exclusive("tune", move |core| core.tune(&spec, &turns, &mut progress)),
+    };
+    tokio::spawn(async move {
+        let mut result = std::pin::pin!(result);
+        let mut look = tokio::time::interval(LOOK);
+        let result = loop {
+            tokio::select! {
+                result = result.as_mut() => break result,
+                // Nobody listens any more: what was found is kept, the rest is for another time.
+                () = sender.closed(), if !pace.is_stopped() => pace.stop(),
+                _ = look.tick() => {
+                    if app.residents.first().engine.snapshot().state == engine::State::Stopping {
+                        pace.stop();
+                    }
+                }
+            }
+        };
+        // The client may have gone.
+        let _ = sender.send(Step::Done(events::outcome(result).map(Box::new)));
+    });
+    events::work(steps).await
+}
+
+/// A network's groups, and the device that they are for.
+async fn groups(app: &Arc<App>, network: Network) -> Result<(Arc<dyn Device>, Groups), Error> {
+    let path = app.config().network(&network.file);
+    let asked = Asked::new(app, network.backend)?;
+    let work = move || {
+        let plan = asked.place(|place| sessions::plan(&path, &network.shapes, place));
+        let (device, plan) = plan.map_err(|error| asked.told(&path, &error))?;
+        let groups = tuning::groups(&*device, &plan)?;
+        Ok((device, groups))
+    };
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| Error::internal("the network was not prepared"))?
+}
+
+/// Ends every search; each is answered with what it has found.
+pub(super) async fn stop(State(app): State<Arc<App>>) -> Json<api::Stopped> {
+    let under_way: Vec<Arc<Pace>> = app.searches().iter().filter_map(Weak::upgrade).collect();
+    under_way.iter().for_each(|pace| pace.stop());
+    Json(api::Stopped { stopped: under_way.len() })
+}
+
+impl App {
+    /// Searches under way or waiting.
+    fn searches(&self) -> MutexGuard<'_, Vec<Weak<Pace>>> {
+        let mut searches = self.searches.lock();
+        searches.retain(|pace| pace.strong_count() > 0);
+        searches
+    }
+}
+
+pub(super) async fn contents(State(app): State<Arc<App>>) -> Result<Json<api::Tuned>, Error> {
+    let engine = app.residents.first().engine.clone();
+    // A file may be slow to read.
+    let read = tokio::task::spawn_blocking(move || engine.tuned()).await;
+    let (file, key, loaded) =
+        read.map_err(|_| Error::internal("the store could not be read"))???;
+    let current = loaded.current.into_iter().map(|record| entry(record, None));
+    let stale = loaded.stale.into_iter().map(|(record, why)| entry(record, Some(why)));
+    Ok(Json(api::Tuned {
+        file,
+        device: key.to_string(),
+        damaged: loaded.damaged.map(|(_, why)| why),
+        entries: current.chain(stale).collect(),
+    }))
+}
+
+fn entry(record: Record, why: Option<String>) -> api::TunedEntry {
+    api::TunedEntry {
+        case: record.case.to_string(),
+        current: why.is_none(),
+        why,
+        clock: record.cost.clock(),
+        cost: record.cost.value(),
+        heuristic_cost: record.heuristic.cost,
+        choice: record.choice,
+        heuristic: record.heuristic.choice,
+        when: record.when.to_string(),
+        clocks: record.clocks,
+        candidates: record.candidates.to_string(),
+    }
+}
+
+impl From<tuning::Error> for Error {
+    fn from(error: tuning::Error) -> Self {
+        let message = errors::one_line(&error);
+        let (status, code) = match error {
+            tuning::Error::Nothing(_) | tuning::Error::NoGroups { .. } => {
+                (StatusCode::BAD_REQUEST, "nothing_to_tune")
+            }
+            tuning::Error::Uncounted(_) => (StatusCode::BAD_REQUEST, "nothing_counts"),
+            tuning::Error::Store(_) => (StatusCode::INTERNAL_SERVER_ERROR, "tune_failed"),
+        };
+        Self::new(status, code, message)
+    }
+}

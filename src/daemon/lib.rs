@@ -1,0 +1,511 @@
+//! The daemon as a program: flags, logging, start, reload and stop. `orind` and `orinctl` become the daemon
+//! through [`main`].
+
+pub mod filter;
+mod log;
+mod service;
+mod signals;
+mod tidy;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{CommandFactory, Parser};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::MissedTickBehavior;
+
+use self::log::Log;
+use self::service::{EngineGone, Service};
+use self::signals::{Parent, Signals, Told, gone};
+use self::tidy::Tidy;
+use api::LoadRequest;
+use config::{Config, Effect, IoctlFilter};
+use device::cpu::Isa;
+use engine::{DeviceMemory, Handle, LoadError, LoadEvent, ModelInfo, Settings};
+use errors::about;
+use errors::invalid;
+use realtime::control_loops::{self, Door};
+use server::tcp::{self, Port, Token};
+use server::{App, Listeners, Stop, socket};
+
+/// Commit that the program is built from, with `-dirty` if its sources differ from it.
+pub const COMMIT: Option<&str> = option_env!("ORIND_COMMIT");
+
+/// Threads that serve connections; the work is done on the engine's.
+const IO_THREADS: usize = 2;
+
+/// Time for answers to reach their clients once the engine has stopped.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// Runs GGUF language models and serves them over a unix socket.
+#[derive(Debug, Parser)]
+#[command(
+    name = "orind",
+    version,
+    about,
+    after_help = "\
+Examples:
+  orind --model llama.gguf
+      Serve a model on the default socket.
+  orind --model synthetic:tiny-llama:q8_0 --socket /tmp/o.sock
+      Serve seeded random weights: no model file is needed.
+  orind --config orind.toml --check
+      Say what would be used, and whether it would work.
+
+Then:
+  orinctl status
+  orinctl generate 'Once upon a time'
+  curl --unix-socket \"$(orinctl socket)\" http://localhost/v1/models
+
+Every key of the configuration is described in docs/configuration.md, every route in docs/api.md."
+)]
+struct Args {
+    /// Read this TOML file; flags override it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Listen on this unix socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Load this model at start: a GGUF file, a name in the models directory, or synthetic:NAME.
+    #[arg(long, short, value_name = "MODEL")]
+    model: Option<String>,
+    /// Run on this device: auto, nv, cuda, cpu or reference.
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// Use this many worker threads; 0 takes the cores allowed.
+    #[arg(long, short, value_name = "N")]
+    threads: Option<usize>,
+    /// Run the CPU device on this instruction set: auto, amx, avx512, avx2, neon or scalar.
+    #[arg(long, value_name = "NAME")]
+    cpu_isa: Option<String>,
+    /// Serve this many sequences at once.
+    #[arg(long, value_name = "N")]
+    slots: Option<usize>,
+    /// Give each sequence room for this many tokens; 0 takes the model's own, at most 4096.
+    #[arg(long, short, value_name = "N")]
+    context: Option<usize>,
+    /// Have this model guess what the other will say, or `none`.
+    #[arg(long, value_name = "MODEL")]
+    draft: Option<String>,
+    /// Load this LoRA adapter beside the model; may be given several times.
+    #[arg(long, value_name = "PATH[=SCALE]")]
+    lora: Vec<String>,
+    /// Limit the daemon's own ioctls to those it knows: auto, on or off.
+    #[arg(long, value_name = "WHEN")]
+    ioctl_filter: Option<IoctlFilter>,
+    /// Go on without a model when that of --model cannot be loaded, as under a service manager.
+    #[arg(long)]
+    wait: bool,
+    /// Check the configuration and the model, say what would be used, start nothing.
+    #[arg(long)]
+    check: bool,
+    /// Stop when the parent, which has this process id, is gone.
+    #[arg(long, value_name = "PID", hide = true)]
+    exit_with_parent: Option<i32>,
+}
+
+impl Args {
+    /// Whether the model of the command line is what the daemon is for: nobody else would give it another.
+    fn needs_model(&self, is_service: bool) -> bool {
+        let is_private = self.exit_with_parent.is_some();
+        self.model.is_some() && !self.wait && !is_service && !is_private
+    }
+
+    /// The configuration, with the flags on top.
+    fn config(&self) -> Result<Config, config::Error> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        };
+        fn set<T: Clone>(key: &mut T, flag: Option<&T>) {
+            if let Some(value) = flag {
+                *key = value.clone();
+            }
+        }
+        set(&mut config.socket, self.socket.as_ref());
+        set(&mut config.model, self.model.as_ref());
+        set(&mut config.backend, self.backend.as_ref());
+        set(&mut config.threads, self.threads.as_ref());
+        set(&mut config.cpu_isa, self.cpu_isa.as_ref());
+        set(&mut config.slots, self.slots.as_ref());
+        set(&mut config.context, self.context.as_ref());
+        set(&mut config.draft_model, self.draft.as_ref());
+        set(&mut config.lora, Some(&self.lora).filter(|lora| !lora.is_empty()));
+        set(&mut config.ioctl_filter, self.ioctl_filter.as_ref());
+        config.check()?;
+        Ok(config)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Socket(#[from] socket::Error),
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    #[error(transparent)]
+    Port(#[from] tcp::Error),
+    #[error(transparent)]
+    Filter(#[from] filter::Error),
+    #[error("cannot {what}: {source}")]
+    System { what: &'static str, source: io::Error },
+    /// A bug: the thread never ends by itself.
+    #[error("the engine thread has ended; its last words are in the log above")]
+    EngineGone,
+    #[error("the model cannot be loaded: {}; --wait would go on without one", about(model, error))]
+    NoModel { model: String, error: LoadError },
+}
+
+impl Error {
+    fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+}
+
+/// The command line, for its manual.
+pub fn definition() -> clap::Command {
+    Args::command()
+}
+
+/// The whole program: `args` begins with the program's name. 0 after a clean stop, 1 when it cannot
+/// start, 2 when the flags are wrong.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = match Args::try_parse_from(args) {
+        Ok(args) => args,
+        Err(error) => {
+            let error = command_line(error, &Args::command());
+            // Nobody to tell when this fails.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let done = args.config().map_err(|e| e.to_string()).and_then(|config| {
+        if args.check {
+            return check(&config);
+        }
+        let log = Log::start(&config);
+        run(&args, config, &log).map_err(|e| e.to_string())
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            let _ = writeln!(io::stderr(), "orind: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does what a start would do before it listens and loads.
+fn check(config: &Config) -> Result<(), String> {
+    let mut text = toml::to_string(config).map_err(|e| e.to_string())?;
+    if !config.token_file.as_os_str().is_empty() {
+        Token::read(&config.token_file).map_err(|e| e.to_string())?;
+    }
+    text.push_str("\n# The configuration is valid. ");
+    match config.model.as_str() {
+        "" => text.push_str("Model: none at start.\n"),
+        name => {
+            let request = LoadRequest { model: name.to_owned(), ..LoadRequest::default() };
+            text.push_str(&found(name, config, request)?);
+        }
+    }
+    for resident in &config.resident {
+        let id = resident.id(&config.models_dir);
+        let told = found(&resident.model, config, server::request_of(resident))
+            .map_err(|error| format!("resident `{id}`: {error}"))?;
+        // Writing to a string cannot fail.
+        let _ = write!(text, "# Beside it, as `{id}`. {told}");
+    }
+    io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string())
+}
+
+/// What a load would bring.
+fn found(name: &str, config: &Config, request: LoadRequest) -> Result<String, String> {
+    let model =
+        engine::check(&server::load_spec(config, request)).map_err(|error| error.to_string())?;
+    let ModelInfo { path, parameters, bytes, slots, context, .. } = &model;
+    let DeviceMemory { weights, kv, activations, .. } = model.memory;
+    let (file, random) = match model.synthetic {
+        true => (name.to_owned(), ", seeded random weights"),
+        false => (path.display().to_string(), ""),
+    };
+    Ok(format!(
+        "Model: {file}, {parameters} parameters, {bytes} bytes of weights{random}.\n\
+         # {slots} slots of {context} tokens on {}: {} ({}).\n\
+         # Memory: {weights} bytes for weights, {kv} for the KV cache, {activations} for activations.\n",
+        model.device.name, model.device.description, model.device.reason,
+    ))
+}
+
+/// Serves until a signal, or until the process that it was started with is gone.
+fn run(args: &Args, config: Config, log: &Log) -> Result<(), Error> {
+    if config.tune_dir.is_absolute() {
+        device::keep_compiled(config.tune_dir.join(config::COMPILED));
+    }
+    // While this is the only thread, and nothing is filtered: the kernel gives matrix registers to who asks for them.
+    let isa = Isa::detect();
+    tracing::debug!(%isa, "the CPU's instruction set");
+    let inherited = service::inherited().map_err(Error::system("take the service's socket"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(IO_THREADS)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .map_err(Error::system("start the I/O threads"))?;
+    let result = runtime.block_on(serve(args, config, inherited, log));
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(
+    args: &Args,
+    config: Config,
+    inherited: Option<UnixListener>,
+    log: &Log,
+) -> Result<(), Error> {
+    // Before the socket exists, so that no signal finds it unguarded.
+    let mut signals =
+        Signals::new(args.config.is_some()).map_err(Error::system("listen to signals"))?;
+    let parent = args
+        .exit_with_parent
+        .map(Parent::watch)
+        .transpose()
+        .map_err(Error::system("watch the parent"))?;
+    let (listener, claim) = match inherited {
+        // Whoever has made the socket also removes it.
+        Some(listener) => (listener, None),
+        None => {
+            let (listener, claim) = socket::claim(&config.socket, config.socket_mode)?;
+            (listener, Some(claim))
+        }
+    };
+    let unix = tokio::net::UnixListener::from_std(listener)
+        .map_err(Error::system("listen on the socket"))?;
+    let tcp = open_port(&config).await?;
+    let engine = Handle::start(Settings { queue_limit: config.queue_limit })
+        .map_err(Error::system("start the engine thread"))?;
+
+    confine(&config, &engine)?;
+
+    let request = LoadRequest { model: config.model.clone(), ..LoadRequest::default() };
+    let first = (!config.model.is_empty()).then(|| server::load_spec(&config, request));
+    let handed_over = claim.is_none();
+    let needs_model = args.needs_model(handed_over || service::is_managed());
+    let model = config.model.clone();
+    tracing::info!(socket = %config.socket.display(), handed_over, version = env!("CARGO_PKG_VERSION"), "listening");
+    let app =
+        App::new(engine, config, COMMIT).map_err(Error::system("start the engines' threads"))?;
+    let lanes = open_lanes(&app)?;
+    // Status and log tell how it goes.
+    let first = first.map(|spec| app.load(spec));
+    let stop = Stop::default();
+    let server =
+        tokio::spawn(server::serve(Listeners { unix, tcp }, Arc::clone(&app), stop.clone()));
+
+    let mut service = Service::new(Arc::clone(&app), first.is_some());
+    let until = Until { args, app: Arc::clone(&app), log, signals: &mut signals, needs_model };
+    let stopped = until.stop(&mut service, parent, first).await;
+    let deadline = Duration::from_secs(app.config().shutdown_deadline_s);
+    let result = match stopped {
+        Ok(End::Asked(why)) => {
+            // Who reads the log finds it so.
+            app.engines().iter().for_each(Handle::stopping);
+            tracing::info!(why, ?deadline, "stopping");
+            Ok(())
+        }
+        Ok(End::NoModel(error)) => Err(Error::NoModel { model, error }),
+        // Every request has failed by now; a fresh process is what helps.
+        Err(EngineGone) => return Err(Error::EngineGone),
+    };
+    service.stopping(deadline);
+    stop.drain();
+    let drained = async {
+        // A panic there must not keep the daemon alive.
+        let stop_all = move || {
+            std::thread::scope(|scope| {
+                for engine in app.engines() {
+                    scope.spawn(move || engine.stop(deadline));
+                }
+            });
+        };
+        let _ = tokio::task::spawn_blocking(stop_all).await;
+        stop.close();
+        if let Ok(connections) = server.await {
+            connections.drain(FLUSH).await;
+        }
+    };
+    tokio::select! {
+        () = drained => {}
+        signal = signals.again() => {
+            tracing::warn!(signal, "second signal: exiting at once");
+            drop((claim, lanes));
+            std::process::exit(1);
+        }
+    }
+    drop((claim, lanes));
+    tracing::info!("stopped");
+    result
+}
+
+/// Opens the socket of the lanes beside the other one, where there are lanes.
+fn open_lanes(app: &App) -> Result<Option<socket::Claim>, Error> {
+    let (lanes, config) = (app.lanes(), app.config());
+    if lanes.is_empty() {
+        return Ok(None);
+    }
+    let path = control_loops::socket(&config.socket);
+    let (listener, claim) = socket::claim(&path, config.socket_mode)?;
+    Door::open(lanes, listener).map_err(Error::system("serve the lanes"))?;
+    tracing::info!(socket = %path.display(), "listening for clients of lanes");
+    Ok(Some(claim))
+}
+
+/// Why the daemon ends.
+enum End {
+    Asked(&'static str),
+    NoModel(LoadError),
+}
+
+async fn open_port(config: &Config) -> Result<Option<Port>, Error> {
+    let Some(address) = config.port()? else { return Ok(None) };
+    let token = match config.token_file.as_os_str().is_empty() {
+        true => None,
+        false => Some(Token::read(&config.token_file)?),
+    };
+    let with_token = token.is_some();
+    let port = Port::open(address, token).await?;
+    if let Ok(address) = port.address() {
+        tracing::info!(%address, with_token, "listening on TCP");
+    }
+    Ok(Some(port))
+}
+
+/// Limits what this process may ask of devices, before anything from outside is looked at.
+fn confine(config: &Config, engine: &Handle) -> Result<(), Error> {
+    if !filter::wanted(config) {
+        tracing::info!("ioctls are not filtered");
+        return Ok(());
+    }
+    match filter::install() {
+        Ok(()) => {
+            tracing::debug!(requests = filter::requests().count(), "ioctls are filtered");
+            engine.disable(
+                "cuda",
+                "the ioctl filter is on, and the CUDA driver's requests are not known; see ioctl_filter",
+            );
+            Ok(())
+        }
+        Err(error) if config.ioctl_filter == IoctlFilter::Auto => {
+            tracing::warn!(%error, "ioctls are not filtered");
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+struct Until<'a> {
+    args: &'a Args,
+    app: Arc<App>,
+    log: &'a Log,
+    signals: &'a mut Signals,
+    /// Whether it is over when the model at start cannot be loaded.
+    needs_model: bool,
+}
+
+impl Until<'_> {
+    /// Watches over the daemon until it has to stop, and says why.
+    async fn stop(
+        self,
+        service: &mut Service,
+        parent: Option<Parent>,
+        first: Option<UnboundedReceiver<LoadEvent>>,
+    ) -> Result<End, EngineGone> {
+        let mut orphaned = std::pin::pin!(gone(parent));
+        let mut loaded = std::pin::pin!(async {
+            let failed = over(first).await;
+            if failed.is_none() || !self.needs_model {
+                self.app.load_beside().await;
+            }
+            failed
+        });
+        let mut starting = true;
+        let mut tidy = Tidy::new();
+        let mut ticks = tokio::time::interval(service.interval());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                told = self.signals.next() => match told {
+                    Told::Stop(signal) => return Ok(End::Asked(signal)),
+                    Told::Reload => service.reload(|| reload(self.args, &self.app, self.log)),
+                },
+                () = &mut orphaned => return Ok(End::Asked("the parent is gone")),
+                failed = &mut loaded, if starting => match failed {
+                    Some(error) if self.needs_model => return Ok(End::NoModel(error)),
+                    _ => {
+                        starting = false;
+                        service.started()?;
+                    }
+                },
+                _ = ticks.tick() => {
+                    tidy.tick();
+                    service.tick()?;
+                }
+            }
+        }
+    }
+}
+
+/// Waits for the end of a load, if there is one, and says why it failed.
+async fn over(load: Option<UnboundedReceiver<LoadEvent>>) -> Option<LoadError> {
+    server::over(&mut load?).await.err()
+}
+
+/// Takes over what can change while the daemon runs. A configuration with an error changes nothing.
+fn reload(args: &Args, app: &App, log: &Log) {
+    let new = match args.config() {
+        Ok(new) => new,
+        Err(error) => {
+            tracing::error!(%error, "the configuration stays as it was");
+            return;
+        }
+    };
+    let old = app.config();
+    let changes = old.changes(&new);
+    for change in &changes {
+        let config::Change { key, from, to, effect } = change;
+        match effect {
+            Effect::Now => tracing::info!(key, from, to, "reloaded"),
+            Effect::NextLoad => tracing::info!(key, from, to, "reloaded, for the next load"),
+            Effect::Restart => {
+                tracing::warn!(key, from, to, "needs a restart, until then it stays as it was");
+            }
+        }
+    }
+    if changes.is_empty() {
+        tracing::info!("the configuration was read again: nothing has changed");
+    }
+    let new = old.reloaded(new);
+    log.set(&new.log);
+    app.reload(new);
+}
+
+/// Rewrites an error of clap about an invalid value in plain words.
+#[must_use]
+pub fn command_line(error: clap::Error, command: &clap::Command) -> clap::Error {
+    use clap::error::{ContextKind, ErrorKind};
+    use std::error::Error as _;
+
+    let text = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let Some(why) = error.source().and_then(|source| invalid::number(&source.to_string())) else {
+        return error;
+    };
+    let (value, flag) = (text(ContextKind::InvalidValue), text(ContextKind::InvalidArg));
+    let message = format!("{flag}: is '{}', {why}\n", invalid::shown(&value));
+    clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
+}
