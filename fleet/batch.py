@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Sends requests from a file through orind nodes as Ray tasks, and writes the answers in the requests' order.
+"""Sends requests from a file to orind nodes as Ray tasks, and writes the answers in the order of the requests.
 
     fleet/batch.py requests.jsonl answers.jsonl --node http://orin-a:8080 --node http://orin-b:8080
 
-A line is a request as OpenAI's batches have it: {"custom_id": .., "url": "/v1/chat/completions", "body": {..}}. Its answer is
-{"custom_id": .., "response": {"status_code": .., "body": {..}}, "error": null}. What a node does not answer is asked of another
-one; a node that fails rests until its /health answers. Answers are written as soon as all before them are there: the same
-command goes on where it stopped. Needs ray from PyPI. $ORIND_TOKEN is shown to nodes that want a token.
+A line is a request in the format of OpenAI's batches: {"custom_id": .., "url": "/v1/chat/completions", "body": {..}}. Its
+answer is {"custom_id": .., "response": {"status_code": .., "body": {..}}, "error": null}. A failed request is retried on
+another node; a node that fails is skipped until its /health answers. Each answer is written as soon as all before it are
+complete, so the same command resumes an interrupted run. Needs ray from PyPI. $ORIND_TOKEN is sent to nodes that need a token.
 """
 
 import argparse
@@ -20,12 +20,12 @@ import urllib.request
 
 import ray
 
-# Answers that another try may change.
+# Status codes that are worth a retry.
 AGAIN = {408, 425, 429, 500, 502, 503, 504}
 
 
 def ask(url, body, token, timeout):
-    """Status and body of an answer; status 0 where there is none."""
+    """Returns status and body of an answer; status 0 if there is none."""
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -46,7 +46,7 @@ class Node:
     def __init__(self, url):
         self.url = url.rstrip("/")
         self.under_way = 0
-        # When it may be asked again.
+        # Time of the next attempt.
         self.rests_until = 0.0
 
     def is_there(self, token):
@@ -72,7 +72,7 @@ def read(path):
 
 
 def finished(path, requests):
-    """How many answers an earlier run has left, all of them whole; a half one is cut off."""
+    """Returns the number of complete answers of an earlier run; truncates an incomplete one."""
     if not os.path.exists(path):
         return 0
     count, good = 0, 0
@@ -97,17 +97,17 @@ def main():
     parser.add_argument("answers")
     parser.add_argument("--node", action="append", required=True, metavar="URL")
     parser.add_argument("--in-flight", type=int, default=8, metavar="N", help="requests to one node at once")
-    parser.add_argument("--tries", type=int, default=20, metavar="N", help="times that a request is asked at most")
+    parser.add_argument("--tries", type=int, default=20, metavar="N", help="maximum number of attempts per request")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--patience", type=float, default=300.0, metavar="SECONDS",
-                        help="how long to wait while no node is there")
+                        help="time to wait while no node is available")
     options = parser.parse_args()
     token = os.environ.get("ORIND_TOKEN", "")
     requests = list(read(options.requests))
     done = finished(options.answers, requests)
 
     ray.init(log_to_driver=False, include_dashboard=False, ignore_reinit_error=True)
-    # Only waits: a task takes no share of a processor to speak of.
+    # A task only waits, so it reserves almost no CPU.
     task = ray.remote(num_cpus=0.01, max_retries=3)(ask)
     nodes = [Node(url) for url in options.node]
     waiting = collections.deque(range(done, len(requests)))
@@ -141,7 +141,7 @@ def main():
                 except ray.exceptions.RayError as error:
                     status, body = 0, str(error)
                 if (status == 0 or status in AGAIN) and tries[at] < options.tries:
-                    # A full queue is no failure: it only waits for another turn.
+                    # A full queue is not a failure; the request is retried.
                     if status != 429:
                         node.rests_until = time.monotonic() + 1.0
                     waiting.appendleft(at)

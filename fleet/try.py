@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Tries a router over three nodes on loopback ports, one of which is killed under load and comes back.
+"""Tries a router with three nodes on loopback ports, one of which is killed under load and restarted.
 
     fleet/try.py haproxy|litellm|ray [--orind target/release/orind] [--requests 300]
 
-Every answer has to be the one that a node gives alone; what fails is tried elsewhere by the router, or, where an answer had begun,
-by its client, which is counted. The router's program has to be on the PATH (haproxy, litellm), or its package in this Python
-(ray).
+Every answer must be the one that a node gives alone. A failed request is retried by the router or, if its answer had begun,
+by its client; client retries are counted. The router's program must be on the PATH (haproxy, litellm), or its package in this
+Python (ray).
 """
 
 import argparse
@@ -30,7 +30,7 @@ KEY = "sk-only-for-this-trial"
 
 
 def ask(url, body=None, headers=None, timeout=60):
-    """Status and body; status 0 where there is none."""
+    """Returns status and body; status 0 if there is no answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})})
     try:
@@ -87,14 +87,14 @@ def alone(number):
 
 
 def through(router, nodes, options, folder):
-    """Sends all requests through a router, and kills a node in their midst."""
+    """Sends all requests through a router, and kills a node meanwhile."""
     if router == "haproxy":
         command, url, headers = ["haproxy", "-f", HERE / "haproxy.cfg"], "http://127.0.0.1:8000/v1", {}
         up = lambda: ask("http://127.0.0.1:8000/health", timeout=2)[0] == 200
         change = lambda body: body
     else:
         command, url = ["litellm", "--config", folder / "litellm.yaml", "--port", "4000"], "http://127.0.0.1:4000/v1"
-        # LiteLLM wants the provider's model by name; of orind that may be any word that is the model's id.
+        # LiteLLM requires the provider's model name; for orind it is the id of the loaded model.
         text = (HERE / "litellm.yaml").read_text().replace('"openai/"', f'"openai/{MODEL}"')
         (folder / "litellm.yaml").write_text(text)
         headers = {"Authorization": f"Bearer {KEY}"}
@@ -156,7 +156,7 @@ def served(port):
 
 
 def batch(nodes, options, folder):
-    """`batch.py` over three nodes, of which two are lost."""
+    """Runs `batch.py` with three nodes, of which two are lost."""
     lines = [json.dumps({"custom_id": f"r{n}", "method": "POST", "url": "/v1/chat/completions", "body": request(n % 32)})
              for n in range(options.requests)]
     (folder / "in.jsonl").write_text("\n".join(lines) + "\n")

@@ -3,10 +3,10 @@
 #
 #     bash nixos/check.sh
 #
-# With a network, against the nixpkgs of flake.lock. Without one, name a copy of nixpkgs' library
-# (github:nix-community/nixpkgs.lib, or nixpkgs itself) in ORIND_NIXPKGS_LIB: then a stand-in takes the
-# place of nixpkgs, nothing is fetched, and nothing can be built. With ORIND_JETPACK_NIXOS naming a copy of
-# jetpack-nixos, the example for the AGX Orin is held against its options.
+# With a network, it uses the nixpkgs of flake.lock. Without one, name a copy of nixpkgs' library
+# (github:nix-community/nixpkgs.lib, or nixpkgs itself) in ORIND_NIXPKGS_LIB: then a stub replaces
+# nixpkgs, nothing is fetched, and nothing can be built. If ORIND_JETPACK_NIXOS names a copy of
+# jetpack-nixos, the example for the AGX Orin is evaluated with its options.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,7 +15,7 @@ if ! command -v nix >/dev/null; then
     exit 0
 fi
 flags=(--extra-experimental-features 'nix-command flakes')
-# Debian's nix-bin comes without the group that nixpkgs' builders would be in.
+# Debian's nix-bin does not create the group of Nix' build users.
 export NIX_CONFIG="${NIX_CONFIG:-}"$'\n'"build-users-group ="
 
 for file in flake.nix $(git ls-files 'nixos/*.nix'); do
@@ -36,9 +36,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/nixpkgs" "$work/orind"
 cp -r nixos/tests/nixpkgs/. "$ORIND_NIXPKGS_LIB/lib" "$work/nixpkgs"
-# What git tracks, as the flake would see it.
+# Files that git tracks: the flake sees no others.
 git ls-files -z | xargs -0 cp --parents -t "$work/orind"
-rm "$work/orind/flake.lock" # it names the real nixpkgs
+rm "$work/orind/flake.lock" # it locks the real nixpkgs
 
 offline() {
     nix "${flags[@]}" "$@" --offline --no-write-lock-file \
@@ -53,7 +53,7 @@ done
 offline flake check --no-build "path:$work/orind"
 echo "every output of the flake evaluates"
 
-# The package's installation of the files of systemd/, with the two functions of nixpkgs that it calls.
+# Runs the package's installation of systemd/, with stubs of the two nixpkgs functions it calls.
 install=$(offline eval --raw "path:$work/orind#orind.postInstall" && cat "$work/out")
 (
     substituteInPlace() {
@@ -72,7 +72,7 @@ install=$(offline eval --raw "path:$work/orind#orind.postInstall" && cat "$work/
     out=$work/installed sim=$work/installed
     cd "$work/orind"
     eval "$install"
-    # No path of another distribution is left in the units; NixOS has /bin/sh.
+    # The units contain no path of another distribution; NixOS has /bin/sh.
     if grep -nE '=[-+!:@]*/(usr|s?bin)/' "$out"/lib/systemd/system/* | grep -v '=/bin/sh '; then exit 1; fi
 )
 echo "the units are installed, with their paths in the store"

@@ -1,8 +1,8 @@
-# services.orind: the daemon as a service of NixOS.
+# services.orind: the daemon as a NixOS service.
 #
 # The unit, its socket, its device rules and all of its hardening are the files of systemd/, as on every
-# other distribution; the package contains them. Here is only what NixOS must say itself: which settings,
-# which program, who is in the group.
+# other distribution; the package contains them. This module adds only the parts that are specific to
+# NixOS: settings, package, members of the group.
 {
   config,
   lib,
@@ -19,7 +19,7 @@ let
   atRestart = lib.filterAttrs (key: _: !declared.${key}.reload) settings;
   ownSocket = settings.socket != declared.socket.default;
 
-  # The address, without its port, and the port; null where the daemon serves its unix socket only.
+  # Address and port; null if the daemon serves only its unix socket.
   tcp =
     let
       parts = lib.splitString ":" settings.listen;
@@ -33,7 +33,7 @@ let
       };
   far = tcp != null && !(lib.hasPrefix "127." tcp.host || tcp.host == "[::1]");
 
-  # A relaxation of the unit, as systemd/drop-ins has it.
+  # A drop-in of systemd/drop-ins, which relaxes the unit.
   dropIn =
     name:
     pkgs.runCommand "orind-${name}" { } ''
@@ -82,8 +82,8 @@ in
         context = 8192;
       };
       description = ''
-        The daemon's configuration, `orind.toml`. A key that does not exist and a value out of its limits
-        are errors of the evaluation.
+        The daemon's configuration, `orind.toml`. An unknown key or a value out of range fails the
+        evaluation.
       '';
     };
 
@@ -93,7 +93,7 @@ in
       description = ''
         Whether the service may run models through CUDA. The CUDA driver decides which system calls and
         devices it uses, so the unit is less strict then (`systemd/drop-ins/cuda.conf`). The `nv` backend,
-        an Orin's GPU by its own queues, needs nothing of this.
+        which drives an Orin's GPU directly, does not need this.
       '';
     };
 
@@ -102,7 +102,7 @@ in
       default = [ ];
       example = [ "192.168.7.0/24" ];
       description = ''
-        Networks beside this machine from which the port of `settings.listen` may be reached
+        Networks, in addition to this machine, that may reach the port of `settings.listen`
         (`IPAddressAllow=` of the unit).
       '';
     };
@@ -210,7 +210,7 @@ in
 
     systemd.sockets.orind = {
       wantedBy = [ "sockets.target" ];
-      # The empty line takes back what the unit says.
+      # The empty string clears the unit's own value.
       listenStreams = lib.mkIf ownSocket [
         ""
         settings.socket
@@ -219,7 +219,7 @@ in
     };
     systemd.services.orind = {
       wantedBy = [ "multi-user.target" ];
-      # What a reload changes needs no restart: no model is loaded again for it.
+      # Only keys that a reload does not change trigger a restart, which loads the model again.
       restartTriggers = [ (builtins.toJSON atRestart) ];
       serviceConfig = lib.mkIf (cfg.clients != [ ]) { IPAddressAllow = cfg.clients; };
       reloadTriggers = [ config.environment.etc."orind/orind.toml".source ];
@@ -227,7 +227,7 @@ in
 
     networking.firewall.allowedTCPPorts = lib.mkIf cfg.openFirewall [ tcp.port ];
 
-    # As systemd/sysusers.conf has them.
+    # The same as in systemd/sysusers.conf.
     users.users.orind = {
       isSystemUser = true;
       group = "orind";

@@ -1,5 +1,5 @@
-# NVIDIA's run-time compiler in the one version that makes the bytes of kernels/prebuilt: 12.6, JetPack
-# 6's. Only whoever changes a kernel needs it. As published on PyPI.
+# NVRTC, NVIDIA's run-time compiler, in the version that reproduces the bytes of kernels/prebuilt: 12.6,
+# the version of JetPack 6, from PyPI. Only people who change a kernel need it.
 {
   lib,
   stdenvNoCC,
@@ -35,7 +35,7 @@ stdenvNoCC.mkDerivation {
   unpackCmd = "unzip -q $curSrc";
   sourceRoot = "nvidia/cuda_nvrtc";
 
-  # It needs libc only, and looks for its second library beside itself.
+  # It needs only libc, and finds its second library in its own directory.
   dontPatchELF = true;
   dontStrip = true;
   installPhase = ''

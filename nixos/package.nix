@@ -20,7 +20,7 @@ rustPlatform.buildRustPackage {
   pname = "orind";
   inherit (workspace) version;
 
-  # What describes the package changes without changing the program, but for what its tests read.
+  # Excludes files that change neither the programs nor their tests, so that editing them rebuilds nothing.
   src = lib.cleanSourceWith {
     name = "orind-source";
     src = ../.;
@@ -47,13 +47,13 @@ rustPlatform.buildRustPackage {
     "--package=tegra-sim"
     "--package=tegra-sim-preload"
   ];
-  # The simulator's library is installed beside its program, which need not carry it.
+  # The simulator's library is installed separately, so the program does not embed it.
   env = {
     TEGRA_SIM_CARRY = "no";
   }
   // lib.optionalAttrs (commit != null) { ORIND_COMMIT = commit; };
 
-  # libcuda is loaded at run time, from where NixOS has the drivers (/run/opengl-driver/lib).
+  # libcuda is loaded at run time, from the driver directory of NixOS (/run/opengl-driver/lib).
   nativeBuildInputs = [
     autoAddDriverRunpath
     installShellFiles

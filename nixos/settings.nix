@@ -1,7 +1,6 @@
-# The daemon's settings as options. `settings.json` says which there are, their types, limits and
-# defaults, and a test of the daemon (tests/host/nixos.rs) holds it to `config::Config`; what they mean is
-# taken from the table in docs/configuration.md. So neither is said twice, and a key that does not exist
-# or a value out of its limits is refused before anything is built.
+# The daemon's settings as options. `settings.json` lists keys, types, limits and defaults, and a test
+# (tests/host/nixos.rs) compares it with `config::Config`. Descriptions come from the table in
+# docs/configuration.md. An unknown key or a value out of range fails before anything is built.
 { lib }:
 let
   keys = lib.importJSON ./settings.json;

@@ -1,4 +1,4 @@
-# Everything to build, test and measure, to compile kernels, and to run the simulator.
+# Tools to build, test and measure, to compile kernels, and to run the simulator.
 {
   stdenv,
   mkShell,
@@ -34,9 +34,9 @@ mkShell {
     RUST_SRC_PATH = "${rustPlatform.rustLibSrc}";
     # `cargo run -p orind-kernels -- build`
     ORIND_NVRTC = "${orind-nvrtc}/lib/libnvrtc.so.12";
-    # Programs built here find libcuda where NixOS has the drivers. It is written into them rather than
-    # into LD_LIBRARY_PATH, which every program started from this shell would inherit, the system's
-    # own included: those break on libraries that were linked against another libc.
+    # Programs built here find libcuda in the driver directory of NixOS, by their rpath. LD_LIBRARY_PATH
+    # would be inherited by every program started from this shell; the system's own fail with libraries
+    # that were linked with another libc.
     "CARGO_TARGET_${stdenv.hostPlatform.rust.cargoEnvVarTarget}_RUSTFLAGS" =
       "-C link-arg=-Wl,-rpath,${addDriverRunpath.driverLink}/lib";
   };

@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# Builds the flake's packages with the real `nix` and runs what it offers, on a machine that reaches
-# neither nixpkgs nor a cache of it. Where one can be reached, `nix build`, `nix run` and `nix develop` are all.
+# Builds and runs the flake's outputs with the real `nix`, on a machine that reaches neither nixpkgs nor
+# its cache. With a network, `nix build`, `nix run` and `nix develop` do the same.
 #
 #     ORIND_NIXPKGS_CORE=DIR nixos/try.sh
 #
-# DIR: a checkout of github:auxolotl/core, nixpkgs 24.05 cut down to its builders. They stand in for nixpkgs,
-# over the programs of this machine (nixos/tests/nixpkgs-host), in Nix' sandbox. Crates and NVIDIA's wheel are
-# fetched by cargo and pip and put into the store, where they are found only if their hashes are those that
-# the flake asks for. Needs a Debian, root, gcc for this processor and for aarch64, the Rust of
-# rust-toolchain.toml for both, patchelf, unzip, jq and python3. It builds the workspace twice with
-# optimisation: 21 minutes of processor time.
+# DIR: a checkout of github:auxolotl/core, nixpkgs 24.05 reduced to its builders. They replace nixpkgs and
+# use the programs of this machine (nixos/tests/nixpkgs-host), in Nix' sandbox. cargo and pip fetch crates
+# and NVIDIA's wheel and add them to the store, where Nix finds them only if their hashes match the flake.
+# Needs a Debian, root, gcc for this processor and for aarch64, the Rust of rust-toolchain.toml for both,
+# patchelf, unzip, jq and python3. It builds the workspace twice with optimisation: 21 minutes of CPU time.
 #
-# Prints what was typed and answered and fails when an expectation does.
+# Prints commands with their output, and fails at the first unmet expectation.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 core=$(realpath "${ORIND_NIXPKGS_CORE:?names no checkout of github:auxolotl/core}")
@@ -25,7 +24,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 sysroot=$(realpath "$(rustc --print sysroot)")
-# No build reaches a network, or sees of this machine more than its programs.
+# Builds reach no network, and see only the programs of this machine.
 export NO_COLOR=1 NIX_CONFIG="
 extra-experimental-features = nix-command flakes
 build-users-group =
@@ -35,7 +34,7 @@ sandbox-fallback = false
 sandbox-paths = /usr /bin /lib /lib64 /etc/alternatives $sysroot
 "
 
-# Where nixpkgs is looked for instead.
+# Path that replaces nixpkgs.
 mkdir "$work/nixpkgs"
 cp -r nixos/tests/nixpkgs-host/. "$work/nixpkgs"
 cp -r "$core" "$work/nixpkgs/core"
@@ -50,7 +49,7 @@ done | jq -Rn --arg sysroot "$sysroot" --arg version "$version" \
     '{$sysroot, $version, programs: [inputs | split(" ") | {key: .[0], value: .[1]}] | from_entries}' \
     >"$work/nixpkgs/host.json"
 
-# What a build would fetch, under its name in the store.
+# Files that a build would fetch, under their names in the store.
 mkdir "$work/fetched"
 cargo fetch --quiet --locked
 sed -n 's/^name = "\(.*\)"/\1/p; s/^version = "\(.*\)"/\1/p' Cargo.lock | paste -d' ' - - |
@@ -75,7 +74,7 @@ run() {
     *) "$@" ;;
     esac
 }
-# `nix` with nixpkgs' place taken.
+# `nix` with nixpkgs replaced.
 flake() {
     nix "$1" --override-input nixpkgs "path:$work/nixpkgs" --no-write-lock-file --offline "${@:2}"
 }
@@ -92,7 +91,7 @@ expect() {
 }
 is() { [[ $1 == "$2" ]]; }
 not() { ! "$@"; }
-# An unknown key is but a warning.
+# An unknown key is only a warning.
 verified() {
     local said
     said=$(systemd-analyze verify "$@" 2>&1) || return
@@ -106,20 +105,20 @@ out=$(realpath "$work/result")
 run ls "$out/bin"
 expect "no other program is in it" is "$(ls "$out/bin")" $'orinctl\norind'
 expect "the unit starts it" grep -q "^ExecStart=$out/bin/orind " "$out/lib/systemd/system/orind.service"
-expect "systemd takes the units" verified "$out"/lib/systemd/system/orind.{service,socket}
+expect "systemd accepts the units" verified "$out"/lib/systemd/system/orind.{service,socket}
 for file in lib/sysusers.d/orind.conf lib/tmpfiles.d/orind.conf lib/udev/rules.d/70-orind.rules \
     share/orind/drop-ins/cuda.conf share/orind/drop-ins/tcp.conf; do
     expect "there is $file" test -s "$out/$file"
 done
-expect "libcuda is looked for where NixOS has the drivers" \
+expect "libcuda is searched in the driver directory of NixOS" \
     is "$(patchelf --print-rpath "$out/bin/orind" | cut -d: -f1)" /run/opengl-driver/lib
-expect "it refers to no other path of the store" is "$(nix-store -q --references "$out")" "$out"
-expect "it knows neither this checkout, nor this home, nor this Rust" \
+expect "it refers to no other store path" is "$(nix-store -q --references "$out")" "$out"
+expect "it contains no path of this checkout, home or Rust" \
     not grep -rqF -e "$PWD" -e "$HOME/" -e "$sysroot" "$out"
 
-step "The main job"
+step "A benchmark"
 run nix run . -- bench -m synthetic:tiny-llama:q8_0 -p 16 -n 8 -r 2
-expect "orind runs too" flake run .#orind -- --version
+expect "orind runs" flake run .#orind -- --version
 
 step "The simulated Orin"
 run nix build --out-link "$work/result" .#tegra-sim
@@ -127,7 +126,7 @@ run ls "$work/result-sim/bin" "$work/result-sim/lib"
 run nix run .#tegra-sim -- run -- "$out/bin/orinctl" bench --backend nv -m synthetic:tiny-llama:q8_0 -p 16 -n 8 -r 2
 
 step "A system with the service"
-# Without the commit, which `.` has not either where nixpkgs is overridden: it would be another package.
+# Without the commit, which `.` also lacks if nixpkgs is overridden: the package would differ.
 mkdir "$work/orind"
 git ls-files -z | xargs -0 cp --parents -t "$work/orind"
 nix build --out-link "$work/machine" "path:$work/orind/nixos/tests/machine" --offline --no-write-lock-file \
@@ -136,23 +135,23 @@ nix build --out-link "$work/machine" "path:$work/orind/nixos/tests/machine" --of
     exit 1
 }
 run cat "$work/machine/orind.toml"
-expect "the daemon takes its configuration" "$out/bin/orind" --config "$work/machine/orind.toml" --check
+expect "the daemon accepts its configuration" "$out/bin/orind" --config "$work/machine/orind.toml" --check
 run ls "$work"/machine/*.d
-expect "systemd takes its units" verified "$work"/machine/orind.{service,socket}
+expect "systemd accepts its units" verified "$work"/machine/orind.{service,socket}
 
 step "The shell"
 shell() { flake develop -c "$@"; }
 run nix develop -c cargo --version
 for program in cargo rustc clippy-driver rustfmt jq; do
-    expect "$program is the store's" shell bash -c "[[ \$(command -v $program) == /nix/store/* ]]"
+    expect "$program is from the store" shell bash -c "[[ \$(command -v $program) == /nix/store/* ]]"
 done
 expect "LD_LIBRARY_PATH is not set" shell bash -c '[[ ! -v LD_LIBRARY_PATH ]]'
 expect "the code is formatted" shell cargo fmt --all --check
 expect "a lint" shell cargo clippy --locked -p orind-kernels -- -D warnings
 run nix develop -c cargo test --quiet --locked -p orind-kernels --test suite prebuilt
 expect "NVRTC compiles the kernels" shell cargo run --locked -p orind-kernels -- build
-expect "their bytes are those of kernels/prebuilt" git diff --exit-code kernels/prebuilt
-expect "a program built there looks for libcuda there" \
+expect "the bytes equal kernels/prebuilt" git diff --exit-code kernels/prebuilt
+expect "a program built there searches libcuda there" \
     grep -qF /run/opengl-driver/lib "${CARGO_TARGET_DIR:-target}/debug/orind-kernels"
 
 step "The daemon for the Orin"

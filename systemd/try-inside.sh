@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The trial itself, run by the container's systemd. Every step is a command with its answer, or an
-# expectation; the first that is not met ends it.
+# The test itself, run by the container's systemd. Every step is a command with its output, or an
+# expectation; the first unmet one ends the test.
 exec >/try/transcript 2>&1
 set -euo pipefail
 export PATH=$PATH:/usr/local/bin NO_COLOR=1 SYSTEMD_COLORS=0 SYSTEMD_PAGER=
@@ -26,7 +26,7 @@ is() { [[ $(property "$1") == "$2" ]]; }
 journal() { journalctl -u orind.service --no-pager -o cat | grep -q -- "$1"; }
 main() { property MainPID; }
 says() { property StatusText | grep -q -- "$1"; }
-# Another process than that one is the service.
+# The service's main process is another one than $1.
 follows() { [[ $(main) != "$1" && $(main) != 0 ]]; }
 gone() { [[ $(main) == 0 ]] && ! systemctl is-active orind.socket; }
 

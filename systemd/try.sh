@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Tries the service in a booted systemd: a Debian in a container, with nothing of this machine but the
-# programs. Needs root, debootstrap and systemd-nspawn; takes a minute once the image is there.
+# Tests the service in a booted systemd: a Debian in a container that has only the programs of this
+# machine. Needs root, debootstrap and systemd-nspawn; takes a minute once the image exists.
 #
-#     systemd/try.sh [IMAGE]        IMAGE: a directory that is made when it is not there
+#     systemd/try.sh [IMAGE]        IMAGE: a directory, created if missing
 #
-# Prints what was typed and answered and fails when an expectation does.
+# Prints commands with their output, and fails at the first unmet expectation.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 image=${1:-/var/tmp/orind-image}
@@ -37,7 +37,7 @@ StandardError=journal
 UNIT
 ln -sf ../try.service "$image/etc/systemd/system/multi-user.target.wants/try.service"
 
-# What the trial writes into the container's file system is gone afterwards.
+# Changes to the container's file system are discarded afterwards.
 timeout 300 systemd-nspawn --quiet --boot --register=no --keep-unit --volatile=overlay \
     --directory="$image" --bind="$share:/try" --console=pipe >"$share/console" 2>&1 </dev/null || true
 cat "$share/transcript"

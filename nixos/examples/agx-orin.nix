@@ -20,18 +20,18 @@
 #       };
 #     }
 {
-  # What jetpack-nixos gives: the kernel of L4T, nvgpu and nvmap, the firmware, the device nodes.
+  # From jetpack-nixos: the kernel of L4T, nvgpu and nvmap, the firmware, the device nodes.
   hardware.nvidia-jetpack = {
     enable = true;
     som = "orin-agx";
     carrierBoard = "devkit";
     majorVersion = "6"; # L4T r36.4
-    maxClock = true; # jetson_clocks: the governor is slow to see a load of many short steps
+    maxClock = true; # jetson_clocks: the governor reacts slowly to a load of many short steps
   };
-  # Mode 0 is MAXN. The factory default, 30 W, has half of the GPU's SMs off.
+  # Mode 0 is MAXN. The factory default, 30 W, turns off half of the GPU's SMs.
   services.nvpmodel.profileNumber = 0;
 
-  # libcuda below /run/opengl-driver/lib. The nv backend, which `auto` prefers, does without.
+  # Installs libcuda below /run/opengl-driver/lib. The nv backend, which `auto` prefers, does not need it.
   hardware.graphics.enable = true;
 
   services.orind = {

@@ -1,7 +1,7 @@
-# The example for the AGX Orin against jetpack-nixos' own options: what it sets exists and has the right
-# type, and the assertions of services.orind hold. Only options are evaluated; no package is.
+# Evaluates the example for the AGX Orin with the options of jetpack-nixos: its settings exist and have the
+# right type, and the assertions of services.orind hold. Only options are evaluated, no packages.
 {
-  # Paths: the stand-in for nixpkgs, and jetpack-nixos.
+  # Paths: the stub of nixpkgs, and jetpack-nixos.
   nixpkgs,
   jetpack,
 }:
@@ -22,7 +22,7 @@ let
         (import "${jetpack}/modules" (_: _: { }))
         ../examples/agx-orin.nix
         {
-          # jetpack-nixos also sets options of NixOS that the stand-in does not have.
+          # jetpack-nixos also sets NixOS options that the stub lacks.
           _module.check = false;
           nixpkgs = { inherit pkgs; };
         }
@@ -31,7 +31,7 @@ let
     config
     options
     ;
-  # jetpack-nixos' own assertions ask for its packages.
+  # jetpack-nixos' own assertions evaluate its packages.
   ours = lib.concatMap (each: each.value) (
     lib.filter (each: each.file == toString module) options.assertions.definitionsWithLocations
   );

@@ -1,5 +1,5 @@
-# What a system gets of services.orind, and what it is told when it asks for something that does not
-# work. The cases hold in nixpkgs' NixOS and in its stand-in (nixpkgs/nixos.nix).
+# Tests of services.orind: the resulting system, and the messages for settings that cannot work. The cases
+# hold in nixpkgs' NixOS and in its stub (nixpkgs/nixos.nix).
 {
   lib,
   pkgs,
@@ -28,7 +28,7 @@ let
       };
     };
 
-  # The messages of orind's assertions that do not hold.
+  # Messages of orind's failed assertions.
   complaintsOf =
     config:
     map (each: each.message) (
@@ -36,26 +36,26 @@ let
     );
   complaints = settings: complaintsOf (enabled settings);
   failed = config: lib.length (complaintsOf config);
-  # Whether one complaint is made, and whether it has these words.
+  # True if there is exactly one message, and it contains these words.
   complains =
     settings: words:
     let
       found = complaints settings;
     in
     lib.length found == 1 && lib.all (word: lib.hasInfix word (lib.head found)) words;
-  # Whether the settings are refused by their types.
+  # True if the option types refuse the settings.
   refused =
     settings:
     !(builtins.tryEval (builtins.deepSeq (enabled settings).services.orind.settings true)).success;
 
-  # Ours of the packages whose units a system has.
+  # orind's packages among those whose units a system has.
   packages =
     config: lib.filter (lib.hasPrefix "orind") (map lib.getName config.systemd.packages);
 
   plain = enabled { };
   declared = lib.importJSON ../settings.json;
 
-  # What `nixos-rebuild switch` does when these settings take the place of the defaults.
+  # The action of `nixos-rebuild switch` when these settings replace the defaults.
   triggers =
     settings:
     let

@@ -1,5 +1,4 @@
-# A machine with the service, on the processor and with a synthetic model: no GPU and no model file is
-# needed.
+# A machine with the service, on the CPU with a synthetic model: it needs neither a GPU nor a model file.
 {
   name = "orind";
 

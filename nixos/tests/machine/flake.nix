@@ -1,5 +1,5 @@
-# A system that takes the service from the flake, as a user's own would: what systemd and the daemon get
-# to read of it.
+# A system that uses the service from the flake, like a user's own; builds the files that systemd and the
+# daemon read.
 {
   inputs.orind.url = "github:orind/orind";
   outputs =

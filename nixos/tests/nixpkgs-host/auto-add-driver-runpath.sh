@@ -1,4 +1,4 @@
-# Every dynamically linked program and library of the package looks for the drivers of NixOS too.
+# Adds the driver directory of NixOS to the rpath of every dynamically linked program and library.
 addDriverRunpathEverywhere() {
     local output file
     for output in $(getAllOutputNames); do

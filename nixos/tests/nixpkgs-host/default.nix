@@ -1,7 +1,7 @@
-# nixpkgs' own builders over the machine's own programs. The standard environment, its hooks, those of
-# Rust, the vendoring of Cargo.lock, fetchurl, mkShell and the compiler's wrapper are nixpkgs' code
+# nixpkgs' own builders with the programs of this machine. The standard environment, its hooks, those of
+# Rust, the vendoring of Cargo.lock, fetchurl, mkShell and the compiler wrapper are nixpkgs' code
 # (`./core`); bash, coreutils, the C compiler with its libc, Rust and every other program are the host's,
-# linked into the store by name. Builds see all of /usr: nothing here shows that a package names all it needs.
+# linked into the store by name. Builds see all of /usr, so missing dependencies of a package go unnoticed.
 {
   system,
   overlays ? [ ],
@@ -10,10 +10,10 @@
 let
   core = ./core;
   lib = import ./core/lib;
-  # Where the host has its programs, by name; which Rust.
+  # Paths of the host's programs, by name; its Rust.
   host = builtins.fromJSON (builtins.readFile ./host.json);
 
-  # The standard environment of nixpkgs that takes everything from /usr, with patchelf as on Linux.
+  # nixpkgs' standard environment for programs in /usr, with patchelf as on Linux.
   stages =
     {
       localSystem,
@@ -101,7 +101,7 @@ let
       })
     ]
     ++ lib.optionals (crossSystem != localSystem) [
-      # The packages that run here and compile for there, and those that run there.
+      # Packages that run on the build machine and compile for the target, and those that run on the target.
       (previous: {
         inherit config overlays;
         selfBuild = false;
@@ -119,7 +119,7 @@ let
       })
     ];
 
-  # A package of programs of the host; those that it lacks are left out.
+  # A package of host programs; missing ones are left out.
   link =
     stdenv: name: programs: attrs:
     let
@@ -176,7 +176,7 @@ let
       rustPlatform =
         final.makeRustPlatform {
           inherit (final) cargo rustc;
-          # It would record the dependencies in the programs.
+          # cargo-auditable would record the dependencies in the programs.
           cargo-auditable.meta.broken = true;
         }
         // {
@@ -195,12 +195,12 @@ let
         })
         formats
         ;
-      # A flat table is all that orind.toml is.
+      # orind.toml is a flat table.
       remarshal = final.writeScriptBin "json2toml" ''
         #!/bin/sh
         jq -r 'to_entries[] | "\(.key) = \(.value | @json)"' "$1" >"$2"
       '';
-      # Newer than `core`.
+      # `core` does not have it yet.
       autoAddDriverRunpath = final.makeSetupHook {
         name = "auto-add-driver-runpath";
         propagatedBuildInputs = [ final.addDriverRunpath ];

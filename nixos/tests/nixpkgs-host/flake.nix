@@ -1,5 +1,5 @@
-# Stands in for nixpkgs where it cannot be fetched and something shall be built: `nixos/try.sh` puts a
-# small copy of nixpkgs (`core`) and what it found on the machine (`host.json`) beside it.
+# Replaces nixpkgs for builds without a network: `nixos/try.sh` adds a small copy of nixpkgs (`core`) and a
+# list of the machine's programs (`host.json`).
 {
   outputs =
     { self }:
@@ -7,11 +7,11 @@
       lib = import ./core/lib;
     in
     {
-      # The options of `nixpkgs/nixos.nix`; there is nothing of NixOS behind them.
+      # The options of `nixpkgs/nixos.nix`, without an implementation.
       lib = lib // {
         nixosSystem = { modules }: lib.evalModules { modules = modules ++ [ ./nixos.nix ]; };
       };
-      # `nix develop` takes its bash from here.
+      # `nix develop` uses this bash.
       legacyPackages.x86_64-linux = import ./. { system = "x86_64-linux"; };
     };
 }

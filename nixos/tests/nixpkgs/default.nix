@@ -1,5 +1,5 @@
-# What orind's expressions use of nixpkgs, with the same names and arguments. A derivation has its name,
-# its outputs and its dependencies, so that everything is evaluated; it cannot be built.
+# The part of nixpkgs that orind's expressions use, with the same names and arguments. A derivation has a
+# name, outputs and dependencies, so that everything is evaluated; it cannot be built.
 {
   system,
   overlays ? [ ],
@@ -10,7 +10,7 @@ let
   lib = import ./lib;
   platform = lib.systems.elaborate;
 
-  # Refuses what nixpkgs would refuse: packages that are not free, or not for this platform.
+  # Refuses, like nixpkgs, packages that are not free or not for this platform.
   permitted =
     attrs:
     let
@@ -90,7 +90,7 @@ let
       inherit system overlays config;
       crossSystem = "aarch64-linux";
     };
-    # The machines are evaluated with what they have in common; nothing is started.
+    # Evaluates the machines with their common configuration; starts nothing.
     testers.runNixOSTest =
       test:
       let

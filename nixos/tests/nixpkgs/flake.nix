@@ -1,4 +1,4 @@
-# Stands in for nixpkgs where it cannot be fetched: `nixos/check.sh` puts nixpkgs' own `lib` beside it.
+# Replaces nixpkgs where it cannot be fetched; `nixos/check.sh` adds nixpkgs' own `lib`.
 {
   outputs =
     { self }:

@@ -1,5 +1,5 @@
-# The options of NixOS that orind's module defines or reads, with their types where they matter. What it
-# says of any other option is an error here, as it would be there.
+# The NixOS options that orind's module defines or reads, with their types where they matter. Any other
+# option is an error, as in NixOS.
 { config, lib, ... }:
 let
   inherit (lib) mkOption types;

@@ -1,4 +1,4 @@
-# The options of a NixOS test that orind's has.
+# The options of a NixOS test that orind's test uses.
 { lib, ... }:
 let
   inherit (lib) mkOption types;
