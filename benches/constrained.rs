@@ -3,11 +3,11 @@
 //!
 //!     cargo bench --bench constrained
 //!
-//! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`. Every answer has `ORIND_TOKENS` tokens; drafting is
-//! off. `ORIND_ROUNDS` rounds are measured after one warm-up round. Prints a table: tokens per second after the first
-//! token, by the clock and by the processor time of this process, median of all rounds; and for each grammar the ratio to
-//! the unconstrained answer of the same round, as median and middle half. On a machine with other work, processor time
-//! with one thread is the better measure.
+//! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`. Every answer has `ORIND_TOKENS` tokens; drafting
+//! is off. `ORIND_ROUNDS` rounds are measured after one warm-up round. Prints a table: tokens per second after the
+//! first token, by the clock and by the processor time of this process, median of all rounds; and for each grammar the
+//! ratio to the unconstrained answer of the same round, as median and middle half. On a machine with other work,
+//! processor time with one thread is the better measure.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
@@ -24,7 +24,7 @@ use plan::sample::Sampling;
 use serde_json::json;
 
 /// Tokens per second after the first token: by the clock and by processor time.
-fn ask(handle: &Handle, request: Request) -> [f64; 2] {
+fn tokens_per_second(handle: &Handle, request: Request) -> [f64; 2] {
     let expected = request.max_tokens;
     let mut events = handle.generate(request).unwrap();
     let (mut tokens, mut first) = (0, None);
@@ -108,7 +108,7 @@ fn main() {
                 let mut pair = [[0.0; 2]; 2];
                 for which in [round % 2, 1 - round % 2] {
                     let request = if which == 0 { request.clone() } else { bound.clone() };
-                    pair[which] = ask(&handle, request);
+                    pair[which] = tokens_per_second(&handle, request);
                 }
                 if round > 0 {
                     speeds.push(pair);

@@ -1,6 +1,6 @@
 //! CPU kernels compared with their limits. Decode: products with one row, compared with a plain read of the same bytes.
-//! Prefill: products with many rows, compared with the processor's integer products and with their own inner loop alone.
-//! Also quantisation of activations, attention of a token (bytes of its cache) and of a prompt (multiply-adds).
+//! Prefill: products with many rows, compared with the processor's integer products and with their own inner loop
+//! alone. Also quantisation of activations, attention of a token (bytes of its cache) and of a prompt (multiply-adds).
 //!
 //! One thread, so that the numbers are those of the kernels, not of the thread pool. Weights cycle through a buffer
 //! larger than the caches.

@@ -1,13 +1,13 @@
-//! Gain and cost of speculative decoding, by task: decoding with each drafter (prompt lookup, the model's own MTP layer, a
-//! draft model) compared with decoding without one, one request at a time, in turn.
+//! Gain and cost of speculative decoding, by task: decoding with each drafter (prompt lookup, the model's own MTP
+//! layer, a draft model) compared with decoding without one, one request at a time, in turn.
 //!
 //!     cargo bench --bench drafts
 //!
-//! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`, the optional draft model `ORIND_DRAFT`. Answers have
-//! `ORIND_TOKENS` tokens; `ORIND_ROUNDS` rounds are measured after one warm-up round. Each task is answered greedily and
-//! sampled. Prints a table of speed-ups over decoding without drafts in the same round: of the whole answer, the tokens
-//! after the first, and the first token, each by the clock and by the processor time of this process, median of all
-//! rounds. On a machine with other work, processor time with one thread is the better measure.
+//! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`, the optional draft model `ORIND_DRAFT`. Answers
+//! have `ORIND_TOKENS` tokens; `ORIND_ROUNDS` rounds are measured after one warm-up round. Each task is answered
+//! greedily and sampled. Prints a table of speed-ups over decoding without drafts in the same round: of the whole
+//! answer, the tokens after the first, and the first token, each by the clock and by the processor time of this
+//! process, median of all rounds. On a machine with other work, processor time with one thread is the better measure.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
@@ -45,7 +45,7 @@ struct Answer {
     finished: Finished,
 }
 
-fn ask(handle: &Handle, request: Request) -> Answer {
+fn generate(handle: &Handle, request: Request) -> Answer {
     let (begun, before) = (Instant::now(), processor());
     let now = || [begun.elapsed().as_secs_f64(), processor() - before];
     let mut events = handle.generate(request).unwrap();
@@ -73,7 +73,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Speed-ups of a drafter in each round, by the clock and by processor time: whole answer, tokens after the first, first token.
+/// Speed-ups of a drafter in each round, by the clock and by processor time: whole answer, tokens after the first,
+/// first token.
 #[derive(Clone, Default)]
 struct Ratios {
     all: [Vec<f64>; 6],
@@ -131,9 +132,9 @@ fn main() {
                 let begun = [&[1 + round as u32], &prompt[..]].concat();
                 let request = engine::request(begun, tokens as u32);
                 let request = Request { sampling, ..request };
-                let without = ask(&without, request.clone());
+                let without = generate(&without, request.clone());
                 for (drafter, ratios) in drafters.iter().zip(&mut ratios) {
-                    let with = ask(&drafter.handle, request.clone());
+                    let with = generate(&drafter.handle, request.clone());
                     assert_eq!(with.ids, without.ids, "{task}, {}", drafter.name);
                     let pairs = [
                         (without.whole, with.whole),

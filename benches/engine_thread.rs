@@ -66,8 +66,8 @@ fn main() {
     );
 }
 
-/// The engine's waits for a device: most steps in flight in a prompt of four chunks and in decode, sleeps of its thread,
-/// and tokens per second.
+/// The engine's waits for a device: most steps in flight in a prompt of four chunks and in decode, sleeps of its
+/// thread, and tokens per second.
 fn waits(handle: &Handle) -> serde_json::Value {
     let peak = || {
         let peak = handle.exclusive("peak", orind::engine::Core::take_most_under_way);

@@ -1,5 +1,5 @@
-//! Random programs on the CUDA GPU of this machine, compared bit for bit with their scalar model. `kernels/tests/machine`
-//! compares the machine-code engine with the same programs, and with the results of an H100 in
+//! Random programs on the CUDA GPU of this machine, compared bit for bit with their scalar model.
+//! `kernels/tests/machine` compares the machine-code engine with the same programs, and with the results of an H100 in
 //! `kernels/snippets/silicon.sm_90.bin`. Needs a GPU of SM 9.0, for which the programs are compiled; without one it
 //! prints `skipped` and exits with 0.
 //!

@@ -1,4 +1,5 @@
-//! Time to the first token of a long prompt: evaluated, cached in a slot, and read from disk after a restart of the engine.
+//! Time to the first token of a long prompt: evaluated, cached in a slot, and read from disk after a restart of the
+//! engine.
 //!
 //!     cargo bench --bench prefixes
 //!
@@ -29,7 +30,7 @@ fn start(context: usize, dir: &Path) -> Handle {
 }
 
 /// Seconds to the first token, and how many tokens of the prompt were cached.
-fn ask(handle: &Handle, prompt: &[u32]) -> (f64, u32) {
+fn first_token(handle: &Handle, prompt: &[u32]) -> (f64, u32) {
     let request = engine::request(prompt.iter().copied(), 1);
     let finished = engine::ask(handle, request).finished.unwrap();
     (finished.first_token.as_secs_f64(), finished.cached_tokens)
@@ -41,20 +42,20 @@ fn main() {
     let dir = tempfile::tempdir_in(base).unwrap();
     let prompt: Vec<u32> = (0..tokens as u32).map(|i| 1 + i * i % 997).collect();
     let first = start(tokens + 8, dir.path());
-    let (cold, _) = ask(&first, &prompt);
-    let (cached_s, _) = ask(&first, &prompt);
+    let (cold, _) = first_token(&first, &prompt);
+    let (in_slot, _) = first_token(&first, &prompt);
     let begun = Instant::now();
     first.stop(Duration::from_secs(600));
     let stopping = begun.elapsed();
     let bytes = first.snapshot().prefixes.bytes;
     let again = start(tokens + 8, dir.path());
-    let (read, cached) = ask(&again, &prompt);
+    let (read, cached) = first_token(&again, &prompt);
     println!(
         "{}",
         json!({
             "tokens": tokens,
             "cold_s": cold,
-            "cached_in_slot_s": cached_s,
+            "cached_in_slot_s": in_slot,
             "from_disk_s": read,
             "cached_from_disk": cached,
             "bytes_on_disk": bytes,

@@ -35,8 +35,8 @@ pub(crate) fn ask(subject: &Subject, request: &Request, stream: bool) -> Option<
     Some(Answer::read(&drain(&mut connection)))
 }
 
-/// Sends several requests over one connection, each after the previous answer, until the daemon closes it. The daemon may
-/// close an idle connection at any time to make room for others, even while the next request is in transit.
+/// Sends several requests over one connection, each after the previous answer, until the daemon closes it. The daemon
+/// may close an idle connection at any time to make room for others, even while the next request is in transit.
 pub(crate) fn converse(subject: &Subject, requests: &[&Request]) -> Option<Vec<Answer>> {
     let mut connection = subject.connect()?;
     let mut answers = Vec::new();

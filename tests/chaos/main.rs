@@ -8,8 +8,8 @@
 //! | `ORIND_CHAOS_SEED=N` | only this seed; prints each step as it is executed |
 //! | `ORIND_CHAOS_STEPS=1,4,7` | only these steps of that seed |
 //!
-//! The daemon is another process of this program ([`subject`]), with the simulator linked in, so that tests can read the
-//! simulator's counts and set the wall clock.
+//! The daemon is another process of this program ([`subject`]), with the simulator linked in, so that tests can read
+//! the simulator's counts and set the wall clock.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]

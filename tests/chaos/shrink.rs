@@ -1,5 +1,5 @@
-//! Shrinks a failing plan: removes steps as long as it fails without them. Timing is not reproducible, so one passing run
-//! proves nothing: the result may have more steps than necessary, never fewer.
+//! Shrinks a failing plan: removes steps as long as it fails without them. Timing is not reproducible, so one passing
+//! run proves nothing: the result may have more steps than necessary, never fewer.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
