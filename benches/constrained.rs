@@ -1,13 +1,13 @@
-//! What holding an answer to a grammar costs: how fast its tokens come, over how fast they come of free text with as many,
-//! one request at a time, in turn.
+//! Cost of grammar-constrained decoding: tokens per second with a grammar divided by tokens per second without one, for
+//! answers of the same length, one request at a time, in turn.
 //!
 //!     cargo bench --bench constrained
 //!
-//! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`; answers have `ORIND_TOKENS` tokens, `ORIND_ROUNDS`
-//! rounds are measured after one that is not. No answer ends before, and there are no drafts. Prints a table: tokens a
-//! second behind the first, by the clock and by the processor time of this process, the median of all rounds, and for each
-//! grammar the ratios to the free text of the same round: their medians, and between what the middle half of them lies.
-//! Where a machine has other work, processor time with one thread says more.
+//! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`. Every answer has `ORIND_TOKENS` tokens; drafting
+//! is off. `ORIND_ROUNDS` rounds are measured after one warm-up round. Prints a table: tokens per second after the
+//! first token, by the clock and by the processor time of this process, median of all rounds; and for each grammar the
+//! ratio to the unconstrained answer of the same round, as median and middle half. On a machine with other work,
+//! processor time with one thread is the better measure.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
@@ -23,8 +23,8 @@ use orind_testing::measured::{number, processor, variable};
 use plan::sample::Sampling;
 use serde_json::json;
 
-/// Tokens a second behind the first, by the clock and of the processor.
-fn ask(handle: &Handle, request: Request) -> [f64; 2] {
+/// Tokens per second after the first token: by the clock and by processor time.
+fn tokens_per_second(handle: &Handle, request: Request) -> [f64; 2] {
     let expected = request.max_tokens;
     let mut events = handle.generate(request).unwrap();
     let (mut tokens, mut first) = (0, None);
@@ -45,13 +45,13 @@ fn ask(handle: &Handle, request: Request) -> [f64; 2] {
     }
 }
 
-/// The value that so large a part of others are below.
+/// The value below which the fraction `part` of all values lies.
 fn quantile(values: &mut [f64], part: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     values[((values.len() - 1) as f64 * part).round() as usize]
 }
 
-/// Grammars that no answer comes to the end of.
+/// Grammars that do not end within the tokens of an answer.
 fn grammars() -> [(&'static str, Grammar); 2] {
     let item = json!({
         "type": "object",
@@ -75,7 +75,7 @@ fn grammars() -> [(&'static str, Grammar); 2] {
     });
     let lark = "start: \"<tool_call>\\n\" @call \"\\n</tool_call>\"\n".to_owned();
     let parts = vec![("call".to_owned(), Grammar::JsonSchema(call))];
-    [("json_schema", Grammar::JsonSchema(list)), ("tool call", Grammar::Within { lark, parts })]
+    [("JSON schema", Grammar::JsonSchema(list)), ("tool call", Grammar::Within { lark, parts })]
 }
 
 fn main() {
@@ -92,7 +92,7 @@ fn main() {
         ..engine::spec(file.to_str().unwrap(), &variable("ORIND_BACKEND", "cpu"))
     });
     println!("{path}, {tokens} tokens, {rounds} rounds");
-    println!("| how | grammar | by | tok/s free | tok/s held | ratio | middle half |");
+    println!("| sampling | grammar | by | tok/s free | tok/s constrained | ratio | middle half |");
     println!("| --- | --- | --- | ---: | ---: | ---: | ---: |");
     for (how, temperature) in [("greedy", 0.0), ("sampled", 0.8)] {
         for (name, constraint) in &constraints {
@@ -104,11 +104,11 @@ fn main() {
                 let request = engine::request((0..16).map(|i| 2 + i + seed as u32), tokens as u32);
                 let request = Request { sampling, ..request };
                 let bound = Request { constraint: Some(constraint.clone()), ..request.clone() };
-                // Who comes first changes from round to round.
+                // The order changes from round to round.
                 let mut pair = [[0.0; 2]; 2];
                 for which in [round % 2, 1 - round % 2] {
                     let request = if which == 0 { request.clone() } else { bound.clone() };
-                    pair[which] = ask(&handle, request);
+                    pair[which] = tokens_per_second(&handle, request);
                 }
                 if round > 0 {
                     speeds.push(pair);
@@ -116,14 +116,14 @@ fn main() {
             }
             for (at, by) in ["clock", "processor"].into_iter().enumerate() {
                 let all = |of: fn([f64; 2]) -> f64| -> Vec<f64> {
-                    speeds.iter().map(|[free, held]| of([free[at], held[at]])).collect()
+                    speeds.iter().map(|[free, bound]| of([free[at], bound[at]])).collect()
                 };
                 let free = quantile(&mut all(|[free, _]| free), 0.5);
-                let held = quantile(&mut all(|[_, held]| held), 0.5);
-                let mut ratios = all(|[free, held]| held / free);
+                let bound = quantile(&mut all(|[_, bound]| bound), 0.5);
+                let mut ratios = all(|[free, bound]| bound / free);
                 let [low, middle, high] = [0.25, 0.5, 0.75].map(|part| quantile(&mut ratios, part));
                 println!(
-                    "| {how} | {name} | {by} | {free:.1} | {held:.1} | {middle:.3} | {low:.3} to {high:.3} |"
+                    "| {how} | {name} | {by} | {free:.1} | {bound:.1} | {middle:.3} | {low:.3} to {high:.3} |"
                 );
             }
         }

@@ -1,10 +1,9 @@
-//! The CPU kernels against their limits: matrix-vector products (decode) against a plain read of as
-//! many bytes, products with many rows (prefill) in integer operations, against the processor's integer
-//! products and against their own inner loop without anything around it, quantising activations, a token's
-//! attention against its cache, a prompt's in multiply-adds.
+//! CPU kernels compared with their limits. Decode: products with one row, compared with a plain read of the same bytes.
+//! Prefill: products with many rows, compared with the processor's integer products and with their own inner loop
+//! alone. Also quantisation of activations, attention of a token (bytes of its cache) and of a prompt (multiply-adds).
 //!
-//! One thread, so that the numbers are of the kernels and not of the pool. The weights walk through
-//! a buffer larger than the caches.
+//! One thread, so that the numbers are those of the kernels, not of the thread pool. Weights cycle through a buffer
+//! larger than the caches.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark may panic")]
 
@@ -26,11 +25,11 @@ const K: usize = 2048;
 const BUFFER: usize = 512 << 20;
 const PIECE: usize = 16 << 20;
 
-/// Every byte of the weights: scales read as `f16` or `f32` are then ordinary numbers. Denormal ones
-/// would measure the processor's slow path, which no model takes.
+/// Value of every byte of the weights, so that scales read as `f16` or `f32` are normal numbers. Subnormal scales
+/// would measure the processor's slow path, which no model uses.
 const ORDINARY: u8 = 0x38;
 
-/// Activation rows in both forms.
+/// Activation rows, quantised and as `f32`.
 struct Acts {
     q8: Vec<Q8Block>,
     f32: Vec<F32Block>,
@@ -47,7 +46,7 @@ impl Acts {
             let x: Vec<f32> =
                 (0..K).map(|i| ((i * 7919 + row) % 1000) as f32 / 500.0 - 1.0).collect();
             let [at8, at32] = [planes, 1].map(|each| activations::place(row, rows, blocks * each));
-            // SAFETY: both hold the blocks of all rows.
+            // SAFETY: both have room for the blocks of all rows.
             unsafe {
                 let (q8, f32) = (acts.q8.as_mut_ptr(), acts.f32.as_mut_ptr());
                 activations::quantise(isa, x.as_ptr(), K, q8.add(at8.first), at8.step, format);
@@ -57,7 +56,7 @@ impl Acts {
         acts
     }
 
-    /// `out` is large enough for the layout's rows times `rows`.
+    /// Multiplies `rows` rows. `out` has room for the layout's rows times `rows`.
     fn multiply(
         &self,
         isa: Isa,
@@ -88,12 +87,12 @@ impl Acts {
             residual: None,
             loops: Loops::heuristic(isa, layout, rows),
         };
-        // SAFETY: the activations hold `rows` rows of the layout's columns, the output their products.
+        // SAFETY: `x` has `rows` rows of the layout's columns, `out` room for their products.
         unsafe { matmul(isa, &product) };
     }
 }
 
-/// Wrapping sum of all words, in enough chains to be limited by memory.
+/// Wrapping sum of all words, with enough independent accumulators to be limited by memory.
 fn read(words: &[u32]) -> u32 {
     let mut sums = [0u32; 128];
     for chunk in words.as_chunks::<128>().0 {
@@ -143,7 +142,7 @@ fn decode(c: &mut Criterion) {
     group.finish();
 }
 
-/// Where there is a matrix unit, with it and without.
+/// Prefill on the best instruction set, and without its matrix unit if it has one.
 fn prefill(c: &mut Criterion) {
     let best = Isa::detect();
     prefill_on(c, best);
@@ -178,7 +177,7 @@ fn prefill_on(c: &mut Criterion, isa: Isa) {
         let (rows, mut out) = (512, vec![0.0; 512 * 256]);
         let acts =
             Acts::new(isa, rows, ActivationFormat { residual_planes: 1, span: layout.span() });
-        // Multiply-adds count two, so "elements per second" reads as operations per second.
+        // A multiply-add counts as two, so that criterion's elements are operations.
         group.throughput(Throughput::Elements((2 * rows * layout.rows() * K) as u64));
         group.bench_function(dtype.name(), |b| {
             b.iter(|| acts.multiply(isa, &layout, &weights, rows, &mut out));
@@ -190,7 +189,7 @@ fn prefill_on(c: &mut Criterion, isa: Isa) {
 fn quantise(c: &mut Criterion) {
     let isa = Isa::detect();
     let mut group = c.benchmark_group(format!("activations/{isa}"));
-    // Rows that stay in the first-level cache with what becomes of them.
+    // Few enough rows that they and their quantised blocks stay in L1.
     let rows = 2;
     let x: Vec<f32> = (0..rows * K).map(|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0).collect();
     let forms = [("32 columns", 1, 1), ("256 columns", 1, 8), ("256 columns, two planes", 2, 8)];
@@ -202,7 +201,7 @@ fn quantise(c: &mut Criterion) {
             b.iter(|| {
                 for row in 0..rows {
                     let at = activations::place(row, rows, count);
-                    // SAFETY: both hold all rows.
+                    // SAFETY: `x` and `blocks` have room for all rows.
                     unsafe {
                         let (x, dst) = (x.as_ptr().add(row * K), blocks.as_mut_ptr().add(at.first));
                         activations::quantise(
@@ -235,7 +234,7 @@ fn attend(c: &mut Criterion) {
     }
     for (heads, dim) in [(4, 64), (2, 128)] {
         let (rows, tokens) = (16, 512);
-        // As many multiply-adds for scores as for values; each token attends to itself and those before.
+        // Scores and values take the same number of multiply-adds; each token attends to itself and earlier ones.
         let positions = tokens * (tokens + 1) / 2;
         group.throughput(Throughput::Elements((2 * 2 * heads * dim * positions) as u64));
         let mut attend = attention(isa, heads, dim, rows, tokens);
@@ -246,8 +245,8 @@ fn attend(c: &mut Criterion) {
     group.finish();
 }
 
-/// Attention of some neighbouring tokens, given how many positions the first one attends to; there is room for
-/// `most` positions.
+/// Returns attention of `rows` neighbouring tokens as a function of the number of positions that the first one attends
+/// to, at most `most`.
 fn attention(isa: Isa, heads: usize, dim: usize, rows: usize, most: usize) -> impl FnMut(usize) {
     let cache: Vec<u16> = (0..most * dim).map(|i| 0x3400 + (i * 7919 % 1024) as u16).collect();
     let (q, mut out) = (vec![0.1f32; rows * heads * dim], vec![0.0f32; rows * heads * dim]);
@@ -276,23 +275,23 @@ fn attention(isa: Isa, heads: usize, dim: usize, rows: usize, most: usize) -> im
     }
 }
 
-/// What products with many rows could do at most.
+/// Upper limits of products with many rows.
 #[cfg(target_arch = "x86_64")]
 mod limits {
     use std::arch::asm;
     use std::arch::x86_64::{__m512, __m512i, _mm512_set1_epi8, _mm512_set1_ps};
 
-    /// Rows of activations that a block meets.
+    /// Activation rows that are multiplied with a block.
     pub(super) const ROWS: usize = 64;
-    /// Operations of a block of 16 rows by 32 columns with them.
+    /// Operations of a block of 16 rows by 32 columns with [`ROWS`].
     pub(super) const OPERATIONS: u64 = 2 * 16 * 32 * ROWS as u64;
 
-    /// As many products as [`block`]'s, of registers with registers.
+    /// The products of [`block`], with all operands in registers.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub(super) unsafe fn products() {
         let w: __m512i = _mm512_set1_epi8(1);
         for _ in 0..ROWS / 2 {
-            // SAFETY: computes with the registers that are named.
+            // SAFETY: uses only the registers that it declares.
             unsafe {
                 asm!(
                     ".irp r, 0, 1, 2, 3, 4, 5, 6, 7",
@@ -310,12 +309,12 @@ mod limits {
         }
     }
 
-    /// Tile products of 32 columns.
+    /// Number of tile products of 32 columns.
     const TILE_PRODUCTS: u64 = 64;
-    /// Operations of these.
+    /// Operations of [`TILE_PRODUCTS`].
     pub(super) const TILE_OPERATIONS: u64 = 2 * 16 * 16 * 32 * TILE_PRODUCTS;
 
-    /// Tile products of 32 columns, of registers with registers: four sums, as many as hide their latency.
+    /// Tile products of 32 columns with all operands in tile registers. Four sums hide their latency.
     ///
     /// # Safety
     ///
@@ -330,7 +329,7 @@ mod limits {
         {
             (configuration.0[48 + tile], configuration.0[16 + 2 * tile]) = (rows, bytes);
         }
-        // SAFETY: reads the configuration, computes with the tiles that it has, and gives them back.
+        // SAFETY: reads the configuration, computes with the configured tiles, and releases them.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, readonly));
             for _ in 0..TILE_PRODUCTS / 4 {
@@ -346,8 +345,7 @@ mod limits {
         }
     }
 
-    /// A block of `Q6_K`, which is in registers, with rows that are in the first-level cache, as the kernel
-    /// does it: eight rows at a time.
+    /// A block of `Q6_K` in registers with rows in L1, like the kernel: eight rows at a time.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub(super) unsafe fn block(rows: &[[u8; 64]; ROWS], sums: &mut [[f32; 16]; ROWS]) {
         let (w, s): (__m512i, __m512) = (_mm512_set1_epi8(1), _mm512_set1_ps(1e-9));
@@ -355,7 +353,7 @@ mod limits {
             // SAFETY: reads 64 bytes of each of eight rows, reads and writes their sums.
             unsafe {
                 asm!(
-                    // Where the dots of a row's two halves start.
+                    // Initial values of the dot products of a row's two halves.
                     ".irp r, 0, 1, 2, 3, 4, 5, 6, 7",
                     "vpbroadcastd zmm\\r, dword ptr [{x} + 64*\\r + 48]",
                     "vpbroadcastd zmm1\\r, dword ptr [{x} + 64*\\r + 52]",
@@ -366,7 +364,7 @@ mod limits {
                     "vpdpbusd zmm1\\r, {w}, dword ptr [{x} + 64*\\r + 16 + \\column]{{1to16}}",
                     ".endr",
                     ".endr",
-                    // Each half's scale, on top of the sum so far.
+                    // Adds each half, times its scale, to the sum so far.
                     ".irp r, 0, 1, 2, 3, 4, 5, 6, 7",
                     "vfmadd213ps zmm\\r, {s}, zmmword ptr [{sums} + 64*\\r]",
                     "vfmadd231ps zmm\\r, zmm1\\r, {s}",

@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""Decode on the CPU beside llama.cpp, for every architecture and every type of weights that both run, in one run.
+"""Compares decode on the CPU with llama.cpp, for every architecture and weight type that both support.
 
     decode.py ORINCTL LLAMA_CPP [NAME...]
 
-ORINCTL is a release build, LLAMA_CPP a folder with llama-bench. Needs numpy and gguf from PyPI. A NAME is one of
-the rows, `types` or `architectures`; without any it is all. Prints a row for each as soon as it is measured: medians of
-tokens a second, the median ratio of pairs with the least and the greatest, what a token reads of weights (as the
-file has them) and KV cache, and the share of the bandwidth that `orinctl bench` measured before and after its tokens:
-of turns in which these are within a tenth of each other, as else the memory's rate changed meanwhile. ROUNDS (5) pairs
-in turn, TOKENS (64) a turn, THREADS (2); models are made in FOLDER (the one for temporary files), one at a time,
-up to 5 GB.
+ORINCTL is a release build, LLAMA_CPP a folder with llama-bench. Needs numpy and gguf from PyPI. NAME is a row,
+`types` or `architectures`; default: all rows. Prints a row as soon as it is measured:
 
-A type is measured on Llama 3.2 1B's shape, cut to 8 layers, all of whose matrices have it: blocks of random bytes with
-scales as weights have them. Architectures are `orinctl`'s synthetic models, or of
-`tests/data/architectures/make.py` in the sizes of a published model, cut to three to six layers, in Q4_K and Q6_K.
+- median tokens per second of both engines;
+- the median ratio of the pairs, with the least and the greatest;
+- bytes of weights (as in the file) and KV cache that a token reads;
+- the share of the memory bandwidth, which `orinctl bench` measures before and after its tokens. Only turns count whose
+  two measurements are within a tenth of each other: the bandwidth of a shared machine changes.
+
+Environment: ROUNDS (5) pairs in turn, TOKENS (64) per turn, THREADS (2). Models are made in FOLDER (default: the folder
+for temporary files), one at a time, up to 5 GB.
+
+A weight type fills all matrices of Llama 3.2 1B's shape, cut to 8 layers: blocks of random bytes with scales of a usual
+size. Architectures are `orinctl`'s synthetic models, or models of `tests/data/architectures/make.py` in the sizes of a
+published model, cut to three to six layers, in Q4_K and Q6_K.
 """
 
 import json
@@ -35,7 +39,7 @@ import make
 ROUNDS, TOKENS, THREADS = (int(os.environ.get(name, n)) for name, n in [("ROUNDS", 5), ("TOKENS", 64), ("THREADS", 2)])
 FOLDER = os.environ.get("FOLDER", tempfile.gettempdir())
 
-# Where the f16 scales of a block are; of IQ1_M, the byte with the upper bits of one; of MXFP4, an exponent.
+# Offsets of a block's f16 scales. IQ1_M: the byte with a scale's upper bits. MXFP4: the exponent.
 SCALES = {
     Type.Q8_0: [0], Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.IQ4_NL: [0],
     Type.Q2_K: [80, 82], Type.Q3_K: [108], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.IQ4_XS: [0],
@@ -44,13 +48,13 @@ SCALES = {
 }
 PLAIN = [Type.F32, Type.F16, Type.BF16]
 
-# Of `orinctl`, all layers or as many as fit the memory and the disk.
+# Synthetic models of `orinctl`: all layers, or `@N` layers to fit memory and disk.
 SYNTHETIC = [
     "llama-3.2-1b:q4_k_m", "qwen3-1.7b:q4_k_m", "qwen2.5-1.5b:q4_k_m", "smollm3-3b:q4_k_m",
     "gemma3-4b:q4_0", "qwen3-30b-a3b:q4_k_m@8", "gpt-oss-20b:mxfp4@8",
 ]
 
-# Of make.py: width, and the numbers that a published model has in place of the small one's.
+# Models of make.py: width, hyperparameters and metadata of the published model that replace those of the small one.
 DELTA = dict(keys=16, values=32, size=128, taps=4)
 OF_DELTA = {"ssm.inner_size": 4096, "ssm.state_size": 128, "ssm.time_step_rank": 32, "ssm.group_count": 16,
             "rope.dimension_sections": [11, 11, 10, 0], "rope.dimension_count": 64}
@@ -88,7 +92,7 @@ VOCABULARY = 65536
 
 
 class Large(make.Model):
-    """A model of make.py in other sizes, of whose weights there are only the shapes."""
+    """A model of make.py in other sizes, with shapes instead of weights."""
 
     sizes = {}
 
@@ -110,7 +114,7 @@ class Large(make.Model):
 
 
 def blocks(kind, count):
-    """As many random blocks of a type, whose weights have a deviation of about a fortieth."""
+    """`count` random blocks of a type, whose weights have a standard deviation of about 1/40."""
     random = np.random.default_rng(count)
     if kind in PLAIN:
         return gguf.quantize(random.normal(0, 0.025, (count, 1)).astype(np.float32), kind)
@@ -129,7 +133,7 @@ def blocks(kind, count):
 
 
 def stored(kind, shape):
-    """Bytes of a matrix: the same blocks again and again."""
+    """Bytes of a matrix: the same blocks, repeated."""
     block, size = GGML_QUANT_SIZES[kind]
     rows, columns = int(np.prod(shape[:-1])), shape[-1]
     data = np.resize(blocks(kind, 16381).view(np.uint8).reshape(-1), rows * columns // block * size)
@@ -137,7 +141,7 @@ def stored(kind, shape):
 
 
 def file_of(path, architecture, keys, weights, kind_of):
-    """A GGUF file, with a vocabulary that has no words."""
+    """Writes a GGUF file with a vocabulary of unused tokens."""
     writer = gguf.GGUFWriter(path, architecture)
     rows = weights["token_embd.weight"].shape[0]
     writer.add_tokenizer_model("gpt2")
@@ -241,7 +245,7 @@ def theirs(llama_bench, file):
 
 
 def measure(orinctl, llama_bench, file):
-    """In turn, the other one first in every other round. The file is in the page cache, as it has just been made."""
+    """Measures both engines in turn; the order alternates. The file is in the page cache, since it was just written."""
     rows = []
     for turn in range(ROUNDS):
         if turn % 2:
@@ -258,7 +262,7 @@ def measure(orinctl, llama_bench, file):
 
 
 def files(orinctl):
-    """What there is to measure: name, group, and what makes its file in the folder."""
+    """Rows: name, group, and a function that writes the model into a folder."""
     for kind in [*PLAIN, *SCALES]:
         yield kind.name, "types", lambda folder, kind=kind: of_type(kind, folder / "model.gguf")
     for name in SYNTHETIC:
@@ -271,8 +275,8 @@ def main():
     orinctl, llama_cpp, *wanted = sys.argv[1:]
     rows = list(files(orinctl))
     if strange := set(wanted) - {word for name, group, _ in rows for word in (name, group)}:
-        sys.exit(f"no row {', '.join(strange)}; there are: {', '.join(name for name, *_ in rows)}")
-    print("| | orind, tok/s | llama.cpp, tok/s | ratio | MB a token | of the bandwidth, GB/s |")
+        sys.exit(f"unknown row {', '.join(strange)}; rows: {', '.join(name for name, *_ in rows)}")
+    print("| | orind, tok/s | llama.cpp, tok/s | ratio | MB per token | share of bandwidth, GB/s |")
     print("|---|---|---|---|---|---|")
     for name, group, make_it in rows:
         if wanted and not {name, group} & set(wanted):

@@ -1,13 +1,13 @@
-//! What drafts gain and cost, by task: decoding with each who guesses (prompt and answer, the model's own nextn layer, a
-//! draft model), against decoding without, one request at a time, in turn.
+//! Gain and cost of speculative decoding, by task: decoding with each drafter (prompt lookup, the model's own MTP
+//! layer, a draft model) compared with decoding without one, one request at a time, in turn.
 //!
 //!     cargo bench --bench drafts
 //!
-//! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`, the draft model `ORIND_DRAFT` if any; answers
-//! have `ORIND_TOKENS` tokens, `ORIND_ROUNDS` rounds are measured after one that is not. Each task is answered greedily and
-//! sampled. Prints a table: how fast the whole answer comes, the tokens behind the first, and the first, over how fast they do
-//! without drafts in the same round, each by the clock and by the processor time of this process, the median of all rounds. Where a machine
-//! has other work, processor time with one thread says more.
+//! The model is `ORIND_MODEL` on `ORIND_BACKEND` with `ORIND_THREADS`, the optional draft model `ORIND_DRAFT`. Answers
+//! have `ORIND_TOKENS` tokens; `ORIND_ROUNDS` rounds are measured after one warm-up round. Each task is answered
+//! greedily and sampled. Prints a table of speed-ups over decoding without drafts in the same round: of the whole
+//! answer, the tokens after the first, and the first token, each by the clock and by the processor time of this
+//! process, median of all rounds. On a machine with other work, processor time with one thread is the better measure.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
@@ -38,14 +38,14 @@ const TASKS: [(&str, &str); 3] = [("code edit", CODE), ("prose", PROSE), ("JSON"
 
 struct Answer {
     ids: Vec<u32>,
-    /// Seconds up to the first token by the clock and of the processor, and behind it.
+    /// Seconds up to the first token, after it, and in total: by the clock and by processor time.
     first: [f64; 2],
     rest: [f64; 2],
     whole: [f64; 2],
     finished: Finished,
 }
 
-fn ask(handle: &Handle, request: Request) -> Answer {
+fn generate(handle: &Handle, request: Request) -> Answer {
     let (begun, before) = (Instant::now(), processor());
     let now = || [begun.elapsed().as_secs_f64(), processor() - before];
     let mut events = handle.generate(request).unwrap();
@@ -73,7 +73,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The ratios of a guesser's rounds, each by the clock and the processor: the answer, tokens behind the first, the first.
+/// Speed-ups of a drafter in each round, by the clock and by processor time: whole answer, tokens after the first,
+/// first token.
 #[derive(Clone, Default)]
 struct Ratios {
     all: [Vec<f64>; 6],
@@ -81,7 +82,7 @@ struct Ratios {
     accepted: u32,
 }
 
-struct Guesser {
+struct Drafter {
     name: &'static str,
     handle: Handle,
 }
@@ -105,36 +106,36 @@ fn main() {
         })
     };
     let without = start(0, None);
-    let mut guessers = vec![Guesser { name: "lookup", handle: start(7, Some("none")) }];
+    let mut drafters = vec![Drafter { name: "lookup", handle: start(7, Some("none")) }];
     let own = start(7, None);
     if matches!(own.snapshot().state, State::Ready(info) if info.draft.is_some()) {
-        guessers.push(Guesser { name: "nextn", handle: own });
+        drafters.push(Drafter { name: "MTP layer", handle: own });
     }
     if let Ok(model) = std::env::var("ORIND_DRAFT") {
-        guessers.push(Guesser { name: "draft model", handle: start(7, Some(&model)) });
+        drafters.push(Drafter { name: "draft model", handle: start(7, Some(&model)) });
     }
     println!("{path}, {tokens} tokens, {rounds} rounds");
     println!(
-        "| task | | tok/s without | by | answer | | tokens | | first token | | drafted | came true |"
+        "| task | | tok/s without | drafter | answer | | tokens | | first token | | drafted | accepted |"
     );
     println!("| --- | --- | ---: | --- |{}", " ---: |".repeat(8));
     for (task, text) in TASKS {
         let prompt = tokenizer.encode(text, Specials::Plain, false).unwrap();
         for (how, temperature) in [("greedy", 0.0), ("sampled", 0.8)] {
             let mut plain = Vec::new();
-            let mut ratios = vec![Ratios::default(); guessers.len()];
+            let mut ratios = vec![Ratios::default(); drafters.len()];
             for round in 0..=rounds {
                 let seed = round as u64;
                 let sampling =
                     Sampling { temperature, top_k: 40, top_p: 0.95, seed, ..Sampling::GREEDY };
-                // No slot has the beginning of another round's.
+                // A first token of its own keeps each round's prompt out of the prefix cache.
                 let begun = [&[1 + round as u32], &prompt[..]].concat();
                 let request = engine::request(begun, tokens as u32);
                 let request = Request { sampling, ..request };
-                let without = ask(&without, request.clone());
-                for (guesser, ratios) in guessers.iter().zip(&mut ratios) {
-                    let with = ask(&guesser.handle, request.clone());
-                    assert_eq!(with.ids, without.ids, "{task}, {}", guesser.name);
+                let without = generate(&without, request.clone());
+                for (drafter, ratios) in drafters.iter().zip(&mut ratios) {
+                    let with = generate(&drafter.handle, request.clone());
+                    assert_eq!(with.ids, without.ids, "{task}, {}", drafter.name);
                     let pairs = [
                         (without.whole, with.whole),
                         (without.rest, with.rest),
@@ -150,12 +151,12 @@ fn main() {
                 plain.push((tokens - 1) as f64 / without.rest[0]);
             }
             let plain = median(plain);
-            for (guesser, Ratios { all, drafted, accepted }) in guessers.iter().zip(ratios) {
+            for (drafter, Ratios { all, drafted, accepted }) in drafters.iter().zip(ratios) {
                 let ratios = all.map(|all| format!("{:.3}", median(all))).join(" | ");
                 let [drafted, accepted] = [drafted, accepted].map(|n| f64::from(n) / rounds as f64);
                 println!(
                     "| {task} | {how} | {plain:.1} | {} | {ratios} | {drafted:.1} | {accepted:.1} |",
-                    guesser.name
+                    drafter.name
                 );
             }
         }

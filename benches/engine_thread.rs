@@ -1,13 +1,12 @@
-//! Processor time of the engine's thread for a token on the NV path, without the device's work: the
-//! simulated Orin is linked in with shader code that does nothing, so that the caches stay the
-//! engine's, as they do beside a real GPU.
+//! Processor time of the engine's thread per token on the NV path, without the device's work. The simulated Orin is
+//! linked in with shader code that does nothing, so that only the engine uses the caches, as with a real GPU.
 //!
 //!     cargo bench --bench engine_thread
 //!
-//! The doorbell and the waits of a simulated Orin cost processor time that a real one does not. A bare
-//! submission and its wait cost the same through the same simulator; what a token takes beyond that is
-//! the engine's own. Also counts how often the engine waits in vain: steps under way, and times that its
-//! thread sleeps for a token, on the simulated Orin and on the CPU. Prints one JSON object.
+//! The doorbell and the waits of a simulated Orin cost processor time that those of a real one do not. An empty
+//! submission and its wait have the same cost in the same simulator; the difference is the engine's own time. Also
+//! counts steps in flight, and how often the engine's thread sleeps per token, on the simulated Orin and on the CPU.
+//! Prints one JSON object.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
@@ -29,7 +28,7 @@ const TOKENS: u32 = 1000;
 const REPETITIONS: usize = 9;
 const CHUNK: usize = 8;
 
-/// Shader code that takes no time.
+/// Compute engine whose shaders take no time.
 struct Nothing;
 
 impl ComputeEngine for Nothing {
@@ -67,8 +66,8 @@ fn main() {
     );
 }
 
-/// How the engine waits for a device: most steps under way in a prompt of four chunks and in decoding, sleeps
-/// of its thread, and tokens a second.
+/// The engine's waits for a device: most steps in flight in a prompt of four chunks and in decode, sleeps of its
+/// thread, and tokens per second.
 fn waits(handle: &Handle) -> serde_json::Value {
     let peak = || {
         let peak = handle.exclusive("peak", engine::Core::take_most_under_way);
@@ -140,15 +139,15 @@ fn generate(handle: &Handle, prompt: usize, max_tokens: u32) {
         embed: false,
     };
     let mut events = handle.generate(request).unwrap();
-    let mut heard = 0;
+    let mut received = 0;
     while let Some(event) = events.blocking_recv() {
         match event {
-            Event::Token(_) => heard += 1,
+            Event::Token(_) => received += 1,
             Event::Failed(error) => panic!("{error}"),
             Event::Prompt(_) | Event::Embedding(_) | Event::Finished(_) => {}
         }
     }
-    assert_eq!(heard, max_tokens);
+    assert_eq!(received, max_tokens);
 }
 
 /// Processor time that the engine's thread has used.
@@ -156,7 +155,7 @@ fn engine_ns() -> u64 {
     processor_ns(&engine())
 }
 
-/// Times that the engine's thread has given up its processor to wait.
+/// Number of voluntary context switches of the engine's thread.
 fn engine_sleeps() -> u64 {
     let status = std::fs::read_to_string(engine().join("status")).unwrap();
     let line = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:")).unwrap();
@@ -180,7 +179,7 @@ fn processor_ns(task: &Path) -> u64 {
     stat.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Processor time of one submission without content and of waiting for it, in nanoseconds.
+/// Processor time of one empty submission and of waiting for it, in nanoseconds.
 fn submissions() -> f64 {
     let space = AddressSpace::new(&Orin::open().unwrap(), L2::Volatile).unwrap();
     let options = Options { spin: Duration::ZERO, ..Options::default() };

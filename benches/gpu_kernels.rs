@@ -1,5 +1,6 @@
-//! The kernels on the CUDA GPU of this machine: correctness of every step, bandwidth of the memory as
-//! `orinctl bench` measures it, time of every kernel of a decoded token, matrices by size. Without a GPU it says so and ends well.
+//! Kernels on the CUDA GPU of this machine: correctness of every step, memory bandwidth as `orinctl bench` measures it,
+//! time of every kernel of a decoded token, and products by matrix size. Without a GPU it prints `skipped` and exits
+//! with 0.
 //!
 //!     cargo bench --bench gpu_kernels -- [MODEL..]
 //!
@@ -20,7 +21,7 @@ use plan::quant;
 use plan::{Bucket, Buffer, Class, DType, Outputs, Plan, fuse};
 use serde_json::json;
 
-/// Steps that are timed, after as many that are not.
+/// Number of timed runs, after the same number of warm-up runs.
 const TIMES: usize = 20;
 
 fn main() {
@@ -48,7 +49,7 @@ fn main() {
     }
 }
 
-/// Every step against the reference.
+/// Compares every step with the reference.
 fn correctness(device: &Cuda) {
     let mut groups: BTreeMap<&str, (usize, usize, f64)> = BTreeMap::new();
     for case in steps::all().unwrap() {
@@ -68,7 +69,7 @@ fn correctness(device: &Cuda) {
     }
 }
 
-/// Opens a plan, gives every weight its bytes, and times its launches: medians.
+/// Opens a plan, uploads its weights, and returns the median time of each launch.
 fn timings(
     device: &Cuda,
     plan: &Plan,
@@ -96,12 +97,12 @@ fn timings(
     timed[0].iter().enumerate().map(one).collect()
 }
 
-/// One row of activations with one matrix.
+/// Times the product of one row of activations with one matrix.
 fn matrix(device: &Cuda, roof: f64, dtype: DType, n: usize, k: usize) {
     let mut store = BTreeMap::new();
     let mut sketch = Sketch::new(&mut store);
     let mut bytes = vec![0; n * k / dtype.block_len() * dtype.block_bytes()];
-    // A few rows, over and over: what is in them does not change how long they take.
+    // A few rows, repeated: the time does not depend on their values.
     let row = k / dtype.block_len() * dtype.block_bytes();
     let some = 16.min(n);
     quant::quantise(dtype, &noise(1, some * k), &mut bytes[..some * row]).unwrap();
@@ -132,7 +133,7 @@ fn matrix(device: &Cuda, roof: f64, dtype: DType, n: usize, k: usize) {
     );
 }
 
-/// Every kernel of a decoded token of a model.
+/// Times every kernel of a decoded token of a model.
 fn token(device: &Cuda, roof: f64, name: &str) {
     let path = synthetic::locate(name, &mut |_, _| {}).unwrap();
     let model = Model::open(&path).unwrap();

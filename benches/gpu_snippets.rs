@@ -1,9 +1,9 @@
-//! Random programs on the CUDA GPU of this machine against their scalar model, bit for bit. The
-//! machine-code engine is held against the same programs in `kernels/tests/machine`, and against the
-//! answers that an H100 left in `kernels/snippets/silicon.sm_90.bin`. Needs a GPU of SM 9.0, for which the
-//! programs are compiled; without one it says so and ends well.
+//! Random programs on the CUDA GPU of this machine, compared bit for bit with their scalar model.
+//! `kernels/tests/machine` compares the machine-code engine with the same programs, and with the results of an H100 in
+//! `kernels/snippets/silicon.sm_90.bin`. Needs a GPU of SM 9.0, for which the programs are compiled; without one it
+//! prints `skipped` and exits with 0.
 //!
-//!     cargo bench --bench gpu_snippets -- [FILE FOR THE ANSWERS]
+//!     cargo bench --bench gpu_snippets -- [FILE FOR THE RESULTS]
 //!
 //! Prints one JSON object.
 
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    // SAFETY: the driver is there; the device is the first one, and its context stays current.
+    // SAFETY: the driver is loaded; the device is the first one, and its context stays current.
     let sm = unsafe {
         let device = result::device::get(0).unwrap();
         let context = result::primary_ctx::retain(device).unwrap();
@@ -70,10 +70,10 @@ fn words(warps: &[Warp]) -> Vec<u32> {
     warps.iter().flatten().flatten().copied().collect()
 }
 
-/// What the GPU makes of a program's inputs.
+/// Runs a program on the GPU and returns its output.
 fn run(snippet: &Snippet, inputs: &[Warp]) -> Vec<u32> {
     let mut output = vec![0u32; OUTPUT];
-    // SAFETY: a context is current; both buffers hold what the kernel reads and writes, and are
+    // SAFETY: a context is current; the kernel accesses only the two buffers, which are
     // freed after the copy that waits for it.
     unsafe {
         let module = result::module::load_data(CODE.as_ptr().cast()).unwrap();

@@ -1,8 +1,8 @@
-//! Products with one row (decode) beside plain reads of memory, on all cores at once and in turn every few
-//! milliseconds: what part of the memory's rate each type of weights is read at, whatever that rate is.
+//! Share of the memory bandwidth that decode products reach for each weight type. Products with one row and plain reads
+//! alternate every few milliseconds, on all cores at once.
 //!
-//! Other virtual machines on the same host change a memory's rate within seconds. So turns are grouped by the rate of
-//! the read, and one counts whose neighbours are of the same group.
+//! Other virtual machines on the same host change the bandwidth within seconds. Turns are therefore grouped by the rate
+//! of the plain read, and a turn counts only if the turns before and after it are in the same group.
 //!
 //! `cargo bench --bench memory_rate`; `SECONDS` (20) in the environment.
 
@@ -24,17 +24,18 @@ use simd::read::{Pattern, read};
 const TYPES: [DType; 6] =
     [DType::Q8_0, DType::Q4_0, DType::MXFP4, DType::Q4_K, DType::Q5_K, DType::Q6_K];
 const K: usize = 2048;
-/// What each thread walks through, and how far it comes in its part of a turn.
+/// Bytes that each thread cycles through.
 const BUFFER: usize = 512 << 20;
+/// Bytes that a thread reads in its part of a turn.
 const PIECE: usize = 48 << 20;
-/// Steps by which rates are grouped, in GB/s.
+/// Width of a group of rates, in GB/s.
 const GROUP: f64 = 8.0;
-/// Turns that make a group worth a line.
+/// Fewest turns of a printed group.
 const ENOUGH: usize = 10;
-/// Every byte of the weights: scales that are ordinary numbers.
+/// Value of every byte of the weights; as a scale it is a normal number.
 const ORDINARY: u8 = 0x38;
 
-/// A matrix of a type, and the row that it is multiplied with.
+/// A matrix of one weight type, and the activation row that it is multiplied with.
 struct Matrix {
     layout: PackedLayout,
     row: Vec<Q8Block>,
@@ -49,7 +50,7 @@ impl Matrix {
         let x: Vec<f32> = (0..K).map(|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0).collect();
         let place = activations::place(0, 1, row.len());
         let format = ActivationFormat { residual_planes: 1, span: layout.span() };
-        // SAFETY: the blocks of one row.
+        // SAFETY: `row` has room for the blocks of one row.
         unsafe {
             let to = row.as_mut_ptr().add(place.first);
             activations::quantise(isa, x.as_ptr(), K, to, place.step, format);
@@ -58,7 +59,7 @@ impl Matrix {
         Self { layout, row, out }
     }
 
-    /// Bytes of weights that were read.
+    /// Multiplies, and returns the bytes of weights that were read.
     fn multiply(&mut self, isa: Isa, weights: &[u8]) -> usize {
         let x = Q8Activations { blocks: self.row.as_ptr(), residual_planes: 1, used_planes: 1 };
         let product = Product {
@@ -73,13 +74,13 @@ impl Matrix {
             residual: None,
             loops: Loops::heuristic(isa, &self.layout, 1),
         };
-        // SAFETY: the activations hold one row of the layout's columns, the output its products.
+        // SAFETY: `x` has one row of the layout's columns, `out` room for its products.
         unsafe { matmul(isa, &product) };
         self.layout.bytes()
     }
 }
 
-/// Rates of a thread's turns, in bytes a second: of a read, and of each type.
+/// Rates of a thread's turns, in bytes per second: of the plain read, then of each type.
 fn turns(isa: Isa, count: usize, start: &Barrier) -> Vec<Vec<f64>> {
     let mut buffer = AlignedBuf::new(BUFFER).unwrap();
     buffer.as_mut_slice::<u8>().fill(ORDINARY);
@@ -129,7 +130,7 @@ fn main() {
     let each = bytes / median(one.iter().map(|turn| turn[0]).collect());
     let turns = all((seconds / each) as usize + 3);
 
-    println!("{isa}, {threads} threads, GB/s; in parentheses the part of the read's\n");
+    println!("{isa}, {threads} threads, GB/s; in parentheses the share of the plain read's rate\n");
     let group = |turn: &[f64]| (turn[0] / 1e9 / GROUP) as usize;
     for of in 0..100 {
         let steady = turns.windows(3).filter(|near| near.iter().all(|turn| group(turn) == of));

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Networks of ONNX files by `orinctl run` and by another engine, in turn, on as many threads.
+"""Compares `orinctl run` with another engine on ONNX files, in turn, on the same number of threads.
 
     onnx.py ORINCTL FOLDER [NAME...]
 
-Exports the networks into FOLDER where they are not there yet, then runs each ROUNDS (3) times by both and prints a table: medians, the
-ratio of their times in one round (above 1 orind is faster), and the largest difference of an answer by its largest value. ORINCTL is a
-release build. Needs numpy, torch, torchvision, transformers, onnx, onnxscript and onnxruntime from PyPI. THREADS is 2. Weights are
-random; the detector, the block of a U-Net and the decoder of a variational autoencoder are built from their published layers.
+Exports missing networks into FOLDER, then runs each ROUNDS (3) times on both engines. Prints a table: median times, the
+ratio of the times of one round (above 1: orind is faster), and the largest difference of a result divided by its
+largest value. ORINCTL is a release build. Needs numpy, torch, torchvision, transformers, onnx, onnxscript and
+onnxruntime from PyPI. THREADS is 2. Weights are random; the detector, the U-Net block and the VAE decoder are built
+from their published layers.
 
-PEER is onnxruntime; with `PEER=tinygrad` (from PyPI, and clang) the ten graphs of GRAPHS are run unless others are named, replayed by its
-TinyJit; with `PEER=openblas` a product of 1024 x 1024 x 1024, by what numpy is linked to.
+PEER is `onnxruntime` (default), `tinygrad` or `openblas`. tinygrad (from PyPI, with clang) replays the ten graphs of
+GRAPHS by its TinyJit unless NAMEs are given; openblas is numpy's matrix product of 1024 x 1024 x 1024.
 """
 import json
 import os
@@ -20,10 +21,10 @@ import sys
 import time
 import warnings
 
-# This file's name is that of a package.
+# Without this, `import onnx` finds this file.
 sys.path.pop(0)
 THREADS = int(os.environ.get("THREADS", 2))
-# Before they are imported.
+# Libraries read these when they are imported.
 os.environ.update(OPENBLAS_NUM_THREADS=str(THREADS), NUM_CPU_THREADS=str(THREADS))
 
 import numpy as np
@@ -37,7 +38,7 @@ ROUNDS, PEER = int(os.environ.get("ROUNDS", 3)), os.environ.get("PEER", "onnxrun
 
 
 class First(nn.Module):
-    """The first of a model's answers, with the arguments that it wants."""
+    """First output of a model that is called with fixed arguments."""
 
     def __init__(self, model, **arguments):
         super().__init__()
@@ -118,7 +119,7 @@ class Yolo(nn.Module):
 
 
 class Residual(nn.Module):
-    """Group norm, SiLU and a convolution twice; of a U-Net with the time between."""
+    """Residual block: twice group norm, SiLU and convolution; in a U-Net with a time embedding between them."""
 
     def __init__(self, i, o, time=None):
         super().__init__()
@@ -180,7 +181,7 @@ class Middle(nn.Module):
 
 
 class Decoder(nn.Module):
-    """What makes an image of Stable Diffusion's latents: 4 channels become 3, each axis eight times as long."""
+    """VAE decoder of Stable Diffusion: from 4 channels of latents to 3 of an image with eight times the resolution."""
 
     def __init__(self):
         super().__init__()
@@ -205,7 +206,7 @@ class Function(nn.Module):
 
 
 def graphs():
-    """What tinygrad's own examples and speed tests are made of."""
+    """Graphs of tinygrad's examples and speed tests."""
     def mnist():
         a = [nn.Conv2d(1, 32, 5), nn.ReLU(), nn.Conv2d(32, 32, 5), nn.ReLU(), nn.BatchNorm2d(32), nn.MaxPool2d(2)]
         b = [nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.BatchNorm2d(64), nn.MaxPool2d(2)]
@@ -236,7 +237,7 @@ def graphs():
 
 
 def networks():
-    """Each network's name, what makes it, and what makes its inputs."""
+    """Networks by name: functions that return the module and its inputs."""
     import torchvision.models as vision
     import transformers as t
 
@@ -288,7 +289,7 @@ def export(name):
 
 
 def peer(path, inputs):
-    """What runs the network once more, and gives its answer."""
+    """Function that runs the network on the peer and returns its result."""
     if PEER == "openblas":
         a, b = inputs.values()
         return lambda: a @ b
@@ -301,7 +302,7 @@ def peer(path, inputs):
     import onnxruntime
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
-    # Threads that look for work when there is none would take it from orind.
+    # Spinning threads would take processor time from orind.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, inputs)[0]

@@ -1,11 +1,11 @@
-//! Time to the first token of a long prompt: evaluated, still held by a slot, and read from disk by an engine that was
-//! started again.
+//! Time to the first token of a long prompt: evaluated, cached in a slot, and read from disk after a restart of the
+//! engine.
 //!
 //!     cargo bench --bench prefixes
 //!
-//! The model is `ORIND_MODEL`, 14,000 tokens or `ORIND_TOKENS` are asked for on `ORIND_BACKEND`. Files lie below
-//! `ORIND_DIR`, by default the system's folder for temporary files; that they are in the page cache is no more true
-//! after a restart of the machine. Prints one JSON object.
+//! The model is `ORIND_MODEL` on `ORIND_BACKEND`, the prompt has `ORIND_TOKENS` tokens (14,000). The prefix store is in
+//! `ORIND_DIR`, by default the system's folder for temporary files; its files are in the page cache, unlike after a
+//! reboot. Prints one JSON object.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic and reports")]
 
@@ -30,7 +30,7 @@ fn start(context: usize, dir: &Path) -> Handle {
 }
 
 /// Seconds to the first token, and how many tokens of the prompt were cached.
-fn ask(handle: &Handle, prompt: &[u32]) -> (f64, u32) {
+fn first_token(handle: &Handle, prompt: &[u32]) -> (f64, u32) {
     let request = engine::request(prompt.iter().copied(), 1);
     let finished = engine::ask(handle, request).finished.unwrap();
     (finished.first_token.as_secs_f64(), finished.cached_tokens)
@@ -42,24 +42,24 @@ fn main() {
     let dir = tempfile::tempdir_in(base).unwrap();
     let prompt: Vec<u32> = (0..tokens as u32).map(|i| 1 + i * i % 997).collect();
     let first = start(tokens + 8, dir.path());
-    let (cold, _) = ask(&first, &prompt);
-    let (held, _) = ask(&first, &prompt);
+    let (cold, _) = first_token(&first, &prompt);
+    let (in_slot, _) = first_token(&first, &prompt);
     let begun = Instant::now();
     first.stop(Duration::from_secs(600));
-    let kept = begun.elapsed();
+    let stopping = begun.elapsed();
     let bytes = first.snapshot().prefixes.bytes;
     let again = start(tokens + 8, dir.path());
-    let (read, cached) = ask(&again, &prompt);
+    let (read, cached) = first_token(&again, &prompt);
     println!(
         "{}",
         json!({
             "tokens": tokens,
             "cold_s": cold,
-            "held_s": held,
+            "cached_in_slot_s": in_slot,
             "from_disk_s": read,
             "cached_from_disk": cached,
             "bytes_on_disk": bytes,
-            "left_to_write_at_stop_s": kept.as_secs_f64(),
+            "left_to_write_at_stop_s": stopping.as_secs_f64(),
         })
     );
 }

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Everything that is measured on a machine with an NVIDIA GPU, in one go: build, correctness of every
-# kernel, decode of the models, percent of the bandwidth measured in the same run, a minute of tuning each of
-# a model and of groups of tensor operations, PyTorch on the same shapes. Needs Rust (or ORIND_BIN with a release build of orinctl, gpu_kernels and
-# gpu_snippets), libcuda, NVRTC for more candidates than the prebuilt ones and for groups, Python,
-# and for the last part PyTorch. Writes to OUT (default: ./silicon). Takes four to five minutes on an H100, once the models are there.
+# All measurements on a machine with an NVIDIA GPU: correctness of every kernel, decode and prefill of models as a
+# share of the bandwidth measured in the same run, a minute each of tuning a model and groups of tensor operations,
+# PyTorch on the same shapes.
+#
+# Needs Rust (or ORIND_BIN with a release build of orinctl, gpu_kernels and gpu_snippets), libcuda and Python; NVRTC for
+# candidates beyond the prebuilt ones and for groups; PyTorch for the last part. Writes to OUT (default: ./silicon).
+# Takes four to five minutes on an H100 if the models exist already.
 #
 #     bash benches/silicon.sh
 #     MODELS="synthetic:qwen35-35b-a3b:q4_k_m synthetic:llama-3.1-8b:q4_k_m" bash benches/silicon.sh
@@ -23,10 +25,10 @@ mkdir -p "$out"
 
 note() { printf '\n== %s\n' "$*"; }
 
-note "the machine"
+note "machine"
 {
     nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.mem,clocks.sm,power.limit --format=csv ||
-        echo "nvidia-smi is not here"
+        echo "nvidia-smi is not installed"
     lscpu | grep -E '^(Model name|CPU\(s\))' || true
     git log -1 --format='commit %H' 2>/dev/null || true
 } | tee "$out/machine.txt"
@@ -39,36 +41,36 @@ else
     orinctl=target/release/orinctl kernels=(cargo bench --locked --bench gpu_kernels --)
 fi
 
-note "correctness: every step, and logits of a small model, against the reference"
+note "correctness: every step, and logits of a small model, compared with the reference"
 "$orinctl" parity --devices cuda --json >"$out/parity.json" || {
-    echo "parity failed: no number below means anything" | tee "$out/FAILED"
+    echo "parity failed: the numbers of this run are meaningless" | tee "$out/FAILED"
     exit 1
 }
 
-note "fingerprints: are the logits those of every other device, to the last bit?"
+note "fingerprints: logits equal those of every other device, bit for bit"
 sed -nE 's/^ *"([^"]*tiny[^"]*)": "([0-9a-f]*)".*/\1 \2/p' tests/data/fingerprints.json |
     while read -r model hash; do
         [[ $model == synthetic:* ]] || model=tests/data/models/$model.gguf
         "$orinctl" fingerprint "$model" --backend cuda --expect "$hash" 2>&1 | tail -n 1 | sed "s|^|$model: |"
     done | tee "$out/fingerprints.txt"
 if grep -vE 'as expected|does not support' "$out/fingerprints.txt"; then
-    echo "other bits than docs/numerics.md promises: parity.json says whether they are near" | tee "$out/FAILED"
+    echo "bits differ from docs/numerics.md; parity.json has the differences" | tee "$out/FAILED"
 fi
 
-note "random programs, bit for bit; their answers become vectors for the machine-code engine"
+note "random programs, bit for bit; their results are test vectors for the machine-code engine"
 if [[ -n ${ORIND_BIN:-} ]]; then snippets=("$ORIND_BIN/gpu_snippets"); else
     snippets=(cargo bench --locked --bench gpu_snippets --)
 fi
 "${snippets[@]}" "$out/silicon.sm_90.bin" | tee "$out/snippets.json"
 if [[ -e $out/silicon.sm_90.bin ]]; then
     cmp "$out/silicon.sm_90.bin" kernels/snippets/silicon.sm_90.bin ||
-        echo "this GPU answers otherwise than the one whose answers are checked in" | tee "$out/FAILED"
+        echo "results differ from those checked in (kernels/snippets/silicon.sm_90.bin)" | tee "$out/FAILED"
 fi
 
 note "kernels: matrices by size, and every kernel of a token"
 "${kernels[@]}" "${models[@]}" | tee "$out/kernels.jsonl"
 if grep -q '"skipped"' "$out/kernels.jsonl"; then
-    echo "no GPU: nothing was measured"
+    echo "no GPU found: nothing was measured"
     exit 1
 fi
 
@@ -92,8 +94,8 @@ done
 "$orinctl" bench --socket "$out/half.sock" -p 512,2048 -n 128 -r 5 | tee "$out/half.txt"
 kill "$daemon" && wait "$daemon" || true
 
-note "a minute of tuning, and what it comes to"
-# Remembered here, and not where this machine's daemon looks.
+note "a minute of tuning, and its effect on a whole model"
+# A store of its own, so that this machine's daemon does not use the results.
 data=$(mktemp -d)
 trap 'rm -rf "$data"' EXIT
 (
@@ -103,8 +105,8 @@ trap 'rm -rf "$data"' EXIT
     "$orinctl" tune sweep --backend cuda -m "${models[0]}" --rounds 2
 ) 2>&1 | tee "$out/tune.txt" || echo "tuning failed"
 
-note "a minute of tuning the kernels of groups: elements, rows that are few and long, or many, and columns"
-# Softmax and tanh of x, and the largest of each column; both extents are open.
+note "a minute of tuning the kernels of groups: elements, many rows, few long rows, and columns"
+# Softmax and tanh of x, and the maximum of each column; both extents are open.
 python3 - "$out/groups.onnx" <<'PYTHON'
 import sys
 
@@ -133,14 +135,14 @@ PYTHON
     done
 ) 2>&1 | tee "$out/tune-groups.txt" || echo "tuning groups failed"
 
-note "which memory holds the weights best (a choice only where GPU and CPU share theirs)"
+note "decode by kind of weight memory (matters if GPU and CPU share their memory)"
 for kind in device pinned managed; do
     ORIND_CUDA_MEMORY=$kind "$orinctl" bench --private --backend cuda -m "${models[0]}" -p 0 -n 64 -r 3 |
         sed "s/^/$kind: /"
 done | tee "$out/memory.txt"
 
 note "PyTorch on the same shapes"
-python3 - <<'PYTHON' | tee "$out/pytorch.jsonl" || echo "PyTorch is not here"
+python3 - <<'PYTHON' | tee "$out/pytorch.jsonl" || echo "PyTorch is not installed"
 import json, time
 import torch
 assert torch.cuda.is_available()

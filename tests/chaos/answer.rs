@@ -1,30 +1,30 @@
-//! An answer as what it says: the same whether it came whole or as a stream, less what is never twice the same.
+//! Content of an answer: equal for whole and streamed answers, without fields that differ between runs.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-/// How an answer ended.
+/// End of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum End {
-    /// With all that was asked for.
+    /// The answer is complete.
     Whole,
-    /// With a status, and an error's code.
+    /// HTTP status and code of an error.
     Error(u16, String),
-    /// The connection ended first.
+    /// The connection closed before the end.
     Cut,
 }
 
-/// What came of a request.
+/// Answer to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) end: End,
-    /// The model that answered, where one did.
+    /// Name of the model; empty if the answer names none.
     pub(crate) model: String,
     /// By index: text, finish reason, log-probabilities.
     pub(crate) choices: BTreeMap<u64, Choice>,
     pub(crate) usage: Value,
-    /// Bytes that came.
+    /// Number of received bytes.
     pub(crate) bytes: usize,
 }
 
@@ -32,13 +32,12 @@ pub(crate) struct Answer {
 pub(crate) struct Choice {
     pub(crate) text: String,
     finish_reason: Value,
-    /// Lists of the parts, joined.
+    /// Lists of all parts, concatenated.
     logprobs: Map<String, Value>,
 }
 
 impl Answer {
-    /// What a connection that asked one thing and was then closed has brought. Panics where that is not HTTP, or
-    /// not an answer of this interface.
+    /// Parses all bytes of a connection with one request. Panics if they are not HTTP, or not an answer of this API.
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let mut answer = Self {
             end: End::Cut,
@@ -67,7 +66,7 @@ impl Answer {
             return answer;
         }
         if status == 431 {
-            // The HTTP library's own: no body.
+            // The HTTP library's own answers have no body.
             answer.end = End::Error(status, String::new());
             return answer;
         }
@@ -81,7 +80,7 @@ impl Answer {
         answer
     }
 
-    /// Events, as far as they came.
+    /// Adds the received events.
     fn follow(&mut self, body: &str) {
         let mut name = "";
         for line in body.split_inclusive('\n') {
@@ -107,14 +106,14 @@ impl Answer {
         }
     }
 
-    /// A whole answer, or one event's part of it.
+    /// Adds a whole answer, or the part in one event.
     fn add(&mut self, part: &Value) {
         if let Some(model) = part["model"].as_str() {
             self.model = model.to_owned();
         }
         if part["usage"].is_object() {
             self.usage = part["usage"].clone();
-            // What a slot still held, and what was guessed, depends on the company and decides nothing.
+            // Cached and drafted tokens depend on other clients and do not change the answer.
             for details in ["prompt_tokens_details", "completion_tokens_details"] {
                 self.usage.as_object_mut().unwrap().remove(details);
             }
@@ -135,7 +134,7 @@ impl Answer {
         }
     }
 
-    /// Whether it says what `whole` says, as far as it goes. Numbers may differ by `tolerance`.
+    /// True if this answer equals `whole`, or a prefix of it if it was cut. Numbers may differ by `tolerance`.
     pub(crate) fn is_like(&self, whole: &Self, tolerance: f64) -> bool {
         match self.end {
             End::Whole => {
@@ -149,7 +148,7 @@ impl Answer {
                             && close(&lists(a), &lists(b), tolerance)
                     })
             }
-            // What was sent before the end was right.
+            // Text before the error must be a prefix of the correct text.
             End::Error(..) | End::Cut => self.choices.iter().all(|(index, choice)| {
                 whole.choices.get(index).is_some_and(|w| w.text.starts_with(&choice.text))
             }),
@@ -183,7 +182,7 @@ fn length(head: &str) -> Option<usize> {
     head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok())
 }
 
-/// Chunks joined, and whether the last one came.
+/// Concatenated chunks, and whether the last one arrived.
 fn unchunk(mut body: &str) -> (String, bool) {
     let mut whole = String::new();
     while let Some((size, rest)) = body.split_once("\r\n") {

@@ -1,4 +1,4 @@
-//! What a process has: memory, descriptors, threads, and what is alive on its simulated Orin.
+//! Resources of a process: memory, file descriptors, threads, and live objects of its simulated Orin.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use crate::plan::Device;
 use crate::subject::Subject;
 
-/// Time for what is on its way to an end: connections whose clients have gone, buffers that work still holds.
+/// Time for resources to be released: connections of disconnected clients, buffers of work in flight.
 pub(crate) const SETTLING: Duration = Duration::from_secs(15);
 
-/// Counts, by what is counted.
+/// Counts by kind of resource.
 #[derive(Debug)]
 pub(crate) struct Census(BTreeMap<String, u64>);
 
 impl Census {
-    /// Of a daemon that serves nobody and has no model.
+    /// Counts the resources of a daemon without clients and without a model.
     pub(crate) fn take(subject: &Subject, device: Device) -> Self {
         let mut counts = BTreeMap::new();
         let proc = format!("/proc/{}", subject.pid());
         for entry in fs::read_dir(format!("{proc}/fd")).unwrap() {
-            // It may be closed by now.
+            // The descriptor may be closed already.
             let Ok(to) = fs::read_link(entry.unwrap().path()) else { continue };
             let kind: String =
                 to.to_string_lossy().chars().filter(|c| !c.is_ascii_digit()).collect();
@@ -28,8 +28,8 @@ impl Census {
         }
         for entry in fs::read_dir(format!("{proc}/task")).unwrap() {
             let Ok(name) = fs::read_to_string(entry.unwrap().path().join("comm")) else { continue };
-            // Those that look at files come and go, ten seconds after their last work. The simulator has one from
-            // the first buffer on.
+            // Control threads end ten seconds after their last request. The simulator starts its file thread with the
+            // first buffer.
             if !["control", "tegra-sim-files"].contains(&name.trim_end()) {
                 *counts.entry(format!("thread {}", name.trim_end())).or_default() += 1;
             }
@@ -44,7 +44,7 @@ impl Census {
         Self(counts)
     }
 
-    /// Soon there is not more of anything than there was.
+    /// Waits until no count exceeds this census.
     pub(crate) fn holds(&self, subject: &Subject, device: Device) {
         let start = Instant::now();
         loop {
@@ -63,7 +63,7 @@ impl Census {
         }
     }
 
-    /// A line of the kernel's about a process's memory, in bytes.
+    /// Value of a memory line in `/proc/PID/status`, in bytes.
     pub(crate) fn memory(pid: i32, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).unwrap();

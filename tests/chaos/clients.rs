@@ -1,5 +1,4 @@
-//! Clients, good and bad. Each takes as long as it takes, in a thread of its own, and panics where the daemon does
-//! not do what it promises.
+//! Well-behaved and misbehaving clients. Each runs in a thread of its own, and panics if the daemon breaks a promise.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -14,10 +13,10 @@ use crate::answer::Answer;
 use crate::request::{self, Request};
 use crate::subject::{PATIENCE, Subject};
 
-/// Seconds that a client has for its head, and again for its body, in every configuration here.
+/// Time limit for a request's head, and again for its body, in seconds; the same in every configuration here.
 pub(crate) const REQUEST_TIMEOUT: u64 = 1;
 
-/// All that comes until the daemon closes; what the connection ended with is of no interest.
+/// Reads until the daemon closes; ignores connection errors.
 fn drain(stream: &mut UnixStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -28,16 +27,16 @@ fn drain(stream: &mut UnixStream) -> Vec<u8> {
     }
 }
 
-/// Asks, and takes the answer. None where there was nobody to ask any more.
+/// Sends a request and returns the answer; `None` if the daemon is gone.
 pub(crate) fn ask(subject: &Subject, request: &Request, stream: bool) -> Option<Answer> {
     let mut connection = subject.connect()?;
-    // The daemon may answer and close before all is written.
+    // The daemon may answer and close before the request is written completely.
     let _ = connection.write_all(&request.bytes(stream, "close"));
     Some(Answer::read(&drain(&mut connection)))
 }
 
-/// Asks several things over one connection, each after the answer to the one before, until the daemon closes it: an
-/// idle one makes room for others at any time, when the next request may be on its way.
+/// Sends several requests over one connection, each after the previous answer, until the daemon closes it. The daemon
+/// may close an idle connection at any time to make room for others, even while the next request is in transit.
 pub(crate) fn converse(subject: &Subject, requests: &[&Request]) -> Option<Vec<Answer>> {
     let mut connection = subject.connect()?;
     let mut answers = Vec::new();
@@ -56,7 +55,7 @@ pub(crate) fn converse(subject: &Subject, requests: &[&Request]) -> Option<Vec<A
     Some(answers)
 }
 
-/// An answer with a length, and not a byte more.
+/// Reads exactly one answer with a content length.
 fn one_answer(connection: &mut UnixStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -80,21 +79,21 @@ fn one_answer(connection: &mut UnixStream) -> Vec<u8> {
     }
 }
 
-/// Posts something that takes a while, and takes what is told about it.
+/// Posts a long-running job and returns the answer with its progress.
 pub(crate) fn tell(subject: &Subject, path: &str, body: &Value) -> Answer {
     let Some(mut connection) = subject.connect() else { return Answer::read(b"") };
     let _ = connection.write_all(post(path, &body.to_string()).as_bytes());
     Answer::read(&drain(&mut connection))
 }
 
-/// Sends, and is gone after a while.
+/// Sends a request and disconnects after a while.
 pub(crate) fn leave(subject: &Subject, bytes: &[u8], after: Duration) {
     let Some(mut connection) = subject.connect() else { return };
     let _ = connection.write_all(bytes);
     std::thread::sleep(after);
 }
 
-/// Sends byte by byte: cut off in the end, or answered as anybody.
+/// Sends a request byte by byte. The daemon answers normally or cuts the connection.
 pub(crate) fn drip(subject: &Subject, request: &Request, gap: Duration) -> Option<Answer> {
     let mut connection = subject.connect()?;
     let start = Instant::now();
@@ -103,20 +102,20 @@ pub(crate) fn drip(subject: &Subject, request: &Request, gap: Duration) -> Optio
             break;
         }
         std::thread::sleep(gap);
-        // The daemon's own limits are far below.
+        // The daemon's own limits are much shorter.
         assert!(start.elapsed() < PATIENCE, "a slow client is never cut off");
     }
     Some(Answer::read(&drain(&mut connection)))
 }
 
-/// Asks for much, reads nothing for a while, and is gone.
+/// Requests long answers, reads nothing for a while, and disconnects.
 pub(crate) fn deaf(subject: &Subject) {
     let Some(mut connection) = subject.connect() else { return };
     let _ = connection.write_all(&request::loud());
     std::thread::sleep(Duration::from_millis(1500));
 }
 
-/// Sends what is not HTTP, or nearly.
+/// Sends invalid or almost valid HTTP.
 pub(crate) fn garbage(subject: &Subject, seed: u64) {
     let random = &mut Random(seed);
     let length = 1 + random.below(3000);
@@ -134,7 +133,7 @@ pub(crate) fn garbage(subject: &Subject, seed: u64) {
     drain(&mut connection);
 }
 
-/// A head of so many bytes; what the daemon allows is answered, the rest refused.
+/// Sends a request head of `bytes` bytes. The daemon answers up to its limit and refuses longer ones.
 pub(crate) fn long_head(subject: &Subject, bytes: usize) {
     let Some(mut connection) = subject.connect() else { return };
     let long = format!("x: {}\r\nconnection: close\r\n", "x".repeat(bytes));
@@ -142,7 +141,7 @@ pub(crate) fn long_head(subject: &Subject, bytes: usize) {
     drain(&mut connection);
 }
 
-/// Announces a body and sends half of it: the daemon must lose its patience first.
+/// Announces a body and sends half of it; the daemon must close the connection.
 pub(crate) fn half_open(subject: &Subject) {
     let Some(mut connection) = subject.connect() else { return };
     let bytes = request::catalogue()[0].bytes(false, "close");
@@ -150,7 +149,7 @@ pub(crate) fn half_open(subject: &Subject) {
     drain(&mut connection);
 }
 
-/// Says nothing until the daemon closes, which it must.
+/// Sends nothing; the daemon must close the connection.
 pub(crate) fn idle(subject: &Subject) {
     let Some(mut connection) = subject.connect() else { return };
     drain(&mut connection);

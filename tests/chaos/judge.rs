@@ -1,5 +1,5 @@
-//! Which answers are right: what the same request was answered alone, or an error that docs/api.md has and that
-//! fits what goes on.
+//! Checks of answers: an answer must equal the one of an undisturbed daemon, or be an error of docs/api.md that the
+//! current conditions explain.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,24 +11,24 @@ use crate::plan::{Device, File};
 use crate::request::catalogue;
 use crate::subject::{Fate, Subject};
 
-/// What anybody may be told while models come and go and clients crowd the daemon.
+/// Error codes that are allowed at any time, because other clients load models and occupy the daemon.
 const BUSY: [&str; 6] =
     ["no_model", "loading", "load_failed", "stopping", "queue_full", "too_many_connections"];
 
-/// What clients may be told whose daemon's device fails, or who lacks memory or disk; a backend that was asked for and
-/// cannot be used is a wrong setting.
+/// Error codes that are allowed after a fault of the device, or without memory or disk space. A selected backend that
+/// cannot be used is an invalid setting.
 const DISTURBED: [&str; 4] = ["device_error", "out_of_memory", "invalid_model", "tune_failed"];
 
 pub(crate) struct Judge {
     pub(crate) lone: Arc<Lone>,
     pub(crate) device: Device,
-    /// Requests that are served or wait at most.
+    /// Most requests that are served or queued at once.
     pub(crate) places: usize,
-    /// Whether something was made to fail below the daemon, by the time that an answer is there.
+    /// True once a fault was injected below the daemon; read when an answer arrives.
     pub(crate) disturbed: Arc<AtomicBool>,
 }
 
-/// Codes of errors with their status, as docs/api.md has them.
+/// Status of each error code in docs/api.md.
 fn documented() -> &'static BTreeMap<&'static str, u16> {
     static ALL: LazyLock<BTreeMap<&str, u16>> = LazyLock::new(|| {
         let rows = include_str!("../../docs/api.md").lines().filter_map(|line| {
@@ -44,7 +44,7 @@ fn documented() -> &'static BTreeMap<&'static str, u16> {
 }
 
 impl Judge {
-    /// A generation's answer; none where there was nobody to ask.
+    /// Checks a generation's answer; `None` if no daemon was running.
     pub(crate) fn answer(&self, subject: &Subject, request: usize, answer: Option<&Answer>) {
         let Some(answer) = answer else { return };
         let excused = self.is_excused(subject, &answer.end) || self.is_too_many(request, answer);
@@ -57,13 +57,13 @@ impl Judge {
         }
     }
 
-    /// Whether a request asks for more answers than there can ever be places for.
+    /// True for a refused request with more choices than slots and queue can hold.
     fn is_too_many(&self, request: usize, answer: &Answer) -> bool {
         answer.end == End::Error(400, "invalid_value".into())
             && catalogue()[request].places() > self.places
     }
 
-    /// The same for a client that may have been too slow.
+    /// Checks the answer to a client that may have been too slow.
     pub(crate) fn slow(&self, subject: &Subject, request: usize, answer: Option<&Answer>) {
         match answer.map(|answer| &answer.end) {
             Some(End::Cut) => {}
@@ -74,7 +74,7 @@ impl Judge {
         }
     }
 
-    /// What a bench or a search ended with.
+    /// Checks the end of a benchmark or a tuning search.
     pub(crate) fn work(&self, subject: &Subject, answer: &Answer) {
         const FAILED: [&str; 4] =
             ["nothing_to_tune", "cancelled", "bench_failed", "too_many_sequences"];
@@ -87,7 +87,7 @@ impl Judge {
         }
     }
 
-    /// What a load ended with.
+    /// Checks the end of a load.
     pub(crate) fn load(&self, subject: &Subject, file: File, answer: &Answer) {
         let wanted = match file {
             File::Llama | File::Qwen => None,
@@ -97,7 +97,7 @@ impl Judge {
         };
         let right = match (&answer.end, wanted) {
             (End::Whole, None) => true,
-            // Somebody asked for another one meanwhile.
+            // Another load replaced this one.
             (End::Error(status, code), _) if code == "load_given_up" => {
                 Self::document(*status, code);
                 true
@@ -111,7 +111,7 @@ impl Judge {
         assert!(right, "load of {file:?} ended with {:?}", answer.end);
     }
 
-    /// Whether anything may end so at this time.
+    /// True if current conditions allow this end, whatever the request.
     fn is_excused(&self, subject: &Subject, end: &End) -> bool {
         match end {
             End::Whole => false,
@@ -131,7 +131,7 @@ impl Judge {
         }
     }
 
-    /// An error is as documented: in a stream that has begun, its status is the stream's.
+    /// Checks that an error is documented. An error within a stream has the stream's status.
     fn document(status: u16, code: &str) {
         let wanted = documented().get(code);
         assert!(wanted.is_some_and(|wanted| status == 200 || status == *wanted), "{status} {code}");

@@ -1,5 +1,5 @@
-//! What each request is answered when nothing else goes on: asked of a quiet daemon, once for each device, model
-//! and request.
+//! Reference answers: the answer of an undisturbed daemon to each request, computed once for each device, model and
+//! request.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use crate::run::{Place, load};
 pub(crate) struct Lone(Mutex<HashMap<&'static str, HashMap<String, Vec<Answer>>>>);
 
 impl Lone {
-    /// Whether `answer` is what this request gets on this device, or on either where that may have changed.
+    /// Checks that `answer` is the reference answer on this device, or on either device if the CPU may have taken over.
     pub(crate) fn expects(
         &self,
         device: Device,
@@ -23,7 +23,7 @@ impl Lone {
         answer: &Answer,
         excused: bool,
     ) -> Result<(), String> {
-        // The one model's template writes the day's date, and the clock is set here.
+        // The template of this model inserts the date, and tests change the clock.
         if catalogue()[request].is_chat()
             && answer.model == "llama"
             && (excused || answer.end == End::Whole)
@@ -35,7 +35,7 @@ impl Lone {
             Device::Nv => &[Device::Nv],
             Device::Cpu => &[Device::Cpu],
         };
-        // What a device began and another ended is as like either as devices are like each other.
+        // An answer that moved between devices differs from both by at most the devices' tolerance.
         let tolerance = if device == Device::Auto { 0.05 } else { 0.0 };
         let mut wanted = Vec::new();
         for device in devices {
@@ -65,7 +65,7 @@ impl Lone {
     }
 }
 
-/// All models' answers on a device.
+/// Answers of all models on a device.
 fn ask_all(device: Device) -> HashMap<String, Vec<Answer>> {
     let settings = Settings::quiet(device);
     let place = Place::new(&settings);

@@ -1,15 +1,15 @@
-//! Chaos: the whole daemon under a seeded mix of everything that clients, operators and the machine do to it,
-//! on the CPU and on the simulated Orin. A seed is a [`plan::Plan`], a list of steps. After it the daemon must be as if
-//! nothing had happened: what docs/reliability.md promises is checked in [`judge`] and [`census`], and at the end of [`run`].
+//! Chaos tests: the whole daemon under a seeded mix of actions of clients, operators and the machine, on the CPU and on
+//! the simulated Orin. A seed is a [`plan::Plan`], a list of steps. After the steps the daemon must be in its initial
+//! state: [`judge`], [`census`] and the end of [`run`] check the promises of docs/reliability.md.
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `ORIND_CHAOS=N`, `ORIND_CHAOS=A..B` | the first N seeds, 20 without; those from A, without B |
-//! | `ORIND_CHAOS_SEED=N` | this one seed, with its history printed as it happens |
-//! | `ORIND_CHAOS_STEPS=1,4,7` | of that seed only these steps |
+//! | `ORIND_CHAOS=N`, `ORIND_CHAOS=A..B` | the first N seeds (default 20); seeds A to B, B excluded |
+//! | `ORIND_CHAOS_SEED=N` | only this seed; prints each step as it is executed |
+//! | `ORIND_CHAOS_STEPS=1,4,7` | only these steps of that seed |
 //!
-//! The daemon is this program again ([`subject`]): so it has the simulator in it, whose counts can be asked for,
-//! and a wall clock that can be set.
+//! The daemon is another process of this program ([`subject`]), with the simulator linked in, so that tests can read
+//! the simulator's counts and set the wall clock.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and report")]
@@ -33,10 +33,10 @@ use parking_lot::Mutex;
 use plan::Plan;
 use run::World;
 
-/// Seeds that are always tried.
+/// Number of seeds without `ORIND_CHAOS`.
 const SEEDS: u64 = 20;
 
-/// Daemons under trial at once.
+/// Number of daemons under test at once.
 const SIDE_BY_SIDE: usize = 2;
 
 fn variable(name: &str) -> Option<String> {
@@ -55,16 +55,16 @@ fn seeds() -> Range<u64> {
     }
 }
 
-/// The steps that are asked for; all of them where none are.
+/// Steps in `ORIND_CHAOS_STEPS`; all steps without it.
 fn kept(plan: &Plan) -> Vec<usize> {
     match std::env::var("ORIND_CHAOS_STEPS") {
-        // Not even one is needed for some failures.
+        // An empty list is valid: some failures need no step.
         Ok(steps) => steps.split(',').filter_map(|step| step.parse().ok()).collect(),
         Err(_) => (0..plan.steps.len()).collect(),
     }
 }
 
-/// One seed; whether it holds. A failure is told at length, at once: a thousand take a while.
+/// Runs one seed and returns whether it passed. Reports a failure at once, since a thousand seeds take a while.
 fn trial(world: &World, seed: u64) -> bool {
     let plan = Plan::new(seed);
     let kept = kept(&plan);
@@ -86,7 +86,7 @@ fn trial(world: &World, seed: u64) -> bool {
 fn a_thousand_seeds() {
     let (seeds, start) = (seeds(), Instant::now());
     let world = World::new(variable("ORIND_CHAOS_SEED").is_some());
-    // A failure is told once, with the history that leads to it.
+    // The report below replaces the panic message.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let (next, failures) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));

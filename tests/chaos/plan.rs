@@ -1,4 +1,4 @@
-//! What a seed means: how the daemon is set up, and what is then done to it, step by step.
+//! Test plan of a seed: settings of the daemon, and the actions that follow, step by step.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use orind_testing::random::Random;
 
 use crate::request;
 
-/// Steps of a plan, without those that come before the daemon's start.
+/// Number of steps of a plan, without those before the daemon's start.
 const STEPS: usize = 16;
 
-/// Where models run.
+/// Device that runs the models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     Cpu,
-    /// The simulated Orin, asked for by name.
+    /// The simulated Orin, selected by name.
     Nv,
-    /// The simulated Orin, and the CPU after it.
+    /// The simulated Orin, with the CPU as fallback.
     Auto,
 }
 
 impl Device {
-    /// As the configuration calls it.
+    /// Its name in the configuration.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -40,7 +40,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// What stays as it is for all of a plan.
+/// Settings that apply to the whole plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) device: Device,
@@ -50,15 +50,15 @@ pub(crate) struct Settings {
     pub(crate) max_connections: usize,
     pub(crate) shutdown_deadline_s: u64,
     pub(crate) tune: &'static str,
-    /// Whether an earlier start has left what it knows of the machine.
+    /// True if the state directory has the bring-up results of an earlier start.
     pub(crate) known: bool,
-    /// What fails on the simulated machine, and its order of events.
+    /// Machine that the simulator imitates, with its failures and its order of events.
     pub(crate) machine: &'static str,
     pub(crate) seed: u64,
 }
 
 impl Settings {
-    /// Of a daemon that nothing is done to.
+    /// Settings for a daemon without disturbances.
     pub(crate) fn quiet(device: Device) -> Self {
         Self {
             device,
@@ -75,7 +75,7 @@ impl Settings {
     }
 }
 
-/// What can be asked to be loaded.
+/// Model files that a load may request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum File {
     Llama,
@@ -86,26 +86,26 @@ pub(crate) enum File {
     Empty,
     Directory,
     Pipe,
-    /// A good model with more room than any machine has.
+    /// A valid model with a context larger than any machine's memory.
     TooLarge,
 }
 
-/// One thing that is done to the daemon. What takes time goes on in the background.
+/// One action on the daemon. Long ones continue in the background.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// The simulated Orin of the next start fails at this.
+    /// Fault injected into the simulated Orin of the next start.
     Inject(String),
-    /// Clients that ask well, and are content with nothing but the right answer.
+    /// Valid requests whose answers must be correct.
     Ask {
         request: usize,
         stream: bool,
         clients: usize,
     },
-    /// One after the other over one connection.
+    /// Several requests, one after the other, over one connection.
     Converse {
         requests: Vec<usize>,
     },
-    /// A client that goes away after so many milliseconds.
+    /// A client that disconnects after some milliseconds.
     Cancel {
         request: usize,
         stream: bool,
@@ -116,18 +116,18 @@ pub(crate) enum Action {
         request: usize,
         gap_ms: u64,
     },
-    /// A client that asks for much and does not read.
+    /// A client that requests long answers and does not read them.
     Deaf,
     Garbage {
         seed: u64,
     },
-    /// A head of so many bytes.
+    /// A request head of `bytes` bytes.
     Head {
         bytes: usize,
     },
-    /// A body that is announced and never comes.
+    /// A request whose announced body is never sent completely.
     HalfOpen,
-    /// Connections that say nothing.
+    /// Connections that send nothing.
     Idle {
         connections: usize,
     },
@@ -136,7 +136,7 @@ pub(crate) enum Action {
         wait: bool,
     },
     Unload,
-    /// The configuration is read again, changed or with an error.
+    /// Reloads the configuration, changed or with an error.
     Reload {
         valid: bool,
     },
@@ -147,23 +147,23 @@ pub(crate) enum Action {
     Bench {
         stay: bool,
     },
-    /// Everything that can be looked at.
+    /// Reads all status routes.
     Look,
-    /// The process is stopped for a while.
+    /// Stops the process (SIGSTOP) for a while.
     Freeze {
         ms: u64,
     },
-    /// The wall clock is set, by so many seconds.
+    /// Sets the wall clock forward or back by `seconds`.
     Clock {
         seconds: i64,
     },
-    /// No file can be written any more; it can again.
+    /// Files can no longer be written; they can again.
     DiskFull,
     DiskFree,
-    /// The directories of state and choices are files; they are directories again.
+    /// Replaces the state and tuning directories by files; restores them.
     DirectoriesGone,
     DirectoriesBack,
-    /// The address space ends so many MiB above what is in use.
+    /// Limits the address space to `mib` MiB above its current use.
     Tight {
         mib: u64,
     },
@@ -173,9 +173,9 @@ pub(crate) enum Action {
     },
     /// Waits for all clients.
     Join,
-    /// SIGKILL, and another start.
+    /// SIGKILL and a restart.
     Kill,
-    /// SIGTERM, and another start.
+    /// SIGTERM and a restart.
     Restart,
 }
 
@@ -189,7 +189,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(number: u64) -> Self {
         let random = &mut Random(number);
-        // Numbers that are close have nothing in common after this.
+        // Decorrelates the sequences of neighbouring seeds.
         random.bits();
         let settings = settings(number, random);
         let mut steps = Vec::new();
@@ -211,7 +211,7 @@ impl Plan {
 fn settings(number: u64, random: &mut Random) -> Settings {
     const NOTHING: &str = "";
     Settings {
-        // A third of them on the simulated Orin, which is slow, whatever the seed draws.
+        // Fixed share of a third for the simulated Orin, which is slow.
         device: match number % 6 {
             1 => Device::Auto,
             4 => Device::Nv,
@@ -239,9 +239,9 @@ fn settings(number: u64, random: &mut Random) -> Settings {
     }
 }
 
-/// Failures of one start.
+/// Faults to inject at one start.
 fn faults(random: &mut Random) -> Vec<Action> {
-    // Requests that a load and a step make.
+    // Requests to the drivers during a load and a step.
     const REQUESTS: [&str; 8] = [
         "*",
         "CREATE_64",
@@ -256,7 +256,7 @@ fn faults(random: &mut Random) -> Vec<Action> {
     let count = 1 + random.below(3);
     let one = |random: &mut Random| match random.below(8) {
         0..3 => format!("mmu-fault@{}", 1 + random.below(900)),
-        // The same step again and again: the device is lost.
+        // Fails the same step repeatedly, so that the device is lost.
         3 => {
             let first = 100 + random.below(600);
             let all = (first..first + 2 + random.below(8)).map(|at| format!("mmu-fault@{at}"));

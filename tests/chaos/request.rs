@@ -1,4 +1,4 @@
-//! What is asked: one list of requests for all seeds, so that what each is answered alone is asked but once.
+//! Catalogue of requests for all seeds, so that each request's undisturbed answer is computed only once.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use crate::plan::Device;
 
-/// Tokens that a slot holds in every load.
+/// Context length of every load, in tokens per slot.
 pub(crate) const CONTEXT: usize = 192;
 
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// A request, good or bad.
+/// A valid or invalid request.
 pub(crate) struct Request {
     path: &'static str,
     method: &'static str,
@@ -24,7 +24,7 @@ pub(crate) struct Request {
 
 enum Body {
     Json(Value),
-    /// Sent as it is, whether it is JSON or not.
+    /// Sent unchanged; may be invalid JSON.
     Raw(Vec<u8>),
 }
 
@@ -33,7 +33,7 @@ impl Request {
         self.path == CHAT
     }
 
-    /// How many generations it asks for.
+    /// Number of generations that it starts.
     pub(crate) fn places(&self) -> usize {
         let Body::Json(body) = &self.body else { return 1 };
         let several = |prompts: &&Vec<Value>| prompts.iter().any(|one| !one.is_number());
@@ -41,7 +41,7 @@ impl Request {
         prompts * body["n"].as_u64().map_or(1, |n| n as usize)
     }
 
-    /// As it goes over the socket. `connection` is `close` or `keep-alive`. What has no stream is asked for whole.
+    /// Bytes on the socket. `connection` is `close` or `keep-alive`. Raw bodies ignore `stream`.
     pub(crate) fn bytes(&self, stream: bool, connection: &str) -> Vec<u8> {
         let body = match &self.body {
             Body::Json(body) if stream => {
@@ -60,7 +60,7 @@ impl Request {
     }
 }
 
-/// Every request that a plan names by its place: those that the simulated Orin is asked too come first.
+/// All requests, which plans name by index. Those for the simulated Orin come first.
 pub(crate) fn catalogue() -> &'static [Request] {
     static ALL: LazyLock<Vec<Request>> = LazyLock::new(|| {
         let post = |path| move |body| post(path, body);
@@ -71,8 +71,8 @@ pub(crate) fn catalogue() -> &'static [Request] {
     &ALL
 }
 
-/// How many of the catalogue, from its beginning, a device is asked: a token takes the simulated Orin a hundred
-/// times as long.
+/// Number of requests, from the start of the catalogue, that a device receives. A token takes the simulated Orin a
+/// hundred times as long.
 pub(crate) fn known(device: Device) -> usize {
     match device {
         Device::Cpu => catalogue().len(),
@@ -84,7 +84,7 @@ fn post(path: &'static str, body: Value) -> Request {
     Request { path, method: "POST", content_type: "application/json", body: Body::Json(body) }
 }
 
-/// Token ids that every model has.
+/// `count` token ids that are in every vocabulary.
 fn ids(count: u32) -> Vec<u32> {
     (0..count).map(|i| 3 + i * 7 % 900).collect()
 }
@@ -114,7 +114,7 @@ fn heavy() -> Vec<Value> {
         json!({"prompt": "Random", "max_tokens": 60, "seed": 8}),
         json!({"prompt": "\u{1f600} \u{e9}\u{4e2d}", "max_tokens": 12, "temperature": 0,
                "ignore_eos": true}),
-        // Until the slot is full.
+        // Generates until the slot is full.
         json!({"prompt": ids(CONTEXT as u32 - 30), "temperature": 0, "ignore_eos": true}),
         json!({"prompt": ids(3), "temperature": 0, "ignore_eos": true}),
     ]
@@ -130,7 +130,7 @@ fn chats() -> Vec<Value> {
     ]
 }
 
-/// What is refused, each for a reason of its own.
+/// Requests that must be refused, each for a different reason.
 fn bad() -> Vec<Request> {
     let raw = |method, path, content_type, body: &[u8]| Request {
         path,
@@ -162,7 +162,7 @@ fn bad() -> Vec<Request> {
     ]
 }
 
-/// Much to say, for a client that does not read.
+/// Request with a long answer, for a client that does not read.
 pub(crate) fn loud() -> Vec<u8> {
     let most = CONTEXT as u32 - 20;
     let body = json!({"prompt": ids(most), "max_tokens": 10, "echo": true, "logprobs": 20,

@@ -1,4 +1,4 @@
-//! One trial: a plan is carried out on a daemon, and then the daemon must be as if nothing had happened.
+//! One trial: executes a plan on a daemon, then checks that the daemon is back in its initial state.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,24 +27,23 @@ const MODELS: &str = "/orin/v1/models";
 const TUNE: &str = "/orin/v1/tune";
 const BENCH: &str = "/orin/v1/bench";
 
-/// The part of the resident set that a program takes: pages of its file come and go as its code is run.
+/// Private part of the resident set. Pages of the program's file change with the executed code and do not count.
 const TAKEN: &str = "RssAnon";
 
-/// Bytes that the resident set may have grown by: the noise of an allocator with several threads, of which a load on the
-/// simulated Orin and a search there take 10 MB.
+/// Allowed growth of the resident set, in bytes. Noise of an allocator with several threads; a load and a search on the
+/// simulated Orin cause 10 MB of it.
 const NOISE: u64 = 24 << 20;
 
-/// Time beyond its deadline that the daemon may take to stop: for answers to reach their clients, and for a machine
-/// that has much else to do.
+/// Time beyond its deadline that the daemon may take to stop, for answers in transit and for a busy machine.
 const STOPPING: Duration = Duration::from_secs(10);
 
-/// How long a client stays that does not wait for a bench.
+/// Time after which an impatient client of a benchmark disconnects.
 const SHORT: Duration = Duration::from_millis(30);
 
-/// What all trials share.
+/// State shared by all trials.
 pub(crate) struct World {
     lone: Arc<Lone>,
-    /// Whether to print each step as it is taken.
+    /// Print each step as it is executed.
     tell: bool,
 }
 
@@ -54,7 +53,7 @@ impl World {
     }
 }
 
-/// The directory of a daemon, with all that it may write to, and the models that it may be asked for.
+/// Directory of a daemon, with its writable files and its models.
 pub(crate) struct Place {
     dir: TempDir,
 }
@@ -86,7 +85,7 @@ impl Place {
         }
         let mut bytes = fs::read(place("llama")).unwrap();
         fs::write(place("truncated"), &bytes[..bytes.len() / 2]).unwrap();
-        // The number of tensors.
+        // Overwrites the number of tensors.
         bytes.truncate(40_000);
         bytes[8..16].copy_from_slice(&(u64::MAX / 3).to_le_bytes());
         fs::write(place("corrupt"), &bytes).unwrap();
@@ -110,7 +109,7 @@ impl Place {
         self.replace_configuration(&text);
     }
 
-    /// At once: whenever it is read, it is one or the other.
+    /// Replaces the configuration atomically.
     fn replace_configuration(&self, text: &str) {
         fs::write(self.path("new.toml"), text).unwrap();
         fs::rename(self.path("new.toml"), self.path("orind.toml")).unwrap();
@@ -132,7 +131,7 @@ impl Place {
     }
 }
 
-/// Asks for a model, and waits for what comes of it.
+/// Requests a load and waits for its end.
 pub(crate) fn load(subject: &Subject, file: File, slots: usize) -> Answer {
     let name = match file {
         File::Llama | File::TooLarge => "llama",
@@ -152,7 +151,7 @@ pub(crate) fn load(subject: &Subject, file: File, slots: usize) -> Answer {
     clients::tell(subject, MODELS, &body)
 }
 
-/// What a start on a good machine remembers of it.
+/// Bring-up results of a start on a machine without faults.
 fn known() -> &'static str {
     static KNOWN: OnceLock<String> = OnceLock::new();
     KNOWN.get_or_init(|| {
@@ -173,7 +172,7 @@ fn short_tune(beam: usize) -> Value {
     json!({"budget_seconds": 0.5, "samples": 200, "kernel": "project", "beam": beam, "cold_bytes": 0})
 }
 
-/// Carries out the steps of a plan that are kept. Says what went wrong, with the end of the log.
+/// Executes the `kept` steps of a plan. An error contains the end of the log.
 pub(crate) fn run(world: &World, plan: &Plan, kept: &[usize]) -> Result<(), String> {
     let place = Place::new(&plan.settings);
     let outcome = catch_unwind(AssertUnwindSafe(|| Trial::new(world, plan, kept, &place).run()));
@@ -188,15 +187,15 @@ pub(crate) fn run(world: &World, plan: &Plan, kept: &[usize]) -> Result<(), Stri
     Err(format!("{error}\n  the end of its log:\n    {}", last.join("\n    ")))
 }
 
-/// What a panic says.
+/// Message of a panic.
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default()
 }
 
-/// What the last start of the daemon was when it had served a little.
+/// State of the daemon after warm-up of its last start.
 struct Baseline {
-    /// What it served with. Another device that comes later has memory and handles of its own.
+    /// Device that served. A later fallback device has memory and handles of its own.
     device: Value,
     resident: u64,
     census: Census,
@@ -210,12 +209,11 @@ struct Trial<'a> {
     subject: Arc<Subject>,
     baseline: Option<Baseline>,
     clients: Vec<JoinHandle<()>>,
-    /// What fails on the simulated Orin at the next start.
+    /// Faults to inject into the simulated Orin at the next start.
     faults: Vec<String>,
-    /// What the wall clock is ahead.
+    /// Offset of the wall clock, in seconds.
     ahead: i64,
-    /// Whether a start so far has had failures, or has been short of memory or disk: what is good may then be
-    /// refused.
+    /// True after an injected fault or a lack of memory or disk space: valid requests may then fail.
     disturbed: Arc<AtomicBool>,
 }
 
@@ -256,7 +254,7 @@ impl<'a> Trial<'a> {
             }
             let step = self.plan.steps[at].clone();
             let taken = catch_unwind(AssertUnwindSafe(|| self.step(at, step)));
-            // What a service manager does.
+            // Restarts the daemon like a service manager.
             if self.subject.ran_out() && self.disturbed.load(Ordering::SeqCst) {
                 self.start_again(at);
             } else if let Err(panic) = taken {
@@ -269,7 +267,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// With what the clients have to say, who learn that it is over.
+    /// Kills the daemon and adds the clients' errors to `error`.
     fn fail(&mut self, error: String) -> String {
         self.subject.kill();
         let others = self.join_all();
@@ -388,7 +386,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Waits for all clients; what went wrong with them.
+    /// Waits for all clients and returns their errors.
     fn join_all(&mut self) -> Vec<String> {
         let ended = self.clients.drain(..).map(JoinHandle::join);
         ended.filter_map(|ended| Some(said(&*ended.err()?))).collect()
@@ -416,19 +414,19 @@ impl<'a> Trial<'a> {
             false => self.place.replace_configuration("modle = 1\n"),
         }
         self.subject.signal(Signal::SIGHUP);
-        // What is there when it starts again is good.
+        // A later restart must find a valid configuration.
         if !valid {
             std::thread::sleep(Duration::from_millis(20));
             self.place.configure(self.settings(), "");
         }
     }
 
-    /// Sets a limit of the daemon's, or takes it away.
+    /// Sets a resource limit of the daemon, or removes it.
     fn limit(&mut self, what: libc::__rlimit_resource_t, to: Option<u64>) {
         self.disturbed.fetch_or(to.is_some(), Ordering::SeqCst);
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         let pid = self.subject.pid();
-        // SAFETY: both structures are the caller's.
+        // SAFETY: the pointers are null or point to `limit`.
         let failed = unsafe {
             libc::prlimit(pid, what, std::ptr::null(), &raw mut limit);
             limit.rlim_cur = to.unwrap_or(limit.rlim_max);
@@ -458,7 +456,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// SIGTERM, within the deadline.
+    /// Stops the daemon with SIGTERM and checks the deadline.
     fn stop(&mut self) {
         let took = self.subject.stop();
         let deadline = Duration::from_secs(self.settings().shutdown_deadline_s);
@@ -476,8 +474,8 @@ impl<'a> Trial<'a> {
         self.warm_up_for_good(at + 1);
     }
 
-    /// Warms up where no step from `at` on starts another: then all that follows is about this one. Others have to
-    /// take it while they load.
+    /// Warms up if no step from `at` on restarts the daemon: all later checks are then about this process. Clients of
+    /// other starts may find it loading.
     fn warm_up_for_good(&mut self, at: usize) {
         let starts = |at: &usize| matches!(self.plan.steps[*at], Action::Kill | Action::Restart);
         if !self.kept.iter().filter(|kept| **kept >= at).any(starts) {
@@ -485,12 +483,12 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// A little of what is to come, so that what is made lazily is there; then what there is.
+    /// Executes a sample of the coming steps, so that lazy allocations exist, and records the baseline.
     fn warm_up(&mut self) {
         if !self.serve() {
             return;
         }
-        // They take buffers of their own, a second each, and the simulator what it knows of kernels.
+        // Benchmarks and searches allocate buffers, and the simulator caches kernels; each takes a second.
         let comes = |of: fn(&Action) -> bool| self.kept.iter().any(|at| of(&self.plan.steps[*at]));
         if comes(|step| matches!(step, Action::Bench { .. })) {
             self.judge().work(&self.subject, &clients::tell(&self.subject, BENCH, &short_bench()));
@@ -499,7 +497,7 @@ impl<'a> Trial<'a> {
             self.judge().work(&self.subject, &clients::tell(&self.subject, TUNE, &short_tune(1)));
         }
         let device = self.device();
-        // What the allocator keeps of a load has grown to its size after some.
+        // After some loads the allocator's caches have their final size.
         for _ in 0..3 {
             self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
             load(&self.subject, File::Llama, self.settings().slots);
@@ -511,7 +509,7 @@ impl<'a> Trial<'a> {
         load(&self.subject, File::Llama, self.settings().slots);
     }
 
-    /// A model is loaded and answers: the same always, unless something that fails on purpose keeps it from it.
+    /// Loads a model and checks its answer. Returns false if an injected fault prevents that.
     fn serve(&self) -> bool {
         let loaded = load(&self.subject, File::Llama, self.settings().slots);
         self.judge().load(&self.subject, File::Llama, &loaded);
@@ -522,7 +520,7 @@ impl<'a> Trial<'a> {
         loaded.end == End::Whole
     }
 
-    /// What holds the model.
+    /// Device of the loaded model.
     fn device(&self) -> Value {
         self.subject.status()["model"]["device"]["name"].take()
     }
@@ -547,7 +545,7 @@ impl<'a> Trial<'a> {
         let device = self.device();
         let same = |baseline: &Baseline| served && baseline.device == device;
         let baseline = self.baseline.take().filter(same);
-        // Which ends the search that begins with a load, too.
+        // This also ends the search that begins after a load.
         self.subject.raw(&head("DELETE", MODELS, "connection: close\r\n"));
         if let Some(baseline) = baseline {
             self.settles(baseline.resident + NOISE);
@@ -556,10 +554,10 @@ impl<'a> Trial<'a> {
         self.stop();
         let log = self.place.log();
         for line in log.lines() {
-            // Where a thread begins, the standard library panics for one thing: there is no memory.
+            // The standard library panics at the start of a thread only if memory is exhausted.
             let bad = ["panicked", "this is a bug"].iter().any(|word| line.contains(word))
                 && !line.contains("/std/src/sys/");
-            // What the simulator finds by itself; what it was told to do is called so, and its sum tells both.
+            // Findings of the simulator. Injected faults are marked, and the summary counts both.
             let found = line.starts_with("tegra-sim: ")
                 && !line.contains("made to happen")
                 && !line.starts_with("tegra-sim: findings of process");
@@ -569,7 +567,7 @@ impl<'a> Trial<'a> {
         self.starts_as_new();
     }
 
-    /// Soon no more than `limit` bytes are in memory: what is free is given back a little later.
+    /// Waits until at most `limit` bytes are resident: freed memory returns with a delay.
     fn settles(&self, limit: u64) {
         let start = Instant::now();
         loop {
@@ -582,7 +580,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Nothing that it made for a while is left.
+    /// Checks that no temporary file is left.
     fn no_files(&self) {
         let mut left = Vec::new();
         walk(self.place.dir.path(), &mut |path| {
@@ -600,7 +598,8 @@ impl<'a> Trial<'a> {
         assert!(left.is_empty(), "files are left: {left:?}");
     }
 
-    /// What is on the disk does not keep it from serving; where the Orin is not trusted any more, on the CPU.
+    /// Checks that the daemon serves after a restart with the files on the disk; on the CPU if the Orin is no longer
+    /// trusted.
     fn starts_as_new(&mut self) {
         let mut settings = self.settings().clone();
         if settings.device == Device::Nv {

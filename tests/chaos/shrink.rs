@@ -1,5 +1,5 @@
-//! A failing plan made shorter: steps are left out as long as it fails without them. Timing is not repeated, so one
-//! run that passes proves nothing: what is left may be more than is needed, never less.
+//! Shrinks a failing plan: removes steps as long as it fails without them. Timing is not reproducible, so one passing
+//! run proves nothing: the result may have more steps than necessary, never fewer.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use crate::plan::Plan;
 use crate::run::{self, World};
 
-/// What shrinking may take.
+/// Limits of shrinking: number of runs, and time.
 const RUNS: usize = 40;
 const TIME: Duration = Duration::from_secs(150);
 
-/// A failure with the command that repeats it, and as short a history as was found.
+/// Report of a failure: the command that repeats it, and the shortest history found.
 pub(crate) fn report(world: &World, plan: &Plan, kept: &[usize], failure: &str) -> String {
     let (shortest, last, runs) = shrink(world, plan, kept, failure);
     let steps: Vec<String> = shortest.iter().map(ToString::to_string).collect();
@@ -31,8 +31,8 @@ pub(crate) fn report(world: &World, plan: &Plan, kept: &[usize], failure: &str) 
     text
 }
 
-/// The steps that are left, how the last failing run failed, and the number of runs: halves, quarters and so on are
-/// left out in turn, down to single steps.
+/// Returns the remaining steps, the failure of the last failing run, and the number of runs. Removes halves, then
+/// quarters and so on, down to single steps.
 fn shrink(
     world: &World,
     plan: &Plan,

@@ -1,10 +1,10 @@
-//! The daemon under trial: this program once more, which becomes the daemon. Beside it a thread takes orders, a
-//! line each, on the standard input.
+//! The daemon under test: another process of this program that runs the daemon. A thread in it reads commands from
+//! standard input, one per line.
 //!
-//! | order | what it does |
+//! | command | effect |
 //! |---|---|
 //! | `clock N` | sets the wall clock N seconds ahead of the machine's |
-//! | `live` | answers with what is alive on the simulated Orin |
+//! | `live` | prints the live objects of the simulated Orin |
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,19 +23,19 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tegra_sim_preload as _;
 
-/// The variable that names the daemon's directory.
+/// Environment variable with the daemon's directory.
 const DIRECTORY: &str = "ORIND_CHAOS_DIR";
 
-/// What an answer of `live` begins with.
+/// Prefix of the answer to `live`.
 const LIVE: &str = "alive ";
 
-/// Long enough for two processors that have much else to do; only a failure waits for so long.
+/// Time limit that is long enough for two busy processors; only a failure waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `CLOCK_REALTIME` is ahead of the machine's, in seconds.
+/// Offset of `CLOCK_REALTIME` from the machine's, in seconds.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 
-/// The daemon, where this program is started as one.
+/// Runs the daemon if this process was started for it.
 #[test]
 #[ignore = "run by the other test, in a process of its own"]
 fn daemon() {
@@ -62,41 +62,40 @@ fn obey() {
     }
 }
 
-/// Stands in front of libc's for all of this program. What libc itself waits for goes by the monotonic clock,
-/// which nobody can set.
+/// Replaces libc's function in this program. libc's own waits use the monotonic clock, which is not affected.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, into: *mut libc::timespec) -> i32 {
-    // SAFETY: the caller keeps the contract of `clock_gettime`, which is the system call's.
+    // SAFETY: the caller meets the contract of `clock_gettime`, which equals the system call's.
     let failed = unsafe { libc::syscall(libc::SYS_clock_gettime, clock, into) };
     if failed == 0 && clock == libc::CLOCK_REALTIME {
-        // SAFETY: the kernel has written it.
+        // SAFETY: the kernel has written `into`.
         unsafe { (*into).tv_sec += AHEAD.load(Ordering::Relaxed) };
     }
     failed as i32
 }
 
-/// How far the end of a daemon has come.
+/// Progress of a daemon's end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Fate {
     Serves,
-    /// It has been asked to stop.
+    /// SIGTERM was sent.
     Stops,
     Killed,
 }
 
-/// One start of the daemon. Killed when dropped.
+/// A daemon process. Killed when dropped.
 pub(crate) struct Subject {
     child: Mutex<Child>,
     pid: i32,
     orders: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
     dir: PathBuf,
-    /// Where its part of the log begins.
+    /// Offset of its part of the log.
     log: usize,
     fate: AtomicU8,
 }
 
 impl Subject {
-    /// Starts one in `dir`, with these variables, and waits for its socket.
+    /// Starts a daemon in `dir`, with these environment variables, and waits for its socket.
     pub(crate) fn start(dir: &Path, variables: &[(&str, String)]) -> Self {
         let mut command = again(module_path!(), "daemon");
         let log = fs::File::options().create(true).append(true).open(dir.join("log")).unwrap();
@@ -104,7 +103,7 @@ impl Subject {
         for name in ["TMPDIR", "HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"] {
             command.env(name, dir.join("home"));
         }
-        // The model that first light makes is made once for all.
+        // All daemons share the model that first light makes.
         command.env("XDG_CACHE_HOME", built().with_file_name("tmp").join("cache"));
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.env(DIRECTORY, dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
@@ -129,7 +128,7 @@ impl Subject {
         self.dir.join("s")
     }
 
-    /// The file of a model that is made for trials.
+    /// Path of a test model.
     pub(crate) fn model(&self, name: &str) -> PathBuf {
         self.dir.join(format!("models/{name}.gguf"))
     }
@@ -138,7 +137,7 @@ impl Subject {
         self.pid
     }
 
-    /// A connection that gives up after a while; none once the daemon is about to end.
+    /// Connects with a timeout; `None` once the daemon is about to end.
     pub(crate) fn connect(&self) -> Option<UnixStream> {
         let stream = match UnixStream::connect(self.socket()) {
             Ok(stream) => stream,
@@ -166,11 +165,11 @@ impl Subject {
         self.order(&format!("clock {ahead}"));
     }
 
-    /// What is alive on its simulated Orin.
+    /// Live objects of its simulated Orin.
     pub(crate) fn live(&self) -> String {
         self.order("live");
         let (_, answers) = &mut *self.orders.lock();
-        // The test harness has lines of its own.
+        // Skips lines of the test harness.
         let mut lines = answers.lines().map(Result::unwrap);
         lines.find_map(|line| line.split_once(LIVE).map(|(_, rest)| rest.to_owned())).unwrap()
     }
@@ -179,7 +178,7 @@ impl Subject {
         kill(Pid::from_raw(self.pid), signal).unwrap();
     }
 
-    /// SIGKILL, whatever it is doing.
+    /// Sends SIGKILL.
     pub(crate) fn kill(&self) {
         self.fate.store(Fate::Killed as u8, Ordering::SeqCst);
         let mut child = self.child.lock();
@@ -187,7 +186,7 @@ impl Subject {
         let _ = child.wait();
     }
 
-    /// SIGTERM; how long it took to end. Panics if it does not end well.
+    /// Sends SIGTERM and returns the time until the end. Panics if the daemon exits with an error.
     pub(crate) fn stop(&self) -> Duration {
         let start = Instant::now();
         self.fate.store(Fate::Stops as u8, Ordering::SeqCst);
@@ -198,7 +197,7 @@ impl Subject {
         start.elapsed()
     }
 
-    /// Whether it has ended because memory did, as docs/reliability.md says that it may.
+    /// True if it ended because memory was exhausted, which docs/reliability.md allows.
     pub(crate) fn ran_out(&self) -> bool {
         let log = || fs::read(self.dir.join("log")).unwrap();
         let said = || String::from_utf8_lossy(&log()[self.log..]).contains("memory allocation of ");
@@ -209,7 +208,7 @@ impl Subject {
         self.child.lock().try_wait().unwrap().is_some()
     }
 
-    /// One request by the trial itself, again while there are too many connections.
+    /// Sends a request of the trial itself; retries while there are too many connections.
     pub(crate) fn raw(&self, request: &str) -> daemon::Answer {
         let start = Instant::now();
         loop {
@@ -235,7 +234,7 @@ impl Subject {
         self.get("/orin/v1/status").json()
     }
 
-    /// Waits for something that happens soon.
+    /// Waits until a condition is true.
     pub(crate) fn until(&self, what: &str, mut happened: impl FnMut() -> bool) {
         let start = Instant::now();
         while !happened() {

@@ -30,9 +30,9 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-# The GPU is lost to the process: nothing that follows in it means anything.
+# The process has lost its GPU: later results in it are meaningless.
 FAULT = re.compile(r"^.*tegra-sim: .*(error notifier set|stopping here)", re.M)
-# How long a case may go on behind that.
+# Seconds that a case may continue after a fault.
 GRACE = 5
 
 

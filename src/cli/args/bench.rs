@@ -33,7 +33,7 @@ With a daemon on the socket its loaded model is measured; requests wait meanwhil
 private daemon is started, and stopped at the end.
 
 Exit code: 3 when the run is INVALID, since the machine changed during it. With --against: 0 same or \
-faster, 1 slower, 2 cannot tell, 3 INVALID or not measured. docs/bench.md says how that is found.")]
+faster, 1 slower, 2 cannot tell, 3 INVALID or not measured. docs/benchmarking.md explains the verdicts.")]
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) model: ModelChoice,

@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""A policy at 1 kHz beside a language model: as a lane of the daemon, and by onnxruntime in a thread of the client.
+"""Latency of a policy at 1 kHz next to a language model: as a control loop of the daemon, and by onnxruntime in the client.
 
-    lane.py ORIND POLICY.onnx [SECONDS]
+    control_loop.py ORIND POLICY.onnx [SECONDS]
 
-ORIND is a release build. Needs numpy and onnxruntime from PyPI. MODEL (synthetic:llama-3.2-1b:q6_k) runs on THREADS (1) of the
-CPU's cores. WAYS are a lane whose thread and
-client sleep (`asleep`), one where both look at the memory (`awake`), and onnxruntime. Each runs for SECONDS (60) beside nothing, beside decode and beside prompts of 2,000 tokens. A step begins when the
-client stamps it and ends when the client has the action; prints the steps later than DEADLINE_US (500), the median, the 99.9th
-percentile and the longest. The client and a lane that sleeps have real-time priorities where they may.
+ORIND is a release build. Needs numpy and onnxruntime from PyPI. The language model MODEL (synthetic:llama-3.2-1b:q6_k)
+runs on THREADS (1) cores. WAYS (all three) are:
+
+- `asleep`: a control loop whose daemon thread and client sleep until they are woken;
+- `awake`: a control loop whose daemon thread and client poll the shared memory;
+- `onnxruntime`: in a thread of the client.
+
+Each runs for SECONDS (60) with an idle daemon, during decode and during prompts of 2,000 tokens. A step begins when the
+client stamps it and ends when the client has the action. Prints the number of steps later than DEADLINE_US (500), the
+median, the 99.9th percentile and the maximum. The client and the `asleep` loop have real-time priorities if permitted.
 """
 import json
 import mmap
@@ -33,7 +38,7 @@ daemon = folder / "s"
 
 
 def request(method, path, body=None):
-    """The answer's body."""
+    """Sends an HTTP request and returns the body of the response."""
     data = json.dumps(body).encode() if body else b""
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(str(daemon))
@@ -45,12 +50,12 @@ def request(method, path, body=None):
     return answer.split(b"\r\n\r\n", 1)[1]
 
 
-class Lane:
+class ControlLoop:
     def __init__(self, name):
-        self.door = socket.socket(socket.AF_UNIX)
-        self.door.connect(f"{daemon}.lanes")
-        self.door.sendall(name.encode() + b"\n")
-        line, fds, _, _ = socket.recv_fds(self.door, 1 << 16, 3)
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(f"{daemon}.lanes")
+        self.socket.sendall(name.encode() + b"\n")
+        line, fds, _, _ = socket.recv_fds(self.socket, 1 << 16, 3)
         about = json.loads(line)
         self.memory, self.start, self.answer = mmap.mmap(fds[0], about["bytes"]), fds[1], fds[2]
         place = lambda tensor: np.frombuffer(self.memory, np.float32, 12 if tensor["name"] == "observation" else 4, tensor["offset"])
@@ -79,8 +84,8 @@ class Onnxruntime:
         return self.session.run(None, {"observation": observation[None]})[0][0]
 
 
-def loop(way):
-    """Times of steps in microseconds, at 1 kHz."""
+def run(way):
+    """Runs steps at 1 kHz and returns their times in microseconds."""
     times, due, end = [], time.monotonic(), time.monotonic() + SECONDS
     observation = np.zeros(12, np.float32)
     while due < end:
@@ -93,7 +98,8 @@ def loop(way):
     return np.array(times)
 
 
-def beside(kind, stop):
+def load_daemon(kind, stop):
+    """Sends requests of a kind until `stop` is set."""
     prompt, tokens = ("word " * 2000, 1) if kind == "prompts" else ("word", 100)
     n = 0
     while kind != "nothing" and not stop.is_set():
@@ -119,22 +125,22 @@ try:
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(40))
     except PermissionError:
-        print("no right to a real-time priority: times are those of a loaded machine", file=sys.stderr)
+        print("no permission for a real-time priority: times include waits for other threads", file=sys.stderr)
     observation = np.linspace(-1, 1, 12, dtype=np.float32)
     for name in ["asleep", "awake"]:
-        assert np.allclose(Lane(name).step(observation), peer.step(observation), atol=1e-5)
+        assert np.allclose(ControlLoop(name).step(observation), peer.step(observation), atol=1e-5)
     time.sleep(0.5)
-    print(f"| beside | way | steps | later than {DEADLINE_US} us | median, us | p99.9, us | worst, us |\n|---|---|---|---|---|---|---|")
+    print(f"| load | way | steps | later than {DEADLINE_US} us | median, us | p99.9, us | maximum, us |\n|---|---|---|---|---|---|---|")
     for kind in ["nothing", "decode", "prompts"]:
         for name in os.environ.get("WAYS", "asleep,awake,onnxruntime").split(","):
-            # A lane that nobody has does not look for starts.
+            # The daemon stops polling for a control loop without a client.
             way = None
             time.sleep(0.2)
-            way = peer if name == "onnxruntime" else Lane(name)
+            way = peer if name == "onnxruntime" else ControlLoop(name)
             stop = threading.Event()
-            load = threading.Thread(target=beside, args=(kind, stop), daemon=True)
+            load = threading.Thread(target=load_daemon, args=(kind, stop), daemon=True)
             load.start()
-            times = loop(way)
+            times = run(way)
             stop.set()
             load.join()
             late = int((times > DEADLINE_US).sum())
