@@ -1,21 +1,20 @@
-//! The weights of a model, found as the graph asks for them: where each is in the file, with its shape and type
-//! checked.
+//! The weights of a model: looked up in the file when the graph requests them, with checked shape and type.
 
 use std::ops::Range;
 
 use crate::adapter::Stack;
+use crate::error::{Error, Result};
 use crate::gguf::{Gguf, TensorInfo};
-use crate::{Error, Result};
 use plan::{Buffer, Class, DType};
 
-/// Where the bytes of a weight come from.
+/// Source of a weight's bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Origin {
-    /// Runs of a tensor's bytes, `stride` apart; a tensor of the file, or whole rows of it, are one.
+    /// Runs of `run` bytes of a tensor that begin `stride` bytes apart. A whole tensor, or adjacent rows of it, is one run.
     File { tensor: String, start: u64, run: u64, stride: u64 },
-    /// Computed.
+    /// Computed from metadata.
     Derived(Vec<u8>),
-    /// Of the files of adapters.
+    /// Stacked from the files of adapters.
     Adapters(Stack),
 }
 
@@ -48,7 +47,7 @@ impl Kind {
     }
 }
 
-/// The weights that have been asked for, in that order.
+/// The weights requested so far, in the order of requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Weights(Vec<Weight>);
 
@@ -61,7 +60,7 @@ impl Weights {
         self.0.iter().find(|weight| weight.buffer.name == name)
     }
 
-    /// The tensor of the file with this name.
+    /// A tensor of the file.
     pub(crate) fn tensor(
         &mut self,
         gguf: &Gguf,
@@ -72,7 +71,7 @@ impl Weights {
         self.rows(gguf, name, name, shape, 0..shape[0], kind)
     }
 
-    /// Rows of a tensor of the file, whose shape is given, as a weight with a name of its own.
+    /// Rows of a tensor of this shape, as a weight with its own name.
     pub(crate) fn rows(
         &mut self,
         gguf: &Gguf,
@@ -95,7 +94,7 @@ impl Weights {
         Ok(self.add(name, info.dtype, shape, origin))
     }
 
-    /// A tensor of the file under another shape of as many elements.
+    /// A tensor of the file with another shape.
     pub(crate) fn reshaped(
         &mut self,
         gguf: &Gguf,
@@ -113,16 +112,15 @@ impl Weights {
         Ok(self.add(name, info.dtype, shape.to_vec(), origin))
     }
 
-    /// Every other run of rows of a tensor of the file, which has as many `[2, rows, columns]` as there are
-    /// `groups`: the first of each, or the second.
-    pub(crate) fn alternate(
+    /// Half of a tensor of shape `[groups, 2, rows, columns]`: the first half (0) or the second (1) of each group.
+    pub(crate) fn halves(
         &mut self,
         gguf: &Gguf,
         name: &str,
         tensor: &str,
         found: &[usize],
         shape: &[usize],
-        [groups, second]: [usize; 2],
+        [groups, half]: [usize; 2],
     ) -> Result<Buffer> {
         if let Some(weight) = self.get(name) {
             return Ok(weight.buffer.clone());
@@ -131,11 +129,11 @@ impl Weights {
         check(info, found, Kind::Matrix.expected(), |dtype| Kind::Matrix.fits(dtype))?;
         let stride = info.bytes / groups as u64;
         let (run, tensor) = (stride / 2, tensor.into());
-        let origin = Origin::File { tensor, start: run * second as u64, run, stride };
+        let origin = Origin::File { tensor, start: run * half as u64, run, stride };
         Ok(self.add(name, info.dtype, shape.to_vec(), origin))
     }
 
-    /// Numbers that are in no file.
+    /// A constant vector that is not in the file.
     pub(crate) fn derived(&mut self, name: &str, values: &[f32]) -> Buffer {
         if let Some(weight) = self.get(name) {
             return weight.buffer.clone();
@@ -144,7 +142,7 @@ impl Weights {
         self.add(name, DType::F32, vec![values.len()], Origin::Derived(bytes))
     }
 
-    /// Matrices of adapters as one of that shape.
+    /// Stacked matrices of adapters.
     pub(crate) fn stacked(
         &mut self,
         name: &str,
@@ -164,21 +162,20 @@ impl Weights {
         buffer
     }
 
-    /// Refuses a file with a tensor that nobody asked for, and that is not among those that were read otherwise:
-    /// ignoring it might change the result.
+    /// Rejects a file with a tensor that is neither a weight nor `ignored`, because leaving it out may change the result.
     pub(crate) fn check_complete(
         &self,
         gguf: &Gguf,
-        read: &[String],
+        ignored: &[String],
         architecture: &'static str,
     ) -> Result<()> {
-        let asked = |name: &str| {
+        let requested = |name: &str| {
             self.iter().any(|weight| match &weight.origin {
                 Origin::File { tensor, .. } => tensor == name,
                 Origin::Derived(_) | Origin::Adapters(_) => false,
             })
         };
-        let known = |name: &String| read.contains(name) || asked(name);
+        let known = |name: &String| ignored.contains(name) || requested(name);
         match gguf.tensors().iter().find(|tensor| !known(&tensor.name)) {
             None => Ok(()),
             Some(tensor) => Err(Error::UnknownTensor { name: tensor.name.clone(), architecture }),
