@@ -7,7 +7,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::format::MAX_NAME;
 use super::*;
 use plan::DType;
 
