@@ -10,33 +10,52 @@ use std::str::FromStr;
 use crate::gguf::Gguf;
 use plan::DType;
 
-/// Quantisation of a model: one type, or a mix with llama.cpp's name (`enum llama_ftype`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(non_camel_case_types, reason = "the field's names are Q4_K_M and Q6_K")]
-pub enum Mix {
-    F32,
-    F16,
-    BF16,
-    Q8_0,
-    Q6_K,
-    Q5_1,
-    Q5_K_M,
-    Q5_K_S,
-    Q5_0,
-    Q4_1,
-    Q4_K_M,
-    Q4_K_S,
-    Q4_0,
-    IQ4_NL,
-    IQ4_XS,
-    MXFP4_MOE,
-    Q3_K_L,
-    Q3_K_M,
-    Q3_K_S,
-    Q2_K,
-    Q2_K_S,
-    TQ2_0,
-    TQ1_0,
+/// Declares [`Mix`]: each name, its number for `general.file_type`, and the type of most matrices.
+macro_rules! mixes {
+    ($($name:ident = $number:literal, $dtype:ident;)*) => {
+        /// Quantisation of a model: one type, or a mix with llama.cpp's name (`enum llama_ftype`).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(non_camel_case_types, reason = "the field's names are Q4_K_M and Q6_K")]
+        pub enum Mix {
+            $($name,)*
+        }
+
+        impl Mix {
+            /// Every mix, roughly from the largest to the smallest.
+            pub const ALL: [Self; [$($number),*].len()] = [$(Self::$name),*];
+
+            const fn row(self) -> (&'static str, u32, DType) {
+                match self {
+                    $(Self::$name => (stringify!($name), $number, DType::$dtype),)*
+                }
+            }
+        }
+    };
+}
+mixes! {
+    F32 = 0, F32;
+    F16 = 1, F16;
+    BF16 = 32, BF16;
+    Q8_0 = 7, Q8_0;
+    Q6_K = 18, Q6_K;
+    Q5_1 = 9, Q5_1;
+    Q5_K_M = 17, Q5_K;
+    Q5_K_S = 16, Q5_K;
+    Q5_0 = 8, Q5_0;
+    Q4_1 = 3, Q4_1;
+    Q4_K_M = 15, Q4_K;
+    Q4_K_S = 14, Q4_K;
+    Q4_0 = 2, Q4_0;
+    IQ4_NL = 25, IQ4_NL;
+    IQ4_XS = 30, IQ4_XS;
+    MXFP4_MOE = 38, MXFP4;
+    Q3_K_L = 13, Q3_K;
+    Q3_K_M = 12, Q3_K;
+    Q3_K_S = 11, Q3_K;
+    Q2_K = 10, Q2_K;
+    Q2_K_S = 21, Q2_K;
+    TQ2_0 = 37, TQ2_0;
+    TQ1_0 = 36, TQ1_0;
 }
 
 /// Properties of the model that the rules depend on.
@@ -50,62 +69,6 @@ pub struct Sizes {
 }
 
 impl Mix {
-    /// Every mix, roughly from the largest to the smallest.
-    pub const ALL: [Self; 23] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q8_0,
-        Self::Q6_K,
-        Self::Q5_1,
-        Self::Q5_K_M,
-        Self::Q5_K_S,
-        Self::Q5_0,
-        Self::Q4_1,
-        Self::Q4_K_M,
-        Self::Q4_K_S,
-        Self::Q4_0,
-        Self::IQ4_NL,
-        Self::IQ4_XS,
-        Self::MXFP4_MOE,
-        Self::Q3_K_L,
-        Self::Q3_K_M,
-        Self::Q3_K_S,
-        Self::Q2_K,
-        Self::Q2_K_S,
-        Self::TQ2_0,
-        Self::TQ1_0,
-    ];
-
-    /// Name, number for `general.file_type`, and the type of most matrices.
-    const fn row(self) -> (&'static str, u32, DType) {
-        match self {
-            Self::F32 => ("F32", 0, DType::F32),
-            Self::F16 => ("F16", 1, DType::F16),
-            Self::BF16 => ("BF16", 32, DType::BF16),
-            Self::Q8_0 => ("Q8_0", 7, DType::Q8_0),
-            Self::Q6_K => ("Q6_K", 18, DType::Q6_K),
-            Self::Q5_1 => ("Q5_1", 9, DType::Q5_1),
-            Self::Q5_K_M => ("Q5_K_M", 17, DType::Q5_K),
-            Self::Q5_K_S => ("Q5_K_S", 16, DType::Q5_K),
-            Self::Q5_0 => ("Q5_0", 8, DType::Q5_0),
-            Self::Q4_1 => ("Q4_1", 3, DType::Q4_1),
-            Self::Q4_K_M => ("Q4_K_M", 15, DType::Q4_K),
-            Self::Q4_K_S => ("Q4_K_S", 14, DType::Q4_K),
-            Self::Q4_0 => ("Q4_0", 2, DType::Q4_0),
-            Self::IQ4_NL => ("IQ4_NL", 25, DType::IQ4_NL),
-            Self::IQ4_XS => ("IQ4_XS", 30, DType::IQ4_XS),
-            Self::MXFP4_MOE => ("MXFP4_MOE", 38, DType::MXFP4),
-            Self::Q3_K_L => ("Q3_K_L", 13, DType::Q3_K),
-            Self::Q3_K_M => ("Q3_K_M", 12, DType::Q3_K),
-            Self::Q3_K_S => ("Q3_K_S", 11, DType::Q3_K),
-            Self::Q2_K => ("Q2_K", 10, DType::Q2_K),
-            Self::Q2_K_S => ("Q2_K_S", 21, DType::Q2_K),
-            Self::TQ2_0 => ("TQ2_0", 37, DType::TQ2_0),
-            Self::TQ1_0 => ("TQ1_0", 36, DType::TQ1_0),
-        }
-    }
-
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.row().0

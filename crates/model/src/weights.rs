@@ -26,12 +26,12 @@ pub(crate) struct Weight {
 
 /// Types that a weight may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum WeightKind {
     Matrix,
     Vector,
 }
 
-impl Kind {
+impl WeightKind {
     const fn expected(self) -> &'static str {
         match self {
             Self::Matrix => "floating-point or quantised",
@@ -66,7 +66,7 @@ impl Weights {
         gguf: &Gguf,
         name: &str,
         shape: &[usize],
-        kind: Kind,
+        kind: WeightKind,
     ) -> Result<Buffer> {
         self.rows(gguf, name, name, shape, 0..shape[0], kind)
     }
@@ -79,19 +79,13 @@ impl Weights {
         tensor: &str,
         shape: &[usize],
         rows: Range<usize>,
-        kind: Kind,
+        kind: WeightKind,
     ) -> Result<Buffer> {
-        if let Some(weight) = self.get(name) {
-            return Ok(weight.buffer.clone());
-        }
-        let info = gguf.tensor(tensor).ok_or_else(|| Error::missing_tensor(gguf, tensor))?;
-        check(info, shape, kind.expected(), |dtype| kind.fits(dtype))?;
-        let row = info.bytes / shape[0] as u64;
-        let mut shape = shape.to_vec();
-        shape[0] = rows.len();
-        let (start, run) = (row * rows.start as u64, row * rows.len() as u64);
-        let origin = Origin::File { tensor: tensor.into(), start, run, stride: run };
-        Ok(self.add(name, info.dtype, shape, origin))
+        let selected = [&[rows.len()], &shape[1..]].concat();
+        self.part(gguf, [name, tensor], [shape, &selected], kind, |bytes| {
+            let (row, run) = (bytes / shape[0] as u64, rows.len() as u64);
+            [row * rows.start as u64, row * run, row * run]
+        })
     }
 
     /// A tensor of the file with another shape.
@@ -99,47 +93,50 @@ impl Weights {
         &mut self,
         gguf: &Gguf,
         name: &str,
-        [found, shape]: [&[usize]; 2],
-        kind: Kind,
+        shapes: [&[usize]; 2],
+        kind: WeightKind,
     ) -> Result<Buffer> {
-        if let Some(weight) = self.get(name) {
-            return Ok(weight.buffer.clone());
-        }
-        let info = gguf.tensor(name).ok_or_else(|| Error::missing_tensor(gguf, name))?;
-        check(info, found, kind.expected(), |dtype| kind.fits(dtype))?;
-        let (run, stride) = (info.bytes, info.bytes);
-        let origin = Origin::File { tensor: name.into(), start: 0, run, stride };
-        Ok(self.add(name, info.dtype, shape.to_vec(), origin))
+        self.part(gguf, [name, name], shapes, kind, |bytes| [0, bytes, bytes])
     }
 
     /// Half of a tensor of shape `[groups, 2, rows, columns]`: the first half (0) or the second (1) of each group.
     pub(crate) fn halves(
         &mut self,
         gguf: &Gguf,
-        name: &str,
-        tensor: &str,
-        found: &[usize],
-        shape: &[usize],
+        names: [&str; 2],
+        shapes: [&[usize]; 2],
         [groups, half]: [usize; 2],
+    ) -> Result<Buffer> {
+        self.part(gguf, names, shapes, WeightKind::Matrix, |bytes| {
+            let stride = bytes / groups as u64;
+            [stride / 2 * half as u64, stride / 2, stride]
+        })
+    }
+
+    /// The weight `name`: runs of the bytes of `tensor`, as [`Origin::File`] defines them. The tensor must have the shape
+    /// `found`.
+    fn part(
+        &mut self,
+        gguf: &Gguf,
+        [name, tensor]: [&str; 2],
+        [found, shape]: [&[usize]; 2],
+        kind: WeightKind,
+        runs: impl FnOnce(u64) -> [u64; 3],
     ) -> Result<Buffer> {
         if let Some(weight) = self.get(name) {
             return Ok(weight.buffer.clone());
         }
         let info = gguf.tensor(tensor).ok_or_else(|| Error::missing_tensor(gguf, tensor))?;
-        check(info, found, Kind::Matrix.expected(), |dtype| Kind::Matrix.fits(dtype))?;
-        let stride = info.bytes / groups as u64;
-        let (run, tensor) = (stride / 2, tensor.into());
-        let origin = Origin::File { tensor, start: run * half as u64, run, stride };
-        Ok(self.add(name, info.dtype, shape.to_vec(), origin))
+        check(info, found, kind.expected(), |dtype| kind.fits(dtype))?;
+        let [start, run, stride] = runs(info.bytes);
+        let origin = || Origin::File { tensor: tensor.into(), start, run, stride };
+        Ok(self.add(name, info.dtype, shape, origin))
     }
 
     /// A constant vector that is not in the file.
     pub(crate) fn derived(&mut self, name: &str, values: &[f32]) -> Buffer {
-        if let Some(weight) = self.get(name) {
-            return weight.buffer.clone();
-        }
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.add(name, DType::F32, vec![values.len()], Origin::Derived(bytes))
+        let bytes = || values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.add(name, DType::F32, &[values.len()], || Origin::Derived(bytes()))
     }
 
     /// Stacked matrices of adapters.
@@ -150,15 +147,23 @@ impl Weights {
         dtype: DType,
         shape: [usize; 2],
     ) -> Buffer {
+        self.add(name, dtype, &shape, || Origin::Adapters(stack))
+    }
+
+    /// The weight of this name, added if it is new.
+    fn add(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        origin: impl FnOnce() -> Origin,
+    ) -> Buffer {
         if let Some(weight) = self.get(name) {
             return weight.buffer.clone();
         }
-        self.add(name, dtype, shape.to_vec(), Origin::Adapters(stack))
-    }
-
-    fn add(&mut self, name: &str, dtype: DType, shape: Vec<usize>, origin: Origin) -> Buffer {
-        let buffer = Buffer { name: name.into(), class: Class::Weight, dtype, shape };
-        self.0.push(Weight { buffer: buffer.clone(), origin });
+        let buffer =
+            Buffer { name: name.into(), class: Class::Weight, dtype, shape: shape.to_vec() };
+        self.0.push(Weight { buffer: buffer.clone(), origin: origin() });
         buffer
     }
 

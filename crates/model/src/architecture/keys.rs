@@ -307,21 +307,32 @@ impl<'a> Keys<'a> {
         self.window()?.ok_or_else(missing)
     }
 
-    /// For each layer, true if it has a sliding window: a list in the file, or all but every `period`th.
+    /// For each layer, true if it has a sliding window: all but every `period`th, unless the file says otherwise.
     pub(super) fn windowed(&self, layers: usize, period: usize) -> Result<Vec<bool>, Error> {
         let name = "attention.sliding_window_pattern";
-        let period = match self.gguf.metadata().get(&self.key(name)) {
+        self.layer_flags([name, name], layers, period)
+    }
+
+    /// A flag for each layer: from the array `list`, or else true for all but every nth layer, `n` being the number
+    /// `interval` or the default.
+    pub(super) fn layer_flags(
+        &self,
+        [list, interval]: [&str; 2],
+        layers: usize,
+        default: usize,
+    ) -> Result<Vec<bool>, Error> {
+        let found = match self.gguf.metadata().get(&self.key(list)) {
             Some(Value::Array(Array::Bool(all))) if all.len() >= layers => {
                 return Ok(all[..layers].to_vec());
             }
-            Some(Value::Array(all)) => {
-                let value = format!("{} values of {}", all.len(), all.element_type());
-                let expected = format!("a truth value for each of {layers} layers");
-                return Err(self.reject(name, value, &expected));
+            Some(Value::Array(all)) => format!("{} values of {}", all.len(), all.element_type()),
+            Some(other) if list != interval => other.value_type().to_string(),
+            _ => {
+                let period = self.number_opt(interval, MAX_LAYERS)?.unwrap_or(default);
+                return Ok((1..=layers).map(|layer| !layer.is_multiple_of(period)).collect());
             }
-            _ => self.number_opt(name, MAX_LAYERS)?.unwrap_or(period),
         };
-        Ok((1..=layers).map(|layer| !layer.is_multiple_of(period)).collect())
+        Err(self.reject(list, found, &format!("a truth value for each of {layers} layers")))
     }
 
     /// Rows of the embedding, at least the number of tokens.

@@ -5,7 +5,6 @@
 use super::keys::Keys;
 use super::qwen2;
 use crate::error::Result;
-use crate::gguf::{Array, Value};
 use crate::hyper::{FeedForward, Hyperparameters, Layer, QkNorm, Recurrent};
 use plan::{Activation, DeltaHeads};
 
@@ -21,7 +20,8 @@ pub(super) fn with(keys: &Keys<'_>, feed_forward: FeedForward) -> Result<Hyperpa
     let layers = hyper.layers.split_off(all - count);
     (all - count..all).for_each(|layer| keys.ignore(&format!("blk.{layer}.")));
     let mixer = gated_delta(keys)?;
-    let recurrent = recurrent(keys, hyper.layers.len())?;
+    let lists = ["attention.recurrent_layers", "full_attention_interval"];
+    let recurrent = keys.layer_flags(lists, hyper.layers.len(), 4)?;
     for (layer, recurrent) in hyper.layers.iter_mut().zip(recurrent) {
         layer.recurrent = recurrent.then_some(mixer);
     }
@@ -64,20 +64,4 @@ fn gated_delta(keys: &Keys<'_>) -> Result<Recurrent> {
         return Err(keys.reject("ssm.conv_kernel", taps, "2 to 8"));
     }
     Ok(Recurrent::GatedDelta { heads, taps })
-}
-
-/// Which layers have Gated DeltaNet: a list in the file, or all but every so-manieth.
-fn recurrent(keys: &Keys<'_>, layers: usize) -> Result<Vec<bool>> {
-    let name = "attention.recurrent_layers";
-    match keys.gguf.metadata().get(&keys.key(name)) {
-        Some(Value::Array(Array::Bool(all))) if all.len() >= layers => Ok(all[..layers].to_vec()),
-        Some(_) => {
-            let expected = format!("a truth value for each of {layers} layers");
-            Err(keys.reject(name, "something else", &expected))
-        }
-        None => {
-            let period = keys.number_opt("full_attention_interval", 1 << 10)?.unwrap_or(4);
-            Ok((1..=layers).map(|layer| !layer.is_multiple_of(period)).collect())
-        }
-    }
 }

@@ -8,7 +8,7 @@ use crate::gguf::Gguf;
 use crate::hyper::Hyperparameters;
 use crate::layout::KvLayout;
 use crate::ports;
-use crate::weights::{Kind, Weights};
+use crate::weights::{WeightKind, Weights};
 use plan::graph::{Caches, Graph, Recurrence, Rows, Tensor};
 use plan::{Bucket, Buffer, Class, DType};
 
@@ -60,12 +60,12 @@ impl<'a> Builder<'a> {
     pub(super) fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Tensor> {
         self.g.at(name);
         let name = format!("{name}.weight");
-        let buffer = self.weights.tensor(self.gguf, &name, &[rows, columns], Kind::Matrix)?;
+        let buffer = self.weights.tensor(self.gguf, &name, &[rows, columns], WeightKind::Matrix)?;
         self.weight(&buffer)
     }
 
     pub(super) fn vector(&mut self, name: &str, len: usize) -> Result<Tensor> {
-        let buffer = self.weights.tensor(self.gguf, name, &[len], Kind::Vector)?;
+        let buffer = self.weights.tensor(self.gguf, name, &[len], WeightKind::Vector)?;
         self.weight(&buffer)
     }
 
@@ -80,7 +80,7 @@ impl<'a> Builder<'a> {
     /// An F32 tensor of any shape that is no factor of a matrix product; files may store it with one axis.
     pub(super) fn flat(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let all = [shape.iter().product()];
-        let buffer = self.weights.reshaped(self.gguf, name, [shape, &all], Kind::Vector)?;
+        let buffer = self.weights.reshaped(self.gguf, name, [shape, &all], WeightKind::Vector)?;
         let flat = self.weight(&buffer)?;
         Ok(self.g.reshape(flat, shape)?)
     }

@@ -3,7 +3,7 @@
 use super::builder::Builder;
 use crate::error::Result;
 use crate::hyper::{Experts, FeedForward, Layer};
-use crate::weights::Kind;
+use crate::weights::WeightKind;
 use plan::graph::{self, MixtureWeights, Tensor};
 use plan::{Activation, Binary};
 
@@ -112,7 +112,7 @@ impl Builder<'_> {
         let name = format!("blk.{i}.ffn_gate_inp_shexp");
         let shapes = [&[width][..], &[1, width]];
         let tensor = format!("{name}.weight");
-        let gate = self.weights.reshaped(self.gguf, &tensor, shapes, Kind::Matrix)?;
+        let gate = self.weights.reshaped(self.gguf, &tensor, shapes, WeightKind::Matrix)?;
         self.g.at(name);
         let gate = self.weight(&gate)?;
         let gate = self.g.matmul(h, gate)?;
@@ -136,9 +136,9 @@ impl Builder<'_> {
         let halved = name != "ffn_down_exps" && self.gguf.tensor(&both).is_some();
         let buffer = if halved {
             let found = [count, 2 * rows, columns];
-            self.weights.halves(self.gguf, &own, &both, &found, &shape, [count, half])?
+            self.weights.halves(self.gguf, [&own, &both], [&found, &shape], [count, half])?
         } else {
-            self.weights.tensor(self.gguf, &own, &shape, Kind::Matrix)?
+            self.weights.tensor(self.gguf, &own, &shape, WeightKind::Matrix)?
         };
         let weight = self.weight(&buffer)?;
         let bias = format!("blk.{i}.{name}.bias");

@@ -92,7 +92,7 @@ impl Builder<'_> {
         let mut half = |name: &str, x: Tensor, second: usize| {
             let (own, found, shape) = (part(name), [width, 2 * width], [width, width]);
             let place = [width, second];
-            let buffer = self.weights.halves(self.gguf, &own, &whole, &found, &shape, place)?;
+            let buffer = self.weights.halves(self.gguf, [&own, &whole], [&found, &shape], place)?;
             self.g.at(own);
             let weight = self.weight(&buffer)?;
             Ok::<_, Error>(self.g.matmul(x, weight)?)

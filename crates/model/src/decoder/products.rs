@@ -5,7 +5,7 @@ use crate::adapter::{Selection, Side, Stack};
 use crate::error::Result;
 use crate::hyper;
 use crate::ports;
-use crate::weights::Kind;
+use crate::weights::WeightKind;
 use plan::graph::{Norm, Tensor};
 use plan::{Binary, DType, NormKind, Scalar};
 
@@ -65,8 +65,14 @@ impl Builder<'_> {
         self.g.at(name);
         let (own, rows) = (format!("{name}.weight"), at..at + n);
         let shape = [all, columns];
-        let buffer =
-            self.weights.rows(self.gguf, &own, &tensor, &shape, rows.clone(), Kind::Matrix)?;
+        let buffer = self.weights.rows(
+            self.gguf,
+            &own,
+            &tensor,
+            &shape,
+            rows.clone(),
+            WeightKind::Matrix,
+        )?;
         let weight = self.weight(&buffer)?;
         let y = self.g.matmul(x, weight)?;
         let selection = Selection { start: at, run: n, stride: n };
@@ -76,7 +82,8 @@ impl Builder<'_> {
             return self.biased(name, y, n);
         }
         let own = format!("{name}.bias");
-        let buffer = self.weights.rows(self.gguf, &own, &tensor, &[all], rows, Kind::Vector)?;
+        let buffer =
+            self.weights.rows(self.gguf, &own, &tensor, &[all], rows, WeightKind::Vector)?;
         let bias = self.weight(&buffer)?;
         Ok(self.g.bias(y, bias)?)
     }
@@ -92,7 +99,7 @@ impl Builder<'_> {
     ) -> Result<Tensor> {
         let (found, shape) = ([2 * rows, self.hyper.width], [rows, self.hyper.width]);
         let (own, place) = (format!("{name}.rows"), [groups, half]);
-        let buffer = self.weights.halves(self.gguf, &own, tensor, &found, &shape, place)?;
+        let buffer = self.weights.halves(self.gguf, [&own, tensor], [&found, &shape], place)?;
         self.g.at(name);
         let weight = self.weight(&buffer)?;
         let y = self.g.matmul(h, weight)?;

@@ -141,33 +141,29 @@ impl Value {
 }
 
 macro_rules! from {
-    ($($from:ty => $variant:ident),* $(,)?) => {$(
+    ($($from:ty, $value:ident => $result:expr;)*) => {$(
         impl From<$from> for Value {
-            fn from(value: $from) -> Self {
-                Self::$variant(value.into())
+            fn from($value: $from) -> Self {
+                $result
             }
         }
     )*};
 }
-from!(u32 => U32, i32 => I32, u64 => U64, u16 => U16, f32 => F32, bool => Bool, &str => Str, String => Str,
-    Array => Array);
-
-impl From<Vec<String>> for Value {
-    fn from(values: Vec<String>) -> Self {
-        Self::Array(Array::Str(values.iter().collect()))
-    }
+from! {
+    u32, n => Self::U32(n);
+    i32, n => Self::I32(n);
+    u64, n => Self::U64(n);
+    u16, n => Self::U16(n);
+    f32, n => Self::F32(n);
+    bool, on => Self::Bool(on);
+    &str, text => Self::Str(text.into());
+    String, text => Self::Str(text);
+    Array, array => Self::Array(array);
+    Vec<String>, all => Self::Array(Array::Str(all.iter().collect()));
+    Vec<i32>, all => Self::Array(Array::I32(all));
+    Vec<u32>, all => Self::Array(Array::U32(all));
+    Vec<f32>, all => Self::Array(Array::F32(all));
 }
-
-macro_rules! from_vec {
-    ($($element:ty => $variant:ident),* $(,)?) => {$(
-        impl From<Vec<$element>> for Value {
-            fn from(values: Vec<$element>) -> Self {
-                Self::Array(Array::$variant(values))
-            }
-        }
-    )*};
-}
-from_vec!(i32 => I32, u32 => U32, f32 => F32);
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {

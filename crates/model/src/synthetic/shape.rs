@@ -401,7 +401,7 @@ impl Shape {
         let norm = if after { "post_attention_norm" } else { "ffn_norm" };
         if let Some(heads) = self.delta
             && layer < self.layers
-            && (layer + 1) % 4 != 0
+            && !(layer + 1).is_multiple_of(4)
         {
             delta(dim, heads, &mut *add);
             add(norm, &[dim], Role::Norm);

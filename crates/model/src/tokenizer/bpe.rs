@@ -7,7 +7,7 @@ use super::error::Error;
 use super::merges::{Ids, Merges};
 use super::patterns::PreTokeniser;
 use super::run::Run;
-use super::special::Kind;
+use super::special::TokenKind;
 use super::split::Splitter;
 use super::vocabulary::Vocabulary;
 
@@ -26,11 +26,11 @@ impl ByteLevel {
     pub(super) fn new(
         family: PreTokeniser,
         vocabulary: Vocabulary,
-        kinds: &[Kind],
+        kinds: &[TokenKind],
     ) -> Result<Self, Error> {
         let ids = Ids::new(vocabulary.tokens)?;
         let of_byte = |byte| ids.get(alphabet::char_of(byte).encode_utf8(&mut [0; 4]));
-        let is_normal = |id: &u32| kinds.get(*id as usize) == Some(&Kind::Normal);
+        let is_normal = |id: &u32| kinds.get(*id as usize) == Some(&TokenKind::Normal);
         let bytes = (0..=255).map(|byte| of_byte(byte).filter(is_normal)).collect();
         Ok(Self {
             merges: Merges::new(&vocabulary.merges, &ids, kinds)?,
@@ -64,7 +64,8 @@ impl ByteLevel {
                 letters.clear();
                 letters.extend(piece.bytes().map(alphabet::char_of));
                 let whole = self.ids.get(letters);
-                if let Some(id) = whole.filter(|&id| kinds.get(id as usize) == Some(&Kind::Normal))
+                if let Some(id) =
+                    whole.filter(|&id| kinds.get(id as usize) == Some(&TokenKind::Normal))
                 {
                     return out.push(id);
                 }

@@ -8,7 +8,7 @@ use super::greedy::{self, Greedy};
 use super::patterns::PreTokeniser;
 use super::pieces::Pieces;
 use super::sentencepiece::{self, SentencePiece};
-use super::special::{self, Kind, Matcher};
+use super::special::{self, Matcher, TokenKind};
 use super::vocabulary::Vocabulary;
 use crate::gguf::Strings;
 
@@ -26,7 +26,7 @@ pub struct Tokenizer {
     /// Bytes of the longest token that encoding can produce; at least 1.
     pub(super) longest: usize,
     pub(super) pieces: Pieces,
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<TokenKind>,
     pub(super) ends: BTreeSet<u32>,
     pub(super) add_bos: Option<u32>,
     pub(super) add_eos: Option<u32>,
@@ -73,15 +73,15 @@ impl AlgorithmName {
     }
 
     /// The bytes of every token, from the notation that the algorithm's vocabularies use.
-    fn pieces(self, tokens: &Strings, kinds: &[Kind]) -> Result<Pieces, Error> {
+    fn pieces(self, tokens: &Strings, kinds: &[TokenKind]) -> Result<Pieces, Error> {
         Pieces::new(tokens, kinds, |id, text, kind, bytes| {
             match (kind, self) {
-                (Kind::Normal, Self::ByteLevel(_)) => bpe::spell_out(text, bytes),
-                (Kind::Normal, Self::Longest) => greedy::spell_out(id, text, bytes)?,
-                (Kind::Normal, Self::Scores | Self::Merges) => {
-                    sentencepiece::spell_out(text, bytes)
+                (TokenKind::Normal, Self::ByteLevel(_)) => bpe::spell_out(text, bytes),
+                (TokenKind::Normal, Self::Longest) => greedy::spell_out(id, text, bytes)?,
+                (TokenKind::Normal, Self::Scores | Self::Merges) => {
+                    sentencepiece::spell_out(text, bytes);
                 }
-                (Kind::Byte, Self::Scores | Self::Merges) => {
+                (TokenKind::Byte, Self::Scores | Self::Merges) => {
                     bytes.push(sentencepiece::byte_of(id, text)?);
                 }
                 _ => bytes.extend_from_slice(text.as_bytes()),
@@ -101,8 +101,8 @@ impl Tokenizer {
         let (kinds, ends) = special::classify(&vocabulary)?;
         let pieces = named.pieces(&vocabulary.tokens, &kinds)?;
         let user_defined =
-            Matcher::new(&vocabulary.tokens, &kinds, |kind| kind == Kind::UserDefined)?;
-        let parsed = Matcher::new(&vocabulary.tokens, &kinds, Kind::is_special)?;
+            Matcher::new(&vocabulary.tokens, &kinds, |kind| kind == TokenKind::UserDefined)?;
+        let parsed = Matcher::new(&vocabulary.tokens, &kinds, TokenKind::is_special)?;
         let add = |wanted: bool, id: Option<u32>, flag, key| match (wanted, id) {
             (true, None) => Err(Error::MissingTokenId { flag, key }),
             (wanted, id) => Ok(id.filter(|_| wanted)),
@@ -162,8 +162,8 @@ impl Tokenizer {
         self.add_bos
     }
 
-    /// Kind of a token; `None` outside the vocabulary.
-    pub(super) fn kind(&self, id: u32) -> Option<Kind> {
+    /// TokenKind of a token; `None` outside the vocabulary.
+    pub(super) fn kind(&self, id: u32) -> Option<TokenKind> {
         self.kinds.get(id as usize).copied()
     }
 
@@ -176,7 +176,7 @@ impl Tokenizer {
     /// True if `id` is a control token, which [`Self::decode`] omits.
     #[must_use]
     pub fn is_control(&self, id: u32) -> bool {
-        self.kind(id) == Some(Kind::Control)
+        self.kind(id) == Some(TokenKind::Control)
     }
 
     /// The ids that end a generation, ascending.

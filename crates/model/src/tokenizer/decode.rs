@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::build::{Algorithm, Tokenizer};
-use super::special::Kind;
+use super::special::TokenKind;
 
 impl Tokenizer {
     /// The text of `ids`, without control tokens and ids outside the vocabulary. U+FFFD replaces invalid UTF-8. The space
@@ -23,20 +23,20 @@ impl Tokenizer {
     pub(super) fn text_bytes(&self, id: u32, begins: &mut bool) -> &[u8] {
         let bytes = self.pieces.get(id).unwrap_or_default();
         match self.kind(id) {
-            Some(Kind::Normal) if !bytes.is_empty() => {
+            Some(TokenKind::Normal) if !bytes.is_empty() => {
                 let first = std::mem::take(begins);
                 let spaced = bytes.strip_prefix(b" ").filter(|_| first && self.prefix);
                 spaced.unwrap_or(bytes)
             }
-            Some(Kind::Byte) if matches!(self.algorithm, Algorithm::SentencePiece(_)) => {
+            Some(TokenKind::Byte) if matches!(self.algorithm, Algorithm::SentencePiece(_)) => {
                 *begins = false;
                 bytes
             }
-            Some(Kind::UserDefined) => {
+            Some(TokenKind::UserDefined) => {
                 *begins = true;
                 bytes
             }
-            Some(Kind::Control | Kind::Unknown) => {
+            Some(TokenKind::Control | TokenKind::Unknown) => {
                 *begins = true;
                 &[]
             }
@@ -46,7 +46,7 @@ impl Tokenizer {
 
     /// True if text begins after `ids`, so that [`Self::encode`] prepends a space.
     pub(super) fn begins_after(&self, ids: &[u32]) -> bool {
-        ids.last().is_none_or(|&id| self.kind(id).is_some_and(Kind::is_special))
+        ids.last().is_none_or(|&id| self.kind(id).is_some_and(TokenKind::is_special))
     }
 
     /// The bytes of a token, which may be part of a character; for a control token, its name. `None` outside the

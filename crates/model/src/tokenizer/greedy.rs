@@ -9,7 +9,7 @@ use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind, StartKind};
 use super::error::Error;
 use super::pieces::Pieces;
 use super::run::Run;
-use super::special::Kind;
+use super::special::TokenKind;
 
 #[derive(Debug)]
 pub(super) struct Greedy {
@@ -19,7 +19,7 @@ pub(super) struct Greedy {
 }
 
 impl Greedy {
-    pub(super) fn new(pieces: &Pieces, kinds: &[Kind]) -> Result<Self, Error> {
+    pub(super) fn new(pieces: &Pieces, kinds: &[TokenKind]) -> Result<Self, Error> {
         let mut known = HashMap::new();
         let (mut ids, mut texts) = (Vec::new(), Vec::new());
         for (id, _) in (0..).zip(kinds).filter(|(_, kind)| kind.is_text()) {

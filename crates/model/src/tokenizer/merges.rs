@@ -9,7 +9,7 @@ use std::ops::Range;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable, hash_table};
 
 use super::error::Error;
-use super::special::Kind;
+use super::special::TokenKind;
 use super::word::{MergeRule, NEVER};
 use crate::gguf::Strings;
 
@@ -59,7 +59,7 @@ pub(super) struct Merges {
 
 impl Merges {
     /// The merges of a file, each two tokens separated by a space. Merges whose result is not a normal token are ignored.
-    pub(super) fn new(merges: &Strings, ids: &Ids, kinds: &[Kind]) -> Result<Self, Error> {
+    pub(super) fn new(merges: &Strings, ids: &Ids, kinds: &[TokenKind]) -> Result<Self, Error> {
         let mut ranks = HashMap::with_capacity(merges.len());
         let mut products = Vec::with_capacity(merges.len());
         let mut text = String::new();
@@ -78,7 +78,7 @@ impl Merges {
                 ids.get(token).ok_or_else(error)
             };
             let (pair, product) = ((id(left)?, id(right)?), id(&text)?);
-            if kinds.get(product as usize) == Some(&Kind::Normal) {
+            if kinds.get(product as usize) == Some(&TokenKind::Normal) {
                 ranks.insert(pair, rank);
             }
             products.push(product);

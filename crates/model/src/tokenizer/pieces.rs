@@ -1,7 +1,7 @@
 //! The bytes of every token, in one allocation.
 
 use super::error::Error;
-use super::special::Kind;
+use super::special::TokenKind;
 use crate::gguf::Strings;
 
 #[derive(Debug)]
@@ -14,8 +14,8 @@ impl Pieces {
     /// Calls `spell_out` with the id, text and kind of each token, to append its bytes.
     pub(super) fn new(
         tokens: &Strings,
-        kinds: &[Kind],
-        spell_out: impl Fn(u32, &str, Kind, &mut Vec<u8>) -> Result<(), Error>,
+        kinds: &[TokenKind],
+        spell_out: impl Fn(u32, &str, TokenKind, &mut Vec<u8>) -> Result<(), Error>,
     ) -> Result<Self, Error> {
         let mut bytes = Vec::with_capacity(tokens.text_len());
         let mut ends = Vec::with_capacity(tokens.len());

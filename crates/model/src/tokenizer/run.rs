@@ -2,7 +2,7 @@
 
 use super::bounds::{Bounds, Work};
 use super::error::Error;
-use super::special::Kind;
+use super::special::TokenKind;
 use super::word::Word;
 
 /// State of encoding one text.
@@ -12,13 +12,13 @@ pub(super) struct Run<'a> {
     pub(super) word: Word,
     /// A word in the vocabulary's notation.
     pub(super) letters: String,
-    pub(super) kinds: &'a [Kind],
+    pub(super) kinds: &'a [TokenKind],
     /// Bytes of the longest token that encoding can produce.
     pub(super) longest: usize,
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(bounds: &Bounds<'a>, kinds: &'a [Kind], longest: usize) -> Self {
+    pub(super) fn new(bounds: &Bounds<'a>, kinds: &'a [TokenKind], longest: usize) -> Self {
         Self {
             out: Output { ids: Vec::new(), limit: bounds.tokens },
             work: Work::new(bounds.cancelled),

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::error::Error;
 use super::merges::{Ids, Merges};
 use super::run::Run;
-use super::special::Kind;
+use super::special::TokenKind;
 use super::vocabulary::Vocabulary;
 use super::word::{MergeRule, NEVER};
 
@@ -41,7 +41,7 @@ enum Order {
 }
 
 impl SentencePiece {
-    pub(super) fn with_scores(vocabulary: Vocabulary, kinds: &[Kind]) -> Result<Self, Error> {
+    pub(super) fn with_scores(vocabulary: Vocabulary, kinds: &[TokenKind]) -> Result<Self, Error> {
         let Vocabulary { scores, tokens, .. } = vocabulary;
         if scores.len() != kinds.len() {
             return Err(Error::ScoreCount { tokens: kinds.len(), scores: scores.len() });
@@ -60,18 +60,18 @@ impl SentencePiece {
         Self::new(Ids::new(tokens)?, kinds, Order::Scores(ranks))
     }
 
-    pub(super) fn with_merges(vocabulary: Vocabulary, kinds: &[Kind]) -> Result<Self, Error> {
+    pub(super) fn with_merges(vocabulary: Vocabulary, kinds: &[TokenKind]) -> Result<Self, Error> {
         let ids = Ids::new(vocabulary.tokens)?;
         let merges = Merges::new(&vocabulary.merges, &ids, kinds)?;
         Self::new(ids, kinds, Order::Merges(merges))
     }
 
-    fn new(ids: Ids, kinds: &[Kind], order: Order) -> Result<Self, Error> {
+    fn new(ids: Ids, kinds: &[TokenKind], order: Order) -> Result<Self, Error> {
         let mut bytes = vec![None; 256];
         let mut before_space = BTreeSet::new();
         let mut longest = 0;
         for ((id, text), kind) in (0u32..).zip(ids.texts()).zip(kinds) {
-            if *kind == Kind::Byte {
+            if *kind == TokenKind::Byte {
                 bytes[usize::from(byte_of(id, text)?)] = Some(id);
             } else if kind.is_text() {
                 longest = longest.max(text.len());

@@ -9,9 +9,9 @@ use super::error::Error;
 use super::vocabulary::Vocabulary;
 use crate::gguf::Strings;
 
-/// Kind of a token, from `tokenizer.ggml.token_type`.
+/// TokenKind of a token, from `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// A piece of text.
     Normal,
     /// Stands for text that has no token.
@@ -26,7 +26,7 @@ pub(super) enum Kind {
     Byte,
 }
 
-impl Kind {
+impl TokenKind {
     /// True if only a template or a raw prompt can contain it by name.
     pub(super) const fn is_control(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
@@ -102,7 +102,7 @@ const FILE_END_NAMES: [&str; 9] = [
 ];
 
 /// The kind of every token, and the ids that end a generation.
-pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u32>), Error> {
+pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<TokenKind>, BTreeSet<u32>), Error> {
     let size = vocabulary.tokens.len();
     if size == 0 || u32::try_from(size).is_err() {
         return Err(Error::TokenCount { count: size });
@@ -117,11 +117,11 @@ pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u
     let mut ends = BTreeSet::new();
     for (id, text) in (0u32..).zip(vocabulary.tokens.iter()) {
         let value = types.get(id as usize).copied().unwrap_or(1);
-        let mut kind = Kind::numbered(value).ok_or(Error::TokenType { id, value })?;
+        let mut kind = TokenKind::numbered(value).ok_or(Error::TokenType { id, value })?;
         let names = END_NAMES.contains(&text) || FILE_END_NAMES.contains(&text);
         if names && !no_end.contains(&Some(text)) {
             // In some files these tokens have the type of text.
-            kind = Kind::Control;
+            kind = TokenKind::Control;
             ends.insert(id);
         }
         kinds.push(kind);
@@ -137,9 +137,9 @@ pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u
 }
 
 /// The special tokens that swallow the white space after them: those of Phi-3, except for three.
-pub(super) fn strips(vocabulary: &Vocabulary, kinds: &[Kind]) -> BTreeSet<u32> {
+pub(super) fn strips(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> BTreeSet<u32> {
     let takes = vocabulary.model == "llama" && vocabulary.architecture.as_deref() == Some("phi3");
-    let takes = |(id, (text, kind)): (u32, (&str, &Kind))| {
+    let takes = |(id, (text, kind)): (u32, (&str, &TokenKind))| {
         let named = ["<unk>", "<s>", "<|endoftext|>"].contains(&text);
         (takes && kind.is_special() && !named).then_some(id)
     };
@@ -165,8 +165,8 @@ impl Matcher {
     /// A matcher for the tokens whose kind passes `wanted`.
     pub(super) fn new(
         tokens: &Strings,
-        kinds: &[Kind],
-        wanted: impl Fn(Kind) -> bool,
+        kinds: &[TokenKind],
+        wanted: impl Fn(TokenKind) -> bool,
     ) -> Result<Self, Error> {
         let (ids, texts): (Vec<u32>, Vec<&str>) = (0u32..)
             .zip(tokens.iter().zip(kinds))

@@ -13,7 +13,7 @@
 use std::borrow::Cow;
 
 use crate::tokenizer::error::Error;
-use crate::tokenizer::special::{Kind, Matcher};
+use crate::tokenizer::special::{Matcher, TokenKind};
 use crate::tokenizer::vocabulary::Vocabulary;
 
 /// A rendered prompt that records which characters are message text.
@@ -73,9 +73,9 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(vocabulary: &Vocabulary, kinds: &[Kind]) -> Result<Self, Error> {
-        let tokens = Matcher::new(&vocabulary.tokens, kinds, Kind::is_control)?;
-        let control = |(text, kind): (_, &Kind)| kind.is_control().then_some(text);
+    pub(super) fn new(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> Result<Self, Error> {
+        let tokens = Matcher::new(&vocabulary.tokens, kinds, TokenKind::is_control)?;
+        let control = |(text, kind): (_, &TokenKind)| kind.is_control().then_some(text);
         let texts = || vocabulary.tokens.iter().zip(kinds).filter_map(control);
         let mut backwards: Vec<String> = texts().map(|text| text.chars().rev().collect()).collect();
         let mut texts: Vec<String> = texts().map(str::to_owned).collect();
