@@ -1,10 +1,10 @@
-//! LoRA adapters: files with two small matrices for a matrix of the model, as llama.cpp's `convert_lora_to_gguf` writes
-//! them. To the product of `x` with the model's matrix `NAME`, an adapter adds `scale * alpha / rank * B (A x)`. A is its
-//! tensor `NAME.lora_a`, B is `NAME.lora_b`.
+//! LoRA adapters: files with two small matrices for a matrix of the model, as llama.cpp's `convert_lora_to_gguf`
+//! writes them. To the product of `x` with the model's matrix `NAME`, an adapter adds
+//! `scale * alpha / rank * B (A x)`. A is its tensor `NAME.lora_a`, B is `NAME.lora_b`.
 //!
-//! All adapters of a model are computed as one: their matrices A are stacked by rows, their matrices B by columns. Each
-//! row multiplies the inner product by its own scale of each adapter, so rows with different adapters share a step. This
-//! file reads adapters and their stacks; `decoder/products.rs` computes with them.
+//! All adapters of a model are computed as one: their matrices A are stacked by rows, their matrices B by columns.
+//! Each row multiplies the inner product by its own scale of each adapter, so rows with different adapters share a
+//! step. This file reads adapters and their stacks; `decoder/products.rs` computes with them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

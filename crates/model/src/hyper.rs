@@ -85,7 +85,8 @@ pub struct Attention {
     pub rope: usize,
     /// QK norm: queries and keys are normalised before rotation.
     pub qk_norm: Option<QkNorm>,
-    /// The output is multiplied by the sigmoid of a gate. `attn_q` has the gate's rows of each head after its query's.
+    /// The output is multiplied by the sigmoid of a gate. `attn_q` has the gate's rows of each head after its
+    /// query's.
     pub gated: bool,
     /// Values are normalised too, without a weight.
     pub value_norm: bool,

@@ -7,8 +7,8 @@ use crate::hyper::Attention;
 pub struct KvLayout {
     pub slots: usize,
     pub context: usize,
-    /// Rows of the longest chunk, if layers with a sliding window cache only that window, in a ring. The ring has room
-    /// for one chunk in addition to the window.
+    /// Rows of the longest chunk, if layers with a sliding window cache only that window, in a ring. The ring has
+    /// room for one chunk in addition to the window.
     pub ring: Option<usize>,
 }
 
@@ -19,9 +19,9 @@ pub const HIDDEN_ROWS: usize = 16;
 pub(crate) const SPAN: usize = 32;
 
 impl KvLayout {
-    /// Number of positions of a layer's cache in a slot, and whether it is a ring. The window's first span is read whole,
-    /// positions before the window with weight 0. So no row of a chunk may overwrite it before the chunk's first row
-    /// has read it.
+    /// Number of positions of a layer's cache in a slot, and whether it is a ring. The window's first span is read
+    /// whole, positions before the window with weight 0. So no row of a chunk may overwrite it before the chunk's
+    /// first row has read it.
     pub(crate) fn positions(self, attention: &Attention) -> (usize, bool) {
         let (Some(chunk), Some(window)) = (self.ring, attention.scores.window) else {
             return (self.context, false);

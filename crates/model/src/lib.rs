@@ -1,4 +1,5 @@
-//! Language models: GGUF files, tokenizers and chat templates, hyperparameters and weights, and the graph of one step.
+//! Language models: GGUF files, tokenizers and chat templates, hyperparameters and weights, and the graph of one
+//! step.
 //!
 //! Knows no device: a model's plans map token ids to logits and sampled ids.
 

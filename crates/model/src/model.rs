@@ -237,8 +237,8 @@ impl Model {
         }
     }
 
-    /// The KV cache: a key and a value buffer for each layer that has its own, `[slots, positions, kv heads, head size]`.
-    /// Then the recurrent states, which have a fixed size.
+    /// The KV cache: a key and a value buffer for each layer that has its own,
+    /// `[slots, positions, kv heads, head size]`. Then the recurrent states, which have a fixed size.
     #[must_use]
     pub fn states(&self, layout: KvLayout) -> Vec<Buffer> {
         let buffers = |(i, attention): (usize, &Attention)| {
@@ -283,7 +283,8 @@ impl Model {
     }
 
     /// True if a slot with `held` tokens of a sequence can continue after the first `from`, provided that its caches
-    /// [still have](Self::keeps) them. A recurrent state cannot be rolled back: it continues only after the last token.
+    /// [still have](Self::keeps) them. A recurrent state cannot be rolled back: it continues only after the last
+    /// token.
     #[must_use]
     pub fn goes_on(&self, held: usize, from: usize) -> bool {
         from == held || self.hyper.recurrent().next().is_none()
@@ -312,8 +313,8 @@ impl Model {
         all.filter(|(_, ring)| *ring).fold((0, 0), |(n, most), (len, _)| (n + 1, most.max(len)))
     }
 
-    /// True if a slot whose first `written` positions have been written still has the spans that a row at `from` reads.
-    /// A ring has overwritten everything older than its length.
+    /// True if a slot whose first `written` positions have been written still has the spans that a row at `from`
+    /// reads. A ring has overwritten everything older than its length.
     #[must_use]
     pub fn keeps(&self, layout: KvLayout, written: usize, from: usize) -> bool {
         self.hyper.caches().all(|(_, attention)| match layout.positions(attention) {
@@ -365,8 +366,9 @@ impl Model {
         Ok(Plan { precision: self.precision, ..graph.lower(bucket)? })
     }
 
-    /// The plan that drafts one token of one sequence; `None` without [`Self::with_nextn`]. Inputs are the newest token,
-    /// its position, and the row of [`ports::NEXTN_HIDDEN`] that it was sampled from. Another run drafts the next token.
+    /// The plan that drafts one token of one sequence; `None` without [`Self::with_nextn`]. Inputs are the newest
+    /// token, its position, and the row of [`ports::NEXTN_HIDDEN`] that it was sampled from. Another run drafts the
+    /// next token.
     ///
     /// # Errors
     /// As [`Self::graph`].
@@ -380,8 +382,8 @@ impl Model {
             .map(Some)
     }
 
-    /// The plan of a step with the nextn layer disabled, with or without adapters; `None` without [`Self::with_nextn`].
-    /// Drafts after such a step lack the keys and values of its rows.
+    /// The plan of a step with the nextn layer disabled, with or without adapters; `None` without
+    /// [`Self::with_nextn`]. Drafts after such a step lack the keys and values of its rows.
     ///
     /// # Errors
     /// As [`Self::graph`].

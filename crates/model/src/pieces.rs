@@ -19,8 +19,8 @@ pub(crate) struct Scratch {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Calls `work`, which returns the bytes it has processed, for all pieces, and `progress` on this thread with the sum so
-/// far. Stops at the first error.
+/// Calls `work`, which returns the bytes it has processed, for all pieces, and `progress` on this thread with the
+/// sum so far. Stops at the first error.
 pub(crate) fn run<P: Sync, E: Send>(
     pieces: &[P],
     threads: usize,

@@ -16,8 +16,8 @@ pub const TOP_K: &str = "top_k";
 pub const TOP_P: &str = "top_p";
 /// Mailbox `F32 [N]`: the logarithm of min-p of each row of logits; see [`plan::sample::Sampling::min_p`].
 pub const MIN_P: &str = "min_p";
-/// Mailbox `I32 [N, A]`: edits of each row of logits before sampling, encoded as [`plan::sample::Adjustment`]; only in plans
-/// with one row of logits for each sequence.
+/// Mailbox `I32 [N, A]`: edits of each row of logits before sampling, encoded as [`plan::sample::Adjustment`]; only
+/// in plans with one row of logits for each sequence.
 pub const ADJUSTMENTS: &str = "adjustments";
 /// Mailbox `I32 [N, 2]`: low and high half of each row's seed.
 pub const SEED: &str = "seed";
@@ -38,7 +38,8 @@ pub const HIDDEN: &str = "hidden";
 /// Output `I32 [N]`: the sampled tokens.
 pub const SAMPLED: &str = "sampled";
 
-/// Weight `F32 [R/2]`, computed from metadata: radians per position of each rotary pair of the rotation with this index.
+/// Weight `F32 [R/2]`, computed from metadata: radians per position of each rotary pair of the rotation with this
+/// index.
 #[must_use]
 pub fn rope_frequencies(rotation: usize) -> String {
     format!("rope_frequencies.{rotation}")

@@ -49,7 +49,8 @@ impl Conversion {
     /// Selects the type of every tensor. With `again`, quantised tensors may be quantised again.
     ///
     /// # Errors
-    /// [`Error::Quantised`] for a quantised tensor without `again`; [`Error::Gguf`] if the number of layers is missing.
+    /// [`Error::Quantised`] for a quantised tensor without `again`; [`Error::Gguf`] if the number of layers is
+    /// missing.
     pub fn new(gguf: Gguf, mix: Mix, again: bool) -> Result<Self, Error> {
         let metadata = gguf.metadata();
         let architecture = metadata.str("general.architecture")?;
@@ -92,8 +93,8 @@ impl Conversion {
         Ok(self.header(path)?.0.file_bytes()?)
     }
 
-    /// Writes the new file. It replaces the file at `path` when it is complete; after an error nothing has changed. Uses a
-    /// few MiB of memory per thread. `progress` receives the number of bytes read.
+    /// Writes the new file. It replaces the file at `path` when it is complete; after an error nothing has changed.
+    /// Uses a few MiB of memory per thread. `progress` receives the number of bytes read.
     ///
     /// # Errors
     /// Any [`Error`] but [`Error::Quantised`]. [`Error::Stopped`] soon after `stop` is set.

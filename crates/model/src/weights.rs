@@ -10,7 +10,8 @@ use plan::{Buffer, Class, DType};
 /// Source of a weight's bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Origin {
-    /// Runs of `run` bytes of a tensor that begin `stride` bytes apart. A whole tensor, or adjacent rows of it, is one run.
+    /// Runs of `run` bytes of a tensor that begin `stride` bytes apart. A whole tensor, or adjacent rows of it, is
+    /// one run.
     File { tensor: String, start: u64, run: u64, stride: u64 },
     /// Computed from metadata.
     Derived(Vec<u8>),
@@ -113,8 +114,8 @@ impl Weights {
         })
     }
 
-    /// The weight `name`: runs of the bytes of `tensor`, as [`Origin::File`] defines them. The tensor must have the shape
-    /// `found`.
+    /// The weight `name`: runs of the bytes of `tensor`, as [`Origin::File`] defines them. The tensor must have the
+    /// shape `found`.
     fn part(
         &mut self,
         gguf: &Gguf,
@@ -167,7 +168,8 @@ impl Weights {
         buffer
     }
 
-    /// Rejects a file with a tensor that is neither a weight nor `ignored`, because leaving it out may change the result.
+    /// Rejects a file with a tensor that is neither a weight nor `ignored`, because leaving it out may change the
+    /// result.
     pub(crate) fn check_complete(
         &self,
         gguf: &Gguf,

@@ -1,4 +1,5 @@
-//! `granite`: the dense models of Granite 3 and 4, which are Llama with factors on embedding, scores, residuals and logits.
+//! `granite`: the dense models of Granite 3 and 4, which are Llama with factors on embedding, scores, residuals and
+//! logits.
 
 use super::rope;
 use super::{keys::Keys, llama};

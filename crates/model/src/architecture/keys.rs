@@ -173,7 +173,8 @@ impl<'a> Keys<'a> {
         Ok(Attention::new([heads, kv_heads], head_size, style, scale))
     }
 
-    /// KV heads of each layer with `heads` heads. Layers without attention get the number of the first layer that has it.
+    /// KV heads of each layer with `heads` heads. Layers without attention get the number of the first layer that
+    /// has it.
     pub(super) fn kv_heads(&self, heads: usize) -> Result<Vec<usize>, Error> {
         let (name, layers) = ("attention.head_count_kv", self.layers()?);
         let without_attention = self.without_attention(layers)?;

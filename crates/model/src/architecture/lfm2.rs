@@ -1,4 +1,5 @@
-//! `lfm2`: the dense models of LFM2. Most layers have a short convolution between gates, some have attention with QK norm.
+//! `lfm2`: the dense models of LFM2. Most layers have a short convolution between gates, some have attention with QK
+//! norm.
 
 use super::keys::Keys;
 use super::rope;

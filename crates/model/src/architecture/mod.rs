@@ -1,5 +1,5 @@
-//! Supported model families. Each file has one function that reads a family's hyperparameters from metadata; the building
-//! blocks are in `hyper` and `decoder`.
+//! Supported model families. Each file has one function that reads a family's hyperparameters from metadata; the
+//! building blocks are in `hyper` and `decoder`.
 
 mod gemma;
 mod gemma2;

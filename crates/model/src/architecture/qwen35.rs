@@ -1,6 +1,6 @@
-//! `qwen35`: the dense models of Qwen 3.5 and 3.6. Three layers of Gated DeltaNet follow each other, then one with gated
-//! attention and partial rotation. The file may end with a nextn layer for multi-token prediction (`mtp` in Qwen's
-//! checkpoints): a layer with attention, and tensors `nextn.*` for its input and output.
+//! `qwen35`: the dense models of Qwen 3.5 and 3.6. Three layers of Gated DeltaNet follow each other, then one with
+//! gated attention and partial rotation. The file may end with a nextn layer for multi-token prediction (`mtp` in
+//! Qwen's checkpoints): a layer with attention, and tensors `nextn.*` for its input and output.
 
 use super::keys::Keys;
 use super::qwen2;
@@ -34,8 +34,8 @@ pub(super) fn with(keys: &Keys<'_>, feed_forward: FeedForward) -> Result<Hyperpa
     Ok(hyper)
 }
 
-/// The nextn layer, if it is the only one of `layers`, the file has its tensors, and each half of its projection's rows
-/// consists of whole blocks.
+/// The nextn layer, if it is the only one of `layers`, the file has its tensors, and each half of its projection's
+/// rows consists of whole blocks.
 fn nextn(keys: &Keys<'_>, hyper: &Hyperparameters, layers: Vec<Layer>) -> Option<Layer> {
     let projection = format!("blk.{}.nextn.eh_proj.weight", hyper.layers.len());
     let dtype = keys.gguf.tensor(&projection)?.dtype;

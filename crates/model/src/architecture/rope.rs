@@ -134,7 +134,8 @@ fn yarn(
 mod tests {
     use super::*;
 
-    /// The values of gpt-oss: 32 pairs, base 150,000, 4096 positions. Bounds are `d/2 ln(n / (2 pi turns)) / ln(base)`.
+    /// The values of gpt-oss: 32 pairs, base 150,000, 4096 positions. Bounds are
+    /// `d/2 ln(n / (2 pi turns)) / ln(base)`.
     #[test]
     fn an_exact_ramp_starts_and_ends_between_pairs() {
         let plain: Vec<f64> = plain(150_000.0, 64).collect();

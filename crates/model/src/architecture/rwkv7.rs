@@ -1,5 +1,5 @@
-//! `rwkv7`: RWKV-7, without attention. The state of a layer is a matrix for each head, and the previous row of time mixing
-//! and of channel mixing.
+//! `rwkv7`: RWKV-7, without attention. The state of a layer is a matrix for each head, and the previous row of time
+//! mixing and of channel mixing.
 
 use super::keys::{Keys, MAX_EXTENT};
 use super::rope;

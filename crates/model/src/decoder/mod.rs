@@ -1,5 +1,5 @@
-//! Builds the graph of one step of a decoder-only model: embedding, layers, outputs. The weights that the graph requests
-//! are the model's weights; there is no other list.
+//! Builds the graph of one step of a decoder-only model: embedding, layers, outputs. The weights that the graph
+//! requests are the model's weights; there is no other list.
 //!
 //! - `builder`: the graph under construction, and how weights, states and mailboxes become its tensors.
 //! - `products`: matrix products with their biases and LoRA adapters; norms.

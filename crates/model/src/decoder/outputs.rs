@@ -53,9 +53,9 @@ impl Builder<'_> {
         self.layer(i, layer, x, None, table, rows, None).map(drop)
     }
 
-    /// A draft by the nextn layer, as in llama.cpp (`llama_model_qwen35::graph_mtp`). Its inputs are the embedding of
-    /// the newest token and the hidden state from which that token was sampled; its row has that state's position. The
-    /// draft's own hidden state replaces it, as the input of the next draft.
+    /// A draft by the nextn layer, as in llama.cpp (`llama_model_qwen35::graph_mtp`). Its inputs are the embedding
+    /// of the newest token and the hidden state from which that token was sampled; its row has that state's
+    /// position. The draft's own hidden state replaces it, as the input of the next draft.
     pub(super) fn draft(&mut self, layer: &Layer) -> Result<()> {
         let (i, width) = (self.hyper.layers.len(), self.hyper.width);
         let inputs = self.inputs()?;
@@ -75,8 +75,8 @@ impl Builder<'_> {
         self.head(h, inputs).map(drop)
     }
 
-    /// Input of the nextn layer: the hidden states `h` and the embeddings of the `next` tokens, each normalised, through
-    /// one projection.
+    /// Input of the nextn layer: the hidden states `h` and the embeddings of the `next` tokens, each normalised,
+    /// through one projection.
     fn nextn_input(&mut self, i: usize, h: Tensor, next: Tensor, inputs: Inputs) -> Result<Tensor> {
         let (width, vocabulary) = (self.hyper.width, self.hyper.vocabulary);
         let part = |name: &str| format!("blk.{i}.nextn.{name}");

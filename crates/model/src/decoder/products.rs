@@ -88,7 +88,8 @@ impl Builder<'_> {
         Ok(self.g.bias(y, bias)?)
     }
 
-    /// Product with half of a tensor of `2 * rows` rows: from each of its groups the first half (0) or the second (1).
+    /// Product with half of a tensor of `2 * rows` rows: from each of its groups the first half (0) or the second
+    /// (1).
     pub(super) fn product_of_halves(
         &mut self,
         name: &str,

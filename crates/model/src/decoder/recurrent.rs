@@ -87,8 +87,8 @@ impl Builder<'_> {
         Ok(self.g.reshape(y, &[m, inner])?)
     }
 
-    /// Step (`ssm_alpha`) and strength (`ssm_beta`) of each value head. One tensor may have the rows of both, grouped by the
-    /// key head that the value heads share.
+    /// Step (`ssm_alpha`) and strength (`ssm_beta`) of each value head. One tensor may have the rows of both,
+    /// grouped by the key head that the value heads share.
     fn delta_gates(&mut self, i: usize, h: Tensor, heads: DeltaHeads) -> Result<(Tensor, Tensor)> {
         let DeltaHeads { keys, values, grouped, .. } = heads;
         let (step, strength) = (format!("blk.{i}.ssm_alpha"), format!("blk.{i}.ssm_beta"));

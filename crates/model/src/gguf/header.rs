@@ -117,8 +117,8 @@ fn checked_alignment(value: &Value) -> Result<u32, Defect> {
     }
 }
 
-/// Converts offsets in the data section, which begins at `data`, to offsets in the file. Checks that tensors are inside
-/// the file and do not overlap.
+/// Converts offsets in the data section, which begins at `data`, to offsets in the file. Checks that tensors are
+/// inside the file and do not overlap.
 fn resolve_offsets(
     source: &Source,
     data: u64,

@@ -6,8 +6,8 @@ use std::fmt;
 use super::error::Error;
 use super::strings::Strings;
 
-/// Types of metadata values, each with its number and name in the format, the fewest bytes of a value in a file, and the
-/// Rust types of a value and of an array.
+/// Types of metadata values, each with its number and name in the format, the fewest bytes of a value in a file, and
+/// the Rust types of a value and of an array.
 macro_rules! types {
     ($($variant:ident = $number:literal, $name:literal, $bytes:literal, $one:ty, $many:ty;)*) => {
         /// The type of a metadata value; the numbers are those of the format.
@@ -170,8 +170,8 @@ pub struct Metadata {
     values: BTreeMap<String, Value>,
 }
 
-/// Getters of one type: `..._opt` fails with [`Error::KeyType`] if the key has another type; the required one also fails
-/// with [`Error::MissingKey`].
+/// Getters of one type: `..._opt` fails with [`Error::KeyType`] if the key has another type; the required one also
+/// fails with [`Error::MissingKey`].
 macro_rules! getters {
     ($(#[$doc:meta] $name:ident, $opt:ident, $result:ty, $expected:literal, $pick:expr;)*) => {$(
         #[$doc]

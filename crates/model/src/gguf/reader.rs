@@ -22,8 +22,8 @@ pub struct Gguf {
 pub struct TensorInfo {
     /// Name, unique in the model.
     pub name: String,
-    /// Shape, outermost dimension first. Files have the row first: `[in, out]` there is `[out, in]` here. Never empty, no
-    /// dimension is zero.
+    /// Shape, outermost dimension first. Files have the row first: `[in, out]` there is `[out, in]` here. Never
+    /// empty, no dimension is zero.
     pub shape: Vec<usize>,
     pub dtype: DType,
     pub bytes: u64,
@@ -39,12 +39,12 @@ impl TensorInfo {
 }
 
 impl Gguf {
-    /// Opens a model. `path` may be any shard of a split model: all are opened and checked, and the first provides the
-    /// metadata.
+    /// Opens a model. `path` may be any shard of a split model: all are opened and checked, and the first provides
+    /// the metadata.
     ///
     /// # Errors
-    /// [`Error::Open`] and [`Error::Read`] from the system; [`Error::Malformed`] and [`Error::Split`] for files that are
-    /// invalid or not supported.
+    /// [`Error::Open`] and [`Error::Read`] from the system; [`Error::Malformed`] and [`Error::Split`] for files that
+    /// are invalid or not supported.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let source = Source::open(path)?;

@@ -1,8 +1,9 @@
 //! Source of a model's bytes: a file with positional reads, or memory.
 //!
-//! A file is read, not mapped. Every device repacks weights for its kernels, so the bytes of the file are used once and a
-//! mapping would save no copy. It would add page faults and count the file's pages as memory of the process. Reading a file
-//! that has shrunk, or a bad disk, is an error with an offset; loading from a mapping would raise `SIGBUS`.
+//! A file is read, not mapped. Every device repacks weights for its kernels, so the bytes of the file are used once
+//! and a mapping would save no copy. It would add page faults and count the file's pages as memory of the process.
+//! Reading a file that has shrunk, or a bad disk, is an error with an offset; loading from a mapping would raise
+//! `SIGBUS`.
 
 use std::fs::File;
 use std::io;
@@ -71,8 +72,8 @@ impl Source {
         })
     }
 
-    /// Drops the file from the page cache. This is a hint that the system may ignore. It covers the whole file, because a
-    /// range would spare the pages that it covers only in part, and those may be megabytes large.
+    /// Drops the file from the page cache. This is a hint that the system may ignore. It covers the whole file,
+    /// because a range would spare the pages that it covers only in part, and those may be megabytes large.
     pub(super) fn forget(&self) {
         if let Bytes::File(file) = &self.bytes {
             _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);

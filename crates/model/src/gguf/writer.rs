@@ -218,7 +218,8 @@ struct Slot {
 }
 
 impl DataWriter {
-    /// Writes `data` at byte `at` of a tensor. Threads may write concurrently; each byte must be written exactly once.
+    /// Writes `data` at byte `at` of a tensor. Threads may write concurrently; each byte must be written exactly
+    /// once.
     ///
     /// # Errors
     /// [`Error::OutsideTensor`] for a range beyond the tensor, [`Error::Write`] from the system.
@@ -241,7 +242,8 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Checks that every tensor is complete, syncs the file, and renames it to its final name, replacing any file there.
+    /// Checks that every tensor is complete, syncs the file, and renames it to its final name, replacing any file
+    /// there.
     ///
     /// # Errors
     /// [`Error::Content`] for a tensor that is not complete, [`Error::Write`] from the system.

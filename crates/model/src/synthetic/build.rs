@@ -87,10 +87,10 @@ enum Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// Weights of a tensor of a large model. Matrices preserve the size of activations. Layers add less to the residual
-    /// stream, which grows to about 1 over all layers: well above the embedding in it, else the tied output would repeat
-    /// the last token. Logits get a deviation of 2. Attention adds less than the feed-forward block: it averages, so the
-    /// common part of all positions would grow from layer to layer until all positions are equal.
+    /// Weights of a tensor of a large model. Matrices preserve the size of activations. Layers add less to the
+    /// residual stream, which grows to about 1 over all layers: well above the embedding in it, else the tied output
+    /// would repeat the last token. Logits get a deviation of 2. Attention adds less than the feed-forward block: it
+    /// averages, so the common part of all positions would grow from layer to layer until all positions are equal.
     fn new(shape: &Shape, tensor: &Tensor) -> Self {
         let row = tensor.shape.last().copied().unwrap_or(1) as f32;
         let (mean, deviation) = match tensor.role {

@@ -24,8 +24,8 @@ pub fn default_cache_dir() -> PathBuf {
         .join("orind/synthetic")
 }
 
-/// Resolves a model's name. A bare name is looked up in `dir`, as it is and with `.gguf`; if there is no such file, and
-/// for `synthetic:NAME` and paths, the name is returned unchanged.
+/// Resolves a model's name. A bare name is looked up in `dir`, as it is and with `.gguf`; if there is no such file,
+/// and for `synthetic:NAME` and paths, the name is returned unchanged.
 #[must_use]
 pub fn resolve(name: &str, dir: &Path) -> String {
     if is_synthetic(name) || name.contains('/') {
@@ -62,12 +62,13 @@ pub fn locate(name: &str, progress: &mut dyn FnMut(u64, u64)) -> Result<PathBuf,
 impl Spec {
     /// The path of the model's file in `cache_dir`. Generates the file if it is missing.
     ///
-    /// `progress` receives the bytes done and the bytes in total, on this thread, unless the file exists. If two processes
-    /// request the same model, one generates it and the other waits. The file gets its name only when it is complete.
+    /// `progress` receives the bytes done and the bytes in total, on this thread, unless the file exists. If two
+    /// processes request the same model, one generates it and the other waits. The file gets its name only when it
+    /// is complete.
     ///
     /// # Errors
-    /// [`Error::Cache`] if the folder cannot be used, [`Error::Gguf`] if the file cannot be written, for instance because
-    /// the disk is full.
+    /// [`Error::Cache`] if the folder cannot be used, [`Error::Gguf`] if the file cannot be written, for instance
+    /// because the disk is full.
     pub fn generate(
         &self,
         cache_dir: &Path,
@@ -104,8 +105,9 @@ impl Spec {
             .is_some_and(|version| version == VERSION)
     }
 
-    /// Waits until no other process generates this model. The kernel releases the lock with the file handle, however the
-    /// process ends. On file systems without locks both processes generate it and the later file replaces the other.
+    /// Waits until no other process generates this model. The kernel releases the lock with the file handle, however
+    /// the process ends. On file systems without locks both processes generate it and the later file replaces the
+    /// other.
     fn lock(&self, cache_dir: &Path) -> Result<File, Error> {
         let path = cache_dir.join(format!(".{}.lock", self.file_name()));
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);

@@ -1,33 +1,32 @@
-//! Weights of the tiny models: a planted rule that uses all building blocks. Greedy decoding then has a clear winner at
-//! every step, which tests of any device can check.
+//! Weights of the tiny models: a planted rule that uses all building blocks. Greedy decoding then has a clear winner
+//! at every step, which tests of any device can check.
 //!
-//! **The rule.** Text tokens stand for the numbers modulo their count `n`, in a shuffled order.
-//! With `g(i)` the number of the token at position `i` and `p(i) = g(i) + g(i - 1)`, the most
-//! likely next token is that of `p(i) + p(i - 4) + SHIFT` (mod `n`); positions before the first
-//! count as the first. It depends on four earlier tokens, so on attention in both layers.
+//! **The rule.** Text tokens stand for the numbers modulo their count `n`, in a shuffled order. With `g(i)` the
+//! number of the token at position `i` and `p(i) = g(i) + g(i - 1)`, the most likely next token is that of
+//! `p(i) + p(i - 4) + SHIFT` (mod `n`); positions before the first count as the first. It depends on four earlier
+//! tokens, so on attention in both layers.
 //!
-//! **How the model computes it.** A number `g` is written as a *code*: `CODES` points on the unit
-//! circle at the angles `2 pi k g / n`, for well chosen frequencies `k`. Codes of different
-//! numbers are nearly orthogonal, and the code of a sum is the pointwise complex product, which a
-//! gated feed-forward layer can form exactly: `silu(x) y + silu(-x) (-y) = x y`. The residual has
-//! four slots for codes and one constant direction:
+//! **How the model computes it.** A number `g` is written as a *code*: `CODES` points on the unit circle at the
+//! angles `2 pi k g / n`, for well chosen frequencies `k`. Codes of different numbers are nearly orthogonal, and the
+//! code of a sum is the pointwise complex product, which a gated feed-forward layer can form exactly:
+//! `silu(x) y + silu(-x) (-y) = x y`. The residual has four slots for codes and one constant direction:
 //!
 //! 1. the embedding writes the token's code to slot A, and the constant;
 //! 2. attention of layer 0 copies slot A of the previous position to B;
 //! 3. its feed-forward layer writes A times B, the code of `p(i)`, to C;
 //! 4. attention of layer 1 copies C of the position four before to D;
-//! 5. its feed-forward layer writes C times D, turned by the code of `SHIFT`, to A, well above
-//!    the token's own code. The output, tied to the embedding, compares A with all codes.
+//! 5. its feed-forward layer writes C times D, turned by the code of `SHIFT`, to A, well above the token's own code.
+//!    The output, tied to the embedding, compares A with all codes.
 //!
-//! Rotary embeddings make attention to a fixed distance possible: query and key read only the constant direction, with
-//! phases that agree at that distance. Half of the heads do this, each for half of a code. The other half attend softly to
-//! content in the whole context and add a little of it to the residual. So the logits, though not their order, depend on
-//! every position. Special tokens have the code of some text token and the opposite mark, which lowers their logits so
-//! that they are never generated.
+//! Rotary embeddings make attention to a fixed distance possible: query and key read only the constant direction,
+//! with phases that agree at that distance. Half of the heads do this, each for half of a code. The other half
+//! attend softly to content in the whole context and add a little of it to the residual. So the logits, though not
+//! their order, depend on every position. Special tokens have the code of some text token and the opposite mark,
+//! which lowers their logits so that they are never generated.
 //!
-//! **Nothing is sparse.** A random orthogonal matrix rotates the residual, others rotate each head's values. Hidden units
-//! are shuffled, norm weights vary (and are compensated), and every matrix has noise. The rule survives four-bit
-//! quantisation.
+//! **Nothing is sparse.** A random orthogonal matrix rotates the residual, others rotate each head's values. Hidden
+//! units are shuffled, norm weights vary (and are compensated), and every matrix has noise. The rule survives
+//! four-bit quantisation.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
@@ -59,8 +58,8 @@ const SHIFT: usize = 389;
 
 /// Size of the constant in the embedding, relative to size 1 of each point of a code.
 const CONSTANT_SIZE: f64 = 7.0;
-/// Size of the mark in the embedding: positive for special tokens, negative for text. So all tokens have the same energy,
-/// and the norm scales the constant equally.
+/// Size of the mark in the embedding: positive for special tokens, negative for text. So all tokens have the same
+/// energy, and the norm scales the constant equally.
 const MARK_SIZE: f64 = 2.0;
 /// Size of the opposite mark in the last residual.
 const MARK_ANSWER: f64 = 12.0;
@@ -382,9 +381,9 @@ impl<'a> Planter<'a> {
             }
         }
         if shape.family == Family::Qwen3 {
-            // Each head is normalised: divide by the weights of the norm. A soft query has only content elements, which
-            // get all of the normalised length. In a key they are small before the norm, so that content hardly changes
-            // the key's length.
+            // Each head is normalised: divide by the weights of the norm. A soft query has only content elements,
+            // which get all of the normalised length. In a key they are small before the norm, so that content
+            // hardly changes the key's length.
             let alone = (CONTENT as f64 / head_dim as f64).sqrt();
             for (part, rows, wanted, content) in [
                 ("attn_q_norm", &mut query, &lookback.query, lookback.content * alone),
@@ -477,9 +476,9 @@ impl Lookback {
                 (is_content[re], is_content[im]) = (true, true);
                 continue;
             }
-            // Slow pairs do not distinguish neighbours and get less weight; the fastest would make the score rise again a
-            // few positions away. With these weights the score falls with each of five steps away from the distance and
-            // never comes near its maximum again.
+            // Slow pairs do not distinguish neighbours and get less weight; the fastest would make the score rise
+            // again a few positions away. With these weights the score falls with each of five steps away from the
+            // distance and never comes near its maximum again.
             let quick = (8.0 * turn).clamp(0.05, 1.0).powf(0.25);
             let share = quick * if turn > 0.5 { 0.7 } else { 1.0 };
             // In total, one step away lowers the score by 13; soft attention is at least as far below.
@@ -499,8 +498,8 @@ impl Lookback {
         self.is_content.get(element).copied().unwrap_or(false)
     }
 
-    /// Weights of a head's norm: `content` for the elements that read content. For the others they produce `wanted` from a
-    /// vector with a root mean square of 1.
+    /// Weights of a head's norm: `content` for the elements that read content. For the others they produce `wanted`
+    /// from a vector with a root mean square of 1.
     fn head_norm(&self, shape: &Shape, name: &str, wanted: &[f64], content: f64) -> Vec<f64> {
         let key = tensor_key(shape, name);
         let near_one: Vec<f64> =

@@ -63,7 +63,8 @@ pub fn is_synthetic(name: &str) -> bool {
 }
 
 impl Spec {
-    /// The model of this name: `synthetic:NAME:TYPE` in any case, or `synthetic:NAME:TYPE@N` with only the first N layers.
+    /// The model of this name: `synthetic:NAME:TYPE` in any case, or `synthetic:NAME:TYPE@N` with only the first N
+    /// layers.
     ///
     /// # Errors
     /// [`Error::Unknown`] lists all names and suggests the nearest.

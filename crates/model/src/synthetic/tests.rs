@@ -424,8 +424,8 @@ fn every_shape_can_be_loaded() {
     }
 }
 
-/// A token reads only the experts that it selects, one row of the embedding, and all other weights. For Qwen3.5 35B A3B
-/// that is 2.0 of 21 GB, a fifth of it the output projection.
+/// A token reads only the experts that it selects, one row of the embedding, and all other weights. For Qwen3.5 35B
+/// A3B that is 2.0 of 21 GB, a fifth of it the output projection.
 #[test]
 fn the_cost_of_a_moe_token_counts_only_selected_experts() {
     for (name, selected, count, least, most) in [

@@ -1,8 +1,8 @@
 //! Generates byte-level BPE vocabularies of any size, and chat templates.
 //!
-//! Every byte is a token, so any text can be tokenised. Every other text token is a merge of two earlier ones: first runs
-//! of spaces, common English words and pairs of letters, so that English text has a realistic number of tokens; then
-//! invented words.
+//! Every byte is a token, so any text can be tokenised. Every other text token is a merge of two earlier ones: first
+//! runs of spaces, common English words and pairs of letters, so that English text has a realistic number of tokens;
+//! then invented words.
 
 use std::collections::{HashMap, HashSet};
 
@@ -75,8 +75,8 @@ impl Vocabulary {
         vocabulary
     }
 
-    /// Adds the tokens after the text: the family's special tokens at their ids in the real vocabulary, and fillers up to
-    /// its size.
+    /// Adds the tokens after the text: the family's special tokens at their ids in the real vocabulary, and fillers
+    /// up to its size.
     fn add_special(&mut self, shape: &Shape) {
         let first = shape.text_tokens;
         // Position after the text tokens, in the real vocabulary and in the tiny one.
@@ -198,8 +198,8 @@ impl Text {
         }
     }
 
-    /// Fills the vocabulary with numbers of up to three digits, syllables, words that begin with a syllable, and longer words
-    /// of two known parts.
+    /// Fills the vocabulary with numbers of up to three digits, syllables, words that begin with a syllable, and
+    /// longer words of two known parts.
     fn invent(&mut self, key: u64) {
         for number in 0..100 {
             self.merge(&(number / 10).to_string(), &(number % 10).to_string());

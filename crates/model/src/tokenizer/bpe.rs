@@ -76,8 +76,8 @@ impl ByteLevel {
     }
 }
 
-/// Appends the bytes of the token `text`: those that its characters stand for, or `text` itself if a character is outside
-/// the alphabet, as in Hugging Face's `tokenizers`.
+/// Appends the bytes of the token `text`: those that its characters stand for, or `text` itself if a character is
+/// outside the alphabet, as in Hugging Face's `tokenizers`.
 pub(super) fn spell_out(text: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for character in text.chars() {

@@ -149,8 +149,8 @@ impl Tokenizer {
         })
     }
 
-    /// Bytes of the longest token that encoding can produce. The number of tokens in a text is at least its length divided
-    /// by this, except for white space that Phi-3's special tokens swallow.
+    /// Bytes of the longest token that encoding can produce. The number of tokens in a text is at least its length
+    /// divided by this, except for white space that Phi-3's special tokens swallow.
     #[must_use]
     pub const fn longest_token(&self) -> usize {
         self.longest

@@ -6,8 +6,8 @@ use super::build::{Algorithm, Tokenizer};
 use super::special::TokenKind;
 
 impl Tokenizer {
-    /// The text of `ids`, without control tokens and ids outside the vocabulary. U+FFFD replaces invalid UTF-8. The space
-    /// that [`Self::encode`] prepends is removed.
+    /// The text of `ids`, without control tokens and ids outside the vocabulary. U+FFFD replaces invalid UTF-8. The
+    /// space that [`Self::encode`] prepends is removed.
     #[must_use]
     pub fn decode(&self, ids: &[u32]) -> String {
         let mut begins = true;
@@ -18,8 +18,8 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The bytes that `id` adds to generated text: none for control tokens and unknown ids. `begins` is true at the start of
-    /// text, that is after a special token too; the call updates it.
+    /// The bytes that `id` adds to generated text: none for control tokens and unknown ids. `begins` is true at the
+    /// start of text, that is after a special token too; the call updates it.
     pub(super) fn text_bytes(&self, id: u32, begins: &mut bool) -> &[u8] {
         let bytes = self.pieces.get(id).unwrap_or_default();
         match self.kind(id) {

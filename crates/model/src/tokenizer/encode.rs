@@ -1,8 +1,8 @@
 //! Encodes text to ids, within limits.
 //!
-//! Text is split at special tokens ([`super::special`]). The vocabulary's algorithm ([`super::bpe`], [`super::greedy`],
-//! [`super::sentencepiece`]) encodes the text between them word by word. So memory is proportional to the longest word, not
-//! to the text. [`super::word`] merges the parts of each word.
+//! Text is split at special tokens ([`super::special`]). The vocabulary's algorithm ([`super::bpe`],
+//! [`super::greedy`], [`super::sentencepiece`]) encodes the text between them word by word. So memory is
+//! proportional to the longest word, not to the text. [`super::word`] merges the parts of each word.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -26,7 +26,8 @@ pub enum Specials {
 }
 
 impl Tokenizer {
-    /// The ids of `text`. With `add_special`, adds BOS and EOS if the model needs them and the text does not have them.
+    /// The ids of `text`. With `add_special`, adds BOS and EOS if the model needs them and the text does not have
+    /// them.
     ///
     /// # Errors
     /// [`Error::NoToken`] if the vocabulary has no token for a byte of the text.
@@ -42,11 +43,11 @@ impl Tokenizer {
 
     /// [`Self::encode`] within bounds.
     ///
-    /// Any text is safe. Time is proportional to its length, times the logarithm of its longest word. Memory is at most
-    /// 9 bytes for each byte of the longest word, and 8 for each id within the bounds. In addition, the automata of each
-    /// pre-tokeniser pattern take 4 MiB for each text encoded concurrently; later texts reuse them. SentencePiece has
-    /// no automata, but longer words, which end only at spaces: each byte of the longest takes 10 bytes, a space counts as
-    /// three.
+    /// Any text is safe. Time is proportional to its length, times the logarithm of its longest word. Memory is at
+    /// most 9 bytes for each byte of the longest word, and 8 for each id within the bounds. In addition, the
+    /// automata of each pre-tokeniser pattern take 4 MiB for each text encoded concurrently; later texts reuse them.
+    /// SentencePiece has no automata, but longer words, which end only at spaces: each byte of the longest takes 10
+    /// bytes, a space counts as three.
     ///
     /// # Errors
     /// [`Error::TooManyTokens`] as soon as the text certainly exceeds the limit, [`Error::Cancelled`], and those of
@@ -66,8 +67,8 @@ impl Tokenizer {
         self.encode_around(text, find, add_special, bounds)
     }
 
-    /// The ids of a prompt that a chat template rendered, with BOS and EOS as in [`Self::encode`]. Control tokens come only
-    /// from the template, never from the text of a message.
+    /// The ids of a prompt that a chat template rendered, with BOS and EOS as in [`Self::encode`]. Control tokens
+    /// come only from the template, never from the text of a message.
     ///
     /// # Errors
     /// As [`Self::encode_within`], whose memory bounds apply too.
@@ -141,7 +142,8 @@ impl Tokenizer {
         Ok(out.ids)
     }
 
-    /// Appends the ids of `text[range]`, which contains no special token and begins at the start or after a special token.
+    /// Appends the ids of `text[range]`, which contains no special token and begins at the start or after a special
+    /// token.
     fn encode_text(&self, text: &str, range: Range<usize>, run: &mut Run<'_>) -> Result<(), Error> {
         match &self.algorithm {
             _ if range.is_empty() => Ok(()),

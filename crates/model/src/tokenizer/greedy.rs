@@ -1,5 +1,5 @@
-//! RWKV's tokeniser: repeatedly takes the longest token that the rest of the text begins with. Tokens are bytes, which may
-//! be parts of characters; vocabularies write them in Python's notation.
+//! RWKV's tokeniser: repeatedly takes the longest token that the rest of the text begins with. Tokens are bytes,
+//! which may be parts of characters; vocabularies write them in Python's notation.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -62,8 +62,8 @@ impl Greedy {
     }
 }
 
-/// Appends the bytes of the token `text`, which is written like a Python bytes literal: `\t`, `\n`, `\r`, `\xff`; any other
-/// character after a backslash stands for itself.
+/// Appends the bytes of the token `text`, which is written like a Python bytes literal: `\t`, `\n`, `\r`, `\xff`;
+/// any other character after a backslash stands for itself.
 pub(super) fn spell_out(id: u32, text: &str, bytes: &mut Vec<u8>) -> Result<(), Error> {
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

@@ -1,7 +1,7 @@
 //! Byte-pair merges, and the ids of token texts.
 //!
-//! A vocabulary has hundreds of thousands of tokens and even more merges, and every load builds these tables. So the hash
-//! table of texts contains only ids, whose keys are looked up in the texts, and a merge is a pair of ids.
+//! A vocabulary has hundreds of thousands of tokens and even more merges, and every load builds these tables. So the
+//! hash table of texts contains only ids, whose keys are looked up in the texts, and a merge is a pair of ids.
 
 use std::hash::BuildHasher;
 use std::ops::Range;
@@ -58,7 +58,8 @@ pub(super) struct Merges {
 }
 
 impl Merges {
-    /// The merges of a file, each two tokens separated by a space. Merges whose result is not a normal token are ignored.
+    /// The merges of a file, each two tokens separated by a space. Merges whose result is not a normal token are
+    /// ignored.
     pub(super) fn new(merges: &Strings, ids: &Ids, kinds: &[TokenKind]) -> Result<Self, Error> {
         let mut ranks = HashMap::with_capacity(merges.len());
         let mut products = Vec::with_capacity(merges.len());

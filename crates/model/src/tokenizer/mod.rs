@@ -1,11 +1,11 @@
 //! Text to token ids and back, and chat messages to text.
 //!
 //! Owns tokenisers ([`Tokenizer`]: byte-level BPE, SentencePiece, RWKV), streaming text ([`Detokeniser`],
-//! [`StopMatcher`]) and chat templates ([`ChatTemplate`]). The only input is a [`Vocabulary`]; nothing here depends on
-//! models, devices, sampling or files.
+//! [`StopMatcher`]) and chat templates ([`ChatTemplate`]). The only input is a [`Vocabulary`]; nothing here depends
+//! on models, devices, sampling or files.
 //!
-//! Ids are those of llama.cpp, as users of GGUF files expect: the same pre-tokeniser patterns, special tokens by token
-//! type, end-of-generation tokens by metadata key and by name.
+//! Ids are those of llama.cpp, as users of GGUF files expect: the same pre-tokeniser patterns, special tokens by
+//! token type, end-of-generation tokens by metadata key and by name.
 
 pub(crate) mod alphabet;
 mod bounds;

@@ -1,16 +1,16 @@
 //! Pre-tokenisers: the patterns of each name in `tokenizer.ggml.pre`.
 //!
-//! The patterns are those that the models' authors publish. llama.cpp uses the same, with two exceptions that its regular
-//! expressions require: in [`TEKKEN`] and [`GPT4O`] it distinguishes upper and lower case only in ASCII, and excludes
-//! combining marks from words.
+//! The patterns are those that the models' authors publish. llama.cpp uses the same, with two exceptions that its
+//! regular expressions require: in [`TEKKEN`] and [`GPT4O`] it distinguishes upper and lower case only in ASCII, and
+//! excludes combining marks from words.
 
 use regex::Regex;
 
 use super::error::Error;
 use super::split::{Pass, Splitter};
 
-/// The pattern of GPT-2. [`Pass::Words`] implements the white-space alternatives `\s+(?!\S)|\s+`, which are therefore left
-/// out of all word patterns here.
+/// The pattern of GPT-2. [`Pass::Words`] implements the white-space alternatives `\s+(?!\S)|\s+`, which are
+/// therefore left out of all word patterns here.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
 
 /// Llama 3: digits in groups of three.

@@ -1,8 +1,8 @@
-//! SentencePiece: starts from characters, with U+2581 for a space, and repeatedly merges the two neighbours with the best
-//! resulting token. Characters without a token become byte tokens.
+//! SentencePiece: starts from characters, with U+2581 for a space, and repeatedly merges the two neighbours with the
+//! best resulting token. Characters without a token become byte tokens.
 //!
-//! Scores (`llama`) or merges (`gemma4`) define the best token. SentencePiece has no words. Text is split where no token
-//! can span the split, so that a long text needs no more memory than a short one.
+//! Scores (`llama`) or merges (`gemma4`) define the best token. SentencePiece has no words. Text is split where no
+//! token can span the split, so that a long text needs no more memory than a short one.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -82,7 +82,8 @@ impl SentencePiece {
         Ok(Self { ids, order, bytes, before_space, longest })
     }
 
-    /// Appends the ids of `text[range]`, which is not empty and contains no special token, after a space if `prefixed`.
+    /// Appends the ids of `text[range]`, which is not empty and contains no special token, after a space if
+    /// `prefixed`.
     pub(super) fn encode(
         &self,
         text: &str,

@@ -60,7 +60,8 @@ impl TokenKind {
     }
 }
 
-/// Names of tokens that end a generation. llama.cpp has the same list, because metadata often names only one of several.
+/// Names of tokens that end a generation. llama.cpp has the same list, because metadata often names only one of
+/// several.
 const END_NAMES: [&str; 19] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -83,12 +84,13 @@ const END_NAMES: [&str; 19] = [
     "<｜end▁of▁sentence｜>",
 ];
 
-/// Names of [`END_NAMES`] that do not end a generation in vocabularies with these other tokens. In gpt-oss `<|end|>` ends a
-/// message but not the turn; in Gemma 4 `</s>` is text.
+/// Names of [`END_NAMES`] that do not end a generation in vocabularies with these other tokens. In gpt-oss `<|end|>`
+/// ends a message but not the turn; in Gemma 4 `</s>` is text.
 const NO_END: [(&str, &[&str]); 2] =
     [("<|end|>", &["<|return|>", "<|call|>"]), ("</s>", &["<|tool_response>"])];
 
-/// Names of fill-in-the-middle tokens that also end a generation, as in llama.cpp: the text before them is a complete file.
+/// Names of fill-in-the-middle tokens that also end a generation, as in llama.cpp: the text before them is a
+/// complete file.
 const FILE_END_NAMES: [&str; 9] = [
     "<|fim_pad|>",
     "<|fim_repo|>",

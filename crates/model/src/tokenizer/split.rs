@@ -1,8 +1,8 @@
 //! Splits text into the pieces that byte-pair merges work on, in passes that [`super::patterns`] defines.
 //!
-//! The published patterns end in `\s+(?!\S)|\s+`. This look-ahead needs a backtracking engine, whose stack one long run of
-//! spaces exhausts. Here a linear-time `regex` matches the other alternatives, and [`Pass::Words`] implements these two
-//! for the text between the matches.
+//! The published patterns end in `\s+(?!\S)|\s+`. This look-ahead needs a backtracking engine, whose stack one long
+//! run of spaces exhausts. Here a linear-time `regex` matches the other alternatives, and [`Pass::Words`] implements
+//! these two for the text between the matches.
 
 use regex::Regex;
 
@@ -10,8 +10,8 @@ use regex::Regex;
 pub(super) enum Pass {
     /// Matches are pieces, and so is the text between them.
     Isolate(Regex),
-    /// The same, but runs of white space between matches are separate pieces. If other text follows that does not include
-    /// the last character of such a run, that character is a piece of its own: `\s+(?!\S)|\s+`.
+    /// The same, but runs of white space between matches are separate pieces. If other text follows that does not
+    /// include the last character of such a run, that character is a piece of its own: `\s+(?!\S)|\s+`.
     Words(Regex),
 }
 
@@ -69,8 +69,8 @@ impl Pass {
         self.between(&text[end..], false, each)
     }
 
-    /// Splits the text before a match, or after the last. `followed` is true if a match follows that does not begin with
-    /// white space.
+    /// Splits the text before a match, or after the last. `followed` is true if a match follows that does not begin
+    /// with white space.
     fn between<'t, E>(
         &self,
         gap: &'t str,

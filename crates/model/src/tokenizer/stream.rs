@@ -8,7 +8,8 @@ use super::build::Tokenizer;
 
 /// Decodes a stream of ids to text, without splitting characters.
 ///
-/// The joined results of all calls equal [`Tokenizer::decode`] of the ids; after a prompt, the text that they add to it.
+/// The joined results of all calls equal [`Tokenizer::decode`] of the ids; after a prompt, the text that they add to
+/// it.
 #[derive(Clone, Debug)]
 pub struct Detokeniser {
     tokenizer: Arc<Tokenizer>,
@@ -65,7 +66,8 @@ impl Detokeniser {
         &self.text
     }
 
-    /// Ends the text. Returns U+FFFD if the last character is incomplete, else nothing. The next id begins a new text.
+    /// Ends the text. Returns U+FFFD if the last character is incomplete, else nothing. The next id begins a new
+    /// text.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.pending.is_empty() {
@@ -88,8 +90,8 @@ pub struct Emitted<'a> {
 
 /// Finds stop strings in a stream of text.
 ///
-/// The match that ends first wins; the longest, if several end at the same byte. The text before it is emitted, the match
-/// and everything after it is not.
+/// The match that ends first wins; the longest, if several end at the same byte. The text before it is emitted, the
+/// match and everything after it is not.
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     stops: Vec<Stop>,

@@ -11,8 +11,8 @@ const PAD: &str = "tokenizer.ggml.padding_token_id";
 /// The values of `tokenizer.ggml.*` and `tokenizer.chat_template`. [`super::Tokenizer::new`] checks them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
-    /// The algorithm (`model`): `gpt2` is byte-level BPE, `llama` is SentencePiece with scores, `gemma4` is SentencePiece
-    /// with merges, `rwkv` takes the longest token first.
+    /// The algorithm (`model`): `gpt2` is byte-level BPE, `llama` is SentencePiece with scores, `gemma4` is
+    /// SentencePiece with merges, `rwkv` takes the longest token first.
     pub model: String,
     /// The model's architecture (`general.architecture`).
     pub architecture: Option<String>,

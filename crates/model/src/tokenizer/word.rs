@@ -1,8 +1,8 @@
 //! Merges the tokens of one word, which may be megabytes long.
 //!
-//! Each token is stored at the offset of its bytes. So tokens need no links: a token's length gives the offset of the next
-//! one. A tree of minima over the ranks of all possible merges finds the next merge. [`MergeRule`] defines ranks and
-//! results.
+//! Each token is stored at the offset of its bytes. So tokens need no links: a token's length gives the offset of
+//! the next one. A tree of minima over the ranks of all possible merges finds the next merge. [`MergeRule`] defines
+//! ranks and results.
 
 use std::ops::Range;
 
@@ -33,8 +33,8 @@ pub(super) struct Word {
 }
 
 impl Word {
-    /// Merges `tokens` (ids and lengths, `length` bytes in total): the neighbours of the lowest rank, leftmost first, until
-    /// no merge is left. Calls `out` with each resulting token and its range.
+    /// Merges `tokens` (ids and lengths, `length` bytes in total): the neighbours of the lowest rank, leftmost
+    /// first, until no merge is left. Calls `out` with each resulting token and its range.
     pub(super) fn merge(
         &mut self,
         length: usize,

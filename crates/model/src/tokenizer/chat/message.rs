@@ -126,7 +126,8 @@ impl<'a> Values<'a> {
         let mut fields = vec![("role", role), ("content", self.text(&message.content))];
         if let Some(reasoning) = &message.reasoning {
             let reasoning = self.text(reasoning);
-            // gpt-oss's template has another name for it, and rejects it together with content in a message with calls.
+            // gpt-oss's template has another name for it, and rejects it together with content in a message with
+            // calls.
             if message.calls.is_empty() || message.content.is_empty() {
                 fields.push(("thinking", reasoning.clone()));
             }

@@ -1,10 +1,10 @@
 //! Chat templates: render messages to a prompt in the format that a model was trained with.
 //!
-//! A template is a Jinja program inside of the model file, so it is untrusted code. It has access only to the messages, and
-//! limits on its length, instructions and output. The Jinja engine handles nested code and nested values by recursion, so
-//! compiling and running happen on a thread with a stack that is deep enough for everything the other limits allow.
-//! [`python`] has the functions that a template may call beyond Jinja itself; [`plain`] prevents message text from becoming
-//! control tokens.
+//! A template is a Jinja program inside of the model file, so it is untrusted code. It has access only to the
+//! messages, and limits on its length, instructions and output. The Jinja engine handles nested code and nested
+//! values by recursion, so compiling and running happen on a thread with a stack that is deep enough for everything
+//! the other limits allow. [`python`] has the functions that a template may call beyond Jinja itself; [`plain`]
+//! prevents message text from becoming control tokens.
 
 mod answer;
 mod message;
@@ -71,8 +71,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template of a model. Without its own, the tokeniser and the special tokens select one: RWKV's, Llama 3's, or
-    /// else ChatML.
+    /// The template of a model. Without its own, the tokeniser and the special tokens select one: RWKV's, Llama 3's,
+    /// or else ChatML.
     ///
     /// # Errors
     /// [`Error::TemplateSyntax`] if it does not parse, [`Error::TemplateLength`] if it is too long, and those of a
@@ -128,11 +128,11 @@ impl ChatTemplate {
 
     /// The prompt for `messages`. Soon after `cancelled` is set, fails with [`Error::Cancelled`].
     ///
-    /// Message text is always text, even if it contains the name of a control token: only the template can write control
-    /// tokens.
+    /// Message text is always text, even if it contains the name of a control token: only the template can write
+    /// control tokens.
     ///
-    /// Memory is at most 8 bytes for each byte of the messages, 512 for each message, and 1 MiB, if the template writes
-    /// each message once. Only the limit on instructions bounds the variables of other templates.
+    /// Memory is at most 8 bytes for each byte of the messages, 512 for each message, and 1 MiB, if the template
+    /// writes each message once. Only the limit on instructions bounds the variables of other templates.
     ///
     /// # Errors
     /// If the template fails on these messages, rejects them (the error has its own words), or exceeds a limit.

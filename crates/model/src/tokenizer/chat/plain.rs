@@ -1,14 +1,14 @@
 //! Prevents message text from becoming control tokens.
 //!
-//! A template joins its own control tokens and the messages' text to one string. To distinguish the two afterwards, a
-//! *sentinel* is inserted into the messages after each character that must not be part of a control token. The sentinel is
-//! a Unicode noncharacter that occurs neither in the messages nor in the template. Sentinels are removed from the rendered
-//! string and their positions recorded.
+//! A template joins its own control tokens and the messages' text to one string. To distinguish the two afterwards,
+//! a *sentinel* is inserted into the messages after each character that must not be part of a control token. The
+//! sentinel is a Unicode noncharacter that occurs neither in the messages nor in the template. Sentinels are removed
+//! from the rendered string and their positions recorded.
 //!
-//! Templates search messages (`'</think>' in content`), so as little as possible is marked: names of control tokens, and
-//! ends of a message that could form one together with the template's text around it. There the sentinel is never next to
-//! white space, so that `trim` has its usual effect. There is no protection against a template that removes or changes
-//! letters in the middle of a message such that the rest is the name of a control token.
+//! Templates search messages (`'</think>' in content`), so as little as possible is marked: names of control tokens,
+//! and ends of a message that could form one together with the template's text around it. There the sentinel is
+//! never next to white space, so that `trim` has its usual effect. There is no protection against a template that
+//! removes or changes letters in the middle of a message such that the rest is the name of a control token.
 
 use std::borrow::Cow;
 
@@ -42,8 +42,8 @@ impl Rendered {
         Self { text, plain }
     }
 
-    /// The prompt's text, for display. Encode the prompt with [`crate::tokenizer::Tokenizer::encode_rendered`], because the
-    /// text does not distinguish the template's control tokens from message text.
+    /// The prompt's text, for display. Encode the prompt with [`crate::tokenizer::Tokenizer::encode_rendered`],
+    /// because the text does not distinguish the template's control tokens from message text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -85,9 +85,9 @@ impl Control {
         Ok(Self { tokens, texts, backwards, longest })
     }
 
-    /// `text` with the sentinel after the first character of each control token in it. With `ends`, also after the first
-    /// character that is not white space, if `text` may begin with the end of a control token, and after the last one, if
-    /// `text` may end with the start of a control token.
+    /// `text` with the sentinel after the first character of each control token in it. With `ends`, also after the
+    /// first character that is not white space, if `text` may begin with the end of a control token, and after the
+    /// last one, if `text` may end with the start of a control token.
     pub(super) fn mark<'t>(&self, text: &'t str, sentinel: char, ends: bool) -> Cow<'t, str> {
         let mut marks = Vec::new();
         let mut from = 0;

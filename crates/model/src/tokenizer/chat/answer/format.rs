@@ -91,8 +91,8 @@ impl Format {
     /// Everything is text.
     pub const PLAIN: Self = Self { calls: None, thinking: None };
 
-    /// Recognises the format by the marks in a template, which describes them to the model or renders earlier answers with
-    /// them.
+    /// Recognises the format by the marks in a template, which describes them to the model or renders earlier
+    /// answers with them.
     #[must_use]
     pub fn recognise(template: &str) -> Self {
         let has = |mark: &str| template.contains(mark);

@@ -1,8 +1,8 @@
 //! Parses a streamed answer into reasoning, text and tool calls.
 //!
-//! Each family of models has its own format of calls, which its template identifies ([`Format`]). The parser emits a piece
-//! as soon as it is decided. The joined pieces do not depend on how the stream is divided. Text that begins like a call but
-//! is not one is emitted as text.
+//! Each family of models has its own format of calls, which its template identifies ([`Format`]). The parser emits a
+//! piece as soon as it is decided. The joined pieces do not depend on how the stream is divided. Text that begins
+//! like a call but is not one is emitted as text.
 
 mod format;
 mod gemma;
@@ -263,8 +263,8 @@ impl AnswerParser {
         self.trims = true;
     }
 
-    /// Emits the text before the first of the marks, which the buffer then begins with. Without a mark, emits everything
-    /// that cannot be the start of one.
+    /// Emits the text before the first of the marks, which the buffer then begins with. Without a mark, emits
+    /// everything that cannot be the start of one.
     fn until(
         &mut self,
         marks: &[&'static str],
@@ -283,8 +283,8 @@ impl AnswerParser {
         found.map(|(_, mark)| mark)
     }
 
-    /// Emits part of a run of text or reasoning, without white space at its end, and after a mark without white space at
-    /// its start.
+    /// Emits part of a run of text or reasoning, without white space at its end, and after a mark without white
+    /// space at its start.
     fn run(&mut self, text: &str, piece: fn(String) -> Piece, out: &mut Vec<Piece>) {
         if self.format == Format::PLAIN {
             emit(out, piece(text.to_owned()));

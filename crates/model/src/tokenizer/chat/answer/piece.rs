@@ -33,7 +33,8 @@ pub(super) enum Read {
     More(usize),
     /// The call ends after this number of bytes.
     Done(usize),
-    /// The text is not a call; this number of bytes could still have been one. Never follows an emitted [`Piece::Call`].
+    /// The text is not a call; this number of bytes could still have been one. Never follows an emitted
+    /// [`Piece::Call`].
     Broken(usize),
 }
 

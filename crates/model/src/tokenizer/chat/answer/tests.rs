@@ -1,5 +1,5 @@
-//! For each family: rendering of tools and calls, parsing of the answer, and rendering of the parsed calls as history. The
-//! templates are ours, in the style of each family's.
+//! For each family: rendering of tools and calls, parsing of the answer, and rendering of the parsed calls as
+//! history. The templates are ours, in the style of each family's.
 
 use std::sync::atomic::AtomicBool;
 
