@@ -81,7 +81,7 @@ pub struct Attention {
     pub kv_heads: usize,
     pub head_size: usize,
     pub style: RopeStyle,
-    /// Index of its rotation in [`Hyperparameters::ropes`].
+    /// Index of its rotation among the rotations of the model.
     pub rope: usize,
     /// QK norm: queries and keys are normalised before rotation.
     pub qk_norm: Option<QkNorm>,

@@ -31,7 +31,7 @@ impl KvLayout {
         needed.filter(|needed| *needed < self.context).map_or((self.context, false), |n| (n, true))
     }
 
-    /// Rows of [`ports::NEXTN_HIDDEN`].
+    /// Rows of [`crate::ports::NEXTN_HIDDEN`].
     pub(crate) fn hidden_rows(self) -> usize {
         self.slots.max(HIDDEN_ROWS)
     }

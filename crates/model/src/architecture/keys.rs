@@ -104,7 +104,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The same; 0 counts as missing, because some converters write it for that.
+    /// As [`Self::positive`], but 0 counts as missing, because some converters write it for that.
     pub(super) fn set(&self, name: &str) -> Result<Option<f32>, Error> {
         match self.gguf.metadata().f32_opt(&self.key(name))? {
             Some(0.0) => Ok(None),
