@@ -132,7 +132,7 @@ pub enum FeedForward {
     ChannelMix,
     Experts(Experts),
     /// The sum of a gated block and of experts, each with norms of its own.
-    Both {
+    DenseAndExperts {
         activation: Activation,
         experts: Experts,
         width: usize,

@@ -68,7 +68,7 @@ fn feed_forward(keys: &Keys<'_>) -> Result<FeedForward> {
     let width = keys.number("expert_feed_forward_length", 1 << 24)?;
     let gating = Gating::Glu(activation);
     let experts = Experts { gating, scaled: true, ..keys.experts(true, false)? };
-    Ok(FeedForward::Both { activation, experts, width })
+    Ok(FeedForward::DenseAndExperts { activation, experts, width })
 }
 
 fn output_scale(keys: &Keys<'_>, layer: usize) -> Result<Option<f32>> {

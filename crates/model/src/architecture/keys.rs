@@ -363,7 +363,7 @@ impl<'a> Keys<'a> {
     ) -> Result<Hyperparameters, Error> {
         let widths = match feed_forward {
             FeedForward::Experts(experts) => self.expert_widths(&experts)?,
-            FeedForward::Both { .. } => self.widths()?,
+            FeedForward::DenseAndExperts { .. } => self.widths()?,
             FeedForward::Gated { .. } | FeedForward::Plain { .. } | FeedForward::ChannelMix => {
                 self.without("expert_count", "mixtures of experts are")?;
                 self.widths()?

@@ -36,7 +36,7 @@ impl Builder<'_> {
                 let logits = self.product(&name, h, experts.count, width)?;
                 self.experts(i, rows, &experts, h, logits)
             }
-            FeedForward::Both { activation, experts, width: expert_rows } => {
+            FeedForward::DenseAndExperts { activation, experts, width: expert_rows } => {
                 let dense = self.gated(i, rows, activation, false, h)?;
                 let dense = self.norm(&format!("blk.{i}.post_ffw_norm_1"), dense, width)?;
                 let h = self.norm(&format!("blk.{i}.pre_ffw_norm_2"), x, width)?;

@@ -6,9 +6,9 @@ use super::bpe::{self, ByteLevel};
 use super::error::Error;
 use super::greedy::{self, Greedy};
 use super::patterns::PreTokeniser;
-use super::pieces::Pieces;
 use super::sentencepiece::{self, SentencePiece};
 use super::special::{self, Matcher, TokenKind};
+use super::token_bytes::TokenBytes;
 use super::vocabulary::Vocabulary;
 use crate::gguf::Strings;
 
@@ -25,7 +25,7 @@ pub struct Tokenizer {
     pub(super) strips: BTreeSet<u32>,
     /// Bytes of the longest token that encoding can produce; at least 1.
     pub(super) longest: usize,
-    pub(super) pieces: Pieces,
+    pub(super) token_bytes: TokenBytes,
     pub(super) kinds: Vec<TokenKind>,
     pub(super) ends: BTreeSet<u32>,
     pub(super) add_bos: Option<u32>,
@@ -73,8 +73,8 @@ impl AlgorithmName {
     }
 
     /// The bytes of every token, from the notation that the algorithm's vocabularies use.
-    fn pieces(self, tokens: &Strings, kinds: &[TokenKind]) -> Result<Pieces, Error> {
-        Pieces::new(tokens, kinds, |id, text, kind, bytes| {
+    fn token_bytes(self, tokens: &Strings, kinds: &[TokenKind]) -> Result<TokenBytes, Error> {
+        TokenBytes::new(tokens, kinds, |id, text, kind, bytes| {
             match (kind, self) {
                 (TokenKind::Normal, Self::ByteLevel(_)) => bpe::spell_out(text, bytes),
                 (TokenKind::Normal, Self::Longest) => greedy::spell_out(id, text, bytes)?,
@@ -99,7 +99,7 @@ impl Tokenizer {
     pub fn new(vocabulary: Vocabulary) -> Result<Self, Error> {
         let named = AlgorithmName::new(&vocabulary)?;
         let (kinds, ends) = special::classify(&vocabulary)?;
-        let pieces = named.pieces(&vocabulary.tokens, &kinds)?;
+        let token_bytes = named.token_bytes(&vocabulary.tokens, &kinds)?;
         let user_defined =
             Matcher::new(&vocabulary.tokens, &kinds, |kind| kind == TokenKind::UserDefined)?;
         let parsed = Matcher::new(&vocabulary.tokens, &kinds, TokenKind::is_special)?;
@@ -122,7 +122,7 @@ impl Tokenizer {
             "tokenizer.ggml.eos_token_id",
         )?;
         let found = (0..).zip(&kinds).filter(|(_, kind)| kind.is_found());
-        let longest = found.filter_map(|(id, _)| Some(pieces.get(id)?.len())).max();
+        let longest = found.filter_map(|(id, _)| Some(token_bytes.get(id)?.len())).max();
         Ok(Self {
             prefix: named == AlgorithmName::Scores && vocabulary.add_space_prefix.unwrap_or(true),
             strips: special::strips(&vocabulary, &kinds),
@@ -130,7 +130,7 @@ impl Tokenizer {
                 AlgorithmName::ByteLevel(family) => {
                     Algorithm::ByteLevel(ByteLevel::new(family, vocabulary, &kinds)?)
                 }
-                AlgorithmName::Longest => Algorithm::Greedy(Greedy::new(&pieces, &kinds)?),
+                AlgorithmName::Longest => Algorithm::Greedy(Greedy::new(&token_bytes, &kinds)?),
                 AlgorithmName::Scores => {
                     Algorithm::SentencePiece(SentencePiece::with_scores(vocabulary, &kinds)?)
                 }
@@ -141,7 +141,7 @@ impl Tokenizer {
             parsed,
             user_defined,
             longest: longest.unwrap_or(0).max(1),
-            pieces,
+            token_bytes,
             kinds,
             ends,
             add_bos,

@@ -21,7 +21,7 @@ impl Tokenizer {
     /// The bytes that `id` adds to generated text: none for control tokens and unknown ids. `begins` is true at the
     /// start of text, that is after a special token too; the call updates it.
     pub(super) fn text_bytes(&self, id: u32, begins: &mut bool) -> &[u8] {
-        let bytes = self.pieces.get(id).unwrap_or_default();
+        let bytes = self.token_bytes.get(id).unwrap_or_default();
         match self.kind(id) {
             Some(TokenKind::Normal) if !bytes.is_empty() => {
                 let first = std::mem::take(begins);
@@ -53,12 +53,12 @@ impl Tokenizer {
     /// vocabulary.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
-        self.pieces.get(id)
+        self.token_bytes.get(id)
     }
 
     /// [`Self::token_bytes`] for display, with U+FFFD in place of invalid UTF-8.
     #[must_use]
     pub fn token_text(&self, id: u32) -> Option<Cow<'_, str>> {
-        self.pieces.get(id).map(String::from_utf8_lossy)
+        self.token_bytes.get(id).map(String::from_utf8_lossy)
     }
 }

@@ -7,9 +7,9 @@ use std::ops::Range;
 use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind, StartKind};
 
 use super::error::Error;
-use super::pieces::Pieces;
 use super::run::Run;
 use super::special::TokenKind;
+use super::token_bytes::TokenBytes;
 
 #[derive(Debug)]
 pub(super) struct Greedy {
@@ -19,11 +19,13 @@ pub(super) struct Greedy {
 }
 
 impl Greedy {
-    pub(super) fn new(pieces: &Pieces, kinds: &[TokenKind]) -> Result<Self, Error> {
+    pub(super) fn new(token_bytes: &TokenBytes, kinds: &[TokenKind]) -> Result<Self, Error> {
         let mut known = HashMap::new();
         let (mut ids, mut texts) = (Vec::new(), Vec::new());
         for (id, _) in (0..).zip(kinds).filter(|(_, kind)| kind.is_text()) {
-            let Some(bytes) = pieces.get(id).filter(|bytes| !bytes.is_empty()) else { continue };
+            let Some(bytes) = token_bytes.get(id).filter(|bytes| !bytes.is_empty()) else {
+                continue;
+            };
             if let Some(first) = known.insert(bytes, id) {
                 let text = String::from_utf8_lossy(bytes).into_owned();
                 return Err(Error::DuplicateToken { text, first, second: id });

@@ -18,12 +18,12 @@ mod error;
 mod greedy;
 mod merges;
 mod patterns;
-mod pieces;
 mod run;
 mod sentencepiece;
 mod special;
 mod split;
 mod stream;
+mod token_bytes;
 mod vocabulary;
 mod word;
 

@@ -49,7 +49,7 @@ impl Rendered {
         &self.text
     }
 
-    pub(in crate::tokenizer) fn plain(&self) -> &[usize] {
+    pub(crate) fn plain(&self) -> &[usize] {
         &self.plain
     }
 }

@@ -60,10 +60,8 @@ impl Calls {
     const fn within(self) -> &'static [&'static str] {
         match self {
             Self::Mistral => &["[ARGS]", "[CALL_ID]"],
-            Self::FunctionGemma | Self::Gemma => match self {
-                Self::Gemma => &["<|\"|>"],
-                _ => &["<escape>"],
-            },
+            Self::FunctionGemma => &["<escape>"],
+            Self::Gemma => &["<|\"|>"],
             Self::Harmony => &[
                 "<|channel|>",
                 "<|message|>",

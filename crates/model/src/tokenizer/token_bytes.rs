@@ -5,12 +5,12 @@ use super::special::TokenKind;
 use crate::gguf::Strings;
 
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(super) struct TokenBytes {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Pieces {
+impl TokenBytes {
     /// Calls `spell_out` with the id, text and kind of each token, to append its bytes.
     pub(super) fn new(
         tokens: &Strings,
