@@ -270,32 +270,36 @@ fn an_adapter_that_does_not_fit_is_refused_by_name() {
     let f16 = DType::F16;
     let whole: &[(&str, &[usize], DType)] = &[(a, &[4, columns], f16), (b, &[rows, 4], f16)];
     for (keys, tensors, expected) in [
-        (keys("qwen3"), whole, "it was made for the architecture `qwen3`, the model's is `llama`"),
-        (with("general.type", text("model")), whole, "`general.type` is `model`, `adapter` is"),
-        (with("adapter.type", text("ia3")), whole, "`adapter.type` is `ia3`, `lora` is needed"),
+        (keys("qwen3"), whole, "made for architecture `qwen3`, the model is `llama`"),
+        (
+            with("general.type", text("model")),
+            whole,
+            "`general.type` is `model`, `adapter` expected",
+        ),
+        (with("adapter.type", text("ia3")), whole, "`adapter.type` is `ia3`, `lora` expected"),
         (
             with("adapter.lora.alpha", Value::from(f32::NAN)),
             whole,
-            "`adapter.lora.alpha` is NaN, a finite number is needed",
+            "`adapter.lora.alpha` is NaN, a finite number expected",
         ),
-        (keys("llama"), &[], "it has no tensors"),
-        (keys("llama"), &whole[..1], "has no partner `blk.0.attn_q.weight.lora_b`"),
+        (keys("llama"), &[], "no tensors in the file"),
+        (keys("llama"), &whole[..1], "has no counterpart `blk.0.attn_q.weight.lora_b`"),
         (keys("llama"), &[("blk.0.attn_norm.weight", &[64], f16)], "names end in `.lora_a` or"),
         (
             keys("llama"),
             &[(a, &[4, columns + 32], f16), (b, &[rows, 4], f16)],
-            "is needed beside the model's `blk.0.attn_q.weight`",
+            "expected for the model's `blk.0.attn_q.weight`",
         ),
         (
             keys("llama"),
             &[(a, &[4, columns], f16), (b, &[rows, 5], f16)],
-            "is needed beside the model's `blk.0.attn_q.weight`",
+            "expected for the model's `blk.0.attn_q.weight`",
         ),
         (keys("llama"), &[(a, &[4], f16), (b, &[rows, 4], f16)], "has shape [4], [4, "),
         (
             keys("llama"),
             &[(a, &[4, columns], DType::I32), (b, &[rows, 4], f16)],
-            "is I32, floating-point or quantised numbers are needed",
+            "is I32, floating-point or quantised expected",
         ),
         (
             keys("llama"),
@@ -311,7 +315,7 @@ fn an_adapter_that_does_not_fit_is_refused_by_name() {
                 ("token_embd.weight.lora_a", &[vocabulary, 4], f16),
                 ("token_embd.weight.lora_b", &[columns, 4], f16),
             ],
-            "adapters of embeddings are not supported",
+            "adapters for embeddings are not supported",
         ),
     ] {
         let bad = file(&path, &keys, tensors);
@@ -332,10 +336,14 @@ fn an_adapter_that_does_not_fit_is_refused_by_name() {
     }
     assert!(matches!(refused(&llama, &["/nowhere.gguf"]), LoadError::NotFound(_)));
     for (model, adapters, expected) in [
-        (&qwen, vec![&*good], "the architecture `llama`, the model's is `qwen3`"),
+        (&qwen, vec![&*good], "architecture `llama`, the model is `qwen3`"),
         (&llama, vec![&*good, &*good], "another one has the name `good` already"),
-        (&llama, vec![&*llama], "this is no LoRA adapter"),
-        (&good, vec![], "this is an adapter, not a model: load it beside one, with `--lora`"),
+        (&llama, vec![&*llama], "not a LoRA adapter"),
+        (
+            &good,
+            vec![],
+            "this is an adapter, not a model: load it with `--lora`, in addition to a model",
+        ),
     ] {
         let told = refused(model, &adapters).to_string();
         assert!(told.contains(expected), "{told}");
@@ -349,7 +357,7 @@ fn an_adapter_that_does_not_fit_is_refused_by_name() {
         .collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let told = refused(&llama, &names).to_string();
-    assert!(told.contains("9 adapters, 8 can stand beside a model"), "{told}");
+    assert!(told.contains("9 adapters, at most 8 per model"), "{told}");
 }
 
 /// A number that is none in an adapter is found when it is read, and said to be the file's.

@@ -168,7 +168,7 @@ fn what_cannot_be_measured_is_refused_by_name() {
     let quantised = tiny("tiny-llama-Q8_0");
     refused(&["-m", MODEL, "--types", "q9"], 2, &["--types", "no type `q9`", "Q4_K_M"]);
     refused(&["-m", MODEL, "--types", "q5_k_m"], 1, &["synthetic:tiny-llama:q5_k_m"]);
-    refused(&["-m", &quantised, "--types", "q4_0"], 1, &["is Q8_0 already", "F16"]);
+    refused(&["-m", &quantised, "--types", "q4_0"], 1, &["is already Q8_0", "F16"]);
     refused(&["-m", "none.gguf"], 1, &["none.gguf"]);
     refused(&["-m", MODEL, "--quota", "120%"], 2, &["--quota", "from 1 to 100"]);
     let (code, _, errors) = outcome(orinctl(home.0.path()).args(["sweep", "-p", "0", "-n", "0"]));

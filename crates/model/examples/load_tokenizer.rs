@@ -1,5 +1,5 @@
-//! How long a file's tokenizer takes to load: `load_tokenizer FILE.gguf` reads the keys and builds
-//! the tokenizer ten times, and prints the fastest and the slowest.
+//! Measures the load time of a tokenizer: `load_tokenizer FILE.gguf` reads the metadata and builds the tokenizer ten
+//! times, and prints the fastest and the slowest time.
 
 use std::error::Error;
 use std::io::Write;

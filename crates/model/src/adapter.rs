@@ -1,76 +1,36 @@
-//! LoRA adapters: files of small matrices that stand beside a model's own, as llama.cpp's `convert_lora_to_gguf` writes
-//! them. To the product of `x` with a matrix `NAME` an adapter adds `scale * alpha / rank * B (A x)`, where A is its
-//! tensor `NAME.lora_a` and B its `NAME.lora_b`.
+//! LoRA adapters: files with two small matrices for a matrix of the model, as llama.cpp's `convert_lora_to_gguf`
+//! writes them. To the product of `x` with the model's matrix `NAME`, an adapter adds
+//! `scale * alpha / rank * B (A x)`. A is its tensor `NAME.lora_a`, B is `NAME.lora_b`.
 //!
-//! All adapters of a model go into one product: their matrices A below each other, their matrices B side by side. What
-//! a row takes of each adapter stands between the two, so that rows with different adapters share a step. Here is what
-//! a file holds, and how its rows become those of the stack; what is computed with them is in `decoder.rs`.
+//! All adapters of a model are computed as one: their matrices A are stacked by rows, their matrices B by columns.
+//! Each row multiplies the inner product by its own scale of each adapter, so rows with different adapters share a
+//! step. This file reads adapters and their stacks; `decoder/products.rs` computes with them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use crate::gguf::{self, Gguf, TensorInfo};
-use crate::{Error, Result};
+use crate::error::{AdapterError, Error, MAX_ADAPTERS, Result};
+use crate::gguf::{Gguf, TensorInfo};
 use plan::{DType, quant};
 
-/// The most adapters beside one model.
-pub const MAX_ADAPTERS: usize = 8;
-
-/// Columns of a stack of matrices B are a multiple of this, which kernels for many rows ask for.
-const WHOLE: usize = 32;
+/// Columns of stacked matrices B are a multiple of this, which the prefill kernels require.
+const COLUMNS: usize = 32;
 
 const SUFFIXES: [&str; 2] = [".lora_a", ".lora_b"];
 
-/// Why a file is no adapter, or none for a model.
-#[derive(Debug, thiserror::Error)]
-pub enum AdapterError {
-    #[error(transparent)]
-    Gguf(#[from] gguf::Error),
-    #[error("`{key}` is `{found}`, `{expected}` is needed: this is no LoRA adapter")]
-    Kind { key: &'static str, found: String, expected: &'static str },
-    #[error("it was made for the architecture `{found}`, the model's is `{expected}`")]
-    Architecture { found: String, expected: &'static str },
-    #[error("`adapter.lora.alpha` is {found}, a finite number is needed")]
-    Alpha { found: f32 },
-    #[error(
-        "it wants to be applied from certain tokens on (`adapter.alora.invocation_tokens`), which is not supported"
-    )]
-    Activated,
-    #[error("it has no tensors")]
-    Empty,
-    #[error("tensor `{name}` is not part of a LoRA adapter: names end in `.lora_a` or `.lora_b`")]
-    Suffix { name: String },
-    #[error("tensor `{name}` has no partner `{missing}`")]
-    Unpaired { name: String, missing: String },
-    #[error(
-        "tensor `{name}` has shape {found:?}, {expected:?} is needed beside the model's `{beside}`"
-    )]
-    Shape { name: String, found: Vec<usize>, expected: Vec<usize>, beside: String },
-    #[error("tensor `{name}` is {found}, floating-point or quantised numbers are needed")]
-    Type { name: String, found: DType },
-    #[error("tensor `{name}`: the model has no `{wanted}`")]
-    UnknownTensor { name: String, wanted: String },
-    #[error("tensor `{name}`: adapters of {of} are not supported")]
-    Unsupported { name: String, of: &'static str },
-    #[error("adapter {path}: {defect}")]
-    Of { path: String, defect: Box<AdapterError> },
-    #[error("{found} adapters, {MAX_ADAPTERS} can stand beside a model")]
-    TooMany { found: usize },
-}
-
-/// An open adapter, with its metadata and its pairs of tensors checked.
+/// An open adapter with checked metadata and pairs of tensors.
 #[derive(Debug)]
 pub struct Adapter {
     gguf: Gguf,
-    /// 0 where the file names none.
+    /// 0 if the file has none.
     alpha: f32,
     /// The rank of each pair, by the name of the model's tensor.
     ranks: BTreeMap<String, usize>,
 }
 
 impl Adapter {
-    /// Opens an adapter's file and checks all that can be checked without its model.
+    /// Opens an adapter and checks everything that can be checked without its model.
     ///
     /// # Errors
     /// [`AdapterError`] names the key or the tensor.
@@ -119,11 +79,11 @@ impl Adapter {
         self.gguf.path()
     }
 
-    fn refuse(&self, defect: AdapterError) -> AdapterError {
+    fn reject(&self, defect: AdapterError) -> AdapterError {
         AdapterError::Of { path: self.path().display().to_string(), defect: Box::new(defect) }
     }
 
-    /// What its product is multiplied by at a scale of 1: alpha / rank, or 1 where the file names no alpha.
+    /// Factor on the adapter's product at a scale of 1: alpha / rank, or 1 without alpha; 0 if it has no such tensor.
     fn factor(&self, tensor: &str) -> f32 {
         match self.ranks.get(tensor) {
             Some(&rank) if self.alpha != 0.0 => self.alpha / rank as f32,
@@ -144,7 +104,7 @@ impl Adapter {
         let columns = tensor.shape[1];
         let mut values = vec![0.0; columns * rows.len()];
         let decoded = quant::dequantise(tensor.dtype, &bytes, &mut values);
-        debug_assert!(decoded.is_ok(), "`from_gguf` has refused other types");
+        debug_assert!(decoded.is_ok(), "`from_gguf` rejects other types");
         match values.iter().position(|value| !value.is_finite()) {
             None => Ok(values),
             Some(at) => Err(Error::NotFinite {
@@ -171,7 +131,7 @@ impl Side {
     }
 }
 
-/// Rows of a matrix: runs of `run` of them, `stride` apart.
+/// Rows of a matrix: runs of `run` rows that begin `stride` rows apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
     pub(crate) start: usize,
@@ -180,7 +140,7 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// All of so many.
+    /// All rows of a matrix.
     pub(crate) const fn all(rows: usize) -> Self {
         Self { start: 0, run: rows, stride: rows }
     }
@@ -190,34 +150,34 @@ impl Selection {
     }
 }
 
-/// The matrices of all adapters beside one of the model's, as one.
+/// The stacked matrices A, or B, of all adapters for one matrix of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stack {
     /// The model's tensor.
     pub(crate) tensor: String,
     pub(crate) side: Side,
-    /// Rows of A, or columns of B, that each adapter has in it, the last of them zeroes.
+    /// Rows of A, or columns of B, for each adapter; zeroes after its own rank.
     pub(crate) rank: usize,
-    /// Which rows of the matrices B there are.
+    /// Rows of the model's matrix that the stack of matrices B covers.
     pub(crate) rows: Selection,
 }
 
-/// The adapters of a model, in the order in which requests number them.
+/// The adapters of a model, in the order of their numbers in requests.
 #[derive(Debug, Default)]
 pub(crate) struct Adapters(Vec<Adapter>);
 
 impl Adapters {
-    /// Adapters for one architecture.
+    /// Checks that the adapters were made for this architecture.
     pub(crate) fn new(all: Vec<Adapter>, architecture: &'static str) -> Result<Self, AdapterError> {
         if all.len() > MAX_ADAPTERS {
             return Err(AdapterError::TooMany { found: all.len() });
         }
         for adapter in &all {
             let found = adapter.gguf.metadata().str("general.architecture");
-            let found = found.map_err(|error| adapter.refuse(error.into()))?.to_owned();
+            let found = found.map_err(|error| adapter.reject(error.into()))?.to_owned();
             if found != architecture {
                 let expected = architecture;
-                return Err(adapter.refuse(AdapterError::Architecture { found, expected }));
+                return Err(adapter.reject(AdapterError::Architecture { found, expected }));
             }
         }
         Ok(Self(all))
@@ -231,17 +191,15 @@ impl Adapters {
         self.0.iter()
     }
 
-    /// What the product of each is multiplied by at a scale of 1, beside a tensor of the model; 0 where it has none
-    /// there.
+    /// Factor of each adapter at a scale of 1 for a tensor of the model; 0 if it does not adapt that tensor.
     pub(crate) fn factors(&self, tensor: &str) -> Vec<f32> {
         self.iter().map(|adapter| adapter.factor(tensor)).collect()
     }
 
-    /// The rank in their stacks beside a matrix of the model, and what these are stored in; `None` where nobody has
-    /// anything there.
+    /// Rank and type of the stacks for a matrix of the model; `None` if no adapter adapts it.
     ///
     /// # Errors
-    /// [`AdapterError::Shape`] where a pair does not fit the matrix.
+    /// [`AdapterError::Shape`] if a pair does not fit the matrix.
     pub(crate) fn stacked(
         &self,
         tensor: &str,
@@ -255,18 +213,18 @@ impl Adapters {
                 half &= found.dtype == DType::F16;
                 if found.shape != expected {
                     let (name, found) = (found.name.clone(), found.shape.clone());
-                    let (expected, beside) = (expected.to_vec(), tensor.to_owned());
-                    let defect = AdapterError::Shape { name, found, expected, beside };
-                    return Err(adapter.refuse(defect));
+                    let (expected, target) = (expected.to_vec(), tensor.to_owned());
+                    let defect = AdapterError::Shape { name, found, expected, target };
+                    return Err(adapter.reject(defect));
                 }
             }
         }
-        let whole = |rank: &usize| (rank * self.len()).is_multiple_of(WHOLE);
+        let whole = |rank: &usize| (rank * self.len()).is_multiple_of(COLUMNS);
         let rank = (most..).find(whole).filter(|_| most > 0);
         Ok(rank.map(|rank| (rank, if half { DType::F16 } else { DType::F32 })))
     }
 
-    /// Refuses what stands beside none of the model's tensors that are `known`: it would be left out.
+    /// Rejects adapters of tensors that are not `known` to the model, because nothing would apply them.
     pub(crate) fn check_used(
         &self,
         model: &Gguf,
@@ -276,17 +234,17 @@ impl Adapters {
             let Some(tensor) = adapter.ranks.keys().find(|tensor| !known(tensor)) else { continue };
             let name = format!("{tensor}{}", Side::A.suffix());
             let unsupported = |of| AdapterError::Unsupported { name: name.clone(), of };
-            return Err(adapter.refuse(match model.tensor(tensor) {
+            return Err(adapter.reject(match model.tensor(tensor) {
                 None => AdapterError::UnknownTensor { name, wanted: tensor.clone() },
                 Some(_) if tensor == "token_embd.weight" => unsupported("embeddings"),
                 Some(found) if found.shape.len() == 3 => unsupported("experts"),
-                Some(_) => unsupported("what no product is made with"),
+                Some(_) => unsupported("tensors that are not matrices"),
             }));
         }
         Ok(())
     }
 
-    /// Fills `buf` from byte `offset` of a stack that is stored in `dtype`, F16 or F32, with `columns` columns.
+    /// Fills `buf` from byte `offset` of a stack of `dtype` (F16 or F32) with `columns` columns.
     pub(crate) fn read(
         &self,
         stack: &Stack,

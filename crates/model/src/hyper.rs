@@ -1,7 +1,6 @@
-//! What a model is made of: sizes, and for each layer which of the shared parts it has. An architecture
-//! fills this in from metadata; `decoder` draws the graph from it.
+//! Hyperparameters: sizes of a model, and the building blocks of each layer. `architecture` reads them from a file's
+//! metadata; `decoder` builds the graph from them.
 
-use crate::rope::Rope;
 use plan::{Activation, DeltaHeads, Gating, NormKind, RopeStyle, Routing, Scores};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -9,58 +8,69 @@ pub struct Hyperparameters {
     /// Width of the residual stream.
     pub width: usize,
     pub vocabulary: usize,
-    /// Tokens the model was trained for.
+    /// Context length that the model was trained with.
     pub context: usize,
     pub norm: Norm,
     pub embedding: Embedding,
     pub layers: Vec<Layer>,
-    /// The layer behind the last that predicts a further token, of a model that is used with it.
+    /// The nextn layer (multi-token prediction, MTP), which predicts one more token; `None` if missing or disabled.
     pub nextn: Option<Layer>,
-    /// Name of the norm before the logits.
+    /// Name of the norm before the output projection.
     pub output_norm: &'static str,
     pub logits: Logits,
-    /// The rotations that layers name by number.
+    /// Rotations; layers refer to them by index.
     pub(crate) ropes: Vec<Rope>,
 }
 
-/// The norm of all rows of the residual stream.
+/// Rotary position embedding (RoPE).
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rope {
+    /// Radians per position, one per pair.
+    pub(crate) frequencies: Vec<f32>,
+    /// Other frequencies, for contexts longer than this number of tokens.
+    pub(crate) long: Option<(Vec<f32>, usize)>,
+    /// Factor on cosines and sines.
+    pub(crate) magnitude: f32,
+}
+
+/// Kind of all norms of the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
     pub kind: NormKind,
-    /// Added to the mean square.
+    /// Epsilon, added to the mean square.
     pub eps: f32,
 }
 
-/// What a token becomes before the first layer.
+/// Input of the first layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Embedding {
-    /// Factor on the row of the table.
+    /// Factor on the token embedding.
     pub scale: Option<f32>,
-    /// It is normalised.
+    /// The embedding is normalised.
     pub norm: bool,
-    /// A second table has a row for each position, which is added.
+    /// Learned position embeddings are added.
     pub positions: bool,
-    /// Width of what each layer gets of the token beside the residual stream, if it does.
+    /// Width of the per-layer embedding of a token, in models that have them.
     pub per_layer: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     pub attention: Attention,
-    /// What it has instead of attention, if it has.
+    /// Recurrent block in place of attention.
     pub recurrent: Option<Recurrent>,
     pub feed_forward: FeedForward,
-    /// Rows of its first matrices; of a mixture, of each expert's.
+    /// Rows of its first matrices; with experts, of each expert's.
     pub feed_forward_width: usize,
-    /// Name of the norm before it.
+    /// Name of the norm before the feed-forward block.
     pub feed_forward_norm: &'static str,
-    /// The feed-forward part takes what attention takes, and both are added to the residual stream.
+    /// Attention and feed-forward block have the same input; the residual stream is the sum of both.
     pub parallel: bool,
-    /// What each part gives is normalised before it is added.
+    /// Each block's output is normalised before it is added to the residual stream.
     pub norm_after: bool,
-    /// Factor on what each part adds.
+    /// Factor on each block's output before it is added.
     pub residual_scale: Option<f32>,
-    /// Factor on what leaves the layer.
+    /// Factor on the layer's output.
     pub output_scale: Option<f32>,
 }
 
@@ -71,39 +81,39 @@ pub struct Attention {
     pub kv_heads: usize,
     pub head_size: usize,
     pub style: RopeStyle,
-    /// Which of the model's rotations.
+    /// Index of its rotation among the rotations of the model.
     pub rope: usize,
-    /// How queries and keys are normalised before rotation, if they are.
+    /// QK norm: queries and keys are normalised before rotation.
     pub qk_norm: Option<QkNorm>,
-    /// What the heads give is multiplied by the sigmoid of a gate, whose rows lie with those of the queries, head
-    /// by head.
+    /// The output is multiplied by the sigmoid of a gate. `attn_q` has the gate's rows of each head after its
+    /// query's.
     pub gated: bool,
-    /// So are its values, without a weight.
+    /// Values are normalised too, without a weight.
     pub value_norm: bool,
-    pub keys: Keys,
+    pub kv: KvSource,
     pub scores: Scores,
-    /// Each head has a score of its own that takes weight and has no value.
+    /// Attention sinks: each head has an additional score in its softmax, without a value.
     pub sinks: bool,
 }
 
-/// What of queries and keys is normalised together.
+/// Values of queries and keys that are normalised together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
-    /// The values of a head.
+    /// Each head by itself.
     Head,
-    /// Those of all heads.
+    /// All heads together.
     Row,
 }
 
-/// Where the keys and values of a layer come from.
+/// Source of a layer's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keys {
-    /// Its own matrices; its own cache.
+pub enum KvSource {
+    /// Two matrices, and a cache of its own.
     Own,
-    /// One matrix for both: values are keys before norm and rotation.
-    Shared,
+    /// One matrix for both: values are the keys before norm and rotation.
+    OneMatrix,
     /// The cache of an earlier layer.
-    OfLayer(usize),
+    Layer(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,42 +128,41 @@ pub enum FeedForward {
     Plain {
         activation: Activation,
     },
-    /// RWKV's channel mixing: `value(relu(key(x))^2)` of a mix of each row with the one before it.
+    /// RWKV's channel mixing: `value(relu(key(x))^2)`, `x` being each row blended with the previous one.
     ChannelMix,
     Experts(Experts),
-    /// Gated, and experts beside it, which see the residual stream through norms of their own.
-    Both {
+    /// The sum of a gated block and of experts, each with norms of its own.
+    DenseAndExperts {
         activation: Activation,
         experts: Experts,
         width: usize,
     },
 }
 
-/// A mixture of experts.
+/// Mixture of experts (MoE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Experts {
     pub count: usize,
     pub routing: Routing,
     pub gating: Gating,
-    /// Rows of the first matrices of the expert that every row goes through, where there is one. It has a gate
-    /// of its own.
+    /// Rows of the shared expert's first matrices, if there is a shared expert. It has a gate.
     pub shared: Option<usize>,
-    /// What each gives is multiplied by a number of the file.
+    /// The file has a factor on each expert's output.
     pub scaled: bool,
 }
 
-/// A layer that remembers in a state of fixed size.
+/// Block with a recurrent state of fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recurrent {
     /// Gated DeltaNet: a short convolution over queries, keys and values, then linear attention.
     GatedDelta { heads: DeltaHeads, taps: usize },
-    /// A short convolution between two gates.
+    /// Short convolution between two gates.
     ShortConv { taps: usize },
-    /// RWKV-7's time mixing, with the ranks of the products that make decay, learning rate, value and gate.
+    /// RWKV-7's time mixing.
     TimeMix { heads: usize, head_size: usize, ranks: Ranks },
 }
 
-/// Columns between the two matrices of a product of low rank.
+/// Ranks of RWKV-7's low-rank products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranks {
     pub decay: usize,
@@ -162,8 +171,33 @@ pub struct Ranks {
     pub gate: usize,
 }
 
+impl Attention {
+    /// Attention to all earlier positions, with keys, values and a cache of its own.
+    pub(crate) const fn new(
+        heads: [usize; 2],
+        head_size: usize,
+        style: RopeStyle,
+        scale: f32,
+    ) -> Self {
+        let [heads, kv_heads] = heads;
+        Self {
+            heads,
+            kv_heads,
+            head_size,
+            style,
+            rope: 0,
+            qk_norm: None,
+            gated: false,
+            value_norm: false,
+            kv: KvSource::Own,
+            scores: Scores::scaled(scale),
+            sinks: false,
+        }
+    }
+}
+
 impl Recurrent {
-    /// Columns of what its convolution goes over, and how many values it sees, in a model of this width.
+    /// Channels and taps of its convolution in a model of this width.
     #[must_use]
     pub const fn convolution(&self, width: usize) -> (usize, usize) {
         match self {
@@ -173,7 +207,7 @@ impl Recurrent {
         }
     }
 
-    /// Heads, and rows and columns of their matrices, where it keeps such.
+    /// Heads, and rows and columns of each head's matrix, if its state has matrices.
     #[must_use]
     pub const fn matrices(&self) -> Option<[usize; 3]> {
         match *self {
@@ -186,7 +220,7 @@ impl Recurrent {
     }
 }
 
-/// What becomes of the product with the output matrix.
+/// Postprocessing of logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Logits {
     pub scale: Option<f32>,
@@ -198,14 +232,14 @@ impl Hyperparameters {
     /// The attention of each layer that has a cache of its own, with the layer's number.
     pub fn caches(&self) -> impl Iterator<Item = (usize, &Attention)> {
         let own = |layer: &Layer| {
-            layer.recurrent.is_none() && !matches!(layer.attention.keys, Keys::OfLayer(_))
+            layer.recurrent.is_none() && !matches!(layer.attention.kv, KvSource::Layer(_))
         };
         let all = self.layers.iter().chain(&self.nextn);
         let layers = all.enumerate().filter(move |(_, layer)| own(layer));
         layers.map(|(i, layer)| (i, &layer.attention))
     }
 
-    /// The layers that remember in a state of fixed size, with the layer's number.
+    /// The recurrent block of each layer that has one, with the layer's number.
     pub fn recurrent(&self) -> impl Iterator<Item = (usize, &Recurrent)> {
         let layers = self.layers.iter().enumerate();
         layers.filter_map(|(i, layer)| Some((i, layer.recurrent.as_ref()?)))

@@ -1,7 +1,7 @@
-//! llama.cpp's mixtures of types: in which type each tensor of a model is stored.
+//! llama.cpp's quantisation mixes (`Q4_K_M` and others): the type of each tensor.
 //!
-//! The rules are those of llama.cpp's `llama-quant.cpp` without an importance matrix. What it does for models of 80
-//! layers and of 8 experts is left out.
+//! The rules are those of llama.cpp's `llama-quant.cpp` without an importance matrix. Its exceptions for
+//! models of 80 layers or of 8 experts are left out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,102 +10,65 @@ use std::str::FromStr;
 use crate::gguf::Gguf;
 use plan::DType;
 
-/// How a model is quantised: one type, or a mixture with llama.cpp's name (`enum llama_ftype`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(non_camel_case_types, reason = "the field's names are Q4_K_M and Q6_K")]
-pub enum Mix {
-    F32,
-    F16,
-    BF16,
-    Q8_0,
-    Q6_K,
-    Q5_1,
-    Q5_K_M,
-    Q5_K_S,
-    Q5_0,
-    Q4_1,
-    Q4_K_M,
-    Q4_K_S,
-    Q4_0,
-    IQ4_NL,
-    IQ4_XS,
-    MXFP4_MOE,
-    Q3_K_L,
-    Q3_K_M,
-    Q3_K_S,
-    Q2_K,
-    Q2_K_S,
-    TQ2_0,
-    TQ1_0,
+/// Declares [`Mix`]: each name, its number for `general.file_type`, and the type of most matrices.
+macro_rules! mixes {
+    ($($name:ident = $number:literal, $dtype:ident;)*) => {
+        /// Quantisation of a model: one type, or a mix with llama.cpp's name (`enum llama_ftype`).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(non_camel_case_types, reason = "the field's names are Q4_K_M and Q6_K")]
+        pub enum Mix {
+            $($name,)*
+        }
+
+        impl Mix {
+            /// Every mix, roughly from the largest to the smallest.
+            pub const ALL: [Self; [$($number),*].len()] = [$(Self::$name),*];
+
+            const fn row(self) -> (&'static str, u32, DType) {
+                match self {
+                    $(Self::$name => (stringify!($name), $number, DType::$dtype),)*
+                }
+            }
+        }
+    };
+}
+mixes! {
+    F32 = 0, F32;
+    F16 = 1, F16;
+    BF16 = 32, BF16;
+    Q8_0 = 7, Q8_0;
+    Q6_K = 18, Q6_K;
+    Q5_1 = 9, Q5_1;
+    Q5_K_M = 17, Q5_K;
+    Q5_K_S = 16, Q5_K;
+    Q5_0 = 8, Q5_0;
+    Q4_1 = 3, Q4_1;
+    Q4_K_M = 15, Q4_K;
+    Q4_K_S = 14, Q4_K;
+    Q4_0 = 2, Q4_0;
+    IQ4_NL = 25, IQ4_NL;
+    IQ4_XS = 30, IQ4_XS;
+    MXFP4_MOE = 38, MXFP4;
+    Q3_K_L = 13, Q3_K;
+    Q3_K_M = 12, Q3_K;
+    Q3_K_S = 11, Q3_K;
+    Q2_K = 10, Q2_K;
+    Q2_K_S = 21, Q2_K;
+    TQ2_0 = 37, TQ2_0;
+    TQ1_0 = 36, TQ1_0;
 }
 
-/// What the rules know of the model.
+/// Properties of the model that the rules depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub layers: usize,
     /// Query heads for each KV head.
     pub grouping: usize,
-    /// The embedding is the output too.
+    /// The embedding is also the output projection.
     pub tied: bool,
 }
 
 impl Mix {
-    /// Every mix, about the largest first.
-    pub const ALL: [Self; 23] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q8_0,
-        Self::Q6_K,
-        Self::Q5_1,
-        Self::Q5_K_M,
-        Self::Q5_K_S,
-        Self::Q5_0,
-        Self::Q4_1,
-        Self::Q4_K_M,
-        Self::Q4_K_S,
-        Self::Q4_0,
-        Self::IQ4_NL,
-        Self::IQ4_XS,
-        Self::MXFP4_MOE,
-        Self::Q3_K_L,
-        Self::Q3_K_M,
-        Self::Q3_K_S,
-        Self::Q2_K,
-        Self::Q2_K_S,
-        Self::TQ2_0,
-        Self::TQ1_0,
-    ];
-
-    /// Name, number for `general.file_type`, and the type that most matrices are stored in.
-    const fn row(self) -> (&'static str, u32, DType) {
-        match self {
-            Self::F32 => ("F32", 0, DType::F32),
-            Self::F16 => ("F16", 1, DType::F16),
-            Self::BF16 => ("BF16", 32, DType::BF16),
-            Self::Q8_0 => ("Q8_0", 7, DType::Q8_0),
-            Self::Q6_K => ("Q6_K", 18, DType::Q6_K),
-            Self::Q5_1 => ("Q5_1", 9, DType::Q5_1),
-            Self::Q5_K_M => ("Q5_K_M", 17, DType::Q5_K),
-            Self::Q5_K_S => ("Q5_K_S", 16, DType::Q5_K),
-            Self::Q5_0 => ("Q5_0", 8, DType::Q5_0),
-            Self::Q4_1 => ("Q4_1", 3, DType::Q4_1),
-            Self::Q4_K_M => ("Q4_K_M", 15, DType::Q4_K),
-            Self::Q4_K_S => ("Q4_K_S", 14, DType::Q4_K),
-            Self::Q4_0 => ("Q4_0", 2, DType::Q4_0),
-            Self::IQ4_NL => ("IQ4_NL", 25, DType::IQ4_NL),
-            Self::IQ4_XS => ("IQ4_XS", 30, DType::IQ4_XS),
-            Self::MXFP4_MOE => ("MXFP4_MOE", 38, DType::MXFP4),
-            Self::Q3_K_L => ("Q3_K_L", 13, DType::Q3_K),
-            Self::Q3_K_M => ("Q3_K_M", 12, DType::Q3_K),
-            Self::Q3_K_S => ("Q3_K_S", 11, DType::Q3_K),
-            Self::Q2_K => ("Q2_K", 10, DType::Q2_K),
-            Self::Q2_K_S => ("Q2_K_S", 21, DType::Q2_K),
-            Self::TQ2_0 => ("TQ2_0", 37, DType::TQ2_0),
-            Self::TQ1_0 => ("TQ1_0", 36, DType::TQ1_0),
-        }
-    }
-
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.row().0
@@ -123,27 +86,27 @@ impl Mix {
         Self::ALL.into_iter().find(|mix| mix.file_type() == number)
     }
 
-    /// The type of a tensor, or `None` if it is left as it is: norms, tables, the router of experts, short
-    /// convolutions.
+    /// The type of a tensor, or `None` if it keeps the type that it has: norms, vectors, the MoE router, short
+    /// convolutions, and the small tensors of RWKV.
     #[must_use]
     pub fn dtype(self, name: &str, shape: &[usize], sizes: Sizes) -> Option<DType> {
-        let kept = shape.len() < 2
+        let unchanged = shape.len() < 2
             || !name.ends_with("weight")
             || name.contains("_norm.weight")
             || name.contains("ffn_gate_inp.weight")
             || name.contains("ssm_conv1d.weight")
             || name.contains("shortconv.conv.weight")
-            || is_small_of_rwkv(name);
-        if kept {
+            || is_small_rwkv_tensor(name);
+        if unchanged {
             return None;
         }
         let row = shape.last().copied().unwrap_or(0);
         let fits = |dtype: &DType| row.is_multiple_of(dtype.block_len());
         let wanted = self.wanted(name, shape, sizes);
-        [wanted, in_short_blocks(wanted)].into_iter().find(fits).or(Some(DType::F16))
+        [wanted, with_smaller_blocks(wanted)].into_iter().find(fits).or(Some(DType::F16))
     }
 
-    /// The type if rows were of any length.
+    /// The type that the mix gives the tensor if its rows are whole blocks.
     fn wanted(self, name: &str, shape: &[usize], Sizes { layers, grouping, tied }: Sizes) -> DType {
         let (_, _, base) = self.row();
         let is = |part: &str| name.contains(part);
@@ -197,26 +160,26 @@ impl Mix {
     }
 }
 
-/// RWKV's mixes with the row before, and its products of low rank.
-fn is_small_of_rwkv(name: &str) -> bool {
+/// True for RWKV's token-shift weights and low-rank matrices.
+fn is_small_rwkv_tensor(name: &str) -> bool {
     let part = name.split("time_mix_").nth(1).and_then(|part| part.strip_suffix(".weight"));
     name.contains("mix_lerp_")
         || part.is_some_and(|part| part.len() == 2 && part.ends_with(['0', '1', '2']))
 }
 
-/// What stands for a type whose blocks do not fill a row.
-const fn in_short_blocks(dtype: DType) -> DType {
+/// Type with smaller blocks, for rows that are not whole blocks of `dtype`.
+const fn with_smaller_blocks(dtype: DType) -> DType {
     match dtype {
         DType::IQ4_XS => DType::IQ4_NL,
         DType::Q2_K | DType::Q3_K | DType::TQ1_0 | DType::TQ2_0 => DType::Q4_0,
         DType::Q4_K => DType::Q5_0,
         DType::Q5_K => DType::Q5_1,
         DType::Q6_K => DType::Q8_0,
-        short => short,
+        small => small,
     }
 }
 
-/// What a file's weights are, for people: the name of its `general.file_type`, or the type of most elements.
+/// Display name of a file's quantisation: that of its `general.file_type`, or else the type of most elements.
 #[must_use]
 pub fn name_of(gguf: &Gguf) -> &'static str {
     let number = gguf.metadata().u32("general.file_type").ok();
@@ -230,13 +193,12 @@ pub fn name_of(gguf: &Gguf) -> &'static str {
     elements.into_iter().max_by_key(|(_, n)| *n).map_or("F32", |(dtype, _)| dtype.name())
 }
 
-/// `blk.3.attn_q.weight` is of layer 3.
+/// Number of a tensor's layer: 3 for `blk.3.attn_q.weight`.
 fn layer(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// The layers to which the `_M` mixes give more bits: the first and last eighth and every third
-/// between.
+/// True for layers that get more bits in the `_M` mixes: the first and the last eighth, and every third between them.
 const fn more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
@@ -257,7 +219,7 @@ pub struct UnknownMix {
 impl FromStr for Mix {
     type Err = UnknownMix;
 
-    /// In any case; Q3_K, Q4_K and Q5_K mean their `_M`, as for llama.cpp's quantiser.
+    /// Ignores case. Q3_K, Q4_K and Q5_K stand for their `_M`, as in llama.cpp's quantiser.
     fn from_str(name: &str) -> Result<Self, UnknownMix> {
         let is = |other: &str| name.eq_ignore_ascii_case(other);
         match Self::ALL.into_iter().find(|mix| is(mix.name())) {
@@ -278,7 +240,7 @@ mod tests {
     const LARGE: Sizes = Sizes { layers: 28, ..TINY };
 
     #[test]
-    fn every_tensor_has_the_type_that_llama_cpp_gave_it() {
+    fn every_tensor_has_the_same_type_as_in_llama_cpps_file() {
         for (model, mix) in [
             ("tiny-llama-Q4_K_M", Mix::Q4_K_M),
             ("tiny-llama-Q6_K", Mix::Q6_K),
@@ -300,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn more_bits_go_where_llama_cpp_gives_them() {
+    fn the_same_layers_get_more_bits_as_in_llama_cpp() {
         let more: Vec<usize> = (0..28).filter(|l| more_bits(*l, 28)).collect();
         assert_eq!(more, [0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27]);
         let of =
@@ -314,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_share_values_get_them_in_more_bits() {
+    fn values_shared_by_more_heads_get_more_bits() {
         let of = |mix: Mix, grouping, name: &str| {
             mix.dtype(name, &[512, 512], Sizes { grouping, ..LARGE }).unwrap()
         };
@@ -337,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn only_experts_are_mxfp4() {
+    fn only_expert_tensors_are_mxfp4() {
         let of = |name: &str, shape: &[usize]| Mix::MXFP4_MOE.dtype(name, shape, LARGE).unwrap();
         assert_eq!(of("blk.0.ffn_up_exps.weight", &[32, 64, 512]), DType::MXFP4);
         assert_eq!(of("blk.0.attn_q.weight", &[64, 512]), DType::Q8_0);
@@ -345,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_of_its_own_frees_the_embedding() {
+    fn an_untied_embedding_gets_the_base_type() {
         let of = |name: &str, tied| Mix::Q4_K_M.dtype(name, &[1000, 512], Sizes { tied, ..LARGE });
         assert_eq!(of("output.weight", false), Some(DType::Q6_K));
         assert_eq!(of("token_embd.weight", false), Some(DType::Q4_K));
@@ -356,9 +318,9 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_no_whole_blocks_get_another_type() {
+    fn rows_that_are_not_whole_blocks_get_smaller_blocks() {
         let of = |mix: Mix, row| mix.dtype("blk.4.attn_q.weight", &[64, row], LARGE);
-        for (mix, long, short) in [
+        for (mix, whole, partial) in [
             (Mix::Q4_K_M, DType::Q4_K, DType::Q5_0),
             (Mix::Q5_K_M, DType::Q5_K, DType::Q5_1),
             (Mix::Q6_K, DType::Q6_K, DType::Q8_0),
@@ -366,14 +328,14 @@ mod tests {
             (Mix::IQ4_XS, DType::IQ4_XS, DType::IQ4_NL),
             (Mix::Q5_1, DType::Q5_1, DType::Q5_1),
         ] {
-            assert_eq!((of(mix, 512), of(mix, 96)), (Some(long), Some(short)), "{mix}");
+            assert_eq!((of(mix, 512), of(mix, 96)), (Some(whole), Some(partial)), "{mix}");
             assert_eq!(of(mix, 80), Some(DType::F16), "{mix}");
         }
         assert_eq!(of(Mix::F32, 80), Some(DType::F32));
     }
 
     #[test]
-    fn what_is_no_matrix_is_left_alone() {
+    fn norms_vectors_and_routers_are_not_quantised() {
         for (name, shape) in [
             ("blk.0.attn_norm.weight", &[512][..]),
             ("blk.0.attn_q.bias", &[512]),

@@ -1,26 +1,26 @@
-//! Work on the pieces of tensors, on several threads: what a file is made of when it is written.
+//! Splits tensors into pieces and processes them on several threads, to write a file.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Elements of a piece: 1 MiB of `f32`, and whole super-blocks, so that no block is split.
+/// Elements of a piece: 1 MiB of `f32`, and a multiple of a superblock, so that no block is split.
 pub(crate) const ELEMENTS: usize = 1 << 18;
 
-/// Where a tensor's pieces begin, and the elements of each.
+/// Start and length of each piece of a tensor, in elements.
 pub(crate) fn of(elements: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..elements).step_by(ELEMENTS).map(move |first| (first, ELEMENTS.min(elements - first)))
 }
 
-/// Memory that a thread uses again for each piece.
+/// Buffers that a thread reuses for each piece.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) values: Vec<f32>,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Does all pieces, each of which gives the bytes that it has done, and tells `progress` their sum from
-/// this thread. The first failure ends it.
+/// Calls `work`, which returns the bytes it has processed, for all pieces, and `progress` on this thread with the
+/// sum so far. Stops at the first error.
 pub(crate) fn run<P: Sync, E: Send>(
     pieces: &[P],
     threads: usize,
@@ -37,7 +37,7 @@ pub(crate) fn run<P: Sync, E: Send>(
                 while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = work(piece, &mut scratch);
                     let failed = result.is_err();
-                    // Nobody listens any more once another thread has failed.
+                    // The receiver is dropped once another thread has failed.
                     if sender.send(result).is_err() || failed {
                         break;
                     }

@@ -1,24 +1,23 @@
-//! How the rows of a text become its embedding, as a model's file says it.
+//! Pooling: how an embedding is computed from the hidden states of a text.
 
+use crate::error::{Error, Result};
 use crate::gguf::Gguf;
-use crate::{Error, Result};
 
-/// Which rows of a text's hidden state its embedding is made of.
+/// Rows of a text's hidden states that its embedding is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// The mean of all.
+    /// The mean of all rows.
     Mean,
     First,
     Last,
 }
 
 impl Pooling {
-    /// What a file says: llama.cpp's `LLAMA_POOLING_TYPE_*` under `pooling_type`. `None` where a model is not
-    /// made for embeddings.
+    /// The file's `pooling_type`, one of llama.cpp's `LLAMA_POOLING_TYPE_*`; `None` if it is no embedding model.
     ///
     /// # Errors
-    /// For a model whose tokens see those behind them, and for a number that is none of those.
-    pub(crate) fn of(gguf: &Gguf, architecture: &str) -> Result<Option<Self>> {
+    /// For a model with bidirectional attention, and for an unknown type.
+    pub(crate) fn from_metadata(gguf: &Gguf, architecture: &str) -> Result<Option<Self>> {
         let key = |name: &str| format!("{architecture}.{name}");
         let causal = key("attention.causal");
         if gguf.metadata().bool_opt(&causal)? == Some(false) {

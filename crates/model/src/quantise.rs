@@ -1,4 +1,4 @@
-//! A model's file written anew in other types: metadata copied, tensors one piece at a time.
+//! Quantises a GGUF file: copies its metadata, converts its tensors piece by piece.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,22 +12,22 @@ use plan::quant;
 #[cfg(test)]
 mod tests;
 
-/// ggml's `GGML_QNT_VERSION`: the layout of the blocks.
+/// ggml's `GGML_QNT_VERSION`, the version of the block layouts.
 pub(crate) const QUANTIZATION_VERSION: u32 = 2;
 
 const FILE_TYPE_KEY: &str = "general.file_type";
 const QUANTIZATION_VERSION_KEY: &str = "general.quantization_version";
 
-/// Why a model cannot be quantised.
+/// Reason why a model cannot be quantised.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Gguf(#[from] gguf::Error),
     #[error(
-        "tensor `{tensor}` is {from} already: to {to} it would have the error of both; quantise the model's F16, BF16 or F32 file"
+        "tensor `{tensor}` is already {from}: {to} would add its error to that of {from}; quantise the model's F16, BF16 or F32 file"
     )]
     Quantised { tensor: String, from: DType, to: DType },
-    #[error("tensor `{tensor}`, element {at}, is {value}: the file is damaged, or the model is")]
+    #[error("tensor `{tensor}`, element {at}, is {value}: the file or the model is damaged")]
     NotFinite { tensor: String, at: u64, value: f32 },
     #[error("tensor `{tensor}`, element {at}, is {value}: {dtype} cannot represent it")]
     Range { tensor: String, at: u64, value: f32, dtype: DType },
@@ -37,7 +37,7 @@ pub enum Error {
     Stopped,
 }
 
-/// A file, and the type that each of its tensors is to have.
+/// A file to convert, and the new type of each tensor.
 #[derive(Debug)]
 pub struct Conversion {
     gguf: Gguf,
@@ -46,10 +46,11 @@ pub struct Conversion {
 }
 
 impl Conversion {
-    /// Decides the type of every tensor. With `again`, tensors that are quantised are quantised once more.
+    /// Selects the type of every tensor. With `again`, quantised tensors may be quantised again.
     ///
     /// # Errors
-    /// [`Error::Quantised`] without `again`, [`Error::Gguf`] when the file does not say how many layers it has.
+    /// [`Error::Quantised`] for a quantised tensor without `again`; [`Error::Gguf`] if the number of layers is
+    /// missing.
     pub fn new(gguf: Gguf, mix: Mix, again: bool) -> Result<Self, Error> {
         let metadata = gguf.metadata();
         let architecture = metadata.str("general.architecture")?;
@@ -73,30 +74,30 @@ impl Conversion {
         Ok(Self { gguf, mix, dtypes })
     }
 
-    /// The file that is read.
+    /// The source file.
     #[must_use]
     pub const fn gguf(&self) -> &Gguf {
         &self.gguf
     }
 
-    /// Every tensor as it is, and the type that it gets.
+    /// Every source tensor with its new type.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&TensorInfo, DType)> {
         self.gguf.tensors().iter().zip(self.dtypes.iter().copied())
     }
 
-    /// Bytes of the whole file at `path`.
+    /// Size of the new file.
     ///
     /// # Errors
-    /// [`Error::Gguf`] for a head that cannot be written.
+    /// [`Error::Gguf`] for a header that cannot be written.
     pub fn file_bytes(&self, path: &Path) -> Result<u64, Error> {
-        Ok(self.head(path)?.0.file_bytes()?)
+        Ok(self.header(path)?.0.file_bytes()?)
     }
 
-    /// Writes the file at `path`, replacing what has that name when it is complete. Before that, and after a
-    /// failure, nothing has changed. Memory is a few MiB for each thread; `progress` is told the bytes read.
+    /// Writes the new file. It replaces the file at `path` when it is complete; after an error nothing has changed.
+    /// Uses a few MiB of memory per thread. `progress` receives the number of bytes read.
     ///
     /// # Errors
-    /// [`Error`]: all but [`Error::Quantised`]; [`Error::Stopped`] soon after `stop` was set.
+    /// Any [`Error`] but [`Error::Quantised`]. [`Error::Stopped`] soon after `stop` is set.
     pub fn write(
         &self,
         path: &Path,
@@ -104,7 +105,7 @@ impl Conversion {
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
-        let (writer, ids) = self.head(path)?;
+        let (writer, ids) = self.header(path)?;
         let data = writer.begin()?;
         let mut all = Vec::new();
         for ((tensor, to), id) in self.tensors().zip(ids) {
@@ -127,11 +128,11 @@ impl Conversion {
         Ok(data.finish()?)
     }
 
-    fn head(&self, path: &Path) -> Result<(Writer, Vec<TensorId>), Error> {
+    fn header(&self, path: &Path) -> Result<(Writer, Vec<TensorId>), Error> {
         let mut writer = Writer::new(path);
         let ours = [FILE_TYPE_KEY, QUANTIZATION_VERSION_KEY];
         for (key, value) in self.gguf.metadata().iter() {
-            // The result is one file.
+            // The new file is not split.
             if !ours.contains(&key) && !key.starts_with("split.") {
                 writer.metadata(key, value.clone())?;
             }
@@ -146,7 +147,7 @@ impl Conversion {
     }
 }
 
-/// Some elements of a tensor.
+/// Part of a tensor.
 struct Piece<'a> {
     tensor: &'a TensorInfo,
     to: DType,
@@ -156,7 +157,7 @@ struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Reads, checks, quantises and writes it; the bytes read.
+    /// Reads, checks, quantises and writes the piece. Returns the number of bytes read.
     fn convert(&self, gguf: &Gguf, data: &DataWriter, scratch: &mut Scratch) -> Result<u64, Error> {
         let Self { tensor, to, id, first, count } = *self;
         let Scratch { values, bytes } = scratch;
@@ -182,7 +183,7 @@ impl Piece<'_> {
         Ok(read as u64)
     }
 
-    /// Plain types take any number, and make infinity of one that is too large.
+    /// Floating-point types store a number that is too large as infinity.
     fn check(&self, values: &[f32], stored: &[u8]) -> Result<(), Error> {
         match quant::not_finite(self.to, stored) {
             None => Ok(()),

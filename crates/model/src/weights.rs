@@ -1,21 +1,21 @@
-//! The weights of a model, found as the graph asks for them: where each is in the file, with its shape and type
-//! checked.
+//! The weights of a model: looked up in the file when the graph requests them, with checked shape and type.
 
 use std::ops::Range;
 
 use crate::adapter::Stack;
+use crate::error::{Error, Result};
 use crate::gguf::{Gguf, TensorInfo};
-use crate::{Error, Result};
 use plan::{Buffer, Class, DType};
 
-/// Where the bytes of a weight come from.
+/// Source of a weight's bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Origin {
-    /// Runs of a tensor's bytes, `stride` apart; a tensor of the file, or whole rows of it, are one.
+    /// Runs of `run` bytes of a tensor that begin `stride` bytes apart. A whole tensor, or adjacent rows of it, is
+    /// one run.
     File { tensor: String, start: u64, run: u64, stride: u64 },
-    /// Computed.
+    /// Computed from metadata.
     Derived(Vec<u8>),
-    /// Of the files of adapters.
+    /// Stacked from the files of adapters.
     Adapters(Stack),
 }
 
@@ -27,12 +27,12 @@ pub(crate) struct Weight {
 
 /// Types that a weight may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum WeightKind {
     Matrix,
     Vector,
 }
 
-impl Kind {
+impl WeightKind {
     const fn expected(self) -> &'static str {
         match self {
             Self::Matrix => "floating-point or quantised",
@@ -48,7 +48,7 @@ impl Kind {
     }
 }
 
-/// The weights that have been asked for, in that order.
+/// The weights requested so far, in the order of requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Weights(Vec<Weight>);
 
@@ -61,18 +61,18 @@ impl Weights {
         self.0.iter().find(|weight| weight.buffer.name == name)
     }
 
-    /// The tensor of the file with this name.
+    /// A tensor of the file.
     pub(crate) fn tensor(
         &mut self,
         gguf: &Gguf,
         name: &str,
         shape: &[usize],
-        kind: Kind,
+        kind: WeightKind,
     ) -> Result<Buffer> {
         self.rows(gguf, name, name, shape, 0..shape[0], kind)
     }
 
-    /// Rows of a tensor of the file, whose shape is given, as a weight with a name of its own.
+    /// Rows of a tensor of this shape, as a weight with its own name.
     pub(crate) fn rows(
         &mut self,
         gguf: &Gguf,
@@ -80,71 +80,67 @@ impl Weights {
         tensor: &str,
         shape: &[usize],
         rows: Range<usize>,
-        kind: Kind,
+        kind: WeightKind,
     ) -> Result<Buffer> {
-        if let Some(weight) = self.get(name) {
-            return Ok(weight.buffer.clone());
-        }
-        let info = gguf.tensor(tensor).ok_or_else(|| Error::missing_tensor(gguf, tensor))?;
-        check(info, shape, kind.expected(), |dtype| kind.fits(dtype))?;
-        let row = info.bytes / shape[0] as u64;
-        let mut shape = shape.to_vec();
-        shape[0] = rows.len();
-        let (start, run) = (row * rows.start as u64, row * rows.len() as u64);
-        let origin = Origin::File { tensor: tensor.into(), start, run, stride: run };
-        Ok(self.add(name, info.dtype, shape, origin))
+        let selected = [&[rows.len()], &shape[1..]].concat();
+        self.part(gguf, [name, tensor], [shape, &selected], kind, |bytes| {
+            let (row, run) = (bytes / shape[0] as u64, rows.len() as u64);
+            [row * rows.start as u64, row * run, row * run]
+        })
     }
 
-    /// A tensor of the file under another shape of as many elements.
+    /// A tensor of the file with another shape.
     pub(crate) fn reshaped(
         &mut self,
         gguf: &Gguf,
         name: &str,
-        [found, shape]: [&[usize]; 2],
-        kind: Kind,
+        shapes: [&[usize]; 2],
+        kind: WeightKind,
     ) -> Result<Buffer> {
-        if let Some(weight) = self.get(name) {
-            return Ok(weight.buffer.clone());
-        }
-        let info = gguf.tensor(name).ok_or_else(|| Error::missing_tensor(gguf, name))?;
-        check(info, found, kind.expected(), |dtype| kind.fits(dtype))?;
-        let (run, stride) = (info.bytes, info.bytes);
-        let origin = Origin::File { tensor: name.into(), start: 0, run, stride };
-        Ok(self.add(name, info.dtype, shape.to_vec(), origin))
+        self.part(gguf, [name, name], shapes, kind, |bytes| [0, bytes, bytes])
     }
 
-    /// Every other run of rows of a tensor of the file, which has as many `[2, rows, columns]` as there are
-    /// `groups`: the first of each, or the second.
-    pub(crate) fn alternate(
+    /// Half of a tensor of shape `[groups, 2, rows, columns]`: the first half (0) or the second (1) of each group.
+    pub(crate) fn halves(
         &mut self,
         gguf: &Gguf,
-        name: &str,
-        tensor: &str,
-        found: &[usize],
-        shape: &[usize],
-        [groups, second]: [usize; 2],
+        names: [&str; 2],
+        shapes: [&[usize]; 2],
+        [groups, half]: [usize; 2],
+    ) -> Result<Buffer> {
+        self.part(gguf, names, shapes, WeightKind::Matrix, |bytes| {
+            let stride = bytes / groups as u64;
+            [stride / 2 * half as u64, stride / 2, stride]
+        })
+    }
+
+    /// The weight `name`: runs of the bytes of `tensor`, as [`Origin::File`] defines them. The tensor must have the
+    /// shape `found`.
+    fn part(
+        &mut self,
+        gguf: &Gguf,
+        [name, tensor]: [&str; 2],
+        [found, shape]: [&[usize]; 2],
+        kind: WeightKind,
+        runs: impl FnOnce(u64) -> [u64; 3],
     ) -> Result<Buffer> {
         if let Some(weight) = self.get(name) {
             return Ok(weight.buffer.clone());
         }
         let info = gguf.tensor(tensor).ok_or_else(|| Error::missing_tensor(gguf, tensor))?;
-        check(info, found, Kind::Matrix.expected(), |dtype| Kind::Matrix.fits(dtype))?;
-        let stride = info.bytes / groups as u64;
-        let (run, tensor) = (stride / 2, tensor.into());
-        let origin = Origin::File { tensor, start: run * second as u64, run, stride };
-        Ok(self.add(name, info.dtype, shape.to_vec(), origin))
+        check(info, found, kind.expected(), |dtype| kind.fits(dtype))?;
+        let [start, run, stride] = runs(info.bytes);
+        let origin = || Origin::File { tensor: tensor.into(), start, run, stride };
+        Ok(self.add(name, info.dtype, shape, origin))
     }
 
-    /// Numbers that are in no file.
+    /// A constant vector that is not in the file.
     pub(crate) fn derived(&mut self, name: &str, values: &[f32]) -> Buffer {
-        if let Some(weight) = self.get(name) {
-            return weight.buffer.clone();
-        }
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.add(name, DType::F32, vec![values.len()], Origin::Derived(bytes))
+        let bytes = || values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.add(name, DType::F32, &[values.len()], || Origin::Derived(bytes()))
     }
 
-    /// Matrices of adapters as one of that shape.
+    /// Stacked matrices of adapters.
     pub(crate) fn stacked(
         &mut self,
         name: &str,
@@ -152,33 +148,41 @@ impl Weights {
         dtype: DType,
         shape: [usize; 2],
     ) -> Buffer {
+        self.add(name, dtype, &shape, || Origin::Adapters(stack))
+    }
+
+    /// The weight of this name, added if it is new.
+    fn add(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        origin: impl FnOnce() -> Origin,
+    ) -> Buffer {
         if let Some(weight) = self.get(name) {
             return weight.buffer.clone();
         }
-        self.add(name, dtype, shape.to_vec(), Origin::Adapters(stack))
-    }
-
-    fn add(&mut self, name: &str, dtype: DType, shape: Vec<usize>, origin: Origin) -> Buffer {
-        let buffer = Buffer { name: name.into(), class: Class::Weight, dtype, shape };
-        self.0.push(Weight { buffer: buffer.clone(), origin });
+        let buffer =
+            Buffer { name: name.into(), class: Class::Weight, dtype, shape: shape.to_vec() };
+        self.0.push(Weight { buffer: buffer.clone(), origin: origin() });
         buffer
     }
 
-    /// Refuses a file with a tensor that nobody asked for, and that is not among those that were read otherwise:
-    /// ignoring it might change the result.
+    /// Rejects a file with a tensor that is neither a weight nor `ignored`, because leaving it out may change the
+    /// result.
     pub(crate) fn check_complete(
         &self,
         gguf: &Gguf,
-        read: &[String],
+        ignored: &[String],
         architecture: &'static str,
     ) -> Result<()> {
-        let asked = |name: &str| {
+        let requested = |name: &str| {
             self.iter().any(|weight| match &weight.origin {
                 Origin::File { tensor, .. } => tensor == name,
                 Origin::Derived(_) | Origin::Adapters(_) => false,
             })
         };
-        let known = |name: &String| read.contains(name) || asked(name);
+        let known = |name: &String| ignored.contains(name) || requested(name);
         match gguf.tensors().iter().find(|tensor| !known(&tensor.name)) {
             None => Ok(()),
             Some(tensor) => Err(Error::UnknownTensor { name: tensor.name.clone(), architecture }),

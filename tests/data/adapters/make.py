@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/data/adapters: a LoRA adapter of seeded noise for tests/data/architectures/llama.gguf, written by
-llama.cpp's own converter, and llama.cpp's logits with it.
+"""Generates tests/data/adapters: a LoRA adapter of seeded noise for tests/data/architectures/llama.gguf, written by
+llama.cpp's converter, and llama.cpp's logits with it.
 
     make.py LLAMA_CPP
 
-LLAMA_CPP is a folder of llama.cpp's sources with a build in `build/`. Needs torch, safetensors and transformers from
-PyPI, and a C++ compiler. The adapter is what PEFT would save: rank 4, alpha 6, of every matrix of a layer. llama.json has
-the tokens of architectures/llama.json and, for each scale and position, the largest logits by llama.cpp, its cache in F16.
+LLAMA_CPP is a folder with llama.cpp's sources and a build in `build/`. Needs torch, safetensors and transformers from
+PyPI, and a C++ compiler. The adapter has the format of PEFT: rank 4, alpha 6, every matrix of a layer. llama.json has
+the tokens of architectures/llama.json and, for each scale and position, llama.cpp's largest logits with an F16 cache.
 """
 
 import json
@@ -30,7 +30,7 @@ MATRICES = {
 
 
 def peft(base, adapter):
-    """The folders of a model's configuration and of an adapter for it."""
+    """Writes the folders of a model's configuration and of an adapter for it."""
     config = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=64, num_hidden_layers=3,
                   num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=96, vocab_size=128,
                   max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=500000.0)

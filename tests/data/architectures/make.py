@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Makes tests/data/architectures: for each architecture a small model with every feature of it, exact logits,
-and how far llama.cpp's are from those.
+"""Generates tests/data/architectures: for each architecture a small model with every feature, exact logits, and the
+errors of llama.cpp's logits.
 
     make.py LLAMA_CPP [NAME...]
 
-LLAMA_CPP is a folder of llama.cpp's sources with a build in `build/`. Needs numpy and gguf from PyPI, and a C++
-compiler. NAME.gguf has weights of F16 and F32 made of seeded noise. NAME.json has a sequence of tokens and, for
-each position, the largest logits in f64; beside them the error of llama.cpp's logits, its cache in F16 and without flash
-attention: of the weights in F32 and in F16. NAME-drawn.json has the same of more sequences with the weights in Q8_0, of gpt-oss
-also with its experts in MXFP4. NAME-nextn.json has the logits of the layer that predicts a further token. The f64 code below is written from the models' definitions, not from any engine's.
+LLAMA_CPP is a folder with llama.cpp's sources and a build in `build/`. Needs numpy and gguf from PyPI, and a C++
+compiler. NAME.gguf has F16 and F32 weights of seeded noise. NAME.json has a sequence of tokens and, for each position,
+the largest logits in f64. It also has the errors of llama.cpp's logits (F16 cache, no flash attention) with weights in
+F32 and in F16. NAME-drawn.json has the same for more sequences, with weights in Q8_0; for gpt-oss also with experts in
+MXFP4. NAME-nextn.json has the logits of the nextn (MTP) layer. The f64 code below follows the models' definitions, not
+the code of any engine.
 """
 
 import json
@@ -23,12 +24,12 @@ import gguf
 from gguf import GGMLQuantizationType as Type
 
 HERE = pathlib.Path(__file__).parent
-# What stays in F32 whatever the matrices are.
+# Tensors that stay in F32 for any type of matrices.
 KEPT = ["ffn_gate_inp.weight", "exps.bias", "ssm_conv1d.weight", "shortconv.conv.weight", "mix_lerp_"] + [
     f"time_mix_{part}{i}" for part in "wavg" for i in (0, 1, 2)]
 TOKENS = 40
 TOP = 12
-# Sequences over which the errors of quantised weights are taken, and the logits of each of their positions.
+# Number of sequences for the errors of quantised weights, and of logits for each of their positions.
 DRAWS = 16
 TOP_DRAWN = 3
 VOCABULARY = 128
@@ -36,7 +37,7 @@ WIDTH = 64
 
 
 class Model:
-    """Metadata and weights, `f64` values of what the file stores."""
+    """Metadata, and weights as `f64` values of the numbers in the file."""
 
     def __init__(self, name, architecture, layers, **hyper):
         self.name, self.architecture, self.layers = name, architecture, layers
@@ -68,7 +69,7 @@ class Model:
         return self.random.normal(mean, deviation, shape)
 
     def matrix(self, name, *shape):
-        """Of `rows, columns`, of as many for each expert, or with a deviation of its own as a third number."""
+        """Adds a matrix of shape `rows, columns` or `experts, rows, columns`; a last float is its standard deviation."""
         deviation = 1.2 / np.sqrt(shape[-1])
         if isinstance(shape[-1], float):
             *shape, deviation = shape
@@ -134,7 +135,7 @@ class Model:
         else:
             self.matrix(p + "ffn_gate_exps", count, width, WIDTH, spread / np.sqrt(WIDTH))
             self.matrix(p + "ffn_up_exps", count, width, WIDTH, spread / np.sqrt(WIDTH))
-        # Small, so that a choice that rounding turns does not decide the logits.
+        # Small, so that a routing decision that rounding flips does not dominate the logits.
         self.matrix(p + "ffn_down_exps", count, WIDTH, width, 0.5 * (1.2 / spread) ** 2 / np.sqrt(width))
         if biased:
             self.vector(p + "ffn_gate_inp.bias", count)
@@ -199,7 +200,7 @@ class Model:
         return self
 
     def write(self, path, matrices, experts=None):
-        """As a file whose matrices have the type, or experts another; the weights as that file has them."""
+        """Writes a file with this type of matrices, or another for experts. Returns the weights as stored."""
         writer = gguf.GGUFWriter(path, self.architecture)
         writer.add_string("tokenizer.ggml.model", "none")
         for key, value in self.keys.items():
@@ -236,7 +237,7 @@ def frequencies(base, rotated):
 
 
 def yarn(plain, base, factor, original, fast, slow, whole=True):
-    """Peng et al., 2023, section 3.2, between whole pairs or not."""
+    """Peng et al., 2023, section 3.2, with a ramp between whole pairs or not."""
     d = 2 * len(plain)
     at = lambda turns: d * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(base))
     low, high = at(fast), at(slow)
@@ -276,7 +277,7 @@ class Exact:
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)))
 
     def rotate(self, x, f, magnitude):
-        """`x [T, H, D]`; the first pairs as many as there are frequencies."""
+        """Rotates `x [T, H, D]`: as many pairs as there are frequencies, from the first."""
         n = len(f)
         angle = np.arange(x.shape[0])[:, None] * f
         c, s = np.cos(angle)[:, None] * magnitude, np.sin(angle)[:, None] * magnitude
@@ -313,7 +314,7 @@ class Exact:
         return np.einsum("hts,shd->thd", weights, v).reshape(t, -1)
 
     def feed_forward(self, x, p):
-        """Of a gated layer, or of one with experts."""
+        """The feed-forward block: gated, or with experts."""
         n, w, h = self.norm(x, p + self.h.get("ffn_norm", "ffn_norm")), self.w, self.h
         if p + "ffn_gate_inp.weight" not in w:
             return self.linear(self.act(self.linear(n, p + "ffn_gate")) * self.linear(n, p + "ffn_up"), p + "ffn_down")
@@ -357,13 +358,13 @@ class Exact:
         return product(self.act(gate) * up, "down")
 
     def convolved(self, x, weight):
-        """Each channel's last values times its weights, the last for the value itself."""
+        """Causal convolution of each channel; the last weight is for the current value."""
         taps = weight.shape[1]
         past = np.concatenate([np.zeros((taps - 1, x.shape[1])), x])
         return sum(past[tap:tap + len(x)] * weight[:, tap] for tap in range(taps))
 
     def gated_delta(self, n, p):
-        """Yang et al., 2024: S = a S - a b k (k^T S) + b k v^T, asked by q, token after token."""
+        """Yang et al., 2024: S = a S - a b k (k^T S) + b k v^T, read by q, token by token."""
         d, w, t = self.h["delta"], self.w, len(n)
         size, keys, values = d["size"], d["keys"], d["values"]
         mixed = self.convolved(self.linear(n, p + "attn_qkv"), w[p + "ssm_conv1d.weight"])
@@ -374,7 +375,7 @@ class Exact:
         q, k = unit(q) / np.sqrt(size), unit(k)
         group = values // keys
         if d["grouped"]:
-            # Neighbouring heads of values share a head of keys; the rows of their gates lie together.
+            # Adjacent value heads share a key head; the rows of their gates are adjacent too.
             both = self.linear(n, p + "ssm_ba").reshape(t, keys, 2, group)
             beta, step = both[:, :, 0].reshape(t, -1), both[:, :, 1].reshape(t, -1)
             key_of = lambda head: head // group
@@ -399,7 +400,7 @@ class Exact:
                            p + "shortconv.out_proj")
 
     def time_mix(self, n, p, first):
-        """Peng et al., 2025, section 4: S = S diag(w) + S a^T b + v^T k, asked by r, token after token."""
+        """Peng et al., 2025, section 4: S = S diag(w) + S a^T b + v^T k, read by r, token by token."""
         w, t, size = self.w, len(n), self.h["head"]
         back = np.concatenate([np.zeros((1, WIDTH)), n[:-1]]) - n
         xr, xw, xk, xv, xa, xg = (n + back * share for share in w[p + "time_mix_lerp_fused.weight"].reshape(6, -1))
@@ -434,7 +435,7 @@ class Exact:
         return self.linear(np.maximum(k, 0) ** 2, p + "channel_mix_value")
 
     def qk_norm(self, x, name):
-        """Of as many neighbouring values as the norm has weights."""
+        """QK norm over groups of as many adjacent values as the norm has weights."""
         weight = self.w.get(name + ".weight")
         return x if weight is None else self.norm(x.reshape(len(x), -1, len(weight)), name)
 
@@ -449,7 +450,7 @@ class Exact:
         return self.output(self.hidden(tokens))
 
     def hidden(self, tokens):
-        """What the logits of each position are made of."""
+        """Hidden states before the output projection."""
         h, w, t = self.h, self.w, len(tokens)
         x = w["token_embd.weight"][tokens] * h.get("embedding_scale", 1.0)
         if "position_embd.weight" in w:
@@ -532,9 +533,8 @@ class Exact:
         return x
 
     def nextn(self, before, tokens):
-        """What the layer that predicts a further token makes of each token and what the logits before it were made
-        of. DeepSeek-V3 (2024), section 2.2, has its parts; embeddings come first and both are behind the last norm, as in
-        Qwen's checkpoints."""
+        """Hidden states of the nextn (MTP) layer, from each token and the hidden state before it. Follows DeepSeek-V3
+        (2024), section 2.2; embeddings come first and both are after the last norm, as in Qwen's checkpoints."""
         p = f"blk.{self.m.layers}.nextn."
         both = self.norm(self.w["token_embd.weight"][tokens], p + "enorm"), self.norm(before, p + "hnorm")
         x = self.through([self.m.layers], self.linear(np.concatenate(both, axis=1), p + "eh_proj"))
@@ -639,7 +639,7 @@ def phi3(name):
     m = Model(name, "phi3", 3, heads=2, kv_heads=1, head=32, rotated=24, rope=rope, contexts=[256, 512])
     m.set("rope.scaling.original_context_length", 256)
     m.set("rope.scaling.attn_factor", 1.1875)
-    # Longer than the sequence: llama.cpp knows of no window in this architecture.
+    # Longer than the sequence, because llama.cpp ignores the window of this architecture.
     m.set("attention.sliding_window", 64)
     for length, most in ("short", 1.3), ("long", 24.0):
         m.weights[f"rope_factors_{length}.weight"] = np.linspace(1, most, 12).astype(np.float32).astype(np.float64)
@@ -721,15 +721,15 @@ def gemma3(name):
 
 @architecture
 def gemma4(name):
-    return of_gemma4(name, beside=32, shares={3: 1, 4: 2})
+    return make_gemma4(name, beside=32, shares={3: 1, 4: 2})
 
 
 @architecture
 def gemma4_moe(name):
-    return of_gemma4(name, experts=dict(count=5, used=2, width=32, normalised=True, beside=True))
+    return make_gemma4(name, experts=dict(count=5, used=2, width=32, normalised=True, beside=True))
 
 
-def of_gemma4(name, **more):
+def make_gemma4(name, **more):
     windowed = [True, True, False, True, False]
 
     def rope(e):
@@ -749,7 +749,7 @@ def of_gemma4(name, **more):
         m.set(key, value)
     m.weights["rope_freqs.weight"] = np.array([1.0] * 6 + [1e30] * 10)
     if "experts" in more:
-        of_experts(m, **more["experts"])
+        set_experts(m, **more["experts"])
     if "beside" in more:
         m.matrix("per_layer_token_embd", VOCABULARY, 5 * 32, 1.0)
         m.matrix("per_layer_model_proj", 5 * 32, WIDTH, 1.0)
@@ -769,7 +769,7 @@ def of_gemma4(name, **more):
     return m.end()
 
 
-def of_experts(m, count, used, width, shared=None, **_):
+def set_experts(m, count, used, width, shared=None, **_):
     m.set("expert_count", count)
     m.set("expert_used_count", used)
     m.set("expert_feed_forward_length", width)
@@ -782,7 +782,7 @@ def qwen3moe(name):
     m = Model(name, "qwen3moe", 3, rope=one_rope, head=32, base=1000000.0,
               experts=dict(count=7, used=3, width=32, normalised=True))
     m.set("rope.freq_base", 1000000.0)
-    of_experts(m, **m.h["experts"])
+    set_experts(m, **m.h["experts"])
     for i in range(3):
         m.layer(i, qk_norm=True)
     return m.end()
@@ -791,7 +791,7 @@ def qwen3moe(name):
 @architecture
 def qwen2moe(name):
     m = Model(name, "qwen2moe", 3, rope=one_rope, experts=dict(count=6, used=2, width=64, shared=96, normalised=False))
-    of_experts(m, **m.h["experts"])
+    set_experts(m, **m.h["experts"])
     for i in range(3):
         m.layer(i, QKV)
     return m.end(tied=False)
@@ -822,7 +822,7 @@ def mixtral(name):
 
 @architecture
 def gpt_oss(name):
-    # Its ramp is between any two numbers of pairs, llama.cpp's between whole ones: with these it is from 5 to 11.
+    # The ramp has fractional ends, llama.cpp's has whole ones; with these numbers it is from 5 to 11.
     factor, original, base = 8.0, 3611, 10321.576171875
 
     def rope(e):
@@ -833,14 +833,14 @@ def gpt_oss(name):
     for key, value in {"rope.freq_base": base, "rope.scaling.type": "yarn", "rope.scaling.factor": factor,
                        "rope.scaling.original_context_length": original, "attention.sliding_window": 9}.items():
         m.set(key, value)
-    of_experts(m, **m.h["experts"])
+    set_experts(m, **m.h["experts"])
     for i in range(4):
         m.layer(i, QKV + ["attn_output"])
     return m.end(tied=False)
 
 
 def hybrid(name, architecture, grouped=False, **more):
-    """Qwen3-Next and Qwen3.5: layers of Gated DeltaNet, every third with attention; a layer that predicts further tokens."""
+    """Qwen3-Next and Qwen3.5: layers of Gated DeltaNet, every third with attention, and a nextn layer."""
     m = Model(name, architecture, 5, rope=one_rope, head=32, rotated=8, base=1000000.0, attention_gate=True,
               ffn_norm="post_attention_norm", delta=dict(keys=2, values=4, size=16, taps=4, grouped=grouped), **more)
     for key, value in {"rope.freq_base": 1000000.0, "rope.dimension_sections": [2, 1, 1, 0], "ssm.conv_kernel": 4,
@@ -848,7 +848,7 @@ def hybrid(name, architecture, grouped=False, **more):
                        "full_attention_interval": 3, "block_count": 6, "nextn_predict_layers": 1}.items():
         m.set(key, value)
     if "experts" in more:
-        of_experts(m, **more["experts"])
+        set_experts(m, **more["experts"])
     for i in range(5):
         m.layer(i, qk_norm=True, mixer=None if i % 3 == 2 else m.gated_delta)
     m.layer(5, qk_norm=True)
@@ -915,17 +915,17 @@ def largest(exact):
     return [[[int(i), float(np.float32(row[i]))] for i in top] for row, top in zip(exact, order)]
 
 
-def foreseen(name, exact, tokens):
-    """The logits of the layer that predicts a further token, where a model has one: at each position those of the token
-    after the next, then, behind the last, those of the one after, of its own guess and what that was made of."""
+def write_nextn(name, exact, tokens):
+    """Writes the logits of the nextn layer, if the model has one: at each position those of the token after the next.
+    The last row continues from the layer's own draft and its hidden state."""
     if f"blk.{exact.m.layers}.nextn.eh_proj.weight" not in exact.w:
         return
     before = exact.hidden(tokens)[:-1]
     made = exact.nextn(before, tokens[1:])
     logits = exact.output(made)
-    guess = int(logits[-1].argmax())
-    further = exact.nextn(np.concatenate([before, made[-1:]]), tokens[1:] + [guess])[-1:]
-    judged = {"tokens": tokens, "largest": largest(np.concatenate([logits, exact.output(further)])), "guess": guess}
+    draft = int(logits[-1].argmax())
+    further = exact.nextn(np.concatenate([before, made[-1:]]), tokens[1:] + [draft])[-1:]
+    judged = {"tokens": tokens, "largest": largest(np.concatenate([logits, exact.output(further)])), "guess": draft}
     (HERE / f"{name}-nextn.json").write_text(json.dumps(judged, separators=(",", ":")) + "\n")
 
 
@@ -936,8 +936,8 @@ def error(exact, logits):
 
 
 def drawn(name, program, folder):
-    """Errors of quantised weights are drawn by each engine, as each rounds activations in its own way: those of DRAWS
-    sequences, one by one."""
+    """Writes the errors with quantised weights of DRAWS sequences. They are random draws, because each engine rounds
+    activations in its own way."""
     model = ALL[name](name)
     context = model.h["contexts"][0]
     random = np.random.default_rng([zlib.crc32(name.encode()), 1])
@@ -978,7 +978,7 @@ def main():
             for context in model.h["contexts"]:
                 whole = Exact(model, stored["F32"], context)
                 exact = whole.logits(tokens)
-                foreseen(name, whole, tokens)
+                write_nextn(name, whole, tokens)
                 of_kinds = {kind: error(exact, theirs(program, path, context, tokens)) for kind, path in paths.items()}
                 runs.append({"context": context, "plain": {"largest": largest(exact), "llama_cpp": of_kinds}})
                 print(name, context, {k: f"{e['rms']:.2e}" for k, e in of_kinds.items()},

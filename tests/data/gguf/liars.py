@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes files that lie about their model: fuzz/corpus/gguf/lie-*.gguf, each one change away from a model of a layer or
-two, and tests/data/gguf/liars.tsv with what each is refused with, or `ok` for the models themselves.
+"""Generates model files with one defect each, fuzz/corpus/gguf/lie-*.gguf, and tests/data/gguf/liars.tsv with the
+expected error of each file, or `ok` for the valid models.
 
 Needs numpy and gguf from PyPI. Run from the repository root.
 """
@@ -42,7 +42,7 @@ def llama():
     return {}, {"rope_freqs.weight": vector(WIDTH // 2)}, [NORMS | attention(0) | feed_forward()]
 
 
-def mixture():
+def moe():
     layer = NORMS_AROUND | attention(0) | {
         "attn_sinks.weight": vector(1), "ffn_gate_inp.weight": vector(EXPERTS, WIDTH, value=0.0)}
     for part, shape in PARTS:
@@ -60,7 +60,7 @@ def gemma3():
 
 
 def hybrid():
-    """Gated DeltaNet with two heads of 8, then attention with a gate."""
+    """Gated DeltaNet with two heads of 8, then gated attention."""
     delta = NORMS_AROUND | feed_forward() | {
         "attn_qkv.weight": matrix(3 * WIDTH, WIDTH), "attn_gate.weight": matrix(WIDTH, WIDTH),
         "ssm_conv1d.weight": vector(3 * WIDTH, 4), "ssm_alpha.weight": matrix(2, WIDTH),
@@ -90,11 +90,11 @@ def rwkv7():
     return keys, around | {"output.weight": matrix(ROWS, WIDTH)}, [layer, layer]
 
 
-MODELS = {"llama": llama, "gpt-oss": mixture, "gemma3": gemma3, "qwen35": hybrid, "rwkv7": rwkv7}
+MODELS = {"llama": llama, "gpt-oss": moe, "gemma3": gemma3, "qwen35": hybrid, "rwkv7": rwkv7}
 
 
 def model(architecture):
-    """Keys under the architecture's name, and tensors."""
+    """The architecture's metadata, and tensors."""
     own, around, layers = MODELS[architecture]()
     keys = {"context_length": 64, "embedding_length": WIDTH, "block_count": len(layers), "feed_forward_length": FF,
             "attention.head_count": 1, "attention.head_count_kv": 1, "attention.layer_norm_rms_epsilon": 1e-5} | own
@@ -104,9 +104,9 @@ def model(architecture):
     return keys, tensors
 
 
-def write(name, architecture, lie):
+def write(name, architecture, modify):
     keys, tensors = model(architecture)
-    lie(keys, tensors)
+    modify(keys, tensors)
     writer = gguf.GGUFWriter(CORPUS / f"lie-{name}.gguf", architecture)
     for key, value in keys.items():
         key = key if key.startswith("tokenizer.") else f"{architecture}.{key}"
@@ -139,21 +139,21 @@ def without(name):
     return lambda _, tensors: tensors.pop(name)
 
 
-def spoilt(values, at, value):
+def replaced(values, at, value):
     values = values.copy()
     values.flat[at] = value
     return values
 
 
 def stored(shape, dtype, at, scale):
-    """Zeroes in a type of blocks, but the bytes of a scale."""
+    """Blocks of zeroes, except for the bytes of one scale."""
     values = np.frombuffer(gguf.quants.quantize(np.zeros(shape, np.float32), dtype).tobytes(), np.uint8).copy()
     values[at:at + len(scale)] = list(scale)
     return dtype, values.reshape(*shape[:-1], -1)
 
 
 def vocabulary(**more):
-    """Byte-level BPE of eight tokens with a template, and what is other about it."""
+    """Byte-level BPE of eight tokens with a template; `more` overrides keys."""
     keys = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b", "c", "ab", "abc", "d", "e", "f"], "merges": ["a b", "ab c"],
             "eos_token_id": 7} | more
     keys = {f"tokenizer.ggml.{key}": value for key, value in keys.items() if value is not None}
@@ -162,7 +162,7 @@ def vocabulary(**more):
 
 
 F32 = np.float32
-LIES = [
+FILES = [
     ("llama", "llama", lambda *_: None, "ok"),
     ("mixture", "gpt-oss", lambda *_: None, "ok"),
     ("no-heads", "llama", key("attention.head_count", 0), "`llama.attention.head_count` is 0"),
@@ -206,11 +206,11 @@ LIES = [
     ("wkv-heads", "rwkv7", key("wkv.head_size", 7), "`rwkv7.wkv.head_size` is 7, a divisor of 16"),
     ("rank", "rwkv7", key("attention.gate_lora_rank", 5), "`blk.0.time_mix_g1.weight` has shape [4, 16], [5, 16]"),
     ("value-mix", "rwkv7", without("blk.1.time_mix_v0.weight"), "`blk.1.time_mix_v0.weight` is missing"),
-    ("nan", "llama", tensor("blk.0.ffn_up.weight", spoilt(matrix(32, 16), 100, np.nan)),
+    ("nan", "llama", tensor("blk.0.ffn_up.weight", replaced(matrix(32, 16), 100, np.nan)),
      "`blk.0.ffn_up.weight`, element 100, is NaN"),
-    ("infinite-norm", "llama", tensor("output_norm.weight", spoilt(vector(16), 3, -np.inf)),
+    ("infinite-norm", "llama", tensor("output_norm.weight", replaced(vector(16), 3, -np.inf)),
      "`output_norm.weight`, element 3, is -inf"),
-    ("infinite-bias", "gpt-oss", tensor("blk.0.ffn_down_exps.bias", spoilt(vector(3, 16), 47, np.inf)),
+    ("infinite-bias", "gpt-oss", tensor("blk.0.ffn_down_exps.bias", replaced(vector(3, 16), 47, np.inf)),
      "`blk.0.ffn_down_exps.bias`, element 47, is inf"),
     ("nan-scale", "llama", tensor("blk.0.ffn_down.weight", stored((16, 32), gguf.GGMLQuantizationType.Q8_0, 34 * 5, b"\0\x7e")),
      "`blk.0.ffn_down.weight`, element 160, is NaN"),
@@ -242,6 +242,6 @@ LIES = [
      "chat template (tokenizer.chat_template): stopped after "),
 ]
 
-for name, architecture, lie, expected in LIES:
-    write(name, architecture, lie)
-EXPECTED.write_text("".join(f"lie-{name}\t{expected}\n" for name, _, _, expected in LIES))
+for name, architecture, modify, expected in FILES:
+    write(name, architecture, modify)
+EXPECTED.write_text("".join(f"lie-{name}\t{expected}\n" for name, _, _, expected in FILES))

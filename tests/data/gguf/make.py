@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the reader's corpus: small GGUF files, valid and hostile.
+"""Generates the reader's corpus: small GGUF files, valid and malicious.
 
-Writes fuzz/corpus/gguf/*.gguf and tests/data/gguf/expected.tsv, which says for each file either
-`ok` or the byte offset, the field and a part of the message that the reader must give. The files
-are packed here by hand from the format's description, so that neither this project's writer nor
-anyone's library is the judge of itself. Run from the repository root.
+Writes fuzz/corpus/gguf/*.gguf, and tests/data/gguf/expected.tsv with `ok` for each valid file and the byte offset, the
+field and a part of the error message for each other file. The files are packed here by hand from the format's
+description, so that they are independent of this project's writer and of any library. Run from the repository root.
 """
 
 import pathlib
@@ -19,7 +18,7 @@ PACK = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL
 
 
 class File:
-    """Bytes so far, and the offsets worth naming."""
+    """Bytes of a file, and named offsets in it."""
 
     def __init__(self, tensors=0, keys=0, magic=b"GGUF", version=3):
         self.bytes = bytearray(magic)

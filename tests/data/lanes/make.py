@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Makes policy.onnx, a policy of 12-128-128-4 with seeded weights, and policy.json, an observation and the action that
-numpy computes of it in f64. Needs numpy and onnx from PyPI."""
+"""Generates policy.onnx, a 12-128-128-4 policy with seeded weights, and policy.json, an observation and the action
+that numpy computes for it in f64. Needs numpy and onnx from PyPI.
+"""
 import json
 import os
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the files of arrays beside it, with NumPy and the safetensors package: what `crates/nn/tests/files.rs` reads."""
+"""Generates the files that `crates/nn/tests/files.rs` reads, with NumPy and the safetensors package."""
 
 import pathlib
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Losses of PyTorch's training, step by step: writes losses.txt beside this file.
+"""Writes losses.txt next to this file: the losses of each step of training with PyTorch.
 
     python3 tests/data/nn/make.py        # torch and numpy
 
-A line is a network, an optimiser, and the losses of its steps. First weights and the batch are the hash of
-tests/data/ops/make.py (`unit`), by the number of the parameter: the same as in crates/nn/tests/networks/training.rs.
+A line has a network, an optimiser, and the losses of its steps. Initial weights and the batch come from the hash in
+tests/data/ops/unit.py, keyed by the number of the parameter, as in crates/nn/tests/networks/training.rs.
 """
 
 import pathlib

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes nodes.bin.z: ONNX's own backend tests of nodes, models with their inputs and outputs.
+"""Writes nodes.bin.z: ONNX's backend tests of nodes, which are models with inputs and outputs.
 
     pip install onnx==1.23.2 ml_dtypes
     python3 make.py [--most BYTES] [OUT]
 
-A deflated sequence of chunks, each with its length before it (u32, little-endian): for a case its name, the model, one
-chunk that holds the numbers of inputs and outputs (two bytes), and those, each a TensorProto. Cases whose values are no
-tensors (sequences, optionals, strings) are left out, and those of more than BYTES bytes (default 60,000).
+The file is a deflated sequence of chunks, each preceded by its length (u32, little-endian). A case has a chunk with its
+name, the model, a chunk with the numbers of inputs and outputs (two bytes), and those inputs and outputs, each a
+TensorProto. Cases with values that are not tensors (sequences, optionals, strings) are omitted, and those of more than
+BYTES bytes (default 60,000).
 """
 
 import argparse

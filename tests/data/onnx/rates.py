@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How many cases of nodes.bin.z pass for each operator, by expected.txt.
+"""Counts the passing cases of nodes.bin.z by operator, from expected.txt.
 
     python3 rates.py        # onnx 1.23.2
 
-Counted are cases of one operator whose tensors are of 16 to 64 bits of floating point, integers of 8 to 64 bits and truth
-values; those of control flow, optionals, images, text and randomness are counted apart. Models in which ONNX writes an
-operator out as others (`_expanded`) are of those others, and left out.
+Counts cases of one operator with tensors of 16- to 64-bit floats, 8- to 64-bit integers and booleans. Control flow,
+optionals, images, text and randomness are counted separately. Models in which ONNX expands an operator to others
+(`_expanded`) are omitted.
 """
 
 import collections

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What PyTorch computes for the op suite: writes cases.txt and expected.bin beside this file.
+"""Writes cases.txt and expected.bin next to this file: PyTorch's results for the op suite.
 
     python3 tests/data/ops/make.py        # torch and numpy
 
-A line of cases.txt is a case: category, operation, inputs, range of their values, arguments, and whether it is
-differentiated. An input is `3x4` (floats), `s` (one float without axes), `i5<9` (five integers below 9) or `u8:3x4` (elements
-that are stored in a type). An operation `add>u8` stores its result in a type. Values of an input
-are a hash of its number in the case and the element's (unit.py), which crates/parity/src/ops computes too. expected.bin has, case
-by case, the result and then the gradient of each float input, as little-endian f32: of the sum of the result's elements,
-each times `weights`.
+Each line of cases.txt is a case: category, operation, inputs, range of their values, arguments, and whether it is
+differentiated. An input is `3x4` (floats), `s` (one float without axes), `i5<9` (five integers below 9) or `u8:3x4`
+(elements stored in a type). An operation `add>u8` stores its result in a type. Values of an input are a hash of its
+number in the case and of the element's index (unit.py), which crates/parity/src/ops computes too. expected.bin has, case by
+case, the result and then the gradient of each float input, as little-endian f32. The gradients are those of the sum of
+the result's elements, weighted by `weights`.
 """
 
 import pathlib
@@ -46,7 +46,7 @@ def listed(x):
 
 
 def stored(x, kind):
-    """What elements of a type keep of values: integers by way of 32 bits."""
+    """Values after storing them in a type; integers are converted by way of 32 bits."""
     if kind in ("f32", "f16", "bf16"):
         to = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[kind]
         return x.float().to(to).double()
@@ -173,7 +173,7 @@ OPS = {
     "linear_size": lambda a, x: F.interpolate(
         x, size=listed(a[1:]), mode=["linear", "bilinear"][x.dim() - 3], align_corners=bool(a[0])
     ),
-    # Rows by number.
+    # Gather and scatter.
     "gather": lambda a, x, i: x[i],
     "take": lambda a, x, i: x.index_select(int(a[0]), i),
     "gather_2": lambda a, x, i, j: x[i, j],
@@ -262,7 +262,7 @@ def cases():
     each("integer", ["int_sum", "int_amax"], [["i12<50"], ["i1<50"]], grad=False)
     for by in [0, 1, 5]:
         each("integer", ["int_shl", "int_shr"], [["i12<2000"]], args=[by], grad=False)
-    of_types()
+    narrow_types()
     each("cast", ["cast_f16", "cast_bf16", "cast_i32"], [["3x5"], ["7"]], -300.0, 300.0, grad=False)
     for shape, masks in [("7", [1]), ("3x5", [1, 2, 3]), ("2x3x4", [1, 2, 4, 3, 5, 7])]:
         for mask in masks:
@@ -373,8 +373,8 @@ def cases():
     each("loss", ["nll"], [["4x5", "i4<5"]])
 
 
-def of_types():
-    """Every primitive on elements that are stored in fewer bytes than they are computed in, and every conversion."""
+def narrow_types():
+    """Cases for every conversion, and for every primitive on elements stored in narrower types than they are computed in."""
     ranges = {"f32": (-300, 300), "f16": (-3, 3), "bf16": (-3, 3), "i32": (-999, 999)}
     ranges |= {"i8": (-128, 128), "u8": (0, 256), "bool": (0, 2)}
     for kind in ranges:

@@ -1,10 +1,10 @@
-"""Numbers that Python and Rust make alike: a hash of a seed and a place."""
+"""Hash of a seed and an index to a number, identical in Python and Rust."""
 
 import numpy as np
 
 
 def unit(seed, n):
-    """`n` numbers from 0 up to 1."""
+    """`n` numbers from 0 to below 1."""
     x = (np.arange(n, dtype=np.uint64) * 2654435761 + seed * 40503 + 12345) & 0xFFFFFFFF
     for _ in range(2):
         x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0xFFFFFFFF

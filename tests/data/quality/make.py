@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes what `tests/host/quality.rs` expects of `orinctl perplexity` and `orinctl kld`.
+"""Computes the expected results of `orinctl perplexity` and `orinctl kld` for `tests/host/quality.rs`.
 
-Runs the small models of tests/data/models in numpy's f64, from weights that the `gguf` package
-dequantises, over seeded token ids, cut into chunks as llama.cpp's llama-perplexity does. Nothing of
-this repository's code takes part. Needs: pip install gguf numpy. Run from the repository's root.
+Runs the small models of tests/data/models in numpy's f64, with weights dequantised by the `gguf` package, on seeded token
+ids, divided into chunks as by llama.cpp's llama-perplexity. Uses no code of this repository. Needs: pip install gguf
+numpy. Run from the repository root.
 """
 
 import json
@@ -71,18 +71,18 @@ class Llama:
         return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
     def scored(self, ids):
-        """Log-probabilities of each scored row, and the tokens that came."""
-        rows, came = [], []
+        """Log-probabilities of each scored row, and the actual next tokens."""
+        rows, targets = [], []
         for chunk in ids.reshape(-1, CONTEXT):
             seen = np.concatenate([[self.bos], chunk[1:]])
             first = CONTEXT // 2
             rows.append(self.log_probabilities(seen)[first:-1])
-            came.append(chunk[first + 1 :])
-        return np.concatenate(rows), np.concatenate(came)
+            targets.append(chunk[first + 1 :])
+        return np.concatenate(rows), np.concatenate(targets)
 
 
-def cost(rows, came):
-    return -rows[np.arange(len(came)), came]
+def cost(rows, targets):
+    return -rows[np.arange(len(targets)), targets]
 
 
 def estimate(values):
@@ -90,13 +90,13 @@ def estimate(values):
 
 
 ids = np.random.default_rng(7).integers(0, 1000, CHUNKS * CONTEXT)
-base_rows, came = Llama(BASE).scored(ids)
-base_cost = cost(base_rows, came)
+base_rows, targets = Llama(BASE).scored(ids)
+base_cost = cost(base_rows, targets)
 document = {
     "context": CONTEXT,
     "ids": ids.tolist(),
     "base": BASE,
-    "scored": len(came),
+    "scored": len(targets),
     "base_cost": estimate(base_cost),
     "models": {},
 }
@@ -104,8 +104,8 @@ for name in MODELS:
     rows, _ = Llama(name).scored(ids)
     kl = (np.exp(base_rows) * (base_rows - rows)).sum(-1)
     document["models"][name] = {
-        "cost": estimate(cost(rows, came)),
-        "difference": estimate(cost(rows, came) - base_cost),
+        "cost": estimate(cost(rows, targets)),
+        "difference": estimate(cost(rows, targets) - base_cost),
         "kl": estimate(kl),
         "percentiles": {str(p): float(np.percentile(kl, p)) for p in (0, 10, 50, 90, 99, 100)},
         "same": float((rows.argmax(-1) == base_rows.argmax(-1)).mean()),

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the vectors of `plan::quant` with the numpy reference of the `gguf` package (0.19.0).
+"""Generates the test vectors of `plan::quant` with the numpy reference of the `gguf` package (0.19.0).
 
-For each format, blocks.TYPE.bin holds random and extreme blocks and values.TYPE.bin what the
-reference makes of them (little-endian f32). For the formats that the reference also quantises,
-input.TYPE.bin holds numbers and stored.TYPE.bin the reference's blocks.
-Needs: pip install gguf numpy. Run from the repository root.
+For each format, blocks.TYPE.bin has random and extreme blocks, and values.TYPE.bin the reference's values for them
+(little-endian f32). For the formats that the reference can quantise, input.TYPE.bin has numbers and stored.TYPE.bin the
+reference's blocks. Needs: pip install gguf numpy. Run from the repository root.
 """
 
 import pathlib
@@ -20,7 +19,7 @@ warnings.filterwarnings("ignore", category=RuntimeWarning)
 OUT = pathlib.Path("tests/data/quant")
 RANDOM = 4
 
-# Where the f16 scales of a block are.
+# Offsets of the f16 scales in a block.
 SCALES = {
     T.Q8_0: [0],
     T.Q4_0: [0],
@@ -40,20 +39,19 @@ SCALES = {
     T.IQ2_S: [0],
     T.IQ2_XS: [0],
     T.IQ2_XXS: [0],
-    # Four nibbles apart: what these become is up to the random bytes.
+    # The scale is spread over four nibbles, which stay random.
     T.IQ1_M: [],
     T.IQ1_S: [0],
     T.TQ1_0: [52],
     T.TQ2_0: [64],
 }
-# Zero, negative zero, the least and the largest subnormal, the largest number, a negative one,
-# infinity.
+# Zero, negative zero, the smallest and the largest subnormal, the largest number, a negative one, infinity.
 HALVES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0xB555, 0x7C00]
 
 
 
 def random(kind, what):
-    """A generator of each file's own: a new type changes no other's."""
+    """Generator for one file, so that a new type does not change the files of others."""
     return np.random.default_rng([20, kind.value, what])
 
 
@@ -72,7 +70,7 @@ def blocks_of(kind):
     return blocks
 
 
-# The tables of the types with indices: 16 bits an entry, pairs or nibbles that number the magnitudes.
+# Codebooks of the IQ types: 16 bits per entry, in which pairs or nibbles are indices of magnitudes.
 GRIDS = pathlib.Path("crates/plan/src/quant/formats/grids")
 for name, of in [
     ("iq2_xxs", quants.IQ2_XXS),
@@ -122,7 +120,7 @@ for kind in [
     rows[1] *= 1e-6
     rows[2] *= 1e4
     rows[3] = 0
-    # Ties: multiples of a half when the scale is one.
+    # Ties: multiples of 0.5 with a scale of 1.
     rows[4] = np.arange(columns) % 32 * 0.5 - 8
     rows[4][0] = {T.Q8_0: 127, T.Q5_0: -16, T.TQ1_0: 1, T.TQ2_0: 1}.get(kind, -8)
     if kind in (T.TQ1_0, T.TQ2_0):

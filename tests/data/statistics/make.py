@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes scipy.json: fixed series, and what scipy and numpy say of them.
+"""Writes scipy.json: fixed series, and their statistics by scipy and numpy.
 
     python3 make.py > scipy.json
 """
@@ -31,7 +31,7 @@ def pairs(first, second):
     n = len(a)
     ratio = b / a
     log = numpy.log(ratio)
-    # The interval of a median by its order statistics, from the inverse of the sign test.
+    # Confidence interval of the median from order statistics, by inverting the sign test.
     test = stats.quantile_test(ratio, q=numpy.median(ratio), p=0.5)
     ci = test.confidence_interval(0.95)
     k = int(stats.binom.ppf(0.025, n, 0.5))
@@ -69,7 +69,7 @@ random = numpy.random.default_rng(23)
 
 
 def noisy(n, noise=0.03):
-    """A machine whose speed walks about, and what one series saw of it."""
+    """Two series of measurements of a machine whose speed is a random walk."""
     walk = 100 * numpy.exp(0.05 * numpy.cumsum(random.normal(size=n)))
     return walk * numpy.exp(noise * random.normal(size=n)), walk * numpy.exp(noise * random.normal(size=n))
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the corpus of the fuzz target `tokenizer`: small vocabularies of each algorithm, whole and damaged."""
+"""Generates the corpus of the fuzz target `tokenizer`: small vocabularies of each algorithm, valid and damaged."""
 
 import make
 

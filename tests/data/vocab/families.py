@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Makes the vocabularies of `families.json` and its vectors, from those that llama.cpp ships.
+"""Generates `families.json` and its vocabularies, from those that llama.cpp ships.
 
     families.py llama.cpp/models
 
 Ids are llama.cpp's, by its Python binding (pip install llama-cpp-python), and those of Hugging Face's `tokenizers`
-(pip install tokenizers), which is given the same vocabulary and the rules that the models' authors publish. Where
-the two differ, a case has llama.cpp's ids under `llama_cpp` too. `pieces` is a checksum (FNV-1a) of what llama.cpp makes of each token by itself,
-with its length in front; `decoded` is what Hugging Face makes of the ids, or for byte-level BPE those pieces joined, since
-it reads tokens that were added as if they were in the byte-level alphabet.
-Every pre-tokeniser is tried with `trained.gguf` too, a vocabulary trained on whole texts, in which tokens reach over
-words, so that each place where text is cut shows. `rwkv.gguf` has those tokens as RWKV's vocabularies write them; its ids are
-those of the rule itself (the longest token first), which is written out here. Vocabularies are cut as `make.py` says.
+(pip install tokenizers) with the same vocabulary and the rules that the models' authors publish. If the two differ, a case
+also has llama.cpp's ids as `llama_cpp`. `pieces` is a checksum (FNV-1a) of llama.cpp's bytes of each token, preceded by
+their length. `decoded` is Hugging Face's text of the ids; for byte-level BPE it is those bytes joined, because Hugging Face
+decodes added tokens as if they were in the byte-level alphabet.
+Every pre-tokeniser is also tested with `trained.gguf`, a vocabulary trained on whole texts. Its tokens span words, which
+reveals each place where text is split. `rwkv.gguf` has those tokens in the notation of RWKV's vocabularies; its ids are
+computed by the rule itself (the longest token first), which this script implements. Vocabularies are reduced as in
+`make.py`.
 """
 
 import ctypes
@@ -82,7 +83,7 @@ PUNCTUATION = r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{
 
 
 def split(*patterns):
-    """Pieces of all patterns, then bytes."""
+    """Isolates the matches of each pattern, then maps bytes."""
     return [pre_tokenizers.Split(Regex(p), "isolated") for p in patterns] + [bytes_only()]
 
 
@@ -121,7 +122,7 @@ FAMILIES = ["llama-spm", "phi-3", "gemma-4", "gpt-2", "mpt", "falcon", "starcode
 
 
 class LlamaCpp:
-    """llama.cpp's tokeniser of a file."""
+    """llama.cpp's tokeniser for a file."""
 
     def __init__(self, path):
         params = llama_cpp.llama_model_default_params()
@@ -145,10 +146,10 @@ class LlamaCpp:
 
 
 def specials(keys, special):
-    """The tokens that Hugging Face finds before all else."""
+    """The tokens that Hugging Face finds before anything else."""
     phi3 = keys["general.architecture"] == "phi3"
     strips = lambda token: phi3 and token not in ["<unk>", "<s>", "<|endoftext|>"]
-    # A control token whatever its type says, but for Gemma 4.
+    # A control token with any type, except in Gemma 4.
     ends = lambda token: token == "</s>" and keys["tokenizer.ggml.model"] != "gemma4"
     wanted = lambda token, kind: special if ends(token) or kind in (UNKNOWN, CONTROL) else kind == USER_DEFINED
     return [AddedToken(token, special=kind != USER_DEFINED, normalized=False, rstrip=strips(token))
@@ -156,7 +157,7 @@ def specials(keys, special):
 
 
 def merges_by_score(tokens, scores, kinds):
-    """Every way to make a token of two, the best score first."""
+    """Every merge of two tokens to a third, the best score first."""
     known = {token for token, kind in zip(tokens, kinds) if kind in (NORMAL, USER_DEFINED)}
     pairs = []
     for i, token in enumerate(tokens):
@@ -193,14 +194,14 @@ def hugging_face(keys, special):
     return result
 
 
-def cut(keys, texts, name):
-    """Writes what of a vocabulary the texts can need."""
+def reduce(keys, texts, name):
+    """Writes the part of a vocabulary that the texts can need."""
     tokens, kinds = keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"]
     if keys["tokenizer.ggml.model"] == "gpt2":
         table = make.byte_level()
         spell = lambda text: "".join(table[byte] for byte in text.encode())
     else:
-        # Behind any special token a space may be put.
+        # A space may be prepended after any special token.
         spell = lambda text: SPACE + text.replace(" ", SPACE)
     found = [token for token, kind in zip(tokens, kinds) if kind in (UNKNOWN, CONTROL, USER_DEFINED)]
     starts = lambda text: [text] + [text[text.index(token) + len(token):].lstrip() for token in found if token in text]
@@ -210,7 +211,7 @@ def cut(keys, texts, name):
     named = {keys[key] for key in keys if key.endswith("_token_id")}
     kept = [i for i, token in enumerate(tokens) if i in named or kinds[i] == BYTE
             or kinds[i] in (UNKNOWN, CONTROL) or occurs(token)
-            # With the latter, `</s>` is text.
+            # `<|tool_response>` makes `</s>` text.
             or kinds[i] == USER_DEFINED and (any(token in text for text in texts) or token == "<|tool_response>")]
     place = {i: at for at, i in enumerate(kept)}
     small = {key: keys[key] for key in ["general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre",
@@ -233,12 +234,12 @@ def cut(keys, texts, name):
 
 
 def trained(keys, texts):
-    """The keys of a model, with a byte-level vocabulary for which every text is one word."""
+    """The model's metadata with a byte-level vocabulary trained on whole texts as words."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = bytes_only()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=6000, min_frequency=1, initial_alphabet=alphabet, show_progress=False)
-    # Pairs of neighbours, so that merges are short and reach over every boundary.
+    # Short substrings, so that merges are short and span every boundary.
     pairs = [text[at:at + size] for text in texts for size in (2, 3, 5) for at in range(len(text) - size + 1)]
     tokenizer.train_from_iterator(pairs, trainer)
     model = json.loads(tokenizer.to_str())["model"]
@@ -253,7 +254,7 @@ def trained(keys, texts):
 
 
 def rwkv(keys, texts):
-    """What `vectors` gives, of a vocabulary of RWKV's kind with the trained tokens."""
+    """The same as `vectors`, for an RWKV vocabulary with the trained tokens."""
     alphabet = {character: byte for byte, character in make.byte_level().items()}
     words = [bytes(alphabet[c] for c in token) for token in keys["tokenizer.ggml.tokens"]]
     words = [bytes([i]) for i in range(256)] + sorted(word for word in words if len(word) > 1 and word not in (b"<s>", b"</s>"))
@@ -286,7 +287,7 @@ def rwkv(keys, texts):
     cases = []
     for text in texts:
         case = {"text": text, "special": special(text), "plain": plain(text)}
-        # Of which llama.cpp makes the control token whether it may or not.
+        # llama.cpp parses the control token in both modes.
         theirs = {way: llama.ids(text, way == "special") for way in ("special", "plain")}
         theirs = {way: ids for way, ids in theirs.items() if ids != case[way]}
         cases.append(case | ({"llama_cpp": theirs} if theirs else {}) | {"decoded": text})
@@ -298,14 +299,14 @@ def rwkv(keys, texts):
 
 
 def vectors(name, keys, path, texts):
-    """Ids of all texts; those of Hugging Face, and llama.cpp's where they are others."""
+    """Ids of all texts by Hugging Face, and by llama.cpp if they differ."""
     llama = LlamaCpp(path)
-    kept = cut(keys, texts, name)
+    kept = reduce(keys, texts, name)
 
     def piece(token):
-        # One outside the byte-level alphabet Hugging Face takes as it is.
-        said = llama.piece(token)
-        return keys["tokenizer.ggml.tokens"][token].encode() if b"[UNK_BYTE_" in said else said
+        # Hugging Face does not convert a token outside of the byte-level alphabet.
+        found = llama.piece(token)
+        return keys["tokenizer.ggml.tokens"][token].encode() if b"[UNK_BYTE_" in found else found
 
     mode = {"special": True, "plain": False}
     others = {name: hugging_face(keys, special) for name, special in mode.items()}

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Makes `llama-bpe.gguf`, and the vectors of that name in `vectors.json`, from llama.cpp's `ggml-vocab-llama-bpe.gguf`.
+"""Generates `llama-bpe.gguf` and its vectors in `vectors.json`, from llama.cpp's `ggml-vocab-llama-bpe.gguf`.
 
     make.py ggml-vocab-llama-bpe.gguf more.json
 
-`more.json` holds further texts with llama.cpp's ids, with special tokens parsed and not. The vocabulary is
-cut to bytes, special tokens, and the tokens that occur in one of the texts: a merge whose product does not
-occur in a text can never be applied to it, so the ids stay those of the whole vocabulary. `original_ids`
-says which these are. Hugging Face's `tokenizers` (pip install tokenizers) must give llama.cpp's ids too.
-`qwen2.py` does the same for Qwen2.
+`more.json` has additional texts with llama.cpp's ids, with and without parsed special tokens. The vocabulary is reduced to
+bytes, special tokens, and the tokens that occur in one of the texts. A merge whose result does not occur in a text can
+never be applied to it, so the ids stay those of the full vocabulary; `original_ids` lists them. Hugging Face's
+`tokenizers` (pip install tokenizers) must give the same ids as llama.cpp. `qwen2.py` does the same for Qwen2.
 """
 
 import json
@@ -22,13 +21,13 @@ U32, I32, F32, BOOL, STR, ARRAY = 4, 5, 6, 7, 8, 9
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 CONTROL = 3
 
-# As published with the models; the two differ in how many digits stand together.
+# As published with the models, which differ in the number of digits in a group.
 PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*"
            r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
 def read(data):
-    """The keys of a GGUF file."""
+    """Reads the metadata of a GGUF file."""
     at = 4
 
     def take(fmt):
@@ -58,7 +57,7 @@ def read(data):
 
 
 def write(path, keys):
-    """A GGUF file without tensors."""
+    """Writes a GGUF file without tensors."""
     text = lambda s: struct.pack("<Q", len(s.encode())) + s.encode()
     out = b"GGUF" + struct.pack("<IQQ", 3, 0, len(keys))
     for name, value in keys.items():
@@ -91,7 +90,7 @@ def byte_level():
 
 
 def tokenizer(keys, specials):
-    """Hugging Face's, of a whole vocabulary."""
+    """Hugging Face's tokeniser for a full vocabulary."""
     vocabulary = {token: i for i, token in enumerate(keys["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in keys["tokenizer.ggml.merges"]]
     result = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))

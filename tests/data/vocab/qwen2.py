@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Makes `qwen2.gguf`, and the vectors of that name, from the vocabulary that Qwen publishes.
+"""Generates `qwen2.gguf` and its vectors, from the vocabulary that Qwen publishes.
 
     qwen2.py qwen.tiktoken
 
-The file comes with Alibaba's package dashscope (pip download --no-deps dashscope, Apache 2.0). Texts are those of
-`llama-bpe` in `vectors.json`, and some with Qwen's special tokens. Their ids are computed with tiktoken (pip
-install tiktoken), which knows no merges but takes the pair of the lowest rank. The vocabulary is cut as `make.py`
-says.
+The file is part of Alibaba's package dashscope (pip download --no-deps dashscope, Apache 2.0). The texts are those of
+`llama-bpe` in `vectors.json`, and some with Qwen's special tokens. Ids are computed with tiktoken (pip install tiktoken),
+which has no merges but joins the pair of the lowest rank. The vocabulary is reduced as in `make.py`.
 """
 
 import base64
@@ -23,7 +22,7 @@ CHATS = ["<|im_start|>user\nName three primes.<|im_end|>\n<|im_start|>assistant\
 
 
 def merge(ranks, token):
-    """The two tokens that the last merge into a token joins."""
+    """The two tokens that the last merge to a token joins."""
     parts = [token[i:i + 1] for i in range(len(token))]
     while len(parts) > 2:
         joined = [ranks.get(a + b, len(ranks)) for a, b in zip(parts, parts[1:])]

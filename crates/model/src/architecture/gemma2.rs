@@ -1,13 +1,13 @@
-//! `gemma2`: Gemma with norms after each part, soft caps on scores and logits, and a window in every other
+//! `gemma2`: Gemma with norms after each block, soft caps on scores and logits, and a sliding window in every other
 //! layer.
 
+use super::rope;
 use super::{gemma, keys::Keys};
-use crate::Result;
+use crate::error::Result;
 use crate::hyper::{Hyperparameters, Logits};
-use crate::rope::Rope;
 use plan::Scalar;
 
-/// What files without the key mean.
+/// Window if the file has none.
 const WINDOW: usize = 4096;
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
@@ -27,8 +27,8 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     Ok(hyper)
 }
 
-/// Gives layers a window, all but every `period`th; their rotation has a base of its own, and no scaling, where
-/// the file says so.
+/// Sets the sliding window of all layers but every `period`th. If the file has a base for their rotation, it is used
+/// without scaling.
 pub(super) fn windows(
     keys: &Keys<'_>,
     hyper: &mut Hyperparameters,
@@ -38,7 +38,7 @@ pub(super) fn windows(
     let windowed = keys.windowed(hyper.layers.len(), period)?;
     if let Some(base) = keys.positive("rope.freq_base_swa")? {
         let rotated = keys.rotated("", hyper.layers[0].attention.head_size)?;
-        hyper.ropes.push(Rope::plain(base, rotated));
+        hyper.ropes.push(rope::unscaled(base, rotated));
     }
     let local = hyper.ropes.len() - 1;
     for (layer, windowed) in hyper.layers.iter_mut().zip(windowed) {
@@ -50,8 +50,8 @@ pub(super) fn windows(
     Ok(())
 }
 
-/// The models of 27 billion parameters, which their number of layers tells apart, divide scores by the root of
-/// another width.
+/// Sets the scale of scores of the 27B models, which divide by the root of another width. The number of layers
+/// identifies them.
 pub(super) fn scale_of_27b(hyper: &mut Hyperparameters, layers: usize) {
     if hyper.layers.len() == layers {
         for layer in &mut hyper.layers {

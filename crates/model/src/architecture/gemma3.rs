@@ -1,12 +1,12 @@
-//! `gemma3`: five layers with a window and a rotation of their own to each without; norms of queries and keys
-//! instead of caps on scores.
+//! `gemma3`: five layers with a sliding window and a rotation of their own for each full layer; QK norm in place of
+//! soft caps on scores.
 
+use super::rope;
 use super::{gemma, gemma2, keys::Keys};
-use crate::Result;
+use crate::error::Result;
 use crate::hyper::{Hyperparameters, Logits, QkNorm};
-use crate::rope::Rope;
 
-/// Base of the rotation in layers with a window.
+/// Base of the rotation in layers with a sliding window.
 const BASE: f32 = 10_000.0;
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
@@ -15,7 +15,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     if let Some(window) = keys.window()? {
         if keys.positive("rope.freq_base_swa")?.is_none() {
             let rotated = keys.rotated("", hyper.layers[0].attention.head_size)?;
-            hyper.ropes.push(Rope::plain(BASE, rotated));
+            hyper.ropes.push(rope::unscaled(BASE, rotated));
         }
         gemma2::windows(keys, &mut hyper, 6, window)?;
     }

@@ -1,25 +1,21 @@
-//! `gemma4`: Gemma 4. Layers with and without a window have heads of different sizes; in the small models the last
-//! ones use keys and values of earlier ones, and each gets a part of the token for itself; in the mixture experts
-//! stand beside the dense part.
+//! `gemma4`: Gemma 4. Layers with and without a sliding window have heads of different sizes. In the small models
+//! the last layers use the KV cache of earlier ones, and each layer has an embedding of the token (per-layer
+//! embeddings). In the MoE models each layer has experts in addition to a dense block.
 
+use super::rope;
 use super::{gemma, keys::Keys};
-use crate::hyper::{
-    Attention, Experts, FeedForward, Hyperparameters, Keys as KeysOf, Logits, QkNorm,
-};
-use crate::rope::Rope;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+use crate::hyper::{Attention, Experts, FeedForward, Hyperparameters, KvSource, Logits, QkNorm};
 use plan::{Activation, Gating, Scores};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let mut hyper = gemma::with(keys, feed_forward(keys)?)?;
     let layers = hyper.layers.len();
     let attention = hyper.layers[0].attention.clone();
-    let window = keys
-        .window()?
-        .ok_or_else(|| keys.refuse("attention.sliding_window", "missing", "a number"))?;
+    let window = keys.required_window()?;
     let windowed = keys.windowed(layers, 1)?;
     let local_size = keys.head_size("_swa", None)?;
-    let local = Rope::plain(
+    let local = rope::unscaled(
         keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0),
         keys.rotated("_swa", local_size)?,
     );
@@ -27,7 +23,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     hyper.logits = Logits { scale: None, cap: keys.set("final_logit_softcapping")? };
     let number =
         |name: &str| Ok::<_, Error>(keys.gguf.metadata().u32_opt(&keys.key(name))?.unwrap_or(0));
-    // 0 in the larger models: they have none of both.
+    // 0 in the larger models, which have neither per-layer embeddings nor shared caches.
     if number("embedding_length_per_layer_input")? > 0 {
         hyper.embedding.per_layer = keys.number_opt("embedding_length_per_layer_input", 1 << 16)?;
     }
@@ -36,15 +32,15 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     for i in 0..layers {
         let scores = Scores { window: windowed[i].then_some(window), ..Scores::scaled(1.0) };
         let source = || windowed[..own].iter().rposition(|&other| other == windowed[i]);
-        let keys_of = if i < own {
+        let kv = if i < own {
             let matrix = format!("blk.{i}.attn_v.weight");
             let both = keys.gguf.tensor(&matrix).is_some()
                 || keys.gguf.tensor(&format!("blk.{i}.attn_qkv.weight")).is_some();
-            if both { KeysOf::Own } else { KeysOf::Shared }
+            if both { KvSource::Own } else { KvSource::OneMatrix }
         } else {
             let expected = "layers of both kinds before those that share theirs";
-            let missing = || keys.refuse("attention.shared_kv_layers", shared, expected);
-            KeysOf::OfLayer(source().ok_or_else(missing)?)
+            let missing = || keys.reject("attention.shared_kv_layers", shared, expected);
+            KvSource::Layer(source().ok_or_else(missing)?)
         };
         let output_scale = output_scale(keys, i)?;
         let layer = &mut hyper.layers[i];
@@ -54,7 +50,7 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
             rope: usize::from(windowed[i]),
             qk_norm: Some(QkNorm::Head),
             value_norm: true,
-            keys: keys_of,
+            kv,
             scores,
             ..attention
         };
@@ -66,13 +62,13 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
 
 fn feed_forward(keys: &Keys<'_>) -> Result<FeedForward> {
     let activation = Activation::Gelu;
-    if !keys.mixed()? {
+    if !keys.has_experts()? {
         return Ok(FeedForward::Gated { activation, fused: false });
     }
     let width = keys.number("expert_feed_forward_length", 1 << 24)?;
     let gating = Gating::Glu(activation);
     let experts = Experts { gating, scaled: true, ..keys.experts(true, false)? };
-    Ok(FeedForward::Both { activation, experts, width })
+    Ok(FeedForward::DenseAndExperts { activation, experts, width })
 }
 
 fn output_scale(keys: &Keys<'_>, layer: usize) -> Result<Option<f32>> {

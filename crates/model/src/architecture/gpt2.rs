@@ -1,15 +1,15 @@
 //! `gpt2`: learned positions, LayerNorm, biases everywhere, GELU.
 
 use super::keys::Keys;
-use crate::Result;
+use super::rope;
+use crate::error::Result;
 use crate::hyper::{Embedding, FeedForward, Hyperparameters};
-use crate::rope::Rope;
 use plan::{Activation, RopeStyle};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let attention = keys.attention(RopeStyle::HalfSplit)?;
     let feed_forward = FeedForward::Plain { activation: Activation::Gelu };
-    let rope = Rope::still(attention.head_size);
+    let rope = rope::identity(attention.head_size);
     let hyper = keys.model(keys.layer_norm()?, &attention, feed_forward, rope)?;
     Ok(Hyperparameters { embedding: Embedding { positions: true, ..hyper.embedding }, ..hyper })
 }

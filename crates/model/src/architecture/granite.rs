@@ -1,10 +1,10 @@
-//! `granite`: the dense models of Granite 3 and 4. Llama with a factor on each of embedding, scores, residuals
-//! and logits.
+//! `granite`: the dense models of Granite 3 and 4, which are Llama with factors on embedding, scores, residuals and
+//! logits.
 
+use super::rope;
 use super::{keys::Keys, llama};
-use crate::Result;
+use crate::error::Result;
 use crate::hyper::{Embedding, Hyperparameters, Logits};
-use crate::rope::Rope;
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     let mut hyper = llama::describe(keys)?;
@@ -12,9 +12,9 @@ pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
     hyper.logits = Logits { scale: keys.set("logit_scale")?.map(|scale| 1.0 / scale), cap: None };
     let residual_scale = keys.set("residual_scale")?;
     hyper.layers.iter_mut().for_each(|layer| layer.residual_scale = residual_scale);
-    // The family's way to say that there is no rotation.
+    // Granite files without rotation have this key.
     if keys.gguf.metadata().bool_opt(&keys.key("rope.scaling.finetuned"))? == Some(false) {
-        hyper.ropes = vec![Rope::still(hyper.layers[0].attention.head_size)];
+        hyper.ropes = vec![rope::identity(hyper.layers[0].attention.head_size)];
     }
     Ok(hyper)
 }

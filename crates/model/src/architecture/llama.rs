@@ -1,18 +1,18 @@
-//! `llama`: Llama 1 to 3, Mistral, Mixtral, SmolLM and whatever else has their layers. Biases, and experts, are where
-//! the file has them.
+//! `llama`: Llama 1 to 3, Mistral, Mixtral, SmolLM and other models with the same layers. Biases and experts are
+//! optional.
 
 use super::keys::Keys;
-use crate::Result;
+use super::rope;
+use crate::error::Result;
 use crate::hyper::{FeedForward, Hyperparameters};
-use crate::rope::Rope;
 use plan::{Activation, RopeStyle};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {
-    // GGUF stores the rows of queries and keys permuted so that pairs are neighbours.
+    // Converters permute the rows of queries and keys so that rotary pairs are adjacent.
     let mut attention = keys.attention(RopeStyle::Interleaved)?;
     attention.scores.window = keys.window()?;
-    let rope = Rope::read(keys, keys.rotated("", attention.head_size)?)?;
-    if keys.mixed()? {
+    let rope = rope::read(keys, &attention)?;
+    if keys.has_experts()? {
         let experts = FeedForward::Experts(keys.experts(true, false)?);
         let mut hyper = keys.model(keys.rms_norm()?, &attention, experts, rope)?;
         keys.whole_experts(&mut hyper)?;

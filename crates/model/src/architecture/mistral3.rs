@@ -1,7 +1,7 @@
-//! `mistral3`: Ministral 3. Queries grow with the position once it is beyond the context of the training.
+//! `mistral3`: Ministral 3. Beyond the training context, queries are scaled by a factor that grows with the position.
 
 use super::{keys::Keys, llama};
-use crate::Result;
+use crate::error::Result;
 use crate::hyper::Hyperparameters;
 use plan::{Scalar, Temperature};
 

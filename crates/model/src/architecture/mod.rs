@@ -1,5 +1,5 @@
-//! The model families. Each is a file with one function, which says by metadata what its models are made of;
-//! the parts themselves are in `hyper` and `decoder`.
+//! Supported model families. Each file has one function that reads a family's hyperparameters from metadata; the
+//! building blocks are in `hyper` and `decoder`.
 
 mod gemma;
 mod gemma2;
@@ -8,7 +8,7 @@ mod gemma4;
 mod gpt2;
 mod gpt_oss;
 mod granite;
-pub(crate) mod keys;
+mod keys;
 mod lfm2;
 mod llama;
 mod mistral3;
@@ -22,24 +22,25 @@ mod qwen35;
 mod qwen35moe;
 mod qwen3moe;
 mod qwen3next;
+mod rope;
 mod rwkv7;
 mod smollm3;
 #[cfg(test)]
 mod tests;
 
+use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 use crate::hyper::Hyperparameters;
-use crate::{Error, Result};
 use keys::Keys;
 
-/// A family that is supported.
+/// A supported family.
 #[derive(Clone, Copy, Debug)]
 pub struct Architecture {
     name: &'static str,
     describe: fn(&Keys<'_>) -> Result<Hyperparameters>,
 }
 
-/// Every family, by the name that its files have in `general.architecture`.
+/// All families, by their name in `general.architecture`.
 const ALL: [Architecture; 22] = [
     Architecture { name: "gemma", describe: gemma::describe },
     Architecture { name: "gemma2", describe: gemma2::describe },
@@ -76,16 +77,16 @@ impl Architecture {
         ALL.into_iter().find(|a| a.name == name)
     }
 
-    /// All names, for messages.
+    /// All names, separated by commas.
     #[must_use]
     pub fn names() -> String {
         ALL.map(Self::name).join(", ")
     }
 
-    /// What a file of the family holds, and the tensors whose values that took.
+    /// Hyperparameters of a file, and its tensors that are not weights: those read here, and those to ignore.
     pub(crate) fn describe(self, gguf: &Gguf) -> Result<(Hyperparameters, Vec<String>), Error> {
         let keys = Keys::new(gguf, self.name);
         let hyper = (self.describe)(&keys)?;
-        Ok((hyper, keys.into_read()))
+        Ok((hyper, keys.into_ignored()))
     }
 }

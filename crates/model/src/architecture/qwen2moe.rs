@@ -1,8 +1,8 @@
-//! `qwen2moe`: the mixtures of Qwen 1.5 and 2. Weights of experts are as softmax over all of them gives them; one
-//! expert, with a gate, takes every row.
+//! `qwen2moe`: the MoE models of Qwen 1.5 and 2, with a gated shared expert. The softmax over all experts is not
+//! normalised again.
 
 use super::{keys::Keys, qwen2};
-use crate::Result;
+use crate::error::Result;
 use crate::hyper::{FeedForward, Hyperparameters};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {

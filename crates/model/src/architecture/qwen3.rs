@@ -1,7 +1,7 @@
-//! `qwen3`: the dense models of Qwen 3. Each head's queries and keys are normalised before rotation.
+//! `qwen3`: the dense models of Qwen 3. QK norm covers each head.
 
 use super::{keys::Keys, qwen2};
-use crate::Result;
+use crate::error::Result;
 use crate::hyper::{Hyperparameters, QkNorm};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {

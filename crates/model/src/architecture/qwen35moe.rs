@@ -1,8 +1,8 @@
-//! `qwen35moe`: the mixtures of Qwen 3.5 and 3.6, as 35B-A3B. Layers are those of `qwen35`; the weights of the chosen
-//! experts add up to 1, and one expert, with a gate, takes every row.
+//! `qwen35moe`: the MoE models of Qwen 3.5 and 3.6, such as 35B-A3B. Layers are those of `qwen35`; the weights of the
+//! selected experts are normalised to a sum of 1, and there is a gated shared expert.
 
 use super::{keys::Keys, qwen35};
-use crate::Result;
+use crate::error::Result;
 use crate::hyper::{FeedForward, Hyperparameters};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {

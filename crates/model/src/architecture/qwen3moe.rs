@@ -1,8 +1,8 @@
-//! `qwen3moe`: the mixtures of Qwen 3, and Qwen3-Coder. Attention is that of `qwen3`; the weights of the chosen
-//! experts add up to 1.
+//! `qwen3moe`: the MoE models of Qwen 3, and Qwen3-Coder. Attention is that of `qwen3`; the weights of the selected
+//! experts are normalised to a sum of 1.
 
 use super::{keys::Keys, qwen2};
-use crate::Result;
+use crate::error::Result;
 use crate::hyper::{FeedForward, Hyperparameters, QkNorm};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {

@@ -1,7 +1,7 @@
-//! `qwen3next`: Qwen3-Next. Layers are those of `qwen35moe`, but neighbouring heads of values share keys.
+//! `qwen3next`: Qwen3-Next. Layers are those of `qwen35moe`, but adjacent value heads share a key head.
 
 use super::{keys::Keys, qwen35moe};
-use crate::Result;
+use crate::error::Result;
 use crate::hyper::{Hyperparameters, Recurrent};
 
 pub(super) fn describe(keys: &Keys<'_>) -> Result<Hyperparameters> {

@@ -1,17 +1,18 @@
-//! Files that lie about their model: one error each, which names the key or the tensor.
+//! Errors for files with wrong metadata or tensors name the key or the tensor.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use crate::error::Error;
 use crate::gguf::{Array, Gguf, Value, Writer};
+use crate::model::Model;
 use crate::tokenizer::{ChatTemplate, Message, RenderOptions, Tokenizer, Vocabulary};
-use crate::{Error, Model};
 use plan::DType;
 
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/architectures");
 
-/// A file, to be changed before it is opened as a model.
+/// A model file that a test modifies before it is opened.
 struct File {
     keys: BTreeMap<String, Value>,
     /// Name to shape and values.
@@ -19,7 +20,7 @@ struct File {
 }
 
 impl File {
-    fn of(architecture: &str) -> Self {
+    fn read(architecture: &str) -> Self {
         let gguf = Gguf::open(Path::new(DATA).join(format!("{architecture}.gguf"))).unwrap();
         let keys = gguf.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone()));
         let values = |tensor: &crate::gguf::TensorInfo| {
@@ -63,26 +64,26 @@ impl File {
     }
 }
 
-/// What a changed file of an architecture is refused with.
-fn refused(architecture: &str, change: impl FnOnce(&mut File)) -> String {
-    let mut file = File::of(architecture);
+/// The error for a modified file of an architecture.
+fn rejected(architecture: &str, change: impl FnOnce(&mut File)) -> String {
+    let mut file = File::read(architecture);
     change(&mut file);
     match file.open() {
         Err(error) => error.to_string(),
-        Ok(_) => panic!("a changed file of `{architecture}` was taken"),
+        Ok(_) => panic!("a modified file of `{architecture}` was accepted"),
     }
 }
 
 #[test]
-fn files_are_taken_as_they_are() {
+fn unmodified_files_are_accepted() {
     for architecture in super::ALL {
-        let model = File::of(architecture.name()).open().unwrap();
+        let model = File::read(architecture.name()).open().unwrap();
         assert_eq!(model.architecture().name(), architecture.name());
     }
 }
 
 #[test]
-fn keys_that_lie_are_named() {
+fn errors_name_the_wrong_key() {
     let cases: [(&str, &str, Value, &str); 40] = [
         ("llama", "block_count", 0u32.into(), "is 0, 1 to 1024 expected"),
         ("llama", "attention.head_count_kv", 3u32.into(), "is 3, a divisor of 4 heads expected"),
@@ -137,13 +138,13 @@ fn keys_that_lie_are_named() {
     ];
     for (architecture, key, value, expected) in cases {
         let key = format!("{architecture}.{key}");
-        let error = refused(architecture, |file| file.set(&key, value));
+        let error = rejected(architecture, |file| file.set(&key, value));
         assert!(error.starts_with(&format!("`{key}` {expected}")), "{error}");
     }
 }
 
 #[test]
-fn tensors_that_lie_are_named() {
+fn errors_name_the_wrong_tensor() {
     let cases: [(&str, &str, &[usize], f32, &str); 19] = [
         ("llama", "blk.1.attn_q.bias", &[63], 0.0, "has shape [63], [64] expected"),
         ("llama", "rope_freqs.weight", &[8], 0.0, "is a tensor with entries that are not positive"),
@@ -190,13 +191,13 @@ fn tensors_that_lie_are_named() {
         ),
     ];
     for (architecture, tensor, shape, value, expected) in cases {
-        let error = refused(architecture, |file| file.put(tensor, shape, value));
+        let error = rejected(architecture, |file| file.put(tensor, shape, value));
         assert!(error.contains(&format!("`{tensor}` {expected}")), "{error}");
     }
 }
 
 #[test]
-fn tensors_that_are_missing_are_named() {
+fn errors_name_the_missing_tensor() {
     for (architecture, tensor) in [
         ("llama", "token_embd.weight"),
         ("llama", "blk.2.ffn_down.weight"),
@@ -218,12 +219,12 @@ fn tensors_that_are_missing_are_named() {
         ("gemma4-moe", "blk.2.ffn_gate_inp.scale"),
         ("gemma4-moe", "blk.0.pre_ffw_norm_2.weight"),
     ] {
-        let error = refused(architecture, |file| drop(file.tensors.remove(tensor)));
+        let error = rejected(architecture, |file| drop(file.tensors.remove(tensor)));
         assert!(error.starts_with(&format!("tensor `{tensor}` is missing")), "{error}");
     }
 }
 
-/// Reads what opening a model leaves in its file: weights, vocabulary, template.
+/// Reads everything that opening a model does not: weights, vocabulary, template.
 fn read(model: &Model) -> Result<(), Box<dyn std::error::Error>> {
     for weight in model.weights() {
         model.read_weight(&weight.name, 0, &mut vec![0; weight.bytes() as usize])?;
@@ -238,16 +239,16 @@ fn read(model: &Model) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// In a matrix, in one of several that are one in the file, in rows that alternate, in an expert.
+/// Tested in a vector, in a fused matrix, in alternating rows and in an expert.
 #[test]
-fn numbers_that_are_none_are_named_where_they_are() {
+fn errors_name_the_element_that_is_not_finite() {
     for (architecture, tensor, at) in [
         ("llama", "blk.1.attn_norm.weight", 63),
         ("phi3", "blk.2.attn_qkv.weight", 70 * 64 + 3),
         ("qwen35", "blk.2.attn_q.weight", 200 * 64 + 1),
         ("qwen3moe", "blk.1.ffn_up_exps.weight", (3 * 32 + 31) * 64),
     ] {
-        let mut file = File::of(architecture);
+        let mut file = File::read(architecture);
         file.tensors.get_mut(tensor).unwrap().1[at] = f32::NEG_INFINITY;
         let error = read(&file.open().unwrap()).unwrap_err().to_string();
         let expected = format!("tensor `{tensor}`, element {at}, is -inf: ");
@@ -255,23 +256,23 @@ fn numbers_that_are_none_are_named_where_they_are() {
     }
 }
 
-/// Small files, each a lie away from one that is taken: `tests/data/gguf/liars.py`.
+/// Small files with one defect each: `tests/data/gguf/liars.py`.
 #[test]
-fn every_liar_of_the_corpus_is_refused_by_name() {
+fn every_defective_file_of_the_corpus_is_rejected() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let expected = std::fs::read_to_string(root.join("tests/data/gguf/liars.tsv")).unwrap();
     for (name, expected) in expected.lines().map(|line| line.split_once('\t').unwrap()) {
         let file = root.join(format!("fuzz/corpus/gguf/{name}.gguf"));
         match Model::open(file).map_err(Into::into).and_then(|model| read(&model)) {
-            Ok(()) => assert_eq!(expected, "ok", "{name} was taken"),
+            Ok(()) => assert_eq!(expected, "ok", "{name} was accepted"),
             Err(error) => assert!(error.to_string().contains(expected), "{name}: {error}"),
         }
     }
 }
 
 #[test]
-fn an_unknown_architecture_is_told_what_there_is() {
-    let error = refused("llama", |file| file.set("general.architecture", "mamba"));
+fn the_error_for_an_unknown_architecture_lists_the_supported_ones() {
+    let error = rejected("llama", |file| file.set("general.architecture", "mamba"));
     let expected = format!(
         "architecture `mamba` is not supported; supported: {}",
         super::Architecture::names()

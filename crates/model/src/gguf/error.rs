@@ -1,9 +1,9 @@
-//! What can be wrong with a file, and where.
+//! Errors of reading and writing GGUF files, with the offset and the field.
 
 use std::io;
 use std::path::PathBuf;
 
-use super::ValueType;
+use plan::DType;
 
 /// A failure to read, interpret or write a GGUF file.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub enum Error {
     #[error("{}: byte {offset}: {field}: {defect}", .path.display())]
     Malformed {
         path: PathBuf,
-        /// Where the field, or the part of it that is wrong, begins.
+        /// Offset of the field, or of the part of it that is wrong.
         offset: u64,
         /// The field: a header field, a metadata key, a tensor.
         field: String,
@@ -25,7 +25,7 @@ pub enum Error {
     Split { path: PathBuf, defect: SplitDefect },
     #[error("metadata key `{key}` is missing (expected {expected})")]
     MissingKey { key: String, expected: &'static str },
-    /// Another type, or a value outside the range, of what the caller needs.
+    /// The key has another type than the caller needs, or a value out of range.
     #[error("metadata key `{key}`: expected {expected}, found {found}")]
     KeyType {
         key: String,
@@ -33,7 +33,7 @@ pub enum Error {
         /// The type in the file; for integers with the value.
         found: String,
     },
-    #[error("tensor `{tensor}`: bytes {at}..{at}+{len} asked for, it has {bytes}")]
+    #[error("tensor `{tensor}`: bytes {at}..{at}+{len} requested, it has {bytes}")]
     OutsideTensor { tensor: String, at: u64, len: usize, bytes: u64 },
     #[error("cannot write {}: {cause}", .path.display())]
     Write { path: PathBuf, cause: io::Error },
@@ -41,7 +41,7 @@ pub enum Error {
     Content { path: PathBuf, name: String, defect: WriteDefect },
 }
 
-/// What is wrong with a field of a file.
+/// Defect of a field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Defect {
     #[error("is {found:02x?}, not `GGUF`: this is not a GGUF file")]
@@ -53,7 +53,7 @@ pub enum Defect {
     #[error("{need} bytes needed, {have} left: the file is truncated or was changed while in use")]
     Ends {
         need: u64,
-        /// Bytes between the field's beginning and the file's end.
+        /// Bytes from the start of the field to the end of the file.
         have: u64,
     },
     #[error("the header is longer than {limit} bytes")]
@@ -78,15 +78,15 @@ pub enum Defect {
     Dims { found: u32, limit: u32 },
     #[error("dimension {index} is zero")]
     ZeroDim {
-        /// Which dimension, counted as in the file: 0 is the row.
+        /// Index of the dimension in the file's order: 0 is the row.
         index: u32,
     },
-    /// The dimensions' product, or the size in bytes, is beyond 64 bits.
+    /// The product of the dimensions, or the size in bytes, exceeds 64 bits.
     #[error("dimensions {dims:?} overflow")]
     Overflow { dims: Vec<u64> },
-    #[error("type {name} is not supported (supported: {})", super::types::supported())]
+    #[error("type {name} is not supported (supported: {})", supported())]
     UnsupportedType { name: &'static str },
-    #[error("unknown tensor type {found} (supported: {})", super::types::supported())]
+    #[error("unknown tensor type {found} (supported: {})", supported())]
     UnknownType { found: u32 },
     #[error("rows of {row} elements are not whole blocks of {block} elements")]
     Row { row: u64, block: usize },
@@ -107,7 +107,7 @@ pub enum Defect {
     Overlap { other: String },
 }
 
-/// What is wrong with a shard of a split model.
+/// Defect of a shard of a split model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitDefect {
     #[error(
@@ -117,7 +117,7 @@ pub enum SplitDefect {
     #[error("`split.no` is {found}, by the name it should be {expected}")]
     Number {
         found: u64,
-        /// The number by the name, counted from 0.
+        /// The number in the file name, counted from 0.
         expected: u64,
     },
     #[error("`split.count` is {found}, in the first shard it is {expected}")]
@@ -135,10 +135,16 @@ pub enum WriteDefect {
     #[error("names must have 1 to {limit} bytes, this one has {len}")]
     Name { len: usize, limit: usize },
     #[error("expected {expected}, found {found}")]
-    Value { expected: &'static str, found: ValueType },
+    Value { expected: &'static str, found: &'static str },
     /// No dimension, too many, a zero, overflow, rows that are not whole blocks, or a type without a number in files.
     #[error("shape {shape:?} cannot be stored as {dtype}")]
-    Shape { shape: Vec<usize>, dtype: plan::DType },
+    Shape { shape: Vec<usize>, dtype: DType },
     #[error("{written} bytes of {bytes} written")]
     Bytes { written: u64, bytes: u64 },
+}
+
+/// Names of the tensor types that are supported in files.
+fn supported() -> String {
+    let in_files = DType::ALL.into_iter().filter(|dtype| dtype.ggml().is_some());
+    in_files.map(DType::name).collect::<Vec<_>>().join(", ")
 }

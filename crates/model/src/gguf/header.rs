@@ -1,12 +1,16 @@
-//! Parsing one file's header: metadata and tensor directory, every number checked.
+//! Parses the header of a file: metadata and tensor directory. Checks every number.
 
 use std::collections::HashSet;
 use std::fmt;
 
+use super::error::{Defect, Error};
+use super::format::{
+    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DEPTH, MAX_DIMS, MAX_HEADER, MAX_NAME,
+};
 use super::metadata::{Array, Metadata, Value, ValueType};
 use super::source::Source;
-use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DEPTH, MAX_DIMS, MAX_HEADER, MAX_NAME};
-use super::{Defect, Error, Strings, types};
+use super::strings::Strings;
+use super::types;
 use plan::DType;
 
 pub(super) struct Header {
@@ -20,12 +24,12 @@ pub(super) struct Entry {
     /// Outermost dimension first.
     pub(super) shape: Vec<usize>,
     pub(super) dtype: DType,
-    /// Where its data begins in the file.
+    /// Offset of its data in the file.
     pub(super) offset: u64,
     pub(super) bytes: u64,
 }
 
-/// What is being parsed, for messages.
+/// Field being parsed, for error messages.
 #[derive(Clone, Copy)]
 enum Field<'a> {
     Fixed(&'static str),
@@ -100,7 +104,7 @@ pub(super) fn parse(source: &Source) -> Result<Header, Error> {
     }
 
     let data = cursor.at.next_multiple_of(alignment.into());
-    place(source, data, &mut directory)?;
+    resolve_offsets(source, data, &mut directory)?;
     let tensors = directory.into_iter().map(|(entry, _)| entry).collect();
     Ok(Header { metadata, tensors })
 }
@@ -113,9 +117,13 @@ fn checked_alignment(value: &Value) -> Result<u32, Defect> {
     }
 }
 
-/// Turns offsets within the data section (which begins at `data`) into offsets in the file, and
-/// checks that every tensor lies within the file and shares no byte with another.
-fn place(source: &Source, data: u64, directory: &mut [(Entry, u64)]) -> Result<(), Error> {
+/// Converts offsets in the data section, which begins at `data`, to offsets in the file. Checks that tensors are
+/// inside the file and do not overlap.
+fn resolve_offsets(
+    source: &Source,
+    data: u64,
+    directory: &mut [(Entry, u64)],
+) -> Result<(), Error> {
     for (entry, offset_at) in &mut *directory {
         let start = entry.offset;
         let placed = data
@@ -142,16 +150,16 @@ fn place(source: &Source, data: u64, directory: &mut [(Entry, u64)]) -> Result<(
     Ok(())
 }
 
-/// A first capacity for `count` entries that a small file cannot make large.
+/// Initial capacity for `count` entries, bounded so that a small file cannot allocate much.
 fn capacity(count: u64) -> usize {
     count.min(1024) as usize
 }
 
-/// A position in the header and a window of bytes around it.
+/// Position in the header, with a buffer of the bytes around it.
 struct Cursor<'a> {
     source: &'a Source,
     at: u64,
-    /// Bytes from `window_at` on.
+    /// Bytes of the file from `window_at`.
     window: Vec<u8>,
     window_at: u64,
 }
@@ -167,7 +175,7 @@ impl<'a> Cursor<'a> {
         self.source.malformed(self.at, field.to_string(), defect)
     }
 
-    /// Bytes from here to the end of what may be read.
+    /// Bytes left until the end of the file or the limit of the header.
     fn left(&self) -> u64 {
         self.source.len.min(MAX_HEADER).saturating_sub(self.at)
     }
@@ -215,7 +223,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.take(field)?))
     }
 
-    /// A count of entries that take `each` bytes at least: no more than the file can hold.
+    /// A count of entries of at least `each` bytes, checked against the bytes left.
     fn count(&mut self, field: Field<'_>, each: u64) -> Result<u64, Error> {
         let at = self.at;
         let count = self.u64(field)?;
@@ -341,8 +349,7 @@ impl<'a> Cursor<'a> {
         Ok(values)
     }
 
-    /// One directory entry, its offset still within the data section, and where that offset
-    /// stands in the file.
+    /// One directory entry, whose offset is relative to the data section, and the position of that offset field.
     fn tensor(&mut self, name: Field<'_>, alignment: u32) -> Result<(Entry, u64), Error> {
         let source = self.source;
         let name = self.name(name)?;
@@ -369,7 +376,7 @@ impl<'a> Cursor<'a> {
         let dtype = types::from_ggml(self.u32(field("type"))?)
             .map_err(|defect| fail(at, "type", defect))?;
 
-        // Data is stored row by row, so the first dimension, the row, must be whole blocks.
+        // Blocks never span rows, so a row (the first dimension) must be whole blocks.
         let (row, block) = (dims[0], dtype.block_len());
         if !row.is_multiple_of(block as u64) {
             return Err(fail(dims_at, "dimensions", Defect::Row { row, block }));

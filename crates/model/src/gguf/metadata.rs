@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Error, Strings};
+use super::error::Error;
+use super::strings::Strings;
 
-/// The types of metadata values and what there is for each: number and name in the format, bytes of
-/// the smallest value in a file, one value and an array of them.
+/// Types of metadata values, each with its number and name in the format, the fewest bytes of a value in a file, and
+/// the Rust types of a value and of an array.
 macro_rules! types {
     ($($variant:ident = $number:literal, $name:literal, $bytes:literal, $one:ty, $many:ty;)*) => {
         /// The type of a metadata value; the numbers are those of the format.
@@ -93,9 +94,9 @@ types! {
     F32 = 6, "FLOAT32", 4, f32, Vec<f32>;
     // One byte, 0 or 1.
     Bool = 7, "BOOL", 1, bool, Vec<bool>;
-    // UTF-8 behind its length.
+    // Length, then UTF-8.
     Str = 8, "STRING", 8, String, Strings;
-    // Behind the type and the number of its elements.
+    // Type and number of elements, then the elements.
     Array = 9, "ARRAY", 12, Array, Vec<Array>;
     U64 = 10, "UINT64", 8, u64, Vec<u64>;
     I64 = 11, "INT64", 8, i64, Vec<i64>;
@@ -109,7 +110,7 @@ impl fmt::Display for ValueType {
 }
 
 impl Value {
-    /// The value of any integer type that is not negative.
+    /// The value of an integer of any type, if it is not negative.
     #[must_use]
     pub fn as_u64(&self) -> Option<u64> {
         match *self {
@@ -125,7 +126,7 @@ impl Value {
         }
     }
 
-    /// For messages: the type, with element type or value where that helps.
+    /// Description for messages: the type, with the element type of arrays and the value of some integers.
     fn describe(&self) -> String {
         match self {
             Self::Array(array) => format!("ARRAY of {}", array.element_type()),
@@ -140,41 +141,37 @@ impl Value {
 }
 
 macro_rules! from {
-    ($($from:ty => $variant:ident),* $(,)?) => {$(
+    ($($from:ty, $value:ident => $result:expr;)*) => {$(
         impl From<$from> for Value {
-            fn from(value: $from) -> Self {
-                Self::$variant(value.into())
+            fn from($value: $from) -> Self {
+                $result
             }
         }
     )*};
 }
-from!(u32 => U32, i32 => I32, u64 => U64, u16 => U16, f32 => F32, bool => Bool, &str => Str, String => Str,
-    Array => Array);
-
-impl From<Vec<String>> for Value {
-    fn from(values: Vec<String>) -> Self {
-        Self::Array(Array::Str(values.iter().collect()))
-    }
+from! {
+    u32, n => Self::U32(n);
+    i32, n => Self::I32(n);
+    u64, n => Self::U64(n);
+    u16, n => Self::U16(n);
+    f32, n => Self::F32(n);
+    bool, on => Self::Bool(on);
+    &str, text => Self::Str(text.into());
+    String, text => Self::Str(text);
+    Array, array => Self::Array(array);
+    Vec<String>, all => Self::Array(Array::Str(all.iter().collect()));
+    Vec<i32>, all => Self::Array(Array::I32(all));
+    Vec<u32>, all => Self::Array(Array::U32(all));
+    Vec<f32>, all => Self::Array(Array::F32(all));
 }
-
-macro_rules! from_vec {
-    ($($element:ty => $variant:ident),* $(,)?) => {$(
-        impl From<Vec<$element>> for Value {
-            fn from(values: Vec<$element>) -> Self {
-                Self::Array(Array::$variant(values))
-            }
-        }
-    )*};
-}
-from_vec!(i32 => I32, u32 => U32, f32 => F32);
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
     values: BTreeMap<String, Value>,
 }
 
-/// The getters of one type: `..._opt`, which fails with [`Error::KeyType`] if the key has another type, and the
-/// required one, which fails with [`Error::MissingKey`] too.
+/// Getters of one type: `..._opt` fails with [`Error::KeyType`] if the key has another type; the required one also
+/// fails with [`Error::MissingKey`].
 macro_rules! getters {
     ($(#[$doc:meta] $name:ident, $opt:ident, $result:ty, $expected:literal, $pick:expr;)*) => {$(
         #[$doc]
@@ -202,7 +199,7 @@ impl Metadata {
         self.values.iter().map(|(k, v)| (k.as_str(), v))
     }
 
-    /// Adds a key; false, and no change, if it is there already.
+    /// Adds a key. Returns false and changes nothing if it exists.
     pub(super) fn insert(&mut self, key: String, value: Value) -> bool {
         let new = !self.values.contains_key(&key);
         if new {
@@ -249,7 +246,7 @@ impl Metadata {
         };
     }
 
-    /// The getter that all others are made of.
+    /// The getter behind all others.
     fn typed<'a, T>(
         &'a self,
         key: &str,

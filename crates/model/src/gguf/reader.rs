@@ -1,16 +1,15 @@
-//! An open model: one file, or all shards of a split one.
+//! An open GGUF model: one file, or all shards of a split model.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use super::error::{Error, SplitDefect};
 use super::header::{self, Header};
 use super::metadata::Metadata;
 use super::source::Source;
-use super::{Error, SplitDefect};
 use plan::DType;
 
-/// An open GGUF model, with its header checked. Reading tensors is by position: threads may share
-/// it.
+/// An open GGUF model with a checked header. Threads may share it, since reads are positional.
 #[derive(Debug)]
 pub struct Gguf {
     shards: Vec<Source>,
@@ -21,10 +20,10 @@ pub struct Gguf {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name, unique in the model.
+    /// Name, unique in the model.
     pub name: String,
-    /// Its shape, outermost dimension first (a file has the row first: a matrix stored there as
-    /// `[in, out]` is `[out, in]` here). Never empty, no dimension is zero.
+    /// Shape, outermost dimension first. Files have the row first: `[in, out]` there is `[out, in]` here. Never
+    /// empty, no dimension is zero.
     pub shape: Vec<usize>,
     pub dtype: DType,
     pub bytes: u64,
@@ -40,21 +39,21 @@ impl TensorInfo {
 }
 
 impl Gguf {
-    /// Opens a model. For a split model any shard will do: all are opened and checked, and the
-    /// metadata is that of the first.
+    /// Opens a model. `path` may be any shard of a split model: all are opened and checked, and the first provides
+    /// the metadata.
     ///
     /// # Errors
-    /// [`Error::Open`] and [`Error::Read`] from the system, [`Error::Malformed`] and
-    /// [`Error::Split`] for files that are not valid or not supported.
+    /// [`Error::Open`] and [`Error::Read`] from the system; [`Error::Malformed`] and [`Error::Split`] for files that
+    /// are invalid or not supported.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let source = Source::open(path)?;
         let header = header::parse(&source)?;
-        let split = Split::of(&header.metadata)?;
+        let split = Split::from_metadata(&header.metadata)?;
         if split.count <= 1 {
             return Self::join(vec![(source, header)]);
         }
-        let naming = Naming::of(path, split.count).ok_or_else(|| Error::Split {
+        let naming = Naming::parse(path, split.count).ok_or_else(|| Error::Split {
             path: path.to_owned(),
             defect: SplitDefect::Name { count: split.count },
         })?;
@@ -62,7 +61,7 @@ impl Gguf {
         for number in 0..split.count {
             let source = Source::open(&naming.path(number))?;
             let header = header::parse(&source)?;
-            let found = Split::of(&header.metadata)?;
+            let found = Split::from_metadata(&header.metadata)?;
             let fail = |defect| Error::Split { path: source.path.clone(), defect };
             if found.count != split.count {
                 let defect = SplitDefect::ShardCount { found: found.count, expected: split.count };
@@ -76,14 +75,14 @@ impl Gguf {
         Self::join(shards)
     }
 
-    /// Reads a file that is held in memory; split models cannot be read this way.
+    /// Reads a file in memory, which cannot be a shard of a split model.
     ///
     /// # Errors
     /// As [`Gguf::open`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, Error> {
         let source = Source::memory(bytes);
         let header = header::parse(&source)?;
-        let count = Split::of(&header.metadata)?.count;
+        let count = Split::from_metadata(&header.metadata)?.count;
         if count > 1 {
             let defect = SplitDefect::Name { count };
             return Err(Error::Split { path: source.path, defect });
@@ -129,7 +128,7 @@ impl Gguf {
         }
     }
 
-    /// The metadata; of the first shard in a split model.
+    /// The metadata; that of the first shard of a split model.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
@@ -146,7 +145,7 @@ impl Gguf {
         self.by_name.get(name).and_then(|index| self.tensors.get(*index))
     }
 
-    /// Fills `buf` with the tensor's bytes from byte `at_byte` on.
+    /// Fills `buf` with the tensor's bytes from byte `at_byte`.
     ///
     /// # Errors
     /// [`Error::OutsideTensor`] for a range beyond the tensor, [`Error::Read`] from the system,
@@ -165,8 +164,7 @@ impl Gguf {
         }
     }
 
-    /// Lets the system drop what it keeps of the files in memory: a model whose file and weights are not in memory
-    /// together needs that.
+    /// Drops the files from the page cache. Needed for models whose file and weights do not fit in memory together.
     pub fn forget(&self) {
         self.shards.iter().for_each(Source::forget);
     }
@@ -176,12 +174,12 @@ impl Gguf {
         self.shards.iter().map(|source| source.len).sum()
     }
 
-    /// Every file of the model.
+    /// Paths of all files of the model.
     pub fn paths(&self) -> impl ExactSizeIterator<Item = &Path> {
         self.shards.iter().map(|source| &*source.path)
     }
 
-    /// The file; the first shard of a split model.
+    /// Path of the file, or of the first shard.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.shards.first().map_or(Path::new(""), |source| &source.path)
@@ -195,7 +193,7 @@ struct Split {
 }
 
 impl Split {
-    fn of(metadata: &Metadata) -> Result<Self, Error> {
+    fn from_metadata(metadata: &Metadata) -> Result<Self, Error> {
         let number = |key| Ok(metadata.u64_opt(key)?.unwrap_or(0));
         Ok(Self { number: number("split.no")?, count: number("split.count")? })
     }
@@ -208,8 +206,8 @@ struct Naming {
 }
 
 impl Naming {
-    /// The pattern that `path` follows, if it is one of `count` shards.
-    fn of(path: &Path, count: u64) -> Option<Self> {
+    /// The pattern of `path`, if it is the name of one of `count` shards.
+    fn parse(path: &Path, count: u64) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let rest = name.strip_suffix(&format!("-of-{count:05}.gguf"))?;
         let (prefix, number) = rest.rsplit_once('-')?;

@@ -1,10 +1,9 @@
-//! Where bytes come from: a file read by position, or memory.
+//! Source of a model's bytes: a file with positional reads, or memory.
 //!
-//! A file is read, not mapped. Every device lays weights out anew (the CPU packs them in the order of
-//! its kernels, a GPU in that of its own), so their bytes in the file are used once and mapping would
-//! save no copy: it would add page faults, and count the file's pages to the process. And a read of a
-//! file that has shrunk, or of a bad disk, is an error that names the place; a load from a mapping is
-//! `SIGBUS`, which no thread of a server can answer.
+//! A file is read, not mapped. Every device repacks weights for its kernels, so the bytes of the file are used once
+//! and a mapping would save no copy. It would add page faults and count the file's pages as memory of the process.
+//! Reading a file that has shrunk, or a bad disk, is an error with an offset; loading from a mapping would raise
+//! `SIGBUS`.
 
 use std::fs::File;
 use std::io;
@@ -13,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-use super::{Defect, Error};
+use super::error::{Defect, Error};
 
-/// One file (or a buffer standing in for one) and its name in messages.
+/// A file, or a buffer in place of one, and its name in messages.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) path: PathBuf,
@@ -33,8 +32,7 @@ enum Bytes {
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let fail = |cause| Error::Open { path: path.to_owned(), cause };
-        // A pipe that nobody writes to would keep an open without this waiting for ever; to a file it is
-        // nothing.
+        // Without O_NONBLOCK, opening a pipe without a writer would block forever. It has no effect on files.
         let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = open.map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
@@ -50,7 +48,7 @@ impl Source {
         Self { path: PathBuf::from("(memory)"), len, bytes: Bytes::Memory(bytes) }
     }
 
-    /// Fills `buf` from byte `offset` on; `field` names what is read if that fails.
+    /// Fills `buf` from byte `offset`. `field` names the field in errors.
     pub(super) fn read(
         &self,
         offset: u64,
@@ -74,8 +72,8 @@ impl Source {
         })
     }
 
-    /// Lets the system drop what it keeps of it in memory. It is a hint: where it is not taken, nothing is lost. Of a
-    /// range only pages would go that lie in it whole, and pages of a file may be of megabytes.
+    /// Drops the file from the page cache. This is a hint that the system may ignore. It covers the whole file,
+    /// because a range would spare the pages that it covers only in part, and those may be megabytes large.
     pub(super) fn forget(&self) {
         if let Bytes::File(file) = &self.bytes {
             _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);

@@ -1,9 +1,9 @@
-//! Many strings in one allocation: vocabularies have hundreds of thousands.
+//! List of strings in one allocation: vocabularies have hundreds of thousands.
 
 use std::fmt;
 use std::ops::Index;
 
-/// A list of strings, one after the other in a single buffer.
+/// A list of strings, concatenated in a single buffer.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Strings {
     text: String,
@@ -47,7 +47,7 @@ impl Strings {
         self.text.len()
     }
 
-    /// Gives back what was reserved and not used.
+    /// Frees unused capacity.
     pub(super) fn shrink(&mut self) {
         self.text.shrink_to_fit();
         self.ends.shrink_to_fit();

@@ -1,4 +1,4 @@
-//! The room through its public doors: the corpus, hostile changes, round trips, shards.
+//! Tests through the public interface: corpus, damaged files, round trips, shards.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -29,7 +29,7 @@ fn read_all(model: &Gguf) {
 }
 
 #[test]
-fn the_corpus_gives_the_expected_offset_field_and_message() {
+fn errors_of_the_corpus_have_the_expected_offset_field_and_message() {
     for line in EXPECTED.lines() {
         let columns: Vec<&str> = line.split('\t').collect();
         let result = Gguf::from_bytes(corpus(columns[0]));
@@ -49,7 +49,7 @@ fn the_corpus_gives_the_expected_offset_field_and_message() {
 }
 
 #[test]
-fn every_file_of_the_corpus_is_harmless() {
+fn no_file_of_the_corpus_panics() {
     let mut count = 0;
     for entry in fs::read_dir(CORPUS).expect("the corpus is checked in") {
         let path = entry.expect("readable").path();
@@ -62,7 +62,7 @@ fn every_file_of_the_corpus_is_harmless() {
 }
 
 #[test]
-fn every_type_of_value_is_read() {
+fn every_value_type_is_read() {
     for name in ["types-v2", "types-v3"] {
         let model = Gguf::from_bytes(corpus(name)).unwrap();
         let nested = Array::Array(vec![
@@ -93,7 +93,7 @@ fn every_type_of_value_is_read() {
             model.metadata().iter().map(|(k, v)| (k, v.clone())).collect();
         assert_eq!(found, expected);
 
-        // The directory is in another order than the data; dimensions come out outermost first.
+        // The directory and the data have different orders. Dimensions are reversed to outermost first.
         let w = model.tensor("w").unwrap();
         assert_eq!((w.shape.as_slice(), w.dtype, w.bytes), ([3, 64].as_slice(), DType::Q8_0, 204));
         assert_eq!(w.elements(), 192);
@@ -140,7 +140,7 @@ fn getters_name_the_key_and_both_types() {
 }
 
 #[test]
-fn an_integer_of_any_type_is_a_number_where_it_is_not_negative() {
+fn nonnegative_integers_of_any_type_are_numbers() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("m.gguf");
     let sevens = [
@@ -167,7 +167,7 @@ fn a_name_may_be_as_long_as_the_limit() {
     write_one(&path, &[(&key, true.into())], "t", 1);
     assert!(Gguf::open(&path).unwrap().metadata().bool(&key).unwrap());
 
-    // One byte more in its length and in the key.
+    // One more byte in the length and in the key.
     let mut bytes = fs::read(&path).unwrap();
     bytes[24..32].copy_from_slice(&65_536_u64.to_le_bytes());
     bytes.insert(32, b'k');
@@ -176,7 +176,7 @@ fn a_name_may_be_as_long_as_the_limit() {
 }
 
 #[test]
-fn a_file_that_shrinks_or_vanishes_gives_an_error() {
+fn a_file_that_shrinks_or_disappears_causes_an_error() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("model.gguf");
     fs::write(&path, corpus("types-v3")).unwrap();
@@ -192,7 +192,7 @@ fn a_file_that_shrinks_or_vanishes_gives_an_error() {
     model.read(w, 0, &mut bytes[..194]).unwrap();
 
     let error = model.read(w, 200, &mut bytes).unwrap_err().to_string();
-    assert_eq!(error, "tensor `w`: bytes 200..200+204 asked for, it has 204");
+    assert_eq!(error, "tensor `w`: bytes 200..200+204 requested, it has 204");
     assert!(model.read(w, u64::MAX, &mut bytes).is_err());
 
     fs::remove_file(&path).unwrap();
@@ -224,7 +224,7 @@ fn shard(dir: &TempDir, name: &str, no: u16, count: u16, total: i32, tensor: &st
 }
 
 #[test]
-fn shards_are_joined_whichever_is_opened() {
+fn opening_any_shard_opens_the_whole_model() {
     let dir = TempDir::new().unwrap();
     for no in 0..3 {
         shard(&dir, &format!("m-{:05}-of-00003.gguf", no + 1), no, 3, 3, &format!("t{no}"));
@@ -246,7 +246,7 @@ fn shards_are_joined_whichever_is_opened() {
 }
 
 #[test]
-fn shards_that_do_not_fit_together_are_refused() {
+fn inconsistent_shards_are_rejected() {
     let error = |shards: &[(&str, u16, u16, i32, &str)]| {
         let dir = TempDir::new().unwrap();
         for (name, no, count, total, tensor) in shards {
@@ -271,7 +271,7 @@ fn shards_that_do_not_fit_together_are_refused() {
 }
 
 #[test]
-fn bytes_without_a_name_cannot_be_one_shard_of_many() {
+fn a_shard_cannot_be_read_from_memory() {
     let dir = TempDir::new().unwrap();
     shard(&dir, "one.gguf", 0, 1, 1, "t");
     shard(&dir, "first.gguf", 0, 2, 2, "t");
@@ -282,7 +282,7 @@ fn bytes_without_a_name_cannot_be_one_shard_of_many() {
 }
 
 #[test]
-fn the_writer_refuses_what_would_not_be_read() {
+fn the_writer_rejects_what_the_reader_would_reject() {
     let mut writer = Writer::new("unused.gguf");
     writer.metadata("a", 1_u32).unwrap();
     assert!(writer.metadata("a", 2_u32).is_err());
@@ -304,7 +304,7 @@ fn the_writer_refuses_what_would_not_be_read() {
 }
 
 #[test]
-fn a_file_appears_only_when_complete() {
+fn the_file_appears_only_when_complete() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("m.gguf");
     let begin = || {
@@ -380,7 +380,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_is_read(
+    fn written_files_read_back_equal(
         metadata in prop::collection::btree_map("[a-z.]{1,20}", value(), 0..12),
         tensors in vec(tensor(), 0..6),
         alignment in prop::option::of(0_u32..9),
@@ -424,9 +424,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Changed bytes may be refused or accepted, but never panic, and what is accepted is whole.
+    /// Damaged files are rejected or accepted without a panic, and every tensor of an accepted file can be read.
     #[test]
-    fn damaged_files_are_refused_or_whole(
+    fn damaged_files_are_rejected_or_readable(
         name in prop::sample::select(vec!["types-v3", "alignment-256", "tensor-q4_k", "overlap"]),
         changes in vec((any::<prop::sample::Index>(), damage()), 1..6),
         keep in prop::option::weighted(0.2, any::<prop::sample::Index>()),
@@ -447,7 +447,7 @@ proptest! {
     }
 }
 
-/// Bytes that make numbers worth trying.
+/// Bytes that result in interesting numbers.
 fn damage() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         vec(any::<u8>(), 1..9),
@@ -459,7 +459,7 @@ fn damage() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn what_is_no_file_is_refused_and_not_waited_for() {
+fn pipes_and_folders_are_rejected_without_blocking() {
     let dir = TempDir::new().expect("a folder");
     let pipe = dir.path().join("pipe.gguf");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");

@@ -1,9 +1,9 @@
-//! ggml's numbers and names of tensor types, and which of them are supported.
+//! ggml's numbers of tensor types.
 
-use super::Defect;
+use super::error::Defect;
 use plan::DType;
 
-/// Types that exist in files but are not supported, so that an error can name them.
+/// Types that files may have but that are not supported; errors name them.
 const KNOWN: [(u32, &str); 6] =
     [(9, "Q8_1"), (15, "Q8_K"), (25, "I16"), (27, "I64"), (28, "F64"), (40, "NVFP4")];
 
@@ -13,11 +13,6 @@ pub(super) fn from_ggml(id: u32) -> Result<DType, Defect> {
         Some(&(_, name)) => Defect::UnsupportedType { name },
         None => Defect::UnknownType { found: id },
     })
-}
-
-pub(super) fn supported() -> String {
-    let in_files = DType::ALL.into_iter().filter(|dtype| dtype.ggml().is_some());
-    in_files.map(DType::name).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

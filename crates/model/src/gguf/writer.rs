@@ -1,4 +1,4 @@
-//! Writing a file: header first, then tensor data at any position, from any thread.
+//! Writes a file: the header first, then tensor data at any position, from any thread.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -7,21 +7,21 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::error::{Error, WriteDefect};
+use super::format::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS};
 use super::metadata::{Array, Value, ValueType};
 use super::reader::Gguf;
-use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS};
-use super::{Error, WriteDefect};
 use plan::DType;
 
 /// Longest key written, bytes (the format's limit).
 const MAX_KEY: usize = 65_535;
 
-/// Longest tensor name written, bytes (ggml keeps 64 with the terminating zero).
+/// Longest tensor name written, bytes (ggml's limit is 64 with the terminating zero).
 const MAX_TENSOR_NAME: usize = 63;
 
 /// Collects metadata and tensor declarations; [`Writer::begin`] then writes the header.
 ///
-/// The version is 3. Keys and tensors are written in the order in which they were added.
+/// Writes version 3. Keys and tensors are written in the order of their addition.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
@@ -36,7 +36,7 @@ struct Declared {
     name: String,
     shape: Vec<usize>,
     dtype: DType,
-    /// ggml's number of it.
+    /// ggml's number of the type.
     number: u32,
     bytes: u64,
 }
@@ -46,7 +46,7 @@ struct Declared {
 pub struct TensorId(usize);
 
 impl Writer {
-    /// A writer for `path`. Nothing is created before [`Writer::begin`].
+    /// A writer for `path`. [`Writer::begin`] creates the file.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Writer {
                 Value::U32(n) if n.is_power_of_two() => self.alignment = n,
                 _ => {
                     let expected = "a UINT32 power of two";
-                    let defect = WriteDefect::Value { expected, found: value.value_type() };
+                    let defect = WriteDefect::Value { expected, found: value.value_type().name() };
                     return Err(self.fail(key, defect));
                 }
             }
@@ -107,7 +107,7 @@ impl Writer {
         Ok(TensorId(self.tensors.len() - 1))
     }
 
-    /// Bytes that the whole file will have.
+    /// Size of the complete file.
     ///
     /// # Errors
     /// [`Error::Content`] if the sizes overflow.
@@ -115,7 +115,7 @@ impl Writer {
         Ok(self.layout()?.1)
     }
 
-    /// Writes the header to a temporary file beside the target and makes room for the data.
+    /// Writes the header to a temporary file in the target's folder and reserves space for the data.
     ///
     /// # Errors
     /// [`Error::Write`] from the system; [`Error::Content`] if the sizes overflow.
@@ -140,7 +140,7 @@ impl Writer {
         Ok(DataWriter { path: self.path, temporary, slots })
     }
 
-    /// The header, and where the file ends.
+    /// The header, and the size of the file.
     fn layout(&self) -> Result<(Vec<u8>, u64), Error> {
         let header = self.header()?;
         let data = (header.len() as u64).next_multiple_of(self.alignment.into());
@@ -173,7 +173,7 @@ impl Writer {
         Ok(out)
     }
 
-    /// Where the data after `tensor` begins when `tensor` begins at `start`.
+    /// Offset of the data after `tensor`, if `tensor` begins at `start`.
     fn padded_end(&self, start: u64, tensor: &Declared) -> Result<u64, Error> {
         start
             .checked_add(tensor.bytes)
@@ -199,9 +199,9 @@ fn stored_bytes(shape: &[usize], dtype: DType) -> Option<u64> {
     dtype.size_of(elements).filter(|_| storable)
 }
 
-/// A file whose header is written and whose tensor data is being filled in.
+/// A file with a header, whose tensor data is being written.
 ///
-/// Dropped before [`DataWriter::finish`], it leaves nothing behind.
+/// Dropping it before [`DataWriter::finish`] removes the file.
 #[derive(Debug)]
 pub struct DataWriter {
     path: PathBuf,
@@ -218,8 +218,8 @@ struct Slot {
 }
 
 impl DataWriter {
-    /// Writes `data` at byte `at` of a tensor. Threads may write at the same time; each byte of a
-    /// tensor must be written exactly once.
+    /// Writes `data` at byte `at` of a tensor. Threads may write concurrently; each byte must be written exactly
+    /// once.
     ///
     /// # Errors
     /// [`Error::OutsideTensor`] for a range beyond the tensor, [`Error::Write`] from the system.
@@ -242,8 +242,8 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Checks that every tensor is complete, makes the file durable and gives it its name,
-    /// replacing what had that name.
+    /// Checks that every tensor is complete, syncs the file, and renames it to its final name, replacing any file
+    /// there.
     ///
     /// # Errors
     /// [`Error::Content`] for a tensor that is not complete, [`Error::Write`] from the system.
@@ -264,7 +264,7 @@ impl DataWriter {
         File::open(folder(&self.path)).and_then(|dir| dir.sync_all()).map_err(|e| self.failed(e))
     }
 
-    /// The file as it is, open for reading, zero where nothing was written. It has no name any more.
+    /// Opens the unfinished file for reading, with zeroes in place of missing data, and removes its name.
     ///
     /// # Errors
     /// As [`Gguf::open`].
@@ -277,7 +277,7 @@ impl DataWriter {
     }
 }
 
-/// The file under its temporary name; removed when dropped unless it was renamed.
+/// A temporary file, removed on drop unless it has been renamed.
 #[derive(Debug)]
 struct Temporary {
     path: PathBuf,
@@ -286,7 +286,7 @@ struct Temporary {
 }
 
 impl Temporary {
-    /// A new file in the folder of `target`, so that the rename stays within one file system.
+    /// Creates a file in the folder of `target`, because renames cannot cross file systems.
     fn create(target: &Path) -> Result<Self, Error> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let name = target.file_name().unwrap_or_default().to_string_lossy();
@@ -304,7 +304,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.renamed {
-            // Best effort: the error that led here is the one worth reporting.
+            // Best effort: the original error is the one to report.
             drop(fs::remove_file(&self.path));
         }
     }

@@ -1,4 +1,4 @@
-//! Files against those that llama.cpp's quantiser made of the same weights; bad weights; files left behind.
+//! Comparison with files of llama.cpp's quantiser; invalid weights; temporary files after errors.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,13 +18,13 @@ fn open(path: impl AsRef<Path>) -> Gguf {
     Gguf::open(path).unwrap()
 }
 
-fn go() -> AtomicBool {
+fn running() -> AtomicBool {
     AtomicBool::new(false)
 }
 
 fn convert(from: Gguf, mix: Mix, dir: &TempDir, threads: usize) -> Result<PathBuf, Error> {
     let path = dir.path().join(format!("{mix}-{threads}.gguf"));
-    Conversion::new(from, mix, false)?.write(&path, threads, &go(), &mut |_| {})?;
+    Conversion::new(from, mix, false)?.write(&path, threads, &running(), &mut |_| {})?;
     Ok(path)
 }
 
@@ -48,7 +48,7 @@ fn files(dir: &TempDir) -> Vec<String> {
 }
 
 #[test]
-fn q8_0_is_llama_cpps_file_byte_for_byte() {
+fn q8_0_files_equal_llama_cpps_byte_for_byte() {
     let dir = TempDir::new().unwrap();
     let made = open(convert(open(tiny("tiny-llama-f16")), Mix::Q8_0, &dir, 2).unwrap());
     let theirs = open(tiny("tiny-llama-Q8_0"));
@@ -64,7 +64,7 @@ fn q8_0_is_llama_cpps_file_byte_for_byte() {
 }
 
 #[test]
-fn other_types_have_llama_cpps_types_and_its_error() {
+fn other_mixes_have_llama_cpps_types_and_errors() {
     let dir = TempDir::new().unwrap();
     let exact = open(tiny("tiny-llama-f16"));
     for (mix, name) in [(Mix::Q6_K, "tiny-llama-Q6_K"), (Mix::Q4_K_M, "tiny-llama-Q4_K_M")] {
@@ -86,14 +86,14 @@ fn other_types_have_llama_cpps_types_and_its_error() {
 }
 
 #[test]
-fn the_file_is_the_same_for_any_number_of_threads_and_as_long_as_said() {
+fn the_file_does_not_depend_on_threads_and_has_the_predicted_size() {
     let dir = TempDir::new().unwrap();
     for mix in Mix::ALL {
         let conversion = Conversion::new(open(tiny("tiny-llama-f16")), mix, false).unwrap();
-        let path = dir.path().join("said.gguf");
+        let path = dir.path().join("predicted.gguf");
         let bytes = conversion.file_bytes(&path).unwrap();
         let (mut last, total) = (0, conversion.tensors().map(|(t, _)| t.bytes).sum::<u64>());
-        conversion.write(&path, 1, &go(), &mut |done| last = done).unwrap();
+        conversion.write(&path, 1, &running(), &mut |done| last = done).unwrap();
         assert_eq!((fs::metadata(&path).unwrap().len(), last), (bytes, total), "{mix}");
         let other = convert(open(tiny("tiny-llama-f16")), mix, &dir, 3).unwrap();
         assert!(fs::read(&path).unwrap() == fs::read(other).unwrap(), "{mix}");
@@ -101,18 +101,18 @@ fn the_file_is_the_same_for_any_number_of_threads_and_as_long_as_said() {
 }
 
 #[test]
-fn what_is_quantised_is_quantised_again_only_when_asked() {
+fn quantised_tensors_are_quantised_again_only_on_request() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("twice.gguf");
     let again = |mix, again| Conversion::new(open(tiny("tiny-llama-Q8_0")), mix, again);
-    let refused = again(Mix::Q4_0, false).unwrap_err();
-    assert!(matches!(refused, Error::Quantised { from: DType::Q8_0, .. }), "{refused}");
+    let rejected = again(Mix::Q4_0, false).unwrap_err();
+    assert!(matches!(rejected, Error::Quantised { from: DType::Q8_0, .. }), "{rejected}");
     assert!(again(Mix::F16, false).is_err(), "the error of Q8_0 stays in F16");
-    again(Mix::Q4_0, true).unwrap().write(&path, 2, &go(), &mut |_| {}).unwrap();
+    again(Mix::Q4_0, true).unwrap().write(&path, 2, &running(), &mut |_| {}).unwrap();
     let made = open(&path);
     assert_eq!(made.tensor("blk.0.attn_q.weight").unwrap().dtype, DType::Q4_0);
     // The same type is a copy.
-    again(Mix::Q8_0, false).unwrap().write(&path, 2, &go(), &mut |_| {}).unwrap();
+    again(Mix::Q8_0, false).unwrap().write(&path, 2, &running(), &mut |_| {}).unwrap();
     let (copy, original) = (open(&path), open(tiny("tiny-llama-Q8_0")));
     for tensor in original.tensors() {
         assert!(stored(&copy, &tensor.name) == stored(&original, &tensor.name), "{}", tensor.name);
@@ -140,13 +140,13 @@ fn small(dir: &TempDir, dtype: DType, matrix: &[f32], vector: &[f32]) -> PathBuf
 }
 
 #[test]
-fn weights_that_are_no_numbers_are_named_and_nothing_is_left() {
+fn errors_name_invalid_weights_and_leave_no_file() {
     let dir = TempDir::new().unwrap();
     let mut matrix = vec![0.5; 512];
     let mut vector = vec![1.0; 8];
     vector[3] = f32::NAN;
     let path = small(&dir, DType::F32, &matrix, &vector);
-    // Of a vector too, which is only copied.
+    // Vectors are checked too, though they are only copied.
     let error = convert(open(&path), Mix::Q8_0, &dir, 1).unwrap_err().to_string();
     assert!(error.contains("`output_norm.weight`, element 3, is NaN"), "{error}");
     vector[3] = 1.0;
@@ -154,7 +154,7 @@ fn weights_that_are_no_numbers_are_named_and_nothing_is_left() {
     let path = small(&dir, DType::F32, &matrix, &vector);
     let error = convert(open(&path), Mix::F32, &dir, 1).unwrap_err().to_string();
     assert!(error.contains("`blk.0.attn_q.weight`, element 300, is -inf"), "{error}");
-    // A number, but none of F16, nor a scale of Q6_K.
+    // Finite, but too large for F16 and for a scale of Q6_K.
     matrix[300] = 1e9;
     for mix in [Mix::F16, Mix::Q6_K] {
         let path = small(&dir, DType::F32, &matrix, &vector);
@@ -165,18 +165,18 @@ fn weights_that_are_no_numbers_are_named_and_nothing_is_left() {
 }
 
 #[test]
-fn a_stop_leaves_nothing_behind() {
+fn a_stopped_conversion_leaves_no_file() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("out.gguf");
     fs::write(&path, "before").unwrap();
     let conversion = Conversion::new(open(tiny("tiny-llama-f16")), Mix::Q8_0, false).unwrap();
-    let stop = go();
-    let mut told = 0;
+    let stop = running();
+    let mut calls = 0;
     let stopped = conversion.write(&path, 1, &stop, &mut |_| {
-        told += 1;
+        calls += 1;
         stop.store(true, Ordering::Relaxed);
     });
-    assert!(matches!(stopped, Err(Error::Stopped)) && told > 0, "{stopped:?}");
+    assert!(matches!(stopped, Err(Error::Stopped)) && calls > 0, "{stopped:?}");
     assert_eq!((files(&dir).len(), fs::read(&path).unwrap()), (1, b"before".to_vec()));
 }
 
@@ -192,15 +192,15 @@ fn a_split_model_becomes_one_file() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any bits as F16 weights: a file of numbers, or the tensor's name and no file.
+    /// Any F16 bit patterns result in a file of finite weights, or in an error that names the tensor and no file.
     #[test]
-    fn any_weights_are_a_file_or_an_error(
+    fn any_weights_result_in_a_file_or_an_error(
         bits in proptest::collection::vec(any::<u16>(), 512),
-        calm in any::<bool>(),
+        finite in any::<bool>(),
         mix in proptest::sample::select(Mix::ALL.to_vec()),
     ) {
-        // Half of the cases without infinities and NaN.
-        let number = |bits: u16| f16::from_bits(if calm { bits & 0xbfff } else { bits }).to_f32();
+        // Half of the cases have no infinities and NaN.
+        let number = |bits: u16| f16::from_bits(if finite { bits & 0xbfff } else { bits }).to_f32();
         let matrix: Vec<f32> = bits.iter().map(|bits| number(*bits)).collect();
         let dir = TempDir::new().unwrap();
         let path = small(&dir, DType::F16, &matrix, &[1.0; 8]);
@@ -212,7 +212,7 @@ proptest! {
             }
             Err(error) => {
                 prop_assert!(error.to_string().contains("`blk.0.attn_q.weight`"), "{error}");
-                prop_assert!(!calm, "{error}");
+                prop_assert!(!finite, "{error}");
                 prop_assert_eq!(files(&dir), ["small.gguf"]);
             }
         }

@@ -1,19 +1,20 @@
-//! Making a file: metadata, then weights in chunks on several threads.
+//! Writes the file of a synthetic model: metadata, then weights in pieces on several threads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::planted;
 use super::random::{self, key};
 use super::shape::{Family, RANKS, Role, Shape, Tensor};
+use super::spec::{Error, Spec, VERSION, VERSION_KEY};
 use super::vocabulary::{Vocabulary, chat_template};
-use super::{Error, Spec, VERSION, VERSION_KEY, planted};
 use crate::gguf::{self, DataWriter, Gguf, TensorId, Writer};
 use crate::pieces::{self, Scratch};
 use crate::quantise::QUANTIZATION_VERSION;
 use plan::DType;
 use plan::quant;
 
-/// Makes the file of `spec` at `path`; the number of threads does not change it.
+/// Writes the file of `spec` to `path`. The number of threads does not change it.
 pub(super) fn build(
     spec: Spec,
     path: &Path,
@@ -27,7 +28,7 @@ pub(super) fn build(
     Ok(data.finish()?)
 }
 
-/// The file of `spec` with nothing in it but what its head is understood by, for a moment in `dir`.
+/// The file of `spec`, temporarily in `dir`, with zeroes in place of all weights but those that loading reads.
 pub(super) fn outline(spec: Spec, dir: &Path) -> Result<Gguf, Error> {
     let nothing = BTreeMap::new();
     let Begun { data, mut jobs, bytes } = begin(&spec, &dir.join(spec.file_name()), &nothing)?;
@@ -36,7 +37,7 @@ pub(super) fn outline(spec: Spec, dir: &Path) -> Result<Gguf, Error> {
     Ok(data.outline()?)
 }
 
-/// A file that has its head, and what is to be written into it.
+/// A file with its header, and the pieces to be written.
 struct Begun<'a> {
     data: DataWriter,
     jobs: Vec<Job<'a>>,
@@ -59,7 +60,7 @@ fn begin<'a>(
         let elements: usize = tensor.shape.iter().product();
         let weights = match planted.get(&tensor.name) {
             Some(values) => Weights::Values(values),
-            None => Weights::of(shape, &tensor),
+            None => Weights::new(shape, &tensor),
         };
         for (first, count) in pieces::of(elements) {
             jobs.push(Job { id, dtype, first, count, weights: weights.clone() });
@@ -86,13 +87,11 @@ enum Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// Of a tensor of a large model. A matrix keeps the size of what goes through it; what a layer
-    /// adds to the residual is smaller, so that the residual grows to about 1 over all layers,
-    /// well above the embedding in it (else the tied output would repeat the last token); logits
-    /// get a deviation of 2. Attention adds less than the feed-forward part: it averages,
-    /// so what the positions have in common would grow from layer to layer until every position
-    /// says the same.
-    fn of(shape: &Shape, tensor: &Tensor) -> Self {
+    /// Weights of a tensor of a large model. Matrices preserve the size of activations. Layers add less to the
+    /// residual stream, which grows to about 1 over all layers: well above the embedding in it, else the tied output
+    /// would repeat the last token. Logits get a deviation of 2. Attention adds less than the feed-forward block: it
+    /// averages, so the common part of all positions would grow from layer to layer until all positions are equal.
+    fn new(shape: &Shape, tensor: &Tensor) -> Self {
         let row = tensor.shape.last().copied().unwrap_or(1) as f32;
         let (mean, deviation) = match tensor.role {
             Role::RopeFactors => return Self::Owned(shape.rope_factors()),
@@ -102,7 +101,7 @@ impl Weights<'_> {
             Role::Sink => (0.0, 1.0),
             Role::Rate => (-0.5, 0.2),
             Role::Convolution => (0.0, 0.5),
-            Role::Share => (0.5, 0.2),
+            Role::Lerp => (0.5, 0.2),
             Role::Embedding | Role::Output => (0.0, 1.0 / row.sqrt()),
             Role::Query | Role::Key | Role::Value | Role::Gate | Role::Up => {
                 (0.0, 1.0 / row.sqrt())
@@ -127,7 +126,7 @@ impl Weights<'_> {
     }
 }
 
-/// Does all jobs, telling `progress` from this thread.
+/// Runs all jobs; calls `progress` on this thread.
 fn run(
     jobs: &[Job<'_>],
     threads: usize,
@@ -139,7 +138,7 @@ fn run(
     pieces::run(jobs, threads, work, &mut |done| progress(done, total))
 }
 
-/// Makes one chunk; returns its bytes.
+/// Writes one piece; returns its size.
 fn work(job: &Job<'_>, data: &DataWriter, scratch: &mut Scratch) -> Result<u64, Error> {
     let Scratch { values, bytes } = scratch;
     let size = |elements: usize| elements / job.dtype.block_len() * job.dtype.block_bytes();
@@ -151,8 +150,8 @@ fn work(job: &Job<'_>, data: &DataWriter, scratch: &mut Scratch) -> Result<u64, 
     Ok(bytes.len() as u64)
 }
 
-/// Keys of the parts that only some models have.
-fn of_parts(shape: &Shape) -> Vec<(&'static str, u32)> {
+/// Metadata that depends on the building blocks of the model.
+fn block_keys(shape: &Shape) -> Vec<(&'static str, u32)> {
     let head_dim = shape.head_dim as u32;
     if shape.architecture == "rwkv7" {
         let ranks = RANKS.map(|(_, key, rank)| (key, rank as u32));
@@ -178,10 +177,10 @@ fn of_parts(shape: &Shape) -> Vec<(&'static str, u32)> {
         }
     }
     if let Some(delta) = shape.delta {
-        let [of_keys, values, size, taps] = delta.map(|number| number as u32);
+        let [key_heads, values, size, taps] = delta.map(|number| number as u32);
         keys.extend([
             ("ssm.conv_kernel", taps),
-            ("ssm.group_count", of_keys),
+            ("ssm.group_count", key_heads),
             ("ssm.inner_size", values * size),
             ("ssm.state_size", size),
             ("ssm.time_step_rank", values),
@@ -196,7 +195,7 @@ fn of_parts(shape: &Shape) -> Vec<(&'static str, u32)> {
     keys
 }
 
-/// Writes the metadata: the keys that llama.cpp's converter and quantiser write, and ours.
+/// Writes the metadata: the keys of llama.cpp's converter and quantiser, and ours.
 fn describe(writer: &mut Writer, spec: &Spec) -> Result<(), gguf::Error> {
     let Spec { shape, kind, .. } = spec;
     let arch = shape.architecture;
@@ -207,7 +206,7 @@ fn describe(writer: &mut Writer, spec: &Spec) -> Result<(), gguf::Error> {
     writer.metadata("general.file_type", kind.mix.file_type())?;
     writer.metadata("general.quantization_version", QUANTIZATION_VERSION)?;
     writer.metadata(VERSION_KEY, VERSION)?;
-    writer.metadata("orind.synthetic.seed", super::SEED)?;
+    writer.metadata("orind.synthetic.seed", random::SEED)?;
 
     let head_dim = shape.head_dim as u32;
     let numbers = [
@@ -217,7 +216,7 @@ fn describe(writer: &mut Writer, spec: &Spec) -> Result<(), gguf::Error> {
         ("block_count", shape.layers as u32 + u32::from(shape.nextn)),
         ("feed_forward_length", shape.ffn as u32),
     ];
-    for (key, value) in numbers.into_iter().chain(of_parts(shape)) {
+    for (key, value) in numbers.into_iter().chain(block_keys(shape)) {
         writer.metadata(&format!("{arch}.{key}"), value)?;
     }
     if arch == "rwkv7" {
@@ -241,7 +240,7 @@ fn describe(writer: &mut Writer, spec: &Spec) -> Result<(), gguf::Error> {
     writer.metadata(&format!("{arch}.attention.layer_norm_rms_epsilon"), shape.epsilon)?;
     writer.metadata(&format!("{arch}.rope.freq_base"), shape.rope_base)?;
 
-    let vocabulary = Vocabulary::of(shape);
+    let vocabulary = Vocabulary::new(shape);
     let pre = match shape.family {
         Family::Llama => "llama-bpe",
         Family::Qwen3 => "qwen2",

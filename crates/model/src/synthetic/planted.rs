@@ -1,34 +1,32 @@
-//! Weights of the tiny models: not noise, but a rule that the model computes with all its parts,
-//! so that greedy decoding has a clear winner at every step and any device can be checked by it.
+//! Weights of the tiny models: a planted rule that uses all building blocks. Greedy decoding then has a clear winner
+//! at every step, which tests of any device can check.
 //!
-//! **The rule.** Text tokens stand for the numbers modulo their count `n`, in a shuffled order.
-//! With `g(i)` the number of the token at position `i` and `p(i) = g(i) + g(i - 1)`, the most
-//! likely next token is that of `p(i) + p(i - 4) + SHIFT` (mod `n`); positions before the first
-//! count as the first. It depends on four earlier tokens, so on attention in both layers.
+//! **The rule.** Text tokens stand for the numbers modulo their count `n`, in a shuffled order. With `g(i)` the
+//! number of the token at position `i` and `p(i) = g(i) + g(i - 1)`, the most likely next token is that of
+//! `p(i) + p(i - 4) + SHIFT` (mod `n`); positions before the first count as the first. It depends on four earlier
+//! tokens, so on attention in both layers.
 //!
-//! **How the model computes it.** A number `g` is written as a *code*: `CODES` points on the unit
-//! circle at the angles `2 pi k g / n`, for well chosen frequencies `k`. Codes of different
-//! numbers are nearly orthogonal, and the code of a sum is the pointwise complex product, which a
-//! gated feed-forward layer can form exactly: `silu(x) y + silu(-x) (-y) = x y`. The residual has
-//! four places for codes and one constant direction:
+//! **How the model computes it.** A number `g` is written as a *code*: `CODES` points on the unit circle at the
+//! angles `2 pi k g / n`, for well chosen frequencies `k`. Codes of different numbers are nearly orthogonal, and the
+//! code of a sum is the pointwise complex product, which a gated feed-forward layer can form exactly:
+//! `silu(x) y + silu(-x) (-y) = x y`. The residual has four slots for codes and one constant direction:
 //!
-//! 1. the embedding writes the token's code to place A and the constant;
-//! 2. attention of layer 0 looks one position back and copies place A from there to B;
+//! 1. the embedding writes the token's code to slot A, and the constant;
+//! 2. attention of layer 0 copies slot A of the previous position to B;
 //! 3. its feed-forward layer writes A times B, the code of `p(i)`, to C;
-//! 4. attention of layer 1 looks four positions back and copies C from there to D;
-//! 5. its feed-forward layer writes C times D, turned by the code of `SHIFT`, to A, well above
-//!    the token's own code. The output, tied to the embedding, compares A with all codes.
+//! 4. attention of layer 1 copies C of the position four before to D;
+//! 5. its feed-forward layer writes C times D, turned by the code of `SHIFT`, to A, well above the token's own code.
+//!    The output, tied to the embedding, compares A with all codes.
 //!
-//! Looking back by a fixed distance is what rotary embeddings are for: query and key answer to the
-//! constant direction only, with phases that agree at that distance. Half of the heads do this,
-//! each for half of a code; the other half attend softly to content in the whole context and add a
-//! little of it to the residual, so that logits (not their order) depend on every position.
-//! Special tokens have the code of some text token and the opposite mark, which lowers their
-//! logits: they are never generated.
+//! Rotary embeddings make attention to a fixed distance possible: query and key read only the constant direction,
+//! with phases that agree at that distance. Half of the heads do this, each for half of a code. The other half
+//! attend softly to content in the whole context and add a little of it to the residual. So the logits, though not
+//! their order, depend on every position. Special tokens have the code of some text token and the opposite mark,
+//! which lowers their logits so that they are never generated.
 //!
-//! **Nothing is sparse.** The residual is turned by a random orthogonal matrix, each head's values
-//! likewise, hidden units are shuffled, normalisation weights vary (and are compensated), and every
-//! matrix has noise added. All of it survives four-bit quantisation.
+//! **Nothing is sparse.** A random orthogonal matrix rotates the residual, others rotate each head's values. Hidden
+//! units are shuffled, norm weights vary (and are compensated), and every matrix has noise. The rule survives
+//! four-bit quantisation.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
@@ -41,42 +39,42 @@ const CODES: usize = 30;
 /// Elements of a code.
 const CODE: usize = 2 * CODES;
 
-/// Places in the residual before it is turned.
+/// Offsets of the slots in the residual before its rotation.
 const A: usize = 0;
 const B: usize = CODE;
 const C: usize = 2 * CODE;
 const D: usize = 3 * CODE;
 /// The constant direction.
 const CONSTANT: usize = 4 * CODE;
-/// What tells special tokens from text.
+/// Element that distinguishes special tokens from text.
 const MARK: usize = CONSTANT + 1;
-/// From here on only noise.
+/// Start of the elements that contain only noise.
 const SPARE: usize = MARK + 1;
 
-/// How far attention looks back, by layer.
+/// Distance of attention, by layer.
 const DISTANCE: [usize; 2] = [1, 4];
-/// Added by the last layer, so that no token repeats itself for ever.
+/// Added by the last layer, so that no token repeats forever.
 const SHIFT: usize = 389;
 
-/// Size of the constant in the embedding, where each point of a code has size 1.
+/// Size of the constant in the embedding, relative to size 1 of each point of a code.
 const CONSTANT_SIZE: f64 = 7.0;
-/// Size of the mark in the embedding: positive for special tokens, negative for text, so that all
-/// tokens have the same energy, and with it the same answer to the constant.
+/// Size of the mark in the embedding: positive for special tokens, negative for text. So all tokens have the same
+/// energy, and the norm scales the constant equally.
 const MARK_SIZE: f64 = 2.0;
-/// Size of the mark's opposite in the last residual.
+/// Size of the opposite mark in the last residual.
 const MARK_ANSWER: f64 = 12.0;
 /// Size of the next token's code in the last residual.
 const ANSWER: f64 = 4.0;
-/// Logit of the next token, less what all tokens have in common.
+/// Logit of the next token, minus the common part of all logits.
 const LOGIT: f64 = 12.0;
-/// What a gate or an up unit answers to a code's point of size 1.
-const UNIT_ANSWER: f64 = 2.0;
-/// Size of the noise in a matrix, relative to what is planted in it.
+/// Output of a gate or an up unit for a code's point of size 1.
+const UNIT_OUTPUT: f64 = 2.0;
+/// Size of the noise in a matrix, relative to its planted values.
 const NOISE: f64 = 0.1;
 
-/// Size of what a soft head writes.
+/// Size of the output of a soft head.
 const SOFT: f64 = 0.02;
-/// Elements of a head that answer to content: the pairs that turn most slowly.
+/// Elements of a head that read content: the pairs with the slowest rotation.
 const CONTENT: usize = 16;
 
 /// Values of all tensors of a planted model, by name.
@@ -95,25 +93,25 @@ pub(super) fn weights(shape: &Shape) -> BTreeMap<String, Vec<f32>> {
     tensors
 }
 
-/// The numbers that tokens stand for.
+/// Numbers that tokens stand for.
 struct Numbers {
-    /// How many there are: as many as text tokens.
+    /// Number of numbers, equal to the number of text tokens.
     count: usize,
     of_token: Vec<usize>,
     frequencies: Vec<usize>,
 }
 
 impl Numbers {
-    fn of(shape: &Shape) -> Self {
+    fn new(shape: &Shape) -> Self {
         let count = shape.text_tokens;
         let key = key(&format!("{} numbers", shape.name));
         let mut of_token = permutation(key, count);
-        // Special tokens borrow the number of a text token.
+        // Special tokens use the number of a text token.
         of_token.extend((count..shape.vocab).map(|token| below(key, token as u64, count)));
         Self { count, of_token, frequencies: frequencies(count) }
     }
 
-    /// The point of number `number` at frequency `index` of the code.
+    /// Point of the code of `number` at frequency `index`.
     fn point(&self, number: usize, index: usize) -> [f64; 2] {
         let angle = TAU * ((self.frequencies[index] * number) % self.count) as f64;
         let (sin, cos) = (angle / self.count as f64).sin_cos();
@@ -121,10 +119,10 @@ impl Numbers {
     }
 }
 
-/// Of some random sets of frequencies, the one whose codes are least alike.
+/// The best of 64 random sets of frequencies: the one with the least similar codes.
 fn frequencies(count: usize) -> Vec<usize> {
     let cosines: Vec<f64> = (0..count).map(|i| (TAU * i as f64 / count as f64).cos()).collect();
-    let likeness = |set: &[usize]| {
+    let similarity = |set: &[usize]| {
         let product = |d: usize| set.iter().map(|k| cosines[k * d % count]).sum::<f64>();
         (1..=count / 2).map(product).fold(f64::NEG_INFINITY, f64::max)
     };
@@ -134,7 +132,10 @@ fn frequencies(count: usize) -> Vec<usize> {
         set.iter_mut().for_each(|k| *k += 1);
         set
     };
-    (0..64).map(candidate).min_by(|a, b| likeness(a).total_cmp(&likeness(b))).unwrap_or_default()
+    (0..64)
+        .map(candidate)
+        .min_by(|a, b| similarity(a).total_cmp(&similarity(b)))
+        .unwrap_or_default()
 }
 
 struct Matrix {
@@ -218,7 +219,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// What a tensor's noise and choices are keyed by.
+/// Key of a tensor's noise and random choices.
 fn tensor_key(shape: &Shape, name: &str) -> u64 {
     key(&format!("{} {name}", shape.name))
 }
@@ -226,19 +227,19 @@ fn tensor_key(shape: &Shape, name: &str) -> u64 {
 struct Planter<'a> {
     shape: &'a Shape,
     numbers: Numbers,
-    /// Turns the places into the residual.
-    turn: Matrix,
+    /// Rotates the slots into the residual.
+    rotation: Matrix,
 }
 
 type Tensors = BTreeMap<String, Vec<f32>>;
 
 impl<'a> Planter<'a> {
     fn new(shape: &'a Shape) -> Self {
-        let turn = Matrix::orthogonal(tensor_key(shape, "turn"), shape.dim);
-        Self { shape, numbers: Numbers::of(shape), turn }
+        let rotation = Matrix::orthogonal(tensor_key(shape, "turn"), shape.dim);
+        Self { shape, numbers: Numbers::new(shape), rotation }
     }
 
-    /// Adds the embedding; returns the square of its rows' length.
+    /// Adds the embedding; returns the squared length of its rows.
     fn embedding(&self, tensors: &mut Tensors) -> f64 {
         let shape = self.shape;
         let key = tensor_key(shape, "embedding");
@@ -253,13 +254,13 @@ impl<'a> Planter<'a> {
             for (index, value) in row.iter_mut().enumerate().skip(SPARE) {
                 *value = 0.5 * unit(key, (token * shape.dim + index) as u64);
             }
-            result.row_mut(token).copy_from_slice(&self.turn.times(&row));
+            result.row_mut(token).copy_from_slice(&self.rotation.times(&row));
         }
         tensors.insert("token_embd.weight".to_owned(), result.to_f32());
         CODES as f64 + CONSTANT_SIZE * CONSTANT_SIZE + MARK_SIZE * MARK_SIZE
     }
 
-    /// Adds a normalisation's weights, near 1; returns them.
+    /// Adds the weights of a norm, near 1; returns them.
     fn norm(&self, name: &str, length: usize, tensors: &mut Tensors) -> Vec<f64> {
         let key = tensor_key(self.shape, name);
         let weights: Vec<f32> =
@@ -268,11 +269,11 @@ impl<'a> Planter<'a> {
         weights.into_iter().map(f64::from).collect()
     }
 
-    /// Adds a matrix that reads the residual after a normalisation; `rows` are in places.
+    /// Adds a matrix that reads the normalised residual. `rows` refer to slots.
     fn reader(&self, name: &str, rows: &Matrix, norm: &[f64], tensors: &mut Tensors) {
         let mut result = Matrix::zero(rows.rows(), rows.columns);
         for row in 0..rows.rows() {
-            let turned = self.turn.times(rows.row(row));
+            let turned = self.rotation.times(rows.row(row));
             for (value, (turned, weight)) in
                 result.row_mut(row).iter_mut().zip(turned.into_iter().zip(norm))
             {
@@ -283,19 +284,18 @@ impl<'a> Planter<'a> {
         tensors.insert(name.to_owned(), result.to_f32());
     }
 
-    /// Adds a matrix that writes to the residual; each row of `columns` is what one input writes,
-    /// in places.
+    /// Adds a matrix that writes to the residual. Each row of `columns` is the output of one input, in slots.
     fn writer(&self, name: &str, columns: &Matrix, tensors: &mut Tensors) {
         let mut turned = Matrix::zero(columns.rows(), columns.columns);
         for row in 0..columns.rows() {
-            turned.row_mut(row).copy_from_slice(&self.turn.times(columns.row(row)));
+            turned.row_mut(row).copy_from_slice(&self.rotation.times(columns.row(row)));
         }
         let mut result = turned.transposed();
         result.add_noise(tensor_key(self.shape, name));
         tensors.insert(name.to_owned(), result.to_f32());
     }
 
-    /// What a normalisation multiplies a residual of this energy by.
+    /// Factor of a norm on a residual of this energy.
     fn gain(&self, energy: f64) -> f64 {
         (self.shape.dim as f64 / energy).sqrt()
     }
@@ -309,8 +309,8 @@ impl<'a> Planter<'a> {
         let gain = self.gain(energy);
         self.queries_and_keys(layer, gain, &norm, tensors);
 
-        // Each key-value head carries a part of the code, turned within the head. The first query
-        // head of each looks back, the others attend softly.
+        // Each KV head has a part of the code, rotated within the head. Its first query head attends to the fixed
+        // distance, the others attend softly.
         let (group, part) = (shape.heads / shape.kv_heads, CODE / shape.kv_heads);
         let mut values = Matrix::zero(shape.kv_heads * shape.head_dim, shape.dim);
         let mut output = Matrix::zero(shape.heads * shape.head_dim, shape.dim);
@@ -324,8 +324,8 @@ impl<'a> Planter<'a> {
                 for (row, weight) in turn.row(element).iter().enumerate() {
                     let value = kv * shape.head_dim + row;
                     values.set(value, from + place, *weight);
-                    let looking_back = kv * group * shape.head_dim + row;
-                    output.set(looking_back, to + place, weight / gain);
+                    let fixed = kv * group * shape.head_dim + row;
+                    output.set(fixed, to + place, weight / gain);
                 }
             }
             let key = tensor_key(shape, &format!("soft output {layer} {kv}"));
@@ -348,20 +348,20 @@ impl<'a> Planter<'a> {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let lookback = Lookback::new(shape, layer);
 
-        // Rows that answer to the constant, or to a random mixture of everything.
+        // Rows read the constant, or a random mixture of everything.
         let mut query = Matrix::zero(shape.heads * head_dim, shape.dim);
         let mut keys = Matrix::zero(shape.kv_heads * head_dim, shape.dim);
         let constant = 1.0 / (gain * CONSTANT_SIZE);
         let mixture = |row: &mut [f64], key: u64, size: f64| {
-            // The normalised residual has the length sqrt(dim).
+            // The normalised residual has length sqrt(dim).
             let size = size * 3_f64.sqrt() / (shape.dim as f64).sqrt();
             row.iter_mut().enumerate().for_each(|(i, v)| *v = size * unit(key, i as u64));
         };
         for head in 0..shape.heads {
-            let looks_back = head % group == 0;
+            let is_fixed = head % group == 0;
             for element in 0..head_dim {
                 let row = query.row_mut(head * head_dim + element);
-                if looks_back {
+                if is_fixed {
                     row[CONSTANT] = lookback.query[element] * constant;
                 } else if lookback.is_content(element) {
                     let key = tensor_key(shape, &format!("soft query {layer} {head} {element}"));
@@ -381,9 +381,9 @@ impl<'a> Planter<'a> {
             }
         }
         if shape.family == Family::Qwen3 {
-            // Each head is normalised: divide by the normalisation's weights. A soft query has
-            // only its content elements, which therefore get all of the normalised length. In a
-            // key they are small before it, so that content hardly changes the key's length.
+            // Each head is normalised: divide by the weights of the norm. A soft query has only content elements,
+            // which get all of the normalised length. In a key they are small before the norm, so that content
+            // hardly changes the key's length.
             let alone = (CONTENT as f64 / head_dim as f64).sqrt();
             for (part, rows, wanted, content) in [
                 ("attn_q_norm", &mut query, &lookback.query, lookback.content * alone),
@@ -401,22 +401,22 @@ impl<'a> Planter<'a> {
         self.reader(&name("attn_k"), &keys, norm, tensors);
     }
 
-    /// Adds a layer's feed-forward part; returns the residual's energy after it.
+    /// Adds a layer's feed-forward block; returns the residual's energy after it.
     fn feed_forward(&self, layer: usize, energy: f64, tensors: &mut Tensors) -> f64 {
         let shape = self.shape;
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let norm = self.norm(&name("ffn_norm"), shape.dim, tensors);
         let last = layer + 1 == DISTANCE.len();
         let (left, right, to, size) = if last { (C, D, A, ANSWER) } else { (A, B, C, 1.0) };
-        let answer = UNIT_ANSWER / self.gain(energy);
-        let product = UNIT_ANSWER * UNIT_ANSWER;
+        let answer = UNIT_OUTPUT / self.gain(energy);
+        let product = UNIT_OUTPUT * UNIT_OUTPUT;
 
         let mut units = Units::new(shape, layer);
         for index in 0..CODES {
             let [cos, sin] = if last { self.numbers.point(SHIFT, index) } else { [1.0, 0.0] };
             let (re, im) = (to + 2 * index, to + 2 * index + 1);
             for (x, y) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                // (x0 + i x1)(y0 + i y1), turned: what this product adds to each part.
+                // Contribution of this product to each part of (x0 + i x1)(y0 + i y1), rotated.
                 let [real, imaginary] = match (x, y) {
                     (0, 0) => [cos, sin],
                     (1, 1) => [-cos, -sin],
@@ -443,17 +443,17 @@ impl<'a> Planter<'a> {
         let name = "output_norm.weight";
         let key = tensor_key(self.shape, name);
         let size = LOGIT / (ANSWER * CODES as f64 * self.gain(energy));
-        // The tied output cannot compensate these, so they vary less.
+        // The tied output cannot compensate these weights, so they vary less.
         let weights = (0..self.shape.dim as u64).map(|i| size * between(key, i, 0.95, 1.05));
         tensors.insert(name.to_owned(), weights.map(|w| w as f32).collect());
     }
 }
 
-/// Query and key of a head that looks back by a fixed distance.
+/// Query and key of a head that attends to a fixed distance.
 struct Lookback {
     query: Vec<f64>,
     key: Vec<f64>,
-    /// Size of the elements that answer to content.
+    /// Size of the elements that read content.
     content: f64,
     is_content: Vec<bool>,
 }
@@ -476,12 +476,12 @@ impl Lookback {
                 (is_content[re], is_content[im]) = (true, true);
                 continue;
             }
-            // Slow pairs do not tell neighbours apart and get less; the quickest would make the
-            // score rise again a few positions away. With this the score falls with every step
-            // away from the distance, up to five, and never comes near it again.
+            // Slow pairs do not distinguish neighbours and get less weight; the fastest would make the score rise
+            // again a few positions away. With these weights the score falls with each of five steps away from the
+            // distance and never comes near its maximum again.
             let quick = (8.0 * turn).clamp(0.05, 1.0).powf(0.25);
             let share = quick * if turn > 0.5 { 0.7 } else { 1.0 };
-            // In all, one step away costs 13 and a soft attention at least as much.
+            // In total, one step away lowers the score by 13; soft attention is at least as far below.
             let score = share * 13.0 * 64.0 / head_dim as f64 * 1.5;
             let size = (score * root).sqrt();
             let phase = TAU * unit(key_of, pair as u64);
@@ -489,7 +489,7 @@ impl Lookback {
             (query[re], query[im]) = (size * back.cos(), size * back.sin());
             (key[re], key[im]) = (size * phase.cos(), size * phase.sin());
         }
-        // Scores of soft attention: CONTENT products, each of about this size squared, over root.
+        // Scores of soft attention are CONTENT products of about this size squared, divided by root.
         let content = (1.5 * root / (CONTENT as f64).sqrt()).sqrt();
         Self { query, key, content, is_content }
     }
@@ -498,8 +498,8 @@ impl Lookback {
         self.is_content.get(element).copied().unwrap_or(false)
     }
 
-    /// Weights of a head's normalisation: `content` for the elements that answer to content, and
-    /// for the others such that `wanted` comes out of a vector whose root mean square is 1.
+    /// Weights of a head's norm: `content` for the elements that read content. For the others they produce `wanted`
+    /// from a vector with a root mean square of 1.
     fn head_norm(&self, shape: &Shape, name: &str, wanted: &[f64], content: f64) -> Vec<f64> {
         let key = tensor_key(shape, name);
         let near_one: Vec<f64> =
@@ -518,7 +518,7 @@ impl Lookback {
 struct Units {
     gate: Matrix,
     up: Matrix,
-    /// A row for each unit: what it writes.
+    /// A row for each unit: its output.
     down: Matrix,
     order: Vec<usize>,
     used: usize,
@@ -538,7 +538,7 @@ impl Units {
         }
     }
 
-    /// Adds the product of two elements of the residual, each times `answer`, with two units.
+    /// Computes the product of two elements of the residual, each times `answer`, with two units.
     fn product(&mut self, reads: [usize; 2], answer: f64, writes: &[(usize, f64)]) {
         for sign in [1.0, -1.0] {
             let unit = self.order[self.used];
@@ -551,8 +551,7 @@ impl Units {
         }
     }
 
-    /// Gives the units that are left something random to answer to; what they write is the noise
-    /// that every matrix gets.
+    /// Lets the unused units read random elements. They write only the noise that every matrix has.
     fn finish(mut self) -> (Matrix, Matrix, Matrix) {
         for at in self.used..self.order.len() {
             let hidden = self.order[at];
@@ -569,7 +568,7 @@ impl Units {
     }
 }
 
-/// The rule, for tests: what the model must say.
+/// The rule, which tests compare the model with.
 #[cfg(test)]
 pub(super) struct Rule {
     numbers: Numbers,
@@ -578,8 +577,8 @@ pub(super) struct Rule {
 
 #[cfg(test)]
 impl Rule {
-    pub(super) fn of(shape: &Shape) -> Self {
-        let numbers = Numbers::of(shape);
+    pub(super) fn new(shape: &Shape) -> Self {
+        let numbers = Numbers::new(shape);
         let mut token_of = vec![0; numbers.count];
         for (token, number) in numbers.of_token[..numbers.count].iter().enumerate() {
             token_of[*number] = token;
@@ -587,7 +586,7 @@ impl Rule {
         Self { numbers, token_of }
     }
 
-    /// The token after `tokens`, which must not be empty.
+    /// The most likely token after `tokens`, which must not be empty.
     pub(super) fn next(&self, tokens: &[usize]) -> usize {
         let g = |i: usize| self.numbers.of_token[tokens[i]];
         let p = |i: usize| g(i) + g(i.saturating_sub(DISTANCE[0]));

@@ -1,10 +1,11 @@
-//! Numbers from a key and an index: no state, so any part of a tensor can be made by any thread.
+//! Random numbers from a key and an index. Without state, any thread can generate any part of a tensor.
 
-use super::SEED;
+/// Seed of all synthetic models.
+pub const SEED: u64 = 0x06f7_2a3d_5eed_0001;
 
 /// A key for everything that belongs to `name`.
 pub(super) fn key(name: &str) -> u64 {
-    // FNV-1a, then mixed: names that differ in one letter must have unrelated keys.
+    // FNV-1a, then mixed, so that names that differ in one letter have unrelated keys.
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -22,7 +23,7 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A number below `limit`, which must not be zero; for limits far below 2^32.
+/// A number below `limit`, which must be above zero and far below 2^32.
 pub(super) fn below(key: u64, index: u64, limit: usize) -> usize {
     (((bits(key, index) >> 32) * limit as u64) >> 32) as usize
 }
@@ -46,8 +47,8 @@ pub(super) fn permutation(key: u64, n: usize) -> Vec<usize> {
     order
 }
 
-/// Elements `first..` of an endless tensor of uniform numbers with mean 0 and standard deviation
-/// `deviation`. `first` must be a multiple of 4, since each hash makes four numbers.
+/// Fills `out` with elements `first..` of an endless tensor of uniform numbers with mean 0 and standard deviation
+/// `deviation`. `first` must be a multiple of 4, because each hash provides four numbers.
 pub(super) fn fill(key: u64, first: u64, deviation: f32, out: &mut [f32]) {
     // The 65,536 equally likely levels have the variance (65536^2 - 1) / 12.
     let scale = deviation / 18_918.613;
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_part_equals_the_same_part_of_the_whole() {
+    fn any_part_equals_that_part_of_the_whole() {
         let mut whole = vec![0.0; 4096];
         fill(7, 0, 0.5, &mut whole);
         let mut part = vec![0.0; 100];
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn permutations_have_every_number_once() {
+    fn permutations_contain_every_number_once() {
         let mut order = permutation(key("test"), 1000);
         assert_ne!(order[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
         order.sort_unstable();

@@ -1,9 +1,9 @@
-//! The architectures that can be made: their dimensions, their tensors, their types.
+//! Shapes of synthetic models: dimensions, tensors, quantisation types.
 
 use crate::mix::{Mix, Sizes};
 use plan::DType;
 
-/// Whose vocabulary and template a model has, and how planted ones rotate.
+/// Family of a model's vocabulary and chat template, and of a planted model's rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Llama,
@@ -13,10 +13,10 @@ pub(super) enum Family {
 /// Dimensions of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Shape {
-    /// As in `synthetic:NAME:TYPE`.
+    /// NAME in `synthetic:NAME:TYPE`.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
-    /// As in `general.architecture`.
+    /// Value of `general.architecture`.
     pub(super) architecture: &'static str,
     pub(super) family: Family,
     pub(super) layers: usize,
@@ -26,22 +26,21 @@ pub(super) struct Shape {
     pub(super) kv_heads: usize,
     pub(super) head_dim: usize,
     pub(super) vocab: usize,
-    /// Tokens that are text; special and unused ones follow.
+    /// Number of text tokens, which precede special and unused ones.
     pub(super) text_tokens: usize,
     pub(super) context: u32,
     pub(super) rope_base: f32,
-    /// The factor of Llama 3's scaling of rotations, 0 where there is none.
+    /// Factor of Llama 3's RoPE scaling, 0 without scaling.
     pub(super) rope_factor: f64,
-    /// Positions that layers with a window attend to, 0 where there is none.
+    /// Size of the sliding window, 0 without one.
     pub(super) window: u32,
-    /// What stands for the feed-forward part of each layer, where that is a mixture.
+    /// Experts of each layer, in MoE models.
     pub(super) experts: Option<Experts>,
-    /// Gated DeltaNet, of which there are three layers to each with attention: heads of queries and keys, of values,
-    /// their width, and the values that a convolution sees.
+    /// Gated DeltaNet in three of four layers: key heads, value heads, head size, taps of the convolution.
     pub(super) delta: Option<[usize; 4]>,
-    /// It has a layer more, which predicts a further token.
+    /// It has a nextn (MTP) layer in addition.
     pub(super) nextn: bool,
-    /// The embedding is the output too.
+    /// The embedding is also the output projection.
     pub(super) tied: bool,
     pub(super) epsilon: f32,
     /// Weights with a planted rule instead of plain noise.
@@ -54,11 +53,11 @@ pub(super) struct Experts {
     pub(super) count: usize,
     pub(super) chosen: usize,
     pub(super) ffn: usize,
-    /// Width of the one that takes every row, 0 where there is none.
+    /// Width of the shared expert, 0 without one.
     pub(super) shared: usize,
 }
 
-/// Products of low rank of RWKV-7 1.5B: as in a tensor's name, the key, and the rank.
+/// Low-rank products of RWKV-7 1.5B: letter in tensor names, metadata key, rank.
 pub(super) const RANKS: [(&str, &str, usize); 4] = [
     ("w", "attention.decay_lora_rank", 96),
     ("a", "attention.iclr_lora_rank", 96),
@@ -66,7 +65,7 @@ pub(super) const RANKS: [(&str, &str, usize); 4] = [
     ("g", "attention.gate_lora_rank", 256),
 ];
 
-/// The models' dimensions by their published configurations, and a tiny one of each family.
+/// Dimensions from published configurations, and tiny models of each family.
 pub(super) const SHAPES: [Shape; 17] = [
     LLAMA,
     QWEN3,
@@ -307,13 +306,13 @@ const QWEN35: Shape = Shape {
 pub(super) enum Role {
     Norm,
     Bias,
-    /// A score that takes weight in attention.
+    /// Attention sink.
     Sink,
     RopeFactors,
-    /// What the step of a delta rule is multiplied by.
+    /// Decay rate of a delta rule.
     Rate,
-    /// How much of a row is the one before it.
-    Share,
+    /// Share of the previous row in token shift.
+    Lerp,
     Convolution,
     Embedding,
     Output,
@@ -335,7 +334,7 @@ pub(super) struct Tensor {
 }
 
 impl Shape {
-    /// A planted model of the family, as small as the rule allows.
+    /// A planted model of the family, with the smallest dimensions that the rule allows.
     const fn tiny(self) -> Self {
         Self {
             layers: 2,
@@ -351,138 +350,151 @@ impl Shape {
         }
     }
 
-    /// Whether its vocabulary has no room for the special tokens where real ones have them.
+    /// True if the vocabulary is too small for special tokens at the ids of the real one.
     pub(super) const fn is_tiny(&self) -> bool {
         self.vocab - self.text_tokens < 8
     }
 
     /// All tensors, in the order in which llama.cpp's quantiser writes them.
     pub(super) fn tensors(&self) -> Vec<Tensor> {
-        let (dim, ffn) = (self.dim, self.ffn);
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let qk_norm =
-            self.delta.is_some() || matches!(self.architecture, "qwen3" | "gemma3" | "qwen3moe");
-        let of_gpt_oss = self.architecture == "gpt-oss";
-        let (fused, biases, norm_after) = (
-            self.architecture == "phi3",
-            self.architecture == "qwen2" || of_gpt_oss,
-            self.architecture == "gemma3",
-        );
+        let dim = self.dim;
         let mut tensors = Vec::new();
-        let mut add = |layer: Option<usize>, name: &str, shape: &[usize], role| {
-            let prefix = layer.map_or(String::new(), |layer| format!("blk.{layer}."));
+        let mut add = |prefix: &str, name: &str, shape: &[usize], role| {
             let ending = match role {
                 Role::Bias => ".bias",
                 Role::Rate => "",
                 _ => ".weight",
             };
-            tensors.push(Tensor {
-                name: format!("{prefix}{name}{ending}"),
-                shape: shape.to_vec(),
-                role,
-            });
+            let name = format!("{prefix}{name}{ending}");
+            tensors.push(Tensor { name, shape: shape.to_vec(), role });
         };
         if !self.tied {
-            add(None, "output", &[self.vocab, dim], Role::Output);
+            add("", "output", &[self.vocab, dim], Role::Output);
         }
-        add(None, "output_norm", &[dim], Role::Norm);
+        add("", "output_norm", &[dim], Role::Norm);
         if self.rope_factor > 0.0 {
-            add(None, "rope_freqs", &[self.head_dim / 2], Role::RopeFactors);
+            add("", "rope_freqs", &[self.head_dim / 2], Role::RopeFactors);
         }
-        add(None, "token_embd", &[self.vocab, dim], Role::Embedding);
-        if self.architecture == "rwkv7" {
+        add("", "token_embd", &[self.vocab, dim], Role::Embedding);
+        let rwkv = self.architecture == "rwkv7";
+        if rwkv {
             for norm in ["output_norm", "token_embd_norm"] {
-                add(None, norm, &[dim], Role::Bias);
+                add("", norm, &[dim], Role::Bias);
             }
-            add(None, "token_embd_norm", &[dim], Role::Norm);
-            for layer in 0..self.layers {
-                time_mix(layer, dim, ffn, |name, shape, role| add(Some(layer), name, shape, role));
-            }
-            return tensors;
+            add("", "token_embd_norm", &[dim], Role::Norm);
         }
-        let hybrid = self.delta.is_some();
-        let norm = if hybrid || of_gpt_oss { "post_attention_norm" } else { "ffn_norm" };
-        for number in 0..self.layers + usize::from(self.nextn) {
-            let layer = Some(number);
-            if let Some(heads) = self.delta
-                && number < self.layers
-                && (number + 1) % 4 != 0
-            {
-                delta(dim, heads, |name, shape, role| add(layer, name, shape, role));
-                add(layer, norm, &[dim], Role::Norm);
-                match self.experts {
-                    Some(experts) => {
-                        experts.tensors(dim, |name, shape, role| add(layer, name, shape, role));
-                    }
-                    None => gated(dim, ffn, |name, shape, role| add(layer, name, shape, role)),
-                }
-                continue;
-            }
-            if number == self.layers {
-                for norm in ["enorm", "hnorm", "shared_head_norm"] {
-                    add(layer, &format!("nextn.{norm}"), &[dim], Role::Norm);
-                }
-                add(layer, "nextn.eh_proj", &[dim, 2 * dim], Role::Gate);
-            }
-            if biases {
-                add(layer, "attn_k", &[kv], Role::Bias);
-            }
-            if !fused {
-                add(layer, "attn_k", &[kv, dim], Role::Key);
-            }
-            if qk_norm {
-                add(layer, "attn_k_norm", &[self.head_dim], Role::Norm);
-            }
-            add(layer, "attn_norm", &[dim], Role::Norm);
-            if of_gpt_oss {
-                add(layer, "attn_output", &[dim], Role::Bias);
-            }
-            add(layer, "attn_output", &[dim, q], Role::AttentionOutput);
-            if biases {
-                add(layer, "attn_q", &[q], Role::Bias);
-            }
-            if fused {
-                add(layer, "attn_qkv", &[q + 2 * kv, dim], Role::Query);
+        for layer in 0..self.layers + usize::from(self.nextn) {
+            let prefix = format!("blk.{layer}.");
+            let mut add = |name: &str, shape: &[usize], role| add(&prefix, name, shape, role);
+            if rwkv {
+                time_mix(layer, dim, self.ffn, add);
             } else {
-                // A gate for each query lies beside it.
-                let rows = if hybrid { 2 * q } else { q };
-                add(layer, "attn_q", &[rows, dim], Role::Query);
-            }
-            if qk_norm {
-                add(layer, "attn_q_norm", &[self.head_dim], Role::Norm);
-            }
-            if of_gpt_oss {
-                add(layer, "attn_sinks", &[self.heads], Role::Sink);
-            }
-            if biases {
-                add(layer, "attn_v", &[kv], Role::Bias);
-            }
-            if !fused {
-                add(layer, "attn_v", &[kv, dim], Role::Value);
-            }
-            if let Some(experts) = self.experts {
-                experts.tensors(dim, |name, shape, role| add(layer, name, shape, role));
-                if of_gpt_oss {
-                    experts.biases(dim, |name, shape| add(layer, name, shape, Role::Bias));
-                }
-                add(layer, norm, &[dim], Role::Norm);
-                continue;
-            }
-            add(layer, "ffn_down", &[dim, ffn], Role::Down);
-            if !fused {
-                add(layer, "ffn_gate", &[ffn, dim], Role::Gate);
-            }
-            add(layer, norm, &[dim], Role::Norm);
-            add(layer, "ffn_up", &[if fused { 2 * ffn } else { ffn }, dim], Role::Up);
-            if norm_after {
-                add(layer, "post_attention_norm", &[dim], Role::Norm);
-                add(layer, "post_ffw_norm", &[dim], Role::Norm);
+                self.layer(layer, &mut add);
             }
         }
         tensors
     }
 
-    /// The rotation per position of each pair of a head's elements, as the model must apply it.
+    fn layer(&self, layer: usize, add: &mut impl FnMut(&str, &[usize], Role)) {
+        let dim = self.dim;
+        let after = self.delta.is_some() || self.architecture == "gpt-oss";
+        let norm = if after { "post_attention_norm" } else { "ffn_norm" };
+        if let Some(heads) = self.delta
+            && layer < self.layers
+            && !(layer + 1).is_multiple_of(4)
+        {
+            delta(dim, heads, &mut *add);
+            add(norm, &[dim], Role::Norm);
+            match self.experts {
+                Some(experts) => experts.tensors(dim, add),
+                None => {
+                    add("ffn_down", &[dim, self.ffn], Role::Down);
+                    add("ffn_gate", &[self.ffn, dim], Role::Gate);
+                    add("ffn_up", &[self.ffn, dim], Role::Up);
+                }
+            }
+            return;
+        }
+        if layer == self.layers {
+            for norm in ["enorm", "hnorm", "shared_head_norm"] {
+                add(&format!("nextn.{norm}"), &[dim], Role::Norm);
+            }
+            add("nextn.eh_proj", &[dim, 2 * dim], Role::Gate);
+        }
+        self.attention(add);
+        self.feed_forward(norm, add);
+    }
+
+    fn attention(&self, add: &mut impl FnMut(&str, &[usize], Role)) {
+        let dim = self.dim;
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let qk_norm =
+            self.delta.is_some() || matches!(self.architecture, "qwen3" | "gemma3" | "qwen3moe");
+        let gpt_oss = self.architecture == "gpt-oss";
+        let fused = self.architecture == "phi3";
+        let biases = self.architecture == "qwen2" || gpt_oss;
+        if biases {
+            add("attn_k", &[kv], Role::Bias);
+        }
+        if !fused {
+            add("attn_k", &[kv, dim], Role::Key);
+        }
+        if qk_norm {
+            add("attn_k_norm", &[self.head_dim], Role::Norm);
+        }
+        add("attn_norm", &[dim], Role::Norm);
+        if gpt_oss {
+            add("attn_output", &[dim], Role::Bias);
+        }
+        add("attn_output", &[dim, q], Role::AttentionOutput);
+        if biases {
+            add("attn_q", &[q], Role::Bias);
+        }
+        if fused {
+            add("attn_qkv", &[q + 2 * kv, dim], Role::Query);
+        } else {
+            // Gated attention has a gate for each query.
+            let rows = if self.delta.is_some() { 2 * q } else { q };
+            add("attn_q", &[rows, dim], Role::Query);
+        }
+        if qk_norm {
+            add("attn_q_norm", &[self.head_dim], Role::Norm);
+        }
+        if gpt_oss {
+            add("attn_sinks", &[self.heads], Role::Sink);
+        }
+        if biases {
+            add("attn_v", &[kv], Role::Bias);
+        }
+        if !fused {
+            add("attn_v", &[kv, dim], Role::Value);
+        }
+    }
+
+    fn feed_forward(&self, norm: &str, add: &mut impl FnMut(&str, &[usize], Role)) {
+        let (dim, ffn) = (self.dim, self.ffn);
+        if let Some(experts) = self.experts {
+            experts.tensors(dim, &mut *add);
+            if self.architecture == "gpt-oss" {
+                experts.biases(dim, &mut *add);
+            }
+            add(norm, &[dim], Role::Norm);
+            return;
+        }
+        let fused = self.architecture == "phi3";
+        add("ffn_down", &[dim, ffn], Role::Down);
+        if !fused {
+            add("ffn_gate", &[ffn, dim], Role::Gate);
+        }
+        add(norm, &[dim], Role::Norm);
+        add("ffn_up", &[if fused { 2 * ffn } else { ffn }, dim], Role::Up);
+        if self.architecture == "gemma3" {
+            add("post_attention_norm", &[dim], Role::Norm);
+            add("post_ffw_norm", &[dim], Role::Norm);
+        }
+    }
+
+    /// Radians per position of each rotary pair.
     pub(super) fn rope_frequencies(&self) -> Vec<f64> {
         let factors = self.rope_factors();
         (0..self.head_dim / 2)
@@ -490,8 +502,8 @@ impl Shape {
             .collect()
     }
 
-    /// The values of `rope_freqs.weight`: what Llama 3 divides each rotation by (low 1, high 4,
-    /// original context 8,192, the factor of its `rope_scaling`). Empty for other families.
+    /// Values of `rope_freqs.weight`, the divisors of Llama 3's rotations (low 1, high 4, original context 8,192, the
+    /// factor of `rope_scaling`). Empty for other families.
     pub(super) fn rope_factors(&self) -> Vec<f32> {
         const LOW: f64 = 1.0;
         const HIGH: f64 = 4.0;
@@ -501,7 +513,7 @@ impl Shape {
         }
         (0..self.head_dim / 2)
             .map(|i| {
-                // Turns within the context on which the model was first trained.
+                // Turns within the original training context.
                 let turns = ORIGINAL_CONTEXT * self.rope_frequency(i) / std::f64::consts::TAU;
                 let smooth = ((turns - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
                 (1.0 / ((1.0 - smooth) / self.rope_factor + smooth)) as f32
@@ -515,7 +527,7 @@ impl Shape {
 }
 
 impl Experts {
-    fn tensors(&self, dim: usize, mut add: impl FnMut(&str, &[usize], Role)) {
+    fn tensors(&self, dim: usize, add: &mut impl FnMut(&str, &[usize], Role)) {
         let Self { count, ffn, shared, .. } = *self;
         add("ffn_down_exps", &[count, dim, ffn], Role::Down);
         add("ffn_gate_exps", &[count, ffn, dim], Role::Gate);
@@ -528,26 +540,17 @@ impl Experts {
             add("ffn_up_shexp", &[shared, dim], Role::Up);
         }
     }
-}
 
-impl Experts {
-    fn biases(&self, dim: usize, mut add: impl FnMut(&str, &[usize])) {
+    fn biases(&self, dim: usize, add: &mut impl FnMut(&str, &[usize], Role)) {
         let Self { count, ffn, .. } = *self;
-        add("ffn_down_exps", &[count, dim]);
-        add("ffn_gate_exps", &[count, ffn]);
-        add("ffn_gate_inp", &[count]);
-        add("ffn_up_exps", &[count, ffn]);
+        add("ffn_down_exps", &[count, dim], Role::Bias);
+        add("ffn_gate_exps", &[count, ffn], Role::Bias);
+        add("ffn_gate_inp", &[count], Role::Bias);
+        add("ffn_up_exps", &[count, ffn], Role::Bias);
     }
 }
 
-/// A feed-forward part with a gate.
-fn gated(dim: usize, ffn: usize, mut add: impl FnMut(&str, &[usize], Role)) {
-    add("ffn_down", &[dim, ffn], Role::Down);
-    add("ffn_gate", &[ffn, dim], Role::Gate);
-    add("ffn_up", &[ffn, dim], Role::Up);
-}
-
-/// What a layer of Gated DeltaNet has in place of attention.
+/// Tensors of Gated DeltaNet.
 fn delta(
     dim: usize,
     [keys, values, size, taps]: [usize; 4],
@@ -566,40 +569,40 @@ fn delta(
     add("ssm_out", &[dim, inner], Role::AttentionOutput);
 }
 
-/// A layer of RWKV-7. The first one's values have nothing to be mixed with.
+/// Tensors of a layer of RWKV-7. The first layer does not blend its values.
 fn time_mix(layer: usize, dim: usize, ffn: usize, mut add: impl FnMut(&str, &[usize], Role)) {
     for norm in ["attn_norm", "attn_norm_2", "time_mix_ln"] {
         add(norm, &[dim], Role::Norm);
         add(norm, &[dim], Role::Bias);
     }
     add("channel_mix_key", &[ffn, dim], Role::Up);
-    add("channel_mix_lerp_k", &[1, 1, dim], Role::Share);
+    add("channel_mix_lerp_k", &[1, 1, dim], Role::Lerp);
     add("channel_mix_value", &[dim, ffn], Role::Down);
-    add("time_mix_lerp_fused", &[6, 1, 1, dim], Role::Share);
+    add("time_mix_lerp_fused", &[6, 1, 1, dim], Role::Lerp);
     add("time_mix_k_a", &[dim], Role::Norm);
     add("time_mix_k_k", &[dim], Role::Norm);
-    add("time_mix_r_k", &[dim], Role::Share);
+    add("time_mix_r_k", &[dim], Role::Lerp);
     add("time_mix_receptance", &[dim, dim], Role::Query);
     add("time_mix_key", &[dim, dim], Role::Key);
     add("time_mix_value", &[dim, dim], Role::Value);
     add("time_mix_output", &[dim, dim], Role::AttentionOutput);
     for (part, _, rank) in RANKS.into_iter().filter(|(part, ..)| layer > 0 || *part != "v") {
         if part != "g" {
-            add(&format!("time_mix_{part}0"), &[dim], Role::Share);
+            add(&format!("time_mix_{part}0"), &[dim], Role::Lerp);
         }
         add(&format!("time_mix_{part}1"), &[rank, dim], Role::Gate);
         add(&format!("time_mix_{part}2"), &[dim, rank], Role::Gate);
     }
 }
 
-/// How a model is quantised: the name as in `synthetic:NAME:TYPE`, and the mix.
+/// Quantisation of a model: TYPE in `synthetic:NAME:TYPE`, and the mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Type {
     pub(super) name: &'static str,
     pub(super) mix: Mix,
 }
 
-/// Every type; the first five are for all models, the rest for the tiny ones, `mxfp4` for mixtures.
+/// All types. The first five are for all models, `mxfp4` for MoE models, the rest for tiny ones.
 const TYPES: [Type; 18] = [
     Type { name: "f16", mix: Mix::F16 },
     Type { name: "q8_0", mix: Mix::Q8_0 },
@@ -622,11 +625,11 @@ const TYPES: [Type; 18] = [
 ];
 
 impl Type {
-    /// The types in which `shape` can be had.
+    /// The types available for `shape`.
     pub(super) fn of(shape: &Shape) -> impl Iterator<Item = &'static Self> + use<> {
-        let (planted, mixed) = (shape.planted, shape.experts.is_some());
+        let (planted, moe) = (shape.planted, shape.experts.is_some());
         TYPES.iter().enumerate().filter_map(move |(at, kind)| {
-            let fits = if kind.mix == Mix::MXFP4_MOE { mixed } else { planted || at < 5 };
+            let fits = if kind.mix == Mix::MXFP4_MOE { moe } else { planted || at < 5 };
             fits.then_some(kind)
         })
     }
@@ -654,8 +657,8 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_those_of_the_real_files() {
-        // Published files, in units of 10 MB and with their header of 6 to 13 MB.
+    fn sizes_match_published_files() {
+        // Sizes of published files, rounded to 10 MB, with headers of 6 to 13 MB.
         for (name, mix, published) in [
             ("llama-3.2-1b", Mix::Q6_K, 1_020_000_000_u64),
             ("qwen3-0.6b", Mix::Q8_0, 640_000_000),
@@ -673,9 +676,9 @@ mod tests {
         }
     }
 
-    /// As the table of the RWKV-7 paper (arXiv:2503.14456) has them.
+    /// Number in the table of the RWKV-7 paper (arXiv:2503.14456).
     #[test]
-    fn parameters_are_those_of_rwkv_7() {
+    fn rwkv_7_has_the_published_number_of_parameters() {
         let shape = SHAPES.iter().find(|shape| shape.name == "rwkv7-1.5b").unwrap();
         let tensors = shape.tensors();
         let parameters: usize = tensors.iter().map(|t| t.shape.iter().product::<usize>()).sum();
@@ -683,10 +686,10 @@ mod tests {
     }
 
     #[test]
-    fn rope_factors_are_those_of_llama_3() {
+    fn rope_factors_match_llama_3() {
         let factors = SHAPES[0].rope_factors();
         assert_eq!(factors.len(), 32);
-        // As llama.cpp's converter computes them.
+        // Computed by llama.cpp's converter.
         let between = [1.651_329_3, 3.292_262, 9.666_729];
         for (i, factor) in factors.into_iter().enumerate() {
             let expected = match i {

@@ -1,7 +1,8 @@
-//! Synthetic models through their public doors, and the planted rule by an independent forward
-//! pass in `f64` over the file's dequantised weights.
+//! Tests of synthetic models. An independent `f64` forward pass over dequantised weights checks the planted rule.
 
 use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -9,11 +10,15 @@ use std::thread;
 use tempfile::TempDir;
 
 use super::planted::Rule;
-use super::shape::Family;
+use super::shape::{Family, SHAPES, Shape};
 use super::*;
+use crate::gguf::{self, Gguf};
+use crate::layout::KvLayout;
+use crate::model::Model;
 use crate::tokenizer::{
     Bounds, ChatTemplate, Message, RenderOptions, Specials, Tokenizer, Vocabulary,
 };
+use plan::quant;
 
 fn generate(name: &str, dir: &Path) -> PathBuf {
     Spec::parse(name).unwrap().generate(dir, &mut |_, _| {}).unwrap()
@@ -26,12 +31,12 @@ struct Cache {
     values: Vec<Vec<f64>>,
 }
 
-/// A model of the textbook: no batching, no fusion, every number `f64`.
+/// A textbook forward pass: no batching, no fusion, every number `f64`.
 struct Textbook {
     shape: Shape,
     weights: HashMap<String, Vec<f64>>,
     cache: Vec<Cache>,
-    /// Round what enters each matrix to 8 bits in blocks of 32, as CPU kernels do.
+    /// Round the input of each matrix to 8 bits in blocks of 32, as CPU kernels do.
     eight_bits: bool,
 }
 
@@ -141,7 +146,7 @@ impl Textbook {
     }
 }
 
-/// The best token and by how much it is the best.
+/// The most likely token, and its margin over the second.
 fn best(logits: &[f64]) -> (usize, f64) {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
@@ -149,17 +154,17 @@ fn best(logits: &[f64]) -> (usize, f64) {
 }
 
 #[test]
-fn greedy_decoding_follows_the_rule_by_a_clear_margin() {
+fn greedy_decoding_follows_the_rule_with_a_clear_margin() {
     let dir = TempDir::new().unwrap();
     for model in ["tiny-llama", "tiny-qwen3"] {
         for mix in ["f16", "q4_k_m"] {
             let name = format!("synthetic:{model}:{mix}");
             let spec = Spec::parse(&name).unwrap();
             let path = generate(&name, dir.path());
-            let rule = Rule::of(&spec.shape);
+            let rule = Rule::new(&spec.shape);
             let mut exact = Textbook::open(&path, spec.shape, false);
             let mut rounded = Textbook::open(&path, spec.shape, true);
-            // The first special token, then text, then what the model itself says.
+            // The first special token, then text, then generated tokens.
             let prompt = [spec.shape.text_tokens, 17, 400, 401, 3, 3, 3, 900];
             let mut tokens = Vec::new();
             let (mut low, mut errors, mut unclear) = (f64::INFINITY, 0.0_f64, 0);
@@ -201,7 +206,7 @@ fn names_are_parsed_and_the_nearest_is_suggested() {
         let shouted = name.to_uppercase().replace("SYNTHETIC", "synthetic");
         assert_eq!(Spec::parse(&shouted).unwrap(), spec);
     }
-    // Three are mixtures, two are planted.
+    // Three shapes are MoE models, two are planted.
     assert_eq!(names().len(), 15 * 5 + 3 + 2 * 17);
     for (wrong, nearest) in [
         ("synthetic:qwen3-0.6:q8_0", "synthetic:qwen3-0.6b:q8_0"),
@@ -217,7 +222,7 @@ fn names_are_parsed_and_the_nearest_is_suggested() {
 }
 
 #[test]
-fn a_model_is_made_once_and_again_when_it_is_damaged() {
+fn a_model_is_generated_once_and_again_if_damaged() {
     let dir = TempDir::new().unwrap();
     let spec = Spec::parse("synthetic:tiny-qwen3:q8_0").unwrap();
     let mut calls = Vec::new();
@@ -226,7 +231,7 @@ fn a_model_is_made_once_and_again_when_it_is_damaged() {
     assert_eq!(calls.last(), Some(&(total, total)));
     assert!(calls.is_sorted());
 
-    let mut never = |_, _| panic!("made although it was there");
+    let mut never = |_, _| panic!("generated although it exists");
     assert_eq!(spec.generate(dir.path(), &mut never).unwrap(), path);
 
     let whole = fs::read(&path).unwrap();
@@ -256,7 +261,7 @@ fn the_number_of_threads_does_not_matter() {
 }
 
 #[test]
-fn many_may_ask_at_the_same_time() {
+fn concurrent_requests_generate_a_model_once() {
     let dir = TempDir::new().unwrap();
     let spec = Spec::parse("synthetic:tiny-llama:f32").unwrap();
     let barrier = Barrier::new(4);
@@ -272,17 +277,21 @@ fn many_may_ask_at_the_same_time() {
         });
         threads.map(|thread| thread.join().unwrap())
     });
-    assert_eq!(made.into_iter().filter(|made| *made).count(), 1, "one makes it, the others wait");
+    assert_eq!(
+        made.into_iter().filter(|made| *made).count(),
+        1,
+        "one generates it, the others wait"
+    );
 }
 
 #[test]
-fn vocabularies_are_whole() {
+fn vocabularies_have_unique_tokens_and_valid_merges() {
     for shape in &SHAPES {
-        let vocabulary = vocabulary::Vocabulary::of(shape);
+        let vocabulary = vocabulary::Vocabulary::new(shape);
         assert_eq!(vocabulary.tokens.len(), shape.vocab);
         assert_eq!(vocabulary.types.len(), shape.vocab);
         let tokens: HashSet<&str> = vocabulary.tokens.iter().map(String::as_str).collect();
-        assert_eq!(tokens.len(), shape.vocab, "{}: no token twice", shape.name);
+        assert_eq!(tokens.len(), shape.vocab, "{}: duplicate token", shape.name);
         assert_eq!(vocabulary.merges.len(), shape.text_tokens - 256);
 
         // Each merge makes the next token from two earlier ones.
@@ -303,7 +312,7 @@ fn vocabularies_are_whole() {
 }
 
 #[test]
-fn any_text_is_tokenised_and_comes_back() {
+fn any_text_survives_encoding_and_decoding() {
     let dir = TempDir::new().unwrap();
     for (model, template) in [
         (
@@ -343,7 +352,7 @@ fn any_text_is_tokenised_and_comes_back() {
 
 #[test]
 #[ignore = "writes 2.8 GB to the system's folder for temporary files"]
-fn the_large_models_can_be_made() {
+fn large_models_can_be_generated() {
     let dir = TempDir::new().unwrap();
     for (name, published) in [
         ("synthetic:llama-3.2-1b:q6_k", 1_020_000_000_u64),
@@ -371,7 +380,7 @@ fn a_bare_model_name_is_looked_up_in_the_models_directory() {
 }
 
 #[test]
-fn an_outline_says_of_itself_what_the_file_says() {
+fn an_outline_has_the_metadata_and_tensors_of_the_file() {
     let dir = TempDir::new().unwrap();
     for name in ["synthetic:tiny-llama:q4_k_m", "synthetic:tiny-qwen3:q8_0"] {
         let spec = Spec::parse(name).unwrap();
@@ -383,19 +392,19 @@ fn an_outline_says_of_itself_what_the_file_says() {
             format!("{:?}", whole.metadata()),
             "{name}"
         );
-        crate::Model::from_gguf(outline).unwrap();
+        Model::from_gguf(outline).unwrap();
     }
-    // Of a large one, no more is written than the tables it is understood by.
-    crate::Model::from_gguf(Spec::parse("synthetic:llama-3.2-1b:q6_k").unwrap().outline().unwrap())
+    // For a large model only the rotary factors are written.
+    Model::from_gguf(Spec::parse("synthetic:llama-3.2-1b:q6_k").unwrap().outline().unwrap())
         .unwrap();
 }
 
 #[test]
-fn a_model_can_be_cut_to_its_first_layers_and_says_so() {
+fn a_model_can_be_cut_to_its_first_layers() {
     let spec = Spec::parse("synthetic:gemma3-4b:q8_0@7").unwrap();
     assert_eq!(spec.to_string(), "synthetic:gemma3-4b:q8_0@7");
     assert!(spec.file_name().contains("@7"));
-    let model = crate::Model::from_gguf(spec.outline().unwrap()).unwrap();
+    let model = Model::from_gguf(spec.outline().unwrap()).unwrap();
     assert_eq!(model.hyperparameters().layers.len(), 7);
     let name = model.gguf().metadata().str("general.name").unwrap();
     assert!(name.starts_with("Gemma 3 4B cut to 7 layers"), "{name}");
@@ -406,36 +415,36 @@ fn a_model_can_be_cut_to_its_first_layers_and_says_so() {
 }
 
 #[test]
-fn every_shape_is_a_model_that_can_be_loaded() {
+fn every_shape_can_be_loaded() {
     for shape in &SHAPES {
         let name = format!("synthetic:{}:q8_0", shape.name);
         let outline = Spec::parse(&name).unwrap().outline().unwrap();
-        let model = crate::Model::from_gguf(outline).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let model = Model::from_gguf(outline).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(model.hyperparameters().layers.len(), shape.layers, "{name}");
     }
 }
 
-/// Of each layer's experts a token needs those that it chooses; of all else everything, but of the embedding a
-/// row. Qwen3.5 35B A3B: 2.0 GB of 21, a fifth of them the logits' matrix.
+/// A token reads only the experts that it selects, one row of the embedding, and all other weights. For Qwen3.5 35B
+/// A3B that is 2.0 of 21 GB, a fifth of it the output projection.
 #[test]
-fn a_token_of_a_mixture_counts_its_experts_and_no_others() {
-    for (name, chosen, count, least, most) in [
+fn the_cost_of_a_moe_token_counts_only_selected_experts() {
+    for (name, selected, count, least, most) in [
         ("qwen35-35b-a3b:q4_k_m", 8, 256, 1.9e9, 2.05e9),
         ("qwen3-30b-a3b:q4_k_m", 8, 128, 1.75e9, 2.1e9),
         ("gpt-oss-20b:mxfp4", 4, 32, 2.5e9, 2.65e9),
     ] {
         let spec = Spec::parse(&format!("synthetic:{name}")).unwrap();
-        let model = crate::Model::from_gguf(spec.outline().unwrap()).unwrap();
-        let of = |tensor: &gguf::TensorInfo| match &*tensor.name {
-            name if name.contains("_exps.") => tensor.bytes / count * chosen,
+        let model = Model::from_gguf(spec.outline().unwrap()).unwrap();
+        let read = |tensor: &gguf::TensorInfo| match &*tensor.name {
+            name if name.contains("_exps.") => tensor.bytes / count * selected,
             "token_embd.weight" => tensor.bytes / tensor.shape[0] as u64,
             _ => tensor.bytes,
         };
-        let file: u64 = model.gguf().tensors().iter().map(of).sum();
+        let file: u64 = model.gguf().tensors().iter().map(read).sum();
         let frequencies = model.weights().find(|w| w.name == crate::ports::rope_frequencies(0));
         let want = file + frequencies.unwrap().bytes();
         assert!((least..most).contains(&(want as f64)), "{name}: {want}");
-        let layout = crate::KvLayout { slots: 1, context: 16, ring: None };
+        let layout = KvLayout { slots: 1, context: 16, ring: None };
         let plan = model.plan(layout, plan::Bucket::decode(1, 16)).unwrap();
         // The definition of attention reads sinks twice: for the largest score, and for the sum.
         let sinks = model.weights().filter(|weight| weight.name.contains("attn_sinks"));

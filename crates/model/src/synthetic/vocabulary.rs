@@ -1,9 +1,8 @@
-//! A byte-level BPE vocabulary of any size, made from nothing but a seed.
+//! Generates byte-level BPE vocabularies of any size, and chat templates.
 //!
-//! Every byte is a token, so any text can be tokenised; every other text token is the result of a
-//! merge of two earlier ones. First come runs of spaces, common English words and pairs of
-//! letters, so that English text takes about as many tokens as one would guess from the size; the
-//! rest are invented words.
+//! Every byte is a token, so any text can be tokenised. Every other text token is a merge of two earlier ones: first
+//! runs of spaces, common English words and pairs of letters, so that English text has a realistic number of tokens;
+//! then invented words.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,11 +12,11 @@ use crate::tokenizer::alphabet::char_of;
 
 /// `tokenizer.ggml.token_type` of ordinary text (llama.cpp `LLAMA_TOKEN_TYPE_NORMAL`).
 const NORMAL: i32 = 1;
-/// Of special tokens (`LLAMA_TOKEN_TYPE_CONTROL`).
+/// Type of special tokens (`LLAMA_TOKEN_TYPE_CONTROL`).
 const CONTROL: i32 = 3;
-/// Of special tokens that are shown (`LLAMA_TOKEN_TYPE_USER_DEFINED`).
+/// Type of special tokens that are part of text (`LLAMA_TOKEN_TYPE_USER_DEFINED`).
 const USER_DEFINED: i32 = 4;
-/// Of padding (`LLAMA_TOKEN_TYPE_UNUSED`).
+/// Type of padding (`LLAMA_TOKEN_TYPE_UNUSED`).
 const UNUSED: i32 = 5;
 
 pub(super) struct Vocabulary {
@@ -29,7 +28,7 @@ pub(super) struct Vocabulary {
     pub(super) padding: Option<u32>,
 }
 
-/// Frequent words of English, each to be one token with a space before it.
+/// Frequent English words; each becomes one token with a space before it.
 const WORDS: &str = "the of and to in is that for it was on with as are be at this by from or \
     have an not he which you but his her they had all one we will there their has would were so \
     been can more if about when who what out up said do them time some into no like than only \
@@ -39,13 +38,13 @@ const WORDS: &str = "the of and to in is that for it was on with as are be at th
     both life being under never day same another know while last might us great old year off come \
     since against go came right used take three model token data number system file hello";
 
-/// Pairs of letters that are frequent in English, most frequent first.
+/// Frequent pairs of letters in English, most frequent first.
 const PAIRS: &str = "th he in er an re nd at on nt ha es st en ed to it ou ea hi is or ti as te \
     et ng of al de se le sa si ar ve ra ld ur ro ri io ic ne me li ll no ma om el co ta ec us ch \
     la ce di ho so ca ac un pe tr em sh wh ss ut ee ly ge ai ow ot il lo ir po ni wa pr id ad su \
     be fo mo ag wi ay iv ke ig op ty im ap ck";
 
-/// Sounds of which words are invented.
+/// Syllable parts of invented words.
 const ONSETS: [&str; 28] = [
     "b", "c", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z", "ch",
     "sh", "th", "st", "tr", "pr", "br", "gr", "cl", "pl",
@@ -57,7 +56,7 @@ const CODAS: [&str; 12] = ["", "n", "r", "s", "t", "l", "d", "m", "ng", "st", "n
 const LONGEST: usize = 14;
 
 impl Vocabulary {
-    pub(super) fn of(shape: &Shape) -> Self {
+    pub(super) fn new(shape: &Shape) -> Self {
         let mut text = Text::bytes(shape.text_tokens);
         text.spaces();
         text.words();
@@ -76,11 +75,11 @@ impl Vocabulary {
         vocabulary
     }
 
-    /// The tokens after the text: the family's special ones where the real vocabulary has them,
-    /// and fillers up to the real size.
+    /// Adds the tokens after the text: the family's special tokens at their ids in the real vocabulary, and fillers
+    /// up to its size.
     fn add_special(&mut self, shape: &Shape) {
         let first = shape.text_tokens;
-        // Its place behind the text, in the real vocabulary and in the tiny one.
+        // Position after the text tokens, in the real vocabulary and in the tiny one.
         let named: &[(usize, Option<usize>, &'static str, i32)] = match shape.family {
             Family::Llama => &[
                 (0, Some(0), "<|begin_of_text|>", CONTROL),
@@ -157,8 +156,7 @@ impl Text {
         Self { tokens, known, merges: Vec::new(), target }
     }
 
-    /// Adds the token `left + right`; does nothing if it exists, a part does not, or there are
-    /// enough.
+    /// Adds the token `left + right`, unless it exists, a part is missing, or there are enough tokens.
     fn merge(&mut self, left: &str, right: &str) {
         let whole = format!("{left}{right}");
         let parts = self.known.contains(left) && self.known.contains(right);
@@ -169,7 +167,7 @@ impl Text {
         }
     }
 
-    /// Adds `start + rest` letter by letter: every longer prefix becomes a token too.
+    /// Adds `start + rest` letter by letter, so that every longer prefix becomes a token too.
     fn spell(&mut self, start: &str, rest: &str) {
         let mut sofar = start.to_owned();
         for letter in rest.chars() {
@@ -200,7 +198,8 @@ impl Text {
         }
     }
 
-    /// Fills up with numbers of up to three digits, syllables, words that begin with one, and longer words of two known parts.
+    /// Fills the vocabulary with numbers of up to three digits, syllables, words that begin with a syllable, and
+    /// longer words of two known parts.
     fn invent(&mut self, key: u64) {
         for number in 0..100 {
             self.merge(&(number / 10).to_string(), &(number % 10).to_string());

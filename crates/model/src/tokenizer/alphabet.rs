@@ -1,8 +1,8 @@
 //! The byte-level alphabet: one printable character for each of the 256 bytes.
 //!
-//! GPT-2 introduced it so that a vocabulary of arbitrary bytes can be stored as text: the printable
-//! bytes of Latin-1 stand for themselves, the other 68 take the characters from U+0100 on, in
-//! order. GGUF stores tokens and merges of `gpt2` vocabularies in this form.
+//! GPT-2 introduced it to store tokens of arbitrary bytes as text. The printable bytes of Latin-1 stand for
+//! themselves, the other 68 map to the characters from U+0100, in order. GGUF stores tokens and merges of `gpt2`
+//! vocabularies so.
 
 pub(crate) fn char_of(byte: u8) -> char {
     let code = match byte {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_alphabet_is_that_of_gpt2() {
+    fn the_alphabet_equals_gpt2s() {
         // The construction of GPT-2's `bytes_to_unicode`: printable bytes first, then a counter.
         let mut next = 0x100;
         for byte in 0..=255u8 {

@@ -1,22 +1,22 @@
-//! How much work a text or a conversation may cause, and the way out of it.
+//! Limits on the work that a text or a conversation may cause, and its cancellation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Error;
+use super::error::Error;
 
-/// Bytes of work between two looks at the flag: well below a millisecond.
+/// Bytes of work between two checks of the flag, well below a millisecond.
 const STRIDE: usize = 4096;
 
-/// What encoding one text may take.
+/// Limits on encoding one text.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds<'a> {
-    /// Ids at most, BOS and EOS included.
+    /// The most ids, including BOS and EOS.
     pub tokens: usize,
-    /// Once set, the work ends soon, with [`Error::Cancelled`].
+    /// Once set, encoding soon fails with [`Error::Cancelled`].
     pub cancelled: &'a AtomicBool,
 }
 
-/// Counts work, and looks at the flag now and then.
+/// Counts work and checks the flag periodically.
 #[derive(Debug)]
 pub(super) struct Work<'a> {
     cancelled: &'a AtomicBool,
@@ -28,7 +28,7 @@ impl<'a> Work<'a> {
         Self { cancelled, left: 0 }
     }
 
-    /// Accounts for about `bytes` bytes of work.
+    /// Adds about `bytes` bytes of work.
     pub(super) fn add(&mut self, bytes: usize) -> Result<(), Error> {
         if let Some(left) = self.left.checked_sub(bytes) {
             self.left = left;

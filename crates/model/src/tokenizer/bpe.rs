@@ -1,22 +1,24 @@
-//! Byte-level BPE: words are cut by a pre-tokeniser, and begin as bytes that merges make tokens of.
+//! Byte-level BPE: a pre-tokeniser splits text into words, and merges combine the bytes of each word to tokens.
 
 use std::ops::Range;
 
-use super::encode::Run;
+use super::alphabet;
+use super::error::Error;
 use super::merges::{Ids, Merges};
 use super::patterns::PreTokeniser;
-use super::special::Kind;
+use super::run::Run;
+use super::special::TokenKind;
 use super::split::Splitter;
-use super::{Error, Tokenizer, Vocabulary, alphabet};
+use super::vocabulary::Vocabulary;
 
 #[derive(Debug)]
 pub(super) struct ByteLevel {
     ids: Ids,
     merges: Merges,
-    /// A word that is a token is not built from parts.
+    /// A word that is a token is not merged from its bytes.
     whole_words: bool,
     splitter: Splitter,
-    /// The token of every byte as text, where it has one.
+    /// The token of each byte, if there is one.
     bytes: Vec<Option<u32>>,
 }
 
@@ -24,11 +26,11 @@ impl ByteLevel {
     pub(super) fn new(
         family: PreTokeniser,
         vocabulary: Vocabulary,
-        kinds: &[Kind],
+        kinds: &[TokenKind],
     ) -> Result<Self, Error> {
         let ids = Ids::new(vocabulary.tokens)?;
         let of_byte = |byte| ids.get(alphabet::char_of(byte).encode_utf8(&mut [0; 4]));
-        let is_normal = |id: &u32| kinds.get(*id as usize) == Some(&Kind::Normal);
+        let is_normal = |id: &u32| kinds.get(*id as usize) == Some(&TokenKind::Normal);
         let bytes = (0..=255).map(|byte| of_byte(byte).filter(is_normal)).collect();
         Ok(Self {
             merges: Merges::new(&vocabulary.merges, &ids, kinds)?,
@@ -39,15 +41,15 @@ impl ByteLevel {
         })
     }
 
-    /// Appends the ids of `text[range]`, which holds no special token.
+    /// Appends the ids of `text[range]`, which contains no special token.
     pub(super) fn encode(
         &self,
         text: &str,
         range: Range<usize>,
-        of: &Tokenizer,
         run: &mut Run<'_>,
     ) -> Result<(), Error> {
-        let Run { out, work, word, letters } = run;
+        let &mut Run { ref mut out, ref mut work, ref mut word, ref mut letters, kinds, longest } =
+            run;
         let mut left = text.len() - range.start;
         let words = &text[range.clone()];
         let id = |byte: u8| self.bytes.get(usize::from(byte)).copied().flatten();
@@ -56,13 +58,15 @@ impl ByteLevel {
         }
         self.splitter.split(words, &mut |piece| {
             work.add(piece.len())?;
-            out.expect(left.div_ceil(of.longest))?;
+            out.expect(left.div_ceil(longest))?;
             left -= piece.len();
-            if self.whole_words && piece.len() <= of.longest {
+            if self.whole_words && piece.len() <= longest {
                 letters.clear();
                 letters.extend(piece.bytes().map(alphabet::char_of));
                 let whole = self.ids.get(letters);
-                if let Some(id) = whole.filter(|&id| of.kind(id) == Some(Kind::Normal)) {
+                if let Some(id) =
+                    whole.filter(|&id| kinds.get(id as usize) == Some(&TokenKind::Normal))
+                {
                     return out.push(id);
                 }
             }
@@ -72,8 +76,8 @@ impl ByteLevel {
     }
 }
 
-/// Appends what the token `text` stands for: the bytes of its characters, or itself when one of
-/// them is none of the alphabet, as Hugging Face has it.
+/// Appends the bytes of the token `text`: those that its characters stand for, or `text` itself if a character is
+/// outside the alphabet, as in Hugging Face's `tokenizers`.
 pub(super) fn spell_out(text: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for character in text.chars() {

@@ -1,23 +1,22 @@
-//! Text to ids, within bounds.
+//! Encodes text to ids, within limits.
 //!
-//! Text is cut at special tokens ([`super::special`]); what lies between them is for the algorithm
-//! ([`super::bpe`], [`super::greedy`], [`super::sentencepiece`]), which takes one word after the other, so that memory
-//! goes by the longest of them, not by the text. The parts of each word are merged
-//! ([`super::word`]) as the vocabulary says.
+//! Text is split at special tokens ([`super::special`]). The vocabulary's algorithm ([`super::bpe`],
+//! [`super::greedy`], [`super::sentencepiece`]) encodes the text between them word by word. So memory is
+//! proportional to the longest word, not to the text. [`super::word`] merges the parts of each word.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
-use super::bounds::Work;
-use super::build::Algorithm;
+use super::bounds::{Bounds, Work};
+use super::build::{Algorithm, Tokenizer};
 use super::chat::Rendered;
+use super::error::Error;
+use super::run::Run;
 use super::special::Match;
-use super::word::Word;
-use super::{Bounds, Error, Tokenizer};
 
-/// How control tokens written out in a text are taken.
+/// Treatment of the names of control tokens in a text.
 ///
-/// User-defined tokens (`<think>`) are found either way.
+/// User-defined tokens (`<think>`) are always parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Specials {
     /// `<|eot_id|>` becomes the control token.
@@ -27,11 +26,11 @@ pub enum Specials {
 }
 
 impl Tokenizer {
-    /// The ids of `text`. With `add_special`, BOS in front and EOS behind where the model wants
-    /// them and the text does not already have them.
+    /// The ids of `text`. With `add_special`, adds BOS and EOS if the model needs them and the text does not have
+    /// them.
     ///
     /// # Errors
-    /// [`Error::NoToken`] when the vocabulary lacks a token for a byte of the text.
+    /// [`Error::NoToken`] if the vocabulary has no token for a byte of the text.
     pub fn encode(
         &self,
         text: &str,
@@ -44,16 +43,15 @@ impl Tokenizer {
 
     /// [`Self::encode`] within bounds.
     ///
-    /// Any text is safe. Time grows with its length, times the logarithm of its longest word.
-    /// Memory is at most 9 bytes for each byte of the longest word, 8 for each id that the text
-    /// has and the bounds allow, and for each text that is encoded at the same time 4 MiB for each
-    /// pattern of the pre-tokeniser: automata, which are kept for later texts. With SentencePiece
-    /// words are longer (they end at most spaces, and nowhere else), each byte of the longest takes
-    /// 10 bytes, a space counts for three, and there are no automata.
+    /// Any text is safe. Time is proportional to its length, times the logarithm of its longest word. Memory is at
+    /// most 9 bytes for each byte of the longest word, and 8 for each id within the bounds. In addition, the
+    /// automata of each pre-tokeniser pattern take 4 MiB for each text encoded concurrently; later texts reuse them.
+    /// SentencePiece has no automata, but longer words, which end only at spaces: each byte of the longest takes 10
+    /// bytes, a space counts as three.
     ///
     /// # Errors
-    /// [`Error::TooManyTokens`] as soon as more ids than that are certain, [`Error::Cancelled`],
-    /// and those of [`Self::encode`].
+    /// [`Error::TooManyTokens`] as soon as the text certainly exceeds the limit, [`Error::Cancelled`], and those of
+    /// [`Self::encode`].
     pub fn encode_within(
         &self,
         text: &str,
@@ -69,23 +67,22 @@ impl Tokenizer {
         self.encode_around(text, find, add_special, bounds)
     }
 
-    /// The ids of what a chat template made of messages, BOS and EOS as [`Self::encode`] adds them.
-    /// Control tokens are what the template wrote, and never what a message says.
+    /// The ids of a prompt that a chat template rendered, with BOS and EOS as in [`Self::encode`]. Control tokens
+    /// come only from the template, never from the text of a message.
     ///
     /// # Errors
-    /// Those of [`Self::encode_within`], whose memory it takes.
+    /// As [`Self::encode_within`], whose memory bounds apply too.
     pub fn encode_rendered(
         &self,
         rendered: &Rendered,
         bounds: &Bounds<'_>,
     ) -> Result<Vec<u32>, Error> {
-        let find = |from, work: &mut Work<'_>| self.find_written(rendered, from, work);
+        let find = |from, work: &mut Work<'_>| self.find_in_template(rendered, from, work);
         self.encode_around(rendered.text(), find, true, bounds)
     }
 
-    /// The first special token from `from` on that has no part in a message's own text, unless it
-    /// is user-defined.
-    fn find_written(
+    /// The first special token after `from` that is user-defined or lies outside of message text.
+    fn find_in_template(
         &self,
         rendered: &Rendered,
         mut from: usize,
@@ -95,13 +92,13 @@ impl Tokenizer {
         while let Some(found) = self.parsed.find(text, from..text.len()) {
             let Match { start, end, .. } = found;
             let next = plain.partition_point(|&at| at < start);
-            let Some(said) = plain.get(next).copied().filter(|&at| at < end) else {
+            let Some(spoken) = plain.get(next).copied().filter(|&at| at < end) else {
                 return Ok(Some(found));
             };
-            // Something shorter may begin at the same place, or anything behind it.
-            let written = self.parsed.find_at_start(text, start..said);
+            // A shorter token may begin at the same place, or any token after it.
+            let from_template = self.parsed.find_at_start(text, start..spoken);
             let always = self.user_defined.find_at_start(text, start..end);
-            let longest = written.into_iter().chain(always).max_by_key(|found| found.end);
+            let longest = from_template.into_iter().chain(always).max_by_key(|found| found.end);
             if longest.is_some() {
                 return Ok(longest);
             }
@@ -111,7 +108,7 @@ impl Tokenizer {
         Ok(None)
     }
 
-    /// The ids of `text`, with the special tokens that `find` finds from some place on.
+    /// The ids of `text`, split at the special tokens that `find` returns, given the place to search from.
     fn encode_around(
         &self,
         text: &str,
@@ -119,7 +116,7 @@ impl Tokenizer {
         add_special: bool,
         bounds: &Bounds<'_>,
     ) -> Result<Vec<u32>, Error> {
-        let mut run = Run::new(bounds);
+        let mut run = Run::new(bounds, &self.kinds, self.longest);
         let mut end = 0;
         while let Some(found) = find(end, &mut run.work)? {
             self.encode_text(text, end..found.start, &mut run)?;
@@ -145,69 +142,14 @@ impl Tokenizer {
         Ok(out.ids)
     }
 
-    /// Appends the ids of `text[range]`, which holds no special token and begins behind one or at
-    /// the start.
+    /// Appends the ids of `text[range]`, which contains no special token and begins at the start or after a special
+    /// token.
     fn encode_text(&self, text: &str, range: Range<usize>, run: &mut Run<'_>) -> Result<(), Error> {
         match &self.algorithm {
             _ if range.is_empty() => Ok(()),
-            Algorithm::ByteLevel(bpe) => bpe.encode(text, range, self, run),
-            Algorithm::Greedy(tokens) => tokens.encode(text, range, self, run),
-            Algorithm::SentencePiece(pieces) => pieces.encode(text, range, self.prefix, self, run),
+            Algorithm::ByteLevel(bpe) => bpe.encode(text, range, run),
+            Algorithm::Greedy(tokens) => tokens.encode(text, range, run),
+            Algorithm::SentencePiece(pieces) => pieces.encode(text, range, self.prefix, run),
         }
-    }
-}
-
-/// What encoding one text takes along.
-pub(super) struct Run<'a> {
-    pub(super) out: Output,
-    pub(super) work: Work<'a>,
-    pub(super) word: Word,
-    /// A word as the vocabulary spells it.
-    pub(super) letters: String,
-}
-
-impl<'a> Run<'a> {
-    fn new(bounds: &Bounds<'a>) -> Self {
-        Self {
-            out: Output { ids: Vec::new(), limit: bounds.tokens },
-            work: Work::new(bounds.cancelled),
-            word: Word::default(),
-            letters: String::new(),
-        }
-    }
-
-    /// Makes `letters` of `word`, with room for them and no more.
-    pub(super) fn spell(&mut self, word: impl Iterator<Item = char> + Clone) {
-        let length = word.clone().map(char::len_utf8).sum();
-        self.letters.clear();
-        if self.letters.capacity() < length {
-            self.letters = String::new();
-            self.letters.reserve_exact(length);
-        }
-        self.letters.extend(word);
-    }
-}
-
-/// Ids, up to a number of them.
-pub(super) struct Output {
-    ids: Vec<u32>,
-    limit: usize,
-}
-
-impl Output {
-    pub(super) fn push(&mut self, id: u32) -> Result<(), Error> {
-        self.expect(1)?;
-        if self.ids.len() == self.ids.capacity() {
-            // Twice the room, but never more than can be used.
-            self.ids.reserve_exact(self.ids.len().max(16).min(self.limit - self.ids.len()));
-        }
-        self.ids.push(id);
-        Ok(())
-    }
-
-    /// Whether `more` ids may be added.
-    pub(super) fn expect(&self, more: usize) -> Result<(), Error> {
-        let limit = self.limit;
-        if more > limit - self.ids.len() { Err(Error::TooManyTokens { limit }) } else { Ok(()) }
     }
 }

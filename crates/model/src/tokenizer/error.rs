@@ -1,6 +1,6 @@
-//! What can go wrong between text and tokens.
+//! Errors of vocabularies, encoding and chat templates.
 
-/// Why a vocabulary, a text or a chat template was refused. Lines count from 1, merges from 0.
+/// Reason why a vocabulary, a text or a chat template was rejected. Lines count from 1, merges from 0.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -60,7 +60,7 @@ pub enum Error {
     NoToken { byte: u8, offset: usize },
     #[error("the text has more than {limit} tokens, which are all that may be; shorten it")]
     TooManyTokens { limit: usize },
-    /// Asked for through [`super::Bounds::cancelled`].
+    /// Requested through [`super::Bounds::cancelled`].
     #[error("cancelled")]
     Cancelled,
     #[error(
@@ -71,7 +71,7 @@ pub enum Error {
     TemplateThread(#[source] std::io::Error),
     #[error("chat template (tokenizer.chat_template), line {line}: {message}")]
     TemplateSyntax { line: usize, message: String },
-    /// It failed on these messages, or refused them.
+    /// The template failed on these messages or rejected them.
     #[error("chat template (tokenizer.chat_template), line {line}: {message}")]
     TemplateRender { line: usize, message: String },
     #[error(

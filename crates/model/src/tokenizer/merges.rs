@@ -1,17 +1,16 @@
-//! Byte-pair merges: which two neighbours become one token.
+//! Byte-pair merges, and the ids of token texts.
 //!
-//! A vocabulary has up to some hundred thousand tokens and more merges, and every load builds this
-//! anew: ids are found in a table of numbers whose keys stay where the texts are, and merges are
-//! pairs of ids.
+//! A vocabulary has hundreds of thousands of tokens and even more merges, and every load builds these tables. So the
+//! hash table of texts contains only ids, whose keys are looked up in the texts, and a merge is a pair of ids.
 
 use std::hash::BuildHasher;
 use std::ops::Range;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable, hash_table};
 
-use super::Error;
-use super::special::Kind;
-use super::word::{Joins, NEVER};
+use super::error::Error;
+use super::special::TokenKind;
+use super::word::{MergeRule, NEVER};
 use crate::gguf::Strings;
 
 #[derive(Debug)]
@@ -22,7 +21,7 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// The ids of `texts`, which are their places. Tokens without text cannot be found.
+    /// Indexes `texts`, whose ids are their indices. Empty texts are not found.
     pub(super) fn new(texts: Strings) -> Result<Self, Error> {
         let hasher = DefaultHashBuilder::default();
         let mut table = HashTable::with_capacity(texts.len());
@@ -54,14 +53,14 @@ impl Ids {
 #[derive(Debug)]
 pub(super) struct Merges {
     ranks: HashMap<(u32, u32), u32>,
-    /// What each merge makes, by rank.
+    /// Resulting token of each merge, by rank.
     products: Vec<u32>,
 }
 
 impl Merges {
-    /// The merges of a file, each two tokens separated by a space. Those that would make something
-    /// other than text, as `kinds` says, are left out.
-    pub(super) fn new(merges: &Strings, ids: &Ids, kinds: &[Kind]) -> Result<Self, Error> {
+    /// The merges of a file, each two tokens separated by a space. Merges whose result is not a normal token are
+    /// ignored.
+    pub(super) fn new(merges: &Strings, ids: &Ids, kinds: &[TokenKind]) -> Result<Self, Error> {
         let mut ranks = HashMap::with_capacity(merges.len());
         let mut products = Vec::with_capacity(merges.len());
         let mut text = String::new();
@@ -80,7 +79,7 @@ impl Merges {
                 ids.get(token).ok_or_else(error)
             };
             let (pair, product) = ((id(left)?, id(right)?), id(&text)?);
-            if kinds.get(product as usize) == Some(&Kind::Normal) {
+            if kinds.get(product as usize) == Some(&TokenKind::Normal) {
                 ranks.insert(pair, rank);
             }
             products.push(product);
@@ -89,7 +88,7 @@ impl Merges {
     }
 }
 
-impl Joins for Merges {
+impl MergeRule for Merges {
     fn rank(&self, left: u32, right: u32, _: Range<usize>) -> u32 {
         self.ranks.get(&(left, right)).copied().unwrap_or(NEVER)
     }

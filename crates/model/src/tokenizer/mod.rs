@@ -1,12 +1,11 @@
 //! Text to token ids and back, and chat messages to text.
 //!
-//! This room owns the tokeniser built from a GGUF vocabulary ([`Tokenizer`]: byte-level BPE,
-//! SentencePiece and RWKV's), the streaming side of text ([`Detokeniser`], [`StopMatcher`]) and chat templates
-//! ([`ChatTemplate`]). It knows nothing of models, devices or sampling, and it does not read
-//! files: a [`Vocabulary`] is its only input.
+//! Owns tokenisers ([`Tokenizer`]: byte-level BPE, SentencePiece, RWKV), streaming text ([`Detokeniser`],
+//! [`StopMatcher`]) and chat templates ([`ChatTemplate`]). The only input is a [`Vocabulary`]; nothing here depends
+//! on models, devices, sampling or files.
 //!
-//! Meaning follows llama.cpp, whose ids a GGUF's users expect: the same pre-tokeniser patterns,
-//! special tokens by token type, end-of-generation tokens by metadata key and by name.
+//! Ids are those of llama.cpp, as users of GGUF files expect: the same pre-tokeniser patterns, special tokens by
+//! token type, end-of-generation tokens by metadata key and by name.
 
 pub(crate) mod alphabet;
 mod bounds;
@@ -19,10 +18,12 @@ mod error;
 mod greedy;
 mod merges;
 mod patterns;
+mod run;
 mod sentencepiece;
 mod special;
 mod split;
 mod stream;
+mod token_bytes;
 mod vocabulary;
 mod word;
 

@@ -1,44 +1,44 @@
-//! The pre-tokenisers: each name of `tokenizer.ggml.pre`, and the patterns that it stands for.
+//! Pre-tokenisers: the patterns of each name in `tokenizer.ggml.pre`.
 //!
-//! Patterns are those that the models' authors publish. llama.cpp uses the same ones, but for two
-//! things that its regular expressions cannot say: in those of [`TEKKEN`] and [`GPT4O`] it tells
-//! upper case from lower case in ASCII only, and takes no combining mark for a part of a word.
+//! The patterns are those that the models' authors publish. llama.cpp uses the same, with two exceptions that its
+//! regular expressions require: in [`TEKKEN`] and [`GPT4O`] it distinguishes upper and lower case only in ASCII, and
+//! excludes combining marks from words.
 
 use regex::Regex;
 
-use super::Error;
-use super::split::{Splitter, Stage};
+use super::error::Error;
+use super::split::{Pass, Splitter};
 
-/// The pattern of GPT-2. As in all patterns of words here, its white-space alternatives
-/// `\s+(?!\S)|\s+` are left out: they are a rule of [`Stage::Words`].
+/// The pattern of GPT-2. [`Pass::Words`] implements the white-space alternatives `\s+(?!\S)|\s+`, which are
+/// therefore left out of all word patterns here.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
 
-/// Llama 3: digits go in groups of three.
+/// Llama 3: digits in groups of three.
 const LLAMA3: &str = concat!(
     r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]",
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 );
 
-/// Qwen2: as Llama 3's, but every digit stands alone.
+/// Qwen2: as Llama 3, but with single digits.
 const QWEN2: &str = concat!(
     r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]",
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 );
 
-/// Qwen3.5: as Qwen2's, but combining marks belong to words.
+/// Qwen3.5: as Qwen2, but words contain combining marks.
 const QWEN35: &str = concat!(
     r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]",
     r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
 );
 
-/// Mistral's Tekken: a word is capitals, then small letters; every digit stands alone.
+/// Mistral's Tekken: a word is upper case, then lower case; digits are single.
 const TEKKEN: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
 );
 
-/// GPT-4o's (o200k): as Tekken's, with contractions at a word's end, and digits in groups of three.
+/// GPT-4o (o200k): as Tekken, with contractions at the end of words, and digits in groups of three.
 const GPT4O: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
     r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?",
@@ -47,7 +47,7 @@ const GPT4O: &str = concat!(
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
 );
 
-/// Letters that DeepSeek LLM takes together.
+/// Letters of one word for DeepSeek LLM.
 const DEEPSEEK_LETTERS: &str = concat!(
     r"\s?[A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}",
     r"\x{295}-\x{2AF}\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}\x{388}-\x{38A}",
@@ -70,19 +70,19 @@ const DEEPSEEK_PUNCTUATION: &str =
     r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+";
 const DEEPSEEK_IDEOGRAPHS: &str = r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
 
-/// DeepSeek V3, after digits and ideographs have been cut out.
+/// DeepSeek V3, applied after digits and ideographs are isolated.
 const DEEPSEEK3: &str = concat!(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"##,
     r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
 );
 
-/// How text is cut.
+/// Rule that splits text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// What llama.cpp does when the file does not say.
+    /// llama.cpp's rule for files without `tokenizer.ggml.pre`.
     Default,
     Gpt2,
-    /// GPT-2's, after every digit has been cut out.
+    /// GPT-2's, applied after each digit is isolated.
     Digits,
     Falcon,
     Llama3,
@@ -95,27 +95,27 @@ pub(super) enum Rule {
     Deepseek3,
 }
 
-/// What a name in `tokenizer.ggml.pre` means.
+/// Meaning of a name in `tokenizer.ggml.pre`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PreTokeniser {
     pub(super) rule: Rule,
-    /// A word that is a token is not built from parts.
+    /// A word that is a token is not merged from its bytes.
     pub(super) whole_words: bool,
-    /// Texts begin with BOS unless the file says otherwise.
-    pub(super) begins: bool,
+    /// Texts begin with BOS, unless the file says otherwise.
+    pub(super) adds_bos: bool,
 }
 
 impl PreTokeniser {
     const fn new(rule: Rule) -> Self {
-        Self { rule, whole_words: false, begins: false }
+        Self { rule, whole_words: false, adds_bos: false }
     }
 
-    /// Llama 3's and Tekken's way.
+    /// As in Llama 3 and Tekken.
     const fn whole(rule: Rule) -> Self {
-        Self { rule, whole_words: true, begins: true }
+        Self { rule, whole_words: true, adds_bos: true }
     }
 
-    /// The values of `tokenizer.ggml.pre` that are understood. The names are llama.cpp's.
+    /// Supported values of `tokenizer.ggml.pre`, which are llama.cpp's names.
     const NAMES: [(&'static str, Self); 46] = [
         ("default", Self::new(Rule::Default)),
         ("gpt-2", Self::new(Rule::Gpt2)),
@@ -165,7 +165,7 @@ impl PreTokeniser {
         ("hunyuan-dense", Self::new(Rule::Deepseek3)),
     ];
 
-    /// The one named by `tokenizer.ggml.pre`; a file without the key gets the default.
+    /// The pre-tokeniser of this name; the default for a file without the key.
     pub(super) fn named(pre: Option<&str>) -> Result<Self, Error> {
         let pre = pre.filter(|pre| !pre.is_empty()).unwrap_or("default");
         let found = Self::NAMES.into_iter().find(|(name, _)| *name == pre);
@@ -179,8 +179,8 @@ impl PreTokeniser {
 impl Rule {
     pub(super) fn splitter(self) -> Result<Splitter, Error> {
         let regex = |pattern| Regex::new(pattern).map_err(|e| Error::Pattern(Box::new(e)));
-        let words = |pattern| regex(pattern).map(Stage::Words);
-        let isolate = |pattern| regex(pattern).map(Stage::Isolate);
+        let words = |pattern| regex(pattern).map(Pass::Words);
+        let isolate = |pattern| regex(pattern).map(Pass::Isolate);
         Ok(Splitter::new(match self {
             Self::Gpt2 => vec![words(GPT2)?],
             Self::Llama3 => vec![words(LLAMA3)?],
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_aliases() {
+    fn aliases_and_missing_names_resolve() {
         assert_eq!(PreTokeniser::named(None).unwrap().rule, Rule::Default);
         assert_eq!(PreTokeniser::named(Some("")).unwrap().rule, Rule::Default);
         for name in ["llama-bpe", "llama3", "llama-v3", "lfm2"] {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stands_for_one_thing() {
+    fn names_are_unique() {
         let names = PreTokeniser::NAMES.map(|(name, _)| name);
         let different: std::collections::BTreeSet<&str> = names.into();
         assert_eq!(different.len(), names.len());

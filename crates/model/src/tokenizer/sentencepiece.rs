@@ -1,20 +1,20 @@
-//! SentencePiece: texts begin as characters, with U+2581 for a space, of which the best token that
-//! two neighbours make comes first. What has no token is written in bytes.
+//! SentencePiece: starts from characters, with U+2581 for a space, and repeatedly merges the two neighbours with the
+//! best resulting token. Characters without a token become byte tokens.
 //!
-//! Which token is the best one is said by scores (`llama`) or by merges (`gemma4`). There are no
-//! words in SentencePiece; text is cut where no token could lie across the cut, so that a long text
-//! takes no more memory than a short one.
+//! Scores (`llama`) or merges (`gemma4`) define the best token. SentencePiece has no words. Text is split where no
+//! token can span the split, so that a long text needs no more memory than a short one.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::encode::Run;
+use super::error::Error;
 use super::merges::{Ids, Merges};
-use super::special::Kind;
-use super::word::{Joins, NEVER};
-use super::{Error, Tokenizer, Vocabulary};
+use super::run::Run;
+use super::special::TokenKind;
+use super::vocabulary::Vocabulary;
+use super::word::{MergeRule, NEVER};
 
-/// What stands for a space in tokens.
+/// The character that stands for a space in tokens.
 const SPACE: char = '\u{2581}';
 
 /// The id of a character that has no token.
@@ -24,9 +24,9 @@ const NONE: u32 = u32::MAX;
 pub(super) struct SentencePiece {
     ids: Ids,
     order: Order,
-    /// The token of every byte, where it has one.
+    /// The token of each byte, if there is one.
     bytes: Vec<Option<u32>>,
-    /// The characters that stand in front of a space within a token.
+    /// The characters that precede a space inside of a token.
     before_space: BTreeSet<char>,
     /// Bytes of the longest token.
     longest: usize,
@@ -34,16 +34,14 @@ pub(super) struct SentencePiece {
 
 #[derive(Debug)]
 enum Order {
-    /// The rank of each token, by id: how many different scores are higher. [`NEVER`] for what is
-    /// not text.
+    /// The rank of each token, by id: the number of different higher scores. [`NEVER`] for tokens that are not text.
     Scores(Vec<u32>),
-    /// Lines are cut from their ends, and ends of lines that are one token are not built from
-    /// parts.
+    /// Merges. Line ends are split from lines, and line ends that are a token are not merged from characters.
     Merges(Merges),
 }
 
 impl SentencePiece {
-    pub(super) fn with_scores(vocabulary: Vocabulary, kinds: &[Kind]) -> Result<Self, Error> {
+    pub(super) fn with_scores(vocabulary: Vocabulary, kinds: &[TokenKind]) -> Result<Self, Error> {
         let Vocabulary { scores, tokens, .. } = vocabulary;
         if scores.len() != kinds.len() {
             return Err(Error::ScoreCount { tokens: kinds.len(), scores: scores.len() });
@@ -62,18 +60,18 @@ impl SentencePiece {
         Self::new(Ids::new(tokens)?, kinds, Order::Scores(ranks))
     }
 
-    pub(super) fn with_merges(vocabulary: Vocabulary, kinds: &[Kind]) -> Result<Self, Error> {
+    pub(super) fn with_merges(vocabulary: Vocabulary, kinds: &[TokenKind]) -> Result<Self, Error> {
         let ids = Ids::new(vocabulary.tokens)?;
         let merges = Merges::new(&vocabulary.merges, &ids, kinds)?;
         Self::new(ids, kinds, Order::Merges(merges))
     }
 
-    fn new(ids: Ids, kinds: &[Kind], order: Order) -> Result<Self, Error> {
+    fn new(ids: Ids, kinds: &[TokenKind], order: Order) -> Result<Self, Error> {
         let mut bytes = vec![None; 256];
         let mut before_space = BTreeSet::new();
         let mut longest = 0;
         for ((id, text), kind) in (0u32..).zip(ids.texts()).zip(kinds) {
-            if *kind == Kind::Byte {
+            if *kind == TokenKind::Byte {
                 bytes[usize::from(byte_of(id, text)?)] = Some(id);
             } else if kind.is_text() {
                 longest = longest.max(text.len());
@@ -84,14 +82,13 @@ impl SentencePiece {
         Ok(Self { ids, order, bytes, before_space, longest })
     }
 
-    /// Appends the ids of `text[range]`, which holds no special token and is not empty, with a
-    /// space in front if `prefixed`.
+    /// Appends the ids of `text[range]`, which is not empty and contains no special token, after a space if
+    /// `prefixed`.
     pub(super) fn encode(
         &self,
         text: &str,
         range: Range<usize>,
         mut prefixed: bool,
-        of: &Tokenizer,
         run: &mut Run<'_>,
     ) -> Result<(), Error> {
         let mut start = range.start;
@@ -99,10 +96,10 @@ impl SentencePiece {
             let rest = &text[start..range.end];
             let length = self.word(rest, prefixed);
             run.work.add(length)?;
-            run.out.expect((text.len() - start).div_ceil(of.longest))?;
+            run.out.expect((text.len() - start).div_ceil(run.longest))?;
             let raw = &rest[..length];
             run.spell(prefixed.then_some(SPACE).into_iter().chain(raw.chars().map(escaped)));
-            self.encode_word(of, run).map_err(|error| match error {
+            self.encode_word(run).map_err(|error| match error {
                 Error::NoToken { byte, offset } => {
                     let spelt = run.letters[..offset].chars().count();
                     let at = raw.char_indices().nth(spelt.saturating_sub(prefixed.into()));
@@ -116,7 +113,7 @@ impl SentencePiece {
         Ok(())
     }
 
-    /// The length of the first word of `text`, in front of which is a space if `prefixed`.
+    /// The length of the first word of `text`, which follows a space if `prefixed`.
     fn word(&self, text: &str, prefixed: bool) -> usize {
         let lines = matches!(self.order, Order::Merges(_));
         let mut before = prefixed.then_some(SPACE);
@@ -132,13 +129,12 @@ impl SentencePiece {
         text.len()
     }
 
-    /// Appends the ids of the word in `run`. A byte without a token is named with the place of its
-    /// character.
-    fn encode_word(&self, of: &Tokenizer, run: &mut Run<'_>) -> Result<(), Error> {
-        let Run { out, work, word, letters } = run;
+    /// Appends the ids of the word in `run`. The error for a byte without a token has the offset of its character.
+    fn encode_word(&self, run: &mut Run<'_>) -> Result<(), Error> {
+        let Run { out, work, word, letters, kinds, .. } = run;
         let text = letters.as_str();
         let token = |part: &str| {
-            let is_text = |id: &u32| of.kind(*id).is_some_and(Kind::is_text);
+            let is_text = |id: &u32| kinds.get(*id as usize).is_some_and(|kind| kind.is_text());
             self.ids.get(part).filter(is_text)
         };
         let characters = text.char_indices().map(|(at, character)| {
@@ -169,7 +165,7 @@ impl SentencePiece {
     }
 }
 
-/// Two neighbours become the token that is their text.
+/// Merges two neighbours to the token of their text.
 struct ByScore<'a> {
     text: &'a str,
     ids: &'a Ids,
@@ -178,7 +174,7 @@ struct ByScore<'a> {
     longest: usize,
 }
 
-impl Joins for ByScore<'_> {
+impl MergeRule for ByScore<'_> {
     fn rank(&self, _: u32, _: u32, span: Range<usize>) -> u32 {
         let id = if span.len() > self.longest { None } else { self.ids.get(&self.text[span]) };
         id.map_or(NEVER, |id| self.ranks[id as usize])
@@ -193,7 +189,7 @@ const fn escaped(character: char) -> char {
     if character == ' ' { SPACE } else { character }
 }
 
-/// The byte that a token of type byte stands for.
+/// The byte of a byte token.
 pub(super) fn byte_of(id: u32, text: &str) -> Result<u8, Error> {
     let digits = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
     let digits = digits.filter(|digits| digits.len() == 2 && !digits.starts_with('+'));
@@ -201,7 +197,7 @@ pub(super) fn byte_of(id: u32, text: &str) -> Result<u8, Error> {
     byte.ok_or_else(|| Error::ByteToken { id, text: text.to_owned() })
 }
 
-/// Appends what the token `text` stands for.
+/// Appends the bytes of the token `text`.
 pub(super) fn spell_out(text: &str, bytes: &mut Vec<u8>) {
     for (place, part) in text.split(SPACE).enumerate() {
         if place > 0 {

@@ -1,48 +1,48 @@
-//! Tokens that are more than text: their kinds, finding them in a prompt, and which of them end a
-//! generation.
+//! Kinds of tokens, a search for special tokens in text, and the tokens that end a generation.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 
-use super::{Error, Vocabulary};
+use super::error::Error;
+use super::vocabulary::Vocabulary;
 use crate::gguf::Strings;
 
-/// What a token is, as `tokenizer.ggml.token_type` says.
+/// TokenKind of a token, from `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// A piece of text.
     Normal,
     /// Stands for text that has no token.
     Unknown,
-    /// Steers the model (`<|eot_id|>`); literal text, found in a prompt only on request.
+    /// Steers the model (`<|eot_id|>`). Its name in a prompt is text, unless the caller parses special tokens.
     Control,
-    /// Literal text that is always one token (`<think>`).
+    /// Text that is always one token (`<think>`).
     UserDefined,
-    /// A place holder; never meant to be seen.
+    /// A placeholder that never occurs.
     Unused,
     /// A byte of a SentencePiece vocabulary.
     Byte,
 }
 
-impl Kind {
-    /// Whether only a template or a raw prompt may make it of its text.
+impl TokenKind {
+    /// True if only a template or a raw prompt can contain it by name.
     pub(super) const fn is_control(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
 
-    /// Whether it is found in a prompt rather than built from parts.
+    /// True if it is found in a prompt by name, not merged from parts.
     pub(super) const fn is_special(self) -> bool {
         self.is_control() || matches!(self, Self::UserDefined)
     }
 
-    /// Whether it is part of generated text, and is made of text.
+    /// True if it is part of generated text, and encoding of text produces it.
     pub(super) const fn is_text(self) -> bool {
         matches!(self, Self::Normal | Self::UserDefined)
     }
 
-    /// Whether anything makes it of its text.
+    /// True if encoding of any kind can produce it from its text.
     pub(super) const fn is_found(self) -> bool {
         !matches!(self, Self::Unused | Self::Byte)
     }
@@ -60,8 +60,8 @@ impl Kind {
     }
 }
 
-/// Names of tokens that end a generation wherever they occur (llama.cpp keeps the same list,
-/// because metadata often names only one of several).
+/// Names of tokens that end a generation. llama.cpp has the same list, because metadata often names only one of
+/// several.
 const END_NAMES: [&str; 19] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -84,13 +84,13 @@ const END_NAMES: [&str; 19] = [
     "<｜end▁of▁sentence｜>",
 ];
 
-/// Names of [`END_NAMES`] that end nothing in vocabularies that have these others: a message of
-/// gpt-oss ends without ending the turn, and Gemma 4 knows `</s>` as text.
+/// Names of [`END_NAMES`] that do not end a generation in vocabularies with these other tokens. In gpt-oss `<|end|>`
+/// ends a message but not the turn; in Gemma 4 `</s>` is text.
 const NO_END: [(&str, &[&str]); 2] =
     [("<|end|>", &["<|return|>", "<|call|>"]), ("</s>", &["<|tool_response>"])];
 
-/// Names of fill-in-the-middle tokens that llama.cpp also takes as the end: text before them is a
-/// whole file.
+/// Names of fill-in-the-middle tokens that also end a generation, as in llama.cpp: the text before them is a
+/// complete file.
 const FILE_END_NAMES: [&str; 9] = [
     "<|fim_pad|>",
     "<|fim_repo|>",
@@ -104,7 +104,7 @@ const FILE_END_NAMES: [&str; 9] = [
 ];
 
 /// The kind of every token, and the ids that end a generation.
-pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u32>), Error> {
+pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<TokenKind>, BTreeSet<u32>), Error> {
     let size = vocabulary.tokens.len();
     if size == 0 || u32::try_from(size).is_err() {
         return Err(Error::TokenCount { count: size });
@@ -119,11 +119,11 @@ pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u
     let mut ends = BTreeSet::new();
     for (id, text) in (0u32..).zip(vocabulary.tokens.iter()) {
         let value = types.get(id as usize).copied().unwrap_or(1);
-        let mut kind = Kind::numbered(value).ok_or(Error::TokenType { id, value })?;
+        let mut kind = TokenKind::numbered(value).ok_or(Error::TokenType { id, value })?;
         let names = END_NAMES.contains(&text) || FILE_END_NAMES.contains(&text);
         if names && !no_end.contains(&Some(text)) {
-            // Files exist in which such a token is typed as text.
-            kind = Kind::Control;
+            // In some files these tokens have the type of text.
+            kind = TokenKind::Control;
             ends.insert(id);
         }
         kinds.push(kind);
@@ -138,10 +138,10 @@ pub(super) fn classify(vocabulary: &Vocabulary) -> Result<(Vec<Kind>, BTreeSet<u
     Ok((kinds, ends))
 }
 
-/// The special tokens that take the white space behind them: those of Phi-3, but for three.
-pub(super) fn strips(vocabulary: &Vocabulary, kinds: &[Kind]) -> BTreeSet<u32> {
+/// The special tokens that swallow the white space after them: those of Phi-3, except for three.
+pub(super) fn strips(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> BTreeSet<u32> {
     let takes = vocabulary.model == "llama" && vocabulary.architecture.as_deref() == Some("phi3");
-    let takes = |(id, (text, kind)): (u32, (&str, &Kind))| {
+    let takes = |(id, (text, kind)): (u32, (&str, &TokenKind))| {
         let named = ["<unk>", "<s>", "<|endoftext|>"].contains(&text);
         (takes && kind.is_special() && !named).then_some(id)
     };
@@ -167,8 +167,8 @@ impl Matcher {
     /// A matcher for the tokens whose kind passes `wanted`.
     pub(super) fn new(
         tokens: &Strings,
-        kinds: &[Kind],
-        wanted: impl Fn(Kind) -> bool,
+        kinds: &[TokenKind],
+        wanted: impl Fn(TokenKind) -> bool,
     ) -> Result<Self, Error> {
         let (ids, texts): (Vec<u32>, Vec<&str>) = (0u32..)
             .zip(tokens.iter().zip(kinds))
@@ -182,7 +182,7 @@ impl Matcher {
         Ok(Self { automaton, ids })
     }
 
-    /// The first of the tokens that lie in `text[range]`; of those that begin there, the longest.
+    /// The first token in `text[range]`; the longest of those that begin at the same place.
     pub(super) fn find(&self, text: &str, range: Range<usize>) -> Option<Match> {
         let found = self.automaton.find(Input::new(text).range(range))?;
         let id = *self.ids.get(found.pattern().as_usize())?;

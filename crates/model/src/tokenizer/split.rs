@@ -1,60 +1,58 @@
-//! Where text is cut before byte-pair merges are looked for, in stages ([`super::patterns`] says
-//! which).
+//! Splits text into the pieces that byte-pair merges work on, in passes that [`super::patterns`] defines.
 //!
-//! The published patterns end in `\s+(?!\S)|\s+`, a look-ahead that needs a backtracking engine,
-//! with a stack that one long run of spaces exhausts. Here the other alternatives are a linear-time
-//! `regex`, and those two are the rule of [`Stage::Words`] for what lies between its matches.
+//! The published patterns end in `\s+(?!\S)|\s+`. This look-ahead needs a backtracking engine, whose stack one long
+//! run of spaces exhausts. Here a linear-time `regex` matches the other alternatives, and [`Pass::Words`] implements
+//! these two for the text between the matches.
 
 use regex::Regex;
 
 #[derive(Debug)]
-pub(super) enum Stage {
-    /// Matches and what lies between them are both pieces.
+pub(super) enum Pass {
+    /// Matches are pieces, and so is the text between them.
     Isolate(Regex),
-    /// Matches are pieces, and so is what lies between them, but that runs of white space in it
-    /// are pieces of their own, and their last character too when something follows that did not
-    /// take it: `\s+(?!\S)|\s+`.
+    /// The same, but runs of white space between matches are separate pieces. If other text follows that does not
+    /// include the last character of such a run, that character is a piece of its own: `\s+(?!\S)|\s+`.
     Words(Regex),
 }
 
-/// Cuts text into the pieces that byte-pair encoding works on, in time linear in its length.
+/// Splits text in time linear in its length.
 #[derive(Debug)]
 pub(super) struct Splitter {
-    stages: Vec<Stage>,
+    passes: Vec<Pass>,
 }
 
 impl Splitter {
-    /// One that cuts by `stages`, each applied to the pieces of the one before.
-    pub(super) const fn new(stages: Vec<Stage>) -> Self {
-        Self { stages }
+    /// A splitter that applies each pass to the pieces of the previous one.
+    pub(super) const fn new(passes: Vec<Pass>) -> Self {
+        Self { passes }
     }
 
-    /// Hands the pieces of `text` to `each`; none is empty, and in order they make up the text.
-    /// They are not collected, so that a long text takes no memory here.
+    /// Calls `each` with the pieces of `text` in order. None is empty, and together they are the text. They are not
+    /// collected, so a long text needs no memory here.
     ///
     /// # Errors
-    /// The first one of `each`, which then gets no more.
+    /// Returns the first error of `each`, and stops.
     pub(super) fn split<'t, E>(
         &self,
         text: &'t str,
         each: &mut dyn FnMut(&'t str) -> Result<(), E>,
     ) -> Result<(), E> {
-        cut(&self.stages, text, each)
+        cut(&self.passes, text, each)
     }
 }
 
 fn cut<'t, E>(
-    stages: &[Stage],
+    passes: &[Pass],
     text: &'t str,
     each: &mut dyn FnMut(&'t str) -> Result<(), E>,
 ) -> Result<(), E> {
-    match stages {
+    match passes {
         [] => each(text),
-        [stage, finer @ ..] => stage.cut(text, &mut |piece| cut(finer, piece, each)),
+        [pass, finer @ ..] => pass.cut(text, &mut |piece| cut(finer, piece, each)),
     }
 }
 
-impl Stage {
+impl Pass {
     fn cut<'t, E>(
         &self,
         text: &'t str,
@@ -63,16 +61,16 @@ impl Stage {
         let (Self::Isolate(regex) | Self::Words(regex)) = self;
         let mut end = 0;
         for found in regex.find_iter(text) {
-            let taken = found.as_str().starts_with(char::is_whitespace);
-            self.between(&text[end..found.start()], !taken, each)?;
+            let includes_space = found.as_str().starts_with(char::is_whitespace);
+            self.between(&text[end..found.start()], !includes_space, each)?;
             each(found.as_str())?;
             end = found.end();
         }
         self.between(&text[end..], false, each)
     }
 
-    /// Cuts what lies in front of a match, or at the end. Its white space at the end is `followed`
-    /// by something else that is not white space.
+    /// Splits the text before a match, or after the last. `followed` is true if a match follows that does not begin
+    /// with white space.
     fn between<'t, E>(
         &self,
         gap: &'t str,
@@ -88,16 +86,16 @@ impl Stage {
                     rest.find(|other: char| other.is_whitespace() != is_space).unwrap_or(rest.len())
                 }
             };
-            let (run, behind) = rest.split_at(length);
+            let (run, after) = rest.split_at(length);
             let last = run.char_indices().next_back().map_or(0, |(last, _)| last);
-            let gives = is_space && (followed || !behind.is_empty());
-            if matches!(self, Self::Words(_)) && gives && last > 0 {
+            let splits = is_space && (followed || !after.is_empty());
+            if matches!(self, Self::Words(_)) && splits && last > 0 {
                 each(&run[..last])?;
                 each(&run[last..])?;
             } else {
                 each(run)?;
             }
-            rest = behind;
+            rest = after;
         }
         Ok(())
     }
@@ -123,7 +121,7 @@ mod tests {
     fn gpt2_splits() {
         let split = |text| split(Rule::Gpt2, text);
         assert_eq!(split("Hello  world 12345!?"), ["Hello", " ", " world", " 12345", "!?"]);
-        // Contractions in lower case only.
+        // Only lower-case contractions.
         assert_eq!(split("I'm WE'RE"), ["I", "'m", " WE", "'", "RE"]);
         assert_eq!(split("a\n\nb"), ["a", "\n", "\n", "b"]);
         assert_eq!(split("a\n\n b"), ["a", "\n\n", " b"]);
@@ -147,7 +145,7 @@ mod tests {
         let split = |text| split(Rule::Qwen2, text);
         assert_eq!(split("in 2024"), ["in", " ", "2", "0", "2", "4"]);
         assert_eq!(split("you've DON'T"), ["you", "'ve", " DON", "'T"]);
-        // \p{N} holds more than digits, \p{L} every script; a mark is neither.
+        // \p{N} includes more than digits, \p{L} every script; marks are neither.
         assert_eq!(split("x²Ⅷ٣"), ["x", "²", "Ⅷ", "٣"]);
         assert_eq!(split("Привет, 世界"), ["Привет", ",", " 世界"]);
         assert_eq!(split("e\u{301}!"), ["e", "\u{301}!"]);
@@ -161,7 +159,7 @@ mod tests {
         assert_eq!(split("don't"), ["don", "'", "t"]);
     }
 
-    /// The rule of the published pattern at white space, character by character.
+    /// The published pattern's rule for white space, character by character.
     fn ends_of_spaces(text: &str) -> Vec<usize> {
         let chars: Vec<char> = text.chars().collect();
         let mut ends = Vec::new();
@@ -186,12 +184,12 @@ mod tests {
     fn deepseek3_splits() {
         let split = |text| split(Rule::Deepseek3, text);
         assert_eq!(split("#include 12345日本x"), ["#include", " ", "123", "45", "日本", "x"]);
-        // What no alternative takes is a piece of its own, beside the white space.
+        // Text that no alternative matches is a piece, separate from white space.
         assert_eq!(split("\0\0  \0a \0"), ["\0\0", " ", " ", "\0a", " ", "\0"]);
     }
 
     #[test]
-    fn words_of_case() {
+    fn tekken_and_gpt4o_split_at_case() {
         let split = |text| split(Rule::Tekken, text);
         assert_eq!(split("fooBar DON'T ÉTÉété"), ["foo", "Bar", " DON", "'T", " ÉTÉété"]);
         assert_eq!(split("a/b//\n12"), ["a", "/b", "//\n", "1", "2"]);
@@ -216,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_up_the_text(text in "\\PC*|[ \t\n\r'sdlvetm0-9a-zÀ-ɏ🚀!-]{0,40}") {
+        fn joined_pieces_equal_the_text(text in "\\PC*|[ \t\n\r'sdlvetm0-9a-zÀ-ɏ🚀!-]{0,40}") {
             for family in RULES {
                 let pieces = split(family, &text);
                 prop_assert!(pieces.iter().all(|p| !p.is_empty()));
@@ -226,7 +224,7 @@ mod tests {
 
         #[test]
         fn white_space_follows_the_published_rule(text in "([ \t\n\u{a0}]{0,4}[a!]){0,6}[ \n]{0,3}") {
-            // Words of one character, alternating kinds, so that only white space is in question.
+            // Words of one character of alternating kinds, so that only the treatment of white space matters.
             let mut text = text;
             while text.contains("aa") || text.contains("!!") {
                 text = text.replace("aa", "a!").replace("!!", "!a");

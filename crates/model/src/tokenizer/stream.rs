@@ -1,74 +1,73 @@
-//! Text while it is being generated: ids to characters, and stop strings.
+//! Streaming: decodes ids to whole characters, and finds stop strings.
 //!
-//! Both sides hold text back only as long as it is undecided, and both give the same text whatever
-//! the chunks they were fed.
+//! Both withhold text only while it is undecided, and return the same text for any division of the stream.
 
 use std::sync::Arc;
 
-use super::Tokenizer;
+use super::build::Tokenizer;
 
-/// Turns ids into text as they come, never giving out part of a character.
+/// Decodes a stream of ids to text, without splitting characters.
 ///
-/// All that is pushed and finished, joined, equals [`Tokenizer::decode`] of the ids, or, of one
-/// that goes on behind others, what they add to those.
+/// The joined results of all calls equal [`Tokenizer::decode`] of the ids; after a prompt, the text that they add to
+/// it.
 #[derive(Clone, Debug)]
 pub struct Detokeniser {
     tokenizer: Arc<Tokenizer>,
-    /// The start of a character whose rest has not come: at most 3 bytes between calls.
+    /// Start of an incomplete character: at most 3 bytes between calls.
     pending: Vec<u8>,
-    /// Whether a text begins with the next id.
+    /// Text begins with the next id.
     begins: bool,
-    /// Control tokens whose names are part of the text.
+    /// Control tokens whose names are emitted as text.
     shown: Vec<u32>,
     text: String,
 }
 
 impl Detokeniser {
-    /// One for ids that begin a text.
+    /// A detokeniser for ids at the start of a text.
     #[must_use]
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         Self::after(tokenizer, &[])
     }
 
-    /// One for ids that go on behind `prompt`.
+    /// A detokeniser for ids that continue `prompt`.
     #[must_use]
     pub fn after(tokenizer: Arc<Tokenizer>, prompt: &[u32]) -> Self {
         let begins = tokenizer.begins_after(prompt);
         Self { tokenizer, pending: Vec::new(), begins, shown: Vec::new(), text: String::new() }
     }
 
-    /// Gives out the names of these control tokens too.
+    /// Also emits the names of these control tokens.
     #[must_use]
     pub fn showing(self, shown: Vec<u32>) -> Self {
         Self { shown, ..self }
     }
 
-    /// The text that `id` completes; empty for control tokens and in the middle of a character.
+    /// The text that `id` completes; empty for control tokens and inside of a character.
     pub fn push(&mut self, id: u32) -> &str {
         self.text.clear();
         self.pending.extend_from_slice(self.tokenizer.text_bytes(id, &mut self.begins));
         if self.shown.contains(&id) {
             self.pending.extend_from_slice(self.tokenizer.token_bytes(id).unwrap_or_default());
         }
-        let (mut end, mut held) = (0, 0);
+        let (mut end, mut pending) = (0, 0);
         for chunk in self.pending.utf8_chunks() {
             self.text.push_str(chunk.valid());
             let invalid = chunk.invalid();
             end += chunk.valid().len() + invalid.len();
-            // Bytes at the very end may be a character cut short rather than wrong.
+            // Bytes at the very end may be an incomplete character.
             let incomplete = std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none());
             if incomplete && end == self.pending.len() {
-                held = invalid.len();
+                pending = invalid.len();
             } else if !invalid.is_empty() {
                 self.text.push(char::REPLACEMENT_CHARACTER);
             }
         }
-        self.pending.drain(..self.pending.len() - held);
+        self.pending.drain(..self.pending.len() - pending);
         &self.text
     }
 
-    /// What is left at the end: U+FFFD when the last character is incomplete, else nothing.
-    /// The detokeniser is then at the start of a text again.
+    /// Ends the text. Returns U+FFFD if the last character is incomplete, else nothing. The next id begins a new
+    /// text.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.pending.is_empty() {
@@ -80,24 +79,25 @@ impl Detokeniser {
     }
 }
 
+/// Result of [`StopMatcher::push`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emitted<'a> {
-    /// Text that is surely no part of a stop string.
+    /// Text that is certainly not part of a stop string.
     pub text: &'a str,
-    /// Whether a stop string was found; nothing follows.
+    /// A stop string was found; nothing follows.
     pub stopped: bool,
 }
 
-/// Watches a stream of text for stop strings.
+/// Finds stop strings in a stream of text.
 ///
-/// The match that ends first wins (of several that end together, the longest); the text before it
-/// is given out, the match and everything behind it is not.
+/// The match that ends first wins; the longest, if several end at the same byte. The text before it is emitted, the
+/// match and everything after it is not.
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     stops: Vec<Stop>,
-    /// What was given out by the last call, then what is held back.
+    /// Text that the last call emitted, then text that is withheld.
     buffer: String,
-    /// Length of the part of `buffer` that was given out.
+    /// Length of the emitted part of `buffer`.
     emitted: usize,
     stopped: bool,
     found: String,
@@ -123,7 +123,7 @@ impl StopMatcher {
         &self.found
     }
 
-    /// Adds `text` to the stream and gives out what is decided. After a stop, always nothing.
+    /// Adds `text` to the stream and returns the decided text; nothing after a stop.
     pub fn push(&mut self, text: &str) -> Emitted<'_> {
         self.buffer.drain(..self.emitted);
         self.emitted = 0;
@@ -135,8 +135,7 @@ impl StopMatcher {
         Emitted { text: &self.buffer[..self.emitted], stopped: self.stopped }
     }
 
-    /// Advances over `buffer[seen..]` and returns how much of the buffer is decided; drops a match
-    /// and what follows it.
+    /// Searches `buffer[seen..]` and returns the decided length of the buffer. Removes a match and all text after it.
     fn scan(&mut self, seen: usize) -> usize {
         for (at, &byte) in self.buffer.as_bytes().iter().enumerate().skip(seen) {
             let ends = self.stops.iter_mut().filter_map(|stop| stop.advance(byte)).max();
@@ -147,12 +146,12 @@ impl StopMatcher {
                 return self.buffer.len();
             }
         }
-        // A partial match starts with a stop string's first byte, so at a character's start.
+        // A partial match starts with the first byte of a stop string, so at the start of a character.
         let held = self.stops.iter().map(|stop| stop.matched).max().unwrap_or(0);
         self.buffer.len() - held
     }
 
-    /// The text still held back when the stream ends without a stop; the matcher then starts anew.
+    /// Ends the stream and returns the withheld text. The matcher is reset.
     pub fn finish(&mut self) -> String {
         let held = self.buffer.split_off(self.emitted);
         self.buffer.clear();
@@ -165,7 +164,7 @@ impl StopMatcher {
     }
 }
 
-/// One stop string and how much of it the stream's end matches (Knuth, Morris, Pratt).
+/// A stop string, and the length of its prefix that the stream ends with (Knuth, Morris, Pratt).
 #[derive(Clone, Debug)]
 struct Stop {
     text: Vec<u8>,
@@ -186,7 +185,7 @@ impl Stop {
         stop
     }
 
-    /// Moves to the longest prefix that the stream with `byte` ends in.
+    /// Updates `matched` for a stream that continues with `byte`.
     fn step(&mut self, byte: u8) {
         while self.matched > 0 && self.text[self.matched] != byte {
             self.matched = self.shorter[self.matched];
@@ -196,7 +195,7 @@ impl Stop {
         }
     }
 
-    /// Takes one byte; the length of the stop string when it is complete.
+    /// Adds a byte. Returns the length of the stop string if it is complete.
     fn advance(&mut self, byte: u8) -> Option<usize> {
         self.step(byte);
         (self.matched == self.text.len()).then_some(self.matched)

@@ -1,4 +1,4 @@
-//! The tokeniser's part of a model file, as plain data.
+//! The tokeniser's metadata in a GGUF file, as plain data.
 
 use crate::gguf::{self, Metadata, Strings};
 
@@ -8,27 +8,26 @@ const EOT: &str = "tokenizer.ggml.eot_token_id";
 const EOM: &str = "tokenizer.ggml.eom_token_id";
 const PAD: &str = "tokenizer.ggml.padding_token_id";
 
-/// What a GGUF says about its tokeniser, under the keys `tokenizer.ggml.*` and
-/// `tokenizer.chat_template`. Nothing is checked here; [`super::Tokenizer::new`] does.
+/// The values of `tokenizer.ggml.*` and `tokenizer.chat_template`. [`super::Tokenizer::new`] checks them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
-    /// The algorithm (`model`): `gpt2` for byte-level BPE, `llama` for SentencePiece with scores,
-    /// `gemma4` for SentencePiece with merges, `rwkv` for the longest token first.
+    /// The algorithm (`model`): `gpt2` is byte-level BPE, `llama` is SentencePiece with scores, `gemma4` is
+    /// SentencePiece with merges, `rwkv` takes the longest token first.
     pub model: String,
     /// The model's architecture (`general.architecture`).
     pub architecture: Option<String>,
     /// The pre-tokeniser (`pre`).
     pub pre: Option<String>,
-    /// The text of every token, by id (`tokens`): of `gpt2` in the byte-level alphabet, of
-    /// `rwkv` as Python writes bytes, of the others with U+2581 for a space.
+    /// The text of every token, by id (`tokens`): in the byte-level alphabet for `gpt2`, as Python bytes literals for
+    /// `rwkv`, with U+2581 for a space for the others.
     pub tokens: Strings,
-    /// The type of every token, by id (`token_type`); empty when all are normal.
+    /// The type of every token, by id (`token_type`); empty if all are normal.
     pub token_types: Vec<i32>,
     /// Merges in order of priority (`merges`), each two tokens separated by a space.
     pub merges: Strings,
     /// The score of every token, by id (`scores`).
     pub scores: Vec<f32>,
-    /// Whether a text is encoded as if a space stood in front of it (`add_space_prefix`).
+    /// Text is encoded as if it began with a space (`add_space_prefix`).
     pub add_space_prefix: Option<bool>,
     /// Begin of text (`bos_token_id`).
     pub bos: Option<u32>,
@@ -40,18 +39,18 @@ pub struct Vocabulary {
     pub eom: Option<u32>,
     /// Padding (`padding_token_id`).
     pub pad: Option<u32>,
-    /// Whether a prompt starts with [`bos`](Self::bos) (`add_bos_token`).
+    /// Prompts begin with [`bos`](Self::bos) (`add_bos_token`).
     pub add_bos: Option<bool>,
-    /// Whether a prompt ends with [`eos`](Self::eos) (`add_eos_token`).
+    /// Prompts end with [`eos`](Self::eos) (`add_eos_token`).
     pub add_eos: Option<bool>,
     pub chat_template: Option<String>,
 }
 
 impl Vocabulary {
-    /// What `metadata` says about the tokeniser.
+    /// Reads the tokeniser's metadata.
     ///
     /// # Errors
-    /// When the model or the tokens are missing, or a key has another type than GGUF gives it.
+    /// If the model or the tokens are missing, or a key has an unexpected type.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, gguf::Error> {
         let merges = metadata.str_array_opt("tokenizer.ggml.merges")?;
         let token_types = metadata.i32_array_opt("tokenizer.ggml.token_type")?;
@@ -62,7 +61,6 @@ impl Vocabulary {
             pre: metadata.str_opt("tokenizer.ggml.pre")?.map(str::to_owned),
             tokens: metadata.str_array("tokenizer.ggml.tokens")?.clone(),
             token_types: token_types.map(<[_]>::to_vec).unwrap_or_default(),
-            // Other algorithms have none.
             merges: merges.cloned().unwrap_or_default(),
             scores: scores.map(<[_]>::to_vec).unwrap_or_default(),
             add_space_prefix: metadata.bool_opt("tokenizer.ggml.add_space_prefix")?,
@@ -81,7 +79,7 @@ impl Vocabulary {
         [(BOS, self.bos), (EOS, self.eos), (EOT, self.eot), (EOM, self.eom), (PAD, self.pad)]
     }
 
-    /// The text of a token, or `None` when there is no such id.
+    /// The text of a token; `None` without an id or outside the vocabulary.
     pub(super) fn text(&self, id: Option<u32>) -> Option<&str> {
         self.tokens.get(id? as usize)
     }

@@ -1,31 +1,31 @@
-//! Merging one word, which may be megabytes long.
+//! Merges the tokens of one word, which may be megabytes long.
 //!
-//! The tokens of a word lie where their bytes were, so that they need no links: a token's length
-//! says where the next one begins. The ranks of all possible merges stand beside them, under a tree
-//! of minima. What may be merged, and into what, is for [`Joins`] to say.
+//! Each token is stored at the offset of its bytes. So tokens need no links: a token's length gives the offset of
+//! the next one. A tree of minima over the ranks of all possible merges finds the next merge. [`MergeRule`] defines
+//! ranks and results.
 
 use std::ops::Range;
 
-use super::Error;
 use super::bounds::Work;
+use super::error::Error;
 
-/// Ranks under one minimum of the level above.
+/// Ranks under each minimum of the next level.
 const FAN: usize = 16;
 const BITS: usize = u64::BITS as usize;
 
-/// The rank of two neighbours that never become one.
+/// The rank of two neighbours that cannot be merged.
 pub(super) const NEVER: u32 = u32::MAX;
 
-/// Which two neighbours become one token. `span` is where both lie in the word.
-pub(super) trait Joins {
-    /// The lowest goes first. [`NEVER`] if they do not.
+/// Ranks and results of merges. `span` is the range of both tokens in the word.
+pub(super) trait MergeRule {
+    /// The rank of a merge, lowest first; [`NEVER`] if there is none.
     fn rank(&self, left: u32, right: u32, span: Range<usize>) -> u32;
 
-    /// What becomes of two neighbours of `rank`.
+    /// The resulting token of a merge with this rank.
     fn product(&self, rank: u32, span: Range<usize>) -> u32;
 }
 
-/// Room for merging one word after the other, about 8.4 bytes for each byte of the longest one.
+/// Buffers for merging words one by one, about 8.4 bytes for each byte of the longest.
 #[derive(Debug, Default)]
 pub(super) struct Word {
     tokens: Tokens,
@@ -33,29 +33,28 @@ pub(super) struct Word {
 }
 
 impl Word {
-    /// Begins with `tokens`, ids and lengths, which have `length` bytes together. Merges the
-    /// neighbours of lowest rank, leftmost first, until there are none, and gives what is left to
-    /// `out`, each with its place.
+    /// Merges `tokens` (ids and lengths, `length` bytes in total): the neighbours of the lowest rank, leftmost
+    /// first, until no merge is left. Calls `out` with each resulting token and its range.
     pub(super) fn merge(
         &mut self,
         length: usize,
         tokens: impl Iterator<Item = (u32, usize)>,
-        joins: &impl Joins,
+        rule: &impl MergeRule,
         work: &mut Work<'_>,
         mut out: impl FnMut(u32, Range<usize>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.tokens.fill(length, tokens, work)?;
         let Self { tokens, ranks } = self;
-        ranks.fill(length, |at| tokens.rank(at, joins), work)?;
+        ranks.fill(length, |at| tokens.rank(at, rule), work)?;
         while let Some((rank, at)) = ranks.first() {
             let right = tokens.end(at);
             let end = tokens.end(right);
             work.add(end - at)?;
-            tokens.join(at..end, right, joins.product(rank, at..end));
+            tokens.join(at..end, right, rule.product(rank, at..end));
             ranks.set(right, NEVER);
-            ranks.set(at, tokens.rank(at, joins));
+            ranks.set(at, tokens.rank(at, rule));
             if let Some(before) = tokens.before(at) {
-                ranks.set(before, tokens.rank(before, joins));
+                ranks.set(before, tokens.rank(before, rule));
             }
         }
         let mut at = 0;
@@ -70,10 +69,9 @@ impl Word {
 
 #[derive(Debug, Default)]
 struct Tokens {
-    /// A token's id at its first place; its length at its second and at its last, if it has more
-    /// than one.
+    /// Each token's id at its first byte. Its length at its second and its last byte, if it has more than one.
     places: Vec<u32>,
-    /// One bit for each place: whether a token begins there.
+    /// One bit for each byte, set if a token begins there.
     begins: Vec<u64>,
 }
 
@@ -102,7 +100,7 @@ impl Tokens {
         self.begins[at / BITS] >> (at % BITS) & 1 == 1
     }
 
-    /// Where the token that begins at `at` ends.
+    /// The end of the token that begins at `at`.
     fn end(&self, at: usize) -> usize {
         let next = at + 1;
         if next == self.places.len() || self.begins(next) {
@@ -112,25 +110,25 @@ impl Tokens {
         }
     }
 
-    /// Where the token begins that ends at `at`.
+    /// The start of the token that ends at `at`.
     fn before(&self, at: usize) -> Option<usize> {
         let last = at.checked_sub(1)?;
         Some(if self.begins(last) { last } else { at - self.places[last] as usize })
     }
 
-    /// The rank of the token at `at` and the next one; [`NEVER`] where none begins.
-    fn rank(&self, at: usize, joins: &impl Joins) -> u32 {
+    /// The rank of the token at `at` with the next one; [`NEVER`] if no token begins there.
+    fn rank(&self, at: usize, rule: &impl MergeRule) -> u32 {
         if !self.begins(at) {
             return NEVER;
         }
         let right = self.end(at);
         match self.places.get(right) {
-            Some(&id) => joins.rank(self.places[at], id, at..self.end(right)),
+            Some(&id) => rule.rank(self.places[at], id, at..self.end(right)),
             None => NEVER,
         }
     }
 
-    /// Makes `id` of the two tokens in `span`, the second of which begins at `right`.
+    /// Replaces the two tokens in `span`, the second of which begins at `right`, by `id`.
     fn join(&mut self, span: Range<usize>, right: usize, id: u32) {
         self.begins[right / BITS] &= !(1 << (right % BITS));
         self.places[span.start] = id;
@@ -140,22 +138,22 @@ impl Tokens {
     }
 }
 
-/// Texts of vocabularies are shorter than 4 GiB, and so are their tokens.
+/// Token lengths fit, because a vocabulary is shorter than 4 GiB.
 fn short(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// Ranks by place, and the least of all.
+/// The rank at each byte, and a tree of minima.
 #[derive(Debug, Default)]
 struct Ranks {
-    /// All ranks, then the least of every [`FAN`] of the level before, until few are left.
+    /// All ranks, then the minimum of every [`FAN`] entries of the previous level, down to at most [`FAN`].
     levels: Vec<Vec<u32>>,
-    /// How many levels are in use.
+    /// Number of levels in use.
     height: usize,
 }
 
 impl Ranks {
-    /// Sets the rank of every place below `length`, of which there is at least one.
+    /// Sets the ranks of all bytes below `length`, which is at least 1.
     fn fill(
         &mut self,
         length: usize,
@@ -201,7 +199,7 @@ impl Ranks {
         }
     }
 
-    /// The least rank and the first place that has it; `None` when no merge is left.
+    /// The lowest rank and its first byte; `None` if no merge is left.
     fn first(&self) -> Option<(u32, usize)> {
         let levels = &self.levels[..self.height];
         let rank = Some(least(levels.last()?)).filter(|&rank| rank != NEVER)?;
@@ -222,7 +220,7 @@ fn least(ranks: &[u32]) -> u32 {
     ranks.iter().copied().min().unwrap_or(NEVER)
 }
 
-/// Empties `list` and makes room for `length` items, and no more; what was there is given back first.
+/// Empties `list` and allocates exactly `length` items if it is smaller, after freeing the old memory.
 fn empty<T>(list: &mut Vec<T>, length: usize) {
     list.clear();
     if list.capacity() < length {

@@ -1,4 +1,4 @@
-//! What a template is given: messages with their calls, tools, and how it is to be rendered.
+//! Input of a template: messages with tool calls, tools, options, and their conversion to template values.
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
@@ -8,16 +8,16 @@ use super::plain::Control;
 /// One message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`.
+    /// `system`, `user`, `assistant` or `tool`.
     pub role: String,
     pub content: String,
-    /// What the assistant thought before it.
+    /// The assistant's reasoning before the content.
     pub reasoning: Option<String>,
-    /// Tools that the assistant calls in it.
+    /// The assistant's tool calls.
     pub calls: Vec<Call>,
-    /// The call that a tool answers.
+    /// Id of the call that a tool message answers.
     pub call_id: Option<String>,
-    /// The tool that answers.
+    /// Name of the tool that answers.
     pub name: Option<String>,
 }
 
@@ -27,35 +27,35 @@ impl Message {
     }
 }
 
-/// A tool called by the assistant.
+/// A tool call by the assistant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     pub id: String,
     pub name: String,
-    /// An object, as templates expect it.
+    /// Arguments: an object, as templates expect.
     pub arguments: Json,
 }
 
-/// How a conversation is rendered.
+/// Options for rendering a conversation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RenderOptions {
-    /// End where the assistant's next message begins.
+    /// End the prompt with the start of the assistant's next message.
     pub add_generation_prompt: bool,
-    /// Tools that may be called, each `{"type": "function", "function": {..}}`.
+    /// Available tools, each `{"type": "function", "function": {..}}`.
     pub tools: Vec<Json>,
-    /// Further variables of the template: `enable_thinking`, `reasoning_effort`.
+    /// Other template variables, such as `enable_thinking` and `reasoning_effort`.
     pub variables: Map<String, Json>,
 }
 
 impl RenderOptions {
-    /// For a prompt that the assistant answers.
+    /// Options for a prompt that the assistant answers.
     #[must_use]
     pub fn answer() -> Self {
         Self { add_generation_prompt: true, ..Self::default() }
     }
 }
 
-/// The texts and values of a conversation, counted on the way to the template.
+/// Number of text bytes and values in a conversation, for the limits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Size {
     /// Bytes of text.
@@ -98,7 +98,7 @@ fn json_texts(value: &Json, f: &mut impl FnMut(&str)) {
     }
 }
 
-/// The values that a template sees, in which no text makes a control token.
+/// Converts messages to template values in which no text can become a control token.
 pub(super) struct Values<'a> {
     control: &'a Control,
     sentinel: char,
@@ -121,18 +121,19 @@ impl<'a> Values<'a> {
     }
 
     pub(super) fn message(&mut self, message: &Message) -> Value {
-        // A role is a name of the template's choosing, which it may make a control token of.
+        // Templates turn roles into control tokens, so the ends of a role are not marked.
         let role = self.marked(&message.role, false);
         let mut fields = vec![("role", role), ("content", self.text(&message.content))];
         if let Some(reasoning) = &message.reasoning {
             let reasoning = self.text(reasoning);
-            // gpt-oss's template knows it by another name, and refuses it beside content in a call.
+            // gpt-oss's template has another name for it, and rejects it together with content in a message with
+            // calls.
             if message.calls.is_empty() || message.content.is_empty() {
                 fields.push(("thinking", reasoning.clone()));
             }
             fields.push(("reasoning_content", reasoning));
         }
-        // Templates ask whether a message has the key.
+        // Set only with calls, because templates test for the key.
         if !message.calls.is_empty() {
             let calls: Vec<_> = message.calls.iter().map(|call| self.call(call)).collect();
             fields.push(("tool_calls", Value::from(calls)));

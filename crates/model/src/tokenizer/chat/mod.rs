@@ -1,11 +1,10 @@
-//! Chat templates: messages to the one text that a model was trained on.
+//! Chat templates: render messages to a prompt in the format that a model was trained with.
 //!
-//! A template is a Jinja program inside the model file, so it is untrusted code: it runs without
-//! access to anything but the messages, and within limits on its length, instructions and output.
-//! The engine follows nested code and nested values by recursion, so both compiling and running
-//! happen on a thread whose stack is deep enough for all that the other limits admit.
-//! What a program may call beyond Jinja itself is in [`python`]; what keeps messages from becoming
-//! control tokens is in [`plain`].
+//! A template is a Jinja program inside of the model file, so it is untrusted code. It has access only to the
+//! messages, and limits on its length, instructions and output. The Jinja engine handles nested code and nested
+//! values by recursion, so compiling and running happen on a thread with a stack that is deep enough for everything
+//! the other limits allow. [`python`] has the functions that a template may call beyond Jinja itself; [`plain`]
+//! prevents message text from becoming control tokens.
 
 mod answer;
 mod message;
@@ -25,27 +24,29 @@ use self::message::{Size, Values};
 use self::plain::Control;
 pub use self::plain::Rendered;
 use super::bounds::Work;
-use super::{Error, Vocabulary, special};
+use super::error::Error;
+use super::special;
+use super::vocabulary::Vocabulary;
 
-/// Bytes of a template; the longest published ones have about 30,000.
+/// The most bytes of a template; the longest published ones have about 30,000.
 const SOURCE: usize = 256 << 10;
-/// Bytes of stack: about twice what the most nested code of that length takes.
+/// Bytes of stack: about twice the need of the most nested code of that length.
 const STACK: usize = 256 << 20;
 /// Instructions for a template itself; published templates need a few hundred.
 const FUEL: u64 = 50_000;
-/// Instructions for each message on top; published templates need less than a hundred.
+/// Additional instructions for each message; published templates need less than a hundred.
 const FUEL_PER_MESSAGE: u64 = 300;
-/// Instructions for each value of tools and arguments, which some templates write themselves.
+/// Additional instructions for each value of tools and arguments, which some templates serialise themselves.
 const FUEL_PER_VALUE: u64 = 300;
-/// Instructions in all: some can nest values one level deeper, or copy them.
+/// The most instructions, since each may nest values one level deeper, or copy them.
 const FUEL_MAX: u64 = 1_000_000;
-/// Bytes of output beyond the messages' own.
+/// Bytes of output in addition to the messages' text.
 const OUTPUT: usize = 1 << 20;
-/// How often the text of the messages may be repeated in the output.
+/// Number of times that the output may repeat the messages' text.
 const OUTPUT_PER_BYTE: usize = 4;
-/// Punctuation and indentation of a value of tools and arguments.
+/// Bytes of punctuation and indentation for each value of tools and arguments.
 const OUTPUT_PER_VALUE: usize = 64;
-/// Bytes to reserve for what a template writes of its own: in all, and for each message.
+/// Bytes to reserve for text of the template itself: in total, and for each message.
 const MARKUP: [usize; 2] = [1024, 64];
 const RECURSION: usize = 64;
 
@@ -53,29 +54,29 @@ const NAME: &str = "chat_template";
 const LLAMA3: &str = include_str!("llama3.jinja");
 const CHATML: &str = include_str!("chatml.jinja");
 const WORLD: &str = include_str!("world.jinja");
-/// What stands for RWKV's template in its files; llama.cpp knows it by that name (`llama-chat.cpp`).
+/// Name in RWKV's files in place of a template; llama.cpp has the template by that name (`llama-chat.cpp`).
 const WORLD_NAME: &str = "rwkv-world";
 
-/// A compiled chat template, with the conventions of Hugging Face's `apply_chat_template`.
+/// A compiled chat template that follows the conventions of Hugging Face's `apply_chat_template`.
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
     environment: Environment<'static>,
-    /// `bos_token` and `eos_token`, where the model has them.
+    /// `bos_token` and `eos_token`, if the model has them.
     tokens: Vec<(&'static str, String)>,
     control: Control,
     format: Format,
-    /// Noncharacters that the template does not use, in the order in which they are tried.
+    /// Noncharacters that the template does not contain, in the order of preference.
     sentinels: Vec<char>,
 }
 
 impl ChatTemplate {
-    /// The template of a model: its own, or when it has none that of its family, told by the
-    /// tokeniser (RWKV's) or the special tokens (Llama 3's headers, else ChatML).
+    /// The template of a model. Without its own, the tokeniser and the special tokens select one: RWKV's, Llama 3's,
+    /// or else ChatML.
     ///
     /// # Errors
-    /// [`Error::TemplateSyntax`] when it does not parse, [`Error::TemplateLength`] when it is too
-    /// long, or the vocabulary contradicts itself.
+    /// [`Error::TemplateSyntax`] if it does not parse, [`Error::TemplateLength`] if it is too long, and those of a
+    /// vocabulary that contradicts itself.
     pub fn new(vocabulary: &Vocabulary) -> Result<Self, Error> {
         let llama3 = || vocabulary.tokens.iter().any(|token| token == "<|start_header_id|>");
         let source = match vocabulary.chat_template.as_deref() {
@@ -107,36 +108,34 @@ impl ChatTemplate {
         Ok(Self { source, environment, tokens, control, format, sentinels })
     }
 
-    /// How answers to this template call tools and think.
+    /// Format of tool calls and reasoning in answers to this template.
     #[must_use]
     pub const fn format(&self) -> Format {
         self.format
     }
 
-    /// The template itself.
+    /// Source of the template.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether the template speaks of a variable of that name.
+    /// True if the template contains the name of this variable.
     #[must_use]
     pub fn reads(&self, variable: &str) -> bool {
         self.source().contains(variable)
     }
 
-    /// The prompt for `messages`. Once `cancelled` is set, it ends soon, with [`Error::Cancelled`].
+    /// The prompt for `messages`. Soon after `cancelled` is set, fails with [`Error::Cancelled`].
     ///
-    /// What a message says is text, also where it reads like a control token: only what the
-    /// template itself writes becomes one.
+    /// Message text is always text, even if it contains the name of a control token: only the template can write
+    /// control tokens.
     ///
-    /// Memory is at most 8 bytes for each byte of the messages, 512 for each message, and 1 MiB,
-    /// with a template that writes each message once. Nothing but the number of its instructions
-    /// bounds what another one keeps in variables.
+    /// Memory is at most 8 bytes for each byte of the messages, 512 for each message, and 1 MiB, if the template
+    /// writes each message once. Only the limit on instructions bounds the variables of other templates.
     ///
     /// # Errors
-    /// When the template fails on these messages or refuses them (its own words are in the
-    /// message), or runs into a limit.
+    /// If the template fails on these messages, rejects them (the error has its own words), or exceeds a limit.
     pub fn render(
         &self,
         messages: &[Message],
@@ -152,7 +151,7 @@ impl ChatTemplate {
             list.push(values.message(message));
         }
         let tools: Vec<Value> = options.tools.iter().map(|tool| values.json(tool)).collect();
-        // Given as None, not left undefined, because templates ask which of the two it is.
+        // None, not undefined, because templates distinguish the two.
         let tools = if tools.is_empty() { Value::from(()) } else { Value::from(tools) };
         let variables: Vec<_> =
             options.variables.iter().map(|(name, value)| (&**name, values.json(value))).collect();
@@ -206,7 +205,7 @@ impl ChatTemplate {
         }
     }
 
-    /// A character that occurs in no text of the conversation.
+    /// A character that does not occur in the conversation.
     fn sentinel(&self, messages: &[Message], options: &RenderOptions) -> Result<char, Error> {
         let is_free = |c: &char| {
             let mut free = true;
@@ -217,8 +216,7 @@ impl ChatTemplate {
     }
 }
 
-/// Runs `f` on a thread of its own with [`STACK`] bytes of stack, of which only what is used takes
-/// memory.
+/// Runs `f` on a thread with [`STACK`] bytes of stack. Only the used part takes memory.
 fn on_deep_stack<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
@@ -234,7 +232,7 @@ fn syntax_error(error: &minijinja::Error) -> Error {
     Error::TemplateSyntax { line: error.line().unwrap_or(1), message: describe(error) }
 }
 
-/// What the engine says, without the position, which our message has already.
+/// The Jinja engine's message, without the position, which our error has.
 fn describe(error: &minijinja::Error) -> String {
     match (error.kind(), error.detail()) {
         (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),

@@ -1,26 +1,26 @@
-//! Text is text: what a message says becomes no control token, whatever it says.
+//! Prevents message text from becoming control tokens.
 //!
-//! A template makes one string of its own control tokens and of the messages' text. To tell the two
-//! apart afterwards, a *sentinel* is put into the messages: a Unicode noncharacter, which occurs in
-//! none of them nor in the template, behind a character from which a control token must not be
-//! made. Sentinels are taken out of what the template wrote, and their places remembered.
+//! A template joins its own control tokens and the messages' text to one string. To distinguish the two afterwards,
+//! a *sentinel* is inserted into the messages after each character that must not be part of a control token. The
+//! sentinel is a Unicode noncharacter that occurs neither in the messages nor in the template. Sentinels are removed
+//! from the rendered string and their positions recorded.
 //!
-//! Templates look into messages (`'</think>' in content`), so nothing else is touched: only whole
-//! texts of control tokens, and the ends of a message that would make one together with what the
-//! template writes around it. There the sentinel's neighbour is no white space, so that `trim` does
-//! what it did. A template that takes letters out of the middle of a message, or changes them, and
-//! so makes a control token of the rest, is not kept from it.
+//! Templates search messages (`'</think>' in content`), so as little as possible is marked: names of control tokens,
+//! and ends of a message that could form one together with the template's text around it. There the sentinel is
+//! never next to white space, so that `trim` has its usual effect. There is no protection against a template that
+//! removes or changes letters in the middle of a message such that the rest is the name of a control token.
 
 use std::borrow::Cow;
 
-use crate::tokenizer::special::{Kind, Matcher};
-use crate::tokenizer::{Error, Vocabulary};
+use crate::tokenizer::error::Error;
+use crate::tokenizer::special::{Matcher, TokenKind};
+use crate::tokenizer::vocabulary::Vocabulary;
 
-/// What a template made of messages: a prompt that knows which of it is text.
+/// A rendered prompt that records which characters are message text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
     text: String,
-    /// Where the characters begin that are no part of a control token; ascending.
+    /// Start of each character that cannot be part of a control token; ascending.
     plain: Vec<usize>,
 }
 
@@ -31,7 +31,7 @@ impl Rendered {
         let (mut end, mut last) = (0, None);
         text.retain(|character| {
             if character == sentinel {
-                // A second one in a row says nothing new.
+                // Adjacent sentinels mark the same character.
                 plain.extend(last.take());
                 return false;
             }
@@ -42,41 +42,40 @@ impl Rendered {
         Self { text, plain }
     }
 
-    /// The prompt, for reading. [`crate::tokenizer::Tokenizer::encode_rendered`] encodes it: this
-    /// text alone does not tell the template's control tokens from a message's words.
+    /// The prompt's text, for display. Encode the prompt with [`crate::tokenizer::Tokenizer::encode_rendered`],
+    /// because the text does not distinguish the template's control tokens from message text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    pub(in crate::tokenizer) fn plain(&self) -> &[usize] {
+    pub(crate) fn plain(&self) -> &[usize] {
         &self.plain
     }
 }
 
-/// The characters that Unicode promises never to assign: U+FDD0 to U+FDEF, then the last two of
-/// each plane.
+/// The characters that Unicode will never assign: U+FDD0 to U+FDEF, then the last two of each plane.
 pub(super) fn noncharacters() -> impl Iterator<Item = char> {
     let ends = (0..=0x10).flat_map(|plane| [plane << 16 | 0xfffe, plane << 16 | 0xffff]);
     (0xfdd0..=0xfdef).chain(ends).filter_map(char::from_u32)
 }
 
-/// The control tokens of a vocabulary, as messages may contain them.
+/// The names of a vocabulary's control tokens, which messages may contain.
 #[derive(Debug)]
 pub(super) struct Control {
     tokens: Matcher,
-    /// The texts of all, sorted.
+    /// All names, sorted.
     texts: Vec<String>,
-    /// The same read backwards, sorted.
+    /// All names reversed, sorted.
     backwards: Vec<String>,
-    /// Characters of the longest.
+    /// Characters of the longest name.
     longest: usize,
 }
 
 impl Control {
-    pub(super) fn new(vocabulary: &Vocabulary, kinds: &[Kind]) -> Result<Self, Error> {
-        let tokens = Matcher::new(&vocabulary.tokens, kinds, Kind::is_control)?;
-        let control = |(text, kind): (_, &Kind)| kind.is_control().then_some(text);
+    pub(super) fn new(vocabulary: &Vocabulary, kinds: &[TokenKind]) -> Result<Self, Error> {
+        let tokens = Matcher::new(&vocabulary.tokens, kinds, TokenKind::is_control)?;
+        let control = |(text, kind): (_, &TokenKind)| kind.is_control().then_some(text);
         let texts = || vocabulary.tokens.iter().zip(kinds).filter_map(control);
         let mut backwards: Vec<String> = texts().map(|text| text.chars().rev().collect()).collect();
         let mut texts: Vec<String> = texts().map(str::to_owned).collect();
@@ -86,14 +85,14 @@ impl Control {
         Ok(Self { tokens, texts, backwards, longest })
     }
 
-    /// `text` with the sentinel behind the first character of each control token in it. With
-    /// `ends`, also behind the first character that is no white space if the text may be the end of
-    /// a control token, and behind the last one if it may be the beginning of one.
+    /// `text` with the sentinel after the first character of each control token in it. With `ends`, also after the
+    /// first character that is not white space, if `text` may begin with the end of a control token, and after the
+    /// last one, if `text` may end with the start of a control token.
     pub(super) fn mark<'t>(&self, text: &'t str, sentinel: char, ends: bool) -> Cow<'t, str> {
         let mut marks = Vec::new();
         let mut from = 0;
         while let Some(found) = self.tokens.find(text, from..text.len()) {
-            from = behind(text, found.start);
+            from = character_end(text, found.start);
             marks.push(from);
         }
         let trimmed = text.trim();
@@ -102,10 +101,10 @@ impl Control {
             let end = start + trimmed.len();
             let backwards: String = trimmed.chars().take(self.longest).collect();
             let backwards: String = backwards.chars().rev().collect();
-            if self.ends_in_beginning(&backwards, &self.backwards) {
-                marks.push(behind(text, start));
+            if self.ends_with_prefix(&backwards, &self.backwards) {
+                marks.push(character_end(text, start));
             }
-            if self.ends_in_beginning(trimmed, &self.texts) {
+            if self.ends_with_prefix(trimmed, &self.texts) {
                 marks.push(end);
             }
         }
@@ -124,18 +123,18 @@ impl Control {
         marked.push_str(&text[from..]);
         Cow::Owned(marked)
     }
-    /// Whether the end of `text` is a part, not the whole, of the beginning of one of the sorted
-    /// `tokens`.
-    fn ends_in_beginning(&self, text: &str, tokens: &[String]) -> bool {
+
+    /// True if `text` ends with a proper prefix of one of the sorted `tokens`.
+    fn ends_with_prefix(&self, text: &str, tokens: &[String]) -> bool {
         text.char_indices().rev().take(self.longest).any(|(at, _)| {
-            // What begins with a text stands right behind it.
-            let behind = tokens.partition_point(|token| token.as_str() <= &text[at..]);
-            tokens.get(behind).is_some_and(|token| token.starts_with(&text[at..]))
+            // Strings with a prefix directly follow that prefix in sorted order.
+            let next = tokens.partition_point(|token| token.as_str() <= &text[at..]);
+            tokens.get(next).is_some_and(|token| token.starts_with(&text[at..]))
         })
     }
 }
 
-/// Where the character that begins at `at` ends.
-fn behind(text: &str, at: usize) -> usize {
+/// The end of the character that begins at `at`.
+fn character_end(text: &str, at: usize) -> usize {
     at + text[at..].chars().next().map_or(0, char::len_utf8)
 }

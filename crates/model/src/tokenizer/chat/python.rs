@@ -1,5 +1,5 @@
-//! What chat templates expect of the Python around their Jinja: string methods, `tojson` as
-//! `json.dumps` writes it, `raise_exception`, `strftime_now`.
+//! Python functions that chat templates use: string methods, `tojson` with the format of `json.dumps`,
+//! `raise_exception`, `strftime_now`.
 
 use jiff::Timestamp;
 use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
@@ -7,10 +7,10 @@ use jiff::tz::TimeZone;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
-/// Nesting of values that `tojson` follows.
+/// Deepest nesting of values in `tojson`.
 const JSON_DEPTH: usize = 64;
 
-/// Adds everything here but the clock to `environment`.
+/// Adds everything but the clock to `environment`.
 pub(super) fn install(environment: &mut Environment<'_>) {
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_filter("tojson", tojson);
@@ -20,7 +20,7 @@ pub(super) fn install(environment: &mut Environment<'_>) {
 }
 
 /// `json.dumps(value, ensure_ascii=False, indent=indent)`.
-#[expect(clippy::needless_pass_by_value, reason = "the engine hands arguments over by value")]
+#[expect(clippy::needless_pass_by_value, reason = "the engine passes arguments by value")]
 fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
@@ -62,7 +62,7 @@ fn write_json(
     Ok(())
 }
 
-/// The items of a list, or with keys of an object.
+/// Writes the items of a list, or those of an object, with keys.
 fn write_items(
     [open, close]: [char; 2],
     items: impl Iterator<Item = (Option<Value>, Value)>,
@@ -98,7 +98,7 @@ fn write_items(
 }
 
 fn write_string(text: &str, out: &mut String) {
-    // JSON's own rules; the same as Python's without `ensure_ascii`.
+    // JSON's rules equal Python's without `ensure_ascii`.
     out.push_str(&serde_json::Value::from(text).to_string());
 }
 
@@ -125,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn json_is_written_as_python_writes_it() {
-        // Each right-hand side is what Python's json.dumps(..., ensure_ascii=False) prints.
+    fn json_has_the_format_of_python() {
+        // Each right-hand side is the output of Python's json.dumps(..., ensure_ascii=False).
         assert_eq!(
             render("{{ {'a': [1, 2.5, true, none], 'b': {}} | tojson }}"),
             r#"{"a": [1, 2.5, true, null], "b": {}}"#
@@ -139,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn string_methods_are_pythons() {
+    fn string_methods_match_python() {
         assert_eq!(render("{{ ' a b '.strip() ~ '|' ~ 'a-b'.split('-')[1] }}"), "a b|b");
         assert_eq!(render("{{ 'x</t>\n\ny'.split('</t>')[-1].lstrip('\n') }}"), "y");
         assert_eq!(render("{{ 'abc'.startswith('ab') and not 'abc'.endswith('b') }}"), "True");
     }
 
     #[test]
-    fn dates_are_those_of_date_dash_u() {
+    fn dates_match_date_dash_u() {
         // From `LC_ALL=C date -u -d @SECONDS +FORMAT`.
         const FULL: &str = "%A %d %B %Y %j %H:%M:%S %I%p";
         const SHORT: &str = "%a %e %b %y, %m %F %T %Z %%";

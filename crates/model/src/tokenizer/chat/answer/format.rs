@@ -1,6 +1,6 @@
-//! Which way of calling and thinking a template speaks of.
+//! Formats of tool calls and reasoning, recognised by a template.
 
-/// How a family of models writes calls of tools.
+/// Format of tool calls in a family of models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// `<tool_call>{"name": .., "arguments": ..}</tool_call>`: Hermes, Qwen 2.5, Qwen 3.
@@ -10,7 +10,7 @@ pub enum Calls {
     Xml,
     /// `[TOOL_CALLS][{"name": .., "arguments": ..}]`, or `[TOOL_CALLS]name[ARGS]{..}`: Mistral.
     Mistral,
-    /// `{"name": .., "parameters": ..}`, the whole answer, or behind `<|python_tag|>`: Llama 3.
+    /// `{"name": .., "parameters": ..}` as the whole answer, or after `<|python_tag|>`: Llama 3.
     Llama,
     /// Messages to `functions.name` on the channel `commentary`: gpt-oss.
     Harmony,
@@ -23,7 +23,7 @@ pub enum Calls {
 impl Calls {
     pub(super) const TOOL_CALL: &str = "<tool_call>";
 
-    /// Marks that a call begins with.
+    /// Marks at the start of a call.
     #[must_use]
     pub const fn opens(self) -> &'static [&'static str] {
         match self {
@@ -37,7 +37,7 @@ impl Calls {
         }
     }
 
-    /// Marks behind a call.
+    /// Marks after a call.
     #[must_use]
     pub const fn ends(self) -> &'static [&'static str] {
         match self {
@@ -48,7 +48,7 @@ impl Calls {
         }
     }
 
-    /// What stands around a text in a call of Gemma's.
+    /// Quotation mark of strings in Gemma's calls.
     pub(super) const fn quote(self) -> &'static str {
         match self {
             Self::Gemma => "<|\"|>",
@@ -56,14 +56,12 @@ impl Calls {
         }
     }
 
-    /// Other marks within calls.
+    /// Other marks in calls.
     const fn within(self) -> &'static [&'static str] {
         match self {
             Self::Mistral => &["[ARGS]", "[CALL_ID]"],
-            Self::FunctionGemma | Self::Gemma => match self {
-                Self::Gemma => &["<|\"|>"],
-                _ => &["<escape>"],
-            },
+            Self::FunctionGemma => &["<escape>"],
+            Self::Gemma => &["<|\"|>"],
             Self::Harmony => &[
                 "<|channel|>",
                 "<|message|>",
@@ -78,12 +76,12 @@ impl Calls {
     }
 }
 
-/// How answers of a model are written.
+/// Format of a model's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Format {
-    /// `None` for a template that knows no tools.
+    /// `None` for a template without tools.
     pub calls: Option<Calls>,
-    /// What stands before and behind thoughts.
+    /// Marks before and after reasoning.
     pub thinking: Option<[&'static str; 2]>,
 }
 
@@ -91,8 +89,8 @@ impl Format {
     /// Everything is text.
     pub const PLAIN: Self = Self { calls: None, thinking: None };
 
-    /// The format of a template. What a template tells the model to write, and writes itself of
-    /// earlier answers, says it.
+    /// Recognises the format by the marks in a template, which describes them to the model or renders earlier
+    /// answers with them.
     #[must_use]
     pub fn recognise(template: &str) -> Self {
         let has = |mark: &str| template.contains(mark);
@@ -119,20 +117,19 @@ impl Format {
         Self { calls, thinking: thinking.filter(|_| calls != Some(Calls::Harmony)) }
     }
 
-    /// Whether a model of this format may think before it answers.
+    /// True if a model with this format may reason before it answers.
     #[must_use]
     pub fn can_think(self) -> bool {
         self.thinking.is_some() || self.calls == Some(Calls::Harmony)
     }
 
-    /// Texts that tell the parts of an answer apart. Where one is the name of a control token, the
-    /// parser has to see it.
+    /// Texts that separate the parts of an answer. The parser needs those that are names of control tokens too.
     pub fn marks(self) -> impl Iterator<Item = &'static str> {
         let calls = self.calls.into_iter().flat_map(|calls| {
             calls.opens().iter().chain(calls.ends()).chain(calls.within()).copied()
         });
         calls.chain(self.thinking.into_iter().flatten().map(|mark| {
-            // Gemma's names its channel behind the control token.
+            // Gemma's mark has the name of its channel after the control token.
             mark.strip_suffix("thought").unwrap_or(mark)
         }))
     }

@@ -1,18 +1,19 @@
-//! Gemma's calls: `call:name{key:value, ..}`, texts between marks instead of quotes.
+//! Gemma's calls: `call:name{key:value, ..}`, with marks in place of quotes.
 
 use serde_json::{Map, Value as Json};
 
-use super::{Calls, Piece, Read};
+use super::format::Calls;
+use super::piece::{Piece, Read};
 
-/// Nesting of values that is followed.
+/// Deepest nesting of values.
 const DEPTH: usize = 64;
 
-/// A call being read. Its arguments are given out when it is complete.
+/// Reader of a call. It emits the arguments when the call is complete.
 #[derive(Debug)]
 pub(super) struct Gemma {
     quote: &'static str,
     close: &'static str,
-    /// What of the call has been searched for its end.
+    /// Part of the call that does not contain its end.
     text: String,
 }
 
@@ -25,7 +26,7 @@ impl Gemma {
     pub(super) fn read(&mut self, text: &str, out: &mut Vec<Piece>) -> Read {
         let from = self.text.len();
         self.text.push_str(text);
-        // The mark may have begun in what was there before.
+        // The mark may have begun in the text before.
         let mut search = from.saturating_sub(self.close.len());
         while !self.text.is_char_boundary(search) {
             search -= 1;
@@ -61,8 +62,8 @@ impl<'a> Values<'a> {
 
     fn quoted(&mut self) -> Option<&'a str> {
         self.take(self.quote)?;
-        let (text, behind) = self.text.split_once(self.quote)?;
-        self.text = behind;
+        let (text, rest) = self.text.split_once(self.quote)?;
+        self.text = rest;
         Some(text)
     }
 

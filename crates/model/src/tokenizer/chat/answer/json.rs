@@ -1,8 +1,8 @@
-//! Calls as JSON: an object with a name and arguments, read while it comes.
+//! Calls as JSON: an object with a name and arguments, parsed while it streams.
 
-use super::{Piece, Read, Tools, emit};
+use super::piece::{Piece, Read, Tools, emit};
 
-/// Follows one JSON value to its end. What is within is not checked: it is given out as it is.
+/// Finds the end of one JSON value. Its content is not checked, but emitted unchanged.
 #[derive(Debug, Default)]
 pub(super) struct Scanner {
     depth: u32,
@@ -11,13 +11,13 @@ pub(super) struct Scanner {
     escaped: bool,
 }
 
-/// Where a value ends.
+/// Position of a value's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Within,
-    /// With this character.
+    /// At this character.
     Here,
-    /// Before it.
+    /// Before this character.
     Before,
 }
 
@@ -44,7 +44,7 @@ impl Scanner {
                     return End::Here;
                 }
             }
-            // Behind a number or a name.
+            // After a number or a literal.
             _ if self.depth == 0 && self.begun && !c.is_alphanumeric() && !"+-.".contains(c) => {
                 return End::Before;
             }
@@ -57,7 +57,7 @@ impl Scanner {
 }
 
 #[derive(Debug, Default)]
-enum At {
+enum Position {
     #[default]
     Open,
     /// Before a key, or the end.
@@ -67,33 +67,33 @@ enum At {
     /// Before a value.
     Value,
     InValue(Scanner),
-    /// Behind a value.
+    /// After a value.
     Comma,
 }
 
-/// An object being read.
+/// Reader of an object.
 #[derive(Debug)]
 pub(super) struct JsonCall {
-    /// Whether any name makes it a call, or one of the request's tools only.
+    /// It is a call with any name, not only with that of one of the request's tools.
     any: bool,
-    at: At,
+    at: Position,
     key: String,
     value: String,
-    /// Whether the value is a text.
+    /// The value is a string.
     quoted: bool,
     named: bool,
-    /// Arguments that came before the name.
+    /// Arguments that precede the name.
     early: Option<String>,
-    /// Arguments have been given out.
+    /// Arguments have been emitted.
     argued: bool,
 }
 
 impl JsonCall {
-    /// An object that a mark says to be a call.
+    /// An object that follows a mark, hence is a call.
     pub(super) fn any() -> Self {
         Self {
             any: true,
-            at: At::Open,
+            at: Position::Open,
             key: String::new(),
             value: String::new(),
             quoted: false,
@@ -103,7 +103,7 @@ impl JsonCall {
         }
     }
 
-    /// An object that is a call if it names a tool of the request.
+    /// An object that is a call if its name is that of one of the request's tools.
     pub(super) fn known() -> Self {
         Self { any: false, ..Self::any() }
     }
@@ -120,24 +120,24 @@ impl JsonCall {
         Read::More(text.len())
     }
 
-    /// Whether it goes on; `None` if it is no call.
+    /// True if the object continues, false if it ends; `None` if it is not a call.
     fn feed(&mut self, c: char, tools: &Tools, out: &mut Vec<Piece>) -> Option<bool> {
         match (&mut self.at, c) {
-            (At::InKey(scanner), _) => {
+            (Position::InKey(scanner), _) => {
                 self.key.push(c);
                 if scanner.feed(c) == End::Here {
                     self.key = serde_json::from_str(&self.key).ok()?;
-                    self.at = At::Colon;
+                    self.at = Position::Colon;
                 }
             }
-            (At::InValue(scanner), _) => {
+            (Position::InValue(scanner), _) => {
                 let end = scanner.feed(c);
                 if end != End::Before {
                     self.value.push(c);
-                    self.give(out);
+                    self.stream(out);
                 }
                 if end != End::Within {
-                    self.at = At::Comma;
+                    self.at = Position::Comma;
                     self.value_ends(tools, out)?;
                 }
                 if end == End::Before {
@@ -145,25 +145,25 @@ impl JsonCall {
                 }
             }
             (_, c) if c.is_whitespace() => {}
-            (At::Open, '{') => self.at = At::Key,
-            (At::Key, '"') => {
+            (Position::Open, '{') => self.at = Position::Key,
+            (Position::Key, '"') => {
                 let mut scanner = Scanner::default();
                 scanner.feed(c);
                 self.key = c.into();
-                self.at = At::InKey(scanner);
+                self.at = Position::InKey(scanner);
             }
-            (At::Colon, ':') => self.at = At::Value,
-            (At::Value, c) if !"}],:".contains(c) => {
+            (Position::Colon, ':') => self.at = Position::Value,
+            (Position::Value, c) if !"}],:".contains(c) => {
                 let mut scanner = Scanner::default();
-                // A value does not end with its first character.
+                // No value ends with its first character.
                 scanner.feed(c);
                 self.value = c.into();
                 self.quoted = c == '"';
-                self.at = At::InValue(scanner);
-                self.give(out);
+                self.at = Position::InValue(scanner);
+                self.stream(out);
             }
-            (At::Comma, ',') => self.at = At::Key,
-            (At::Comma | At::Key, '}') => {
+            (Position::Comma, ',') => self.at = Position::Key,
+            (Position::Comma | Position::Key, '}') => {
                 self.ends(out)?;
                 return Some(false);
             }
@@ -176,9 +176,9 @@ impl JsonCall {
         matches!(&*self.key, "arguments" | "parameters")
     }
 
-    /// Gives out arguments while they come, once the call is certain.
-    fn give(&mut self, out: &mut Vec<Piece>) {
-        // Arguments may also be a text that is JSON, which is unpacked as a whole.
+    /// Emits arguments while they stream, once the call is certain.
+    fn stream(&mut self, out: &mut Vec<Piece>) {
+        // Arguments may also be a string with JSON, which is decoded when it is complete.
         if self.named && self.is_arguments() && !self.quoted {
             self.argued = true;
             emit(out, Piece::Arguments(std::mem::take(&mut self.value)));

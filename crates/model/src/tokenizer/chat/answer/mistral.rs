@@ -1,12 +1,12 @@
-//! Mistral's calls: a list of objects, or, of newer models, a name and its arguments.
+//! Mistral's calls: a list of objects, or for newer models a name and arguments.
 
 use super::json::{End, JsonCall, Scanner};
-use super::{Piece, Read, Tools, emit};
+use super::piece::{Piece, Read, Tools, emit};
 
 const ARGS: &str = "[ARGS]";
 const CALL_ID: &str = "[CALL_ID]";
 
-/// What follows `[TOOL_CALLS]`.
+/// Reader of the calls after `[TOOL_CALLS]`.
 #[derive(Debug, Default)]
 pub(super) enum Mistral {
     #[default]
@@ -14,7 +14,7 @@ pub(super) enum Mistral {
     /// Between the objects of a list.
     List,
     Object(JsonCall),
-    /// A name, an id perhaps, before the arguments.
+    /// A name and optionally an id, before the arguments.
     Name,
     Arguments(Scanner),
 }
@@ -33,7 +33,7 @@ impl Mistral {
                         *self = Self::List;
                     }
                     Read::More(bytes) => return Read::More(at + bytes),
-                    // Of several objects one was a call already.
+                    // An earlier object was a call.
                     Read::Broken(bytes) => return Read::Done(at + bytes),
                 },
                 Self::Arguments(scanner) => {

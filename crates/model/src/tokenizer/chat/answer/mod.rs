@@ -1,14 +1,15 @@
-//! An answer taken apart while it streams: thoughts, text, calls of tools.
+//! Parses a streamed answer into reasoning, text and tool calls.
 //!
-//! Each family of models writes calls in its own way, told by its template ([`Format`]). The parser
-//! gives out a piece as soon as it is decided, and the same pieces, joined, whatever the cuts of
-//! the stream. What begins like a call and is none is text.
+//! Each family of models has its own format of calls, which its template identifies ([`Format`]). The parser emits a
+//! piece as soon as it is decided. The joined pieces do not depend on how the stream is divided. Text that begins
+//! like a call but is not one is emitted as text.
 
 mod format;
 mod gemma;
 mod harmony;
 mod json;
 mod mistral;
+mod piece;
 #[cfg(test)]
 mod tests;
 mod xml;
@@ -20,46 +21,11 @@ use self::gemma::Gemma;
 use self::harmony::Harmony;
 use self::json::JsonCall;
 use self::mistral::Mistral;
+pub use self::piece::Piece;
+use self::piece::{Read, Tools, emit, partial_mark};
 use self::xml::Xml;
 
-/// What an answer is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
-    Reasoning(String),
-    Text(String),
-    /// A call begins.
-    Call {
-        name: String,
-    },
-    /// More of the arguments of the latest call, which together are a JSON object.
-    Arguments(String),
-}
-
-/// Adds a piece, joined with the last one if both are of one kind.
-fn emit(out: &mut Vec<Piece>, piece: Piece) {
-    match (out.last_mut(), piece) {
-        (Some(Piece::Text(last)), Piece::Text(more))
-        | (Some(Piece::Reasoning(last)), Piece::Reasoning(more))
-        | (Some(Piece::Arguments(last)), Piece::Arguments(more)) => last.push_str(&more),
-        (_, Piece::Text(text) | Piece::Reasoning(text) | Piece::Arguments(text))
-            if text.is_empty() => {}
-        (_, piece) => out.push(piece),
-    }
-}
-
-/// What came of reading on in a call.
-enum Read {
-    /// The call goes on; so many bytes need not be seen again.
-    More(usize),
-    /// It ends behind so many bytes.
-    Done(usize),
-    /// It is none. What has been certain does not become so again.
-    /// So many bytes were not wrong yet.
-    Broken(usize),
-}
-
-/// A call being read, or several that share a mark. Once it is certain, its [`Piece::Call`] is
-/// given out.
+/// Reader of a call, or of several with one mark. It emits [`Piece::Call`] once the call is certain.
 #[derive(Debug)]
 enum Reader {
     Json(JsonCall),
@@ -79,66 +45,39 @@ impl Reader {
     }
 }
 
-/// The tools of a request: what their arguments are, and, where only a name tells a call from text,
-/// which there are.
-#[derive(Clone, Debug, Default)]
-struct Tools(Vec<(String, Json)>);
-
-impl Tools {
-    /// Of tools as templates get them.
-    fn new(tools: &[Json]) -> Self {
-        let tool = |tool: &Json| {
-            let function = tool.get("function")?;
-            let name = function.get("name")?.as_str()?.to_owned();
-            Some((name, function.get("parameters").cloned().unwrap_or_default()))
-        };
-        Self(tools.iter().filter_map(tool).collect())
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|(known, _)| known == name)
-    }
-
-    /// The schema of an argument.
-    fn argument(&self, tool: &str, name: &str) -> Option<&Json> {
-        let (_, parameters) = self.0.iter().find(|(known, _)| known == tool)?;
-        parameters.get("properties")?.get(name)
-    }
-}
-
 #[derive(Debug)]
 enum State {
-    /// Nothing but white space so far: thoughts may begin, and a call without a mark.
+    /// Only white space so far: reasoning may begin, or a call without a mark.
     Start,
     Thinking,
     Text,
     Call {
         reader: Reader,
-        /// What the reader has seen of the buffer.
+        /// Number of bytes of the buffer that the reader has consumed.
         seen: usize,
-        /// Whether it is a call: then what has been seen is gone from the buffer.
+        /// It certainly is a call; consumed bytes are then removed from the buffer.
         certain: bool,
     },
     Harmony(Harmony),
 }
 
+/// Parser of one answer.
 #[derive(Debug)]
 pub struct AnswerParser {
     format: Format,
     tools: Tools,
     state: State,
-    /// What is not decided.
+    /// Undecided text.
     buffer: String,
-    /// White space that is part of the text if more text follows.
+    /// White space that is emitted only if more text follows.
     space: String,
-    /// Whether white space is dropped: around thoughts and calls.
+    /// White space is dropped here, as around reasoning and calls.
     trims: bool,
     called: bool,
 }
 
 impl AnswerParser {
-    /// For the answer to `prompt`, with these tools, as templates get them; without tools there
-    /// are no calls.
+    /// A parser for the answer to `prompt`, with tools in the format of templates. Without tools there are no calls.
     #[must_use]
     pub fn new(format: Format, tools: &[Json], prompt: &str) -> Self {
         let calls = format.calls.filter(|calls| !tools.is_empty() || *calls == Calls::Harmony);
@@ -161,13 +100,13 @@ impl AnswerParser {
         }
     }
 
-    /// Adds text to the answer; `out` receives what is decided.
+    /// Adds text to the answer and appends the decided pieces to `out`.
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
         self.buffer.push_str(text);
         while self.step(out) {}
     }
 
-    /// The answer ends. Where it was cut off within a call that has begun, its arguments are too.
+    /// Ends the answer. If it ends inside of a call, the arguments are incomplete.
     pub fn finish(mut self, out: &mut Vec<Piece>) {
         let rest = std::mem::take(&mut self.buffer);
         match &mut self.state {
@@ -183,7 +122,7 @@ impl AnswerParser {
         }
     }
 
-    /// Goes on as far as the state does; whether there may be more to do.
+    /// Advances within the current state. Returns true if the next state may have more to do.
     fn step(&mut self, out: &mut Vec<Piece>) -> bool {
         match &mut self.state {
             State::Harmony(harmony) => {
@@ -198,26 +137,26 @@ impl AnswerParser {
         }
     }
 
-    /// Decides how the answer begins.
+    /// Decides what the answer begins with.
     fn start(&mut self) -> bool {
-        let begun = self.buffer.trim_start();
-        if begun.is_empty() {
+        let rest = self.buffer.trim_start();
+        if rest.is_empty() {
             return false;
         }
-        let space = self.buffer.len() - begun.len();
+        let space = self.buffer.len() - rest.len();
         if let Some([open, _]) = self.format.thinking {
-            if let Some(thoughts) = begun.strip_prefix(open) {
-                self.buffer = thoughts.to_owned();
+            if let Some(reasoning) = rest.strip_prefix(open) {
+                self.buffer = reasoning.to_owned();
                 self.trims = true;
                 self.state = State::Thinking;
                 return true;
             }
-            if open.starts_with(begun) {
+            if open.starts_with(rest) {
                 return false;
             }
         }
         self.state = State::Text;
-        if self.format.calls == Some(Calls::Llama) && begun.starts_with('{') {
+        if self.format.calls == Some(Calls::Llama) && rest.starts_with('{') {
             self.begin_call(Reader::Json(JsonCall::known()), space);
         }
         true
@@ -225,13 +164,13 @@ impl AnswerParser {
 
     fn thinking(&mut self, out: &mut Vec<Piece>) -> bool {
         let Some([_, close]) = self.format.thinking else {
-            unreachable!("only what has a mark for thoughts is among them");
+            unreachable!("only formats with marks for reasoning have this state");
         };
         if self.until(&[close], Piece::Reasoning, out).is_none() {
             return false;
         }
         self.buffer.drain(..close.len());
-        self.behind_mark();
+        self.after_mark();
         self.state = State::Text;
         // A call without a mark may follow.
         if self.format.calls == Some(Calls::Llama) {
@@ -246,25 +185,25 @@ impl AnswerParser {
             self.run(&text, Piece::Text, out);
             return false;
         };
-        // What may stand behind a call and says nothing.
+        // Marks after a call, which are dropped.
         let dropped: &[&str] = if self.called { calls.ends() } else { &[] };
         let opens = calls.opens();
         let marks: Vec<&str> = opens.iter().chain(dropped).copied().collect();
         if self.called && self.trims && calls == Calls::Llama {
-            let begun = self.buffer.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
-            let apart = self.buffer.len() - begun.len();
-            if begun.starts_with('{') {
-                self.begin_call(Reader::Json(JsonCall::known()), apart);
+            let rest = self.buffer.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
+            let separator = self.buffer.len() - rest.len();
+            if rest.starts_with('{') {
+                self.begin_call(Reader::Json(JsonCall::known()), separator);
                 return true;
             }
-            if begun.is_empty() {
+            if rest.is_empty() {
                 return false;
             }
         }
         let Some(mark) = self.until(&marks, Piece::Text, out) else { return false };
         if dropped.contains(&mark) {
             self.buffer.drain(..mark.len());
-            self.behind_mark();
+            self.after_mark();
         } else {
             let reader = match calls {
                 Calls::Hermes => Reader::Json(JsonCall::any()),
@@ -272,9 +211,9 @@ impl AnswerParser {
                 Calls::Xml => Reader::Xml(Xml::default()),
                 Calls::Mistral => Reader::Mistral(Mistral::default()),
                 Calls::FunctionGemma | Calls::Gemma => Reader::Gemma(Gemma::new(calls)),
-                Calls::Harmony => unreachable!("it has a state of its own"),
+                Calls::Harmony => unreachable!("Harmony has its own state"),
             };
-            // The reader sees a mark that is part of the call itself.
+            // The reader needs a mark that is part of the call itself.
             let seen = if calls == Calls::Xml && mark != Calls::TOOL_CALL { 0 } else { mark.len() };
             self.begin_call(reader, seen);
         }
@@ -287,7 +226,7 @@ impl AnswerParser {
 
     fn call(&mut self, out: &mut Vec<Piece>) -> bool {
         let State::Call { reader, seen, certain } = &mut self.state else {
-            unreachable!("asked for within a call only");
+            unreachable!("called only inside of a call");
         };
         let before = out.len();
         let read = reader.read(&self.buffer[*seen..], &self.tools, out);
@@ -304,12 +243,12 @@ impl AnswerParser {
             Read::More(_) => return false,
             Read::Done(_) if certain => {
                 self.state = State::Text;
-                self.behind_mark();
+                self.after_mark();
             }
             Read::Done(_) | Read::Broken(_) => {
-                debug_assert!(!certain, "a call that has been given out stays one");
+                debug_assert!(!certain, "an emitted call cannot become text");
                 self.state = State::Text;
-                // Whatever it is, its first character begins no call.
+                // No call begins with its first character.
                 let first = self.buffer.chars().next().map_or(0, char::len_utf8);
                 let first: String = self.buffer.drain(..first).collect();
                 self.run(&first, Piece::Text, out);
@@ -318,14 +257,14 @@ impl AnswerParser {
         true
     }
 
-    /// White space around a mark says nothing.
-    fn behind_mark(&mut self) {
+    /// Drops white space around a mark.
+    fn after_mark(&mut self) {
         self.space.clear();
         self.trims = true;
     }
 
-    /// Gives out what stands before the first of some marks, which the buffer then begins with, or,
-    /// where there is none, all that is no part of one.
+    /// Emits the text before the first of the marks, which the buffer then begins with. Without a mark, emits
+    /// everything that cannot be the start of one.
     fn until(
         &mut self,
         marks: &[&'static str],
@@ -333,19 +272,19 @@ impl AnswerParser {
         out: &mut Vec<Piece>,
     ) -> Option<&'static str> {
         let found = marks.iter().filter_map(|mark| Some((self.buffer.find(mark)?, *mark)));
-        // Of two that begin together the longer one.
+        // The longer one, if two begin at the same place.
         let found = found.min_by_key(|(at, mark)| (*at, std::cmp::Reverse(mark.len())));
         let end = match found {
             Some((at, _)) => at,
-            None => self.buffer.len() - held(&self.buffer, marks),
+            None => self.buffer.len() - partial_mark(&self.buffer, marks),
         };
         let text: String = self.buffer.drain(..end).collect();
         self.run(&text, piece, out);
         found.map(|(_, mark)| mark)
     }
 
-    /// Gives out part of a run of text or thoughts, but for white space at its end, and, behind a
-    /// mark, at its beginning.
+    /// Emits part of a run of text or reasoning, without white space at its end, and after a mark without white
+    /// space at its start.
     fn run(&mut self, text: &str, piece: fn(String) -> Piece, out: &mut Vec<Piece>) {
         if self.format == Format::PLAIN {
             emit(out, piece(text.to_owned()));
@@ -359,13 +298,4 @@ impl AnswerParser {
         }
         self.space.push_str(&text[body.len()..]);
     }
-}
-
-/// Bytes at the end of `text` that may be the beginning of one of some marks.
-fn held(text: &str, marks: &[&str]) -> usize {
-    let longest = |mark: &&str| {
-        let most = text.len().min(mark.len() - 1);
-        (1..=most).rev().find(|n| text.as_bytes().ends_with(&mark.as_bytes()[..*n]))
-    };
-    marks.iter().filter_map(longest).max().unwrap_or(0)
 }

@@ -1,5 +1,5 @@
-//! Each family: what its template makes of tools and calls, what the parser makes of the answer, and
-//! back in as history. The templates are ours, in the manner of each family's.
+//! For each family: rendering of tools and calls, parsing of the answer, and rendering of the parsed calls as
+//! history. The templates are ours, in the style of each family's.
 
 use std::sync::atomic::AtomicBool;
 
@@ -103,7 +103,7 @@ fn parsed(format: Format, prompt: &str, parts: &[&str]) -> Vec<Piece> {
     all
 }
 
-/// A message as an API's client gives it back.
+/// The message that a client sends back as history.
 fn message(pieces: &[Piece]) -> Message {
     let mut message = Message::new("assistant", "");
     let mut arguments = Vec::new();
@@ -129,7 +129,7 @@ fn call(name: &str, arguments: &Json) -> [Piece; 2] {
     [Piece::Call { name: name.into() }, Piece::Arguments(arguments.to_string())]
 }
 
-/// Equal but for white space in arguments.
+/// Normalises white space in arguments.
 fn normal(pieces: Vec<Piece>) -> Vec<Piece> {
     let normal = |piece| match piece {
         Piece::Arguments(text) => {
@@ -140,13 +140,13 @@ fn normal(pieces: Vec<Piece>) -> Vec<Piece> {
     pieces.into_iter().map(normal).collect()
 }
 
-/// A family, what a model answers, and the pieces of that.
+/// A family, a model's answer, and its pieces.
 struct Golden {
     name: &'static str,
     template: String,
     answer: &'static str,
     pieces: Vec<Piece>,
-    /// What the model ends with, in the template.
+    /// The template's end of an assistant message.
     end: &'static str,
 }
 
@@ -234,12 +234,12 @@ fn goldens() -> Vec<Golden> {
 }
 
 #[test]
-fn template_in_calls_out_and_back_in_as_history() {
+fn calls_survive_parsing_and_rendering_as_history() {
     for Golden { name, template: source, answer, pieces, end } in goldens() {
         let template = template(&source);
         let user = [Message::new("user", "The weather?")];
         let asked = prompt(&template, &user, true);
-        // Thoughts that the prompt has begun.
+        // The prompt begins the reasoning.
         let thinks = asked.ends_with("<think>\n");
         let (given, expected) = match thinks {
             true => (
@@ -261,7 +261,7 @@ fn template_in_calls_out_and_back_in_as_history() {
 }
 
 #[test]
-fn what_begins_like_a_call_and_is_none_is_text() {
+fn text_that_only_begins_like_a_call_is_text() {
     let text = |text: &str| vec![Piece::Text(text.into())];
     for (calls, answer) in [
         (Calls::Hermes, "a <tool_call> is written {so}"),
@@ -289,7 +289,7 @@ fn what_begins_like_a_call_and_is_none_is_text() {
 }
 
 #[test]
-fn odd_calls_are_calls() {
+fn unusual_calls_are_recognised() {
     let none = json!({});
     let one = json!({"days": 1});
     let days = |days: Json| call("weather", &json!({"city": "1", "days": days, "note": [1]}));
@@ -352,7 +352,7 @@ fn odd_calls_are_calls() {
 }
 
 #[test]
-fn without_tools_a_call_is_text() {
+fn without_tools_calls_are_text() {
     let format = Format { calls: Some(Calls::Hermes), thinking: Some(["<think>", "</think>"]) };
     let mut parser = AnswerParser::new(format, &[], "");
     let mut out = Vec::new();
@@ -363,7 +363,7 @@ fn without_tools_a_call_is_text() {
 }
 
 #[test]
-fn a_cut_call_keeps_what_there_is() {
+fn a_truncated_call_has_partial_arguments() {
     let format = Format { calls: Some(Calls::Hermes), thinking: None };
     let out =
         parsed(format, "", &["<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be"]);
@@ -373,9 +373,9 @@ fn a_cut_call_keeps_what_there_is() {
     assert_eq!(parsed(format, "", &["<tool_call>{\"name\": \"weather\""]), [call]);
 }
 
-/// The corpus of the fuzz target `answer`: its first byte chooses the format, its second where cuts are.
+/// Corpus of the fuzz target `answer`: the first byte selects the format, the second the divisions of the stream.
 #[test]
-fn the_corpus_of_the_fuzzer_gives_the_same_pieces_for_any_cut() {
+fn the_fuzz_corpus_parses_equally_for_any_division_of_the_stream() {
     const CALLS: [Calls; 7] = [
         Calls::Hermes,
         Calls::Xml,
@@ -458,7 +458,7 @@ fn fragments() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_cut_of_the_stream_gives_the_same_pieces(
+    fn any_division_of_the_stream_gives_the_same_pieces(
         family in 0..8usize,
         answer in prop_oneof![fragments(), (0..8usize).prop_map(|at| goldens()[at].answer.to_owned())],
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
