@@ -119,7 +119,7 @@ impl NodeFd {
     pub(crate) fn command(&self, command: Command) -> Result<(), Error> {
         self.repeat(command.name(), command.code(), || {
             // SAFETY: `repeat` lets only requests of this node through.
-            unsafe { command.call(self.fd.as_fd()) }
+            unsafe { command.command(self.fd.as_fd()) }
         })
     }
 

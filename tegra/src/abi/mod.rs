@@ -176,34 +176,14 @@ impl<Args> Request<Args> {
 }
 
 /// One ioctl request without an argument.
-#[derive(Clone, Copy, Debug)]
-pub struct Command {
-    name: &'static str,
-    code: nix::sys::ioctl::ioctl_num_type,
-}
+pub type Command = Request<()>;
 
 impl Command {
-    const fn new(name: &'static str, code: nix::sys::ioctl::ioctl_num_type) -> Self {
-        Self { name, code }
-    }
-
-    /// The request's name in the header.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The 32-bit request number.
-    #[must_use]
-    pub const fn code(&self) -> u32 {
-        self.code as u32
-    }
-
     /// Makes the system call. The error is the driver's errno.
     ///
     /// # Safety
     /// `fd` refers to the node that this request belongs to.
-    pub unsafe fn call(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub unsafe fn command(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         // SAFETY: no memory is passed; the caller answers for the fd.
         let result = unsafe { nix::libc::ioctl(fd.as_raw_fd(), self.code, 0) };
         Errno::result(result).map(drop)
