@@ -138,7 +138,7 @@ fn invalid_profiles_are_refused() {
     };
     refuse(&|p| p.format = "x".repeat(100), "format \"xxx");
     refuse(&|p| p.version = 2, "version 2");
-    refuse(&|p| p.experiments[1].name = "launch-latency".into(), "there twice");
+    refuse(&|p| p.experiments[1].name = "launch-latency".into(), "appears twice");
     refuse(&|p| first(p, &|e| e.name = "Launch Latency".into()), "lower-case letters");
     refuse(&|p| first(p, &|e| e.name = "x".repeat(65)), "lower-case letters");
     refuse(&|p| first(p, &|e| e.question = "\u{1b}[2J".into()), "control character");
