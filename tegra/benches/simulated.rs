@@ -1,5 +1,5 @@
-//! What the wrappers cost on the simulated Orin, which is linked in: an upper bound for this crate's
-//! share, since the simulator's own work is counted too. A real driver has costs of its own.
+//! Cost of the wrappers on the simulated Orin, which is linked in: an upper bound for this crate's
+//! share, since the simulator's own work is included. A real driver has other costs.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark may panic")]
 

@@ -1,8 +1,7 @@
-//! What handing work over costs the CPU: one prepared body submitted, a step of 200 launches
-//! recorded.
+//! CPU cost of submitting one recorded body, and of recording a step of 200 launches.
 //!
 //! Over plain memory, so that the numbers are of this crate alone: no driver, no simulator, no
-//! uncached doorbell. That a submit enters no kernel is a test, `tests/suite/port.rs`.
+//! uncached doorbell. The test `tests/suite/port.rs` shows that a submit makes no system call.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark may panic")]
 
@@ -41,7 +40,7 @@ fn submit(criterion: &mut Criterion) {
         doorbell: 0,
     }));
     let memory = &raw mut *memory;
-    // SAFETY: the memory is leaked, and nobody touches it but through these pointers.
+    // SAFETY: the memory is leaked, and accessed through these pointers only.
     let timeline = unsafe { addr_of_mut!((*memory).timeline) };
     // SAFETY: as above.
     let port = unsafe {
@@ -66,7 +65,7 @@ fn submit(criterion: &mut Criterion) {
     criterion.bench_function("submit one body", |bencher| {
         bencher.iter(|| {
             let point = queue.submit(black_box(&body), Wake::Interrupt).unwrap();
-            // SAFETY: as above. A GPU that is always done.
+            // SAFETY: as above. A GPU that completes everything at once.
             unsafe { timeline.write_volatile(point.value()) };
         });
     });

@@ -18,7 +18,7 @@ enum Value {
     Number(u64),
     Hex(u64),
     Text(String),
-    /// Why it could not be had.
+    /// Reason why it is unavailable.
     Missing(String),
 }
 
@@ -53,7 +53,7 @@ fn text(name: &str, text: impl Into<String>) -> (String, Value) {
     (name.to_owned(), Value::Text(text.into()))
 }
 
-/// Rows of what the driver may refuse without being of no use.
+/// Rows of an optional request, which the driver may refuse.
 fn rows<T>(
     name: &str,
     asked: Result<T, Error>,
@@ -103,7 +103,7 @@ fn chip(orin: &Orin) -> Vec<(String, Value)> {
         number("address bits", c.gpu_va_bit_count),
         number("big page size", c.big_page_size),
         number("compression page size", c.compression_page_size),
-        number("GPFIFO entries at most", c.max_gpfifo_entries),
+        number("maximum GPFIFO entries", c.max_gpfifo_entries),
         number("subcontexts per TSG", c.max_veid_count_per_tsg),
         number("maps per batch", c.map_buffer_batch_limit),
         hex("compute preemption modes", c.compute_preemption_mode_flags),
@@ -180,8 +180,8 @@ fn clocks(orin: &Orin) -> Vec<(String, Value)> {
                 CLOCK_GPC => "GPU".to_owned(),
                 other => format!("domain {other}"),
             };
-            all.push(number(&format!("{name} clock at least, Hz"), clock.min_hz));
-            all.push(number(&format!("{name} clock at most, Hz"), clock.max_hz));
+            all.push(number(&format!("{name} clock minimum, Hz"), clock.min_hz));
+            all.push(number(&format!("{name} clock maximum, Hz"), clock.max_hz));
             if let Some(now) = clock.now_hz {
                 all.push(number(&format!("{name} clock now, Hz"), now));
             }
@@ -205,10 +205,10 @@ fn memory(orin: &Orin) -> Vec<(String, Value)> {
 fn time(orin: &Orin) -> Vec<(String, Value)> {
     let mut all =
         rows("GPU timer, ns", orin.gpu_time(), |time| vec![number("GPU timer, ns", time)]);
-    all.extend(rows("system time beside it", orin.time_pair(), |pair| {
+    all.extend(rows("system time", orin.time_pair(), |pair| {
         vec![
-            number("a system time, ns", pair.cpu_timestamp),
-            number("GPU timer then, ns", pair.gpu_timestamp),
+            number("system time, ns", pair.cpu_timestamp),
+            number("GPU timer at that time, ns", pair.gpu_timestamp),
         ]
     }));
     all
@@ -219,7 +219,7 @@ fn main() -> ExitCode {
         None => false,
         Some("--json") => true,
         Some(other) => {
-            eprintln!("probe: unknown argument {other}: --json is the only one");
+            eprintln!("probe: unknown argument {other}; the only option is --json");
             return ExitCode::from(2);
         }
     };

@@ -1,12 +1,10 @@
-//! GPU virtual addresses.
-//!
-//! Owns the 40-bit limit and alignment; knows nothing of what lies at an address.
+//! GPU virtual addresses: the 40-bit limit and alignment.
 
 use std::fmt;
 
 use crate::class::qmd;
 
-/// Why a number is no usable GPU address.
+/// Error of an unusable GPU address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// The host unit, semaphores and QMD pointers have 40 address bits.
@@ -23,17 +21,17 @@ pub enum AddressError {
         /// Its length.
         bytes: u64,
     },
-    /// The hardware wants a coarser address.
+    /// The hardware needs a coarser alignment.
     #[error("GPU address {address:#x} is no multiple of {alignment:#x}")]
     Misaligned {
         /// The address.
         address: u64,
-        /// What it must be a multiple of.
+        /// The required alignment.
         alignment: u64,
     },
 }
 
-/// A virtual address that every unit of the GPU can hold: below 2^40.
+/// A virtual address that every unit of the GPU can represent: below 2^40.
 ///
 /// Page tables reach further, but ring entries, semaphores and QMD pointers have 40 bits (manual).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,7 +46,7 @@ impl GpuAddress {
         if address < Self::END { Ok(Self(address)) } else { Err(AddressError::TooHigh { address }) }
     }
 
-    /// Joins the two words in which a method takes an address.
+    /// Joins the upper and lower words of a method's address operand.
     pub const fn from_words(upper: u32, lower: u32) -> Result<Self, AddressError> {
         Self::new((upper as u64) << 32 | lower as u64)
     }
@@ -71,7 +69,7 @@ impl GpuAddress {
         self.0 as u32
     }
 
-    /// The same address, if it is a multiple of `alignment`.
+    /// Returns the address if it is a multiple of `alignment`.
     pub const fn aligned(self, alignment: u64) -> Result<Self, AddressError> {
         if self.0.is_multiple_of(alignment) {
             Ok(self)
@@ -80,7 +78,7 @@ impl GpuAddress {
         }
     }
 
-    /// The same address, if `bytes` from it on lie within the space.
+    /// Returns the address if a range of `bytes` from it ends within the space.
     pub const fn spanning(self, bytes: u64) -> Result<Self, AddressError> {
         match self.0.checked_add(bytes) {
             Some(end) if end <= Self::END => Ok(self),
@@ -109,7 +107,7 @@ impl fmt::Debug for GpuAddress {
     }
 }
 
-/// Where a QMD lies: a multiple of 256, so that 32 bits hold it shifted right by 8 (header).
+/// Address of a QMD: a multiple of 256, so that 32 bits hold it shifted right by 8 (header).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QmdAddress(GpuAddress);
 
@@ -134,7 +132,7 @@ impl QmdAddress {
         self.0
     }
 
-    /// The address in units of 256 bytes, as `SEND_PCAS_A` and dependent pointers hold it.
+    /// The address in units of 256 bytes, as in `SEND_PCAS_A` and dependent pointers.
     #[must_use]
     pub const fn shifted(self) -> u32 {
         (self.0.0 / qmd::ALIGNMENT) as u32

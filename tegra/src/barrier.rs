@@ -1,13 +1,13 @@
 //! Barriers between this CPU and the GPU, an observer outside the CPUs' own coherence domain.
 //!
-//! [`crate::queue`] says which is needed where, and why the compiler's fences are not enough on
-//! AArch64. On x86-64, where only a simulated GPU listens, a store fence keeps write-combined
-//! stores and the compiler in order; loads are in order by themselves.
+//! [`crate::queue`] explains which barrier is needed where, and why the compiler's fences are not
+//! enough on AArch64. On x86-64, where the observer is a simulated GPU, a store fence orders
+//! write-combined stores and restrains the compiler; loads are in order anyway.
 
-/// Earlier stores become visible to the GPU before later ones, to ordinary or device memory.
+/// Makes earlier stores visible to the GPU before later ones, to ordinary or device memory.
 ///
-/// A full barrier of the whole system: what was seen to work on an Orin. The architecture asks for
-/// less (`dmb oshst`), which nobody has measured there.
+/// A full barrier of the whole system: the one seen to work on an Orin. The architecture requires
+/// less (`dmb oshst`), which has not been tested there.
 #[inline(always)]
 pub(crate) fn stores() {
     #[cfg(target_arch = "aarch64")]
@@ -25,7 +25,7 @@ pub(crate) fn stores() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Later loads see at least what the GPU had written when earlier loads were made.
+/// Makes later loads see at least what the GPU had written when earlier loads were made.
 #[inline(always)]
 pub(crate) fn loads() {
     #[cfg(target_arch = "aarch64")]

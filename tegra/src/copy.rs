@@ -1,7 +1,7 @@
 //! Copies and fills of GPU memory by the copy engine.
 //!
-//! [`copy`] and [`fill`] record them into a stream of the caller's, of any length. A [`Copier`]
-//! keeps streams of its own and submits at once, for loading, tests and moving key-value storage.
+//! [`copy`] and [`fill`] record copies and fills of any length into a stream of the caller's. A
+//! [`Copier`] owns its streams and submits at once, for loading, tests and moving the KV cache.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::pushbuffer::{Fill, OperationError, PushBuffer, Shape, Transfer};
 use crate::queue::Wake;
 use crate::space::AddressSpace;
 
-/// Records a copy of `bytes` from `from` to `to`, after earlier ones of the channel. Where the two
-/// ranges overlap the result is undefined. Nothing is recorded for no bytes. [`Error::Operation`]
-/// when either range leaves the address space.
+/// Records a copy of `bytes` from `from` to `to`, after earlier ones of the channel. If the two
+/// ranges overlap the result is undefined. Records nothing for 0 bytes. [`Error::Operation`] when
+/// either range leaves the address space.
 pub fn copy(
     stream: &mut PushBuffer<class::Copy>,
     from: GpuAddress,
@@ -36,8 +36,8 @@ pub fn copy(
     Ok(())
 }
 
-/// Records a fill of `words` words at `to` with `value`. Nothing is recorded for no words.
-/// [`Error::Operation`] unless `to` is a multiple of 4 with room for them.
+/// Records a fill of `words` words at `to` with `value`. Records nothing for 0 words.
+/// [`Error::Operation`] unless `to` is a multiple of 4 and the range is within the address space.
 pub fn fill(
     stream: &mut PushBuffer<class::Copy>,
     to: GpuAddress,
@@ -63,7 +63,7 @@ pub fn fill(
 const SLOTS: usize = 64;
 /// Bytes of a stream: enough for copies of a whole address space.
 const SLOT_BYTES: u64 = 8192;
-/// How long a stream's place is waited for.
+/// Timeout of the wait for a free slot.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Submits copies to one queue.
@@ -71,7 +71,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Copier {
     queue: QueueId,
     streams: Mailbox,
-    /// What last used each stream's place.
+    /// The last submission of each slot.
     tickets: Vec<Option<Ticket>>,
     next: usize,
 }
@@ -83,8 +83,8 @@ impl Copier {
         Ok(Self { queue, streams, tickets: vec![None; SLOTS], next: 0 })
     }
 
-    /// Copies `bytes` from `from` to `to`; see [`copy`]. Waits for earlier copies when many are in
-    /// flight.
+    /// Copies `bytes` from `from` to `to`; see [`copy`]. Waits for earlier copies when all slots
+    /// are in flight.
     pub fn copy(
         &mut self,
         context: &mut Context,
@@ -110,18 +110,18 @@ impl Copier {
         self.submit(context, &stream)
     }
 
-    /// Submits a stream of the caller's making. [`Error::Range`] for one of more than 2048 words.
+    /// Submits the caller's stream. [`Error::Range`] for one of more than 2048 words.
     pub fn submit(
         &mut self,
         context: &mut Context,
         stream: &PushBuffer<class::Copy>,
     ) -> Result<Ticket, Error> {
         let words = stream.words();
-        crate::memory::within(0, size_of_val(words) as u64, SLOT_BYTES)?;
+        crate::cpu_map::within(0, size_of_val(words) as u64, SLOT_BYTES)?;
         let slot = self.next;
         if let Some(ticket) = self.tickets[slot].take() {
             match context.wait(ticket, PATIENCE) {
-                // What was lost in a fault uses its stream no more.
+                // Work that was lost in a fault no longer uses its stream.
                 Ok(()) | Err(Error::Lost { .. }) => {}
                 Err(error) => {
                     self.tickets[slot] = Some(ticket);

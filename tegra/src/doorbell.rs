@@ -1,14 +1,14 @@
-//! The doorbell page: tells the host unit that a channel has work, and the GPU's time.
+//! The doorbell page: notifies the host unit of new work, and reads the GPU's timer.
 //!
 //! The page exists while the GPU is powered: touching it otherwise is `SIGBUS`. A
-//! [`crate::channel::Channel`] is deterministic and keeps the GPU powered, so only code that has one
-//! may use the page.
+//! [`crate::channel::Channel`] is deterministic and keeps the GPU powered, so only code that has
+//! one may use the page.
 
 use std::os::fd::BorrowedFd;
 
 use crate::class::usermode;
+use crate::cpu_map::CpuMap;
 use crate::error::Error;
-use crate::memory::CpuMap;
 
 /// The mapped page.
 #[derive(Debug)]
@@ -19,13 +19,13 @@ impl Doorbell {
         CpuMap::new(ctrl, "the doorbell page", usermode::SIZE as u64).map(Self)
     }
 
-    /// Where tokens are stored.
+    /// The doorbell register.
     pub(crate) fn bell(&self) -> *mut u32 {
         self.register(usermode::NOTIFY_CHANNEL_PENDING)
     }
 
-    /// Nanoseconds of the GPU's timer, in steps of 32. Where the GPU is not powered this is `SIGBUS`:
-    /// [`crate::context::Context::gpu_time`] knows.
+    /// Nanoseconds of the GPU's timer, in steps of 32. `SIGBUS` if the GPU is not powered, which
+    /// [`crate::context::Context::gpu_time`] checks.
     #[must_use]
     pub fn time(&self) -> u64 {
         let read = |register| {

@@ -1,10 +1,10 @@
-//! What can go wrong between this process and the GPU, each with what to do about it.
+//! Errors between this process and the GPU, each with the remedy.
 //!
-//! One enumeration for the wrappers. The pure layers have errors of their own, which appear here as
-//! variants. Whatever asks a driver may fail with [`Error::Request`], whatever makes a buffer with
-//! [`Error::OutOfMemory`], [`Error::Empty`], [`Error::Map`] or [`Error::Window`], whatever reaches into
-//! one with [`Error::Range`] or [`Error::Misaligned`], and what takes a queue's number with
-//! [`Error::NoSuchQueue`]: functions tell what there is beyond that.
+//! One enumeration for the wrappers, with the errors of the pure modules as variants. Any request
+//! to a driver may fail with [`Error::Request`]; creating a buffer with [`Error::OutOfMemory`],
+//! [`Error::Empty`], [`Error::Map`] or [`Error::Window`]; accessing one with [`Error::Range`] or
+//! [`Error::Misaligned`]; a function with a queue id with [`Error::NoSuchQueue`]. The documentation
+//! of functions lists only further errors.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::fault::Fault;
 use crate::pushbuffer::{EntryError, OperationError};
 use crate::queue::{QueueError, SubmitError};
 
-/// What an fd of the drivers is.
+/// Kind of a driver fd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
     /// `/dev/nvmap`.
@@ -32,7 +32,7 @@ pub enum Node {
 }
 
 impl Node {
-    /// The path of a node that is opened by name.
+    /// The path of a node that has one.
     #[must_use]
     pub const fn path(self) -> Option<&'static str> {
         match self {
@@ -55,92 +55,92 @@ impl fmt::Display for Node {
     }
 }
 
-/// Why the GPU could not be used as asked.
+/// Error of using the GPU.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A device node cannot be opened.
     #[error("{node} cannot be opened: {}{}", errno.desc(), open_hint(*errno))]
     Open {
-        /// Which.
+        /// The node.
         node: Node,
-        /// Why.
+        /// The errno.
         errno: Errno,
     },
     /// A driver refused a request.
     #[error("{node}: {request}: {errno}{}", request_hint(*node, *errno))]
     Request {
-        /// Who refused.
+        /// The node.
         node: Node,
         /// The request's name in the header.
         request: &'static str,
-        /// Why.
+        /// The errno.
         errno: Errno,
     },
     /// Memory of the drivers cannot be mapped into this process.
     #[error("{bytes} bytes of {what} cannot be mapped for the CPU: {}", errno.desc())]
     Map {
-        /// What was to be mapped.
+        /// Purpose of the memory.
         what: &'static str,
-        /// How much.
+        /// Its size.
         bytes: u64,
-        /// Why.
+        /// The errno.
         errno: Errno,
     },
     /// There is not enough memory, or no free range of addresses.
     #[error(
-        "{need} bytes of GPU memory are not to be had, the system has {have} bytes free: \
+        "{need} bytes of GPU memory are not available, the system has {have} bytes free: \
          use a smaller model or context, or free memory"
     )]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Requested bytes.
         need: u64,
-        /// Bytes that the system could give when asked.
+        /// Bytes free at the time.
         have: u64,
     },
     /// A buffer of no bytes.
     #[error("a buffer of {what} needs at least one byte")]
     Empty {
-        /// The class of buffer.
+        /// Type of the buffer.
         what: &'static str,
     },
     /// Access outside a buffer.
-    #[error("{bytes} bytes at offset {offset} do not lie within a buffer of {size} bytes")]
+    #[error("{bytes} bytes at offset {offset} exceed a buffer of {size} bytes")]
     Range {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
         /// Bytes of the buffer.
         size: u64,
     },
-    /// Access at an offset that the size of the access does not divide.
-    #[error("offset {offset} is no multiple of {alignment}")]
+    /// Access at an offset that is not a multiple of its size.
+    #[error("offset {offset} is not a multiple of {alignment}")]
     Misaligned {
         /// The offset.
         offset: u64,
-        /// What it must be a multiple of.
+        /// The required alignment.
         alignment: u64,
     },
-    /// The driver placed a buffer where shaders see their local or shared memory.
+    /// The driver placed a buffer inside a window of local or shared memory.
     #[error(
-        "the driver mapped {bytes} bytes at {address}, inside a range kept free for shaders' own \
+        "the driver mapped {bytes} bytes at {address}, inside a range reserved for shaders' own \
          memory: accesses would be redirected, so the mapping was undone"
     )]
     Window {
-        /// Where.
+        /// The address.
         address: GpuAddress,
-        /// How much.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// The GPU or the driver lacks what this crate builds on.
+    /// The GPU or the driver lacks a required property.
     #[error("this GPU is not supported: {what} is {found}, expected {expected}")]
     Unsupported {
-        /// What differs.
+        /// Name of the property.
         what: &'static str,
-        /// What was found.
+        /// Its value.
         found: String,
-        /// What is needed.
+        /// The required value.
         expected: &'static str,
     },
     /// An address that the GPU cannot use.
@@ -149,21 +149,21 @@ pub enum Error {
     /// An operation that cannot be encoded.
     #[error(transparent)]
     Operation(#[from] OperationError),
-    /// A stream that no ring entry can point at.
+    /// A stream that no ring entry can address.
     #[error(transparent)]
     Entry(#[from] EntryError),
-    /// A queue that cannot be made, or whose timeline is corrupt.
+    /// A queue that cannot be created, or whose timeline is corrupt.
     #[error(transparent)]
     Queue(#[from] QueueError),
     /// Work that cannot be submitted now.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// A queue of another context.
-    #[error("queue {queue} is none of the {count} of this context")]
+    /// An unknown queue id.
+    #[error("queue {queue} does not exist: this context has {count}")]
     NoSuchQueue {
-        /// Its number.
+        /// The index.
         queue: usize,
-        /// How many there are.
+        /// Number of queues in the context.
         count: usize,
     },
     /// The GPU faulted: every channel of the context is dead until it is rebuilt.
@@ -185,14 +185,14 @@ pub enum Error {
     Stalled {
         /// The queue.
         queue: usize,
-        /// The point waited for.
+        /// The awaited point.
         value: u64,
         /// The last point reached.
         completed: u64,
-        /// How long.
+        /// Time waited.
         waited: Duration,
     },
-    /// Something can only be done when no work is in flight.
+    /// The call requires idle queues.
     #[error("queue {queue} has work in flight (point {completed} of {submitted}): wait for it")]
     Busy {
         /// The queue.
@@ -205,8 +205,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether [`crate::context::Context::rebuild`] may help: channels are dead or stuck, buffers
-    /// and address space are not.
+    /// Returns `true` if [`crate::context::Context::rebuild`] may help: channels are dead or stuck,
+    /// buffers and address space are intact.
     #[must_use]
     pub const fn can_rebuild(&self) -> bool {
         match self {
@@ -221,7 +221,7 @@ impl Error {
         }
     }
 
-    /// The driver's errno, when a driver said no.
+    /// The driver's errno, if a driver returned one.
     #[must_use]
     pub const fn errno(&self) -> Option<Errno> {
         match self {
@@ -236,7 +236,7 @@ impl Error {
 fn open_hint(errno: Errno) -> &'static str {
     match errno {
         Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => {
-            ": this machine is no Jetson Orin, or L4T's nvgpu driver is not loaded"
+            ": this machine is not a Jetson Orin, or L4T's nvgpu driver is not loaded"
         }
         Errno::EACCES | Errno::EPERM => ": the user must be in group video",
         Errno::EMFILE | Errno::ENFILE => ": too many open files, raise the limit",
@@ -246,16 +246,16 @@ fn open_hint(errno: Errno) -> &'static str {
 
 fn request_hint(node: Node, errno: Errno) -> &'static str {
     match (node, errno) {
-        (_, Errno::ENOTTY) => ": the driver does not know the request, L4T r36.2 to r36.4 does",
+        (_, Errno::ENOTTY) => ": the driver does not know the request, it needs L4T r36.2 to r36.4",
         (_, Errno::EMFILE) => ": too many open files, raise the limit",
         (Node::Tsg | Node::Channel, Errno::ETIMEDOUT) => {
-            ": a fault has torn the channel down, rebuild the context"
+            ": a fault has torn down the channel, rebuild the context"
         }
         (Node::Ctrl, Errno::ENOMEM) => ": all channels or groups of the GPU are in use",
         (Node::Nvmap | Node::AddressSpace, Errno::ENOMEM) => {
-            ": enough is free, but not in one piece, or not for a buffer of that size"
+            ": enough memory is free, but not contiguous, or not for a buffer of that size"
         }
-        (Node::Tsg, Errno::EPERM) => ": another program holds the GPU's scheduler",
+        (Node::Tsg, Errno::EPERM) => ": another program owns the GPU's scheduler",
         _ => "",
     }
 }
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_who_refused_what_and_what_to_do() {
+    fn messages_name_the_node_the_request_and_the_remedy() {
         let cases = [
             (
                 Error::Open { node: Node::Ctrl, errno: Errno::EACCES },
@@ -280,7 +280,7 @@ mod tests {
             (
                 Error::Open { node: Node::Nvmap, errno: Errno::ENOENT },
                 "/dev/nvmap",
-                "no Jetson Orin",
+                "not a Jetson Orin",
             ),
             (request(Node::Ctrl, Errno::ENOTTY), "OPEN_CHANNEL", "r36.2 to r36.4"),
             (request(Node::Ctrl, Errno::ENOMEM), "OPEN_CHANNEL", "in use"),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rebuild_helps_dead_channels_only() {
+    fn only_dead_channels_can_be_rebuilt() {
         assert!(request(Node::Channel, Errno::ETIMEDOUT).can_rebuild());
         assert!(!request(Node::Ctrl, Errno::ETIMEDOUT).can_rebuild());
         assert!(!request(Node::Channel, Errno::EINVAL).can_rebuild());

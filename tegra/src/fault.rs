@@ -1,6 +1,6 @@
-//! What is known of a fault.
+//! Description of a fault.
 //!
-//! Data only: [`crate::context`] finds it out.
+//! Data only: [`crate::context`] collects it.
 
 use std::fmt;
 
@@ -11,20 +11,20 @@ use crate::pushbuffer::{Engine, Entry};
 /// A fault of the GPU, which killed every channel of a context.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Fault {
-    /// What the driver recorded; `None` when the channels are dead without a record.
+    /// The driver's error code; `None` when the channels died without a record.
     pub code: Option<ErrorCode>,
-    /// When, in nanoseconds of the system's time.
+    /// Time, in nanoseconds of the system's clock.
     pub time: Option<u64>,
-    /// How far each queue was.
+    /// Progress of each queue.
     pub queues: Vec<Progress>,
-    /// What SMs recorded.
+    /// Exception records of the SMs.
     pub sms: Vec<SmError>,
 }
 
-/// What an SM recorded when it raised an exception.
+/// Exception record of an SM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmError {
-    /// Which SM.
+    /// Number of the SM.
     pub sm: u32,
     /// The warp's error: `0xe` out-of-range address, `0xf` misaligned address, `0x10` invalid
     /// address space, and others.
@@ -35,12 +35,12 @@ pub struct SmError {
     pub pc: u64,
 }
 
-/// How far a queue was.
+/// Progress of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Its number within the context.
+    /// Its index within the context.
     pub queue: usize,
-    /// Its channel among those of the GPU.
+    /// Its channel id.
     pub channel: u32,
     /// Its engine.
     pub engine: Engine,
@@ -48,22 +48,22 @@ pub struct Progress {
     pub completed: u64,
     /// The last point submitted.
     pub submitted: u64,
-    /// The streams that the host unit had begun and that are not known to be done, oldest first.
-    /// It runs ahead of the engine: what faulted may be the last or any before it.
+    /// The streams that the host unit has begun and that are not known to be done, oldest first.
+    /// The host unit runs ahead of the engine: the last or any earlier one may have faulted.
     pub streams: Vec<Entry>,
-    /// The word that the host unit would have processed next, as far as it has told.
+    /// The word that the host unit would have processed next, if it was reported.
     pub at: Option<GpuAddress>,
 }
 
 impl Progress {
-    /// Whether it had work in flight.
+    /// Returns `true` if it has work in flight.
     #[must_use]
     pub const fn is_busy(&self) -> bool {
         self.completed != self.submitted
     }
 
-    /// How many words of the last of [`Progress::streams`] the host unit had processed: the last
-    /// method is behind them. `None` unless it has told of a place within that stream.
+    /// Number of words of the last of [`Progress::streams`] that the host unit had processed, which
+    /// include the last method. `None` unless the reported address is within that stream.
     #[must_use]
     pub fn words(&self) -> Option<u32> {
         let stream = self.streams.last()?;
@@ -76,7 +76,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.code {
             Some(code) => write!(f, "the GPU faulted: {code}")?,
-            None => f.write_str("the GPU's channels died without a record of why")?,
+            None => f.write_str("the GPU's channels died without an error record")?,
         }
         for progress in self.queues.iter().filter(|progress| progress.is_busy()) {
             let Progress { queue, channel, engine, completed, submitted, streams, at } = progress;

@@ -1,7 +1,7 @@
-//! How much memory backs the threads' stacks and spills.
+//! Size of the memory that backs the threads' stacks and spills.
 //!
-//! The formulas are those of the proven code; its numbers for the Orin's two power modes are in
-//! the tests. Growing the store means draining the queues first.
+//! The formulas are those of the proven code; the tests contain its numbers for the Orin's two
+//! power modes. Growing the store requires draining the queues first.
 
 use crate::address::{AddressError, GpuAddress};
 
@@ -14,8 +14,8 @@ pub const ABOVE_STACK_POINTER: u32 = 0x240;
 pub const THREAD_ADDRESS_BITS: u32 = 24;
 
 const THREADS_PER_WARP: u64 = 32;
-/// As all code that ran on an Orin reserved for each SM: the number that the driver's characteristics
-/// report, twice what an SM of compute capability 8.7 holds.
+/// Warps per SM for sizing: all code that ran on an Orin reserved this number, which the driver's
+/// characteristics report. An SM of compute capability 8.7 has half as many.
 const WARPS_PER_SM: u64 = 96;
 const SMS_PER_TPC: u64 = 2;
 const THREAD_GRANULE: u32 = 32;
@@ -23,19 +23,19 @@ const WARP_GRANULE: u64 = 0x200;
 const TPC_GRANULE: u64 = 0x8000;
 const TOTAL_GRANULE: u64 = 0x2_0000;
 
-/// How much local memory a thread, a TPC and the GPU need.
+/// Local memory needed by a thread, a TPC and the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalMemorySize {
-    /// Bytes of a thread, as the QMD takes it.
+    /// Bytes of a thread, for the QMD.
     pub per_thread: u32,
-    /// Bytes of a TPC, as the channel takes it.
+    /// Bytes of a TPC, for the channel.
     pub per_tpc: u64,
     /// Bytes of the whole store.
     pub total: u64,
 }
 
 impl LocalMemorySize {
-    /// For a compiler's minimum stack of `stack` bytes a thread, on `tpcs` TPCs in all.
+    /// Sizes for a compiler's minimum stack of `stack` bytes a thread, on `tpcs` TPCs in all.
     ///
     /// `None` when a thread would need more than 2^24 bytes.
     #[must_use]
@@ -52,7 +52,7 @@ impl LocalMemorySize {
     }
 }
 
-/// The backing store as a channel is told of it.
+/// The backing store, as configured in a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalMemory {
     base: GpuAddress,
@@ -76,7 +76,7 @@ impl LocalMemory {
         }
     }
 
-    /// Where the store lies.
+    /// Address of the store.
     #[must_use]
     pub const fn base(self) -> GpuAddress {
         self.base

@@ -1,20 +1,19 @@
 //! Memory of nvmap: handles with pages, and their mappings for the CPU.
 //!
-//! Knows nothing of GPU addresses or of what memory is used for.
+//! Knows nothing of GPU addresses or of the memory's purpose.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::os::fd::{AsFd, OwnedFd};
 
-use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 
 use crate::abi::address_space::PAGE_SIZE;
 use crate::abi::nvmap::{self, Caching};
+use crate::cpu_map::CpuMap;
 use crate::error::Error;
-use crate::node::{adopt, errno_of};
+use crate::node::adopt;
 use crate::orin::Orin;
 
-/// Any tag but 0, which the kernel warns of; this one was used on hardware.
+/// Allocation tag. The kernel warns of tag 0; this one was used on hardware.
 const TAG: u16 = 0x0900;
 
 /// An nvmap handle with zeroed pages. Freed when dropped; mappings keep the pages.
@@ -59,12 +58,12 @@ impl Handle {
         Ok(handle)
     }
 
-    /// What its memory is for.
+    /// Purpose of the memory.
     pub(crate) const fn what(&self) -> &'static str {
         self.what
     }
 
-    /// Bytes, a multiple of the page size.
+    /// Size, a multiple of the page size.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -76,7 +75,7 @@ impl Handle {
         Ok(adopt(args.fd))
     }
 
-    /// The pages in this process.
+    /// Maps the pages into this process.
     pub(crate) fn map(&self) -> Result<CpuMap, Error> {
         CpuMap::new(self.export()?.as_fd(), self.what, self.bytes)
     }
@@ -89,8 +88,8 @@ impl Drop for Handle {
     }
 }
 
-/// The errors of memory requests: `ENOMEM` where there was less than needed says how much; where there was
-/// enough it is about something else, and stays the request's.
+/// Turns `ENOMEM` into [`Error::OutOfMemory`] if free memory was short. Otherwise the request
+/// failed for another reason, and its error is returned unchanged.
 pub(crate) fn memory_error(orin: &Orin, need: u64, error: Error) -> Error {
     match error.errno() {
         Some(Errno::ENOMEM) => match out_of_memory(orin, need) {
@@ -103,81 +102,4 @@ pub(crate) fn memory_error(orin: &Orin, need: u64, error: Error) -> Error {
 
 fn out_of_memory(orin: &Orin, need: u64) -> Error {
     Error::OutOfMemory { need, have: orin.memory().map_or(0, |memory| memory.free) }
-}
-
-/// Memory of a driver mapped into this process, shared with the GPU.
-///
-/// Not a slice: others may change it at any time. Unmapped when dropped.
-#[derive(Debug)]
-pub(crate) struct CpuMap(MmapRaw);
-
-impl CpuMap {
-    /// Maps the first `bytes` behind `fd`, for reading and writing.
-    pub(crate) fn new(fd: BorrowedFd<'_>, what: &'static str, bytes: u64) -> Result<Self, Error> {
-        let refuse = |errno| Error::Map { what, bytes, errno };
-        let length = usize::try_from(bytes).map_err(|_| refuse(Errno::ENOMEM))?;
-        let map = MmapOptions::new().len(length).map_raw(&fd);
-        map.map(Self).map_err(|error| refuse(errno_of(&error)))
-    }
-
-    /// The first byte; valid for [`CpuMap::bytes`] bytes while `self` lives.
-    pub(crate) fn base(&self) -> *mut u8 {
-        self.0.as_mut_ptr()
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Copies bytes out. Orders nothing: the GPU must have been seen to be done with them.
-    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        within(offset, into.len() as u64, self.bytes() as u64)?;
-        let base = self.base().wrapping_add(offset as usize);
-        let head = base.align_offset(size_of::<u64>()).min(into.len());
-        let (first, rest) = into.split_at_mut(head);
-        let (longs, last) = rest.as_chunks_mut::<8>();
-        let tail = base.wrapping_add(head + size_of_val(longs));
-        // SAFETY: `within` has checked the range, which the mapping covers, and `longs` begin at an
-        // aligned address. All access of the CPU is atomic.
-        unsafe {
-            load_bytes(base, first);
-            for (index, long) in longs.iter_mut().enumerate() {
-                let place = base.add(head + index * 8).cast();
-                *long = AtomicU64::from_ptr(place).load(Ordering::Relaxed).to_ne_bytes();
-            }
-            load_bytes(tail, last);
-        }
-        Ok(())
-    }
-}
-
-/// # Safety
-/// `from` is valid for the length of `into`, for atomic access.
-unsafe fn load_bytes(from: *mut u8, into: &mut [u8]) {
-    for (index, byte) in into.iter_mut().enumerate() {
-        // SAFETY: the caller's.
-        *byte = unsafe { AtomicU8::from_ptr(from.add(index)) }.load(Ordering::Relaxed);
-    }
-}
-
-/// Checks that `bytes` at `offset` lie within `size`.
-pub(crate) fn within(offset: u64, bytes: u64, size: u64) -> Result<(), Error> {
-    match offset.checked_add(bytes) {
-        Some(end) if end <= size => Ok(()),
-        _ => Err(Error::Range { offset, bytes, size }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::within;
-
-    #[test]
-    fn ranges() {
-        assert!(within(0, 0, 0).is_ok());
-        assert!(within(4, 4, 8).is_ok());
-        assert!(within(5, 4, 8).is_err());
-        assert!(within(9, 0, 8).is_err());
-        assert!(within(u64::MAX, 2, 8).is_err());
-    }
 }

@@ -1,7 +1,7 @@
 //! Open fds of the drivers, and requests on them.
 //!
-//! The only place that enters the kernel for the wrappers: it checks that a request belongs to the
-//! node, repeats what a signal interrupted and turns errnos into [`Error`]s.
+//! The only place where the wrappers make system calls: it checks that a request belongs to the
+//! node, repeats interrupted requests and turns errnos into [`Error`]s.
 
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -16,12 +16,12 @@ use nix::libc;
 use crate::abi::{Command, Request, address_space, channel, ctrl, nvmap, tsg};
 use crate::error::{Error, Node};
 
-/// How often a request is repeated that the driver cannot do just now.
+/// Attempts of a request that returns `EAGAIN`.
 const AGAIN_TRIES: u32 = 100;
 const AGAIN_PAUSE: Duration = Duration::from_millis(1);
 
-/// Argument structures that name no memory: the driver touches nothing but the structure itself.
-/// That is about what their numbers mean, not about their bytes, so no derive can tell.
+/// Argument structures without pointers: the driver accesses nothing but the structure itself. That
+/// depends on the meaning of the fields, so no derive can check it.
 ///
 /// # Safety
 /// No field is read by the driver as the address of user memory.
@@ -87,18 +87,18 @@ impl NodeFd {
         Ok(Self { node, fd: file.into() })
     }
 
-    /// Takes over an fd that a request returned.
+    /// Wraps an fd that a request returned.
     pub(crate) fn adopt(node: Node, fd: RawFd) -> Self {
         Self { node, fd: adopt(fd) }
     }
 
-    /// Enters the kernel with an argument that names no memory.
+    /// Makes a request whose argument has no pointers.
     pub(crate) fn call<A: Flat>(&self, request: Request<A>, args: &mut A) -> Result<(), Error> {
         // SAFETY: the argument names no memory.
         unsafe { self.call_nested(request, args) }
     }
 
-    /// Enters the kernel with an argument that may name memory.
+    /// Makes a request whose argument may have pointers.
     ///
     /// # Safety
     /// Addresses and sizes inside `args` describe memory that the driver may access as the
@@ -115,11 +115,11 @@ impl NodeFd {
         })
     }
 
-    /// Enters the kernel without an argument.
+    /// Makes a request without an argument.
     pub(crate) fn command(&self, command: Command) -> Result<(), Error> {
         self.repeat(command.name(), command.code(), || {
             // SAFETY: `repeat` lets only requests of this node through.
-            unsafe { command.call(self.fd.as_fd()) }
+            unsafe { command.command(self.fd.as_fd()) }
         })
     }
 
@@ -137,7 +137,7 @@ impl NodeFd {
             Node::Tsg => b'T',
             Node::Channel => b'H',
         };
-        // The number alone would mean something else to another driver.
+        // Another driver would read the same number as another request.
         if code >> 8 & 0xff != u32::from(magic) {
             return Err(Error::Request { node, request, errno: Errno::ENOTTY });
         }
@@ -162,11 +162,11 @@ impl AsFd for NodeFd {
     }
 }
 
-/// Takes over an fd that a driver returned, and keeps it from programs that this one starts.
+/// Wraps an fd that a driver returned, and makes it close-on-exec.
 pub(crate) fn adopt(fd: RawFd) -> OwnedFd {
-    // SAFETY: the driver has just made this fd for us and nobody else knows it.
+    // SAFETY: the driver has just made this fd for us and no other code knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // Some requests give fds without the flag; a failure leaves an fd that works all the same.
+    // Some requests return fds without the flag; a failure leaves a usable fd.
     let _ = fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     fd
 }

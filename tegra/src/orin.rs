@@ -1,4 +1,4 @@
-//! The GPU as a whole: opening its nodes, and asking what it is.
+//! The GPU as a whole: opens its nodes and queries its properties.
 //!
 //! Owns the fds of `/dev/nvmap` and the ctrl node for as long as anything made from them lives.
 
@@ -28,7 +28,7 @@ struct Inner {
     doorbell: Mutex<Option<Arc<Doorbell>>>,
 }
 
-/// The range and the present frequency of a clock, Hz.
+/// The range and the current frequency of a clock, Hz.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clock {
     /// [`ctrl::CLOCK_MEMORY`] or [`ctrl::CLOCK_GPC`].
@@ -37,29 +37,29 @@ pub struct Clock {
     pub min_hz: u64,
     /// Highest.
     pub max_hz: u64,
-    /// What the hardware runs at, where it tells.
+    /// Actual frequency of the hardware, if the driver reports it.
     pub now_hz: Option<u64>,
-    /// The frequencies that can be chosen.
+    /// The selectable frequencies.
     pub points_hz: Vec<u64>,
 }
 
-/// Bytes of memory that buffers come from: all of the system's.
+/// Bytes of memory that buffers are allocated from: all of the system's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// In all.
+    /// Total.
     pub total: u64,
     /// Free now.
     pub free: u64,
-    /// Carveouts, as heap bits; ordinary memory is not among them.
+    /// Carveouts, as heap bits; without ordinary memory.
     pub carveouts: u64,
 }
 
 impl Orin {
-    /// Opens the nodes, powers the GPU on and asks what it is.
+    /// Opens the nodes, powers the GPU on and queries its characteristics.
     ///
     /// # Errors
-    /// [`Error::Open`] without the nodes or the right to them, [`Error::Request`] when a driver
-    /// answers otherwise than L4T r36, [`Error::Unsupported`] for another GPU.
+    /// [`Error::Open`] without the nodes or permission to open them, [`Error::Request`] when a
+    /// driver differs from L4T r36, [`Error::Unsupported`] for another GPU.
     pub fn open() -> Result<Self, Error> {
         let nvmap = NodeFd::open(Node::Nvmap, libc::O_SYNC | libc::O_CLOEXEC)?;
         let ctrl = NodeFd::open(Node::Ctrl, libc::O_CLOEXEC)?;
@@ -80,7 +80,7 @@ impl Orin {
         &self.0.ctrl
     }
 
-    /// What the driver reported when the GPU was opened.
+    /// The driver's report when the GPU was opened.
     #[must_use]
     pub fn characteristics(&self) -> &Characteristics {
         &self.0.characteristics
@@ -106,7 +106,7 @@ impl Orin {
         String::from_utf8_lossy(&name[..end]).into_owned()
     }
 
-    /// The doorbell page: one mapping, whatever the number of channels.
+    /// The doorbell page: one mapping for any number of channels.
     pub fn doorbell(&self) -> Result<Arc<Doorbell>, Error> {
         let mut place = self.0.doorbell.lock();
         if let Some(doorbell) = place.as_ref() {
@@ -125,7 +125,7 @@ impl Orin {
         Ok(time.gpu_timestamp)
     }
 
-    /// A pair of the system's time and the GPU's, nanoseconds each.
+    /// A pair of system time and GPU time, in nanoseconds.
     pub fn time_pair(&self) -> Result<TimeSample, Error> {
         let mut info = ctrl::GetCpuTimeCorrelationInfo {
             count: 1,
@@ -177,7 +177,7 @@ impl Orin {
         Ok(masks)
     }
 
-    /// Where each SM lies.
+    /// Position of each SM.
     pub fn sm_map(&self) -> Result<Vec<ctrl::VsmEntry>, Error> {
         let mut map = vec![ctrl::VsmEntry::default(); self.0.sms as usize];
         let mut args = ctrl::VsmsMapping { vsms_map_buf_addr: map.as_mut_ptr() as u64 };
@@ -199,14 +199,14 @@ impl Orin {
         Ok(map)
     }
 
-    /// The clocks that the driver tells of. `EINVAL` where the driver has no control of clocks.
+    /// The driver's clock domains. `EINVAL` if the driver has no clock control.
     pub fn clocks(&self) -> Result<Vec<Clock>, Error> {
         let mut args = ctrl::ClkGetRange::default();
         // SAFETY: no entries, so no memory is named.
         unsafe { self.0.ctrl.call_nested(ctrl::CLK_GET_RANGE, &mut args)? };
         let mut ranges = vec![ctrl::ClkRange::default(); args.num_entries.into()];
         args.clk_range_entries = ranges.as_mut_ptr() as u64;
-        // SAFETY: `ranges` has room for the number of entries asked for.
+        // SAFETY: `ranges` has the requested number of entries.
         unsafe { self.0.ctrl.call_nested(ctrl::CLK_GET_RANGE, &mut args)? };
         let now = self.clock_rates(ranges.len() as u16).unwrap_or_default();
         ranges
@@ -232,7 +232,7 @@ impl Orin {
             clk_info_entries: rates.as_mut_ptr() as u64,
             ..Default::default()
         };
-        // SAFETY: `rates` has room for the number of entries asked for.
+        // SAFETY: `rates` has the requested number of entries.
         unsafe { self.0.ctrl.call_nested(ctrl::CLK_GET_INFO, &mut args)? };
         rates.truncate(args.num_entries.into());
         Ok(rates)
@@ -244,13 +244,13 @@ impl Orin {
         unsafe { self.0.ctrl.call_nested(ctrl::CLK_GET_VF_POINTS, &mut args)? };
         let mut points = vec![ctrl::ClkVfPoint::default(); args.max_entries.into()];
         args.clk_vf_point_entries = points.as_mut_ptr() as u64;
-        // SAFETY: `points` has room for the number of entries asked for.
+        // SAFETY: `points` has the requested number of entries.
         unsafe { self.0.ctrl.call_nested(ctrl::CLK_GET_VF_POINTS, &mut args)? };
         points.truncate(args.num_entries.into());
         Ok(points.into_iter().map(|point| point.freq_hz).collect())
     }
 
-    /// The memory that buffers come from.
+    /// The memory that buffers are allocated from.
     pub fn memory(&self) -> Result<MemoryInfo, Error> {
         let mut heap =
             nvmap::QueryHeapParams { heap_mask: nvmap::HEAP_IOVMM, ..Default::default() };

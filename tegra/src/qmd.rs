@@ -1,12 +1,12 @@
-//! Building the 256-byte description of a kernel launch.
+//! Encoder of the 256-byte descriptor of a kernel launch.
 //!
-//! A [`Launch`] says what is wanted in the kernel's terms; [`Launch::encode`] checks it against
-//! what the hardware's scheduler refuses and gives the [`Qmd`]. Values that a launch does not
-//! choose are those of the code that was seen to work on hardware.
+//! A [`Launch`] describes the launch in the kernel's terms; [`Launch::encode`] checks it against
+//! the rules of the hardware's scheduler and returns the [`Qmd`]. Fields that a launch does not
+//! choose have the values of code that was seen to work on hardware.
 //!
-//! The GPU reads a QMD, and writes to it, until the launch has completed, and through dependents
-//! even earlier than its own launch: the CPU must not touch it in between. Signal completion with
-//! a semaphore of the push buffer rather than with a QMD's release when QMDs are used again.
+//! The GPU reads a QMD, and writes to it, until the launch has completed; as a dependent it is read
+//! even before its own launch. The CPU must not touch it in between. When QMDs are reused, signal
+//! completion with a semaphore of the push buffer rather than with a QMD's release.
 
 use std::fmt;
 
@@ -27,27 +27,27 @@ const GROUP_ID: u32 = 0x3f;
 const GRID_LIMIT: [u32; 3] = [i32::MAX as u32, 0xffff, 0xffff];
 /// Threads of a block in x, y, z.
 const BLOCK_LIMIT: [u32; 3] = [1024, 1024, 64];
-/// Threads of a block in all: scheduler check 18.
+/// Threads of a block in total: scheduler check 18.
 const THREADS_LIMIT: u32 = 1024;
-/// Registers of a thread that the machine code can name.
+/// Largest register count that the machine code can encode.
 const REGISTERS_LIMIT: u32 = 255;
-/// Registers of an SM, and the granule in which warps take them.
+/// Registers of an SM, and their allocation granule for a warp.
 const REGISTER_FILE: u32 = 0x1_0000;
 const REGISTER_GRANULE: u32 = 256;
-/// Warps take registers on four partitions alike.
+/// SM partitions, each with a quarter of the warps and registers.
 const PARTITIONS: u32 = 4;
 const THREADS_PER_WARP: u32 = 32;
 /// Barriers of a block.
 const BARRIERS_LIMIT: u32 = 16;
 /// Granule of a thread's local memory.
 const LOCAL_GRANULE: u32 = 32;
-/// Bytes of shared memory that the system keeps of every block.
+/// Bytes of shared memory that the system reserves for every block.
 const SHARED_RESERVED: u32 = 0x400;
 const SHARED_GRANULE: u32 = 128;
-/// Sizes that the L1 is split at, in bytes. The SM has 164 KiB; more than 100 was not tried.
+/// Shared-memory carve-outs of L1, in bytes. The SM has 164 KiB; more than 100 was not tried.
 const CARVE_OUTS: [u32; 3] = [32 << 10, 64 << 10, 100 << 10];
 const CARVE_OUT_GRANULE: u32 = 4096;
-/// Alignment of code: what the compiler's sections have.
+/// Alignment of code: that of the compiler's sections.
 const CODE_ALIGNMENT: u64 = 128;
 /// Alignment of a constant bank: later layouts store addresses without these bits (inferred).
 const BANK_ALIGNMENT: u64 = 64;
@@ -56,16 +56,16 @@ const BANK_GRANULE: u32 = 16;
 /// Unit in which code is prefetched.
 const PREFETCH_GRANULE: u32 = 256;
 
-/// Why a launch cannot be described.
+/// Error of a launch that cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QmdError {
     /// An address that the launch cannot use.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// A number outside what the hardware takes.
+    /// A number outside the hardware's range.
     #[error("{what} is {value}, outside {least} to {limit}")]
     Range {
-        /// What the number is.
+        /// Name of the number.
         what: &'static str,
         /// The number.
         value: u64,
@@ -87,11 +87,11 @@ pub enum QmdError {
     /// A size that is no multiple of its granule.
     #[error("{what} of {value} bytes is no multiple of {granule}")]
     Granule {
-        /// What the size is of.
+        /// Name of the size.
         what: &'static str,
         /// The size.
         value: u32,
-        /// What it must be a multiple of.
+        /// The granule.
         granule: u32,
     },
     /// A QMD that [`Launch::encode`] cannot have made.
@@ -99,12 +99,12 @@ pub enum QmdError {
     NotOurs {
         /// The first word that differs.
         word: usize,
-        /// What it is.
+        /// Its value.
         found: u32,
-        /// What encoding the decoded launch gives.
+        /// The value after encoding the decoded launch again.
         expected: u32,
     },
-    /// A field with a value that no launch has.
+    /// A field with a value that no launch encodes.
     #[error("not a QMD of ours: {field} is {value}")]
     Value {
         /// The field.
@@ -114,10 +114,10 @@ pub enum QmdError {
     },
 }
 
-/// Code to run, and what the compiler says that it needs.
+/// Code to run and its resources, as compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Address of the first instruction, a multiple of 128. At least 4 KiB behind the code must be
+    /// Address of the first instruction, a multiple of 128. At least 4 KiB after the code must be
     /// mapped too: instructions are prefetched.
     pub address: GpuAddress,
     /// Bytes of code, for prefetching it.
@@ -134,15 +134,15 @@ pub struct Program {
 /// A constant bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConstantBank {
-    /// Where it lies, a multiple of 64.
+    /// Address, a multiple of 64.
     pub address: GpuAddress,
-    /// Its size, rounded up to 16; at most 64 KiB. The hardware checks accesses against it.
+    /// Size, rounded up to 16; at most 64 KiB. The hardware checks accesses against it.
     pub bytes: u32,
-    /// Drop cached constants of the bank first.
+    /// Invalidate cached constants of the bank first.
     pub invalidate: bool,
 }
 
-/// Caches dropped when the launch starts.
+/// Caches invalidated when the launch starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invalidate {
     /// Texture headers, samplers and texture data.
@@ -156,7 +156,7 @@ pub struct Invalidate {
 }
 
 impl Default for Invalidate {
-    /// What the proven code does at every launch.
+    /// The invalidations of the proven code.
     fn default() -> Self {
         Self { texture: true, data: true, instruction: false, constant: false }
     }
@@ -165,22 +165,22 @@ impl Default for Invalidate {
 /// A semaphore release at completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QmdRelease {
-    /// Where; a multiple of the payload's size, of 16 with a timestamp.
+    /// Address; a multiple of the payload's size, of 16 with a timestamp.
     pub at: GpuAddress,
-    /// What is written.
+    /// The payload.
     pub payload: Payload,
-    /// Also write the nanosecond timer, 8 bytes behind.
+    /// Also write the nanosecond timer, 8 bytes after the address.
     pub timestamp: bool,
     /// Make all writes visible to the system first.
     pub system_barrier: bool,
 }
 
-/// The launch that completion of this one acts on.
+/// A launch that completion of this one triggers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependent {
     /// Its QMD, which the GPU may read as soon as this launch is sent.
     pub qmd: QmdAddress,
-    /// What is done.
+    /// The action at completion.
     pub action: DependentAction,
     /// Fetch it beforehand.
     pub prefetch: bool,
@@ -189,7 +189,7 @@ pub struct Dependent {
 /// A kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// What runs.
+    /// The code.
     pub program: Program,
     /// Blocks in x, y, z: up to 2^31 - 1, 65535, 65535.
     pub grid: [u32; 3],
@@ -199,13 +199,13 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// Constant banks 0 to 7.
     pub constants: [Option<ConstantBank>; BANKS],
-    /// Caches dropped at the start.
+    /// Caches invalidated at the start.
     pub invalidate: Invalidate,
     /// Barrier at the end of every block.
     pub membar: Membar,
     /// Releases at completion.
     pub releases: [Option<QmdRelease>; 3],
-    /// What completion starts.
+    /// Launch triggered by completion.
     pub dependent: Option<Dependent>,
     /// [`DependentAction::DecrementDependence`]s that the launch waits for.
     pub dependence_count: u16,
@@ -230,7 +230,7 @@ impl Launch {
         }
     }
 
-    /// The QMD, or what of it the hardware would refuse.
+    /// Encodes the QMD, or returns the rule that the launch breaks.
     pub fn encode(&self) -> Result<Qmd, QmdError> {
         let shared = self.check()?;
         let mut qmd = Qmd([0; WORDS]);
@@ -288,7 +288,7 @@ impl Launch {
             qmd.set(fields::CONSTANT_BUFFER_SIZE_SHIFTED4[bank], bytes.div_ceil(BANK_GRANULE));
             qmd.set(fields::CONSTANT_BUFFER_INVALIDATE[bank], invalidate);
         }
-        for (behind, release) in RELEASES.into_iter().zip(&self.releases) {
+        for (bits, release) in RELEASES.into_iter().zip(&self.releases) {
             let Some(QmdRelease { at, payload, timestamp, system_barrier }) = *release else {
                 continue;
             };
@@ -300,14 +300,14 @@ impl Launch {
             };
             let membar = if system_barrier { ReleaseMembar::System } else { ReleaseMembar::None };
             let [low, high] = payload.words();
-            qmd.set(fields::RELEASE0_ENABLE.after(behind), true);
-            qmd.set(fields::RELEASE0_ADDRESS_LOWER.after(behind), at.lower());
-            qmd.set(fields::RELEASE0_ADDRESS_UPPER.after(behind), at.upper());
-            qmd.set(fields::RELEASE0_MEMBAR_TYPE.after(behind), membar);
-            qmd.set(fields::RELEASE0_PAYLOAD64B.after(behind), long);
-            qmd.set(fields::RELEASE0_STRUCTURE_SIZE.after(behind), size);
-            qmd.set(fields::RELEASE0_PAYLOAD_LOWER.after(behind), low);
-            qmd.set(fields::RELEASE0_PAYLOAD_UPPER.after(behind), high);
+            qmd.set(fields::RELEASE0_ENABLE.after(bits), true);
+            qmd.set(fields::RELEASE0_ADDRESS_LOWER.after(bits), at.lower());
+            qmd.set(fields::RELEASE0_ADDRESS_UPPER.after(bits), at.upper());
+            qmd.set(fields::RELEASE0_MEMBAR_TYPE.after(bits), membar);
+            qmd.set(fields::RELEASE0_PAYLOAD64B.after(bits), long);
+            qmd.set(fields::RELEASE0_STRUCTURE_SIZE.after(bits), size);
+            qmd.set(fields::RELEASE0_PAYLOAD_LOWER.after(bits), low);
+            qmd.set(fields::RELEASE0_PAYLOAD_UPPER.after(bits), high);
         }
         qmd.set(fields::DEPENDENCE_COUNTER, self.dependence_count.into());
         if let Some(Dependent { qmd: dependent, action, prefetch }) = self.dependent {
@@ -354,8 +354,8 @@ impl Launch {
         Shared::new(self.shared_bytes)
     }
 
-    /// Reads a QMD that [`Launch::encode`] made. Sizes come back rounded to their granules.
-    /// [`QmdError`] when encoding the result would not give the same QMD.
+    /// Decodes a QMD that [`Launch::encode`] made. Sizes are rounded to their granules.
+    /// [`QmdError`] when encoding the result would not return the same QMD.
     pub fn decode(qmd: &Qmd) -> Result<Self, QmdError> {
         let address = |upper, lower| GpuAddress::from_words(qmd.get(upper), qmd.get(lower));
         let mut constants = [None; BANKS];
@@ -372,19 +372,19 @@ impl Launch {
             }
         }
         let mut releases = [None; 3];
-        for (release, behind) in releases.iter_mut().zip(RELEASES) {
-            if qmd.get(fields::RELEASE0_ENABLE.after(behind)) {
-                let size = qmd.get(fields::RELEASE0_STRUCTURE_SIZE.after(behind));
-                let membar = qmd.get(fields::RELEASE0_MEMBAR_TYPE.after(behind));
+        for (release, bits) in releases.iter_mut().zip(RELEASES) {
+            if qmd.get(fields::RELEASE0_ENABLE.after(bits)) {
+                let size = qmd.get(fields::RELEASE0_STRUCTURE_SIZE.after(bits));
+                let membar = qmd.get(fields::RELEASE0_MEMBAR_TYPE.after(bits));
                 *release = Some(QmdRelease {
                     at: address(
-                        fields::RELEASE0_ADDRESS_UPPER.after(behind),
-                        fields::RELEASE0_ADDRESS_LOWER.after(behind),
+                        fields::RELEASE0_ADDRESS_UPPER.after(bits),
+                        fields::RELEASE0_ADDRESS_LOWER.after(bits),
                     )?,
                     payload: Payload::from_words(
-                        qmd.get(fields::RELEASE0_PAYLOAD64B.after(behind)),
-                        qmd.get(fields::RELEASE0_PAYLOAD_LOWER.after(behind)),
-                        qmd.get(fields::RELEASE0_PAYLOAD_UPPER.after(behind)),
+                        qmd.get(fields::RELEASE0_PAYLOAD64B.after(bits)),
+                        qmd.get(fields::RELEASE0_PAYLOAD_LOWER.after(bits)),
+                        qmd.get(fields::RELEASE0_PAYLOAD_UPPER.after(bits)),
                     ),
                     timestamp: size == Some(StructureSize::FourWords),
                     system_barrier: membar == Some(ReleaseMembar::System),
@@ -441,7 +441,7 @@ impl Launch {
     }
 }
 
-/// Shared memory of a block as the hardware is told of it.
+/// Shared memory of a block, as encoded in the QMD.
 struct Shared {
     bytes: u32,
     carve_out: u32,
@@ -486,7 +486,7 @@ fn in_range(what: &'static str, value: u32, least: u32, limit: u32) -> Result<()
 pub struct Qmd([u32; WORDS]);
 
 impl Qmd {
-    /// Takes words as they lie in memory.
+    /// Wraps words read from memory.
     #[must_use]
     pub const fn from_words(words: [u32; WORDS]) -> Self {
         Self(words)
@@ -518,7 +518,7 @@ impl Qmd {
 }
 
 impl fmt::Display for Qmd {
-    /// Every field that is not zero, one a line, then the bound constant banks.
+    /// Prints every non-zero field, one a line, then the bound constant banks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, field) in fields::FIELDS {
             match self.get(*field) {

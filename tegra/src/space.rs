@@ -1,22 +1,22 @@
-//! A GPU address space: what the GPU's addresses mean.
+//! A GPU address space: allocation of GPU addresses and the list of mapped buffers.
 //!
-//! Owns the range that buffers get their addresses from, keeps the two windows free in which
-//! shaders see their local and shared memory, and looks at every address that the driver gives.
-//! What a buffer is for belongs to [`crate::buffer`].
+//! Owns the range of buffer addresses, reserves the two windows through which shaders access their
+//! local and shared memory, and checks every address that the driver returns. The purpose of a
+//! buffer belongs to [`crate::buffer`].
 //!
 //! # Range
 //!
-//! The range ends 4 GiB below 2^40: the driver keeps the 4 GiB above the end for rings and engine
+//! The range ends 4 GiB below 2^40: the driver uses the 4 GiB above the end for rings and engine
 //! contexts, and the host unit, semaphores and QMDs have 40 address bits. (With the proven end of
-//! `0xff_ffe0_0000` a ring of 3 MB came to lie above 2^40 and was never fetched; that this end
-//! cures it is inferred.) [`Range`] has both.
+//! `0xff_ffe0_0000` the driver placed a ring of 3 MB above 2^40, which was never fetched; that this
+//! end cures it is inferred.) [`Range`] has both.
 //!
 //! # Reuse
 //!
-//! The driver chooses addresses with a buddy allocator and takes them back when a buffer is
-//! unmapped. It rounds each buffer to a power of two of pages and merges what is freed, so a freed
-//! range fits any later buffer of its class: with a terabyte of addresses, sixteen times the memory
-//! of the largest Orin, months of mapping and unmapping do not run out of them.
+//! The driver allocates addresses with a buddy allocator and frees them when a buffer is unmapped.
+//! It rounds each buffer to a power of two of pages and merges freed ranges, so a freed range fits
+//! any later buffer of its size class. With a terabyte of addresses, sixteen times the memory of
+//! the largest Orin, months of mapping and unmapping do not exhaust them.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -27,8 +27,9 @@ use parking_lot::Mutex;
 use crate::abi::address_space::{self as abi, PAGE_SIZE};
 use crate::abi::ctrl::{self, AS_UNIFIED_VA};
 use crate::address::GpuAddress;
+use crate::cpu_map::CpuMap;
 use crate::error::{Error, Node};
-use crate::memory::{CpuMap, Handle, memory_error};
+use crate::memory::{Handle, memory_error};
 use crate::node::NodeFd;
 use crate::orin::Orin;
 use crate::pushbuffer::Windows;
@@ -37,16 +38,16 @@ use crate::pushbuffer::Windows;
 const START: u64 = 0x20_0000;
 /// End of the range for buffers.
 const END: u64 = 0xff_0000_0000;
-/// The end that all code had which ran on an Orin.
+/// End of the range in all code that ran on an Orin.
 const PROVEN_END: u64 = 0xff_ffe0_0000;
-/// Where shaders see their local memory.
+/// Address of the local-memory window.
 const LOCAL: u64 = 0xfd_0000_0000;
-/// Where shaders see their shared memory.
+/// Address of the shared-memory window.
 const SHARED: u64 = 0xfe_0000_0000;
-/// Bytes kept free for each window: far more than is decoded, and proven.
+/// Bytes reserved for each window: far more than is decoded, and proven.
 const WINDOW: u64 = 1 << 30;
 
-/// What the driver keeps above the range.
+/// Size of the driver's own range above the end.
 const DRIVER: u64 = 4 << 30;
 /// The granule of the range's bounds.
 const GRANULE: u64 = 2 << 20;
@@ -57,58 +58,57 @@ const _: () = {
     assert!(PROVEN_END > END && PROVEN_END.is_multiple_of(GRANULE));
 };
 
-/// Whether the GPU's L2 may keep lines of memory that the CPU does not write while it is mapped:
-/// weights and scratch.
+/// L2 caching of memory that the CPU does not write while it is mapped: weights and scratch.
 ///
 /// The driver writes back and invalidates L2 when a buffer is unmapped, so lines of earlier owners
 /// of a page do not survive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum L2 {
-    /// Every access goes past L2, as in all proven code.
+    /// Every access bypasses L2, as in all proven code.
     #[default]
     Volatile,
-    /// Lines stay (inferred to be faster; not yet measured on hardware).
+    /// L2 caches lines (inferred to be faster; not yet measured on hardware).
     Cached,
 }
 
-/// What the GPU may do with a mapped buffer.
+/// The GPU's access to a mapped buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// A write is a fault. Nobody has been seen to map so on an Orin.
+    /// Read-only: a write is a fault. Not yet seen on an Orin.
     Read,
-    /// Both, as in all proven code.
+    /// Read and write, as in all proven code.
     ReadWrite,
 }
 
-/// Where the range of an address space ends.
+/// End of an address space's range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Range {
-    /// 4 GiB below 2^40, so that what the driver places above lies below 2^40 too.
+    /// 4 GiB below 2^40, so that the driver's own range is below 2^40 too.
     #[default]
     Short,
-    /// 2 MiB below 2^40, as in all proven code: what the driver places above lies beyond.
+    /// 2 MiB below 2^40, as in all proven code: the driver's own range is above 2^40.
     Proven,
 }
 
-/// What is decided for a whole address space.
+/// Options of a whole address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether L2 may keep lines of weights and scratch.
+    /// L2 caching of weights and scratch.
     pub l2: L2,
-    /// What the GPU may do with weights and code.
+    /// The GPU's access to weights and code.
     pub sealed: Access,
-    /// Where the range ends.
+    /// End of the range.
     pub range: Range,
 }
 
 impl Default for Options {
-    /// What the least proof is needed for, but for the range.
+    /// The best-proven options, except for the range.
     fn default() -> Self {
         Self { l2: L2::Volatile, sealed: Access::ReadWrite, range: Range::Short }
     }
 }
 
-/// How much of an address space is in use.
+/// Number and size of the mapped buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Mapped buffers.
@@ -127,18 +127,18 @@ struct Inner {
     orin: Orin,
     options: Options,
     windows: Windows,
-    /// By the first address.
+    /// By first address.
     mappings: Mutex<BTreeMap<u64, Mapping>>,
 }
 
 impl AddressSpace {
-    /// A new address space with its windows kept free. Weights and code are mapped for reading and
+    /// A new address space with its windows reserved. Weights and code are mapped for reading and
     /// writing.
     pub fn new(orin: &Orin, l2: L2) -> Result<Self, Error> {
         Self::with(orin, Options { l2, ..Options::default() })
     }
 
-    /// A new address space with its windows kept free.
+    /// A new address space with its windows reserved.
     pub fn with(orin: &Orin, options: Options) -> Result<Self, Error> {
         let end = match options.range {
             Range::Short => END,
@@ -174,25 +174,25 @@ impl AddressSpace {
         &self.0.orin
     }
 
-    /// Where shaders see their local and shared memory.
+    /// Windows of local and shared memory.
     #[must_use]
     pub fn windows(&self) -> Windows {
         self.0.windows
     }
 
-    /// Whether L2 may keep lines of weights and scratch.
+    /// L2 caching of weights and scratch.
     #[must_use]
     pub fn l2(&self) -> L2 {
         self.0.options.l2
     }
 
-    /// What the GPU may do with weights and code.
+    /// The GPU's access to weights and code.
     #[must_use]
     pub fn sealed(&self) -> Access {
         self.0.options.sealed
     }
 
-    /// What is mapped now.
+    /// Number and size of the buffers mapped now.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mappings = self.0.mappings.lock();
@@ -200,13 +200,13 @@ impl AddressSpace {
         Usage { buffers: mappings.len() as u64, bytes }
     }
 
-    /// Every mapped buffer, by address: what the GPU's addresses mean now.
+    /// Every buffer mapped now, by address.
     #[must_use]
     pub fn mappings(&self) -> Vec<Mapping> {
         self.0.mappings.lock().values().cloned().collect()
     }
 
-    /// Gives a handle's pages an address. The mapping keeps the pages.
+    /// Maps a handle's pages. The mapping keeps the pages alive.
     pub(crate) fn map(
         &self,
         handle: &Arc<Handle>,
@@ -215,7 +215,7 @@ impl AddressSpace {
     ) -> Result<GpuMap, Error> {
         let access = match access {
             Access::Read => abi::MAP_ACCESS_READ_ONLY,
-            // The default of a buffer of one's own, as in the proven code.
+            // The driver's default for a writable buffer, as in the proven code.
             Access::ReadWrite => 0,
         };
         let l2 = match l2 {
@@ -225,7 +225,7 @@ impl AddressSpace {
         self.map_with(handle, access | l2)
     }
 
-    /// Gives a handle's pages an address, with flags of the caller's.
+    /// Maps a handle's pages with the caller's flags.
     pub(crate) fn map_with(&self, handle: &Arc<Handle>, flags: u32) -> Result<GpuMap, Error> {
         let dma_buf = handle.export()?;
         let mut args = abi::MapBufferEx {
@@ -253,7 +253,7 @@ impl AddressSpace {
         let handle = Arc::clone(handle);
         let mapping = Mapping { address, bytes, writable, cacheable, handle };
         self.0.mappings.lock().insert(address.get(), mapping);
-        // From here on a failure undoes the mapping.
+        // From here on a failure unmaps the buffer.
         let map = GpuMap { space: self.clone(), address };
         address.spanning(bytes)?;
         if [LOCAL, SHARED].into_iter().any(|window| meets_window(address.get(), bytes, window)) {
@@ -283,45 +283,45 @@ const fn meets_window(address: u64, bytes: u64, window: u64) -> bool {
     address < window + WINDOW && window < address + bytes
 }
 
-/// One mapped buffer, for a report after a fault. Keeps the memory, not its address.
+/// One mapped buffer, for a fault report. Keeps the memory alive, not its address.
 #[derive(Clone, Debug)]
 pub struct Mapping {
-    /// Where the GPU sees the first byte.
+    /// GPU address of the first byte.
     pub address: GpuAddress,
     /// Its size.
     pub bytes: u64,
-    /// Whether the GPU may write.
+    /// The GPU may write.
     pub writable: bool,
-    /// Whether L2 may keep it.
+    /// L2 may cache it.
     pub cacheable: bool,
     handle: Arc<Handle>,
 }
 
 impl Mapping {
-    /// What the memory is for: `weights`, `scratch`.
+    /// Purpose of the memory: `weights`, `scratch`.
     #[must_use]
     pub fn what(&self) -> &'static str {
         self.handle.what()
     }
 
-    /// The memory for the CPU, which may have no other mapping of it.
+    /// Maps the memory for the CPU, which may have no other mapping of it.
     pub fn view(&self) -> Result<View, Error> {
         self.handle.map().map(View)
     }
 }
 
-/// A mapped buffer as the CPU sees it.
+/// A CPU view of a mapped buffer.
 #[derive(Debug)]
 pub struct View(CpuMap);
 
 impl View {
-    /// Copies bytes out. Of a working GPU with lines in its L2 they may be older than what it sees.
+    /// Copies bytes out. They may be older than the GPU's own view if its L2 has dirty lines.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         self.0.read(offset, into)
     }
 }
 
-/// A buffer's place in an address space. Unmapped when dropped.
+/// A buffer's mapping in an address space. Unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct GpuMap {
     space: AddressSpace,
@@ -336,7 +336,7 @@ impl GpuMap {
 
 impl Drop for GpuMap {
     fn drop(&mut self) {
-        // First, since the driver may give the address away once it is free.
+        // Removed first: the driver may reuse the address once it is free.
         self.space.0.mappings.lock().remove(&self.address.get());
         self.space.unmap(self.address.get());
     }

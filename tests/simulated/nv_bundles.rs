@@ -20,7 +20,7 @@ use orind_testing::session::Session;
 use orind_testing::tiny;
 use parking_lot::Mutex;
 use plan::Bucket;
-use tegra_bundle::{Bundle, Directory, Header, KEPT, Mapping};
+use tegra_bundle::{Bundle, Directory, Header, MAX_BUNDLES, Mapping};
 use tegra_sim::engine::Replay;
 
 /// The variable that says where the state directory is.
@@ -212,7 +212,7 @@ fn faults_that_go_on_leave_no_more_than_a_few_bundles() {
     let faults: Vec<String> = faults.collect();
     said(&mut steps_with(&faults.join(","), state.path(), 1));
     let kept = Directory::of_state(state.path()).list().unwrap();
-    assert!((1..=KEPT).contains(&kept.len()), "{kept:?}");
+    assert!((1..=MAX_BUNDLES).contains(&kept.len()), "{kept:?}");
     for file in kept {
         Bundle::read(&file).unwrap();
     }

@@ -1,8 +1,9 @@
-//! Where a program keeps its bundles: the last few, and no more bytes than a small disk can spare.
+//! The directory of a program's bundles: the most recent ones, within a size limit.
 //!
-//! A bundle is numbered, so that the newest is known whatever the clock was. It is written under
-//! another name, synced and renamed: what has a bundle's name is whole. Only one process writes at a
-//! time, so whatever else lies there under the other name is left from one that ended, and goes.
+//! Bundles are numbered, so that the newest is known even if the clock was wrong. A bundle is
+//! written under another name, synced and renamed: a file with a bundle's name is complete. Only
+//! one process writes at a time, so an unfinished file is left from a process that died, and is
+//! removed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -11,20 +12,20 @@ use std::path::{Path, PathBuf};
 
 use crate::{Bundle, BundleError};
 
-/// Its name in the state directory.
+/// Name of the directory in the state directory.
 const NAME: &str = "faults";
 
-/// Bundles that are kept, and bytes of all of them: the oldest go first.
-pub const KEPT: usize = 8;
-/// See [`KEPT`].
-pub const KEPT_BYTES: u64 = 256 << 20;
+/// Maximum number of bundles, and their maximum total size: the oldest are removed first.
+pub const MAX_BUNDLES: usize = 8;
+/// See [`MAX_BUNDLES`].
+pub const MAX_BYTES: u64 = 256 << 20;
 
 const BEGIN: &str = "fault-";
 const END: &str = ".bundle";
-/// How the name ends while a bundle is written.
+/// Suffix of a bundle's name while it is written.
 const UNFINISHED: &str = ".unfinished";
 
-/// Bundles hold what was computed with: nobody else reads them.
+/// Bundles contain the model's data: only their owner may read them.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
@@ -33,13 +34,13 @@ const FILE_MODE: u32 = 0o600;
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// That of a program with a state directory. It need not exist before something is kept.
+    /// The directory of a program with this state directory. It is created for the first bundle.
     #[must_use]
     pub fn of_state(state: &Path) -> Self {
         Self(state.join(NAME))
     }
 
-    /// Where it is.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -48,7 +49,7 @@ impl Directory {
     /// Its bundles, oldest first.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// If it exists and cannot be read.
     pub fn list(&self) -> io::Result<Vec<PathBuf>> {
         let mut found: Vec<(u64, PathBuf)> = self
             .entries()?
@@ -75,14 +76,14 @@ impl Directory {
         newest.and_then(number).map_or(1, |number| number.saturating_add(1))
     }
 
-    /// Where a bundle of a number and a time, as `20261123T140509Z`, lies.
+    /// Path of a bundle with a number and a time such as `20261123T140509Z`.
     #[must_use]
     pub fn place(&self, number: u64, time: &str) -> PathBuf {
         self.0.join(format!("{BEGIN}{time}-{number}{END}"))
     }
 
-    /// Writes a bundle at its place, then removes those that are too many. The bundle is on the disk
-    /// when this returns; after an error of writing nothing of it is.
+    /// Writes a bundle to `place`, then removes the oldest ones above the limits. The bundle is on
+    /// the disk when this returns; a failed write leaves no file.
     ///
     /// # Errors
     /// [`BundleError::Io`].
@@ -116,13 +117,13 @@ impl Directory {
         self.prune(place)
     }
 
-    /// Removes the oldest, never the one at `newest`.
+    /// Removes the oldest bundles, but never `newest`.
     fn prune(&self, newest: &Path) -> io::Result<()> {
         let (mut count, mut bytes) = (0, 0u64);
         for path in self.list()?.into_iter().rev() {
             count += 1;
             bytes = bytes.saturating_add(fs::metadata(&path)?.len());
-            if (count > KEPT || bytes > KEPT_BYTES) && path != newest {
+            if (count > MAX_BUNDLES || bytes > MAX_BYTES) && path != newest {
                 fs::remove_file(path)?;
             }
         }

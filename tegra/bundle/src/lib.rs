@@ -1,9 +1,10 @@
-//! Fault bundles: what a GPU fault left, in one file, so that its launches can be run again elsewhere.
+//! Fault bundles: the state after a GPU fault, in one file, so that its launches can be replayed
+//! elsewhere.
 //!
-//! Owns the format; `directory` owns where a program keeps such files, and how many. A file is a line
-//! that names it, a line of JSON ([`Header`]), and the bytes that the header's contents describe, one
-//! after the other. A bundle is not trusted: everything in it is checked against the file and against
-//! limits. Who writes one is the daemon or the simulator; the simulator runs it. Knows no GPU.
+//! Owns the format; `directory` owns the storage of such files. A file consists of a line that
+//! identifies it, a line of JSON ([`Header`]), and the bytes of the header's `contents`, one after
+//! the other. Bundles are untrusted: everything in one is checked against the file and against
+//! limits. The daemon or the simulator writes bundles; the simulator replays them. Knows no GPU.
 
 mod directory;
 
@@ -13,16 +14,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use directory::{Directory, KEPT, KEPT_BYTES};
+pub use directory::{Directory, MAX_BUNDLES, MAX_BYTES};
 
 /// The first line.
 const MAGIC: &str = "tegra fault bundle 2\n";
-/// Bytes of the longest header.
+/// Maximum size of the header in bytes.
 const HEADER: u64 = 16 << 20;
-/// Bytes of memory that a bundle holds at most.
+/// Maximum bytes of memory in a bundle.
 pub const LIMIT: u64 = 64 << 20;
 
-/// Why a bundle cannot be written or used.
+/// Error of writing or reading a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The file cannot be read or written.
@@ -33,55 +34,54 @@ pub enum BundleError {
     Magic { path: PathBuf },
     #[error("bundle {}: header: {source}", path.display())]
     Header { path: PathBuf, source: serde_json::Error },
-    /// The header says what cannot be.
+    /// The header is inconsistent.
     #[error("bundle {}: {what}", path.display())]
     Contents { path: PathBuf, what: String },
 }
 
-/// What is known of a fault, beside memory.
+/// Description of a fault, without memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The program, with its version.
     pub writer: String,
-    /// When, as people read it; none where time is simulated.
+    /// Time for people; none if time is simulated.
     pub at: Option<String>,
-    /// The GPU, in a line.
+    /// The GPU, in one line.
     pub device: String,
     /// Its channel.
     pub channel: u32,
-    /// What happened, in a word: `mmu-fault`, `hang`, a broken rule's name.
+    /// Kind of fault: `mmu-fault`, `hang`, the name of a broken rule.
     pub rule: String,
-    /// The error notifier's code; none where the driver recorded nothing, as of work that hangs.
+    /// The error notifier's code; none if the driver recorded nothing, as for hung work.
     pub notifier: Option<u32>,
     pub message: String,
-    /// Where SMs stopped, as far as the driver tells: addresses of instructions.
+    /// Addresses of the instructions at which SMs stopped, as reported by the driver.
     pub stopped_at: Vec<u64>,
-    /// The last methods of the stream, decoded, and where in it the channel was.
+    /// The last methods of the stream, decoded, and the channel's position in it.
     pub stream: Vec<String>,
-    /// The launches that were under way, in the order in which they run: the first of them that fails
-    /// is the one.
+    /// The launches in flight, in execution order: the first one that fails is the culprit.
     pub launches: Vec<Launch>,
     /// The channel's window of shared memory.
     pub shared_window: u64,
     /// The channel's window of local memory.
     pub local_window: u64,
-    /// Where local memory is kept.
+    /// Backing store of local memory.
     pub local_memory: LocalMemory,
     /// Every mapping of the address space.
     pub mappings: Vec<Mapping>,
-    /// What the bundle holds of it, in the order of the bytes. Memory is as the fault left it: what
-    /// kernels had written by then is written.
+    /// Memory ranges in the bundle, in the order of their bytes. Memory is as the fault left it,
+    /// with all writes of kernels until then.
     pub contents: Vec<Range>,
-    /// What it should hold and does not: it is too large, or could not be read.
+    /// Ranges that should be in the bundle and are not: too large, or unreadable.
     pub left_out: Vec<Range>,
-    /// What only a simulated GPU knows.
+    /// Facts that only a simulated GPU knows.
     pub simulated: Option<Simulated>,
 }
 
 /// One launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
-    /// Where it stands in its program, and its kernel's name; empty where nobody knows.
+    /// Its position in its program, and its kernel's name; empty if unknown.
     pub name: String,
     /// Address of the QMD.
     pub qmd: u64,
@@ -89,23 +89,23 @@ pub struct Launch {
     pub words: Vec<u32>,
 }
 
-/// What a simulated GPU knows of a launch beyond what an Orin tells.
+/// Facts about a launch that only a simulated GPU knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Simulated {
-    /// The fault was made to happen on request.
+    /// The fault was injected on request.
     pub injected: bool,
-    /// Chance of the launch.
+    /// Seed of the launch's random numbers.
     pub seed: u64,
     /// GPU time of the launch, in nanoseconds.
     pub time: u64,
-    /// What shader code was checked for, by name.
+    /// Names of the checks applied to shader code.
     pub checks: String,
 }
 
 /// The backing store of local memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalMemory {
-    /// Where it lies.
+    /// Its address.
     pub base: u64,
     /// Bytes of each TPC's share.
     pub bytes_per_tpc: u64,
@@ -116,43 +116,43 @@ pub struct LocalMemory {
 /// One mapping of the address space.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
-    /// What the memory is for; empty where nobody knows.
+    /// Purpose of the memory; empty if unknown.
     pub what: String,
     pub va: u64,
     pub bytes: u64,
-    /// Whether the GPU may write.
+    /// The GPU may write.
     pub writable: bool,
-    /// Whether L2 may keep it.
+    /// L2 may cache it.
     pub cacheable: bool,
-    /// Whether its page-table entries are valid.
+    /// Its page-table entries are valid.
     pub valid: bool,
 }
 
-/// Addresses.
+/// A range of addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Range {
     pub va: u64,
     pub bytes: u64,
 }
 
-/// A fault, and the memory that its launches name.
+/// A fault, and the memory that its launches refer to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bundle {
     pub header: Header,
-    /// The bytes of each of the header's contents.
+    /// The bytes of each of the header's `contents`.
     pub memory: Vec<Vec<u8>>,
 }
 
 impl Header {
-    /// Reads a file's header, and none of its memory.
+    /// Reads a file's header, without its memory.
     ///
     /// # Errors
-    /// [`BundleError`] for everything that is not as [`Bundle::write`] leaves it.
+    /// [`BundleError`] for everything that [`Bundle::write`] would not write.
     pub fn read(path: &Path) -> Result<Self, BundleError> {
         Ok(Self::begin(path)?.0)
     }
 
-    /// The header, and the file behind it.
+    /// The header, and the file positioned after it.
     fn begin(path: &Path) -> Result<(Self, BufReader<File>), BundleError> {
         let failed = |source| BundleError::Io { path: path.to_owned(), source };
         let mut file = BufReader::new(File::open(path).map_err(failed)?);
@@ -175,7 +175,7 @@ impl Header {
 }
 
 impl Bundle {
-    /// Writes a new file at a path.
+    /// Writes a new file.
     ///
     /// # Errors
     /// [`BundleError::Io`].
@@ -194,7 +194,7 @@ impl Bundle {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`BundleError`] for everything that is not as [`Bundle::write`] leaves it.
+    /// [`BundleError`] for everything that [`Bundle::write`] would not write.
     pub fn read(path: &Path) -> Result<Self, BundleError> {
         let failed = |source| BundleError::Io { path: path.to_owned(), source };
         let wrong = |what| BundleError::Contents { path: path.to_owned(), what };
@@ -210,7 +210,7 @@ impl Bundle {
             memory.push(found);
         }
         if !file.fill_buf().map_err(failed)?.is_empty() {
-            return Err(wrong("more bytes than the header says".to_owned()));
+            return Err(wrong("more bytes than in the header's contents".to_owned()));
         }
         Ok(Self { header, memory })
     }

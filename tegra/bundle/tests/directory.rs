@@ -1,4 +1,4 @@
-//! A directory of bundles: what is kept and for how long, and what stands in the way of it.
+//! A directory of bundles: permissions, limits, leftovers and errors.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tegra_bundle::{Bundle, Directory, Header, KEPT, KEPT_BYTES, LIMIT, Range};
+use tegra_bundle::{Bundle, Directory, Header, LIMIT, MAX_BUNDLES, MAX_BYTES, Range};
 
 const TIME: &str = "20261123T140509Z";
 
@@ -29,7 +29,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn what_is_kept_is_whole_and_nobody_elses() {
+fn bundles_are_complete_and_private() {
     let state = tempfile::tempdir().unwrap();
     let directory = Directory::of_state(&state.path().join("deeper"));
     let path = state.path().join("deeper").join("faults");
@@ -44,15 +44,15 @@ fn what_is_kept_is_whole_and_nobody_elses() {
 }
 
 #[test]
-fn the_oldest_go_by_number_whatever_the_clock_was() {
+fn the_lowest_numbers_are_removed_first() {
     let state = tempfile::tempdir().unwrap();
     let directory = Directory::of_state(state.path());
-    for year in [2026, 1970, 2038].into_iter().cycle().take(KEPT + 4) {
+    for year in [2026, 1970, 2038].into_iter().cycle().take(MAX_BUNDLES + 4) {
         let place = directory.place(directory.next_number(), &format!("{year}1123T140509Z"));
         directory.keep(&place, &bundle(10)).unwrap();
     }
     let numbers: Vec<String> = directory.list().unwrap().iter().map(|path| number(path)).collect();
-    let expected: Vec<String> = (5..=KEPT + 4).map(|number| number.to_string()).collect();
+    let expected: Vec<String> = (5..=MAX_BUNDLES + 4).map(|number| number.to_string()).collect();
     assert_eq!(numbers, expected);
 }
 
@@ -62,11 +62,11 @@ fn number(path: &Path) -> String {
 }
 
 #[test]
-fn bytes_are_limited_too_and_the_newest_stays() {
+fn total_size_is_limited_but_the_newest_bundle_stays() {
     let state = tempfile::tempdir().unwrap();
     let directory = Directory::of_state(state.path());
     fs::create_dir(directory.path()).unwrap();
-    let large = KEPT_BYTES / LIMIT;
+    let large = MAX_BYTES / LIMIT;
     for number in 1..=large {
         let file = fs::File::create(directory.place(number, TIME)).unwrap();
         file.set_len(LIMIT).unwrap();
@@ -74,15 +74,15 @@ fn bytes_are_limited_too_and_the_newest_stays() {
     let last = keep(&directory, 1);
     let kept = directory.list().unwrap();
     assert_eq!((kept.len() as u64, kept.last()), (large, Some(&last)));
-    // One that is larger than all may be together stays until there is another.
-    fs::File::options().write(true).open(&last).unwrap().set_len(2 * KEPT_BYTES).unwrap();
+    // A bundle above the total limit stays until there is a newer one.
+    fs::File::options().write(true).open(&last).unwrap().set_len(2 * MAX_BYTES).unwrap();
     let last = keep(&directory, 1);
     assert_eq!(directory.list().unwrap(), [last]);
 }
 
-/// Only what the directory has named itself is counted, or removed.
+/// Only files with a bundle's name are counted, or removed.
 #[test]
-fn what_a_killed_process_left_goes_and_other_files_stay() {
+fn unfinished_bundles_are_removed_and_other_files_stay() {
     let state = tempfile::tempdir().unwrap();
     let directory = Directory::of_state(state.path());
     fs::create_dir(directory.path()).unwrap();
@@ -96,13 +96,13 @@ fn what_a_killed_process_left_goes_and_other_files_stay() {
     assert_eq!(directory.list().unwrap(), [place]);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), others.len() + 1);
     assert!(others.iter().all(|name| file(name).is_file()));
-    // The largest number there is has no successor: it is taken again.
+    // The largest number has no successor: it is used again.
     fs::write(directory.place(u64::MAX, TIME), "").unwrap();
     assert_eq!(directory.next_number(), u64::MAX);
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_told_and_nothing_is_left() {
+fn a_failed_write_returns_an_error_and_leaves_no_file() {
     let state = tempfile::tempdir().unwrap();
     let file = state.path().join("faults");
     fs::write(&file, "a file").unwrap();
@@ -112,7 +112,7 @@ fn a_place_that_cannot_be_written_is_told_and_nothing_is_left() {
     let error = directory.keep(&place, &bundle(1)).unwrap_err().to_string();
     assert!(error.contains(&place.display().to_string()), "{error}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "a file");
-    // A directory has the bundle's name: what was written goes again.
+    // A directory has the bundle's name: the written file is removed again.
     let directory = Directory::of_state(&state.path().join("other"));
     let place = directory.place(1, TIME);
     fs::create_dir_all(place.join("full")).unwrap();

@@ -1,13 +1,13 @@
-//! Why a stage failed.
+//! Failures of bring-up steps.
 
 use tegra::address::AddressError;
 use tegra::pushbuffer::OperationError;
 use tegra::qmd::QmdError;
 
-/// What was expected, and what came.
+/// The expected and the actual result of a failed step.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {
-    /// A driver or the GPU refused, or work faulted or never ended.
+    /// A driver refused a request, or work faulted or did not complete.
     #[error(transparent)]
     Gpu(#[from] tegra::Error),
     #[error(transparent)]
@@ -15,57 +15,59 @@ pub enum Failure {
     /// Machine code that cannot be launched.
     #[error("kernel {name}: {problem}")]
     Kernel { name: String, problem: String },
-    #[error("the driver opened the channel but tells of none: it was closed again")]
+    #[error("the driver opened the channel and closed it again")]
     Closed,
-    #[error("the driver gave the doorbell token 0: expected the channel's number, which is not 0")]
+    #[error("the driver returned the doorbell token 0: expected the channel id, which is not 0")]
     Token,
     #[error("a release wrote {found:#x}: expected {expected:#x}")]
     Release { expected: u64, found: u64 },
     #[error(
-        "a release is stamped {stamp} ns: expected a time from {earliest} ns on, that of the one before"
+        "a release is stamped {stamp} ns: expected at least {earliest} ns, the stamp of the previous one"
     )]
     Time { earliest: u64, stamp: u64 },
     #[error(
-        "{wrong} of {words} words of the probe are wrong, the first after {part}: word {at} is \
+        "{wrong} of {words} words of the probe are wrong, the first in {part}: word {at} is \
          {found:#010x}, expected {expected:#010x}"
     )]
     Probe { wrong: usize, words: usize, part: &'static str, at: usize, found: u32, expected: u32 },
-    /// A chain whose first launches ran, in their order, and the others did not.
+    /// A chain whose first launches ran in order, and the others did not.
     #[error("the chain stopped after {done} of {launches} launches{}", because(.cause.as_ref()))]
     Stopped { done: u32, launches: u32, cause: Option<tegra::Error> },
     #[error(
-        "launch {launch} of {launches} wrote {found:#010x}, expected {expected:#010x}: it ran before the \
-         one that it follows, or did not see what that one wrote"
+        "launch {launch} of {launches} wrote {found:#010x}, expected {expected:#010x}: it ran before \
+         its predecessor, or did not see the predecessor's word"
     )]
     Order { launch: u32, launches: u32, found: u32, expected: u32 },
     #[error(
-        "round {round}: {blocks} blocks counted up and left {counter} in the counter, expected 0: the last \
-         of them was not found"
+        "round {round}: {blocks} blocks left {counter} in the counter, expected 0: the last \
+         of them was not detected"
     )]
     Counter { round: u32, blocks: u32, counter: u32 },
     #[error(
-        "round {round}: the last of {blocks} blocks made {found:#010x} of what all wrote, expected \
+        "round {round}: the last of {blocks} blocks combined all writes to {found:#010x}, expected \
          {expected:#010x}"
     )]
     Mark { round: u32, blocks: u32, found: u32, expected: u32 },
     #[error(
-        "round {round}: {way} of block {block} came to {found:#010x}, expected {expected:#010x}: the GPU \
-         does not see what the CPU wrote"
+        "round {round}: {way} of block {block} summed to {found:#010x}, expected {expected:#010x}: the GPU \
+         does not see the CPU's writes"
     )]
     ForGpu { round: u32, way: &'static str, block: usize, found: u32, expected: u32 },
     #[error(
         "round {round}: the CPU reads {found:#010x} at word {at}, expected {expected:#010x}: it does not \
-         see what the GPU wrote"
+         see the GPU's writes"
     )]
     ForCpu { round: u32, at: usize, found: u32, expected: u32 },
-    /// Launches that drop L1 themselves pass.
-    #[error("without a launch's own invalidate, behind that of the stream alone, {0}")]
+    /// Only launches that do not invalidate L1 themselves fail.
+    #[error("with the stream's invalidate but without the launch's own: {0}")]
     StreamAlone(Box<Failure>),
 }
 
 fn because(cause: Option<&tegra::Error>) -> String {
-    cause
-        .map_or_else(|| ": the GPU took the rest for done".to_owned(), |error| format!(": {error}"))
+    cause.map_or_else(
+        || ": the GPU reported the rest as done".to_owned(),
+        |error| format!(": {error}"),
+    )
 }
 
 impl From<AddressError> for Failure {

@@ -1,10 +1,11 @@
-//! From a kernel's machine code to a stream that launches it.
+//! Launches a kernel's machine code: loads it, builds QMDs and constant banks, and records the
+//! stream.
 
 use orind_kernels::bank0::Bank0;
 use orind_kernels::cubin;
 use tegra::abi::nvmap::Caching;
 use tegra::address::{GpuAddress, QmdAddress};
-use tegra::buffer::{Attributes, Mailbox, Trial};
+use tegra::buffer::{Attributes, Mailbox, ProbeBuffer};
 use tegra::class::Compute;
 use tegra::class::qmd::DependentAction;
 use tegra::local_memory::{ABOVE_STACK_POINTER, THREAD_ADDRESS_BITS};
@@ -14,13 +15,13 @@ use tegra::space::AddressSpace;
 
 use super::Failure;
 
-/// Mapped behind code: instructions are prefetched.
+/// Bytes mapped after the code: instructions are prefetched.
 const PREFETCH: u64 = 4096;
-/// A QMD, and what a constant bank and a stream are aligned to.
+/// Bytes of a QMD, also the alignment of constant banks and streams.
 const QMD: u64 = 256;
 const STACK_POINTER: u32 = (1 << THREAD_ADDRESS_BITS) - ABOVE_STACK_POINTER;
 
-/// Machine code in GPU memory, and what a launch of it needs.
+/// Machine code in GPU memory, and the resources of its launches.
 #[derive(Debug)]
 pub struct Code {
     program: Program,
@@ -28,10 +29,10 @@ pub struct Code {
     params_offset: u32,
     /// Bank 2: the compiler's literals and jump tables.
     literals: Option<(GpuAddress, u32)>,
-    _memory: Trial,
+    _memory: ProbeBuffer,
 }
 
-/// What of a launch is not the kernel's.
+/// Parameters of a launch that are not the kernel's.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub grid: [u32; 3],
@@ -40,26 +41,26 @@ pub struct Shape {
     pub dynamic_shared: u32,
 }
 
-/// A launch, and its constant bank 0, which has no place yet.
+/// A launch and the contents of its constant bank 0, which has no address yet.
 #[derive(Clone, Debug)]
-pub struct Described {
+pub struct DescribedLaunch {
     pub launch: Launch,
     pub bank: Vec<u8>,
 }
 
-/// How launches follow each other.
+/// Start of the launches of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// The stream sends each.
+    /// The stream launches each.
     Stream,
-    /// The stream sends the first; completion of one starts the next.
+    /// The stream launches the first; completion of one starts the next.
     Dependence,
 }
 
-/// Bytes in memory of their own, mapped with `map_flags`.
-pub fn load(space: &AddressSpace, bytes: &[u8], map_flags: u32) -> Result<Trial, Failure> {
+/// Copies bytes into a new buffer, mapped with `map_flags`.
+pub fn load(space: &AddressSpace, bytes: &[u8], map_flags: u32) -> Result<ProbeBuffer, Failure> {
     let attributes = Attributes { caching: Caching::InnerCacheable, map_flags };
-    let memory = Trial::new(space, bytes.len() as u64 + PREFETCH, attributes)?;
+    let memory = ProbeBuffer::new(space, bytes.len() as u64 + PREFETCH, attributes)?;
     let (longs, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
@@ -69,9 +70,9 @@ pub fn load(space: &AddressSpace, bytes: &[u8], map_flags: u32) -> Result<Trial,
 }
 
 impl Code {
-    /// Loads a kernel. Its threads have `local_bytes` of local memory, the stack among them. `map_flags` are
-    /// those of the GPU's mapping: 0 for one that the GPU may write too, as of every program that was seen to
-    /// run on an Orin.
+    /// Loads a kernel. Its threads have `local_bytes` of local memory, including the stack.
+    /// `map_flags` are those of the GPU's mapping: 0 makes the code writable by the GPU, like every
+    /// program that was seen to run on an Orin.
     pub fn new(
         space: &AddressSpace,
         kernel: &cubin::Kernel<'_>,
@@ -106,9 +107,9 @@ impl Code {
         Ok(Self { program, shared_bytes, params_offset, literals, _memory: memory })
     }
 
-    /// A launch with these parameters. The code must outlive it.
+    /// Describes a launch with these parameters. The code must outlive it.
     #[must_use]
-    pub fn launch(&self, space: &AddressSpace, shape: Shape, params: &[u8]) -> Described {
+    pub fn launch(&self, space: &AddressSpace, shape: Shape, params: &[u8]) -> DescribedLaunch {
         let Shape { grid, block, dynamic_shared } = shape;
         let windows = space.windows();
         let bank = Bank0 {
@@ -124,22 +125,26 @@ impl Code {
         launch.shared_bytes = self.shared_bytes + dynamic_shared;
         launch.constants[2] =
             self.literals.map(|(address, bytes)| ConstantBank { address, bytes, invalidate: true });
-        Described { launch, bank }
+        DescribedLaunch { launch, bank }
     }
 }
 
-/// Launches written down for the GPU: QMDs, their constant banks, the stream.
+/// Recorded launches in GPU memory: QMDs, their constant banks, the stream.
 #[derive(Debug)]
 pub struct Recording {
     body: Entry,
-    /// By launch: where its bank lies.
+    /// Offset of each launch's bank.
     banks: Vec<u64>,
     memory: Mailbox,
 }
 
 impl Recording {
-    /// Writes launches down.
-    pub fn new(space: &AddressSpace, launches: &[Described], link: Link) -> Result<Self, Failure> {
+    /// Records launches.
+    pub fn new(
+        space: &AddressSpace,
+        launches: &[DescribedLaunch],
+        link: Link,
+    ) -> Result<Self, Failure> {
         let mut end = QMD * launches.len() as u64;
         let banks: Vec<u64> = launches
             .iter()
@@ -168,7 +173,7 @@ impl Recording {
         let qmds: Vec<QmdAddress> = (0..launches.len() as u64)
             .map(|i| Ok(QmdAddress::new(memory.at(i * QMD)?)?))
             .collect::<Result<_, Failure>>()?;
-        for (i, Described { launch, bank }) in launches.iter().enumerate() {
+        for (i, DescribedLaunch { launch, bank }) in launches.iter().enumerate() {
             let mut launch = *launch;
             memory.write(banks[i], bank)?;
             let (address, bytes) = (memory.at(banks[i])?, bank.len() as u32);
@@ -185,13 +190,13 @@ impl Recording {
         Ok(Self { body, banks, memory })
     }
 
-    /// What is submitted.
+    /// The ring entry to submit.
     #[must_use]
     pub const fn body(&self) -> Entry {
         self.body
     }
 
-    /// Gives a launch another bank 0 of the same length, while the GPU does not use it.
+    /// Replaces a launch's bank 0 by one of the same length; the GPU must not be using it.
     pub fn set_bank(&self, launch: usize, bank: &[u8]) -> Result<(), Failure> {
         Ok(self.memory.write(self.banks[launch], bank)?)
     }

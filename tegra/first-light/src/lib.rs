@@ -1,36 +1,36 @@
-//! First light: what an Orin must do right before a model is trusted to it, tried in stages from what every
-//! program does to what only this one relies on.
+//! First light: checks that an Orin computes correctly before it runs a model, in bring-up steps
+//! from the basics of every program to the features that only this one relies on.
 //!
-//! A [`Trial`] has an address space, a context and a compute queue of its own, and harms nobody else's: its
-//! kernels read and write its own buffers, none runs longer than a millisecond, every wait ends after
-//! [`PATIENCE`], and after a stage that fails the channel is made anew. Launches have the bits of those that
-//! hardware has been seen to run: all caches of shader data dropped, a barrier at least, code in memory that
-//! the GPU may write.
+//! A [`Trial`] has its own address space, context and compute queue, and disturbs no other program:
+//! its kernels access its own buffers only, none runs longer than a millisecond, every wait ends
+//! after [`TIMEOUT`], and a failed step rebuilds the channel. Launches have the same fields as
+//! those that were seen to run on hardware: all shader data caches invalidated, at least one
+//! barrier, code in memory that the GPU may write.
 //!
-//! | stage | launches | warp instructions | done by then, on hardware |
+//! | step | launches | warp instructions | duration on hardware |
 //! |---|---|---|---|
-//! | 1 [`Trial::open`] | | | a second, the golden context, that the first channel of a process takes anyway |
+//! | 1 [`Trial::open`] | | | a second, for the golden context that the first channel of a process needs anyway |
 //! | 2 [`Trial::release`] | | | some 50 microseconds |
-//! | 3 [`Trial::event`] | | | less than 1 ms; 20 ms where no interrupt wakes |
+//! | 3 [`Trial::event`] | | | less than 1 ms; 20 ms if no interrupt arrives |
 //! | 4 [`Trial::launch`] | 1 | 7,000 | less than 1 ms |
 //! | 5 [`Trial::order`] of [`LENGTHS`] | 4,672 | 1,700,000 | 25 ms, at 5 microseconds a launch |
 //! | 6 [`Trial::atomics`] | 64 | 500,000 | 3 ms |
 //! | 7 [`Trial::handover`] | 64 | 1,900,000 | 10 ms |
 //!
-//! Instructions are those that a simulated Orin of 8 SMs executes; times are estimated from launches that
-//! were timed on hardware. Beyond stage 1 that is a twentieth of a second, and a second more for each stage
+//! Instructions are those of a simulated Orin with 8 SMs; durations are estimates from launches
+//! timed on hardware. After step 1 that is a twentieth of a second, and a second more for each step
 //! that hangs.
 //!
-//! Owns the stages, and how kernels' machine code becomes a launch ([`launch`]), which the experiments of
-//! first contact use too. Does not know what follows from a stage that fails, nor models. What the kernels
-//! compute is in [`orind_kernels::first_light`].
+//! Owns the steps, and the launch of a kernel's machine code ([`launch`]), which the experiments of
+//! first contact use too. Does not know models, or the consequence of a failed step. The kernels'
+//! results are defined in [`orind_kernels::first_light`].
 
 mod error;
 pub mod launch;
 mod order;
-mod stages;
+mod steps;
 mod trial;
 
 pub use error::Failure;
 pub use order::LENGTHS;
-pub use trial::{PATIENCE, Trial};
+pub use trial::{TIMEOUT, Trial};

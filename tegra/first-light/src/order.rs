@@ -1,4 +1,4 @@
-//! Stage 5: chains of launches that start each other.
+//! Bring-up step 5: chains of launches that start each other.
 
 use orind_kernels::first_light::{Kernel, OrderParams, next};
 use orind_kernels::params::IntoBytes;
@@ -7,17 +7,18 @@ use tegra::buffer::Mailbox;
 use super::launch::{Link, Recording};
 use super::{Failure, Trial};
 
-/// Lengths to try.
+/// Default chain lengths.
 pub const LENGTHS: [u32; 3] = [32, 256, 2048];
-/// The word that a chain goes on from.
+/// Initial word of a chain.
 const FIRST: u32 = 0x5eed_0001;
-/// Executions of one chain: a recording is submitted again and again.
+/// Executions of one chain: the recording is submitted repeatedly.
 const ROUNDS: usize = 2;
 
 impl Trial {
-    /// Stage 5, order: chains of launches, each started by the one before it and each going on from the word
-    /// that that one wrote on another SM. Every word of a chain must be right. Gives the longest of `lengths`
-    /// that passed, none shorter having failed; 0 for none. [`Trial::stopped`] says why not a longer one.
+    /// Step 5, order: chains of launches, each started by its predecessor and computing its word
+    /// from the word that the predecessor wrote on another SM. Every word of a chain must be right.
+    /// Tries `lengths` in ascending order and returns the longest one before the first failure; 0
+    /// for none. [`Trial::stopped`] has the failure.
     pub fn order(&mut self, lengths: &[u32]) -> Result<u32, Failure> {
         let mut lengths = lengths.to_vec();
         lengths.sort_unstable();
@@ -28,7 +29,7 @@ impl Trial {
                 Ok(()) => longest = length,
                 Err(failure) => {
                     self.stopped = Some(failure);
-                    // Whether there still is a channel for what comes next.
+                    // Checks that a channel is still available for the next step.
                     self.release()?;
                     break;
                 }
@@ -37,13 +38,13 @@ impl Trial {
         Ok(longest)
     }
 
-    /// Why the last chains that were tried were not longer.
+    /// The failure that ended the last [`Trial::order`].
     #[must_use]
     pub const fn stopped(&self) -> Option<&Failure> {
         self.stopped.as_ref()
     }
 
-    /// One chain, as a recording of a model would be.
+    /// Runs one chain, recorded like the launches of a model.
     fn chain(&mut self, launches: u32) -> Result<(), Failure> {
         let mut expected = vec![FIRST];
         for index in 1..=launches {
@@ -59,7 +60,7 @@ impl Trial {
             .collect();
         let chain = Recording::new(&self.space, &described, Link::Dependence)?;
         for _ in 0..ROUNDS {
-            // No word is what it will be, nor right for another reason.
+            // No word starts with its expected value, or is right by accident.
             let before: Vec<u32> = expected.iter().map(|word| !word).collect();
             out.write_words(0, &before)?;
             out.store_u32(0, FIRST)?;
@@ -74,7 +75,7 @@ impl Trial {
     }
 }
 
-/// What the words say of a chain, and of how it ended.
+/// Judges a chain by its words and by the result of its wait.
 fn check(found: &[u32], expected: &[u32], ended: Option<tegra::Error>) -> Result<(), Failure> {
     let launches = expected.len() as u32 - 1;
     let right =
@@ -86,7 +87,7 @@ fn check(found: &[u32], expected: &[u32], ended: Option<tegra::Error>) -> Result
         (Some(_), cause) if untouched => {
             Err(Failure::Stopped { done: right as u32 - 1, launches, cause })
         }
-        // The launches that ran wrongly matter more than how the last of them ended.
+        // A wrong result matters more than the error at the end.
         (Some(&found), _) => {
             let expected = expected[right];
             Err(Failure::Order { launch: right as u32, launches, found, expected })
@@ -105,7 +106,7 @@ mod tests {
         assert!(check(&expected, &expected, None).is_ok());
         assert!(said([7, 1, 2, !3, !4]).contains("stopped after 2 of 4 launches"));
         assert!(said([7, !1, !2, !3, !4]).contains("stopped after 0 of 4 launches"));
-        // One that ran although the one before it had not.
+        // A launch that ran although its predecessor had not.
         assert!(said([7, 1, !2, 3, 4]).starts_with("launch 2 of 4 wrote 0xfffffffd"));
         assert!(said([7, 1, 2, 3, 9]).starts_with("launch 4 of 4 wrote 0x00000009"));
         let hung = tegra::Error::Lost { queue: 0, value: 5 };

@@ -1,4 +1,4 @@
-//! A context to try the GPU with.
+//! The channel under test, and bring-up steps 1 to 3.
 
 use std::time::{Duration, Instant};
 
@@ -18,36 +18,36 @@ use tegra::queue::Wake;
 use tegra::space::{AddressSpace, Options, Range};
 
 use super::Failure;
-use super::launch::{Code, Described, Shape};
+use super::launch::{Code, DescribedLaunch, Shape};
 
-/// Longest wait for any work of a stage, hundreds of times what it should take.
-pub const PATIENCE: Duration = Duration::from_secs(1);
-/// How long an interrupt may take to wake a sleeper.
+/// Timeout of any work of a step, hundreds of times its normal duration.
+pub const TIMEOUT: Duration = Duration::from_secs(1);
+/// Time limit for an interrupt to wake a sleeper.
 const WAKE_UP: Duration = Duration::from_millis(20);
 /// Submissions that must each wake it.
 const WAKE_UPS: usize = 4;
-/// Ring entries: as many as programs had that were seen to run on an Orin.
+/// Ring entries: as in the programs that were seen to run on an Orin.
 const ENTRIES: u32 = 1024;
 
-/// An open channel, and the stages it is put through. They may be asked for in any order and again; each
-/// builds on those before it.
+/// An open channel and the steps that test it. Steps may run in any order and repeatedly; each
+/// builds on the earlier ones.
 #[derive(Debug)]
 pub struct Trial {
-    // The context goes first: nothing runs while the rest is taken down.
+    // Dropped first: nothing runs while the rest is torn down.
     pub(super) context: Context,
     queue: QueueId,
     pub(super) space: AddressSpace,
-    /// The time of the last release.
+    /// Timestamp of the last release.
     released: u64,
-    /// Why the last chains were not longer.
+    /// The failure that ended the last chains.
     pub(super) stopped: Option<Failure>,
     codes: [Code; Kernel::ALL.len()],
     _local: Scratch,
 }
 
 impl Trial {
-    /// Stage 1, channel: address space, group and channel come up in the one order that works, with every
-    /// address that the driver tells of below 2^40 and a doorbell token that is not 0.
+    /// Step 1, channel: creates address space, group and channel in the one order that works. Every
+    /// address that the driver reports must be below 2^40, and the doorbell token not 0.
     pub fn open(orin: &Orin, range: Range) -> Result<Self, Failure> {
         let space = AddressSpace::with(orin, Options { range, ..Options::default() })?;
         let refused = |problem: String| {
@@ -69,7 +69,8 @@ impl Trial {
         let Ok(codes) = codes.try_into() else { unreachable!("one for each kernel") };
         let local = Scratch::new(&space, size.total)?;
 
-        // Launches here take microseconds. Until it is known that an interrupt wakes, none is waited for.
+        // Launches here take microseconds. Interrupts are not proven yet, so waits must not depend
+        // on them.
         let options =
             context::Options { spin: Duration::from_millis(1), ..context::Options::default() };
         let mut context = Context::new(&space, options)?;
@@ -80,15 +81,15 @@ impl Trial {
         if channel.token() == 0 {
             return Err(Failure::Token);
         }
-        // A driver that gives programs no syncpoints tells of no address.
+        // A driver without user-mode syncpoints reports no address.
         if let Err(Error::Address(error)) = channel.syncpoint() {
             return Err(error.into());
         }
         Ok(Self { context, queue, space, released: 0, stopped: None, codes, _local: local })
     }
 
-    /// Stage 2, release: without any work the channel releases a semaphore with its payload and a time that
-    /// does not go back, and then its timeline.
+    /// Step 2, release: without any work the channel releases a semaphore with its payload and a
+    /// timestamp that never decreases, and then its timeline.
     pub fn release(&mut self) -> Result<(), Failure> {
         const STREAM: u64 = 256;
         let memory = Mailbox::new(&self.space, STREAM + 256)?;
@@ -113,17 +114,17 @@ impl Trial {
         Ok(())
     }
 
-    /// Stage 3, event: whether the interrupt behind a submission wakes who sleeps until it, within 20 ms.
-    /// Where it does not, completion must be polled for.
+    /// Step 3, event: returns `true` if a submission's interrupt wakes a sleeper within 20 ms.
+    /// Otherwise completion must be polled.
     pub fn event(&mut self) -> Result<bool, Failure> {
         for _ in 0..WAKE_UPS {
-            // The event stays raised until it is taken: what came before tells nothing.
+            // The event stays raised until a wait clears it: clear any earlier interrupt.
             self.context.sleep(Duration::ZERO)?;
             let ticket = self.context.submit(self.queue, &[], Wake::Interrupt)?;
             let started = Instant::now();
             let mut left = WAKE_UP;
             let mut woken = false;
-            // A signal ends a sleep too.
+            // A signal also ends a sleep.
             while !woken && !left.is_zero() {
                 woken = self.context.sleep(left)?;
                 left = WAKE_UP.saturating_sub(started.elapsed());
@@ -136,29 +137,34 @@ impl Trial {
         Ok(true)
     }
 
-    /// Submits a stream and waits. Whatever goes wrong, nothing of it runs afterwards.
+    /// Submits a stream and waits. After an error, nothing of it is still running.
     pub(super) fn run(&mut self, body: Entry) -> Result<(), Error> {
         let ticket = self.context.submit(self.queue, &[body], Wake::Quiet)?;
         self.finish(ticket)
     }
 
     fn finish(&mut self, ticket: context::Ticket) -> Result<(), Error> {
-        let result = self.context.wait(ticket, PATIENCE);
+        let result = self.context.wait(ticket, TIMEOUT);
         if result.is_err() {
-            // What cannot be made anew says so when it is used next.
+            // A failed rebuild is reported by the next use of the context.
             let _ = self.context.rebuild();
         }
         result
     }
 
-    /// A launch of a kernel on a grid.
-    pub(super) fn describe(&self, kernel: Kernel, grid: [u32; 3], params: &[u8]) -> Described {
+    /// Describes a launch of a kernel on a grid.
+    pub(super) fn describe(
+        &self,
+        kernel: Kernel,
+        grid: [u32; 3],
+        params: &[u8],
+    ) -> DescribedLaunch {
         let (block, dynamic_shared) = (kernel.block(), kernel.dynamic_shared());
         let shape = Shape { grid, block, dynamic_shared };
         self.codes[kernel as usize].launch(&self.space, shape, params)
     }
 
-    /// As many blocks as there are SMs.
+    /// A grid with one block for each SM.
     pub(super) fn one_each(&self) -> [u32; 3] {
         [self.space.orin().sms().max(1), 1, 1]
     }

@@ -1,5 +1,5 @@
-//! The GPU's addresses: which ranges an address space may have, where buffers land, how large a
-//! piece can be had, of which page sizes.
+//! GPU addresses: valid ranges of an address space, placement of buffers, the largest reservation,
+//! and page sizes.
 
 use tegra::buffer::Scratch;
 use tegra::orin::Orin;
@@ -43,16 +43,16 @@ pub(super) fn placement() -> Result<Answer, Error> {
     Ok(answer.judged(inside, text))
 }
 
-/// What the host unit, semaphores and QMDs can address.
+/// Address bits of the host unit, semaphores and QMDs.
 const ADDRESS_BITS: u32 = 40;
 
-/// The highest end that is taken, of those at powers of two and of those 4 GiB below.
+/// The highest accepted end among powers of two and the ends 4 GiB below them.
 fn highest_end(nodes: &Nodes, bits: std::ops::RangeInclusive<u32>) -> u64 {
     let ends = bits.flat_map(|bits| [(1u64 << bits) - (4 << 30), 1 << bits]);
     ends.filter(|end| nodes.space(0, START, *end).is_ok()).max().unwrap_or(0)
 }
 
-/// Ends beyond the addresses that engines have.
+/// Ends beyond the engines' addresses.
 pub(super) fn beyond() -> Result<Answer, Error> {
     let highest = highest_end(&Nodes::open()?, ADDRESS_BITS + 1..=49);
     let mut answer = Answer::new();
@@ -63,7 +63,7 @@ pub(super) fn beyond() -> Result<Answer, Error> {
     }))
 }
 
-/// Which ranges an address space may have, and the largest piece of one.
+/// Valid ranges of an address space, and the largest reservation in one.
 pub(super) fn ranges() -> Result<Answer, Error> {
     let nodes = Nodes::open()?;
     let mut answer = Answer::new();

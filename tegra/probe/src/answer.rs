@@ -1,14 +1,14 @@
-//! An answer while it is being made: facts, series and the sentence that sums them up.
+//! Builder of an experiment's answer: facts, series and a summary sentence.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use tegra_profile::{Value, Verdict};
 
-/// Most samples that are kept of a series.
-const KEPT: usize = 4096;
+/// Maximum number of stored samples of a series.
+const MAX_SAMPLES: usize = 4096;
 
-/// What an experiment found out.
+/// Result of an experiment.
 #[derive(Debug)]
 pub struct Answer {
     pub(super) verdict: Verdict,
@@ -24,21 +24,21 @@ impl Default for Answer {
 }
 
 impl Answer {
-    /// One that says nothing yet.
+    /// An empty answer.
     #[must_use]
     pub fn new() -> Self {
         let (facts, samples) = (BTreeMap::new(), BTreeMap::new());
         Self { verdict: Verdict::Measured, text: String::new(), facts, samples }
     }
 
-    /// Adds what was measured. The end of a name is its unit ([`tegra_profile::unit`]).
+    /// Adds a measured fact. The suffix of its name is its unit ([`tegra_profile::unit`]).
     pub fn fact(&mut self, name: impl Into<String>, value: impl Into<Value>) -> &mut Self {
         self.facts.insert(name.into(), value.into());
         self
     }
 
-    /// Keeps a series of numbers and its least, median, 99th percentile and most: `NAME_ns` becomes
-    /// the facts `NAME_min_ns` and so on. Gives the median.
+    /// Stores a series and its minimum, median, 99th percentile and maximum: `NAME_ns` becomes the
+    /// facts `NAME_min_ns` and so on. Returns the median.
     pub(super) fn series(&mut self, name: &str, unit: &str, samples: Vec<f64>) -> f64 {
         let mut sorted = samples.clone();
         sorted.sort_by(f64::total_cmp);
@@ -52,19 +52,19 @@ impl Answer {
         {
             self.fact(format!("{name}_{what}_{unit}"), value);
         }
-        let mut kept = samples;
-        kept.truncate(KEPT);
-        self.samples.insert(format!("{name}_{unit}"), kept);
+        let mut stored = samples;
+        stored.truncate(MAX_SAMPLES);
+        self.samples.insert(format!("{name}_{unit}"), stored);
         median
     }
 
-    /// The answer, of which nothing was assumed.
+    /// Finishes an answer about which the code assumes nothing.
     pub(super) fn measured(mut self, text: impl Into<String>) -> Self {
         self.text = text.into();
         self
     }
 
-    /// The answer, which is what the code assumes or not.
+    /// Finishes an answer that confirms or contradicts an assumption of the code.
     #[must_use]
     pub fn judged(mut self, as_assumed: bool, text: impl Into<String>) -> Self {
         self.verdict = if as_assumed { Verdict::Expected } else { Verdict::Differs };
@@ -73,14 +73,14 @@ impl Answer {
     }
 }
 
-/// Nanoseconds of the CPU's clock that a piece of work takes.
+/// CPU time of a piece of work, nanoseconds.
 pub(super) fn timed<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<(T, f64), E> {
     let started = Instant::now();
     let result = work()?;
     Ok((result, started.elapsed().as_nanos() as f64))
 }
 
-/// 10^9 bytes a second; none for no time.
+/// Rate in 10^9 bytes a second; 0 for a duration of 0.
 pub(super) fn gb_per_s(bytes: u64, ns: f64) -> f64 {
     if ns > 0.0 { bytes as f64 / ns } else { 0.0 }
 }
@@ -102,7 +102,7 @@ pub(super) fn line(a: Point, b: Point) -> Line {
     Line { slope, start: a.y - slope * a.x }
 }
 
-/// The middle of some numbers; 0 of none.
+/// Median; 0 for no numbers.
 pub(super) fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn lines() {
+    fn a_line_has_the_slope_and_offset_of_its_points() {
         let point = |x, y| Point { x, y };
         let found = line(point(1.0, 5.0), point(3.0, 9.0));
         assert_eq!((found.slope, found.start), (2.0, 3.0));

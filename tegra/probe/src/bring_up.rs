@@ -1,10 +1,10 @@
-//! How channels come to be: what each step costs, which orders and flags the driver refuses.
+//! Creation of channels: cost of each step, and the orders and flags that the driver refuses.
 
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use tegra::abi::channel::{BIND_DETERMINISTIC, BIND_USERMODE};
-use tegra::channel::{Draft, RingMemory, Tsg};
+use tegra::channel::{ChannelBuilder, RingMemory, Tsg};
 use tegra::class::ClassId;
 use tegra::context::{Context, Options};
 use tegra::orin::Orin;
@@ -16,16 +16,16 @@ use tegra_profile::facts;
 use super::answer::{Answer, timed};
 use super::error::Error;
 use super::raw::{self, Nodes, Parts};
-use super::rig::PATIENCE;
+use super::rig::TIMEOUT;
 
-/// The range that this project's address spaces have.
+/// Range of this project's address spaces.
 const START: u64 = 0x20_0000;
 const END: u64 = 0xff_0000_0000;
-/// The end in programs that were seen to work before.
+/// End of the range in programs that were seen to work before.
 const OLD_END: u64 = 0xff_ffe0_0000;
 const ENTRIES: u32 = 1024;
 
-/// The proven order, each step with its time.
+/// The proven order, with the time of each step.
 pub(super) fn steps() -> Result<Answer, Error> {
     let mut answer = Answer::new();
     let (orin, ns) = timed(Orin::open)?;
@@ -45,13 +45,13 @@ pub(super) fn steps() -> Result<Answer, Error> {
     ];
     for (engine, object) in rounds {
         let ring = RingMemory::new(&orin, ENTRIES)?;
-        let (draft, ns) = timed(|| Draft::open(&orin))?;
+        let (builder, ns) = timed(|| ChannelBuilder::open(&orin))?;
         answer.fact("channel_cpu_ns", ns);
-        let (draft, ns) = timed(|| draft.bind_space(&group)?.bind_group()?.disable_watchdog())?;
+        let (builder, ns) = timed(|| builder.bind_space(&group)?.bind_group()?.disable_watchdog())?;
         answer.fact("bind_cpu_ns", ns);
-        let (draft, ns) = timed(|| draft.set_up(ring))?;
+        let (builder, ns) = timed(|| builder.set_up(ring))?;
         answer.fact("set_up_cpu_ns", ns);
-        let (channel, ns) = timed(|| draft.allocate_object(engine))?;
+        let (channel, ns) = timed(|| builder.allocate_object(engine))?;
         answer.fact(object, ns);
         tokens.push(channel.token());
         channels.push(channel);
@@ -62,20 +62,20 @@ pub(super) fn steps() -> Result<Answer, Error> {
         .fact("syncpoint_addr", syncpoint.address.get());
     let plain = channels.iter().all(|channel| channel.token() == channel.id());
     let below = (END..1 << 40).contains(&syncpoint.address.get());
-    let text = "the proven order is accepted; a token is the channel's number";
+    let text = "the proven order is accepted; a token is the channel id";
     Ok(answer.judged(plain && below, text))
 }
 
-/// What a try came to; the outer error is one of its preparation.
+/// Result of an attempt; the outer error is one of its preparation.
 type Tried = Result<Result<(), Errno>, Errno>;
-/// A name, what the driver's sources promise, and the try, with parts of its own: a subcontext does
-/// not outlive its last channel.
+/// Name, result promised by the driver's sources, and the attempt. Each attempt has its own
+/// objects: a subcontext does not outlive its last channel.
 type Case = (&'static str, Option<Errno>, fn(&Parts<'_>) -> Tried);
 
 const REFUSED: Option<Errno> = Some(Errno::EINVAL);
 const FLAGS: u32 = BIND_DETERMINISTIC | BIND_USERMODE;
 
-/// Sets a channel up with memory for [`ENTRIES`], as often as told.
+/// Sets a channel up `times` times, with memory for [`ENTRIES`].
 fn set_up(parts: &Parts<'_>, channel: &OwnedFd, entries: u32, flags: u32, times: u32) -> Tried {
     let ring = parts.nodes.memory(u64::from(ENTRIES) * 8)?;
     let userd = parts.nodes.memory(4096)?;
@@ -85,7 +85,7 @@ fn set_up(parts: &Parts<'_>, channel: &OwnedFd, entries: u32, flags: u32, times:
     Ok(raw::set_up(channel, &ring, &userd, entries, flags))
 }
 
-/// Orders and values that are wrong, and some that only look so.
+/// Wrong orders and values, and some that are valid although they look wrong.
 const CASES: &[Case] = &[
     ("big_pages", REFUSED, |p| Ok(p.nodes.space(0x1_0000, START, END).map(drop))),
     ("range_from_0", REFUSED, |p| Ok(p.nodes.space(0, 0, END).map(drop))),
@@ -127,25 +127,25 @@ pub(super) fn orders() -> Result<Answer, Error> {
                 }
             }
             Err(errno) => {
-                answer.fact(*name, format!("not come to: {errno:?}"));
+                answer.fact(*name, format!("not reached: {errno:?}"));
                 other.push(*name);
             }
         }
     }
     let text = if other.is_empty() {
-        format!("{} orders and values, all answered as the driver's sources say", CASES.len())
+        format!("{} orders and values, all answered like the driver's sources", CASES.len())
     } else {
-        format!("answered otherwise than the driver's sources say: {}", other.join(", "))
+        format!("answered differently from the driver's sources: {}", other.join(", "))
     };
     Ok(answer.judged(other.is_empty(), text))
 }
 
-/// A driver's answer as a word.
+/// A driver's result as a word.
 pub(super) fn outcome(result: Result<(), Errno>) -> String {
     result.map_or_else(|errno| format!("{errno:?}"), |()| "accepted".into())
 }
 
-/// A ring of 4 MiB: with the driver's area too high, the GPU never fetches from it.
+/// A ring of 4 MiB: if the driver's area is too high, the GPU never fetches from it.
 pub(super) fn large_ring() -> Result<Answer, Error> {
     const LARGE: u32 = 1 << 19;
     let space = AddressSpace::new(&Orin::open()?, L2::Volatile)?;
@@ -154,7 +154,7 @@ pub(super) fn large_ring() -> Result<Answer, Error> {
     let mut answer = Answer::new();
     answer.fact("ring_bytes", u64::from(LARGE) * 8).fact("range_end_addr", END);
     let ticket = context.submit(queue, &[], Wake::Quiet)?;
-    let fetched = match context.wait(ticket, PATIENCE / 4) {
+    let fetched = match context.wait(ticket, TIMEOUT / 4) {
         Ok(()) => true,
         Err(tegra::Error::Stalled { .. }) => false,
         Err(error) => return Err(error.into()),
@@ -164,7 +164,7 @@ pub(super) fn large_ring() -> Result<Answer, Error> {
     Ok(answer.judged(fetched, format!("a ring of 4 MiB {how} fetched from")))
 }
 
-/// Channels on the runlists of asynchronous copy engines, as far as their token.
+/// Opens channels on the runlists of asynchronous copy engines, up to their token.
 pub(super) fn copy_runlist() -> Result<Answer, Error> {
     let orin = Orin::open()?;
     let space = AddressSpace::new(&orin, L2::Volatile)?;
@@ -179,14 +179,14 @@ pub(super) fn copy_runlist() -> Result<Answer, Error> {
     runlists.dedup();
     let mut opened = 0;
     for &runlist in &runlists {
-        // A group of its own: those of one group share a runlist.
+        // A separate group: all channels of a group share a runlist.
         let group = Tsg::open(&orin)?.subcontext(&space)?;
-        let channel = Draft::open_on(&orin, runlist)
-            .and_then(|draft| draft.bind_space(&group))
-            .and_then(Draft::bind_group)
-            .and_then(Draft::disable_watchdog)
-            .and_then(|draft| draft.set_up(RingMemory::new(&orin, ENTRIES)?))
-            .and_then(|draft| draft.allocate_object(Engine::Copy));
+        let channel = ChannelBuilder::open_on(&orin, runlist)
+            .and_then(|builder| builder.bind_space(&group))
+            .and_then(ChannelBuilder::bind_group)
+            .and_then(ChannelBuilder::disable_watchdog)
+            .and_then(|builder| builder.set_up(RingMemory::new(&orin, ENTRIES)?))
+            .and_then(|builder| builder.allocate_object(Engine::Copy));
         let name = format!("runlist_{runlist}");
         match channel {
             Ok(channel) => {

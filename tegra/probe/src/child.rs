@@ -1,4 +1,4 @@
-//! The process of one experiment: finds the answer and writes it to standard output.
+//! The process of one experiment: runs it and writes its record to standard output.
 
 use std::io::{Read, Write};
 use std::process::ExitCode;
@@ -8,12 +8,12 @@ use tegra_profile::{Experiment as Record, Verdict};
 
 use super::{Answer, Experiment, find};
 
-/// Makes the experiment of a name and writes its record, one line of JSON. `of_models` finds the answers that
-/// take a model; it gives the reason where it cannot.
+/// Runs the experiment `name` and writes its record, one line of JSON. `of_models` runs the
+/// experiment that takes a model, or returns the reason why it cannot.
 #[must_use]
 pub fn main(name: &str, of_models: fn() -> Result<Answer, String>) -> ExitCode {
     let Some(experiment) = find(name) else { return ExitCode::from(2) };
-    // Standard input ends with the process that started us: nobody waits for the answer then.
+    // Standard input ends with the parent process: then no process waits for the answer.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(3);

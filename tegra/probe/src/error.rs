@@ -1,4 +1,4 @@
-//! Why an experiment has no answer.
+//! Errors of experiments.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,19 +21,19 @@ pub enum Error {
     Kernel(String),
     #[error("{0}")]
     Implausible(String),
-    /// The process of an experiment cannot be started or heard.
+    /// The process of an experiment cannot be started or read from.
     #[error("{what}: {source}")]
     Process { what: &'static str, source: io::Error },
     #[error(transparent)]
     Profile(#[from] tegra_profile::Error),
-    #[error("{} cannot be gone on with, {why}: `-o` writes another file", file.display())]
+    #[error("{} cannot be resumed, {why}: `-o` writes another file", file.display())]
     Resume { file: PathBuf, why: String },
-    #[error("there is no experiment {name:?}{}", hint(near))]
+    #[error("unknown experiment {name:?}{}", hint(near))]
     Unknown { name: String, near: Option<&'static str> },
 }
 
 fn hint(near: &Option<&'static str>) -> String {
-    near.map_or_else(String::new, |near| format!("; {near:?} is the nearest"))
+    near.map_or_else(String::new, |near| format!("; did you mean {near:?}?"))
 }
 
 impl From<AddressError> for Error {
@@ -49,7 +49,7 @@ impl From<OperationError> for Error {
 }
 
 impl Error {
-    /// A refused request, named.
+    /// Names a refused request.
     pub(super) fn refused(what: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Refused { what, errno }
     }

@@ -1,5 +1,5 @@
-//! Faults on purpose, in address spaces of the experiment's own: what is told, and how long until
-//! work goes on.
+//! Deliberate faults, in the experiment's own address spaces: the reported error, and the time
+//! until work continues.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use tegra::queue::Wake;
 
 use super::answer::{Answer, timed};
 use super::error::Error;
-use super::rig::{PATIENCE, Rig};
+use super::rig::{Rig, TIMEOUT};
 
 const ROUNDS: usize = 3;
 
-/// Below every buffer: nothing is ever mapped there.
+/// An address below every buffer, which is never mapped.
 fn nowhere() -> Result<GpuAddress, Error> {
     Ok(GpuAddress::new(0x10_0000)?)
 }
 
-/// A copy from an address that nothing is mapped at.
+/// A copy from an unmapped address.
 pub(super) fn recovery() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let (from, to) = (Mailbox::new(&rig.space, 4096)?, Mailbox::new(&rig.space, 4096)?);
@@ -30,7 +30,7 @@ pub(super) fn recovery() -> Result<Answer, Error> {
     for round in 0..ROUNDS as u64 {
         from.store_u64(0, round + 1)?;
         let lost = rig.copier.copy(&mut rig.context, nowhere()?, to.address(), 64)?;
-        let (fault, ns) = timed(|| Ok::<_, Error>(rig.context.wait(lost, PATIENCE)))?;
+        let (fault, ns) = timed(|| Ok::<_, Error>(rig.context.wait(lost, TIMEOUT)))?;
         noticed.push(ns);
         match fault {
             Err(tegra::Error::Fault(fault)) => {
@@ -56,11 +56,11 @@ pub(super) fn recovery() -> Result<Answer, Error> {
     let resumed = median(&mut answer, "resumed", resumed);
     let all = noticed + rebuilt + resumed;
     answer.fact("recovery_cpu_ns", all).fact("rounds", ROUNDS);
-    let text = format!("work goes on {} after a fault", tegra_profile::unit::time(all));
+    let text = format!("work continues {} after a fault", tegra_profile::unit::time(all));
     Ok(answer.judged(all < 2e9, text))
 }
 
-/// Whether another group of channels of the process goes on.
+/// Checks that another channel group of the process continues.
 pub(super) fn bystander() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let mut other = Context::new(&rig.space, Options::default())?;
@@ -69,7 +69,7 @@ pub(super) fn bystander() -> Result<Answer, Error> {
     let work = |other: &mut Context| -> Result<f64, Error> {
         let ((), ns) = timed(|| -> Result<(), Error> {
             let ticket = other.submit(queue, &[], Wake::Quiet)?;
-            Ok(other.wait(ticket, PATIENCE)?)
+            Ok(other.wait(ticket, TIMEOUT)?)
         })?;
         Ok(ns)
     };
@@ -77,7 +77,7 @@ pub(super) fn bystander() -> Result<Answer, Error> {
     let before = work(&mut other)?;
     let lost = rig.copier.copy(&mut rig.context, nowhere()?, to.address(), 64)?;
     let during = work(&mut other);
-    let fault = rig.context.wait(lost, PATIENCE);
+    let fault = rig.context.wait(lost, TIMEOUT);
     let after = work(&mut other);
     let mut answer = Answer::new();
     answer
@@ -88,14 +88,14 @@ pub(super) fn bystander() -> Result<Answer, Error> {
         answer.fact("during_cpu_ns", *during).fact("after_cpu_ns", *after);
     }
     let text = match (&during, &after) {
-        (Ok(_), Ok(_)) => "another group of channels goes on undisturbed".to_owned(),
+        (Ok(_), Ok(_)) => "another group of channels continues undisturbed".to_owned(),
         (Err(error), _) | (_, Err(error)) => format!("another group of channels fails: {error}"),
     };
     let undisturbed = during.is_ok() && after.is_ok();
     Ok(answer.judged(undisturbed, text))
 }
 
-/// A channel that waits for what nobody releases, and is given up.
+/// A channel that waits for a semaphore without release, and is closed.
 pub(super) fn hang() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let gate = Mailbox::new(&rig.space, 4096)?;
@@ -114,9 +114,9 @@ pub(super) fn hang() -> Result<Answer, Error> {
     let copy = rig.copy;
     let ((), resumed) = timed(|| -> Result<(), Error> {
         let ticket = rig.context.submit(copy, &[], Wake::Quiet)?;
-        Ok(rig.context.wait(ticket, PATIENCE)?)
+        Ok(rig.context.wait(ticket, TIMEOUT)?)
     })?;
-    // So that nothing is left waiting for it.
+    // Releases the semaphore, so that nothing waits for it any more.
     gate.store_u64(0, 1)?;
     let mut answer = Answer::new();
     answer.fact("rebuilt_cpu_ns", rebuilt).fact("resumed_cpu_ns", resumed);

@@ -1,5 +1,5 @@
-//! The stages of the daemon's first light, each an experiment of its own: each begins with a channel of its
-//! own, so that one that fails does not decide over the next.
+//! The bring-up steps of the daemon's first light, one experiment each. Each opens its own channel,
+//! so that the failure of one does not affect the next.
 
 use tegra::orin::Orin;
 use tegra::space::Range;
@@ -9,21 +9,21 @@ use tegra_profile::facts;
 use super::answer::Answer;
 use super::error::Error;
 
-/// Beyond what a step of any model has.
+/// Longer than a step of any model.
 const LONGEST: u32 = 4096;
 
 fn trial() -> Result<Trial, Error> {
     Ok(Trial::open(&Orin::open()?, Range::Short)?)
 }
 
-/// A stage that passes or says what it found.
+/// Runs a step, which passes or returns a failure.
 fn passes(
-    stage: fn(&mut Trial) -> Result<(), Failure>,
+    step: fn(&mut Trial) -> Result<(), Failure>,
     text: &'static str,
 ) -> Result<Answer, Error> {
     let mut trial = trial()?;
     let mut answer = Answer::new();
-    match stage(&mut trial) {
+    match step(&mut trial) {
         Ok(()) => {
             answer.fact("passes", true);
             Ok(answer.judged(true, text))
@@ -36,11 +36,11 @@ fn passes(
 }
 
 pub(super) fn channel() -> Result<Answer, Error> {
-    passes(|_| Ok(()), "a channel with every address below 2^40 that the driver tells of")
+    passes(|_| Ok(()), "a channel whose reported addresses are all below 2^40")
 }
 
 pub(super) fn release() -> Result<Answer, Error> {
-    passes(Trial::release, "a release writes its payload and its time")
+    passes(Trial::release, "a release writes its payload and its timestamp")
 }
 
 pub(super) fn event() -> Result<Answer, Error> {
@@ -49,7 +49,7 @@ pub(super) fn event() -> Result<Answer, Error> {
     answer.fact(facts::EVENT.name, woken);
     let text = match woken {
         true => "an interrupt wakes a sleeper within 20 ms",
-        false => "no interrupt wakes a sleeper within 20 ms: completion must be polled for",
+        false => "no interrupt wakes a sleeper within 20 ms: completion must be polled",
     };
     Ok(answer.judged(woken, text))
 }
@@ -65,16 +65,16 @@ pub(super) fn order() -> Result<Answer, Error> {
     let mut answer = Answer::new();
     answer.fact(facts::LONGEST_CHAIN.name, longest).fact("tried", LONGEST);
     let text = match trial.stopped() {
-        None => format!("chains to {longest} launches run in their order"),
-        Some(failure) => format!("chains to {longest} launches run in their order; then {failure}"),
+        None => format!("chains up to {longest} launches run in order"),
+        Some(failure) => format!("chains up to {longest} launches run in order; then {failure}"),
     };
     Ok(answer.judged(longest == LONGEST, text))
 }
 
 pub(super) fn atomics() -> Result<Answer, Error> {
-    passes(Trial::atomics, "the last of 64 blocks is found, 64 times")
+    passes(Trial::atomics, "the last of 64 blocks is detected, 64 times")
 }
 
 pub(super) fn handover() -> Result<Answer, Error> {
-    passes(Trial::handover, "CPU and SMs see what the other wrote, 64 times")
+    passes(Trial::handover, "CPU and SMs see each other's writes, 64 times")
 }

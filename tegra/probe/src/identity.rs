@@ -1,4 +1,4 @@
-//! What the GPU says that it is. Asks only; opens no channel.
+//! The GPU's characteristics, engines and clocks. Only queries the driver; opens no channel.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::answer::Answer;
 use super::error::Error;
 use super::raw::Nodes;
 
-/// Where the record has a number that tells this board from others: not for a shared file.
+/// Position of the board's unique number in the record: not for a shared file.
 const DEVICE_IDENTIFIER: std::ops::Range<usize> = 280..288;
 
 pub(super) fn characteristics() -> Result<Answer, Error> {
@@ -70,7 +70,7 @@ pub(super) fn engines() -> Result<Answer, Error> {
     Ok(answer.judged(graphics, text))
 }
 
-/// The timer, and the clocks that the driver tells of.
+/// The timer, and the driver's clock domains.
 pub(super) fn clocks() -> Result<Answer, Error> {
     let orin = Orin::open()?;
     let mut answer = Answer::new();

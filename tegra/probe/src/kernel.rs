@@ -1,4 +1,4 @@
-//! The kernels of experiments: the catalogue's, one that does nothing, to time launches with, and one that
+//! The kernels of experiments: the catalogue's, an empty one to time launches with, and one that
 //! reads memory as fast as this project can, alone or as a chain.
 
 use orind_kernels::catalogue::{Kernel, Weight, launch};
@@ -7,15 +7,15 @@ use orind_kernels::params::{IntoBytes, ProjectParams, Segment};
 use orind_kernels::prebuilt;
 use orind_kernels::source::Target;
 use tegra::address::GpuAddress;
-use tegra::buffer::{Mailbox, Trial};
+use tegra::buffer::{Mailbox, ProbeBuffer};
 use tegra::pushbuffer::{Entry, Payload};
 use tegra::qmd::{Launch, Program, QmdRelease};
 use tegra::space::AddressSpace;
-use tegra_first_light::launch::{Code, Described, Link, Recording, Shape, load};
+use tegra_first_light::launch::{Code, DescribedLaunch, Link, Recording, Shape, load};
 
 use super::error::Error;
 
-/// `EXIT`, and a branch to itself behind it, as compilers end code.
+/// `EXIT`, followed by a branch to itself, as compilers end code.
 const EXIT: [u64; 4] =
     [0x0000_0000_0000_794d, 0x000f_ea00_0380_0000, 0xffff_fff0_0000_7947, 0x000f_c000_0383_ffff];
 
@@ -26,25 +26,25 @@ pub(super) fn code(space: &AddressSpace, kernel: Kernel, map_flags: u32) -> Resu
         .ok_or_else(|| broken("there is no machine code for sm_87"))?;
     let cubin = Cubin::parse(&file).map_err(|error| broken(&error.to_string()))?;
     let built = cubin.kernel(&kernel.symbol()).ok_or_else(|| broken("it is not built"))?;
-    // Queues of experiments have no local memory, and nothing of the catalogue a stack.
+    // The queues of experiments have no local memory, and no kernel of the catalogue uses a stack.
     Ok(Code::new(space, built, 0, map_flags)?)
 }
 
-/// Launches of the kernel that does nothing, one warp each.
-pub(super) struct Nothing {
+/// Launches of the empty kernel, one warp each.
+pub(super) struct EmptyKernel {
     pub(super) body: Entry,
-    /// The number of the launch that released last.
+    /// The number of the most recent launch with a release.
     word: Mailbox,
     _recording: Recording,
-    _code: Trial,
+    _code: ProbeBuffer,
 }
 
-impl Nothing {
+impl EmptyKernel {
     pub(super) fn new(space: &AddressSpace, count: u64, link: Link) -> Result<Self, Error> {
         Self::with(space, count, link, false)
     }
 
-    /// Launches that start each other and release a semaphore besides.
+    /// Launches that start each other and release a semaphore each.
     pub(super) fn releasing(space: &AddressSpace, count: u64) -> Result<Self, Error> {
         Self::with(space, count, Link::Dependence, true)
     }
@@ -68,21 +68,20 @@ impl Nothing {
                 timestamp: false,
                 system_barrier: false,
             });
-            Described { launch, bank: vec![0; 512] }
+            DescribedLaunch { launch, bank: vec![0; 512] }
         };
-        let launches: Vec<Described> = (1..=count).map(described).collect();
+        let launches: Vec<DescribedLaunch> = (1..=count).map(described).collect();
         let recording = Recording::new(space, &launches, link)?;
         Ok(Self { body: recording.body(), word, _recording: recording, _code: code })
     }
 
-    /// The number of the launch that has released last, of those that do; 0 before.
+    /// The number of the most recent launch with a release; 0 before.
     pub(super) fn released(&self) -> Result<u32, Error> {
         Ok(self.word.load_u32(0)?)
     }
 }
 
-/// The product of a matrix of half precision with a vector: reads the matrix once and writes next
-/// to nothing.
+/// The product of an F16 matrix and a vector: reads the matrix once and writes very little.
 pub(super) struct Reader {
     /// One launch, or a chain of which each starts the next.
     pub(super) body: Entry,
@@ -93,9 +92,10 @@ pub(super) struct Reader {
 }
 
 const COLUMNS: u32 = 4096;
-/// Bytes of a row of it.
+/// Bytes of a matrix row.
 pub(super) const ROW_BYTES: u64 = COLUMNS as u64 * 2;
-/// In a reader's memory: the word that its launch releases, if it does, the vector, the product.
+/// Layout of a reader's memory: the word that its launch releases, if it does, the vector, the
+/// product.
 const WORD: u64 = 0;
 const VECTOR: u64 = 256;
 const PRODUCT: u64 = VECTOR + COLUMNS as u64 * 4;
@@ -106,7 +106,7 @@ impl Reader {
         Self::with(space, matrix, bytes, 1, false)
     }
 
-    /// As [`Reader::new`], and it releases a semaphore of its own behind what it writes.
+    /// Like [`Reader::new`], with a release of its own semaphore after its stores.
     pub(super) fn releasing(
         space: &AddressSpace,
         matrix: GpuAddress,
@@ -115,7 +115,7 @@ impl Reader {
         Self::with(space, matrix, bytes, 1, true)
     }
 
-    /// The launch of [`Reader::new`] `count` times, each started by the one before.
+    /// The launch of [`Reader::new`] `count` times, each started by the previous one.
     pub(super) fn chain(
         space: &AddressSpace,
         matrix: GpuAddress,
@@ -168,19 +168,19 @@ impl Reader {
         Ok(Self { body: recording.body(), rows, memory, _recording: recording, _code: code })
     }
 
-    /// Before a launch: puts into its product what it never writes, and takes its release back.
+    /// Fills the product with a pattern that the launch never writes, and resets its release.
     pub(super) fn prepare(&self) -> Result<(), Error> {
         self.memory.write(PRODUCT, &vec![0xff; self.rows as usize * 4])?;
         Ok(self.memory.store_u32(WORD, 0)?)
     }
 
-    /// Whether the release of a launch that has one is seen.
+    /// Returns `true` once the CPU sees the launch's release.
     pub(super) fn is_released(&self) -> Result<bool, Error> {
         Ok(self.memory.load_u32(WORD)? == 1)
     }
 
-    /// Words of the product that the launch has not written, as the CPU sees it: the vector is 0, so the
-    /// product is.
+    /// Number of words of the product that the CPU does not see written yet: the product is 0,
+    /// because the vector is.
     pub(super) fn unwritten(&self) -> Result<u64, Error> {
         let mut unwritten = 0;
         for row in (0..u64::from(self.rows)).rev() {

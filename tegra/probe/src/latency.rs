@@ -1,4 +1,4 @@
-//! How long the CPU waits: from doorbell to completion, and until an event wakes it.
+//! Latencies that the CPU sees: from doorbell to completion, and until an event wakes it.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tegra_profile::facts;
 
 use super::answer::{Answer, Point, line, median, timed};
 use super::error::Error;
-use super::rig::{PATIENCE, Rig, repeat};
+use super::rig::{Rig, TIMEOUT, repeat};
 
-/// Doorbell to completion, the CPU looking all the time.
+/// Doorbell to completion, with the CPU polling.
 pub(super) fn doorbell() -> Result<Answer, Error> {
-    // Never sleeps: the spin is longer than the patience.
-    let mut rig = Rig::with(L2::Volatile, Options { spin: PATIENCE, ..Options::default() })?;
+    // Never sleeps: the spin time is the whole timeout.
+    let mut rig = Rig::with(L2::Volatile, Options { spin: TIMEOUT, ..Options::default() })?;
     let copy = rig.copy;
     let results = repeat(64, 4000, |_| {
         let before = rig.context.gpu_time().unwrap_or_default();
@@ -39,7 +39,7 @@ pub(super) fn doorbell() -> Result<Answer, Error> {
     Ok(answer.measured(text))
 }
 
-/// What a semaphore release and a ring entry cost the host unit.
+/// Cost of a semaphore release and of a ring entry on the host unit.
 pub(super) fn submission() -> Result<Answer, Error> {
     const MANY: usize = 48;
     let mut rig = Rig::new()?;
@@ -71,7 +71,7 @@ pub(super) fn submission() -> Result<Answer, Error> {
     Ok(answer.measured(format!("{release:.0} ns a release, {entry:.0} ns more a ring entry")))
 }
 
-/// Doorbell to completion, the CPU asleep on the event.
+/// Doorbell to completion, with the CPU asleep on the event.
 pub(super) fn event() -> Result<Answer, Error> {
     let mut answer = Answer::new();
     let mut text = Vec::new();
@@ -84,14 +84,14 @@ pub(super) fn event() -> Result<Answer, Error> {
             .collect::<Result<Vec<_>, _>>()?;
         for &queue in &queues {
             let ticket = context.submit(queue, &[], Wake::Quiet)?;
-            context.wait(ticket, PATIENCE)?;
+            context.wait(ticket, TIMEOUT)?;
         }
         let sleeps = context.statistics().sleeps;
         let results = repeat(16, 1000, |round| {
             let queue = queues[round % queues.len()];
             let ((), ns) = timed(|| -> Result<(), Error> {
                 let ticket = context.submit(queue, &[], Wake::Interrupt)?;
-                Ok(context.wait(ticket, PATIENCE)?)
+                Ok(context.wait(ticket, TIMEOUT)?)
             })?;
             Ok(ns)
         })?;

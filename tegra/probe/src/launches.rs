@@ -1,5 +1,5 @@
-//! What launches cost: alone, one behind another, started by each other, with a release, under each
-//! kind of preemption, beside others; and whether they always cost the same.
+//! Cost of launches: alone, in sequence, started by each other, with a release, under each kind of
+//! preemption, next to other groups; and its variation.
 
 use tegra::buffer::Scratch;
 use tegra::channel::{Preemption, Tsg};
@@ -13,14 +13,14 @@ use tegra_profile::unit::time;
 
 use super::answer::{Answer, Point, line, median, timed};
 use super::error::Error;
-use super::kernel::{Nothing, ROW_BYTES, Reader};
-use super::rig::{PATIENCE, Rig, growing, repeat};
+use super::kernel::{EmptyKernel, ROW_BYTES, Reader};
+use super::rig::{Rig, TIMEOUT, growing, repeat};
 
 const MANY: u64 = 33;
 
-/// GPU time of launches, without that of an empty submission.
+/// GPU time of launches, minus that of an empty submission.
 fn launches(rig: &mut Rig, count: u64, link: Link) -> Result<f64, Error> {
-    let kernel = Nothing::new(&rig.space, count, link)?;
+    let kernel = EmptyKernel::new(&rig.space, count, link)?;
     let compute = rig.compute;
     Ok(median(repeat(8, 200, |_| {
         let empty = rig.duration(compute, &[])?;
@@ -29,7 +29,7 @@ fn launches(rig: &mut Rig, count: u64, link: Link) -> Result<f64, Error> {
     .max(0.0))
 }
 
-/// What each of [`MANY`] more takes.
+/// Duration of each of [`MANY`] more launches.
 fn each(single: f64, many: f64) -> f64 {
     line(Point { x: 1.0, y: single }, Point { x: MANY as f64, y: many }).slope
 }
@@ -56,11 +56,11 @@ pub(super) fn dependent() -> Result<Answer, Error> {
     Ok(answer.measured(format!("{} from one launch to the one that it starts", time(gap))))
 }
 
-/// Launches that start each other, and release a semaphore each.
+/// Launches that start each other and release a semaphore each.
 pub(super) fn released() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let plain = launches(&mut rig, MANY, Link::Dependence)?;
-    let chain = Nothing::releasing(&rig.space, MANY)?;
+    let chain = EmptyKernel::releasing(&rig.space, MANY)?;
     let compute = rig.compute;
     let with = median(repeat(8, 200, |_| {
         let empty = rig.duration(compute, &[])?;
@@ -82,12 +82,12 @@ pub(super) fn released() -> Result<Answer, Error> {
     Ok(answer.judged(arrived == MANY, text))
 }
 
-/// The same chain of launches again and again.
+/// The same chain of launches, repeatedly.
 pub(super) fn jitter() -> Result<Answer, Error> {
-    /// Beyond this times the median a run is slow.
+    /// Multiple of the median above which a run is slow.
     const SLOW: f64 = 1.5;
     let mut rig = Rig::new()?;
-    let chain = Nothing::new(&rig.space, MANY, Link::Dependence)?;
+    let chain = EmptyKernel::new(&rig.space, MANY, Link::Dependence)?;
     let compute = rig.compute;
     let times = repeat(16, 4000, |_| rig.duration(compute, &[chain.body]))?;
     let mut answer = Answer::new();
@@ -98,12 +98,11 @@ pub(super) fn jitter() -> Result<Answer, Error> {
     if !slow.is_empty() {
         answer.fact("slow_median_ns", super::answer::median(slow));
     }
-    let text =
-        format!("{} in the middle, {:.1} % of the runs are slow", time(median), 100.0 * share);
+    let text = format!("median {}, {:.1} % of the runs are slow", time(median), 100.0 * share);
     Ok(answer.measured(text))
 }
 
-/// Where kernels may be interrupted.
+/// Preemption granularities.
 pub(super) const KINDS: [(&str, Preemption); 3] = [
     ("kernel", Preemption::Kernel),
     ("block", Preemption::Block),
@@ -120,22 +119,22 @@ pub(super) fn preemption() -> Result<Answer, Error> {
         answer.fact(format!("{name}_launch_ns"), ns);
         text.push(format!("{name} {}", time(ns)));
     }
-    Ok(answer.judged(true, format!("all are taken; a launch: {}", text.join(", "))))
+    Ok(answer.judged(true, format!("all are accepted; a launch: {}", text.join(", "))))
 }
 
-/// A launch while another group of channels keeps the GPU busy, as another process would: the host unit
-/// schedules groups and knows no processes.
+/// A launch while another channel group occupies the GPU, as another process would: the host unit
+/// schedules groups, not processes.
 pub(super) fn sharing() -> Result<Answer, Error> {
     const LARGEST: u64 = 256 << 20;
-    /// Kernels of the other group in a row.
+    /// Consecutive kernels of the other group.
     const BUSY: usize = 8;
     let space = AddressSpace::new(&Orin::open()?, L2::Volatile)?;
     let matrix = Scratch::new(&space, LARGEST)?;
-    // Never sleeps: the spin is longer than the patience.
-    let spinning = Options { spin: PATIENCE, ..Options::default() };
+    // Never sleeps: the spin time is the whole timeout.
+    let spinning = Options { spin: TIMEOUT, ..Options::default() };
     let mut rig = Rig::within(space.clone(), spinning)?;
     rig.fill(matrix.address(), 0x0101_0101, LARGEST)?;
-    let nothing = Nothing::new(&space, 1, Link::Stream)?;
+    let empty = EmptyKernel::new(&space, 1, Link::Stream)?;
     let compute = rig.compute;
     let sizes = growing(64 * ROW_BYTES, LARGEST, |bytes| {
         let reader = Reader::new(&space, matrix.address(), bytes)?;
@@ -149,7 +148,7 @@ pub(super) fn sharing() -> Result<Answer, Error> {
         .fact("busy_most_bytes", bytes)
         .fact("busy_kernel_ns", kernel);
     let mut one = || -> Result<f64, Error> {
-        let ((), ns) = timed(|| rig.run(compute, &[nothing.body]).map(drop))?;
+        let ((), ns) = timed(|| rig.run(compute, &[empty.body]).map(drop))?;
         Ok(ns)
     };
     let alone = answer.series("alone", "cpu_ns", repeat(8, 400, |_| one())?);
@@ -166,7 +165,7 @@ pub(super) fn sharing() -> Result<Answer, Error> {
             }
             let ns = one()?;
             if let Some(last) = last {
-                other.context.wait(last, PATIENCE)?;
+                other.context.wait(last, TIMEOUT)?;
             }
             Ok(ns)
         })?;

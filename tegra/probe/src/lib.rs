@@ -1,16 +1,16 @@
-//! The hardware probe: what is not known of a real Orin, asked one question at a time.
+//! The hardware probe: experiments that answer open questions about a real Orin, one at a time.
 //!
 //! An [`Experiment`] is a question with a method and a function that finds the answer on the GPU of
-//! this machine, over crate `tegra`. [`EXPERIMENTS`] is the table of all, in the order in which they
-//! are made: what only asks, then what the daemon's first light does, then measurements, then what
-//! does wrong on purpose, and last what may take the whole machine down. Each runs in a process of its
-//! own with a time limit ([`runner`]): a crash, a fault or a time-out is an answer too, and the next
-//! goes on. The answers are a [`tegra_profile::Profile`].
+//! this machine, through crate `tegra`. [`EXPERIMENTS`] lists all of them in execution order: first
+//! queries, then the bring-up steps of the daemon's first light, then measurements, then deliberate
+//! errors, and last those that may take the whole machine down. Each runs in its own process with a
+//! time limit ([`runner`]): a crash, a fault or a time-out is an answer too, and the next one
+//! continues. The answers form a [`tegra_profile::Profile`].
 //!
-//! Nothing here needs root, changes a setting of the machine, or knows of models: where a question takes one,
-//! whoever makes the experiments brings it. The parts: one file
-//! for each family of experiments; `rig` is what they stand on, `kernel` what they launch, `raw` the
-//! requests that the wrappers refuse to make, `answer` how an answer is put together.
+//! Experiments need no root, change no setting of the machine, and know no models: a caller passes
+//! in the one that needs a model. There is one file for each family of experiments; `rig` is their
+//! common fixture, `kernel` has their kernels, `raw` the requests that the wrappers refuse to make,
+//! `answer` builds an answer.
 
 mod addresses;
 mod answer;
@@ -44,32 +44,33 @@ pub use answer::Answer;
 pub use child::main as child;
 pub use error::Error;
 
-/// What an experiment may do to the machine.
+/// Possible harm of an experiment to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Risk {
-    /// Asks, or does work as any program does.
+    /// Only queries, or does the work of any program.
     Harmless,
-    /// Does on purpose what programs should not; one yes is enough for all of them. The text says what
-    /// may come of it.
+    /// Deliberately makes an error; one confirmation covers all of these. The text describes the
+    /// possible consequence.
     Risky(&'static str),
-    /// May take the whole machine down, so it is made only when it is asked for by its name. The text
-    /// says what is known of it.
+    /// May take the whole machine down, so it runs only when named. The text describes the known
+    /// consequences.
     Dangerous(&'static str),
 }
 
-/// A question and the way to its answer.
+/// A question and the function that answers it.
 #[derive(Debug)]
 pub struct Experiment {
     pub name: &'static str,
     pub question: &'static str,
     pub method: &'static str,
     pub risk: Risk,
-    /// Whether all that comes behind stands on it: where it takes a machine down, so would they.
+    /// All later experiments depend on it: if it took a machine down, so would they.
     pub basis: bool,
-    /// Whether it breaks a rule that a simulated Orin keeps: that ends its process, which is no defect.
+    /// Breaks a rule that a simulated Orin enforces: there it ends its process, which is not a
+    /// defect.
     pub forbidden: bool,
     pub limit: Duration,
-    /// `None` where it takes models: then the program that makes experiments finds the answer ([`child`]).
+    /// `None` if it needs models: then the caller's program answers it ([`child`]).
     run: Option<fn() -> Result<Answer, Error>>,
 }
 
@@ -115,10 +116,10 @@ impl Experiment {
     }
 }
 
-/// The experiment that takes a model.
+/// The experiment that needs a model.
 pub const FINGERPRINT: &str = "fingerprint";
 
-/// Every experiment, in the order in which they are made.
+/// Every experiment, in execution order.
 pub static EXPERIMENTS: &[Experiment] = &[
     Experiment::new(
         facts::CHARACTERISTICS,
@@ -179,48 +180,48 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "first-light-channel",
         first_light::channel,
         "Does a compute channel come up with all its addresses where engines reach them?",
-        "stage 1 of the daemon's first light: token, ring, doorbell, syncpoint below 2^40",
+        "bring-up step 1 of the daemon's first light: token, ring, doorbell, syncpoint below 2^40",
     )
     .basis(),
     Experiment::new(
         "first-light-release",
         first_light::release,
         "Does a channel without work release a semaphore with payload and time?",
-        "stage 2: two releases behind each other",
+        "step 2: two releases in sequence",
     )
     .basis(),
     Experiment::new(
         facts::EVENT.experiment,
         first_light::event,
         "Does the interrupt behind a submission wake a sleeper?",
-        "stage 3: four sleeps of 20 ms at most",
+        "step 3: four sleeps of 20 ms at most",
     ),
     Experiment::new(
         "first-light-launch",
         first_light::launch,
         "Does one launch do every kind of integer work right?",
-        "stage 4: dot products, shuffles, shared memory, barriers, stack, constant banks; 4 KiB of words",
+        "step 4: dot products, shuffles, shared memory, barriers, stack, constant banks; 4 KiB of words",
     )
     .basis(),
     Experiment::new(
         facts::LONGEST_CHAIN.experiment,
         first_light::order,
         "How long may a chain of launches be of which each starts the next?",
-        "stage 5: chains of 32 to 4096 launches, each going on from the word of the one before",
+        "step 5: chains of 32 to 4096 launches, each computing from its predecessor's word",
     )
     .basis(),
     Experiment::new(
         "first-light-atomics",
         first_light::atomics,
         "Do atomic additions find the last block of a launch?",
-        "stage 6: 64 launches of 64 blocks",
+        "step 6: 64 launches of 64 blocks",
     )
     .basis(),
     Experiment::new(
         "first-light-handover",
         first_light::handover,
         "Do SMs see what the CPU wrote, and the CPU what they wrote?",
-        "stage 7: 64 KiB rewritten, summed three ways and copied back, 64 times",
+        "step 7: 64 KiB rewritten, summed three ways and copied back, 64 times",
     )
     .basis(),
     Experiment::new(
@@ -233,7 +234,7 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "kernel-results",
         results::classes,
         "Do kernels compute what they should, for each class of instructions?",
-        "nine kernels of the decode path; words held against those computed without a GPU, and hashed",
+        "nine kernels of the decode path; words compared with those computed without a GPU, and hashed",
     ),
     Experiment::new(
         "doorbell-latency",
@@ -275,7 +276,7 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "handover",
         handover::classes,
         "Do CPU and GPU see each other's writes without cache maintenance?",
-        "64 KiB written by one and read by the other, 64 times, each of the CPU's mapping kinds",
+        "64 KiB written by one and read by the other, 64 times, for each kind of CPU mapping",
     ),
     Experiment::new(
         "handover-l2",
@@ -287,7 +288,7 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "release-order",
         handover::release_order,
         "Is what a kernel stored there for the CPU as soon as a release behind it is?",
-        "a product looked at when the timeline's release is seen, and a launch's own, thousands of times",
+        "a product read when the timeline's release is visible, and a launch's own, thousands of times",
     ),
     Experiment::new(
         "launch-latency",
@@ -337,7 +338,7 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "import",
         mapping::import,
         "Can pages of a process become a buffer, and what does pinning them cost?",
-        "FROM_VA of 64 MiB to 4 GiB, an eighth of what is free at most, mapped and given back",
+        "FROM_VA of 64 MiB to 4 GiB, an eighth of what is free at most, mapped and released",
     ),
     Experiment::new(
         "idle-power",
@@ -359,7 +360,7 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "Does a copy engine's own runlist take channels, and with which token?",
         "OPEN_CHANNEL with each runlist of an asynchronous copy engine, up to the object",
     )
-    .risky("nobody has been seen to open a channel there; the driver may log errors"),
+    .risky("no channel has been opened there yet; the driver may log errors"),
     Experiment::new(
         facts::LARGEST.experiment,
         limits::largest,
@@ -380,14 +381,14 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "read-only-write",
         read_only::write,
         "What does a write through a read-only mapping do?",
-        "64 KiB copied to one; what is told, and what was written",
+        "64 KiB copied to one; the reported error, and the words written",
     )
     .risky("faults on purpose; the kernel logs it"),
     Experiment::new(
         "recovery",
         faults::recovery,
         "How long until work goes on after a fault?",
-        "a copy from an unmapped address, told, rebuilt, and the next copy; three times",
+        "a copy from an unmapped address, its report, a rebuild, and the next copy; three times",
     )
     .risky("faults on purpose; the kernel logs it"),
     Experiment::new(
@@ -410,7 +411,7 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "bring-up-orders",
         bring_up::orders,
         "Which orders and values does the driver refuse?",
-        "requests in wrong orders, each on a channel of its own, compared with the driver's sources",
+        "requests in wrong orders, each on its own channel, compared with the driver's sources",
     )
     .dangerous(
         "each request is one that the driver's sources refuse or survive, among them an engine before a \
@@ -430,7 +431,7 @@ pub static EXPERIMENTS: &[Experiment] = &[
         "hang-recovery",
         faults::hang,
         "How long until a channel that hangs is replaced?",
-        "a wait for a semaphore that nobody releases, given up after 100 ms",
+        "a wait for a semaphore that is never released, abandoned after 100 ms",
     )
     .dangerous(
         "a channel that waits for ever is closed; where the GPU does not let go of it in time the driver \

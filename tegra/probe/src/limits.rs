@@ -1,4 +1,4 @@
-//! How much memory one buffer can have. Everything is released at once.
+//! The largest single buffer. Everything is released at once.
 
 use tegra::buffer::Scratch;
 use tegra::orin::Orin;
@@ -8,13 +8,13 @@ use tegra_profile::facts;
 use super::answer::{Answer, timed};
 use super::error::Error;
 
-/// What is left to the rest of the system, at least.
+/// Minimum memory left to the rest of the system.
 const SPARE: u64 = 4 << 30;
-/// The first size, and how near the limit is found.
+/// The first size, and the precision of the limit.
 const FIRST: u64 = 64 << 20;
 
 pub(super) fn largest() -> Result<Answer, Error> {
-    // Should the system run short after all, this process is the one to go.
+    // If the system runs out of memory, the kernel kills this process first.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let space = AddressSpace::new(&Orin::open()?, L2::Volatile)?;
     let memory = space.orin().memory()?;
@@ -27,7 +27,7 @@ pub(super) fn largest() -> Result<Answer, Error> {
         .fact("asked_at_most_bytes", cap);
     if cap < FIRST {
         return Err(Error::Implausible(format!(
-            "only {} MiB are free: nothing is asked for",
+            "only {} MiB are free: nothing is allocated",
             available >> 20
         )));
     }
@@ -43,7 +43,7 @@ pub(super) fn largest() -> Result<Answer, Error> {
             Err(error) => Err(error.into()),
         }
     };
-    // The common case first: there is no limit below what may be asked for.
+    // The common case first: no limit below the largest permitted size.
     let refused = !given(cap)?;
     let (mut low, mut high) = if refused { (0, cap) } else { (cap, cap) };
     while high - low > FIRST.max(low / 32) {
@@ -60,14 +60,14 @@ pub(super) fn largest() -> Result<Answer, Error> {
     answer.samples.insert("given_cpu_ns".into(), series(|(_, ns)| *ns));
     let gib = low as f64 / (1u64 << 30) as f64;
     let text = if refused {
-        format!("{gib:.1} GiB in one piece, more is refused though it is free")
+        format!("{gib:.1} GiB in one piece, more is refused although it is free")
     } else {
-        format!("{gib:.1} GiB in one piece, all that was asked for")
+        format!("{gib:.1} GiB in one piece, the largest size tried")
     };
     Ok(answer.judged(!refused, text))
 }
 
-/// What the kernel says can be had without swapping.
+/// Memory available without swapping, according to the kernel.
 pub(super) fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

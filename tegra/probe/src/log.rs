@@ -1,5 +1,4 @@
-//! What the GPU's drivers write to the kernel's log while an experiment runs, where this user may read
-//! it.
+//! The GPU drivers' lines of the kernel log during an experiment, if the user may read the log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,17 +6,17 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
 use nix::libc;
-use tegra_profile::MOST_LINES;
+use tegra_profile::MAX_LINES;
 
 const KMSG: &str = "/dev/kmsg";
-/// More than the kernel has in a record.
+/// Larger than any record of the kernel.
 const RECORD: usize = 8192;
-/// Most characters of a line that are kept.
-const MOST_CHARACTERS: usize = 300;
-/// Whose lines are kept: the two drivers, the GPU's device, and the unit that maps its memory.
+/// Maximum number of characters stored of a line.
+const MAX_CHARACTERS: usize = 300;
+/// Sources of stored lines: the two drivers, the GPU's device, and the IOMMU.
 const NAMES: [&str; 4] = ["nvgpu", "nvmap", "17000000.gpu", "smmu"];
 
-/// The log from where it ended when this was opened.
+/// The log, starting at its end when this was opened.
 pub(super) struct Log(Result<File, io::Error>);
 
 impl Log {
@@ -28,7 +27,7 @@ impl Log {
         Self(options.open(KMSG).and_then(at_end))
     }
 
-    /// Whether it can be read, for the head of a profile.
+    /// State of the log for the head of a profile.
     pub(super) fn state(&self) -> String {
         match &self.0 {
             Ok(_) => "read".into(),
@@ -43,11 +42,11 @@ impl Log {
         let mut record = vec![0; RECORD];
         loop {
             match file.read(&mut record) {
-                Ok(bytes @ 1..) if lines.len() < MOST_LINES => {
+                Ok(bytes @ 1..) if lines.len() < MAX_LINES => {
                     lines.extend(line(&String::from_utf8_lossy(&record[..bytes])));
                 }
                 Ok(1..) => {}
-                // The kernel wrote over what had not been read: what follows can be.
+                // The kernel overwrote unread lines; the following ones can be read.
                 Err(error) if error.raw_os_error() == Some(Errno::EPIPE as i32) => {}
                 Ok(0) | Err(_) => return lines,
             }
@@ -55,8 +54,8 @@ impl Log {
     }
 }
 
-/// The line of a record, which is `PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT` and more lines behind it,
-/// if it is a driver's.
+/// The text of a record, `PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT` followed by more lines, if it is
+/// a driver's.
 fn line(record: &str) -> Option<String> {
     let (head, text) = record.split_once(';')?;
     let text = text.lines().next()?;
@@ -64,7 +63,7 @@ fn line(record: &str) -> Option<String> {
         return None;
     }
     let time = head.split(',').nth(2)?.parse::<u64>().ok()?;
-    let text = text.chars().filter(|c| !c.is_control()).take(MOST_CHARACTERS);
+    let text = text.chars().filter(|c| !c.is_control()).take(MAX_CHARACTERS);
     Some(format!("[{}.{:06}] {}", time / 1_000_000, time % 1_000_000, text.collect::<String>()))
 }
 
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_drivers_are_kept() {
+    fn only_the_drivers_lines_are_stored() {
         let record = "4,1201,5140900123,-;nvgpu: 17000000.gpu gv11b_fb_handle_mmu_fault:1\x1b[2J\n DEVICE=+a:b\n";
         let kept = "[5140.900123] nvgpu: 17000000.gpu gv11b_fb_handle_mmu_fault:1[2J";
         assert_eq!(line(record).as_deref(), Some(kept));
@@ -85,6 +84,6 @@ mod tests {
         assert_eq!(line("no record of nvgpu"), None);
         assert_eq!(line("6,1,late,-;nvgpu"), None);
         let long = format!("6,1,42,-;nvgpu {}", "x".repeat(1000));
-        assert_eq!(line(&long).unwrap().len(), "[0.000042] ".len() + MOST_CHARACTERS);
+        assert_eq!(line(&long).unwrap().len(), "[0.000042] ".len() + MAX_CHARACTERS);
     }
 }

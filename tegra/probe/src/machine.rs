@@ -1,5 +1,5 @@
-//! The machine for the head of a profile, as telemetry tells it: release, board, power mode, clocks.
-//! Nothing that tells one board from another.
+//! The machine for the head of a profile, from telemetry: release, board, power mode, clocks.
+//! Nothing that identifies one board.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tegra_profile::{Clock, Machine};
 
 use telemetry::{self, Probe};
 
-/// The simulator's library, by which a simulated Orin is known: a profile must not pass for a real
+/// The simulator's library, which identifies a simulated Orin: its profile must not pass for a real
 /// one.
 const SIMULATOR: &str = "tegra_sim_preload";
 
@@ -28,12 +28,12 @@ pub(super) fn look(probe: &Probe) -> Machine {
     }
 }
 
-/// The clocks now, by name.
+/// The current clocks, by name.
 pub(super) fn clocks(probe: &Probe) -> BTreeMap<String, Clock> {
     by_name(&probe.sample())
 }
 
-/// `gpu`, `emc`, and each group of cores by its first: `cpu0`, `cpu4`.
+/// `gpu`, `emc`, and each CPU cluster by its first core: `cpu0`, `cpu4`.
 fn by_name(sample: &telemetry::Sample) -> BTreeMap<String, Clock> {
     let cores = sample.clusters.iter().filter_map(|cluster| {
         let first = cluster.cpus.split(|c: char| !c.is_ascii_digit()).find(|n| !n.is_empty())?;
@@ -49,7 +49,7 @@ fn by_name(sample: &telemetry::Sample) -> BTreeMap<String, Clock> {
     gpu.into_iter().chain(memory).chain(cores).map(|(name, clock)| (name, hz(clock))).collect()
 }
 
-/// A text without what could drive the terminal of whoever reads the file.
+/// Removes control characters, which could drive a reader's terminal.
 fn printable(text: &str) -> Option<String> {
     let text: String = text.chars().filter(|c| !c.is_control()).collect();
     Some(text).filter(|text| !text.is_empty())

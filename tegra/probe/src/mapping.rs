@@ -1,9 +1,9 @@
-//! Mappings: which flags the driver takes, and how fast copy engine, kernels and CPU go through
-//! memory mapped in each way.
+//! Mappings: flags that the driver accepts, and bandwidth of copy engine, kernels and CPU through
+//! each kind of mapping.
 
 use tegra::abi::address_space as abi;
 use tegra::abi::nvmap::Caching;
-use tegra::buffer::{Attributes, Scratch, Trial};
+use tegra::buffer::{Attributes, ProbeBuffer, Scratch};
 use tegra::context::Options;
 use tegra::space::L2;
 use tegra_profile::facts;
@@ -18,7 +18,7 @@ use super::rig::{Rig, growing};
 
 const START: u64 = 0x20_0000;
 const END: u64 = 0xff_0000_0000;
-/// Flags of the uapi header that this project has no use for.
+/// Flags of the uapi header that this project does not use.
 const MAP_UNMAPPED_PTE: u32 = 1 << 5;
 const MAP_L3_ALLOC: u32 = 1 << 7;
 const MAP_SYSTEM_COHERENT: u32 = 1 << 9;
@@ -52,9 +52,9 @@ pub(super) fn flags() -> Result<Answer, Error> {
         answer.fact(name, outcome(result));
     }
     let text = if other.is_empty() {
-        "every flag is taken or refused as the driver's sources say".to_owned()
+        "every flag is accepted or refused like in the driver's sources".to_owned()
     } else {
-        format!("answered otherwise than the driver's sources say: {}", other.join(", "))
+        format!("answered differently from the driver's sources: {}", other.join(", "))
     };
     Ok(answer.judged(other.is_empty(), text))
 }
@@ -86,9 +86,9 @@ pub(super) fn copies() -> Result<Answer, Error> {
     Ok(answer.measured(rates(found[0], found[1])))
 }
 
-/// Facts of a sweep over sizes: the rate between the smallest and the largest, which leaves out what
-/// every piece of work costs. None where time does not grow with the size, as on a clock that does
-/// not model it.
+/// Adds the facts of a sweep over sizes: the rate between the smallest and the largest, which
+/// excludes the fixed cost. `None` if time does not grow with the size, as on a clock that does not
+/// model it.
 fn rate(answer: &mut Answer, name: &str, times: &[(u64, f64)]) -> Option<f64> {
     let (first, last) = (times.first()?, times.last()?);
     answer.fact(format!("{name}_most_bytes"), last.0);
@@ -136,7 +136,7 @@ pub(super) fn cpu() -> Result<Answer, Error> {
     let mut answer = Answer::new();
     let mut text = Vec::new();
     for (name, caching) in CLASSES {
-        let buffer = Trial::new(&rig.space, BYTES, Attributes { caching, map_flags: 0 })?;
+        let buffer = ProbeBuffer::new(&rig.space, BYTES, Attributes { caching, map_flags: 0 })?;
         let words = BYTES / 8;
         buffer.fill(words, |word| word)?;
         let ((), write) = timed(|| buffer.fill(words, |word| !word))?;
@@ -163,12 +163,12 @@ pub(super) const CLASSES: [(&str, Caching); 4] = [
     ("uncached", Caching::Uncached),
 ];
 
-/// Pages of this process as a buffer: as many as files of models have, where the memory is there.
+/// Imports pages of this process as a buffer, up to the size of model files if memory allows.
 pub(super) fn import() -> Result<Answer, Error> {
     const SIZES: [u64; 4] = [64 << 20, 256 << 20, 1 << 30, 4 << 30];
     let nodes = Nodes::open()?;
     let space = nodes.space(0, START, END).map_err(Error::refused("an address space"))?;
-    // The rest is for everybody else.
+    // Leaves the rest to other programs.
     let room = limits::available().unwrap_or(0) / 8;
     let mut answer = Answer::new();
     let mut per_page = Vec::new();

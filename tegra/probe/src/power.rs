@@ -1,4 +1,4 @@
-//! The GPU without work: it may lose its power, and what then.
+//! The idle GPU: power-down, and the cost of coming back.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use tegra::queue::Wake;
 
 use super::answer::{Answer, timed};
 use super::error::Error;
-use super::rig::{PATIENCE, Rig};
+use super::rig::{Rig, TIMEOUT};
 
-/// Longer than the driver waits until it cuts the power, half a second.
+/// Longer than the driver's delay before it cuts the power, half a second.
 const IDLE: Duration = Duration::from_millis(1500);
-/// What the kernel says of the GPU's power, on L4T r36.
+/// The kernel's power state of the GPU, on L4T r36.
 const STATUS: &str = "/sys/devices/platform/17000000.gpu/power/runtime_status";
 
-/// Channels closed, a pause, and the next submission.
+/// Closes the channels, pauses, and submits again.
 pub(super) fn idle() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let mut answer = Answer::new();
@@ -35,17 +35,17 @@ pub(super) fn idle() -> Result<Answer, Error> {
     let ((), open) = timed(|| rig.context.open())?;
     let ((), first) = timed(|| -> Result<(), Error> {
         let ticket = rig.context.submit(copy, &[], Wake::Quiet)?;
-        Ok(rig.context.wait(ticket, PATIENCE)?)
+        Ok(rig.context.wait(ticket, TIMEOUT)?)
     })?;
-    // Opened again at once: what of it the power costs.
+    // Opened again at once, to separate the cost of power.
     rig.context.close()?;
     let ((), warm) = timed(|| rig.context.open())?;
     answer
         .fact("reopen_cpu_ns", open)
         .fact("first_work_cpu_ns", first)
         .fact("warm_reopen_cpu_ns", warm);
-    let status = watched.map_or("its power is not told".to_owned(), |(status, _)| {
-        format!("the kernel says {status}")
+    let status = watched.map_or("its power state is not reported".to_owned(), |(status, _)| {
+        format!("the kernel reports {status}")
     });
     let text = format!(
         "closed and idle {status}; open again in {}, in {} when still warm",
@@ -55,7 +55,7 @@ pub(super) fn idle() -> Result<Answer, Error> {
     Ok(answer.measured(text))
 }
 
-/// The last state that the kernel tells within `time`, and when it came.
+/// The last state that the kernel reports within `time`, and when it first appeared.
 fn watch(status: &Path, time: Duration) -> Option<(String, Duration)> {
     let read = || Some(std::fs::read_to_string(status).ok()?.trim().to_owned());
     let started = Instant::now();
@@ -71,8 +71,8 @@ fn watch(status: &Path, time: Duration) -> Option<(String, Duration)> {
     Some(last)
 }
 
-/// A look at the doorbell page when nothing keeps the GPU powered. Where the page is gone this is
-/// `SIGBUS`, and the answer is that the process died of it.
+/// Reads the doorbell page when nothing keeps the GPU powered. If the page is gone the process dies
+/// of `SIGBUS`, which is the answer.
 pub(super) fn doorbell_page() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let doorbell = rig.space.orin().doorbell()?;

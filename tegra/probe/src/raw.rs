@@ -1,8 +1,7 @@
-//! Requests in any order and with any value, as the wrappers of `tegra` do not make them: the only
-//! way to ask a driver what it refuses.
+//! Requests in any order and with any value, which the wrappers of `tegra` do not make: the only
+//! way to learn what a driver refuses.
 //!
-//! Every request here is one that the driver checks before it acts, and everything made is given
-//! back when dropped.
+//! The driver checks every request here before it acts, and all objects are released when dropped.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -18,19 +17,19 @@ use super::error::Error;
 /// A tag other than 0, which the kernel warns of.
 const TAG: u16 = 0x0900;
 
-/// Makes a request whose arguments name no memory.
+/// Makes a request whose arguments have no pointers.
 fn call<A>(fd: BorrowedFd<'_>, request: Request<A>, args: &mut A) -> Result<(), Errno> {
     // SAFETY: callers of this module pass the node's own fd; arguments name no memory, but for
     // `Nodes::characteristics` and `Nodes::import`, which argue themselves.
     unsafe { request.call(fd, args) }
 }
 
-/// Takes over an fd that a request has just returned.
+/// Wraps an fd that a request has just returned.
 fn own(fd: i32) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(Errno::EBADF);
     }
-    // SAFETY: the driver has just made it, and nobody else knows it.
+    // SAFETY: the driver has just made it, and no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -65,7 +64,7 @@ impl Nodes {
         Ok(Self { nvmap: open(Node::Nvmap)?, ctrl: open(Node::Ctrl)? })
     }
 
-    /// The driver's whole record of what the GPU is.
+    /// The driver's whole characteristics record.
     pub(super) fn characteristics(&self) -> Result<Vec<u8>, Errno> {
         let mut record = vec![0u8; 1024];
         let mut args = ctrl::GetCharacteristics {
@@ -127,13 +126,13 @@ impl Nodes {
             flags: nvmap::alloc_flags(nvmap::Caching::InnerCacheable, TAG),
             size64: pages.len() as u64,
         };
-        // SAFETY: the range is a mapping of ours, which nobody refers to and which the caller keeps
-        // longer than the handle.
+        // SAFETY: the range is a mapping of ours without references, which the caller keeps longer
+        // than the handle.
         unsafe { nvmap::FROM_VA.call(self.nvmap.as_fd(), &mut args)? };
         self.adopt(args.handle(), Ok(()))
     }
 
-    /// The memory of a handle; frees the handle where it does not come so far.
+    /// The memory of a handle; frees the handle after an error.
     fn adopt(&self, handle: u32, so_far: Result<(), Errno>) -> Result<Memory<'_>, Errno> {
         let mut args = nvmap::HandleFd { fd: -1, handle };
         let fd = so_far
@@ -150,7 +149,7 @@ impl Nodes {
     }
 }
 
-/// Maps a buffer, and unmaps it when the driver takes the flags; the address.
+/// Maps a buffer, and unmaps it if the driver accepts the flags; returns the address.
 pub(super) fn map(space: &OwnedFd, memory: &Memory<'_>, flags: u32) -> Result<u64, Errno> {
     let fixed = flags & address_space::MAP_FIXED_OFFSET != 0;
     let mut args = address_space::MapBufferEx {
@@ -159,7 +158,7 @@ pub(super) fn map(space: &OwnedFd, memory: &Memory<'_>, flags: u32) -> Result<u6
         incompr_kind: address_space::KIND_PITCH,
         dmabuf_fd: memory.fd.as_raw_fd() as u32,
         page_size: address_space::PAGE_SIZE,
-        // Where nothing was reserved before.
+        // An address without a reservation.
         offset: if fixed { 0x10_0000_0000 } else { 0 },
         ..Default::default()
     };
@@ -169,7 +168,7 @@ pub(super) fn map(space: &OwnedFd, memory: &Memory<'_>, flags: u32) -> Result<u6
     Ok(args.offset)
 }
 
-/// Reserves addresses, and gives them back at once; the address.
+/// Reserves addresses and frees them at once; returns the address.
 pub(super) fn reserve(space: &OwnedFd, pages: u64, page_size: u32) -> Result<u64, Errno> {
     let mut args = address_space::AllocSpace { pages, page_size, ..Default::default() };
     call(space.as_fd(), address_space::ALLOC_SPACE, &mut args)?;
@@ -212,7 +211,7 @@ impl<'a> Parts<'a> {
         call(self.tsg.as_fd(), tsg::BIND_CHANNEL_EX, &mut args)
     }
 
-    /// A channel with address space and group; its watchdog as told.
+    /// A channel with address space and group, with or without its watchdog.
     pub(super) fn bound(&self, watched: bool) -> Result<OwnedFd, Errno> {
         let channel = self.nodes.channel()?;
         self.bind_space(&channel)?;
@@ -248,12 +247,12 @@ pub(super) fn object(channel: &OwnedFd, class: u32) -> Result<(), Errno> {
     call(channel.as_fd(), channel::ALLOC_OBJ_CTX, &mut args)
 }
 
-/// Sets how long a context switch may take, in milliseconds.
+/// Sets the context-switch limit, in milliseconds.
 pub(super) fn set_timeout(channel: &OwnedFd, timeout: u32) -> Result<(), Errno> {
     call(channel.as_fd(), channel::SET_TIMEOUT, &mut channel::SetTimeout { timeout })
 }
 
-/// Anonymous pages of this process, touched.
+/// Anonymous pages of this process, populated.
 pub(super) fn pages(bytes: usize) -> Result<MmapMut, Errno> {
     let map = MmapOptions::new().len(bytes).populate().map_anon();
     map.map_err(|error| error.raw_os_error().map_or(Errno::ENOMEM, Errno::from_raw))

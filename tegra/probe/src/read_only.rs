@@ -1,14 +1,14 @@
-//! Read-only mappings: whether the GPU reads and executes through them, and what a write does.
+//! Read-only mappings: whether the GPU reads and executes through them, and the effect of a write.
 
 use tegra::abi::address_space::MAP_ACCESS_READ_ONLY;
 use tegra::abi::nvmap::Caching;
-use tegra::buffer::{Attributes, Mailbox, Trial};
+use tegra::buffer::{Attributes, Mailbox, ProbeBuffer};
 use tegra_profile::facts;
 
 use super::answer::Answer;
 use super::error::Error;
-use super::results::{Desk, product_q8_0};
-use super::rig::{PATIENCE, Rig};
+use super::results::{Fixture, product_q8_0};
+use super::rig::{Rig, TIMEOUT};
 
 const BYTES: u64 = 64 << 10;
 const WORDS: u64 = BYTES / 8;
@@ -19,11 +19,11 @@ fn pattern(word: u64) -> u64 {
     (word + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Through a read-only mapping the copy engine reads, and a kernel reads its matrix, its literals and
-/// itself.
+/// The copy engine reads, and a kernel reads its matrix, its literals and its code, through
+/// read-only mappings.
 pub(super) fn reads() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
-    let from = Trial::new(&rig.space, BYTES, READ_ONLY)?;
+    let from = ProbeBuffer::new(&rig.space, BYTES, READ_ONLY)?;
     from.fill(WORDS, pattern)?;
     let to = Mailbox::new(&rig.space, BYTES)?;
     rig.copy(from.address(), to.address(), BYTES)?;
@@ -31,7 +31,7 @@ pub(super) fn reads() -> Result<Answer, Error> {
     for word in 0..WORDS {
         copied += u64::from(to.load_u64(word * 8)? != pattern(word));
     }
-    let product = product_q8_0(&mut Desk::new(&mut rig, MAP_ACCESS_READ_ONLY)?)?;
+    let product = product_q8_0(&mut Fixture::new(&mut rig, MAP_ACCESS_READ_ONLY)?)?;
     let works = copied == 0 && product.wrong == 0;
     let mut answer = Answer::new();
     answer
@@ -50,11 +50,11 @@ pub(super) fn write() -> Result<Answer, Error> {
     let mut rig = Rig::new()?;
     let from = Mailbox::new(&rig.space, BYTES)?;
     from.write(0, &[0xa5; BYTES as usize])?;
-    let to = Trial::new(&rig.space, BYTES, READ_ONLY)?;
+    let to = ProbeBuffer::new(&rig.space, BYTES, READ_ONLY)?;
     to.fill(WORDS, pattern)?;
     let mut answer = Answer::new();
     let copy = rig.copier.copy(&mut rig.context, from.address(), to.address(), BYTES)?;
-    let told = match rig.context.wait(copy, PATIENCE) {
+    let notice = match rig.context.wait(copy, TIMEOUT) {
         Ok(()) => "nothing".to_owned(),
         Err(tegra::Error::Fault(fault)) => {
             rig.context.rebuild()?;
@@ -63,13 +63,13 @@ pub(super) fn write() -> Result<Answer, Error> {
         Err(error) => return Err(error.into()),
     };
     let written = to.mismatches(WORDS, |word, found| found == pattern(word))?;
-    let faulted = told != "nothing";
+    let faulted = notice != "nothing";
     let text = match (faulted, written) {
         (true, 0) => "it faults, and nothing is written".to_owned(),
         (true, written) => format!("it faults, and {written} double words are written"),
-        (false, 0) => "nothing is told and nothing written".to_owned(),
-        (false, written) => format!("nothing is told, and {written} double words are written"),
+        (false, 0) => "no error is reported and nothing is written".to_owned(),
+        (false, written) => format!("no error is reported, and {written} double words are written"),
     };
-    answer.fact("notice", told).fact("written", written);
+    answer.fact("notice", notice).fact("written", written);
     Ok(answer.judged(faulted && written == 0, text))
 }

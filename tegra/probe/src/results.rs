@@ -1,6 +1,6 @@
-//! What kernels compute, one for each class of instructions that models need. The words are held
-//! against what they must be, computed here without a GPU; their hash goes into the profile too, so that
-//! two machines can be compared to the bit where the manual leaves some open.
+//! Results of kernels, one for each class of instructions that models need. The words are compared
+//! with values computed here without a GPU; the profile also has their hash, so that two machines
+//! can be compared bit for bit where the manual leaves bits undefined.
 
 use std::f32::consts::FRAC_2_PI;
 
@@ -11,7 +11,7 @@ use orind_kernels::params::{
 };
 use orind_kernels::repack;
 use tegra::address::GpuAddress;
-use tegra::buffer::{Mailbox, Trial};
+use tegra::buffer::{Mailbox, ProbeBuffer};
 use tegra_first_light::launch::{Link, Recording, Shape, load};
 
 use super::answer::Answer;
@@ -19,10 +19,10 @@ use super::error::Error;
 use super::kernel::code;
 use super::rig::Rig;
 
-/// What approximations may be off by.
+/// Maximum error of approximations.
 const NEAR: f64 = 1e-5;
 
-/// Words of a kernel, and how many are wrong.
+/// Words of a kernel, and the number of wrong ones.
 pub(super) struct Found {
     pub(super) words: Vec<u32>,
     pub(super) wrong: usize,
@@ -43,9 +43,9 @@ impl Found {
     }
 }
 
-type Case = fn(&mut Desk<'_>) -> Result<Found, Error>;
+type Case = fn(&mut Fixture<'_>) -> Result<Found, Error>;
 
-/// Each case with the class that it is named for.
+/// Each case, named after its instruction class.
 const CASES: [(&str, Case); 9] = [
     ("load", gather),
     ("float_add", add),
@@ -63,7 +63,7 @@ pub(super) fn classes() -> Result<Answer, Error> {
     let mut answer = Answer::new();
     let mut wrong = Vec::new();
     for (name, case) in CASES {
-        let found = case(&mut Desk::new(&mut rig, 0)?)?;
+        let found = case(&mut Fixture::new(&mut rig, 0)?)?;
         if found.wrong > 0 {
             wrong.push(format!("{name} {} of {}", found.wrong, found.words.len()));
         }
@@ -88,22 +88,22 @@ fn hash(words: &[u32]) -> u64 {
 }
 
 /// Inputs, outputs and launches of one case.
-pub(super) struct Desk<'a> {
+pub(super) struct Fixture<'a> {
     rig: &'a mut Rig,
     memory: Mailbox,
     used: u64,
     /// Flags of the mappings of code and matrices.
     map_flags: u32,
-    matrices: Vec<Trial>,
+    matrices: Vec<ProbeBuffer>,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> Fixture<'a> {
     pub(super) fn new(rig: &'a mut Rig, map_flags: u32) -> Result<Self, Error> {
         let memory = Mailbox::new(&rig.space, 64 << 10)?;
         Ok(Self { rig, memory, used: 0, map_flags, matrices: Vec::new() })
     }
 
-    /// A place for `bytes`, zero at first.
+    /// Allocates `bytes`, zeroed.
     fn place(&mut self, bytes: usize) -> u64 {
         let place = self.used;
         self.used = (place + bytes as u64).next_multiple_of(256);
@@ -132,7 +132,7 @@ impl<'a> Desk<'a> {
         Ok(address)
     }
 
-    /// A place for `count` words of a kernel's, and its address.
+    /// Allocates `count` words of a kernel's output; returns offset and address.
     fn out(&mut self, count: usize) -> Result<(u64, u64), Error> {
         let place = self.place(count * 4);
         Ok((place, self.memory.at(place)?.get()))
@@ -158,7 +158,7 @@ impl<'a> Desk<'a> {
     }
 }
 
-/// A word without a pattern.
+/// A pseudo-random word.
 fn word(index: usize) -> u32 {
     let mixed = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
@@ -175,8 +175,8 @@ fn whole(index: usize, most: i32) -> i32 {
     (word(index) % (2 * most as u32 + 1)) as i32 - most
 }
 
-/// Rows of words picked by index; one index is outside the table.
-fn gather(desk: &mut Desk<'_>) -> Result<Found, Error> {
+/// Gathers rows of words by index; one index is outside the table.
+fn gather(fixture: &mut Fixture<'_>) -> Result<Found, Error> {
     const EXTENT: usize = 64;
     const WIDTH: usize = 40;
     const PICKED: usize = 24;
@@ -184,10 +184,10 @@ fn gather(desk: &mut Desk<'_>) -> Result<Found, Error> {
     let ids: Vec<u32> =
         (0..PICKED).map(|row| word(row) % EXTENT as u32).chain([EXTENT as u32]).collect();
     let rows = ids.len();
-    let (place, out) = desk.out(rows * WIDTH)?;
+    let (place, out) = fixture.out(rows * WIDTH)?;
     let params = GatherParams {
-        table: desk.words(&table)?,
-        ids: desk.words(&ids)?,
+        table: fixture.words(&table)?,
+        ids: fixture.words(&ids)?,
         out,
         extent: EXTENT as u32,
         width: WIDTH as u32,
@@ -195,30 +195,30 @@ fn gather(desk: &mut Desk<'_>) -> Result<Found, Error> {
         reserved: 0,
     };
     let grid = launch::elements_grid(WIDTH as u32, rows as u32);
-    desk.run(Kernel::Gather, grid, 0, params.as_bytes())?;
+    fixture.run(Kernel::Gather, grid, 0, params.as_bytes())?;
     let expected = ids.iter().flat_map(|id| {
         let from = *id as usize * WIDTH;
         (from..from + WIDTH).map(|at| table.get(at).copied().unwrap_or(0))
     });
-    Ok(Found::exact(desk.read(place, rows * WIDTH)?, expected))
+    Ok(Found::exact(fixture.read(place, rows * WIDTH)?, expected))
 }
 
-/// Two rows of numbers, and what a kernel made of them.
+/// Two rows of numbers, and a kernel's result.
 struct Rows {
     a: Vec<f32>,
     b: Vec<f32>,
     words: Vec<u32>,
 }
 
-fn rows(desk: &mut Desk<'_>, kernel: Kernel) -> Result<Rows, Error> {
+fn rows(fixture: &mut Fixture<'_>, kernel: Kernel) -> Result<Rows, Error> {
     const VALUES: usize = 512;
     let a: Vec<f32> = (0..VALUES).map(|i| number(i, 8)).collect();
     let b: Vec<f32> = (0..VALUES).map(|i| number(VALUES + i, 4)).collect();
-    let (place, out) = desk.out(VALUES)?;
+    let (place, out) = fixture.out(VALUES)?;
     let n = VALUES as u32;
     let params = RowsParams {
-        a: desk.floats(&a)?,
-        b: desk.floats(&b)?,
+        a: fixture.floats(&a)?,
+        b: fixture.floats(&b)?,
         out,
         n,
         rows: 1,
@@ -229,33 +229,33 @@ fn rows(desk: &mut Desk<'_>, kernel: Kernel) -> Result<Rows, Error> {
         Kernel::RmsNorm => launch::rows_grid(1),
         _ => launch::elements_grid(n, 1),
     };
-    desk.run(kernel, grid, 0, params.as_bytes())?;
-    let words = desk.read(place, VALUES)?;
+    fixture.run(kernel, grid, 0, params.as_bytes())?;
+    let words = fixture.read(place, VALUES)?;
     Ok(Rows { a, b, words })
 }
 
 const EPS: f32 = 1e-5;
 
-fn add(desk: &mut Desk<'_>) -> Result<Found, Error> {
-    let Rows { a, b, words } = rows(desk, Kernel::Add)?;
+fn add(fixture: &mut Fixture<'_>) -> Result<Found, Error> {
+    let Rows { a, b, words } = rows(fixture, Kernel::Add)?;
     Ok(Found::exact(words, a.iter().zip(&b).map(|(a, b)| (a + b).to_bits())))
 }
 
-fn swiglu(desk: &mut Desk<'_>) -> Result<Found, Error> {
-    let Rows { a, b, words } = rows(desk, Kernel::SwiGlu)?;
+fn swiglu(fixture: &mut Fixture<'_>) -> Result<Found, Error> {
+    let Rows { a, b, words } = rows(fixture, Kernel::SwiGlu)?;
     let silu = |a: f64| a / (1.0 + (-a).exp());
     Ok(Found::near(words, a.iter().zip(&b).map(|(a, b)| silu((*a).into()) * f64::from(*b))))
 }
 
-fn rms_norm(desk: &mut Desk<'_>) -> Result<Found, Error> {
-    let Rows { a, b, words } = rows(desk, Kernel::RmsNorm)?;
+fn rms_norm(fixture: &mut Fixture<'_>) -> Result<Found, Error> {
+    let Rows { a, b, words } = rows(fixture, Kernel::RmsNorm)?;
     let squares: f64 = a.iter().map(|a| f64::from(*a).powi(2)).sum();
     let factor = (squares / a.len() as f64 + f64::from(EPS)).sqrt().recip();
     Ok(Found::near(words, a.iter().zip(&b).map(|(a, b)| f64::from(*a) * factor * f64::from(*b))))
 }
 
-/// Cosines and sines by multiply-adds, each rounded once: all bits are decided.
-fn rope_table(desk: &mut Desk<'_>) -> Result<Found, Error> {
+/// Cosines and sines by multiply-adds, each rounded once: all bits are defined.
+fn rope_table(fixture: &mut Fixture<'_>) -> Result<Found, Error> {
     const HALF: usize = 64;
     let positions = [0u32, 1, 1000, 100_000];
     let mut frequencies = vec![1.0f32];
@@ -263,10 +263,10 @@ fn rope_table(desk: &mut Desk<'_>) -> Result<Found, Error> {
         frequencies.push(frequencies[i - 1] * 0.875);
     }
     let count = positions.len() * 2 * HALF;
-    let (place, out) = desk.out(count)?;
+    let (place, out) = fixture.out(count)?;
     let params = RopeTableParams {
-        positions: desk.words(&positions)?,
-        frequencies: desk.floats(&frequencies)?,
+        positions: fixture.words(&positions)?,
+        frequencies: fixture.floats(&frequencies)?,
         out,
         half: HALF as u32,
         rows: positions.len() as u32,
@@ -274,17 +274,17 @@ fn rope_table(desk: &mut Desk<'_>) -> Result<Found, Error> {
         reserved: 0,
     };
     let grid = launch::rows_grid(positions.len() as u32);
-    desk.run(Kernel::RopeTable, grid, 0, params.as_bytes())?;
+    fixture.run(Kernel::RopeTable, grid, 0, params.as_bytes())?;
     let expected = positions.iter().flat_map(|position| {
         let both = frequencies.iter().map(|frequency| sin_cos(*position as f32, *frequency));
         let both: Vec<(f32, f32)> = both.collect();
         let cosines: Vec<u32> = both.iter().map(|(_, cosine)| cosine.to_bits()).collect();
         cosines.into_iter().chain(both.into_iter().map(|(sine, _)| sine.to_bits()))
     });
-    Ok(Found::exact(desk.read(place, count)?, expected))
+    Ok(Found::exact(fixture.read(place, count)?, expected))
 }
 
-/// What the kernel's source says, operation by operation.
+/// The kernel's source, operation by operation.
 #[expect(clippy::excessive_precision, reason = "constants as the source has them")]
 fn sin_cos(position: f32, frequency: f32) -> (f32, f32) {
     let high = position * frequency;
@@ -310,10 +310,10 @@ fn sin_cos(position: f32, frequency: f32) -> (f32, f32) {
 const ROWS: usize = 64;
 const COLUMNS: usize = 256;
 
-/// The product of a matrix, whose weights are `weights` and whose bytes in a file are `file`, with a vector of
-/// whole numbers: sums so small that every order of additions gives them exactly.
+/// The product of a matrix, with the values `weights` and the file format's bytes `file`, and a
+/// vector of whole numbers: sums small enough to be exact in every order of additions.
 fn product(
-    desk: &mut Desk<'_>,
+    fixture: &mut Fixture<'_>,
     weight: Weight,
     file: &[u8],
     weights: &[i32],
@@ -326,40 +326,40 @@ fn product(
     let layout = repack::Layout::new(weight.dtype(), ROWS, COLUMNS).map_err(refused)?;
     let mut matrix = vec![0; layout.bytes()];
     layout.pack(0, file, &mut matrix).map_err(refused)?;
-    // A span with 127 as its largest is quantised in steps of 1.
+    // A block with 127 as its maximum is quantised in steps of 1.
     let vector: Vec<i32> =
         (0..COLUMNS).map(|i| if i % 32 == 0 { 127 } else { whole(i, 127) }).collect();
     let floats: Vec<f32> = vector.iter().map(|value| *value as f32).collect();
-    let (place, out) = desk.out(ROWS)?;
+    let (place, out) = fixture.out(ROWS)?;
     let mut params = ProjectParams {
-        x: desk.floats(&floats)?,
+        x: fixture.floats(&floats)?,
         k: COLUMNS as u32,
         rows: 1,
         inverse_k: 1.0 / COLUMNS as f32,
         ..ProjectParams::default()
     };
-    let weights_at = desk.matrix(&matrix)?.get();
+    let weights_at = fixture.matrix(&matrix)?.get();
     params.segments[0] =
         Segment { weights: weights_at, out, n: ROWS as u32, planes: 1, ..Segment::default() };
     let grid = [launch::project_tiles(variant, &[ROWS as u32], false), 1, 1];
-    desk.run(kernel, grid, dynamic, params.as_bytes())?;
+    fixture.run(kernel, grid, dynamic, params.as_bytes())?;
     let sum =
         |row: &[i32]| row.iter().zip(&vector).map(|(weight, value)| weight * value).sum::<i32>();
     let expected = weights.chunks_exact(COLUMNS).map(|row| (sum(row) as f32).to_bits());
-    Ok(Found::exact(desk.read(place, ROWS)?, expected))
+    Ok(Found::exact(fixture.read(place, ROWS)?, expected))
 }
 
-pub(super) fn product_q8_0(desk: &mut Desk<'_>) -> Result<Found, Error> {
+pub(super) fn product_q8_0(fixture: &mut Fixture<'_>) -> Result<Found, Error> {
     let weights: Vec<i32> = (0..ROWS * COLUMNS).map(|i| whole(7 * i, 127)).collect();
     let block = |quants: &[i32]| {
         let quants = quants.iter().map(|quant| *quant as i8 as u8);
         half(1).to_le_bytes().into_iter().chain(quants).collect::<Vec<u8>>()
     };
     let file: Vec<u8> = weights.chunks_exact(32).flat_map(block).collect();
-    product(desk, Weight::Q8_0, &file, &weights)
+    product(fixture, Weight::Q8_0, &file, &weights)
 }
 
-fn product_q4_k(desk: &mut Desk<'_>) -> Result<Found, Error> {
+fn product_q4_k(fixture: &mut Fixture<'_>) -> Result<Found, Error> {
     let weights: Vec<i32> = (0..ROWS * COLUMNS).map(|i| (word(5 * i) % 16) as i32).collect();
     let mut file = Vec::new();
     for block in weights.chunks_exact(256) {
@@ -372,13 +372,13 @@ fn product_q4_k(desk: &mut Desk<'_>) -> Result<Found, Error> {
             file.extend(low.iter().zip(high).map(|(low, high)| (low | high << 4) as u8));
         }
     }
-    product(desk, Weight::Q4_K, &file, &weights)
+    product(fixture, Weight::Q4_K, &file, &weights)
 }
 
-fn product_f16(desk: &mut Desk<'_>) -> Result<Found, Error> {
+fn product_f16(fixture: &mut Fixture<'_>) -> Result<Found, Error> {
     let weights: Vec<i32> = (0..ROWS * COLUMNS).map(|i| whole(3 * i, 200)).collect();
     let file: Vec<u8> = weights.iter().flat_map(|weight| half(*weight).to_le_bytes()).collect();
-    product(desk, Weight::F16, &file, &weights)
+    product(fixture, Weight::F16, &file, &weights)
 }
 
 /// A whole number below 2048 in half precision.
@@ -392,39 +392,39 @@ fn half(value: i32) -> u16 {
     ((u32::from(value < 0) << 15) | ((exponent + 15) << 10) | fraction) as u16
 }
 
-/// The largest of a row, by the blocks of a grid of which the last merges; three times, so that the
-/// counters must have come back to 0.
-fn sample(desk: &mut Desk<'_>) -> Result<Found, Error> {
+/// The largest value of a row, by the blocks of a grid of which the last merges; three times, so
+/// that the counters must return to 0.
+fn sample(fixture: &mut Fixture<'_>) -> Result<Found, Error> {
     const VOCABULARY: usize = 5000;
     const PARTS: u32 = 8;
     const TIMES: usize = 3;
     let logits: Vec<f32> = (0..VOCABULARY).map(|i| number(i, 16)).collect();
-    let counters = desk.place(8);
-    let partial = desk.place(16 * PARTS as usize);
-    let (ids, out) = desk.out(1)?;
+    let counters = fixture.place(8);
+    let partial = fixture.place(16 * PARTS as usize);
+    let (ids, out) = fixture.out(1)?;
     let params = SampleParams {
-        logits: desk.floats(&logits)?,
-        temperature: desk.floats(&[0.0])?,
-        top_k: desk.words(&[0])?,
-        top_p: desk.floats(&[1.0])?,
-        min_p: desk.floats(&[f32::NEG_INFINITY])?,
-        seed: desk.words(&[1, 0])?,
-        positions: desk.words(&[0])?,
+        logits: fixture.floats(&logits)?,
+        temperature: fixture.floats(&[0.0])?,
+        top_k: fixture.words(&[0])?,
+        top_p: fixture.floats(&[1.0])?,
+        min_p: fixture.floats(&[f32::NEG_INFINITY])?,
+        seed: fixture.words(&[1, 0])?,
+        positions: fixture.words(&[0])?,
         ids: out,
-        partial: desk.memory.at(partial)?.get(),
-        counters: desk.memory.at(counters)?.get(),
+        partial: fixture.memory.at(partial)?.get(),
+        counters: fixture.memory.at(counters)?.get(),
         vocabulary: VOCABULARY as u32,
         rows: 1,
         ..SampleParams::default()
     };
     let mut words = Vec::new();
     for _ in 0..TIMES {
-        desk.memory.store_u32(ids, u32::MAX)?;
-        desk.run(Kernel::Sample, [PARTS, 1, 1], 0, params.as_bytes())?;
-        words.extend(desk.read(ids, 1)?);
-        words.extend(desk.read(counters, 2)?);
+        fixture.memory.store_u32(ids, u32::MAX)?;
+        fixture.run(Kernel::Sample, [PARTS, 1, 1], 0, params.as_bytes())?;
+        words.extend(fixture.read(ids, 1)?);
+        words.extend(fixture.read(counters, 2)?);
     }
-    // Of equal ones the first.
+    // The first of equal values.
     let better = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
     let largest = (0..VOCABULARY).fold(0, better) as u32;
     Ok(Found::exact(words, [largest, 0, 0].into_iter().cycle()))
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn angles() {
+    fn sine_and_cosine_are_near_the_exact_values() {
         for x in [0.0f32, 0.5, 1.0, 2.5, 4.0, 1000.0] {
             let (sine, cosine) = sin_cos(x, 0.7);
             let angle = f64::from(x) * f64::from(0.7f32);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_counted() {
+    fn wrong_words_are_counted() {
         assert_eq!(Found::exact(vec![1, 2, 3], [1, 0, 3]).wrong, 1);
         let words = [1.0f32, 2.0, f32::NAN].map(f32::to_bits).to_vec();
         assert_eq!(Found::near(words, [1.000_001, 2.1, 0.0]).wrong, 2);

@@ -1,4 +1,4 @@
-//! What most experiments stand on: an open GPU, an address space, a queue of each engine.
+//! Common fixture of experiments: an open GPU, an address space, a queue for each engine.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use tegra::space::{AddressSpace, L2};
 
 use super::error::Error;
 
-/// How long work of the GPU may take; the limit of the whole experiment is longer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of GPU work; the time limit of the whole experiment is longer.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 const ENTRIES: u32 = 256;
 
 pub(super) struct Rig {
-    // Buffers of the caller's must outlive the context's work: every submission is waited for.
+    // The caller's buffers must outlive the context's work: every submission is waited for.
     pub(super) context: Context,
     pub(super) copy: QueueId,
     pub(super) compute: QueueId,
@@ -41,27 +41,27 @@ impl Rig {
         let compute = context.add_queue(Engine::Compute, ENTRIES)?;
         let copier = Copier::new(&space, copy)?;
         let mut rig = Self { context, copy, compute, copier, space };
-        // The first submission opens and configures the channels: not a part of what is measured.
+        // The first submission opens and configures the channels, which must not be measured.
         for queue in [copy, compute] {
             rig.run(queue, &[])?;
         }
         Ok(rig)
     }
 
-    /// Submits and waits, with the times of begin and end by the GPU's timer.
+    /// Submits and waits; returns start and end by the GPU's timer.
     pub(super) fn run(&mut self, queue: QueueId, bodies: &[Entry]) -> Result<Timing, Error> {
         let ticket = self.context.submit_timed(queue, bodies, Wake::Quiet)?;
         self.finish(ticket)
     }
 
-    /// As [`Rig::run`], in nanoseconds.
+    /// Like [`Rig::run`], in nanoseconds.
     pub(super) fn duration(&mut self, queue: QueueId, bodies: &[Entry]) -> Result<f64, Error> {
         let Timing { started, finished } = self.run(queue, bodies)?;
         Ok(finished.saturating_sub(started) as f64)
     }
 
     pub(super) fn finish(&mut self, ticket: Ticket) -> Result<Timing, Error> {
-        self.context.wait(ticket, PATIENCE)?;
+        self.context.wait(ticket, TIMEOUT)?;
         self.context
             .timing(ticket)?
             .ok_or_else(|| Error::Implausible("a timed submission has no times".into()))
@@ -74,23 +74,23 @@ impl Rig {
         bytes: u64,
     ) -> Result<(), Error> {
         let ticket = self.copier.copy(&mut self.context, from, to, bytes)?;
-        Ok(self.context.wait(ticket, PATIENCE)?)
+        Ok(self.context.wait(ticket, TIMEOUT)?)
     }
 
     pub(super) fn fill(&mut self, to: GpuAddress, value: u32, bytes: u64) -> Result<(), Error> {
         let ticket = self.copier.fill(&mut self.context, to, value, bytes / 4)?;
-        Ok(self.context.wait(ticket, PATIENCE)?)
+        Ok(self.context.wait(ticket, TIMEOUT)?)
     }
 
     /// Submits a stream of the copy engine and waits.
     pub(super) fn stream(&mut self, stream: &PushBuffer<class::Copy>) -> Result<(), Error> {
         let ticket = self.copier.submit(&mut self.context, stream)?;
-        Ok(self.context.wait(ticket, PATIENCE)?)
+        Ok(self.context.wait(ticket, TIMEOUT)?)
     }
 }
 
-/// Repeats until there are `most` results or, after at least `least`, a quarter of a second is over:
-/// hardware gives all, a simulated GPU some.
+/// Repeats until there are `most` results or, after at least `least`, a quarter of a second has
+/// passed: hardware reaches the maximum, a simulated GPU may not.
 pub(super) fn repeat<T>(
     least: usize,
     most: usize,
@@ -105,8 +105,8 @@ pub(super) fn repeat<T>(
     Ok(results)
 }
 
-/// Doubles a size from `first` to `last` as long as a try takes less than `TIME` of the CPU's clock, once at
-/// least: a rate needs two sizes. Gives each size with what it gave.
+/// Doubles a size from `first` to `last` as long as a run takes less than `TIME` of CPU time, at
+/// least once: a rate needs two sizes. Returns each size with its result.
 pub(super) fn growing<T>(
     first: u64,
     last: u64,

@@ -1,6 +1,5 @@
-//! Makes experiments, each in a process of its own, and keeps the profile on disk up to date: what
-//! was found out before a crash of the whole machine is not lost, and the file says what was under
-//! way.
+//! Runs experiments, each in its own process, and keeps the profile on disk up to date: a crash of
+//! the whole machine loses no earlier result, and the file names the experiment that was running.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -13,35 +12,35 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::Signal;
 use tegra::orin::Orin;
-use tegra_profile::{Experiment as Record, MOST_BYTES, Machine, Profile, Value, Verdict, facts};
+use tegra_profile::{Experiment as Record, MAX_BYTES, Machine, Profile, Value, Verdict, facts};
 
 use super::log::Log;
 use super::{EXPERIMENTS, Error, Experiment, Risk, find, machine};
 use telemetry::{Probe, Root};
 
-/// How often a process is looked after.
+/// Interval between checks of a process.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a killed process may take to be gone: longer means that it is stuck in the kernel.
+/// Time limit for a killed process to exit: after that it is stuck in the kernel.
 const GONE: Duration = Duration::from_secs(5);
-/// Bytes of a process' last words that are kept.
+/// Maximum number of bytes stored of a process' stderr.
 const LAST_WORDS: usize = 2000;
 
-/// The hidden command by which this program makes one experiment.
+/// The hidden command with which this program runs one experiment.
 pub const CHILD_COMMAND: &str = "first-contact-experiment";
 
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub experiment: &'static Experiment,
-    /// Whether it was asked for by its name.
+    /// It was named on the command line.
     pub named: bool,
-    /// Why it is left out, if it is.
+    /// Reason for leaving it out, if it is.
     pub left_out: Option<String>,
 }
 
-/// What is asked for, by names of experiments.
+/// Requested experiments, by name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted<'a> {
-    /// These alone, where there are any.
+    /// Only these, unless empty.
     pub only: &'a [String],
     /// These too, whatever their risk.
     pub also: &'a [String],
@@ -50,10 +49,10 @@ pub struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// What to make of the table. What is dangerous is left out unless it is named.
+    /// Chooses experiments from the table. Dangerous ones are left out unless named.
     ///
     /// # Errors
-    /// [`Error::Unknown`] for a name that no experiment has.
+    /// [`Error::Unknown`] for an unknown name.
     pub fn choose(&self) -> Result<Vec<Choice>, Error> {
         let Self { only, also, skip } = *self;
         for name in only.iter().chain(also).chain(skip) {
@@ -84,7 +83,7 @@ impl Wanted<'_> {
     }
 }
 
-/// What happens, for whoever watches.
+/// Progress events for the user interface.
 #[derive(Debug)]
 pub enum Progress<'a> {
     Begins(&'a Experiment),
@@ -93,31 +92,31 @@ pub enum Progress<'a> {
 
 #[derive(Debug)]
 pub struct Run<'a> {
-    /// What is made, and what is left out.
+    /// Experiments to run, and those left out.
     pub choices: &'a [Choice],
-    /// Where the profile is written to: the file of [`begin`] or [`resume`].
+    /// Path of the profile: the file of [`begin`] or [`resume`].
     pub file: &'a Path,
-    /// A limit for every experiment instead of its own.
+    /// A time limit for every experiment instead of its own.
     pub limit: Option<Duration>,
     /// Ends the run early when set.
     pub stop: &'a AtomicBool,
 }
 
-/// Whether there is an Orin to be asked.
+/// Checks that an Orin is present.
 ///
 /// # Errors
-/// [`Error::Gpu`] says what is missing.
+/// [`Error::Gpu`] names the missing part.
 pub fn look_for_orin() -> Result<(), Error> {
     Ok(Orin::open().map(drop)?)
 }
 
-/// What makes a profile: answers of two versions are not mixed in one.
+/// Tool and version: answers of two versions are not mixed in one profile.
 const TOOL: &str = concat!("orinctl ", env!("CARGO_PKG_VERSION"));
 
-/// An empty profile of this machine, in a file that was not there.
+/// An empty profile of this machine, in a new file.
 ///
 /// # Errors
-/// [`Error::Profile`] where it was, or cannot be written.
+/// [`Error::Profile`] if the file exists or cannot be written.
 pub fn begin(file: &Path) -> Result<Profile, Error> {
     let taken = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let profile = Profile::new(TOOL, taken.as_secs(), this_machine());
@@ -125,28 +124,28 @@ pub fn begin(file: &Path) -> Result<Profile, Error> {
     Ok(profile)
 }
 
-/// This machine, as the head of a profile tells it.
+/// This machine, as in the head of a profile.
 #[must_use]
 pub fn this_machine() -> Machine {
     machine::look(&Probe::new(Root::system()))
 }
 
-/// The profile of a run that was ended early, and what of `choices` is left to make: not what has an
-/// answer; what was under way when the run ended, which it may have ended, and what stands on that only
-/// if it is named.
+/// The profile of a run that ended early; marks those of `choices` that must not run again. These
+/// are experiments with an answer, the one that was running when the run ended and may have ended
+/// it, and those that depend on that one, unless named.
 ///
 /// # Errors
-/// [`Error::Profile`] for a file that is none, [`Error::Resume`] for one of another machine or version.
+/// [`Error::Profile`] for an invalid file, [`Error::Resume`] for one of another machine or version.
 pub fn resume(file: &Path, choices: &mut [Choice]) -> Result<Profile, Error> {
     let profile = Profile::read(file)?;
     let refuse = |why| Error::Resume { file: file.into(), why };
     if profile.tool != TOOL {
         return Err(refuse(format!("{} made it, not {TOOL}", profile.tool)));
     }
-    // The driver's number of SMs, which the file has, is not known yet.
+    // The file has the driver's number of SMs, which is not known yet here.
     let now = Machine { sms: None, ..this_machine() };
     if let Some(difference) = profile.machine.difference(&now) {
-        return Err(refuse(format!("this machine is another: {difference}")));
+        return Err(refuse(format!("this is a different machine: {difference}")));
     }
     let mut went_down = None;
     for Choice { experiment, named, left_out } in choices {
@@ -171,17 +170,17 @@ pub fn resume(file: &Path, choices: &mut [Choice]) -> Result<Profile, Error> {
 }
 
 impl Run<'_> {
-    /// Makes all that is chosen and fills `profile`, whose file is written before and after every
-    /// experiment.
+    /// Runs all chosen experiments and fills `profile`, whose file is written before and after
+    /// each.
     ///
     /// # Errors
-    /// The file cannot be written. What experiments run into is in their records.
+    /// The file cannot be written. Failures of experiments are in their records.
     pub fn make(
         &self,
         profile: &mut Profile,
         mut watch: impl FnMut(Progress<'_>),
     ) -> Result<(), Error> {
-        // Whoever has the file in mid-run sees what was not come to yet.
+        // A reader of the file in mid-run sees which experiments have not run yet.
         let before = std::mem::take(&mut profile.experiments);
         let begun = |choice| Self::begun(choice, &before);
         profile.experiments = self.choices.iter().map(begun).collect();
@@ -214,12 +213,12 @@ impl Run<'_> {
         Ok(profile.write(self.file)?)
     }
 
-    /// What the file says of an experiment before the run comes to it: what is left out keeps what the
-    /// run before has of it.
+    /// The record of an experiment before the run reaches it: a left-out one retains its record of
+    /// the previous run.
     fn begun(Choice { experiment, left_out, .. }: &Choice, before: &[Record]) -> Record {
-        let kept = before.iter().find(|record| record.name == experiment.name);
-        match (kept.filter(|kept| kept.verdict != Verdict::Skipped), left_out) {
-            (Some(kept), Some(_)) => kept.clone(),
+        let earlier = before.iter().find(|record| record.name == experiment.name);
+        match (earlier.filter(|earlier| earlier.verdict != Verdict::Skipped), left_out) {
+            (Some(earlier), Some(_)) => earlier.clone(),
             (_, left_out) => {
                 let mut record = Self::record(experiment);
                 record.verdict = Verdict::Skipped;
@@ -248,7 +247,7 @@ impl Run<'_> {
     }
 }
 
-/// Takes what the head of the profile says of the GPU from the first answer.
+/// Copies the GPU's characteristics from the first answer into the profile's head.
 fn identify(profile: &mut Profile, record: &Record) {
     if record.name == facts::CHARACTERISTICS {
         let sms = record.facts.get("sms").and_then(Value::number);
@@ -258,24 +257,24 @@ fn identify(profile: &mut Profile, record: &Record) {
     }
 }
 
-enum How {
+enum ExitKind {
     Itself(ExitStatus),
     Killed,
     Stopped,
-    /// Killed, but not gone.
+    /// Killed, but did not exit.
     Stuck,
 }
 
-struct End {
-    how: How,
+struct ProcessEnd {
+    how: ExitKind,
     limit: Duration,
-    said: Vec<u8>,
+    output: Vec<u8>,
     last_words: String,
 }
 
 struct Process {
     child: Child,
-    said: JoinHandle<Vec<u8>>,
+    output: JoinHandle<Vec<u8>>,
     errors: JoinHandle<Vec<u8>>,
 }
 
@@ -285,53 +284,53 @@ impl Process {
         let mut child = Command::new("/proc/self/exe")
             .arg0("orinctl")
             .args([CHILD_COMMAND, name])
-            // It ends when this pipe does.
+            // The child exits when this pipe closes.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C is for us.
+            // Ctrl-C reaches only the parent.
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        let said = listen(child.stdout.take(), |bytes, more| {
-            bytes.extend_from_slice(&more[..more.len().min(MOST_BYTES - bytes.len())]);
+        let output = listen(child.stdout.take(), |bytes, more| {
+            bytes.extend_from_slice(&more[..more.len().min(MAX_BYTES - bytes.len())]);
         });
         let errors = listen(child.stderr.take(), |bytes, more| {
             bytes.extend_from_slice(more);
             let over = bytes.len().saturating_sub(LAST_WORDS);
             bytes.drain(..over);
         });
-        Ok(Self { child, said, errors })
+        Ok(Self { child, output, errors })
     }
 
-    /// Waits for the end, and brings it about after `limit`.
-    fn end(mut self, limit: Duration, stop: &AtomicBool) -> Result<End, Error> {
+    /// Waits for the process to exit, and kills it after `limit`.
+    fn end(mut self, limit: Duration, stop: &AtomicBool) -> Result<ProcessEnd, Error> {
         let failed =
             |source| Error::Process { what: "waiting for an experiment's process", source };
         let started = Instant::now();
         let how = loop {
             if let Some(status) = self.child.try_wait().map_err(failed)? {
-                break How::Itself(status);
+                break ExitKind::Itself(status);
             }
             let how = if stop.load(Ordering::Relaxed) {
-                How::Stopped
+                ExitKind::Stopped
             } else if started.elapsed() > limit {
-                How::Killed
+                ExitKind::Killed
             } else {
                 thread::sleep(LOOK);
                 continue;
             };
             self.child.kill().map_err(failed)?;
-            break if self.is_gone().map_err(failed)? { how } else { How::Stuck };
+            break if self.is_gone().map_err(failed)? { how } else { ExitKind::Stuck };
         };
-        if matches!(how, How::Stuck) {
-            // Its pipes are open as long as it is: nothing of it can be waited for.
-            return Ok(End { how, limit, said: Vec::new(), last_words: String::new() });
+        if matches!(how, ExitKind::Stuck) {
+            // Its pipes stay open as long as it lives: do not wait for them.
+            return Ok(ProcessEnd { how, limit, output: Vec::new(), last_words: String::new() });
         }
-        let said = self.said.join().unwrap_or_default();
+        let output = self.output.join().unwrap_or_default();
         let errors = self.errors.join().unwrap_or_default();
         let last_words = clean(String::from_utf8_lossy(&errors).trim());
-        Ok(End { how, limit, said, last_words })
+        Ok(ProcessEnd { how, limit, output, last_words })
     }
 
     fn is_gone(&mut self) -> io::Result<bool> {
@@ -346,39 +345,43 @@ impl Process {
     }
 }
 
-/// Reads a pipe to its end on a thread of its own, so that it never fills up.
+/// Reads a pipe to its end on a separate thread, so that it never fills up.
 fn listen(
     pipe: Option<impl Read + Send + 'static>,
-    keep: impl Fn(&mut Vec<u8>, &[u8]) + Send + 'static,
+    append: impl Fn(&mut Vec<u8>, &[u8]) + Send + 'static,
 ) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
-        let mut kept = Vec::new();
+        let mut bytes_read = Vec::new();
         let mut buffer = [0; 4096];
         if let Some(mut pipe) = pipe {
             while let Ok(bytes @ 1..) = pipe.read(&mut buffer) {
-                keep(&mut kept, &buffer[..bytes]);
+                append(&mut bytes_read, &buffer[..bytes]);
             }
         }
-        kept
+        bytes_read
     })
 }
 
-impl End {
-    /// What became of an experiment; `record` has its name and nothing else yet.
+impl ProcessEnd {
+    /// Completes `record`, which has only a name, with the result of the process.
     fn into_record(self, record: &mut Record) {
         let seconds = self.limit.as_secs_f64();
         let (verdict, what) = match self.how {
-            How::Itself(status) if status.success() => match answer(&self.said, &record.name) {
-                Ok(answered) => {
-                    *record = answered;
-                    return;
+            ExitKind::Itself(status) if status.success() => {
+                match answer(&self.output, &record.name) {
+                    Ok(answered) => {
+                        *record = answered;
+                        return;
+                    }
+                    Err(what) => (Verdict::Crashed, what),
                 }
-                Err(what) => (Verdict::Crashed, what),
-            },
-            How::Itself(status) => (Verdict::Crashed, died(status)),
-            How::Killed => (Verdict::TimedOut, format!("no answer within {seconds} s: killed")),
-            How::Stopped => (Verdict::Unfinished, "interrupted".into()),
-            How::Stuck => (
+            }
+            ExitKind::Itself(status) => (Verdict::Crashed, died(status)),
+            ExitKind::Killed => {
+                (Verdict::TimedOut, format!("no answer within {seconds} s: killed"))
+            }
+            ExitKind::Stopped => (Verdict::Unfinished, "interrupted".into()),
+            ExitKind::Stuck => (
                 Verdict::TimedOut,
                 format!("no answer within {seconds} s, and cannot be killed: stuck in the kernel"),
             ),
@@ -386,16 +389,16 @@ impl End {
         record.verdict = verdict;
         record.error = Some(match self.last_words.as_str() {
             "" => what,
-            words => format!("{what}; it said:\n{words}"),
+            words => format!("{what}; its output:\n{words}"),
         });
     }
 }
 
-fn answer(said: &[u8], name: &str) -> Result<Record, String> {
-    let record: Record = serde_json::from_slice(said)
-        .map_err(|error| format!("its answer is not understood: {error}"))?;
+fn answer(output: &[u8], name: &str) -> Result<Record, String> {
+    let record: Record = serde_json::from_slice(output)
+        .map_err(|error| format!("its answer cannot be parsed: {error}"))?;
     if record.name != name {
-        return Err(format!("it answered another question: {}", clean(&record.name)));
+        return Err(format!("it answered for another experiment: {}", clean(&record.name)));
     }
     let mut alone = Profile::new("", 0, Machine::default());
     let mut record = record;
@@ -407,7 +410,7 @@ fn answer(said: &[u8], name: &str) -> Result<Record, String> {
         *text = clean(text);
     }
     alone.experiments.push(record);
-    alone.check().map_err(|error| format!("its answer cannot be kept: {error}"))?;
+    alone.check().map_err(|error| format!("its answer is invalid: {error}"))?;
     alone.experiments.pop().ok_or_else(|| "no answer".into())
 }
 
@@ -417,20 +420,20 @@ fn died(status: ExitStatus) -> String {
             let name = Signal::try_from(number).map_or("a signal", Signal::as_str);
             format!("its process was killed by {name} ({number})")
         }
-        (None, Some(code)) => format!("its process ended with exit code {code}"),
-        (None, None) => "its process ended".into(),
+        (None, Some(code)) => format!("its process exited with code {code}"),
+        (None, None) => "its process exited".into(),
     }
 }
 
-/// Text that a profile may hold.
+/// Removes control characters that a profile must not contain.
 fn clean(text: &str) -> String {
-    let kept = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t'));
-    let mut kept: String = kept.take(tegra_profile::MOST_TEXT / 4).collect();
-    kept.truncate(kept.trim_end().len());
-    kept
+    let clean = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t'));
+    let mut clean: String = clean.take(tegra_profile::MAX_TEXT / 4).collect();
+    clean.truncate(clean.trim_end().len());
+    clean
 }
 
-/// How many records there are of each verdict.
+/// Number of records of each verdict.
 #[must_use]
 pub fn tally(profile: &Profile) -> BTreeMap<&'static str, usize> {
     let mut tally = BTreeMap::new();

@@ -1,7 +1,7 @@
-//! The GPU shared with others while a chain of launches runs, which cannot be switched out in the middle:
-//! how long the others wait, and what the driver makes of it.
+//! Sharing the GPU while a chain of launches runs, which cannot be preempted: how long others wait,
+//! and the driver's reaction.
 //!
-//! Groups of one process stand for processes: the host unit schedules groups and knows no processes.
+//! Groups of one process stand for processes: the host unit schedules groups, not processes.
 
 use std::time::{Duration, Instant};
 
@@ -17,46 +17,46 @@ use tegra_profile::unit::time;
 use super::answer::{Answer, timed};
 use super::bring_up::outcome;
 use super::error::Error;
-use super::kernel::{Nothing, ROW_BYTES, Reader};
+use super::kernel::{EmptyKernel, ROW_BYTES, Reader};
 use super::launches::KINDS;
 use super::limits;
 use super::raw::{self, Nodes, Parts};
-use super::rig::{PATIENCE, Rig};
+use super::rig::{Rig, TIMEOUT};
 
 const START: u64 = 0x20_0000;
 const END: u64 = 0xff_0000_0000;
-/// What the driver counts a blocked switch in.
+/// The driver's unit for counting blocked switches, in nanoseconds.
 const PERIOD: f64 = 100e6;
 
-/// One who keeps the GPU busy and one who waits, with what they need.
-struct Two {
+/// One group that occupies the GPU and one that waits.
+struct Contenders {
     space: AddressSpace,
     waiting: Rig,
-    nothing: Nothing,
+    empty: EmptyKernel,
     matrix: Scratch,
-    /// Bytes that a launch of a chain reads, and what it takes by the GPU's timer.
+    /// Bytes that a launch of a chain reads, and its duration by the GPU's timer.
     bytes: u64,
     launch: f64,
 }
 
-impl Two {
-    /// Launches of about `each` nanoseconds, shorter where that takes too much memory, or too much of
-    /// the CPU's time as on a simulated GPU.
+impl Contenders {
+    /// Launches of about `each` nanoseconds; shorter if that takes too much memory, or too much CPU
+    /// time, as on a simulated GPU.
     fn new(each: f64) -> Result<Self, Error> {
-        const MOST_BYTES: u64 = 1 << 30;
-        const MOST_CPU: f64 = 20e6;
+        const MAX_BYTES: u64 = 1 << 30;
+        const MAX_CPU: f64 = 20e6;
         let space = AddressSpace::new(&Orin::open()?, L2::Volatile)?;
         let first = 64 * ROW_BYTES;
         let room = limits::available().unwrap_or(0) / 8;
-        let most = room.clamp(first, MOST_BYTES) / ROW_BYTES * ROW_BYTES;
+        let most = room.clamp(first, MAX_BYTES) / ROW_BYTES * ROW_BYTES;
         let matrix = Scratch::new(&space, most)?;
-        // Never sleeps: the spin is longer than the patience.
-        let spinning = Options { spin: PATIENCE, ..Options::default() };
+        // Never sleeps: the spin time is the whole timeout.
+        let spinning = Options { spin: TIMEOUT, ..Options::default() };
         let mut waiting = Rig::within(space.clone(), spinning)?;
-        let nothing = Nothing::new(&space, 1, Link::Stream)?;
+        let empty = EmptyKernel::new(&space, 1, Link::Stream)?;
         let (mut bytes, mut launch, mut cpu) = (first, 0.0, 0.0);
         let (mut next, mut filled) = (first, 0);
-        while next <= most && launch < each && cpu < MOST_CPU {
+        while next <= most && launch < each && cpu < MAX_CPU {
             bytes = next;
             waiting.fill(matrix.address().offset(filled)?, 0x0101_0101, bytes - filled)?;
             filled = bytes;
@@ -65,18 +65,18 @@ impl Two {
             (launch, cpu) = timed(|| waiting.duration(compute, &[reader.body]))?;
             next *= 2;
         }
-        Ok(Self { space, waiting, nothing, matrix, bytes, launch })
+        Ok(Self { space, waiting, empty, matrix, bytes, launch })
     }
 
     fn chain(&self, count: usize) -> Result<Reader, Error> {
         Reader::chain(&self.space, self.matrix.address(), self.bytes, count)
     }
 
-    /// The launches of a chain that takes `wanted` nanoseconds, and the chain; a shorter one where that
-    /// takes too much of the CPU's time, as on a simulated GPU.
+    /// Length and recording of a chain that takes `wanted` nanoseconds; shorter if that takes too
+    /// much CPU time, as on a simulated GPU.
     fn as_long_as(&mut self, wanted: f64) -> Result<(usize, Reader), Error> {
-        const MOST_LAUNCHES: usize = 1 << 14;
-        const MOST_CPU: f64 = 2e9;
+        const MAX_LAUNCHES: usize = 1 << 14;
+        const MAX_CPU: f64 = 2e9;
         let (compute, mut count) = (self.waiting.compute, 1);
         loop {
             let chain = self.chain(count)?;
@@ -85,25 +85,25 @@ impl Two {
                 count = (count as f64 * wanted / ns).ceil() as usize;
                 return Ok((count, self.chain(count)?));
             }
-            if count >= MOST_LAUNCHES || cpu >= MOST_CPU {
+            if count >= MAX_LAUNCHES || cpu >= MAX_CPU {
                 return Ok((count, chain));
             }
             count *= 2;
         }
     }
 
-    /// Runs `chain` in `other`, and a launch beside it that has to wait for its turn.
+    /// Runs `chain` in `other`, and a concurrent launch that waits for its turn.
     fn round(&mut self, other: &mut Rig, chain: &Reader) -> Result<Round, Error> {
         let before = self.waiting.context.gpu_time().unwrap_or_default();
         let (queue, context) = (other.compute, &mut other.context);
         let ticket = context.submit_timed(queue, &[chain.body], Wake::Quiet)?;
         let compute = self.waiting.compute;
-        let ended = self.waiting.run(compute, &[self.nothing.body])?.finished;
+        let ended = self.waiting.run(compute, &[self.empty.body])?.finished;
         let wait = ended.saturating_sub(before) as f64;
-        match context.wait(ticket, PATIENCE) {
-            // It may have come to its end and have been torn down behind it.
+        match context.wait(ticket, TIMEOUT) {
+            // The channel may have completed the chain and have been torn down afterwards.
             Ok(()) if context.channel(queue)?.is_some_and(|c| c.is_dead().unwrap_or(true)) => {
-                Ok(Round::Killed { wait, code: "GET_TIMEDOUT says so".into() })
+                Ok(Round::Killed { wait, code: "reported by GET_TIMEDOUT".into() })
             }
             Ok(()) => {
                 let timing = other.finish(ticket)?;
@@ -119,7 +119,7 @@ impl Two {
     }
 }
 
-/// How a chain ended, and for how long another waited, in nanoseconds of the GPU's timer.
+/// End of a chain, and the other group's wait, in nanoseconds of the GPU's timer.
 enum Round {
     Passed {
         wait: f64,
@@ -132,27 +132,27 @@ enum Round {
     },
 }
 
-/// A chain as long as a step of a large model, under each kind of preemption, and the same launches in
-/// chains of 8.
+/// A chain as long as a step of a large model, under each kind of preemption, and the same launches
+/// in chains of 8.
 pub(super) fn preemption() -> Result<Answer, Error> {
     const LAUNCHES: usize = 64;
     const SPLIT: usize = 8;
     const EACH: f64 = 10e6;
-    let mut two = Two::new(EACH)?;
+    let mut pair = Contenders::new(EACH)?;
     let mut answer = Answer::new();
     answer
         .fact("launches", LAUNCHES)
-        .fact("launch_most_bytes", two.bytes)
-        .fact("launch_ns", two.launch);
+        .fact("launch_most_bytes", pair.bytes)
+        .fact("launch_ns", pair.launch);
     let cases = KINDS.map(|(name, preemption)| (name, preemption, LAUNCHES));
     let (_, by_default, _) = cases[0];
     let mut text = Vec::new();
     let mut killed = Vec::new();
     for (name, preemption, count) in cases.into_iter().chain([("split", by_default, SPLIT)]) {
         let options = Options { preemption, ..Options::default() };
-        let mut other = Rig::within(two.space.clone(), options)?;
-        let chain = two.chain(count)?;
-        let wait = match two.round(&mut other, &chain)? {
+        let mut other = Rig::within(pair.space.clone(), options)?;
+        let chain = pair.chain(count)?;
+        let wait = match pair.round(&mut other, &chain)? {
             Round::Passed { wait, chain } => {
                 answer.fact(format!("{name}_chain_ns"), chain);
                 wait
@@ -166,37 +166,37 @@ pub(super) fn preemption() -> Result<Answer, Error> {
         text.push(format!("{name} {}", time(wait)));
     }
     answer.fact("killed", killed.join("; "));
-    let waits = format!("another's launch waits {}", text.join(", "));
+    let waits = format!("a launch of another group waits {}", text.join(", "));
     match killed.is_empty() {
         true => Ok(answer.judged(true, format!("no channel is torn down; {waits}"))),
         false => Ok(answer.judged(false, format!("torn down: {}; {waits}", killed.join("; ")))),
     }
 }
 
-/// Many switches that are blocked for longer than the driver's period, until the channel dies or enough
-/// are over: with the driver's limit and with a larger one.
+/// Many switches that are blocked for longer than the driver's period, until the channel dies or
+/// the maximum is reached: with the driver's limit and with a larger one.
 pub(super) fn accumulation() -> Result<Answer, Error> {
     const SWITCHES: usize = 40;
     const BLOCKED: f64 = 1.5 * PERIOD;
     const TIME: Duration = Duration::from_secs(60);
-    /// The driver's limit, and one that the switches do not come to.
+    /// The driver's limit, and one that the switches never reach.
     const LIMITS: [(&str, Duration); 2] =
         [("driver", Duration::from_secs(3)), ("larger", Duration::from_secs(60))];
-    let mut two = Two::new(10e6)?;
-    let (count, chain) = two.as_long_as(BLOCKED)?;
+    let mut pair = Contenders::new(10e6)?;
+    let (count, chain) = pair.as_long_as(BLOCKED)?;
     let mut answer = Answer::new();
     answer.fact("chain_launches", count);
     let mut text = Vec::new();
     let mut as_read = true;
     for (name, limit) in LIMITS {
-        let mut other = Rig::within(two.space.clone(), Options::default())?;
+        let mut other = Rig::within(pair.space.clone(), Options::default())?;
         if let Some(channel) = other.context.channel(other.compute)? {
             channel.set_timeout(limit)?;
         }
         let started = Instant::now();
         let (mut blocked, mut ended) = (0usize, None);
         while blocked < SWITCHES && started.elapsed() < TIME {
-            match two.round(&mut other, &chain)? {
+            match pair.round(&mut other, &chain)? {
                 Round::Passed { chain, .. } if chain < PERIOD => {
                     let short =
                         format!("a chain takes {}: too short to block a switch", time(chain));
@@ -220,7 +220,7 @@ pub(super) fn accumulation() -> Result<Answer, Error> {
     Ok(answer.judged(as_read, text.join("; ")))
 }
 
-/// Whether a channel takes another limit than the driver's. The channel never gets an engine.
+/// Checks that a channel accepts a limit other than the driver's. The channel never gets an engine.
 pub(super) fn limit() -> Result<Answer, Error> {
     let nodes = Nodes::open()?;
     let parts = Parts::new(&nodes, START, END).map_err(Error::refused("a subcontext"))?;
@@ -230,7 +230,7 @@ pub(super) fn limit() -> Result<Answer, Error> {
     answer.fact(facts::SWITCH_TIMEOUT.name, result.is_ok());
     answer.fact("answer", outcome(result));
     let text = match result {
-        Ok(()) => "SET_TIMEOUT is taken".to_owned(),
+        Ok(()) => "SET_TIMEOUT is accepted".to_owned(),
         Err(errno) => format!("SET_TIMEOUT is refused: {errno}"),
     };
     Ok(answer.judged(result.is_ok(), text))

@@ -1,23 +1,23 @@
-//! What a profile may hold: limits on sizes, the form of names, numbers that are numbers.
+//! Validation of a profile: sizes, names, finite numbers.
 
 use std::collections::BTreeSet;
 
 use super::{Experiment, FORMAT, Machine, Profile, VERSION, Value};
-use crate::file::Error;
+use crate::error::Error;
 
-pub const MOST_EXPERIMENTS: usize = 256;
-/// Most facts of an experiment, and most series.
-pub const MOST_FACTS: usize = 512;
-pub const MOST_SAMPLES: usize = 100_000;
-/// Most bytes of a text.
-pub const MOST_TEXT: usize = 16 << 10;
-/// Most lines of the kernel's log that an experiment has.
-pub const MOST_LINES: usize = 64;
-/// Most bytes of a name.
-const MOST_NAME: usize = 64;
-const MOST_CLOCKS: usize = 64;
+pub const MAX_EXPERIMENTS: usize = 256;
+/// Maximum number of facts of an experiment, and of series.
+pub const MAX_FACTS: usize = 512;
+pub const MAX_SAMPLES: usize = 100_000;
+/// Maximum bytes of a text.
+pub const MAX_TEXT: usize = 16 << 10;
+/// Maximum number of kernel log lines of an experiment.
+pub const MAX_LINES: usize = 64;
+/// Maximum bytes of a name.
+const MAX_NAME: usize = 64;
+const MAX_CLOCKS: usize = 64;
 
-/// Checks format and version before anything else is looked at.
+/// Checks format and version before anything else.
 pub(crate) fn head(format: &str, version: u64) -> Result<(), Error> {
     if format != FORMAT {
         return Err(Error::Format { found: format.chars().take(40).collect() });
@@ -32,13 +32,13 @@ pub(crate) fn profile(profile: &Profile) -> Result<(), Error> {
     head(&profile.format, profile.version.into())?;
     text("tool", &profile.tool)?;
     machine(&profile.machine)?;
-    at_most("experiments", profile.experiments.len(), MOST_EXPERIMENTS)?;
+    at_most("experiments", profile.experiments.len(), MAX_EXPERIMENTS)?;
     let mut names = BTreeSet::new();
     for experiment in &profile.experiments {
         let bad = |what: String| Error::Invalid { what };
         name("an experiment's name", &experiment.name, '-')?;
         if !names.insert(&experiment.name) {
-            return Err(bad(format!("experiment {} is there twice", experiment.name)));
+            return Err(bad(format!("experiment {} appears twice", experiment.name)));
         }
         self::experiment(experiment)
             .map_err(|error| bad(format!("experiment {}: {error}", experiment.name)))?;
@@ -52,7 +52,7 @@ fn machine(machine: &Machine) -> Result<(), Error> {
         text("a line about the machine", found)?;
     }
     for clocks in [&machine.clocks, &machine.clocks_after] {
-        at_most("clocks", clocks.len(), MOST_CLOCKS)?;
+        at_most("clocks", clocks.len(), MAX_CLOCKS)?;
         for clock in clocks.keys() {
             name("a clock's name", clock, '-')?;
         }
@@ -66,10 +66,10 @@ fn experiment(experiment: &Experiment) -> Result<(), Error> {
         text(what, found)?;
     }
     text("error", error.as_deref().unwrap_or_default())?;
-    at_most("lines of the log", experiment.driver_log.len(), MOST_LINES)?;
+    at_most("lines of the log", experiment.driver_log.len(), MAX_LINES)?;
     experiment.driver_log.iter().try_for_each(|line| text("a line of the log", line))?;
     finite("seconds", *seconds)?;
-    at_most("facts", facts.len(), MOST_FACTS)?;
+    at_most("facts", facts.len(), MAX_FACTS)?;
     for (fact, value) in facts {
         name("a fact's name", fact, '_')?;
         match value {
@@ -78,10 +78,10 @@ fn experiment(experiment: &Experiment) -> Result<(), Error> {
             Value::Flag(_) | Value::Count(_) => {}
         }
     }
-    at_most("series", samples.len(), MOST_FACTS)?;
+    at_most("series", samples.len(), MAX_FACTS)?;
     for (series, numbers) in samples {
         name("a series' name", series, '_')?;
-        at_most(series, numbers.len(), MOST_SAMPLES)?;
+        at_most(series, numbers.len(), MAX_SAMPLES)?;
         numbers.iter().try_for_each(|number| finite(series, *number))?;
     }
     Ok(())
@@ -89,20 +89,20 @@ fn experiment(experiment: &Experiment) -> Result<(), Error> {
 
 fn name(what: &str, name: &str, separator: char) -> Result<(), Error> {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == separator;
-    if !name.is_empty() && name.len() <= MOST_NAME && name.chars().all(fits) {
+    if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(fits) {
         return Ok(());
     }
     let shown: String = name.chars().take(40).collect();
     Err(Error::Invalid {
         what: format!(
-            "{what} is {shown:?}, not 1 to {MOST_NAME} lower-case letters, digits and {separator:?}"
+            "{what} is {shown:?}, not 1 to {MAX_NAME} lower-case letters, digits and {separator:?}"
         ),
     })
 }
 
 fn text(what: &str, text: &str) -> Result<(), Error> {
-    at_most(what, text.len(), MOST_TEXT)?;
-    // A file of another's must not drive the reader's terminal.
+    at_most(what, text.len(), MAX_TEXT)?;
+    // An untrusted file must not send control sequences to the reader's terminal.
     match text.chars().find(|c| c.is_control() && *c != '\n' && *c != '\t') {
         None => Ok(()),
         Some(c) => Err(Error::Invalid { what: format!("{what} has the control character {c:?}") }),
@@ -120,5 +120,5 @@ fn finite(what: &str, number: f64) -> Result<(), Error> {
     if number.is_finite() {
         return Ok(());
     }
-    Err(Error::Invalid { what: format!("{what} is no finite number") })
+    Err(Error::Invalid { what: format!("{what} is not a finite number") })
 }

@@ -1,25 +1,25 @@
-//! Two profiles held against each other, experiment by experiment.
+//! Comparison of two profiles, experiment by experiment.
 
 use serde::Serialize;
 
 use super::unit::{by_cpu, is_timed, show};
 use super::{Experiment, Profile, Value, Verdict};
 
-/// By how much two times or rates may differ and still count as the same.
+/// Relative difference up to which two times or rates count as the same.
 const SAME: f64 = 0.25;
 
-/// How a fact of one profile stands to that of the other.
+/// Relation of a fact in two profiles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Comparison {
-    /// The same, or near enough for a time.
+    /// Equal, or within the tolerance for a time.
     Same,
     Differs,
-    /// By this factor, the other over the one.
+    /// Ratio, second over first.
     Factor(f64),
-    /// Time of the CPU, or something else that the first has no answer to.
+    /// Time of the CPU, or something else that the first does not model.
     NotModelled,
-    /// The second has no answer to it.
+    /// Absent in the second.
     Missing,
 }
 
@@ -29,15 +29,15 @@ pub struct Row {
     pub question: String,
     /// The fact; none for the verdicts.
     pub fact: Option<String>,
-    /// In the first profile.
+    /// Value in the first profile.
     pub one: String,
-    /// In the second.
+    /// Value in the second.
     pub other: String,
     pub comparison: Comparison,
 }
 
-/// Holds `other` against `one`: for each experiment of either a line with the verdicts, then one
-/// for each fact.
+/// Compares two profiles: for each experiment of either a row with the verdicts, then one for each
+/// fact.
 #[must_use]
 pub fn compare(one: &Profile, other: &Profile) -> Vec<Row> {
     let mut rows = Vec::new();

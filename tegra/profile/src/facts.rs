@@ -1,9 +1,8 @@
-//! The facts that programs look for in a profile, each named once: the experiments write them under
+//! The facts that programs read from a profile, each defined once: experiments write them under
 //! these names, models of the GPU read them.
 //!
-//! A profile may lack any of them: its experiment may have failed or been left out. What is there
-//! may still be nonsense, since files come from anywhere: [`Fact::read`] gives only what lies within
-//! the bounds of what hardware could do.
+//! A profile may lack any of them: the experiment may have failed or been left out. Values are
+//! untrusted: [`Fact::read`] only returns values that hardware could have.
 
 use super::{Profile, Value};
 
@@ -29,7 +28,7 @@ impl Fact {
     /// Its value, if the profile has one.
     ///
     /// # Errors
-    /// [`OutOfBounds`] for a value that cannot be true.
+    /// [`OutOfBounds`] for an impossible value.
     pub fn read(&self, profile: &Profile) -> Result<Option<f64>, OutOfBounds> {
         let Some(value) = profile.fact(self.experiment, self.name) else { return Ok(None) };
         match value.number().filter(|number| (self.least..=self.most).contains(number)) {
@@ -55,34 +54,34 @@ const fn time(
     Fact { experiment, name, meaning, least: 0.0, most }
 }
 
-/// The experiment that asks what the GPU is.
+/// The experiment that reads the GPU's characteristics.
 pub const CHARACTERISTICS: &str = "characteristics";
-/// In [`CHARACTERISTICS`]: the driver's whole record, as hexadecimal digits.
+/// In [`CHARACTERISTICS`]: the driver's whole record, in hexadecimal.
 pub const RECORD: &str = "record";
-/// The experiment that asks which engines there are.
+/// The experiment that lists the engines.
 pub const ENGINES: &str = "engines";
-/// In [`ENGINES`]: the list, as `ID.INSTANCE@RUNLIST` with spaces between.
+/// In [`ENGINES`]: the list, as `ID.INSTANCE@RUNLIST` separated by spaces.
 pub const ENGINE_LIST: &str = "engines";
 
 const SECOND: f64 = 1e9;
 
-/// From the store to the doorbell until the host unit stamps the channel's first release.
+/// From the store to the doorbell until the timestamp of the channel's first release.
 pub const DOORBELL: Fact =
     time("doorbell-latency", "doorbell_ns", "from the doorbell to the host unit", 0.1 * SECOND);
 /// A semaphore release of the host unit.
 pub const RELEASE: Fact =
     time("submission-cost", "release_ns", "a semaphore release of the host unit", 0.01 * SECOND);
-/// A ring entry, without what its stream does.
+/// A ring entry, without the work of its stream.
 pub const ENTRY: Fact = time("submission-cost", "entry_ns", "a ring entry", 0.01 * SECOND);
-/// A launch that the host unit starts, of a kernel that does nothing.
+/// A launch of an empty kernel, started by the host unit.
 pub const LAUNCH: Fact = time("launch-latency", "launch_ns", "a launch", 0.01 * SECOND);
 /// A launch that completion of another starts.
 pub const DEPENDENT: Fact =
     time("dependent-launch", "dependent_ns", "a launch that another starts", 0.01 * SECOND);
-/// What a copy takes however short it is.
+/// Fixed cost of a copy.
 pub const COPY_START: Fact =
     time("copy-bandwidth", "copy_start_ns", "a copy of no length", 0.01 * SECOND);
-/// Bytes that the copy engine copies in a second, in units of 10^9.
+/// Bandwidth of the copy engine, in 10^9 bytes a second.
 pub const COPY_RATE: Fact = Fact {
     experiment: "copy-bandwidth",
     name: "volatile_gb_per_s",
@@ -90,7 +89,7 @@ pub const COPY_RATE: Fact = Fact {
     least: 0.01,
     most: 1000.0,
 };
-/// Bytes that a kernel reads in a second, in units of 10^9.
+/// Bandwidth of a reading kernel, in 10^9 bytes a second.
 pub const READ_RATE: Fact = Fact {
     experiment: "kernel-bandwidth",
     name: "volatile_gb_per_s",
@@ -98,14 +97,14 @@ pub const READ_RATE: Fact = Fact {
     least: 0.01,
     most: 1000.0,
 };
-/// The first compute object of the system, which makes the driver build the golden context.
+/// The first compute object of the system, for which the driver builds the golden context.
 pub const GOLDEN: Fact = time(
     "bring-up",
     "first_compute_object_cpu_ns",
     "the first compute object of a process",
     100.0 * SECOND,
 );
-/// Memory of the system that nvmap counts.
+/// System memory that nvmap reports.
 pub const MEMORY: Fact = Fact {
     experiment: "largest-allocation",
     name: "total_bytes",
@@ -113,7 +112,7 @@ pub const MEMORY: Fact = Fact {
     least: (64u64 << 20) as f64,
     most: (1u64 << 40) as f64,
 };
-/// The largest allocation that was given.
+/// The largest successful allocation.
 pub const LARGEST: Fact = Fact {
     experiment: "largest-allocation",
     name: "largest_bytes",
@@ -121,8 +120,8 @@ pub const LARGEST: Fact = Fact {
     least: 4096.0,
     most: (1u64 << 40) as f64,
 };
-/// Launches of the longest chain whose results were right. Like the flags below not one of [`FACTS`]:
-/// it is for [`super::Proven`].
+/// Launches of the longest chain with right results. Like the flags below it is not one of
+/// [`FACTS`]: [`super::Proven`] uses it.
 pub const LONGEST_CHAIN: Fact = Fact {
     experiment: "first-light-order",
     name: "longest",
@@ -131,24 +130,24 @@ pub const LONGEST_CHAIN: Fact = Fact {
     most: (1u64 << 20) as f64,
 };
 
-/// An answer that is yes or no.
+/// A yes-or-no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flag {
     pub experiment: &'static str,
     pub name: &'static str,
 }
 
-/// Whether the GPU reads and executes through read-only mappings.
+/// The GPU reads and executes through read-only mappings.
 pub const READ_ONLY: Flag = Flag { experiment: "read-only-maps", name: "works" };
-/// Whether the event wakes a sleeper in time.
+/// The event wakes a sleeper in time.
 pub const EVENT: Flag = Flag { experiment: "first-light-event", name: "woken" };
-/// Whether the driver takes another limit for context switches.
+/// The driver accepts another limit for context switches.
 pub const SWITCH_TIMEOUT: Flag = Flag { experiment: "switch-timeout", name: "taken" };
 
-/// Whether [`LARGEST`] is what was refused beyond, and not only where asking stopped.
+/// [`LARGEST`] is a limit of the driver, not only the end of the search.
 pub const LARGEST_IS_LIMIT: &str = "refused_beyond";
 
-/// All facts that are single numbers and that a simulated Orin gives too.
+/// All facts that are single numbers and that a simulated Orin has too.
 pub const FACTS: [Fact; 11] = [
     DOORBELL, RELEASE, ENTRY, LAUNCH, DEPENDENT, COPY_START, COPY_RATE, READ_RATE, GOLDEN, MEMORY,
     LARGEST,

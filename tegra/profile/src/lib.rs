@@ -1,16 +1,17 @@
-//! `tegra-profile`: what was measured on one Orin, as a file.
+//! `tegra-profile`: the file of measurements of one Orin.
 //!
-//! A [`Profile`] holds the answers of the experiments that `orinctl first-contact` makes: for each
-//! the question, the method, the numbers as they were measured, and a [`Verdict`]. Whoever makes
-//! such a file and whoever reads it meet here, so this crate knows neither GPU nor simulator.
+//! A [`Profile`] has the answers of the experiments that `orinctl first-contact` makes: for each
+//! the question, the method, the raw numbers, and a [`Verdict`]. It is the interface between the
+//! writer and the readers of such a file, so this crate knows neither GPU nor simulator.
 //!
-//! Files come from other people's machines: [`Profile::parse`] believes nothing. Sizes are limited
-//! before anything is kept, names are checked, numbers are finite. [`facts`] names what readers
-//! look for, [`Proven`] what of them a daemon can use; [`diff`] holds two profiles against each other;
-//! [`mod@unit`] writes values for people.
+//! Files come from other people's machines and are untrusted: [`Profile::parse`] limits sizes
+//! before it stores anything, and checks names and numbers. [`facts`] names the facts that readers
+//! use, [`Proven`] selects those for a daemon; [`diff`] compares two profiles; [`mod@unit`] formats
+//! values for people.
 
 mod check;
 pub mod diff;
+mod error;
 pub mod facts;
 mod file;
 mod proven;
@@ -20,11 +21,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use check::{MOST_EXPERIMENTS, MOST_FACTS, MOST_LINES, MOST_SAMPLES, MOST_TEXT};
-pub use file::{Error, MOST_BYTES};
+pub use check::{MAX_EXPERIMENTS, MAX_FACTS, MAX_LINES, MAX_SAMPLES, MAX_TEXT};
+pub use error::{Error, MAX_BYTES};
 pub use proven::{FILE_NAME, Proven};
 
-/// What the file says that it is.
+/// The file's `format`.
 pub const FORMAT: &str = "orin-profile";
 /// The version that this crate writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
@@ -34,20 +35,20 @@ pub const VERSION: u32 = 1;
 pub struct Profile {
     pub format: String,
     pub version: u32,
-    /// The program that made it, with its version.
+    /// The program that wrote it, with its version.
     pub tool: String,
-    /// When it was begun, in seconds since 1970 UTC.
+    /// Start time, in seconds since 1970 UTC.
     pub taken: u64,
     pub machine: Machine,
-    /// The experiments, in the order in which they were made.
+    /// The experiments, in execution order.
     pub experiments: Vec<Experiment>,
 }
 
-/// A machine, without anything that tells one from another of its kind.
+/// A machine, without anything that identifies one board.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
-    /// Whether a simulated Orin answered.
+    /// `true` for a simulated Orin.
     pub simulated: bool,
     /// Board, as the device tree names it.
     pub model: Option<String>,
@@ -62,18 +63,19 @@ pub struct Machine {
     pub cpus: Option<u32>,
     /// Memory of the system, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Clocks at the begin, by name.
+    /// Clocks at the start, by name.
     pub clocks: BTreeMap<String, Clock>,
-    /// Clocks at the end: where they differ from those at the begin, so may the numbers.
+    /// Clocks at the end: if they differ from those at the start, the numbers may too.
     pub clocks_after: BTreeMap<String, Clock>,
-    /// Whether the drivers' lines of the kernel's log could be read, or why not.
+    /// State of the drivers' kernel log: readable, or the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver_log: Option<String>,
 }
 
 impl Machine {
-    /// In what `now` is another machine than this, or another state of it in which answers may be
-    /// others; `None` where nothing that both tell differs. Clocks come and go: they do not count.
+    /// First difference to `now` that means another machine, or another state of it in which
+    /// answers may differ; `None` without one. A value that either lacks is ignored, and so are
+    /// clocks.
     #[must_use]
     pub fn difference(&self, now: &Self) -> Option<String> {
         if self.simulated != now.simulated {
@@ -101,9 +103,9 @@ impl Machine {
 #[serde(deny_unknown_fields, default)]
 pub struct Clock {
     pub now_hz: Option<u64>,
-    /// The lowest that is allowed now.
+    /// The lowest frequency allowed now.
     pub min_hz: Option<u64>,
-    /// The highest that is allowed now.
+    /// The highest frequency allowed now.
     pub max_hz: Option<u64>,
 }
 
@@ -113,25 +115,25 @@ pub struct Experiment {
     /// Its name: lower-case letters, digits and hyphens.
     pub name: String,
     pub question: String,
-    /// How it is found out.
+    /// Description of the measurement.
     pub method: String,
     pub verdict: Verdict,
-    /// The answer in a sentence; empty where there is none.
+    /// The answer in a sentence; empty if there is none.
     #[serde(default)]
     pub answer: String,
-    /// What was measured. A name ends with its unit, see [`mod@unit`].
+    /// Measured values. The suffix of a name is its unit, see [`mod@unit`].
     #[serde(default)]
     pub facts: BTreeMap<String, Value>,
-    /// Raw series behind the facts, in the order of measuring. Their names end likewise.
+    /// Raw series behind the facts, in measurement order. Their names have the same suffixes.
     #[serde(default)]
     pub samples: BTreeMap<String, Vec<f64>>,
-    /// Why there is no answer, or what went wrong beside it.
+    /// Reason for a missing answer, or an error beside the answer.
     #[serde(default)]
     pub error: Option<String>,
-    /// What the drivers wrote to the kernel's log meanwhile, where that could be read.
+    /// Lines that the drivers wrote to the kernel log meanwhile, if it was readable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub driver_log: Vec<String>,
-    /// How long it took.
+    /// Duration of the experiment.
     #[serde(default)]
     pub seconds: f64,
 }
@@ -158,30 +160,30 @@ impl Experiment {
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     Expected,
-    /// Otherwise than the code assumes.
+    /// Different from the code's assumption.
     Differs,
-    /// A number, of which nothing was assumed.
+    /// A number without an assumption in the code.
     Measured,
-    /// The driver or the GPU refused a step: the error says which.
+    /// The driver or the GPU refused a step, which the error names.
     Failed,
-    /// It did not end in time and was killed.
+    /// The process reached its time limit and was killed.
     TimedOut,
-    /// Its process died: the error says how, and its last words.
+    /// The process died: the error has the status and its last output.
     Crashed,
-    /// It was under way when the whole run ended.
+    /// It was running when the whole run ended.
     Unfinished,
     Skipped,
 }
 
 impl Verdict {
-    /// Whether something was found out. How an experiment fails is an answer too; that it was left
-    /// out or cut off is none.
+    /// Returns `true` if the experiment produced a result. A failure is one; being left out or
+    /// interrupted is not.
     #[must_use]
     pub const fn is_answer(self) -> bool {
         !matches!(self, Self::Unfinished | Self::Skipped)
     }
 
-    /// As the file has it.
+    /// Name in the file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -202,7 +204,7 @@ impl Verdict {
 pub enum Value {
     Flag(bool),
     Count(u64),
-    /// Any other number; finite.
+    /// Any other finite number.
     Number(f64),
     Text(String),
 }
@@ -240,7 +242,7 @@ from! {
     u64: count => Self::Count(count);
     u32: count => Self::Count(count.into());
     usize: count => Self::Count(count as u64);
-    // A number that is none becomes 0, so that the file can be written and read.
+    // NaN and infinity become 0, so that the file can be written and read.
     f64: number => Self::Number(if number.is_finite() { number } else { 0.0 });
     String: text => Self::Text(text);
     &str: text => Self::Text(text.into());

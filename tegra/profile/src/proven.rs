@@ -1,5 +1,5 @@
-//! What of a profile a daemon can use on the machine that it was made on. Whether it is that machine
-//! is [`super::Machine::difference`]'s to say.
+//! The part of a profile that a daemon uses on the machine that made it.
+//! [`super::Machine::difference`] checks that it is that machine.
 
 use std::fmt;
 
@@ -7,29 +7,29 @@ use super::facts::{EVENT, Flag, LARGEST, LARGEST_IS_LIMIT, LONGEST_CHAIN, READ_O
 use super::facts::{OutOfBounds, SWITCH_TIMEOUT};
 use super::{Profile, Value, Verdict};
 
-/// The name under which a daemon looks for a profile in its state directory.
+/// The profile's file name in a daemon's state directory.
 pub const FILE_NAME: &str = "first-contact.json";
 
-/// What experiments have shown; `None` of what was not tried.
+/// Results of experiments; `None` if not tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proven {
-    /// Whether the GPU reads and executes through read-only mappings.
+    /// The GPU reads and executes through read-only mappings.
     pub read_only_maps: Option<bool>,
-    /// Launches of the longest chain whose results were right.
+    /// Launches of the longest chain with right results.
     pub longest_chain: Option<u32>,
-    /// Whether the event wakes a sleeper in time.
+    /// The event wakes a sleeper in time.
     pub event: Option<bool>,
-    /// Whether the driver takes another limit for context switches.
+    /// The driver accepts another limit for context switches.
     pub switch_timeout: Option<bool>,
-    /// Bytes of the largest buffer, where the driver refused a larger one that there was memory for.
+    /// Bytes of the largest buffer, if the driver refused a larger one although memory was free.
     pub largest_buffer: Option<u64>,
 }
 
 impl Profile {
-    /// What it shows of its machine.
+    /// Extracts the results for a daemon.
     ///
     /// # Errors
-    /// [`OutOfBounds`] for a number that cannot be true.
+    /// [`OutOfBounds`] for an impossible number.
     pub fn proven(&self) -> Result<Proven, OutOfBounds> {
         let limited = self.fact(LARGEST.experiment, LARGEST_IS_LIMIT) == Some(&Value::Flag(true));
         let largest = LARGEST.read(self)?.filter(|_| limited);
@@ -42,8 +42,7 @@ impl Profile {
         })
     }
 
-    /// An answer that is yes or no. An experiment that was tried and gave none has shown nothing to
-    /// rely on: no.
+    /// A yes-or-no answer. An experiment that ran without an answer counts as no.
     fn shown(&self, flag: Flag) -> Option<bool> {
         let record = self.experiment(flag.experiment)?;
         let tried = record.verdict != Verdict::Skipped;
@@ -53,19 +52,19 @@ impl Profile {
 
 impl fmt::Display for Proven {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told = |shown: Option<bool>, yes: &str, no: &str| {
+        let text = |shown: Option<bool>, yes: &str, no: &str| {
             shown.map(|shown| if shown { yes } else { no }.to_owned())
         };
         let parts = [
-            told(self.read_only_maps, "read-only maps work", "read-only maps do not work"),
+            text(self.read_only_maps, "read-only maps work", "read-only maps do not work"),
             self.longest_chain.map(|launches| format!("chains to {launches} launches")),
-            told(self.event, "the event wakes", "the event does not wake"),
-            told(self.switch_timeout, "the switch limit can be set", "the switch limit is fixed"),
+            text(self.event, "the event wakes", "the event does not wake"),
+            text(self.switch_timeout, "the switch limit can be set", "the switch limit is fixed"),
             self.largest_buffer.map(|bytes| format!("buffers to {} MiB", bytes >> 20)),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         match parts.is_empty() {
-            true => f.write_str("nothing that can be used"),
+            true => f.write_str("nothing usable"),
             false => f.write_str(&parts.join(", ")),
         }
     }

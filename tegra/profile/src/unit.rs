@@ -1,9 +1,9 @@
-//! Units, which names of facts end with, and values as people read them.
+//! Units, which are the suffixes of facts' names, and formatting of values for people.
 //!
-//! | end of the name | unit |
+//! | suffix | unit |
 //! |---|---|
-//! | `_ns` | nanoseconds of the GPU's timer, so of the simulator's virtual clock too |
-//! | `_cpu_ns` | nanoseconds of the CPU's clock: what the simulator takes says nothing of hardware |
+//! | `_ns` | nanoseconds of the GPU's timer, thus also of the simulator's virtual clock |
+//! | `_cpu_ns` | nanoseconds of the CPU's clock: for a simulator they say nothing about hardware |
 //! | `_gb_per_s`, `_cpu_gb_per_s` | 10^9 bytes a second, by either clock |
 //! | `_bytes`, `_hz`, `_addr` | bytes, Hz, a GPU address |
 
@@ -21,7 +21,7 @@ pub enum Unit {
     Plain,
 }
 
-/// The unit of a fact by its name.
+/// The unit of a fact, from its name.
 #[must_use]
 pub fn of(name: &str) -> Unit {
     let ends = |end: &str| name == end || name.ends_with(&format!("_{end}"));
@@ -40,13 +40,13 @@ pub fn of(name: &str) -> Unit {
     }
 }
 
-/// Whether a fact was measured by the CPU's clock.
+/// Returns `true` if a fact was measured by the CPU's clock.
 #[must_use]
 pub fn by_cpu(name: &str) -> bool {
     name.ends_with("cpu_ns") || name.ends_with("cpu_gb_per_s")
 }
 
-/// Whether a fact is a time or a rate, which two runs never measure alike.
+/// Returns `true` for a time or a rate, which no two runs measure alike.
 #[must_use]
 pub fn is_timed(name: &str) -> bool {
     matches!(of(name), Unit::Nanoseconds | Unit::Bandwidth)
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_the_unit() {
+    fn the_unit_is_the_suffix_of_a_name() {
         let shown = |name: &str, value: f64| show(name, &Value::Number(value));
         assert_eq!(shown("launch_ns", 5120.0), "5.1 µs");
         assert_eq!(shown("median_cpu_ns", 1_010_000_000.0), "1.0 s");

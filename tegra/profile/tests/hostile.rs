@@ -1,9 +1,9 @@
-//! Files that nobody vouches for: read whole, or refused with a reason.
+//! Untrusted files: read completely, or refused with a reason.
 
 use proptest::prelude::*;
 use tegra_profile::{
-    Clock, Error, Experiment, FORMAT, MOST_BYTES, MOST_EXPERIMENTS, MOST_LINES, MOST_SAMPLES,
-    MOST_TEXT, Machine, Profile, Proven, Value, Verdict, diff, facts,
+    Clock, Error, Experiment, FORMAT, MAX_BYTES, MAX_EXPERIMENTS, MAX_LINES, MAX_SAMPLES, MAX_TEXT,
+    Machine, Profile, Proven, Value, Verdict, diff, facts,
 };
 
 fn sample() -> Profile {
@@ -24,7 +24,7 @@ fn sample() -> Profile {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn a_written_profile_is_read_back() {
     let profile = sample();
     let text = profile.to_json().unwrap();
     assert_eq!(Profile::parse(text.as_bytes()).unwrap(), profile);
@@ -40,12 +40,12 @@ fn what_is_written_is_read_back() {
     other.taken += 1;
     let refused = other.create(&file).unwrap_err();
     assert!(matches!(refused, Error::Exists { .. }) && refused.to_string().contains("--resume"));
-    assert_eq!(Profile::read_if_there(&file).unwrap(), Some(profile), "it is as it was");
+    assert_eq!(Profile::read_if_there(&file).unwrap(), Some(profile), "unchanged");
     std::fs::remove_file(&file).unwrap();
     other.create(&file).unwrap();
     assert_eq!(Profile::read(&file).unwrap(), other);
     std::fs::write(&file, "{}").unwrap();
-    assert!(Profile::read_if_there(&file).is_err(), "one that is none is not no file");
+    assert!(Profile::read_if_there(&file).is_err(), "an invalid file is not a missing one");
     std::fs::remove_dir_all(&directory).unwrap();
     assert_eq!(Profile::read_if_there(&file).unwrap(), None);
     let error = Profile::read(&file).unwrap_err().to_string();
@@ -61,10 +61,10 @@ fn found(experiment: &str, fact: &str, value: impl Into<Value>) -> Experiment {
 }
 
 #[test]
-fn what_is_proven_is_what_was_shown() {
+fn proven_lists_the_results_of_experiments() {
     let mut profile = Profile::new("t", 0, Machine::default());
     assert_eq!(profile.proven().unwrap(), Proven::default());
-    assert_eq!(Proven::default().to_string(), "nothing that can be used");
+    assert_eq!(Proven::default().to_string(), "nothing usable");
     let limit = facts::LARGEST_IS_LIMIT;
     profile.experiments = vec![
         found(facts::READ_ONLY.experiment, facts::READ_ONLY.name, true),
@@ -80,7 +80,7 @@ fn what_is_proven_is_what_was_shown() {
         switch_timeout: Some(false),
         largest_buffer: None,
     };
-    assert_eq!(profile.proven().unwrap(), expected, "asking stopped at 3 GiB: no limit");
+    assert_eq!(profile.proven().unwrap(), expected, "the search stopped at 3 GiB: no limit");
     profile.experiments[3].facts.insert(limit.into(), true.into());
     expected.largest_buffer = Some(3 << 30);
     assert_eq!(profile.proven().unwrap(), expected);
@@ -89,7 +89,7 @@ fn what_is_proven_is_what_was_shown() {
         "read-only maps work, chains to 2048 launches, the event does not wake, the switch limit is \
          fixed, buffers to 3072 MiB"
     );
-    // A machine that went down over it has shown that it does not work, one that was never asked nothing.
+    // A crash of the machine counts as a failure; an experiment that never ran proves nothing.
     profile.experiments[0] =
         Experiment::new(facts::READ_ONLY.experiment, "", "", Verdict::Unfinished);
     assert_eq!(profile.proven().unwrap().read_only_maps, Some(false));
@@ -100,7 +100,7 @@ fn what_is_proven_is_what_was_shown() {
 }
 
 #[test]
-fn machines_are_told_apart() {
+fn different_machines_are_detected() {
     let clocks = [("gpu".to_owned(), Clock { now_hz: Some(1), ..Clock::default() })].into();
     let then = Machine {
         l4t: Some("36.4.4".into()),
@@ -110,7 +110,7 @@ fn machines_are_told_apart() {
         ..Machine::default()
     };
     let unclocked = Machine { clocks: [].into(), model: Some("AGX".into()), ..then.clone() };
-    assert_eq!(then.difference(&unclocked), None, "what only one tells is no difference");
+    assert_eq!(then.difference(&unclocked), None, "a missing value is no difference");
     let differs = |now: Machine, expected: &str| {
         assert_eq!(then.difference(&now).as_deref(), Some(expected));
     };
@@ -124,7 +124,7 @@ fn machines_are_told_apart() {
 }
 
 #[test]
-fn what_no_run_writes_is_refused() {
+fn invalid_profiles_are_refused() {
     let refuse = |change: &dyn Fn(&mut Profile), expected: &str| {
         let mut profile = sample();
         change(&mut profile);
@@ -136,16 +136,16 @@ fn what_no_run_writes_is_refused() {
     let first = |profile: &mut Profile, change: &dyn Fn(&mut Experiment)| {
         change(&mut profile.experiments[0]);
     };
-    refuse(&|p| p.format = "x".repeat(100), "its format is \"xxx");
-    refuse(&|p| p.version = 2, "it has version 2");
-    refuse(&|p| p.experiments[1].name = "launch-latency".into(), "there twice");
+    refuse(&|p| p.format = "x".repeat(100), "format \"xxx");
+    refuse(&|p| p.version = 2, "version 2");
+    refuse(&|p| p.experiments[1].name = "launch-latency".into(), "appears twice");
     refuse(&|p| first(p, &|e| e.name = "Launch Latency".into()), "lower-case letters");
     refuse(&|p| first(p, &|e| e.name = "x".repeat(65)), "lower-case letters");
     refuse(&|p| first(p, &|e| e.question = "\u{1b}[2J".into()), "control character");
-    refuse(&|p| first(p, &|e| e.error = Some("x".repeat(MOST_TEXT + 1))), "more than");
+    refuse(&|p| first(p, &|e| e.error = Some("x".repeat(MAX_TEXT + 1))), "more than");
     refuse(&|p| first(p, &|e| e.driver_log = vec!["\u{1b}[2J".into()]), "control character");
     refuse(
-        &|p| first(p, &|e| e.driver_log = vec![String::new(); MOST_LINES + 1]),
+        &|p| first(p, &|e| e.driver_log = vec![String::new(); MAX_LINES + 1]),
         "lines of the log",
     );
     refuse(&|p| p.machine.driver_log = Some("\r".into()), "control character");
@@ -160,32 +160,32 @@ fn what_no_run_writes_is_refused() {
     refuse(
         &|p| {
             first(p, &|e| {
-                e.samples.insert("long".into(), vec![0.0; MOST_SAMPLES + 1]);
+                e.samples.insert("long".into(), vec![0.0; MAX_SAMPLES + 1]);
             });
         },
         "long",
     );
     refuse(
         &|p| {
-            for i in 0..MOST_EXPERIMENTS {
+            for i in 0..MAX_EXPERIMENTS {
                 p.experiments.push(Experiment::new(&format!("e{i}"), "", "", Verdict::Failed));
             }
         },
         "experiments",
     );
     let parse = |text: &str| Profile::parse(text.as_bytes()).unwrap_err().to_string();
-    assert!(parse("").contains("it is no profile"));
-    assert!(parse("[]").contains("its format is \"\""));
-    assert!(parse("7").contains("it is no profile"));
-    assert!(parse("{}").contains("its format is \"\""));
+    assert!(parse("").contains("not a profile"));
+    assert!(parse("[]").contains("format \"\""));
+    assert!(parse("7").contains("not a profile"));
+    assert!(parse("{}").contains("format \"\""));
     let text = sample().to_json().unwrap();
     assert!(parse(&text.replace("5120.5", "1e999")).contains("out of range"));
     assert!(parse(&text.replace("\"tool\"", "\"took\"")).contains("took"));
     assert!(parse(&text.replace("timed-out", "fine")).contains("fine"));
-    assert!(matches!(Profile::parse(&vec![b' '; MOST_BYTES + 1]), Err(Error::TooLarge)));
+    assert!(matches!(Profile::parse(&vec![b' '; MAX_BYTES + 1]), Err(Error::TooLarge)));
     let deep =
         format!("{{\"format\":\"{FORMAT}\",\"version\":1,\"machine\":{}", "[".repeat(100_000));
-    assert!(parse(&deep).contains("it is no profile"), "depth is no way to the stack's end");
+    assert!(parse(&deep).contains("not a profile"), "deep nesting must not overflow the stack");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn facts_have_bounds() {
 }
 
 #[test]
-fn two_profiles_side_by_side() {
+fn two_profiles_are_compared_fact_by_fact() {
     let (one, mut other) = (sample(), sample());
     other.experiments[0].facts.insert("launch_ns".into(), Value::Number(20_482.0));
     other.experiments[0].facts.insert("at_addr".into(), Value::Count(7));
@@ -222,7 +222,7 @@ fn two_profiles_side_by_side() {
     assert_eq!(row(None, "other"), Some(Comparison::Missing));
 }
 
-/// A value of any kind, of the size that files have.
+/// A value of any kind, of a realistic size.
 fn value() -> impl Strategy<Value = Value> {
     prop_oneof![
         any::<bool>().prop_map(Value::from),
@@ -235,13 +235,13 @@ fn value() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
-    /// Any bytes: an answer, never a panic.
+    /// Any bytes give a result, never a panic.
     #[test]
     fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
         let _ = Profile::parse(&bytes);
     }
 
-    /// A file with bytes changed is refused, or is a profile that can be written again.
+    /// A damaged file is refused, or is a profile that can be written again.
     #[test]
     fn damaged_files(changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..8)) {
         let mut bytes = sample().to_json().unwrap().into_bytes();
@@ -254,7 +254,7 @@ proptest! {
         }
     }
 
-    /// Facts of any value: read back as they were, and never beyond their bounds.
+    /// Facts with any value are read back unchanged, and never beyond their bounds.
     #[test]
     fn any_facts(values in proptest::collection::vec(value(), facts::FACTS.len())) {
         let mut profile = Profile::new("t", 0, Machine::default());

@@ -1,9 +1,8 @@
-//! The files that stand for open nodes: real character devices with an identity of their own.
+//! Placeholder files for open nodes: real character devices, each with a unique identity.
 //!
-//! Each is the peer of a fresh pseudo-terminal: a character device with an inode number that no
-//! other open file has for as long as its other end, the keeper, is open. Where there are no
-//! pseudo-terminals an empty memory file takes its place; it has an identity too, and only a raw
-//! `fstat` system call can tell.
+//! Each is the peer of a fresh pseudo-terminal: a character device whose inode number is unique
+//! while its other end, the keeper, is open. Without pseudo-terminals an empty memory file replaces
+//! it; it has an identity too, and only a raw `fstat` system call sees the difference.
 
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -14,20 +13,20 @@ use crate::real::system_call;
 const UNLOCK: usize = 0x4004_5431;
 /// `TIOCGPTPEER`: open the peer, without its path.
 const OPEN_PEER: usize = 0x5441;
-/// The simulator's own fds go above the numbers that programs expect to get next.
+/// The simulator's own fds are moved above the numbers that programs expect to get next.
 const OUT_OF_THE_WAY: usize = 512;
-/// The flags of an `open` that its fd still shows.
+/// The flags of an `open` that remain visible on its fd.
 const KEPT_FLAGS: i32 =
     libc::O_ACCMODE | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_SYNC | libc::O_APPEND;
 
 /// A new placeholder.
 pub(crate) struct Placeholder {
     pub(crate) fd: RawFd,
-    /// What keeps its identity alone in the world.
+    /// Keeps the identity unique.
     pub(crate) keeper: Option<OwnedFd>,
 }
 
-/// Makes a placeholder at the lowest free number, with the flags of `open`.
+/// Creates a placeholder at the lowest free number, with the flags of `open`.
 pub(crate) fn make(flags: i32) -> io::Result<Placeholder> {
     let flags = flags & KEPT_FLAGS;
     if let Ok(placeholder) = terminal(flags) {
@@ -59,13 +58,13 @@ fn terminal(flags: i32) -> io::Result<Placeholder> {
     Ok(Placeholder { fd: peer.into_raw_fd(), keeper: Some(keeper) })
 }
 
-/// Moves an fd of the simulator's to a high number, where there is one.
+/// Moves one of the simulator's fds to a high number, if possible.
 fn out_of_the_way(fd: OwnedFd) -> io::Result<OwnedFd> {
     let arguments = [as_word(&fd), libc::F_DUPFD_CLOEXEC as usize, OUT_OF_THE_WAY, 0];
     // SAFETY: the call takes words only.
     match checked(unsafe { system_call(libc::SYS_fcntl, arguments) }) {
         Ok(moved) => Ok(moved),
-        // A low limit on open files: the low number has to do.
+        // With a low limit on open files, the low number is used.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(fd),
         Err(error) => Err(error),
     }

@@ -1,13 +1,13 @@
-//! The functions that this library stands in front of, as the next object in line defines them.
+//! The interposed functions, as the next object in the lookup order defines them.
 //!
-//! They are looked up once each by `dlsym(RTLD_NEXT)`: in a preloaded library and in an executable
-//! that has this crate linked in, that is libc or another interposer.
+//! Each is looked up once by `dlsym(RTLD_NEXT)`: in a preloaded library and in an executable that
+//! has this crate linked in, that is libc or another interposer.
 //!
 //! `open`, `openat`, `fcntl` and `ioctl` are variadic in C. Stable Rust cannot define such
-//! functions, so they are defined and called here with their last word as an ordinary parameter.
-//! On Linux for x86-64 and aarch64 a variadic call passes its first integer words in the same
-//! registers as an ordinary one; a caller that gives no such word leaves a meaningless register,
-//! which is passed on just as meaninglessly.
+//! functions, so they are defined and called here with their last word as an ordinary parameter. On
+//! Linux for x86-64 and aarch64 a variadic call passes its first integer words in the same
+//! registers as an ordinary one; a caller that passes no such word leaves a meaningless register,
+//! which is passed on unchanged.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::mem;
@@ -32,11 +32,11 @@ fn next(name: &CStr, place: &AtomicPtr<c_void>) -> *mut c_void {
 
 /// Sets the calling thread's `errno`.
 pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: libc gives the address of a word of this thread.
+    // SAFETY: libc returns the address of a word of this thread.
     unsafe { *libc::__errno_location() = errno }
 }
 
-/// Sets `errno` and returns what a failed call returns.
+/// Sets `errno` and returns -1, like a failed call.
 pub(crate) fn fail(errno: c_int) -> c_int {
     set_errno(errno);
     -1
@@ -68,8 +68,8 @@ macro_rules! real {
                     set_errno(libc::ENOSYS);
                     return -1_i32 as $result;
                 }
-                // SAFETY: the dynamic linker found the C function of this name, whose signature
-                // is the one given here; the caller keeps the function's own contract.
+                // SAFETY: the dynamic linker found the C function of this name, whose signature is
+                // this one; the caller fulfils the function's own contract.
                 unsafe {
                     mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> $result>(
                         address,
@@ -133,10 +133,10 @@ real! {
     fn pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int;
 }
 
-/// Maps memory by the system call itself: allocators come here before the linker is ready.
+/// Maps memory with a direct system call: allocators call this before the linker is ready.
 ///
 /// # Safety
-/// As of `mmap`.
+/// As for `mmap`.
 pub(crate) unsafe fn mmap(
     address: *mut c_void,
     bytes: size_t,
@@ -145,27 +145,27 @@ pub(crate) unsafe fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the caller keeps the contract of `mmap`.
+    // SAFETY: the caller fulfils the contract of `mmap`.
     unsafe {
         libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) as *mut c_void
     }
 }
 
-/// Unmaps memory by the system call itself.
+/// Unmaps memory with a direct system call.
 ///
 /// # Safety
-/// As of `munmap`.
+/// As for `munmap`.
 pub(crate) unsafe fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
-    // SAFETY: the caller keeps the contract of `munmap`.
+    // SAFETY: the caller fulfils the contract of `munmap`.
     unsafe { libc::syscall(libc::SYS_munmap, address, bytes) as c_int }
 }
 
-/// A system call whose arguments are plain words, for what must not be interposed.
+/// A system call with plain words as arguments, which is not interposed.
 ///
 /// # Safety
-/// As of the call.
+/// As for the call.
 pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 4]) -> isize {
     let [a, b, c, d] = arguments;
-    // SAFETY: the caller keeps the contract of the call.
+    // SAFETY: the caller fulfils the contract of the call.
     unsafe { libc::syscall(number, a, b, c, d) as isize }
 }

@@ -1,14 +1,14 @@
-//! The one simulated Orin of this process: when it starts, and who may enter it.
+//! The one simulated Orin of this process: its start, and the calls that reach it.
 //!
-//! It starts when a node is first opened. Calls that the simulator itself makes, or a signal
-//! handler that interrupts it, are not simulated: they go straight to libc. That is why the locks
-//! here may be parking_lot's: it sleeps by `syscall`, which is not interposed, and the memory that it
-//! allocates for a thread that has to wait comes from calls that are not simulated. A forked child is
-//! another process that has only a copy of the memory and none of the threads: it does not see its
-//! parent's Orin. (`exec` makes a fresh start.)
+//! It starts when a node is first opened. Calls of the simulator itself, or of a signal handler
+//! that interrupts it, are not simulated: they go straight to libc. That is why the locks here may
+//! be parking_lot's: it sleeps by `syscall`, which is not interposed, and the memory that it
+//! allocates for a waiting thread comes from calls that are not simulated. A forked child is
+//! another process that has only a copy of the memory and none of the threads: it cannot use its
+//! parent's Orin. (`exec` starts afresh.)
 
 use std::cell::Cell;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::RawFd;
 use std::process;
 use std::ptr;
@@ -19,11 +19,11 @@ use parking_lot::Mutex;
 use tegra_sim::config::Config;
 use tegra_sim::driver::{FdTable, Orin};
 
-use crate::doorbell::die;
 use crate::files::{Files, marks};
+use crate::message;
 use crate::power::Power;
 
-/// The Orin and what this library knows about the program.
+/// The Orin and this library's knowledge of the program.
 pub(crate) struct World {
     process: u32,
     pub(crate) orin: Arc<Orin>,
@@ -58,20 +58,20 @@ fn existing() -> Option<&'static World> {
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
 
-/// The world, for the doorbell's signal handler: it takes no lock there.
+/// The world, for the doorbell's signal handler, which takes no lock.
 pub(crate) fn current() -> Option<&'static World> {
     existing().filter(|world| world.process == process::id())
 }
 
-/// Whether a number is a file of the Orin of this process's parent, which is told about once.
+/// Returns `true` if a number is a file of the parent process's Orin, and reports that once.
 pub(crate) fn is_inherited(fd: RawFd) -> bool {
-    static TOLD: AtomicBool = AtomicBool::new(false);
+    static REPORTED: AtomicBool = AtomicBool::new(false);
     let parents = existing().filter(|world| world.process != process::id());
     if !marks::is_set(fd) || !parents.is_some_and(|world| world.files.had(fd)) {
         return false;
     }
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        say(&format!(
+    if !REPORTED.swap(true, Ordering::Relaxed) {
+        message::print(&format!(
             "ioctl on fd {fd}, a node that process {} inherited by fork: a forked child cannot use its parent's Orin; \
              fork before the first node is opened, or exec and open the nodes there (Python's multiprocessing: the \
              start method \"spawn\")",
@@ -81,8 +81,8 @@ pub(crate) fn is_inherited(fd: RawFd) -> bool {
     true
 }
 
-/// Does `work` in the world, if there is one and the call comes from the program. Whatever lost
-/// its last reference by then is closed.
+/// Runs `work` in the world, if there is one and the program itself is calling. Files that lost
+/// their last reference by then are closed.
 pub(crate) fn with<T>(work: impl FnOnce(&'static World) -> T) -> Option<T> {
     let world = current()?;
     let _inside = Inside::enter()?;
@@ -91,7 +91,7 @@ pub(crate) fn with<T>(work: impl FnOnce(&'static World) -> T) -> Option<T> {
     Some(result)
 }
 
-/// Does `work` in the world, starting it if need be. None for a call that is not the program's, or
+/// Runs `work` in the world, and starts it if needed. `None` if the simulator itself is calling, or
 /// in a forked child of a process that had an Orin.
 pub(crate) fn with_started<T>(work: impl FnOnce(&'static World) -> T) -> Option<T> {
     let _inside = Inside::enter()?;
@@ -114,26 +114,26 @@ fn start() -> Option<&'static World> {
     match start_with(configured) {
         Ok(world) => Some(world),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => current(),
-        // What the user asked for cannot be had: going on would show something else.
-        Err(error) => die(format_args!("the simulated Orin does not start: {error}")),
+        // Without the requested configuration, the results would be misleading.
+        Err(error) => message::abort(format_args!("the simulated Orin does not start: {error}")),
     }
 }
 
-/// An Orin as the `TEGRA_SIM_` variables say.
+/// An Orin configured by the `TEGRA_SIM_` variables.
 fn configured(files: Arc<dyn FdTable>) -> io::Result<Arc<Orin>> {
     let config = Config::from_env().map_err(io::Error::other)?;
     Orin::new(&config, files)
 }
 
-/// Starts the world with an Orin that `make` gives. `AlreadyExists` when there is one, and those of
-/// `make`.
+/// Starts the world with the Orin that `make` returns. `AlreadyExists` when there is one, or the
+/// errors of `make`.
 pub(crate) fn start_with(
     make: impl FnOnce(Arc<dyn FdTable>) -> io::Result<Arc<Orin>>,
 ) -> io::Result<&'static World> {
     let _one = STARTING.lock();
     if existing().is_some() {
         if current().is_none() {
-            say(
+            message::print(
                 "a forked child cannot use the Orin of its parent; open the nodes after exec, or fork before the first open",
             );
         }
@@ -144,23 +144,18 @@ pub(crate) fn start_with(
     let world = World { process: process::id(), orin, files, power: Power::default() };
     let world = Box::leak(Box::new(world));
     WORLD.store(world, Ordering::Release);
-    // SAFETY: a function that takes nothing and lives as long as the library, which is never unloaded. Where there
-    // is no room for another handler, the sum is not told.
+    // SAFETY: the function has no arguments and lives as long as the library, which is never
+    // unloaded. If the handler cannot be registered, the summary is not printed.
     unsafe { libc::atexit(finish) };
     Ok(world)
 }
 
-/// The program ends: says what was found in sum. Not said by a program that ends by `_exit` or a signal.
+/// Prints the summary of findings at exit. A program that ends by `_exit` or a signal does not get
+/// it.
 extern "C" fn finish() {
     let Some(world) = current() else { return };
     let _inside = Inside::enter();
     if let Some(summary) = world.orin.summary() {
-        say(summary.trim_end());
+        message::print(summary.trim_end());
     }
-}
-
-/// Tells the person at the terminal.
-pub(crate) fn say(what: &str) {
-    // Nobody to tell it to if stderr is closed.
-    let _ = writeln!(io::stderr(), "tegra-sim: {what}");
 }

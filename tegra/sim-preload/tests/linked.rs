@@ -15,10 +15,10 @@ use tegra_sim::driver::Live;
 use tegra_sim_preload as _;
 
 const CTRL: &std::ffi::CStr = c"/dev/nvgpu/igpu0/ctrl";
-/// ZCULL_GET_CTX_SIZE, which needs nothing and gives a number seen on a device.
+/// ZCULL_GET_CTX_SIZE, which needs no objects and returns a number seen on a device.
 const CONTEXT_SIZE: u32 = 0x8004_4701;
 
-/// One test at a time: they count what is alive, which must be nothing at their end.
+/// One test at a time: each checks that no object is alive at its end.
 struct Alone {
     _one: MutexGuard<'static, ()>,
 }
@@ -46,7 +46,7 @@ fn errno() -> i32 {
 }
 
 #[test]
-fn work_is_done_when_its_doorbell_rings_and_not_before() {
+fn work_runs_only_after_its_doorbell() {
     let _alone = alone();
     let mut channel = Channel::new();
     let first = channel.submit();
@@ -94,7 +94,7 @@ fn every_kind_of_store_rings() {
 }
 
 #[test]
-fn the_page_tells_class_and_time() {
+fn the_page_reads_class_and_time() {
     let _alone = alone();
     let ctrl = open(CTRL);
     let page = map(ctrl, PAGE);
@@ -104,7 +104,7 @@ fn the_page_tells_class_and_time() {
         let time = || page.add(0x20).cast::<u64>().read_volatile();
         let (before, after) = (time(), time());
         assert!(before <= after && before % 32 == 0 && after % 32 == 0, "{before} {after}");
-        assert_eq!(page.add(0x24).read_volatile(), 0, "the doorbell reads as nothing");
+        assert_eq!(page.add(0x24).read_volatile(), 0, "the doorbell reads 0");
         let mut copy = [1_u8; 256];
         libc::memcpy(copy.as_mut_ptr().cast(), page.cast(), copy.len());
         assert_eq!((copy[0], copy[1], copy[0x90]), (0x61, 0xc4, 0));
@@ -114,7 +114,7 @@ fn the_page_tells_class_and_time() {
 }
 
 #[test]
-fn one_doorbell_page_at_a_time_and_it_holds_its_file_open() {
+fn one_doorbell_page_per_file_which_it_keeps_open() {
     let _alone = alone();
     let ctrl = open(CTRL);
     let page = map(ctrl, PAGE);
@@ -137,7 +137,7 @@ fn one_doorbell_page_at_a_time_and_it_holds_its_file_open() {
 }
 
 #[test]
-fn every_way_to_open_a_node() {
+fn nodes_open_through_every_variant_of_open() {
     unsafe extern "C" {
         fn __open_2(path: *const libc::c_char, flags: c_int) -> c_int;
         fn __open64_2(path: *const libc::c_char, flags: c_int) -> c_int;
@@ -182,7 +182,7 @@ fn every_way_to_open_a_node() {
 }
 
 #[test]
-fn copies_of_a_number_are_one_file_until_the_last_is_closed() {
+fn duplicated_fds_share_a_file_until_the_last_close() {
     let _alone = alone();
     let first = open(CTRL);
     // SAFETY: numbers of the test's own; 700 and 701 are free.
@@ -209,12 +209,12 @@ unsafe extern "C" {
 }
 
 #[test]
-fn a_number_that_means_another_file_is_no_node_any_more() {
+fn a_number_reused_for_another_file_is_not_a_node() {
     let _alone = alone();
     let (ctrl, other) = (open(CTRL), open(c"/dev/null"));
     // SAFETY: numbers of the test's own.
     unsafe { libc::syscall(libc::SYS_dup3, other, ctrl, libc::O_CLOEXEC) };
-    // User-mode emulators answer ENOSYS for a request that they do not know.
+    // User-mode emulators return ENOSYS for an unknown request.
     assert!([libc::ENOTTY, libc::ENOSYS].contains(&refused(ctrl, CONTEXT_SIZE, [0])));
     let unseen = open(CTRL);
     // SAFETY: as above.
@@ -228,10 +228,10 @@ fn a_number_that_means_another_file_is_no_node_any_more() {
 }
 
 #[test]
-fn a_range_is_closed() {
+fn close_range_closes_nodes() {
     let _alone = alone();
     let ctrl = open(CTRL);
-    // SAFETY: 800 and 801 are free, and so is what lies between 799 and 802.
+    // SAFETY: 800 and 801 are free, and so is the rest between 799 and 802.
     unsafe {
         libc::dup2(ctrl, 800);
         libc::dup2(ctrl, 801);
@@ -243,7 +243,7 @@ fn a_range_is_closed() {
 }
 
 #[test]
-fn nodes_can_be_looked_at() {
+fn nodes_have_the_status_of_the_device() {
     unsafe extern "C" {
         fn __fxstat(version: c_int, fd: c_int, into: *mut libc::stat) -> c_int;
     }
@@ -287,7 +287,7 @@ fn only_the_power_node_can_be_read_and_written() {
     let _alone = alone();
     let (power, ctrl) = (open(c"/dev/nvgpu/igpu0/power"), open(CTRL));
     let mut text = [9_u8; 4];
-    // SAFETY: the buffers are as long as said.
+    // SAFETY: the buffers have the passed lengths.
     unsafe {
         assert_eq!(libc::write(power, c"1\n".as_ptr().cast(), 2), 2);
         assert_eq!(libc::read(power, text.as_mut_ptr().cast(), 4), 2);
@@ -330,8 +330,8 @@ static CAUGHT: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn catch(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     CAUGHT.store(signal, Ordering::SeqCst);
-    // The page that this test made inaccessible is opened, and the store is done again.
-    // SAFETY: the arguments of a handler; the address lies in that page.
+    // The handler makes the test's page accessible, and the store is repeated. SAFETY: the
+    // arguments of a handler; the address is in that page.
     unsafe {
         assert!(!context.is_null());
         let page = (*info).si_addr() as usize & !0xfff;
@@ -340,10 +340,10 @@ extern "C" fn catch(signal: c_int, info: *mut libc::siginfo_t, context: *mut lib
 }
 
 #[test]
-fn faults_of_the_programs_own_are_its_own() {
+fn the_programs_own_faults_reach_its_handler() {
     let _alone = alone();
     let mut channel = Channel::new();
-    // SAFETY: a handler for this test's own page; the old one is put back. The mask lacks nothing
+    // SAFETY: a handler for this test's own page; the old one is restored. The mask lacks nothing
     // that the test needs.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
@@ -370,7 +370,7 @@ fn faults_of_the_programs_own_are_its_own() {
         channel.ring();
         libc::sigprocmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
         channel.wait(number);
-        assert_eq!(CAUGHT.load(Ordering::SeqCst), 0, "a doorbell is no fault of the program's");
+        assert_eq!(CAUGHT.load(Ordering::SeqCst), 0, "a doorbell is not a fault of the program");
 
         libc::sigaction(libc::SIGSEGV, &raw const old, ptr::null_mut());
         let previous = libc::signal(libc::SIGSEGV, libc::SIG_DFL);
@@ -380,10 +380,10 @@ fn faults_of_the_programs_own_are_its_own() {
 }
 
 #[test]
-fn a_forked_child_leaves_its_parents_orin_alone() {
+fn a_forked_child_cannot_use_its_parents_orin() {
     let _alone = alone();
     let ctrl = open(CTRL);
-    // SAFETY: the child only closes, asks and ends.
+    // SAFETY: the child only closes, queries and exits.
     let status = unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -401,11 +401,11 @@ fn a_forked_child_leaves_its_parents_orin_alone() {
 }
 
 #[test]
-fn an_ioctl_on_an_inherited_node_says_what_to_do_instead() {
+fn an_ioctl_on_an_inherited_node_prints_the_remedy() {
     let _alone = alone();
     let ctrl = open(CTRL);
     let mut pipe = [-1; 2];
-    // SAFETY: the child only asks, on a stderr of its own, and ends.
+    // SAFETY: the child only queries, on its own stderr, and exits.
     let told = unsafe {
         assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
         let child = libc::fork();
@@ -431,13 +431,13 @@ fn an_ioctl_on_an_inherited_node_says_what_to_do_instead() {
     };
     close(pipe[0]);
     close(ctrl);
-    assert_eq!(told.matches("inherited by fork").count(), 1, "told once: {told:?}");
+    assert_eq!(told.matches("inherited by fork").count(), 1, "reported once: {told:?}");
     assert!(told.contains(&format!("fd {ctrl}")) && told.contains("spawn"), "{told:?}");
 }
 
-/// As the kernel, whose dma-bufs have no `fsync`: seen on an Orin by `mmap.flush()`.
+/// Like the kernel, whose dma-bufs have no `fsync`: seen on an Orin by `mmap.flush()`.
 #[test]
-fn a_mapping_of_a_dma_buf_cannot_be_written_back() {
+fn msync_of_a_dma_buf_mapping_is_refused() {
     let _alone = alone();
     let nvmap = open(c"/dev/nvmap");
     let buffer = Buffer::new(nvmap, 8192, 2);
@@ -470,9 +470,9 @@ fn map_anonymous() -> *mut u32 {
 }
 
 #[test]
-fn a_lookup_by_name_finds_the_interposed_function() {
+fn dlsym_returns_the_interposed_function() {
     let _alone = alone();
-    // SAFETY: a handle of libc, a name that it has, and that function's type.
+    // SAFETY: a handle of libc, one of its names, and that function's type.
     unsafe {
         let libc_so = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOW);
         assert!(!libc_so.is_null());

@@ -1,4 +1,4 @@
-//! Run mode: programs that know nothing of the simulator, under `tegra-sim run`.
+//! Run mode: unmodified programs under `tegra-sim run`.
 //!
 //! Not for cross-built tests: their programs would be for another processor.
 #![cfg(target_arch = "x86_64")]
@@ -23,7 +23,7 @@ fn source(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
-/// Compiles a C program; none, with a word about it, where there is no compiler.
+/// Compiles a C program; `None`, with a message, without a compiler.
 fn compile(name: &str, flags: &[&str]) -> Option<(tempfile::TempDir, PathBuf)> {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program");
@@ -71,7 +71,7 @@ fn a_python_program_runs() {
 }
 
 #[test]
-fn a_program_has_the_descriptors_that_the_driver_gave_it() {
+fn a_program_has_exactly_the_drivers_descriptors() {
     let Some((_keep, program)) = compile("descriptors.c", &[]) else { return };
     assert_eq!(said(&mut run([&program])), "as many descriptors as the driver gave\n");
 }
@@ -86,7 +86,7 @@ fn a_static_program_is_refused() {
 }
 
 #[test]
-fn nodes_look_as_on_the_device() {
+fn stat_prints_nodes_as_on_the_device() {
     if has("stat") {
         let text =
             said(&mut run(["stat", "-c", "%n %F %a %U", "/dev/nvmap", "/dev/nvgpu/igpu0/ctrl"]));
@@ -108,13 +108,13 @@ fn shell_redirections_reach_a_node() {
 }
 
 #[test]
-fn the_exit_status_is_the_programs_own() {
+fn the_exit_status_is_the_programs() {
     assert_eq!(run(["sh", "-c", "exit 7"]).status().unwrap().code(), Some(7));
     assert_eq!(run(["no-such-program-anywhere"]).status().unwrap().code(), Some(125));
 }
 
 #[test]
-fn a_missing_library_is_named_with_how_to_build_it() {
+fn a_missing_library_error_names_the_build_command() {
     let output = tegra_sim()
         .args(["run", "--", "sh"])
         .env("TEGRA_SIM_PRELOAD", "/nonexistent/library.so")
@@ -133,7 +133,7 @@ fn an_installed_program_finds_its_library() {
         let folder = prefix.path().join(folder);
         fs::create_dir(&folder).unwrap();
         let installed = folder.join(file.file_name().unwrap());
-        // A copy might still be open for writing when another test forks.
+        // Another test's fork might still have a copy open for writing.
         fs::hard_link(file, &installed).unwrap();
         installed
     };
@@ -146,7 +146,7 @@ fn an_installed_program_finds_its_library() {
 }
 
 #[test]
-fn a_trace_tells_what_happened() {
+fn a_trace_records_requests_and_work() {
     let Some((keep, program)) = compile("release.c", &[]) else { return };
     let trace = keep.path().join("trace.jsonl");
     let under = |arguments: &[&OsStr]| said(tegra_sim().args(arguments));
@@ -171,10 +171,10 @@ fn step(name: &str) -> String {
     script.lines().take_while(indented).map(|line| format!("{}\n", line.trim())).collect()
 }
 
-/// What the recipe does with a project of one test that is content, one that fails, and one whose mistake only
+/// Runs the recipe on a project of one test that passes, one that fails, and one whose error only
 /// the simulator sees.
 #[test]
-fn the_recipe_for_ci_tells_good_tests_from_bad() {
+fn the_ci_recipe_reports_failures_and_findings() {
     if !has("python3") || !has("bash") {
         return;
     }
@@ -186,7 +186,7 @@ fn the_recipe_for_ci_tells_good_tests_from_bad() {
     };
     fs::create_dir_all(at("build/tests")).unwrap();
     write("known-findings.txt", "");
-    // The program behind `tegra-sim`, and with it the library of this build.
+    // The program of `tegra-sim`, and with it the library of this build.
     let simulator = tegra_sim();
     fs::create_dir(at("bin")).unwrap();
     std::os::unix::fs::symlink(simulator.get_program(), at("bin/tegra-sim")).unwrap();
@@ -225,7 +225,7 @@ fn the_recipe_for_ci_tells_good_tests_from_bad() {
     outcome("Tell what was found");
     assert!(summary().contains("forgets.log:tegra-sim: doorbell-missing"), "{}", summary());
 
-    // The line that the finding gives, with a reason, is all that it takes.
+    // The suppression line that the finding prints, with a reason, is enough.
     fs::remove_file(at("build/tests/bad")).unwrap();
     let log = fs::read_to_string(at("orin/forgets.log")).unwrap();
     let line = log.lines().find(|line| line.ends_with(" -- WHY")).unwrap();

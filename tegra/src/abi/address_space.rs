@@ -1,7 +1,7 @@
 //! An address-space fd, from [`super::ctrl::ALLOC_AS`]. Header: `nvgpu-as.h`, magic `A`.
 //!
-//! Pages are 4 KiB only. The driver's allocator is a buddy allocator that hands out the top of the
-//! range first and rounds sizes up to a power of two of pages.
+//! Pages are 4 KiB only. The driver's buddy allocator allocates from the top of the range first and
+//! rounds sizes up to a power of two of pages.
 
 /// The only page size that an Orin has.
 pub const PAGE_SIZE: u32 = 4096;
@@ -17,8 +17,7 @@ pub const SPACE_SPARSE: u32 = 1 << 1;
 
 /// [`MapBufferEx::flags`]: the GPU address is chosen by the caller, inside an allocated area.
 pub const MAP_FIXED_OFFSET: u32 = 1 << 0;
-/// [`MapBufferEx::flags`]: lines may stay in the GPU's L2; without it every access is volatile
-/// there.
+/// [`MapBufferEx::flags`]: the GPU's L2 may cache lines; without it every access bypasses L2.
 pub const MAP_CACHEABLE: u32 = 1 << 2;
 /// [`MapBufferEx::flags`]: bits 11:10, the GPU may only read.
 pub const MAP_ACCESS_READ_ONLY: u32 = 1 << 10;
@@ -55,7 +54,7 @@ layouts! {
         4 => compr_kind: i16, "In: [`KIND_INVALID`].";
         6 => incompr_kind: i16, "In: [`KIND_PITCH`].";
         8 => dmabuf_fd: u32, "In: any dma-buf; it may be closed after the call.";
-        12 => page_size: u32, "In: [`PAGE_SIZE`]; not looked at in r36.";
+        12 => page_size: u32, "In: [`PAGE_SIZE`]; ignored by r36.";
         16 => buffer_offset: u64, "In: start within the buffer; 0 unless fixed.";
         24 => mapping_size: u64, "In: bytes; 0 for the whole buffer, and unless fixed.";
         32 => offset: u64, "In when fixed, else 0. Out: GPU address.";
@@ -69,7 +68,7 @@ layouts! {
     /// Arguments of [`GET_VA_REGIONS`].
     pub struct GetVaRegions = "nvgpu_as_get_va_regions_args", size 16 {
         0 => buf_addr: u64, "In: CPU address of [`VaRegion`] items.";
-        8 => buf_size: u32, "In: bytes of the buffer. Out: bytes that the driver has.";
+        8 => buf_size: u32, "In: bytes of the buffer. Out: bytes available.";
         12 => reserved: u32, "Reserved.";
     }
 
@@ -94,17 +93,17 @@ requests! {
     /// Makes a channel use this address space; before the TSG binds it. `EINVAL`: bad fd, already
     /// bound.
     BIND_CHANNEL = readwrite 1 BindChannel, "NVGPU_AS_IOCTL_BIND_CHANNEL";
-    /// Frees an area and drops what is mapped inside. An unknown address succeeds.
+    /// Frees an area and unmaps its buffers. An unknown address succeeds.
     FREE_SPACE = readwrite 3 FreeSpace, "NVGPU_AS_IOCTL_FREE_SPACE";
     /// Drops one reference to a mapping. An unknown address succeeds.
     UNMAP_BUFFER = readwrite 5 UnmapBuffer, "NVGPU_AS_IOCTL_UNMAP_BUFFER";
-    /// Takes an area out of the allocator. `EINVAL`: page size. `ENOMEM`: a fixed address that is
-    /// unaligned, outside or used; no room.
+    /// Reserves an area. `EINVAL`: page size. `ENOMEM`: a fixed address that is unaligned, outside
+    /// or used; no space left.
     ALLOC_SPACE = readwrite 6 AllocSpace, "NVGPU_AS_IOCTL_ALLOC_SPACE";
-    /// Maps a dma-buf. The same buffer, flags and kind give the same address and one more
+    /// Maps a dma-buf. The same buffer, flags and kind return the same address and one more
     /// reference. `EINVAL`: unknown flags, access 3, offsets without a fixed address, a fixed range
     /// unaligned, overlapping or outside an area, beyond the buffer, writable map of a read-only
-    /// buffer. `EBADF`: bad fd. `ENOMEM`: buffer without pages, no room, no kind.
+    /// buffer. `EBADF`: bad fd. `ENOMEM`: buffer without pages, no space left, no kind.
     MAP_BUFFER_EX = readwrite 7 MapBufferEx, "NVGPU_AS_IOCTL_MAP_BUFFER_EX";
     /// Lists the ranges of the address space through a nested buffer.
     GET_VA_REGIONS = readwrite 8 GetVaRegions, "NVGPU_AS_IOCTL_GET_VA_REGIONS";

@@ -1,10 +1,10 @@
-//! A channel fd, from [`super::ctrl::OPEN_CHANNEL`]: one hardware queue. Header: `nvgpu.h`,
-//! magic `H`.
+//! A channel fd, from [`super::ctrl::OPEN_CHANNEL`]: one hardware queue. Header: `nvgpu.h`, magic
+//! `H`.
 //!
-//! Calls on one channel are serialised by the driver. While a channel is being closed every call
-//! answers `ETIMEDOUT`.
+//! The driver serialises calls on one channel. While a channel is being closed every call returns
+//! `ETIMEDOUT`.
 
-/// [`SetupBind::flags`]: no driver work at submit; holds the GPU powered while the channel is open.
+/// [`SetupBind::flags`]: no driver work at submit; the GPU stays powered while the channel is open.
 /// Needs the watchdog off.
 pub const BIND_DETERMINISTIC: u32 = 1 << 1;
 /// [`SetupBind::flags`]: the process writes ring, GP_PUT and doorbell itself. Needs
@@ -61,7 +61,7 @@ layouts! {
 
     /// Arguments of [`SET_ERROR_NOTIFIER`].
     pub struct SetErrorNotifier = "nvgpu_set_error_notifier", size 24 {
-        0 => offset: u64, "In: where in the dma-buf the [`Notification`] lies.";
+        0 => offset: u64, "In: offset of the [`Notification`] in the dma-buf.";
         8 => size: u64, "In: its bytes.";
         16 => mem: u32, "In: fd of the dma-buf.";
         20 => padding: u32, "Reserved.";
@@ -71,15 +71,15 @@ layouts! {
     pub struct Notification = "nvgpu_notification", size 16 {
         0 => time_stamp: [u32; 2], "Wall-clock nanoseconds, low word first.";
         8 => info32: u32, "Error code; see [`ErrorCode`].";
-        12 => info16: u16, "More about it.";
+        12 => info16: u16, "Details of the error.";
         14 => status: u16, "[`NOTIFICATION_SET`] once the rest is valid.";
     }
 }
 
-/// Declares the error codes: name, number, what a message says, what it means.
+/// Declares the error codes: name, number, message, documentation.
 macro_rules! error_codes {
     ($( $Code:ident = $number:literal, $text:literal, $doc:literal; )+) => {
-        /// What [`Notification::info32`] says went wrong.
+        /// Error in [`Notification::info32`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum ErrorCode {
             $( #[doc = $doc] $Code, )+
@@ -164,7 +164,7 @@ layouts! {
             "In: dma-buf of the USERD page, see [`crate::class::host::userd`].";
         16 => gpfifo_dmabuf_fd: i32,
             "In: dma-buf of the ring, at least a page and 8 bytes an entry.";
-        20 => work_submit_token: u32, "Out: what to store to the doorbell.";
+        20 => work_submit_token: u32, "Out: the token to store to the doorbell.";
         24 => userd_dmabuf_offset: u64, "In: 0.";
         32 => gpfifo_dmabuf_offset: u64, "In: 0.";
         40 => gpfifo_gpu_va: u64, "Out: 0 on an Orin.";
@@ -178,35 +178,36 @@ requests! {
     magic b'H';
     /// Sets the context-switch limit.
     SET_TIMEOUT = write 11 SetTimeout, "NVGPU_IOCTL_CHANNEL_SET_TIMEOUT";
-    /// Tells whether a fault has made the channel unserviceable.
+    /// Reports whether a fault has made the channel unserviceable.
     GET_TIMEDOUT = read 12 GetTimedout, "NVGPU_IOCTL_CHANNEL_GET_TIMEDOUT";
     /// Sleeps until memory equals a value: equality only, so unfit for a timeline that runs on.
-    /// `EINVAL`: type, fd, an offset that is unaligned or beyond the buffer. `ETIMEDOUT`: time is
-    /// up, or the channel was unserviceable already. A fault during the wait ends it with success:
-    /// ask [`GET_TIMEDOUT`]. `EINTR`.
+    /// `EINVAL`: type, fd, an offset that is unaligned or beyond the buffer. `ETIMEDOUT`: the
+    /// timeout expired, or the channel was unserviceable already. A fault during the wait ends it
+    /// with success: call [`GET_TIMEDOUT`]. `EINTR`.
     WAIT = readwrite 102 Wait, "NVGPU_IOCTL_CHANNEL_WAIT";
-    /// Makes an engine object for the channel; the first compute object of a process takes about a
-    /// second. `EINVAL`: no address space, no TSG, unknown class.
+    /// Allocates an engine object for the channel; the first compute object of a process takes
+    /// about a second. `EINVAL`: no address space, no TSG, unknown class.
     ALLOC_OBJ_CTX = readwrite 108 AllocObjCtx, "NVGPU_IOCTL_CHANNEL_ALLOC_OBJ_CTX";
-    /// Says where faults are recorded; zeroes the record. `EINVAL`: bad fd (the previous notifier
-    /// is dropped all the same), fd 0, beyond the buffer. `ENOMEM`.
+    /// Sets the memory in which faults are recorded; zeroes the record. `EINVAL`: bad fd (the
+    /// previous notifier is dropped all the same), fd 0, beyond the buffer. `ENOMEM`.
     SET_ERROR_NOTIFIER = readwrite 111 SetErrorNotifier, "NVGPU_IOCTL_CHANNEL_SET_ERROR_NOTIFIER";
     /// Sets the watchdog. `EINVAL`: status 0 or 3, on for a deterministic channel.
     WDT = write 119 Wdt, "NVGPU_IOCTL_CHANNEL_WDT";
     /// Sets where the GPU may preempt. `EINVAL`: no engine object yet, unknown mode.
     SET_PREEMPTION_MODE = write 122 PreemptionMode, "NVGPU_IOCTL_CHANNEL_SET_PREEMPTION_MODE";
-    /// Gives the channel a syncpoint.
+    /// Allocates a syncpoint for the channel.
     GET_USER_SYNCPOINT = read 126 GetUserSyncpoint, "NVGPU_IOCTL_CHANNEL_GET_USER_SYNCPOINT";
-    /// Gives the channel its ring and makes it runnable; once. Needs the address space, the TSG and
-    /// the watchdog off. `EEXIST`: done already. `EINVAL`: entries, order, flags, buffers.
+    /// Sets up the channel's ring and makes the channel runnable; once. Needs the address space,
+    /// the TSG and the watchdog off. `EEXIST`: done already. `EINVAL`: entries, order, flags,
+    /// buffers.
     SETUP_BIND = readwrite 128 SetupBind, "NVGPU_IOCTL_CHANNEL_SETUP_BIND";
 }
 
 commands! {
     magic b'H';
-    /// Lets the channel be scheduled; it is after SETUP_BIND.
+    /// Schedules the channel; SETUP_BIND does that already.
     ENABLE = 113, "NVGPU_IOCTL_CHANNEL_ENABLE";
-    /// Takes the channel off the hardware's schedule.
+    /// Removes the channel from the hardware's schedule.
     DISABLE = 114, "NVGPU_IOCTL_CHANNEL_DISABLE";
     /// Switches the channel's TSG out. `EINVAL`: no TSG.
     PREEMPT = 115, "NVGPU_IOCTL_CHANNEL_PREEMPT";

@@ -1,19 +1,19 @@
 //! `/dev/nvgpu/igpu0/ctrl`: the GPU as a whole. Header: `nvgpu-ctrl.h`, magic `G`.
 //!
-//! Gives address spaces, TSGs and channels as new fds, and tells what the GPU is. An mmap of the
-//! same fd gives the doorbell page, see [`crate::class::usermode`]. Any request powers the GPU on;
-//! the first after it was gated takes about 100 ms.
+//! Creates address spaces, TSGs and channels as new fds, and reports the GPU's characteristics. An
+//! mmap of the same fd is the doorbell page, see [`crate::class::usermode`]. Any request powers the
+//! GPU on; the first after it was gated takes about 100 ms.
 
 layouts! {
     /// Arguments of [`GET_CHARACTERISTICS`].
     pub struct GetCharacteristics = "nvgpu_gpu_get_characteristics", size 16 {
         0 => gpu_characteristics_buf_size: u64,
-            "In: bytes of the buffer. Out: bytes that the driver knows.";
+            "In: bytes of the buffer. Out: bytes available.";
         8 => gpu_characteristics_buf_addr: u64,
             "In: CPU address of a [`Characteristics`]. A shorter buffer gets a truncated copy.";
     }
 
-    /// What GET_CHARACTERISTICS reports. Values seen on an Orin AGX are named where they help.
+    /// Result of GET_CHARACTERISTICS. Comments quote values of an Orin AGX where they help.
     #[expect(non_snake_case, reason = "fields carry the header's names")]
     pub struct Characteristics = "nvgpu_gpu_characteristics", size 328 {
         0 => arch: u32, "Architecture, `0x170`.";
@@ -22,15 +22,15 @@ layouts! {
         12 => num_gpc: u32, "GPCs that are powered: 1 or 2 with the power mode.";
         16 => numa_domain_id: i32, "NUMA domain, -1.";
         24 => L2_cache_size: u64, "Bytes of L2, 4 MiB.";
-        32 => on_board_video_memory_size: u64, "0: no memory of its own.";
+        32 => on_board_video_memory_size: u64, "0: no dedicated memory.";
         40 => num_tpc_per_gpc: u32, "TPCs of each GPC, 4.";
         44 => bus_type: u32, "Bus, 32 for AXI.";
-        48 => big_page_size: u32, "Big page size, 0: there are none.";
+        48 => big_page_size: u32, "Big page size, 0: none.";
         52 => compression_page_size: u32, "Granule of compression.";
         56 => pde_coverage_bit_count: u32,
             "47 is reported; the allocator's granule is 21 bits. Not to be used.";
         60 => available_big_page_sizes: u32, "Big page sizes as a bit mask, 0.";
-        64 => flags: u64, "What the driver supports; see the `FLAG_` constants.";
+        64 => flags: u64, "Capabilities of the driver: the `FLAG_` constants.";
         72 => twod_class: u32, "2D class.";
         76 => threed_class: u32, "3D class.";
         80 => compute_class: u32, "Compute class, see [`crate::class::ClassId`].";
@@ -89,7 +89,7 @@ layouts! {
         270 => reserved2: [u8; 2], "Reserved.";
         272 => max_ctxsw_ring_buffer_size: u32, "Trace ring limit.";
         276 => reserved3: u32, "Reserved.";
-        280 => per_device_identifier: u64, "Number of this very chip.";
+        280 => per_device_identifier: u64, "Serial number of this chip.";
         288 => num_ppc_per_gpc: u32, "PPCs of each GPC.";
         292 => max_veid_count_per_tsg: u32, "Subcontexts of a TSG at most, 64.";
         296 => num_sub_partition_per_fbpa: u32, "0 on an Orin.";
@@ -126,12 +126,12 @@ layouts! {
         40 => padding: [u32; 6], "Reserved.";
     }
 
-    /// Arguments of [`OPEN_TSG`]. All zero for a TSG of one's own. 8 bytes in r35.6.
+    /// Arguments of [`OPEN_TSG`]. All zero for an unshared TSG. 8 bytes in r35.6.
     pub struct OpenTsg = "nvgpu_gpu_open_tsg_args", size 24 {
         0 => tsg_fd: u32, "Out: fd of the TSG.";
-        4 => flags: u32, "In: 1 to join a shared TSG.";
-        8 => source_device_instance_id: u64, "In: of the sharer.";
-        16 => share_token: u64, "In: of the sharer.";
+        4 => flags: u32, "In: 1 to share an existing TSG.";
+        8 => source_device_instance_id: u64, "In: of the TSG's owner.";
+        16 => share_token: u64, "In: of the TSG's owner.";
     }
 
     /// Arguments of [`OPEN_CHANNEL`]: 4 bytes, not the 16 that the header's older unions suggest.
@@ -150,7 +150,7 @@ layouts! {
 
 /// [`FlushL2::l2_flush`]: write dirty lines back.
 pub const L2_FLUSH: u8 = 1 << 0;
-/// [`FlushL2::l2_flush`]: drop lines; needs [`L2_FLUSH`] beside it.
+/// [`FlushL2::l2_flush`]: drop lines; needs [`L2_FLUSH`] too.
 pub const L2_INVALIDATE: u8 = 1 << 1;
 /// [`FlushL2::l2_flush`]: push writes out to memory.
 pub const FB_FLUSH: u8 = 1 << 2;
@@ -171,7 +171,7 @@ layouts! {
 
     /// One pair of [`GetCpuTimeCorrelationInfo`].
     pub struct TimeSample = "nvgpu_gpu_get_cpu_time_correlation_sample", size 16 {
-        0 => cpu_timestamp: u64, "CPU time, in the unit of the source asked for.";
+        0 => cpu_timestamp: u64, "CPU time, in the unit of the requested source.";
         8 => gpu_timestamp: u64, "GPU time, nanoseconds.";
     }
 }
@@ -185,13 +185,13 @@ layouts! {
     /// Arguments of [`GET_CPU_TIME_CORRELATION_INFO`].
     pub struct GetCpuTimeCorrelationInfo = "nvgpu_gpu_get_cpu_time_correlation_info_args", size 264 {
         0 => samples: [TimeSample; 16], "Out: pairs read together.";
-        256 => count: u32, "In: how many pairs.";
+        256 => count: u32, "In: number of pairs.";
         260 => source_id: u32, "In: [`TIME_SOURCE_COUNTER`] or [`TIME_SOURCE_SYSTEM`].";
     }
 
     /// Arguments of [`GET_ENGINE_INFO`].
     pub struct GetEngineInfo = "nvgpu_gpu_get_engine_info_args", size 16 {
-        0 => engine_info_buf_size: u32, "In: bytes of the buffer. Out: bytes that the driver has.";
+        0 => engine_info_buf_size: u32, "In: bytes of the buffer. Out: bytes available.";
         4 => reserved: u32, "Reserved.";
         8 => engine_info_buf_addr: u64, "In: CPU address of [`EngineInfo`] items.";
     }
@@ -200,21 +200,21 @@ layouts! {
     pub struct EngineInfo = "nvgpu_gpu_get_engine_info_item", size 16 {
         0 => engine_id: u32,
             "0 graphics and compute, 1 its copy engine, 2 asynchronous copy, 5 and up video.";
-        4 => engine_instance: u32, "Which of several.";
-        8 => runlist_id: i32, "The runlist to ask OPEN_CHANNEL for.";
+        4 => engine_instance: u32, "Instance among engines of its kind.";
+        8 => runlist_id: i32, "The runlist to pass to OPEN_CHANNEL.";
         12 => reserved: u32, "Reserved.";
     }
 
     /// Arguments of [`GET_TPC_MASKS`].
     pub struct GetTpcMasks = "nvgpu_gpu_get_tpc_masks_args", size 16 {
-        0 => mask_buf_size: u32, "In: bytes of the buffer. Out: bytes that the driver has.";
+        0 => mask_buf_size: u32, "In: bytes of the buffer. Out: bytes available.";
         4 => reserved: u32, "Reserved.";
         8 => mask_buf_addr: u64, "In: CPU address of one 32-bit mask for each GPC.";
     }
 
     /// Arguments of [`GET_FBP_L2_MASKS`].
     pub struct GetFbpL2Masks = "nvgpu_gpu_get_fbp_l2_masks_args", size 16 {
-        0 => mask_buf_size: u32, "In: bytes of the buffer. Out: bytes that the driver has.";
+        0 => mask_buf_size: u32, "In: bytes of the buffer. Out: bytes available.";
         4 => reserved: u32, "Reserved.";
         8 => mask_buf_addr: u64,
             "In: CPU address of one 32-bit mask for each frame-buffer partition.";
@@ -226,7 +226,7 @@ layouts! {
             "In: CPU address of as many [`VsmEntry`] items as [`NUM_VSMS`] counts.";
     }
 
-    /// Where one SM lies. 2 bytes in r35.6.
+    /// Position of one SM. 2 bytes in r35.6.
     pub struct VsmEntry = "nvgpu_gpu_vsms_mapping_entry", size 6 {
         0 => gpc_logical_index: u8, "Logical GPC.";
         1 => gpc_virtual_index: u8, "Virtual GPC.";
@@ -256,11 +256,11 @@ layouts! {
 pub const CLOCK_MEMORY: u32 = 0;
 /// A clock domain: the GPU's core.
 pub const CLOCK_GPC: u32 = 1;
-/// [`ClkGetInfo::clk_type`]: what was asked for.
+/// [`ClkGetInfo::clk_type`]: the requested frequency.
 pub const CLOCK_TARGET: u16 = 1;
-/// [`ClkGetInfo::clk_type`]: what the PLL is set to.
+/// [`ClkGetInfo::clk_type`]: the frequency that the PLL is set to.
 pub const CLOCK_ACTUAL: u16 = 2;
-/// [`ClkGetInfo::clk_type`]: what the hardware counts.
+/// [`ClkGetInfo::clk_type`]: the frequency that the hardware counts.
 pub const CLOCK_EFFECTIVE: u16 = 3;
 
 layouts! {
@@ -268,7 +268,7 @@ layouts! {
     pub struct ClkGetRange = "nvgpu_gpu_clk_range_args", size 16 {
         0 => flags: u32, "In: 0 for all domains.";
         4 => pad0: u16, "Padding.";
-        6 => num_entries: u16, "In: items of the buffer, 0 to ask for their number. Out: items.";
+        6 => num_entries: u16, "In: items of the buffer, 0 to query their number. Out: items.";
         8 => clk_range_entries: u64, "In: CPU address of [`ClkRange`] items.";
     }
 
@@ -285,7 +285,7 @@ layouts! {
         0 => flags: u32, "In: 0.";
         4 => clk_domain: u32, "In: [`CLOCK_MEMORY`] or [`CLOCK_GPC`].";
         8 => max_entries: u16,
-            "In: items of the buffer, 0 to ask for the most there can be. Out then: that number.";
+            "In: items of the buffer, 0 to query the maximum. Out then: that number.";
         10 => num_entries: u16, "Out: items written.";
         12 => reserved: u32, "Reserved.";
         16 => clk_vf_point_entries: u64, "In: CPU address of [`ClkVfPoint`] items.";
@@ -300,14 +300,14 @@ layouts! {
     pub struct ClkGetInfo = "nvgpu_gpu_clk_get_info_args", size 16 {
         0 => flags: u32, "In: 0 for all domains.";
         4 => clk_type: u16, "In: one of the `CLOCK_` types.";
-        6 => num_entries: u16, "In: items of the buffer, 0 to ask for their number. Out: items.";
+        6 => num_entries: u16, "In: items of the buffer, 0 to query their number. Out: items.";
         8 => clk_info_entries: u64, "In: CPU address of [`ClkInfo`] items.";
     }
 
     /// The frequency of one clock domain.
     pub struct ClkInfo = "nvgpu_gpu_clk_info", size 16 {
         0 => flags: u16, "Not used.";
-        2 => clk_type: u16, "The type asked for.";
+        2 => clk_type: u16, "The requested type.";
         4 => clk_domain: u32, "[`CLOCK_MEMORY`] or [`CLOCK_GPC`].";
         8 => freq_hz: u64, "Hz.";
     }
@@ -318,21 +318,21 @@ requests! {
     /// Reports the GPU's characteristics through a nested buffer. `EINVAL`: the GPU cannot be
     /// powered on.
     GET_CHARACTERISTICS = readwrite 5 GetCharacteristics, "NVGPU_GPU_IOCTL_GET_CHARACTERISTICS";
-    /// Makes an address space. `EINVAL`: a big page size, a start or end that is 0 or no multiple
+    /// Creates an address space. `EINVAL`: a big page size, a start or end that is 0 or no multiple
     /// of 2 MiB, an empty range, a split. `ENOMEM`: range too large.
     ALLOC_AS = readwrite 8 AllocAs, "NVGPU_GPU_IOCTL_ALLOC_AS";
-    /// Makes a TSG. `EINVAL`: share fields without the share flag. `ENOMEM`: none is free.
+    /// Creates a TSG. `EINVAL`: share fields without the share flag. `ENOMEM`: none is free.
     OPEN_TSG = readwrite 9 OpenTsg, "NVGPU_GPU_IOCTL_OPEN_TSG";
-    /// Tells which TPCs of each GPC are powered, through a nested buffer.
+    /// Reports the powered TPCs of each GPC, through a nested buffer.
     GET_TPC_MASKS = readwrite 10 GetTpcMasks, "NVGPU_GPU_IOCTL_GET_TPC_MASKS";
-    /// Makes a channel. `EINVAL`: no such runlist; below -1 is a kernel assertion and must never be
-    /// sent. `ENOMEM`: all 512 channels are in use. `EMFILE`.
+    /// Creates a channel. `EINVAL`: no such runlist; below -1 is a kernel assertion and must never
+    /// be sent. `ENOMEM`: all 512 channels are in use. `EMFILE`.
     OPEN_CHANNEL = readwrite 11 OpenChannel, "NVGPU_GPU_IOCTL_OPEN_CHANNEL";
     /// Flushes or invalidates L2. `EINVAL`: no flush bit, or an invalidate without a flush.
     FLUSH_L2 = readwrite 12 FlushL2, "NVGPU_GPU_IOCTL_FLUSH_L2";
     /// Counts the SMs: the right source for their number.
     NUM_VSMS = readwrite 18 NumVsms, "NVGPU_GPU_IOCTL_NUM_VSMS";
-    /// Tells where each SM lies, through a nested buffer.
+    /// Reports the position of each SM, through a nested buffer.
     VSMS_MAPPING = readwrite 19 VsmsMapping, "NVGPU_GPU_IOCTL_VSMS_MAPPING";
     /// Reads pairs of CPU and GPU time. `EINVAL`: count above 16, unknown source. `ENOMEM`.
     GET_CPU_TIME_CORRELATION_INFO = readwrite 24 GetCpuTimeCorrelationInfo,
@@ -348,12 +348,12 @@ requests! {
     CLK_GET_VF_POINTS = readwrite 29 ClkGetVfPoints, "NVGPU_GPU_IOCTL_CLK_GET_VF_POINTS";
     /// Reads the frequency of each clock domain. `EINVAL`: flags, type, too few items.
     CLK_GET_INFO = readwrite 30 ClkGetInfo, "NVGPU_GPU_IOCTL_CLK_GET_INFO";
-    /// Tells which L2 slices of each frame-buffer partition are on, through a nested buffer.
+    /// Reports the enabled L2 slices of each frame-buffer partition, through a nested buffer.
     GET_FBP_L2_MASKS = readwrite 38 GetFbpL2Masks, "NVGPU_GPU_IOCTL_GET_FBP_L2_MASKS";
-    /// Gives the physical index of each powered GPC. `EINVAL`: size of the buffer.
+    /// Reports the physical index of each powered GPC. `EINVAL`: size of the buffer.
     GET_GPC_LOCAL_TO_PHYSICAL_MAP = readwrite 43 GetGpcPhysicalMap,
         "NVGPU_GPU_IOCTL_GET_GPC_LOCAL_TO_PHYSICAL_MAP";
-    /// Gives the logical index of each powered GPC. `EINVAL`: size of the buffer.
+    /// Reports the logical index of each powered GPC. `EINVAL`: size of the buffer.
     GET_GPC_LOCAL_TO_LOGICAL_MAP = readwrite 44 GetGpcLogicalMap,
         "NVGPU_GPU_IOCTL_GET_GPC_LOCAL_TO_LOGICAL_MAP";
 }

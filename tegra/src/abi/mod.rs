@@ -1,13 +1,13 @@
 //! The kernel interface: requests and argument structures of nvmap and nvgpu, one module per node.
 //!
-//! Owns layouts, request numbers and the one call that enters the kernel. Opens nothing, keeps
-//! nothing and decides nothing: order, lifetime and policy belong to the layers above.
+//! Owns layouts, request numbers and the one function that makes the system call. It opens no fd
+//! and has no state: order, lifetime and policy belong to the layers above.
 //!
 //! Source of every number here: the uapi headers of L4T r36.4.3 (`nvmap.h`, `nvgpu-ctrl.h`,
 //! `nvgpu-as.h`, `nvgpu.h`), byte for byte the same in r36.2, r36.3, r36.4 and r36.4.2. In release
 //! r35.6 OPEN_TSG has 8 bytes of arguments, SETUP_BIND 80 and the characteristics 312, and there
-//! are no requests for subcontexts: this crate does not run there. `tests/suite/abi.rs` compares every
-//! item with tables extracted by a C compiler from those headers. The errnos are read from
+//! are no requests for subcontexts: this crate does not run there. `tests/suite/abi.rs` compares
+//! every item with tables extracted by a C compiler from those headers. The errnos are read from
 //! the drivers of r36.4.x.
 //!
 //! # Rules common to all nodes
@@ -21,7 +21,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
-/// Declares `repr(C)` argument structures, each field with its documentation behind it, checks their
+/// Declares `repr(C)` argument structures, each field followed by its documentation, checks their
 /// sizes and offsets at compile time, and publishes both for comparison with the headers.
 macro_rules! layouts {
     ($(
@@ -96,8 +96,8 @@ pub mod ctrl;
 pub mod nvmap;
 pub mod tsg;
 
-/// Every request that this crate can make: its name in the headers and its number. What a filter of
-/// system calls has to let through.
+/// Every request that this crate can make, with its name in the headers and its number: the list
+/// for a seccomp filter.
 pub fn requests() -> impl Iterator<Item = (&'static str, u32)> {
     let with = [
         nvmap::REQUESTS,
@@ -112,7 +112,7 @@ pub fn requests() -> impl Iterator<Item = (&'static str, u32)> {
     with.chain(without).chain([("NVMAP_IOC_FREE", nvmap::FREE)])
 }
 
-/// Where the fields of a structure lie, under the C names.
+/// Size and fields of a structure, under the C names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The structure's C tag.
@@ -156,9 +156,9 @@ impl<Args> Request<Args> {
         self.code as u32
     }
 
-    /// Enters the kernel. `args` is read, and written when the request's direction says so. The
-    /// error is the driver's errno. A positive result, which nvgpu uses for bytes that it could not
-    /// copy out, becomes `EFAULT`.
+    /// Makes the system call. The kernel reads `args`, and writes it when the request's direction
+    /// says so. The error is the driver's errno. A positive result, which nvgpu uses for bytes that
+    /// it could not copy out, becomes `EFAULT`.
     ///
     /// # Safety
     /// `fd` refers to the node that this request belongs to: another driver may read the same
@@ -176,34 +176,14 @@ impl<Args> Request<Args> {
 }
 
 /// One ioctl request without an argument.
-#[derive(Clone, Copy, Debug)]
-pub struct Command {
-    name: &'static str,
-    code: nix::sys::ioctl::ioctl_num_type,
-}
+pub type Command = Request<()>;
 
 impl Command {
-    const fn new(name: &'static str, code: nix::sys::ioctl::ioctl_num_type) -> Self {
-        Self { name, code }
-    }
-
-    /// The request's name in the header.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The 32-bit request number.
-    #[must_use]
-    pub const fn code(&self) -> u32 {
-        self.code as u32
-    }
-
-    /// Enters the kernel; the driver's errno when it refuses.
+    /// Makes the system call. The error is the driver's errno.
     ///
     /// # Safety
     /// `fd` refers to the node that this request belongs to.
-    pub unsafe fn call(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub unsafe fn command(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         // SAFETY: no memory is passed; the caller answers for the fd.
         let result = unsafe { nix::libc::ioctl(fd.as_raw_fd(), self.code, 0) };
         Errno::result(result).map(drop)

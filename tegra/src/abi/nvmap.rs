@@ -11,10 +11,10 @@ use nix::errno::Errno;
 pub const HEAP_IOVMM: u32 = 1 << 30;
 /// [`Alloc::flags`] bit 5: zeroed memory. Memory is zeroed in any case.
 pub const FLAG_ZEROED: u32 = 1 << 5;
-/// [`Alloc::flags`] bit 9: a handle that may be mapped for reading only.
+/// [`Alloc::flags`] bit 9: a handle that may only be mapped read-only.
 pub const FLAG_READ_ONLY: u32 = 1 << 9;
 
-/// How the CPU maps a handle's pages: bits 1:0 of [`Alloc::flags`].
+/// CPU caching of a handle's pages: bits 1:0 of [`Alloc::flags`].
 ///
 /// Bit 2 of the flags is SECURE: the value 5 is write-combined and secure, not cacheable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl FromVa {
 
 /// [`Cache64::op`]: write dirty lines back.
 pub const CACHE_WRITE_BACK: i32 = 0;
-/// [`Cache64::op`]: drop lines; the driver makes it [`CACHE_WRITE_BACK_INVALIDATE`].
+/// [`Cache64::op`]: drop lines; the driver turns it into [`CACHE_WRITE_BACK_INVALIDATE`].
 pub const CACHE_INVALIDATE: i32 = 1;
 /// [`Cache64::op`]: write dirty lines back, then drop them.
 pub const CACHE_WRITE_BACK_INVALIDATE: i32 = 2;
@@ -143,29 +143,29 @@ layouts! {
 
 requests! {
     magic b'N';
-    /// Makes a handle and its dma-buf, without pages. `EINVAL`: size 0. `ENOMEM`.
+    /// Creates a handle and its dma-buf, without pages. `EINVAL`: size 0. `ENOMEM`.
     CREATE_64 = readwrite 1 Create64, "NVMAP_IOC_CREATE_64";
     /// Allocates and zeroes a handle's pages. `EINVAL`: unknown handle, alignment not a power of
     /// two, bad NUMA node. `EEXIST`: already allocated. `ENOMEM`: absent heap or no memory.
     ALLOC = write 3 Alloc, "NVMAP_IOC_ALLOC";
-    /// Gives a new close-on-exec fd of the handle's dma-buf at every call. `EINVAL`: unknown
+    /// Returns a new close-on-exec fd of the handle's dma-buf at every call. `EINVAL`: unknown
     /// handle. `EMFILE`.
     GET_FD = readwrite 15 HandleFd, "NVMAP_IOC_GET_FD";
-    /// Gives the handle of an nvmap dma-buf. `EBADF` or `EINVAL`: not one.
+    /// Returns the handle of an nvmap dma-buf. `EBADF` or `EINVAL`: not one.
     FROM_FD = readwrite 16 HandleFd, "NVMAP_IOC_FROM_FD";
     /// Maintains the CPU's caches. Not needed where the GPU snoops them, see
     /// [`super::ctrl::FLAG_IO_COHERENCE`]. `EINVAL`: address 0, unknown operation.
     /// `EADDRNOTAVAIL`: no nvmap mapping there. `EFAULT`: a mapping of another handle.
     CACHE_64 = write 12 Cache64, "NVMAP_IOC_CACHE_64";
-    /// Makes an allocated handle over existing pages of this process, which stay pinned while the
+    /// Creates an allocated handle over existing pages of this process, which stay pinned while the
     /// handle or a mapping of it lives: the device may read and write them. `EINVAL`: address not
     /// page-aligned, no mapping there, I/O memory, or a writable handle over read-only pages.
     FROM_VA = readwrite 22 FromVa, "NVMAP_IOC_FROM_VA";
     /// Reports the carveout heaps.
     GET_AVAILABLE_HEAPS = read 25 AvailableHeaps, "NVMAP_IOC_GET_AVAILABLE_HEAPS";
-    /// Reports the size of a carveout. `ENODEV`: no such carveout; [`HEAP_IOVMM`] is none.
+    /// Reports the size of a carveout. `ENODEV`: no such carveout, such as [`HEAP_IOVMM`].
     GET_HEAP_SIZE = read 26 HeapSize, "NVMAP_IOC_GET_HEAP_SIZE";
-    /// Reports what the kernel knows of a handle. `EINVAL`: unknown handle.
+    /// Reports the kernel's parameters of a handle. `EINVAL`: unknown handle.
     PARAMETERS = read 27 Parameters, "NVMAP_IOC_PARAMETERS";
     /// Reports size and free space of one heap. `ENODEV`: no such carveout.
     QUERY_HEAP_PARAMS = read 105 QueryHeapParams, "NVMAP_IOC_QUERY_HEAP_PARAMS";

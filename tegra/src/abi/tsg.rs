@@ -7,7 +7,7 @@ pub const SUBCONTEXT_SYNC: u32 = 0;
 pub const SUBCONTEXT_ASYNC: u32 = 1;
 /// [`EventIdCtrl::cmd`]: enable, the only command.
 pub const EVENT_ENABLE: u32 = 1;
-/// [`EventIdCtrl::event_id`]: a non-stalling interrupt came in.
+/// [`EventIdCtrl::event_id`]: a non-stalling interrupt arrived.
 pub const EVENT_BLOCKING_SYNC: u32 = 2;
 
 layouts! {
@@ -36,7 +36,7 @@ layouts! {
     pub struct EventIdCtrl = "nvgpu_event_id_ctrl_args", size 16 {
         0 => cmd: u32, "In: [`EVENT_ENABLE`].";
         4 => event_id: u32, "In: [`EVENT_BLOCKING_SYNC`] or another of the six.";
-        8 => event_fd: i32, "Out: an fd to poll; the event stays latched until a poll takes it.";
+        8 => event_fd: i32, "Out: an fd to poll; the event stays latched until a poll clears it.";
         12 => padding: u32, "Reserved.";
     }
 
@@ -48,32 +48,32 @@ layouts! {
 
     /// Arguments of [`SET_TIMESLICE`] and [`GET_TIMESLICE`].
     pub struct Timeslice = "nvgpu_timeslice_args", size 8 {
-        0 => timeslice_us: u32, "Microseconds, 1000 to 50000; 1024 at first.";
+        0 => timeslice_us: u32, "Microseconds, 1000 to 50000; 1024 by default.";
         4 => reserved: u32, "Reserved.";
     }
 
     /// Arguments of [`READ_SINGLE_SM_ERROR_STATE`].
     pub struct ReadSingleSmErrorState = "nvgpu_tsg_read_single_sm_error_state_args", size 24 {
-        0 => sm_id: u32, "In: which SM.";
+        0 => sm_id: u32, "In: number of the SM.";
         4 => reserved: u32, "Reserved.";
         8 => record_mem: u64, "In: CPU address of an [`SmErrorState`].";
         16 => record_size: u64, "In: its bytes.";
     }
 
-    /// What an SM recorded when it raised an exception.
+    /// Exception record of an SM.
     pub struct SmErrorState = "nvgpu_tsg_sm_error_state_record", size 24 {
         0 => global_esr: u32, "SM-wide status: bit 2 several warps, bits 4 and 5 breakpoints.";
-        4 => warp_esr: u32, "Warp status; the low 16 bits say what went wrong.";
+        4 => warp_esr: u32, "Warp status; the low 16 bits are the error code.";
         8 => warp_esr_pc: u64, "Address of the instruction.";
-        16 => global_esr_report_mask: u32, "Which SM-wide conditions are reported.";
-        20 => warp_esr_report_mask: u32, "Which warp conditions are reported.";
+        16 => global_esr_report_mask: u32, "Mask of the reported SM-wide conditions.";
+        20 => warp_esr_report_mask: u32, "Mask of the reported warp conditions.";
     }
 }
 
 requests! {
     magic b'T';
-    /// Gives an fd that tells of events of this TSG; a new one at every call. `EINVAL`: id 6 or
-    /// above, unknown command.
+    /// Returns an fd for events of this TSG; a new one at every call. `EINVAL`: id 6 or above,
+    /// unknown command.
     EVENT_ID_CTRL = readwrite 7 EventIdCtrl, "NVGPU_IOCTL_TSG_EVENT_ID_CTRL";
     /// Sets how often the TSG appears in the runlist. `EINVAL`: level above 2.
     SET_RUNLIST_INTERLEAVE = write 8 RunlistInterleave, "NVGPU_IOCTL_TSG_SET_RUNLIST_INTERLEAVE";
@@ -81,14 +81,14 @@ requests! {
     SET_TIMESLICE = write 9 Timeslice, "NVGPU_IOCTL_TSG_SET_TIMESLICE";
     /// Reads the time slice.
     GET_TIMESLICE = read 10 Timeslice, "NVGPU_IOCTL_TSG_GET_TIMESLICE";
-    /// Puts a channel into the group; after the address space bound it. `EINVAL`: unknown
-    /// subcontext, its address space differs, already bound, another runlist, above 128 channels.
-    /// `EPERM`: a control client holds the scheduler.
+    /// Adds a channel to the group, after its address space is bound. `EINVAL`: unknown subcontext,
+    /// its address space differs, already bound, another runlist, above 128 channels. `EPERM`: a
+    /// control client owns the scheduler.
     BIND_CHANNEL_EX = readwrite 11 BindChannelEx, "NVGPU_TSG_IOCTL_BIND_CHANNEL_EX";
     /// Reads an SM's error record through a nested buffer. `EINVAL`: no such SM.
     READ_SINGLE_SM_ERROR_STATE = readwrite 12 ReadSingleSmErrorState,
         "NVGPU_TSG_IOCTL_READ_SINGLE_SM_ERROR_STATE";
-    /// Makes a subcontext for an address space. `EINVAL`: type above 1, bad fd. `ENOSPC`: no free
+    /// Creates a subcontext for an address space. `EINVAL`: type above 1, bad fd. `ENOSPC`: no free
     /// id.
     CREATE_SUBCONTEXT = readwrite 18 CreateSubcontext, "NVGPU_TSG_IOCTL_CREATE_SUBCONTEXT";
     /// Deletes a subcontext. `EINVAL`: id 64 or above, channels still bound.
@@ -97,9 +97,9 @@ requests! {
 
 commands! {
     magic b'T';
-    /// Lets the TSG's channels be scheduled; they are after SETUP_BIND.
+    /// Schedules the TSG's channels; SETUP_BIND does that already.
     ENABLE = 3, "NVGPU_IOCTL_TSG_ENABLE";
-    /// Takes the TSG's channels off the hardware's schedule.
+    /// Removes the TSG's channels from the hardware's schedule.
     DISABLE = 4, "NVGPU_IOCTL_TSG_DISABLE";
     /// Switches the TSG out.
     PREEMPT = 5, "NVGPU_IOCTL_TSG_PREEMPT";

@@ -1,4 +1,4 @@
-//! Memory through which CPU and GPU talk.
+//! Memory that CPU and GPU both access.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::abi::nvmap::Caching;
 use crate::address::GpuAddress;
 use crate::barrier;
+use crate::cpu_map::{CpuMap, within};
 use crate::error::Error;
-use crate::memory::{CpuMap, Handle, within};
+use crate::memory::Handle;
 use crate::pushbuffer::Entry;
 use crate::space::{Access, AddressSpace, GpuMap, L2};
 
 const WHAT: &str = "a mailbox";
 
-/// Command streams, QMDs, arguments, results, semaphores. Zero at first.
+/// Command streams, QMDs, arguments, results, semaphores. Zeroed.
 ///
-/// The CPU's view is one of atomic words, never a slice, since the GPU may write at any time. The
-/// rule is the timeline's: what the CPU wrote before a submit the GPU may use until the submission's
-/// point is reached, and the CPU leaves it alone; what the GPU wrote the CPU reads after it has seen
-/// the point.
+/// The CPU's view consists of atomic words, never a slice, since the GPU may write at any time. The
+/// timeline decides who may access what: memory written before a submit belongs to the GPU until
+/// the submission's point is reached, and the CPU reads the GPU's results after it has seen the
+/// point.
 #[derive(Debug)]
 pub struct Mailbox {
     gpu: GpuMap,
@@ -32,12 +33,12 @@ impl Mailbox {
         let handle =
             Arc::new(Handle::allocate(space.orin(), WHAT, bytes, Caching::InnerCacheable)?);
         let cpu = handle.map()?;
-        // L2 would keep lines that the CPU changes later.
+        // L2 would cache lines that the CPU changes later.
         let gpu = space.map(&handle, Access::ReadWrite, L2::Volatile)?;
         Ok(Self { gpu, cpu, handle })
     }
 
-    /// Where the GPU sees the first byte.
+    /// GPU address of the first byte.
     #[must_use]
     pub const fn address(&self) -> GpuAddress {
         self.gpu.address()
@@ -49,28 +50,28 @@ impl Mailbox {
         self.handle.bytes()
     }
 
-    /// Where the GPU sees the byte at `offset`.
+    /// GPU address of the byte at `offset`.
     pub fn at(&self, offset: u64) -> Result<GpuAddress, Error> {
         within(offset, 1, self.bytes())?;
         Ok(self.address().offset(offset)?)
     }
 
-    /// The word at `offset`, a multiple of 4; what the GPU wrote before it can be read afterwards.
+    /// Loads the word at `offset`, a multiple of 4, before any later load of the GPU's results.
     pub fn load_u32(&self, offset: u64) -> Result<u32, Error> {
         let value = self.word(offset)?.load(Ordering::Relaxed);
         barrier::loads();
         Ok(value)
     }
 
-    /// The double word at `offset`, a multiple of 8; what the GPU wrote before it can be read
-    /// afterwards.
+    /// Loads the double word at `offset`, a multiple of 8, before any later load of the GPU's
+    /// results.
     pub fn load_u64(&self, offset: u64) -> Result<u64, Error> {
         let value = self.long(offset)?.load(Ordering::Relaxed);
         barrier::loads();
         Ok(value)
     }
 
-    /// Stores a word, after everything that the CPU stored before.
+    /// Stores a word, after all earlier stores of the CPU.
     pub fn store_u32(&self, offset: u64, value: u32) -> Result<(), Error> {
         let word = self.word(offset)?;
         barrier::stores();
@@ -78,7 +79,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Stores a double word, after everything that the CPU stored before: releases a semaphore.
+    /// Stores a double word, after all earlier stores of the CPU: releases a semaphore.
     pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), Error> {
         let long = self.long(offset)?;
         barrier::stores();
@@ -86,12 +87,12 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Copies bytes out. Orders nothing: the GPU must have been seen to be done with them.
+    /// Copies bytes out, without ordering: the caller must have seen the GPU finish with them.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         self.cpu.read(offset, into)
     }
 
-    /// Copies bytes in. The GPU sees them with the next submit, and must not be using their place.
+    /// Copies bytes in. The GPU sees them after the next submit, and must not be using that range.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         within(offset, from.len() as u64, self.bytes())?;
         let base = self.cpu.base().wrapping_add(offset as usize);
@@ -123,15 +124,15 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Copies a command stream in and gives the ring entry that fetches it. [`Error::Entry`] for a
-    /// length that entries do not have.
+    /// Copies a command stream in and returns the ring entry that fetches it. [`Error::Entry`] for
+    /// an invalid length.
     pub fn write_stream(&self, offset: u64, words: &[u32]) -> Result<Entry, Error> {
         let entry = Entry::new(self.at(offset)?, words.len())?;
         self.write_words(offset, words)?;
         Ok(entry)
     }
 
-    /// The first byte for the CPU: for a port that outlives no field of this buffer.
+    /// CPU address of the first byte, for a port that outlives no field of this buffer.
     pub(crate) fn base(&self) -> *mut u8 {
         self.cpu.base()
     }

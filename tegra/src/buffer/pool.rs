@@ -5,11 +5,11 @@ use crate::address::{AddressError, GpuAddress};
 use crate::error::Error;
 use crate::space::AddressSpace;
 
-/// Most bytes of a chunk, unless one tensor is larger. A power of two: the driver rounds ranges of
-/// addresses up to one.
+/// Maximum bytes of a chunk, unless one tensor is larger. A power of two: the driver rounds address
+/// ranges up to one.
 const CHUNK: u64 = 256 << 20;
 
-/// Where a tensor lies within a pool.
+/// Position of a tensor within a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     chunk: usize,
@@ -40,18 +40,18 @@ struct Chunk {
 }
 
 impl Loading {
-    /// An empty pool for about `expected` bytes in all; more is possible.
+    /// An empty pool for about `expected` bytes in total; it can grow beyond that.
     #[must_use]
     pub fn new(space: &AddressSpace, expected: u64) -> Self {
         Self { space: space.clone(), expected, chunks: Vec::new() }
     }
 
-    /// Makes room for a tensor of `bytes` at a multiple of `alignment`, a power of two, and gives
-    /// the place to fill.
+    /// Allocates a tensor of `bytes` at a multiple of `alignment`, a power of two, and returns its
+    /// memory to fill.
     ///
     /// # Errors
-    /// [`Error::Empty`] for no bytes, [`Error::Address`] for an alignment that pages do not have,
-    /// and the errors of [`Filling::new`].
+    /// [`Error::Empty`] for no bytes, [`Error::Address`] for an alignment above the page size, and
+    /// the errors of [`Filling::new`].
     pub fn tensor(&mut self, bytes: u64, alignment: u64) -> Result<(Placement, &mut [u8]), Error> {
         const PAGE: u64 = crate::abi::address_space::PAGE_SIZE as u64;
         if bytes == 0 {
@@ -66,7 +66,7 @@ impl Loading {
         };
         if !self.chunks.last().is_some_and(fits) {
             let placed: u64 = self.chunks.iter().map(|chunk| chunk.used).sum();
-            // Alignment gaps come on top of what was announced, hence the page.
+            // The expected size excludes alignment gaps, hence the page.
             let rest = self.expected.saturating_sub(placed).saturating_add(PAGE);
             let filling = Filling::new(&self.space, rest.min(CHUNK).max(bytes))?;
             self.chunks.push(Chunk { filling, used: 0 });
@@ -79,21 +79,21 @@ impl Loading {
         Ok((Placement { chunk: index, offset, bytes }, place))
     }
 
-    /// Hands everything to the GPU; see [`Filling::seal`].
+    /// Maps everything for the GPU; see [`Filling::seal`].
     pub fn seal(self) -> Result<WeightsPool, Error> {
         let chunks = self.chunks.into_iter().map(|chunk| chunk.filling.seal());
         Ok(WeightsPool { chunks: chunks.collect::<Result<_, _>>()? })
     }
 }
 
-/// A model's weights as the GPU reads them.
+/// A model's weights, mapped for the GPU.
 #[derive(Debug)]
 pub struct WeightsPool {
     chunks: Vec<Weights>,
 }
 
 impl WeightsPool {
-    /// Where the GPU sees a tensor; `None` for a placement of another pool.
+    /// GPU address of a tensor; `None` for a placement of another pool.
     #[must_use]
     pub fn address(&self, placement: Placement) -> Option<GpuAddress> {
         self.bytes(placement)?;

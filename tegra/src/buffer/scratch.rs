@@ -1,4 +1,4 @@
-//! Memory that only the GPU touches.
+//! Memory that only the GPU accesses.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::space::{Access, AddressSpace, GpuMap};
 
 const WHAT: &str = "scratch";
 
-/// Activations, key-value storage, the threads' local memory. Zero at first.
+/// Activations, KV cache, the threads' local memory. Zeroed.
 #[derive(Debug)]
 pub struct Scratch {
     gpu: GpuMap,
@@ -26,16 +26,17 @@ impl Scratch {
         Ok(Self { gpu, handle })
     }
 
-    /// The same, of which the CPU writes every byte: for memory of which more is read than was written.
+    /// The same, zeroed by the CPU as well: for memory that the GPU reads before it is completely
+    /// written.
     pub fn cleared(space: &AddressSpace, bytes: u64) -> Result<Self, Error> {
         let scratch = Self::new(space, bytes)?;
         let cpu = scratch.handle.map()?;
-        // SAFETY: the mapping is valid for its length, and nobody else knows of the pages yet.
+        // SAFETY: the mapping is valid for its length, and no other code knows of the pages yet.
         unsafe { cpu.base().write_bytes(0, cpu.bytes()) };
         Ok(scratch)
     }
 
-    /// Where the GPU sees the first byte.
+    /// GPU address of the first byte.
     #[must_use]
     pub const fn address(&self) -> GpuAddress {
         self.gpu.address()
@@ -47,9 +48,9 @@ impl Scratch {
         self.handle.bytes()
     }
 
-    /// A copy of the memory as the CPU sees it, for a report after a fault.
+    /// Copies the memory for a fault report.
     ///
-    /// Of a working GPU with lines in its L2 it may show older content.
+    /// The copy may be older than the GPU's own view if its L2 has dirty lines.
     pub fn snapshot(&self) -> Result<Vec<u8>, Error> {
         let cpu = self.handle.map()?;
         let mut copy = vec![0; cpu.bytes()];

@@ -9,10 +9,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::error::{Error, Node};
 use crate::node::adopt;
 
-/// Raised by every non-stalling interrupt of the GPU, of whichever channel, and by a fault.
+/// Raised by every non-stalling interrupt of the GPU, from any channel, and by a fault.
 ///
-/// It stays raised until a wait takes it, so an interrupt between a look at memory and the wait is
-/// not lost; that one wakes says nothing of whose work is done.
+/// It stays raised until a wait clears it, so an interrupt between a read of memory and the wait is
+/// not lost. A wake-up does not identify the channel whose work is done.
 #[derive(Debug)]
 pub struct Event(OwnedFd);
 
@@ -21,7 +21,8 @@ impl Event {
         Self(adopt(fd))
     }
 
-    /// Sleeps until raised, a signal, or `timeout`, rounded up to milliseconds. `true` when raised.
+    /// Sleeps until the event, a signal, or `timeout`, rounded up to milliseconds. `true` for the
+    /// event.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         let millis = timeout.as_nanos().div_ceil(1_000_000);
         let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);

@@ -12,7 +12,7 @@ use crate::node::NodeFd;
 use crate::orin::Orin;
 use crate::space::AddressSpace;
 
-/// How often a group appears in the runlist.
+/// Frequency of a group in the runlist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interleave {
     /// Once a round. The driver's default.
@@ -24,7 +24,7 @@ pub enum Interleave {
     High,
 }
 
-/// Where a kernel may be interrupted for another group.
+/// Preemption granularity of kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preemption {
     /// At its end. The driver's default.
@@ -32,7 +32,7 @@ pub enum Preemption {
     Kernel,
     /// Between blocks.
     Block,
-    /// Between instructions; the driver keeps a buffer for the state.
+    /// Between instructions; the driver allocates a buffer for the state.
     Instruction,
 }
 
@@ -52,7 +52,7 @@ impl Preemption {
 pub struct Tsg(Arc<NodeFd>);
 
 impl Tsg {
-    /// A group of one's own. `ENOMEM` when all groups of the GPU are in use.
+    /// A new, unshared group. `ENOMEM` when all groups of the GPU are in use.
     pub fn open(orin: &Orin) -> Result<Self, Error> {
         let mut args = ctrl::OpenTsg::default();
         orin.ctrl().call(ctrl::OPEN_TSG, &mut args)?;
@@ -71,20 +71,20 @@ impl Tsg {
         Ok(Subcontext(Arc::new(inner)))
     }
 
-    /// Sets how long the group runs while others wait: 1 to 50 ms.
+    /// Sets the time slice: 1 to 50 ms.
     pub fn set_timeslice(&self, slice: Duration) -> Result<(), Error> {
         let timeslice_us = u32::try_from(slice.as_micros()).unwrap_or(u32::MAX);
         self.0.call(abi::SET_TIMESLICE, &mut abi::Timeslice { timeslice_us, reserved: 0 })
     }
 
-    /// How long the group runs while others wait.
+    /// The time slice.
     pub fn timeslice(&self) -> Result<Duration, Error> {
         let mut args = abi::Timeslice::default();
         self.0.call(abi::GET_TIMESLICE, &mut args)?;
         Ok(Duration::from_micros(args.timeslice_us.into()))
     }
 
-    /// Sets how often the group appears in the runlist.
+    /// Sets the frequency of the group in the runlist.
     pub fn set_interleave(&self, level: Interleave) -> Result<(), Error> {
         let level = match level {
             Interleave::Low => 0,
@@ -106,8 +106,8 @@ impl Tsg {
         Ok(Event::adopt(args.event_fd))
     }
 
-    /// What SM number `sm` recorded; `None` when it raised no exception. `EINVAL` for an SM that
-    /// there is not.
+    /// The exception record of SM number `sm`; `None` when it raised none. `EINVAL` for an SM that
+    /// does not exist.
     pub fn sm_error(&self, sm: u32) -> Result<Option<SmError>, Error> {
         let mut record = abi::SmErrorState::default();
         let mut args = abi::ReadSingleSmErrorState {
@@ -128,7 +128,7 @@ impl Tsg {
     }
 }
 
-/// A group's tie to an address space. Deleted with its last clone and channel.
+/// The binding of a group to an address space. Deleted with its last clone and channel.
 #[derive(Clone, Debug)]
 pub struct Subcontext(Arc<SubcontextInner>);
 
@@ -158,7 +158,7 @@ impl Subcontext {
         self.0.veid
     }
 
-    /// Puts a channel, whose address space is set, into the group.
+    /// Adds a channel, whose address space is set, to the group.
     pub(super) fn bind(&self, channel: BorrowedFd<'_>) -> Result<(), Error> {
         let mut args = abi::BindChannelEx {
             channel_fd: channel.as_raw_fd(),
@@ -171,7 +171,8 @@ impl Subcontext {
 
 impl Drop for SubcontextInner {
     fn drop(&mut self) {
-        // Channels hold the subcontext, so none is bound any more; what fails ends with the group.
+        // Channels own the subcontext, so none is bound any more; the group's end cleans up after a
+        // failure.
         let mut args = abi::DeleteSubcontext { veid: self.veid, reserved: 0 };
         let _ = self.group.0.call(abi::DELETE_SUBCONTEXT, &mut args);
     }

@@ -1,22 +1,23 @@
-//! Where the driver records that a channel is dead.
+//! The memory in which the driver records that a channel is dead.
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::abi::channel::{ErrorCode, NOTIFICATION_SET, Notification, SetErrorNotifier};
 use crate::abi::nvmap::Caching;
 use crate::barrier;
+use crate::cpu_map::CpuMap;
 use crate::error::Error;
-use crate::memory::{CpuMap, Handle};
+use crate::memory::Handle;
 use crate::orin::Orin;
 
 const WHAT: &str = "an error notifier";
 
-/// What the driver recorded.
+/// The driver's record of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What went wrong.
+    /// The error.
     pub code: ErrorCode,
-    /// When, in nanoseconds of the system's time.
+    /// Time, in nanoseconds of the system's clock.
     pub time: u64,
 }
 
@@ -35,7 +36,7 @@ impl Notifier {
         Ok(Self { cpu: handle.map()?, handle })
     }
 
-    /// The record, once it is complete. No system call.
+    /// The record, if it is complete. No system call.
     #[must_use]
     pub fn read(&self) -> Option<Notice> {
         let record = self.cpu.base().cast::<Notification>();

@@ -2,8 +2,9 @@
 
 use crate::abi::nvmap::Caching;
 use crate::class::host::userd;
+use crate::cpu_map::CpuMap;
 use crate::error::Error;
-use crate::memory::{CpuMap, Handle};
+use crate::memory::Handle;
 use crate::orin::Orin;
 use crate::queue::QueueError;
 
@@ -12,9 +13,9 @@ const USERD: &str = "a USERD page";
 /// Bytes of a ring entry.
 const ENTRY: u64 = size_of::<u64>() as u64;
 
-/// Ring and USERD page of one channel at a time. Outlives the channel and serves the next.
+/// Ring and USERD page of one channel at a time. The next channel can reuse it.
 ///
-/// Two separate dma-bufs, write-combined, as proven; neither has a GPU address of ours.
+/// Two separate dma-bufs, write-combined, as proven; this crate maps neither for the GPU.
 #[derive(Debug)]
 pub struct RingMemory {
     entries: u32,
@@ -62,7 +63,7 @@ impl RingMemory {
         self.userd_cpu.base()
     }
 
-    /// Makes both pages as new, while no channel uses them: a new channel starts at entry 0.
+    /// Zeroes both pages, while no channel uses them: a new channel starts at entry 0.
     pub(super) fn clear(&mut self) {
         for cpu in [&self.ring_cpu, &self.userd_cpu] {
             let words = cpu.base().cast::<u64>();

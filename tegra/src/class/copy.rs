@@ -23,7 +23,7 @@ class! {
         LINE_COUNT = 0x41c, "Lines of a multi-line transfer.";
         SET_REMAP_CONST_A = 0x700, "First fill constant.";
         SET_REMAP_CONST_B = 0x704, "Second fill constant.";
-        SET_REMAP_COMPONENTS = 0x708, "What each component of a written element is made of.";
+        SET_REMAP_COMPONENTS = 0x708, "Sources of each component of a written element.";
     }
 
     words {
@@ -39,15 +39,15 @@ class! {
             SRC_MEMORY_LAYOUT: super::SourceLayout = 7:7, "[`super::SourceLayout`].";
             DST_MEMORY_LAYOUT: super::DestinationLayout = 8:8, "[`super::DestinationLayout`].";
             MULTI_LINE_ENABLE: bool = 9:9, "Use pitches and line count.";
-            REMAP_ENABLE: bool = 10:10, "Build elements as [`super::SET_REMAP_COMPONENTS`] says.";
+            REMAP_ENABLE: bool = 10:10, "Build elements according to [`super::SET_REMAP_COMPONENTS`].";
             SEMAPHORE_PAYLOAD_SIZE: bool = 27:27, "64-bit semaphore payload.";
         }
 
         remap of "SET_REMAP_COMPONENTS", "Data of [`SET_REMAP_COMPONENTS`]." {
-            DST_X: super::RemapSource = 2:0, "What the first component is: [`super::RemapSource`].";
-            DST_Y: super::RemapSource = 6:4, "What the second component is.";
-            DST_Z: super::RemapSource = 10:8, "What the third component is.";
-            DST_W: super::RemapSource = 14:12, "What the fourth component is.";
+            DST_X: super::RemapSource = 2:0, "Source of the first component.";
+            DST_Y: super::RemapSource = 6:4, "Source of the second component.";
+            DST_Z: super::RemapSource = 10:8, "Source of the third component.";
+            DST_W: super::RemapSource = 14:12, "Source of the fourth component.";
             COMPONENT_SIZE: super::ComponentSize = 17:16, "Bytes of a component, less one.";
             NUM_SRC_COMPONENTS = 21:20, "Components read, less one.";
             NUM_DST_COMPONENTS = 25:24, "Components written, less one.";
@@ -56,23 +56,23 @@ class! {
 
     values {
         Transfer of "LAUNCH_DMA_DATA_TRANSFER_TYPE",
-            "How a transfer is ordered after the one before." {
+            "Order of a transfer and the previous one." {
             None = 0, "NONE", "No transfer.";
-            Pipelined = 1, "PIPELINED", "May overlap the transfer before.";
-            NonPipelined = 2, "NON_PIPELINED", "Waits for the transfer before.";
+            Pipelined = 1, "PIPELINED", "May overlap the previous transfer.";
+            NonPipelined = 2, "NON_PIPELINED", "Waits for the previous transfer.";
         }
 
-        SemaphoreType of "LAUNCH_DMA_SEMAPHORE_TYPE", "What is released at the end." {
+        SemaphoreType of "LAUNCH_DMA_SEMAPHORE_TYPE", "Semaphore release at the end." {
             None = 0, "NONE", "Nothing.";
             NoTimestamp = 1, "RELEASE_SEMAPHORE_NO_TIMESTAMP", "The payload alone.";
             WithTimestamp = 2, "RELEASE_SEMAPHORE_WITH_TIMESTAMP",
                 "Payload and timestamp, 16 bytes.";
         }
 
-        Interrupt of "LAUNCH_DMA_INTERRUPT_TYPE", "Which interrupt is raised at the end." {
+        Interrupt of "LAUNCH_DMA_INTERRUPT_TYPE", "Interrupt at the end." {
             None = 0, "NONE", "None.";
-            Blocking = 1, "BLOCKING", "One that stops the engine until it is handled.";
-            NonBlocking = 2, "NON_BLOCKING", "One that wakes waiters.";
+            Blocking = 1, "BLOCKING", "Stops the engine until it is handled.";
+            NonBlocking = 2, "NON_BLOCKING", "Wakes waiters.";
         }
 
         SourceLayout of "LAUNCH_DMA_SRC_MEMORY_LAYOUT", "Memory layout of the source." {
@@ -83,7 +83,7 @@ class! {
             Pitch = 1, "PITCH", "Lines of bytes.";
         }
 
-        RemapSource of "SET_REMAP_COMPONENTS_DST_X", "What a written component is made of." {
+        RemapSource of "SET_REMAP_COMPONENTS_DST_X", "Source of a written component." {
             ConstA = 4, "CONST_A", "[`SET_REMAP_CONST_A`].";
             ConstB = 5, "CONST_B", "[`SET_REMAP_CONST_B`].";
         }

@@ -23,7 +23,7 @@ class! {
         SEM_PAYLOAD_HI = 0x68, "Payload, high word.";
         SEM_EXECUTE = 0x6c, "Executes a semaphore operation.";
         WFI = 0x78, "Waits for the engine that got the last engine method.";
-        YIELD = 0x80, "Gives the rest of the time slice away.";
+        YIELD = 0x80, "Yields the rest of the time slice.";
     }
 
     words {
@@ -73,14 +73,14 @@ class! {
             GET_HI = 7:0, "Address bits 39:32.";
             LEVEL: bool = 9:9, "A subroutine, whose progress TOP_LEVEL_GET does not report.";
             LENGTH = 30:10, "Words; 0 makes the entry a control entry.";
-            SYNC: bool = 31:31, "Wait until the segment before has been processed.";
-            OPCODE = 7:0, "What a control entry does.";
+            SYNC: bool = 31:31, "Wait until the previous segment has been processed.";
+            OPCODE = 7:0, "Operation of a control entry.";
         }
 
         dma of "DMA", "A push-buffer header." {
             SEC_OP: super::SecOp = 31:29, "[`super::SecOp`].";
             TERT_OP = 17:16,
-                "With [`super::SecOp::UseTertiary`]: which of four; 0 with a zero count is a NOP.";
+                "With [`super::SecOp::UseTertiary`]: one of four; 0 with a zero count is a NOP.";
             METHOD_COUNT = 28:16, "Data words that follow.";
             IMMD_DATA = 28:16, "The data of an immediate method.";
             METHOD_SUBCHANNEL = 15:13, "Subchannel.";
@@ -89,13 +89,13 @@ class! {
     }
 
     values {
-        SecOp of "DMA_SEC_OP", "What a push-buffer header does." {
+        SecOp of "DMA_SEC_OP", "Operation of a push-buffer header." {
             UseTertiary = 0, "GRP0_USE_TERT", "Subdevice masks; all zero is a NOP word.";
             Incrementing = 1, "INC_METHOD", "Consecutive methods.";
-            NonIncrementing = 3, "NON_INC_METHOD", "One method, again and again.";
+            NonIncrementing = 3, "NON_INC_METHOD", "Every word to the same method.";
             Immediate = 4, "IMMD_DATA_METHOD", "One method, its data in the header.";
-            IncrementOnce = 5, "ONE_INC", "One method, then the next one again and again.";
-            EndSegment = 7, "END_PB_SEGMENT", "The rest of the segment is not looked at.";
+            IncrementOnce = 5, "ONE_INC", "The first word to one method, all others to the next.";
+            EndSegment = 7, "END_PB_SEGMENT", "Ends the segment; the rest is ignored.";
         }
 
         SemOperation of "SEM_EXECUTE_OPERATION", "Semaphore operations." {
@@ -117,28 +117,28 @@ class! {
             L2FlushDirty = 0x10, "L2_FLUSH_DIRTY", "Write dirty L2 lines back.";
         }
 
-        MembarType of "MEM_OP_C_MEMBAR_TYPE", "How far a membar reaches." {
+        MembarType of "MEM_OP_C_MEMBAR_TYPE", "Scope of a membar." {
             System = 0, "SYS_MEMBAR", "CPU and other devices.";
             Gpu = 1, "MEMBAR", "The GPU.";
         }
 
-        WfiScope of "WFI_SCOPE", "What a WFI waits for." {
+        WfiScope of "WFI_SCOPE", "Scope of a WFI." {
             CurrentVeid = 0, "CURRENT_VEID", "This subcontext.";
             All = 1, "ALL", "Every subcontext.";
         }
     }
 }
 
-/// Method addresses below this one are executed by the host unit, [`SET_OBJECT`] excepted. Manual.
+/// The host unit executes methods below this address, except [`SET_OBJECT`]. Manual.
 pub const METHODS_END: u32 = 0x100;
 
 /// The USERD page, of which the host unit uses 512 bytes. Offsets in bytes; header.
 pub mod userd {
-    /// Index that the GPU will fetch next, written back late: "at least this far".
+    /// Index of the next entry to fetch, written back late: a lower bound.
     pub const GP_GET: usize = 0x88;
-    /// Index behind the last valid entry, written by the CPU.
+    /// Index after the last valid entry, written by the CPU.
     pub const GP_PUT: usize = 0x8c;
-    /// The stream word that the GPU will process next, bits 31:0, written back late.
+    /// Address of the next stream word to process, bits 31:0, written back late.
     pub const GET: usize = 0x44;
     /// Bits 39:32 of [`GET`].
     pub const GET_HI: usize = 0x60;

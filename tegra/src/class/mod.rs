@@ -1,12 +1,12 @@
-//! What the hardware reads: method addresses, fields of data words, values, memory layouts.
+//! Method addresses, fields of data words, enumerated values and memory layouts of the hardware.
 //!
 //! The only place with a bare method number, bit position or encoded value; everything else in the
-//! crate goes through these names, which are NVIDIA's own. Knows how a word is laid out, not when
-//! to write it.
+//! crate uses these names, which are NVIDIA's own. Describes the layout of a word, not when to
+//! write it.
 //!
 //! Sources: NVIDIA's published class headers `clc76f.h` (host), `clc7b5.h` (copy), `clc7c0.h`
-//! (compute) and `clc7c0qmd.h` (QMD 3.0), with which `tests/suite/class.rs` compares every item; for
-//! [`usermode`] the TU104 manual. The Orin's GPU, GA10B, has no public manual of its own.
+//! (compute) and `clc7c0qmd.h` (QMD 3.0), with which `tests/suite/class.rs` compares every item;
+//! for [`usermode`] the TU104 manual. The Orin's GPU, GA10B, has no public manual of its own.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -41,9 +41,9 @@ macro_rules! enumeration {
     };
 }
 
-/// Declares a class: methods, the fields of data words, and enumerated values, each under the
-/// header's name and with its documentation behind it, plus the table of them all. A field without a
-/// type is a number.
+/// Declares a class: methods, fields of data words, and enumerated values, each under the header's
+/// name and followed by its documentation, plus the table of all of them. A field without a type is
+/// a number.
 macro_rules! class {
     (
         for $Class:ident;
@@ -89,7 +89,7 @@ pub mod host;
 pub mod qmd;
 pub mod usermode;
 
-/// Class numbers, as `ALLOC_OBJ_CTX` and `SET_OBJECT` take them. Header.
+/// Class numbers of `ALLOC_OBJ_CTX` and `SET_OBJECT`. Header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ClassId {
@@ -101,7 +101,7 @@ pub enum ClassId {
     Copy = 0xc7b5,
 }
 
-/// Marks methods that the host unit executes itself, whatever the subchannel.
+/// Marks methods that the host unit executes itself, on any subchannel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {}
 
@@ -122,12 +122,12 @@ mod sealed {
 
 /// A class that methods belong to.
 pub trait Class: sealed::Sealed + std::marker::Copy + 'static {
-    /// The subchannel that its methods are written with. Fixed on the graphics runlist: 1 compute,
-    /// 4 copy; ignored for host methods. Manual, seen on hardware.
+    /// The subchannel of its methods. Fixed on the graphics runlist: 1 compute, 4 copy; ignored for
+    /// host methods. Manual, seen on hardware.
     const SUBCHANNEL: u32;
-    /// Its number.
+    /// Its class number.
     const ID: ClassId;
-    /// The methods of it that this crate names.
+    /// Its methods that this crate names.
     const METHODS: &'static [Method<Self>];
 }
 
@@ -158,7 +158,7 @@ pub struct Method<C> {
 }
 
 impl Method<Host> {
-    /// The same method, written on the subchannel of class `C`: what binds a class to it.
+    /// The same method on the subchannel of class `C`, to bind a class to it.
     #[must_use]
     pub const fn on<C: Class>(self) -> Method<C> {
         Method::new(self.address, self.name)
@@ -190,15 +190,15 @@ impl<C: Class> fmt::Display for Method<C> {
     }
 }
 
-/// What a field holds: a number, a flag, or one of the values that the class gives names.
+/// Value of a field: a number, a flag, or one of the class's enumerated values.
 pub trait Value: std::marker::Copy {
-    /// What a word says: of named values `None` for a number that stands for nothing.
+    /// Decoded value; for enumerations an `Option`, `None` for an undefined number.
     type Read;
 
-    /// The number that stands for it.
+    /// Encodes the value.
     fn number(self) -> u32;
 
-    /// What a number stands for.
+    /// Decodes a number.
     fn from_number(number: u32) -> Self::Read;
 }
 
@@ -226,7 +226,7 @@ impl Value for bool {
     }
 }
 
-/// A range of bits in a 32-bit word, and what it holds.
+/// A range of bits in a 32-bit word, and the type of its value.
 ///
 /// ```
 /// use tegra::class::host::{WfiScope, wfi};
@@ -285,7 +285,7 @@ impl<T: Value> Field<T> {
         value.number() << self.low
     }
 
-    /// What `word` holds there.
+    /// Decodes the field of `word`.
     #[must_use]
     pub fn get(self, word: u32) -> T::Read {
         T::from_number(word >> self.low & self.max())
@@ -297,11 +297,11 @@ impl<T: Value> Field<T> {
 pub struct Definition {
     /// The name in the header, without the class prefix.
     pub name: &'static str,
-    /// What it stands for.
+    /// Its number or bits.
     pub meaning: Meaning,
 }
 
-/// What a [`Definition`] stands for.
+/// Number or bits of a [`Definition`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// A method address or an encoded value.

@@ -1,14 +1,14 @@
 //! QMD 3.0: the 256 bytes that describe one kernel launch. Header `clc7c0qmd.h`, QMDV03_00.
 //!
-//! The compute class `0xc7c0` accepts this layout; the version fields must say 3 and 0 (seen on
-//! hardware). Queues, preemption resume and the fields that only hardware writes are left out:
-//! they are zero in a launch.
+//! The compute class `0xc7c0` accepts this layout; the version fields must be 3 and 0 (seen on
+//! hardware). Queues, preemption resume and the fields that only hardware writes are left out: they
+//! are zero in a launch.
 
 use super::{Field, Value};
 
 /// Words of a QMD.
 pub const WORDS: usize = 64;
-/// Its alignment in bytes: pointers to it are shifted right by 8.
+/// Alignment in bytes: pointers to a QMD are shifted right by 8.
 pub const ALIGNMENT: u64 = 256;
 /// Value of [`QMD_MAJOR_VERSION`].
 pub const MAJOR: u32 = 3;
@@ -17,7 +17,7 @@ pub const MINOR: u32 = 0;
 /// Constant banks.
 pub const BANKS: usize = 8;
 
-/// A field of a QMD, and what it holds; none crosses a word.
+/// A field of a QMD and the type of its value; no field crosses a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QmdField<T = u32> {
     word: usize,
@@ -36,7 +36,7 @@ impl<T> QmdField<T> {
         self.bits.max()
     }
 
-    /// The same field so many bits behind.
+    /// The same field, `bits` further on.
     #[must_use]
     pub const fn after(&self, bits: u32) -> Self {
         let low = 32 * self.word as u32 + self.bits.low + bits;
@@ -66,8 +66,8 @@ impl<T: Value> QmdField<T> {
     }
 }
 
-/// Declares fields (`NAME: type = high:low`), repeated fields (`NAME[count] = high:low step bits`) and
-/// values, under the header's names, each with its documentation behind it.
+/// Declares fields (`NAME: type = high:low`), repeated fields (`NAME[count] = high:low step bits`)
+/// and values, under the header's names, each followed by its documentation.
 macro_rules! qmd {
     (
         fields { $( $FIELD:ident $(: $T:ty)? = $high:literal : $low:literal, $fdoc:literal; )* }
@@ -123,14 +123,14 @@ qmd! {
             "Code to prefetch: address shifted right by 8, low word.";
         CWD_MEMBAR_TYPE: Membar = 369:368, "Barrier at the end of every block.";
         API_VISIBLE_CALL_LIMIT: CallLimit = 378:378, "Depth of calls.";
-        SAMPLER_INDEX: SamplerIndex = 382:382, "How samplers are found.";
+        SAMPLER_INDEX: SamplerIndex = 382:382, "Lookup of samplers.";
         CTA_RASTER_WIDTH = 415:384, "Blocks in x.";
         CTA_RASTER_HEIGHT = 431:416, "Blocks in y.";
         CTA_RASTER_DEPTH = 463:448, "Blocks in z.";
         DEPENDENT_QMD0_POINTER = 511:480,
             "The launch that depends on this one: address shifted right by 8.";
-        DEPENDENT_QMD0_ENABLE: bool = 512:512, "Whether there is one.";
-        DEPENDENT_QMD0_ACTION: DependentAction = 515:513, "What completion does to it.";
+        DEPENDENT_QMD0_ENABLE: bool = 512:512, "Enables the dependent launch.";
+        DEPENDENT_QMD0_ACTION: DependentAction = 515:513, "Action on it at completion.";
         DEPENDENT_QMD0_PREFETCH: bool = 516:516, "Fetch it beforehand.";
         SHARED_MEMORY_SIZE = 561:544, "Bytes of shared memory of a block.";
         MIN_SM_CONFIG_SHARED_MEM_SIZE = 567:562, "Smallest carve-out, as a code.";
@@ -156,25 +156,25 @@ qmd! {
         RELEASE0_ADDRESS_LOWER = 799:768, "First release: address, low word.";
         RELEASE0_ADDRESS_UPPER = 807:800, "First release: address, bits 39:32.";
         RELEASE0_MEMBAR_TYPE: ReleaseMembar = 819:819, "First release: barrier before it.";
-        RELEASE0_ENABLE: bool = 823:823, "First release: whether it happens.";
+        RELEASE0_ENABLE: bool = 823:823, "First release: enable.";
         RELEASE0_PAYLOAD64B: bool = 829:829, "First release: 64-bit payload.";
-        RELEASE0_STRUCTURE_SIZE: StructureSize = 831:830, "First release: what is written.";
+        RELEASE0_STRUCTURE_SIZE: StructureSize = 831:830, "First release: payload and timestamp.";
         RELEASE0_PAYLOAD_LOWER = 863:832, "First release: payload, low word.";
         RELEASE0_PAYLOAD_UPPER = 895:864, "First release: payload, high word.";
         RELEASE1_ADDRESS_LOWER = 927:896, "Second release: address, low word.";
         RELEASE1_ADDRESS_UPPER = 935:928, "Second release: address, bits 39:32.";
         RELEASE1_MEMBAR_TYPE: ReleaseMembar = 947:947, "Second release: barrier before it.";
-        RELEASE1_ENABLE: bool = 951:951, "Second release: whether it happens.";
+        RELEASE1_ENABLE: bool = 951:951, "Second release: enable.";
         RELEASE1_PAYLOAD64B: bool = 957:957, "Second release: 64-bit payload.";
-        RELEASE1_STRUCTURE_SIZE: StructureSize = 959:958, "Second release: what is written.";
+        RELEASE1_STRUCTURE_SIZE: StructureSize = 959:958, "Second release: payload and timestamp.";
         RELEASE1_PAYLOAD_LOWER = 991:960, "Second release: payload, low word.";
         RELEASE1_PAYLOAD_UPPER = 1023:992, "Second release: payload, high word.";
         RELEASE2_ADDRESS_LOWER = 1695:1664, "Third release: address, low word.";
         RELEASE2_ADDRESS_UPPER = 1703:1696, "Third release: address, bits 39:32.";
         RELEASE2_MEMBAR_TYPE: ReleaseMembar = 1715:1715, "Third release: barrier before it.";
-        RELEASE2_ENABLE: bool = 1719:1719, "Third release: whether it happens.";
+        RELEASE2_ENABLE: bool = 1719:1719, "Third release: enable.";
         RELEASE2_PAYLOAD64B: bool = 1725:1725, "Third release: 64-bit payload.";
-        RELEASE2_STRUCTURE_SIZE: StructureSize = 1727:1726, "Third release: what is written.";
+        RELEASE2_STRUCTURE_SIZE: StructureSize = 1727:1726, "Third release: payload and timestamp.";
         RELEASE2_PAYLOAD_LOWER = 1759:1728, "Third release: payload, low word.";
         RELEASE2_PAYLOAD_UPPER = 1791:1760, "Third release: payload, high word.";
         DEBUG_ID_UPPER = 2015:1984, "Free for the CPU, high word.";
@@ -182,7 +182,7 @@ qmd! {
     }
 
     repeated {
-        CONSTANT_BUFFER_VALID: bool [8] = 640:640 step 1, "Whether the bank is bound.";
+        CONSTANT_BUFFER_VALID: bool [8] = 640:640 step 1, "The bank is bound.";
         CONSTANT_BUFFER_ADDR_LOWER[8] = 1055:1024 step 64, "The bank's address, low word.";
         CONSTANT_BUFFER_ADDR_UPPER[8] = 1072:1056 step 64, "The bank's address, bits 48:32.";
         CONSTANT_BUFFER_PREFETCH_POST: bool [8] = 1073:1073 step 64,
@@ -200,8 +200,8 @@ qmd! {
             Gpu = 3, "L1_MEMBAR", "Writes become visible to the GPU.";
         }
 
-        SamplerIndex of "SAMPLER_INDEX", "How samplers are found." {
-            Independently = 0, "INDEPENDENTLY", "By an index of their own.";
+        SamplerIndex of "SAMPLER_INDEX", "Lookup of samplers." {
+            Independently = 0, "INDEPENDENTLY", "By a separate index.";
             ViaHeaderIndex = 1, "VIA_HEADER_INDEX", "By the header's index.";
         }
 
@@ -211,19 +211,19 @@ qmd! {
         }
 
         DependentAction of "DEPENDENT_QMD0_ACTION",
-            "What completion does to the dependent launch." {
+            "Action of completion on the dependent launch." {
             Schedule = 1, "QMD_SCHEDULE", "Run it.";
             InvalidateCopySchedule = 3, "QMD_INVALIDATE_COPY_SCHEDULE",
-                "Forget a cached copy, copy, run it.";
+                "Invalidate the cached copy, copy, run it.";
             DecrementDependence = 4, "QMD_DECREMENT_DEPENDENCE",
-                "Count one of its dependencies down.";
+                "Decrement its dependence counter.";
         }
 
-        PrefetchType of "PROGRAM_PREFETCH_TYPE", "When code is prefetched." {
+        PrefetchType of "PROGRAM_PREFETCH_TYPE", "Time of the code prefetch." {
             Launch = 0, "PREFETCH_LAUNCH", "At launch.";
         }
 
-        StructureSize of "RELEASE0_STRUCTURE_SIZE", "What a release writes." {
+        StructureSize of "RELEASE0_STRUCTURE_SIZE", "Contents of a release." {
             FourWords = 0, "SEMAPHORE_FOUR_WORDS", "Payload and timestamp, 16 bytes.";
             OneWord = 1, "SEMAPHORE_ONE_WORD", "The payload, 4 bytes.";
             TwoWords = 2, "SEMAPHORE_TWO_WORDS", "The payload, 8 bytes.";
@@ -236,6 +236,5 @@ qmd! {
     }
 }
 
-/// Where the fields of the three releases lie that a launch may do when it completes: bits behind
-/// those of the first.
+/// Bit offsets of a launch's three completion releases from the fields of the first.
 pub const RELEASES: [u32; 3] = [0, 128, 896];

@@ -1,9 +1,9 @@
-//! The doorbell page: the first 64 KiB behind an mmap of the ctrl fd.
+//! The doorbell page: the first 64 KiB of an mmap of the ctrl fd.
 //!
 //! Class `0xc461`. Offsets in bytes, from the TU104 manual; the token was seen on hardware as 511
-//! and 510, since channel ids are handed out from the top and the graphics runlist is 0. One
-//! mapping for each open ctrl fd. Touching the page while the GPU is powered off is `SIGBUS`; an
-//! open deterministic channel keeps it on.
+//! and 510, since channel ids are allocated from the top and the graphics runlist is 0. One mapping
+//! for each open ctrl fd. Touching the page while the GPU is powered off is `SIGBUS`; an open
+//! deterministic channel prevents that.
 
 use super::Field;
 
@@ -13,12 +13,12 @@ pub const SIZE: usize = 0x1_0000;
 pub const CFG0: usize = 0x00;
 /// Nanoseconds, low word, in steps of 32.
 pub const TIME_0: usize = 0x80;
-/// Nanoseconds, high 29 bits. Read high, low, high, and again when it changed.
+/// Nanoseconds, high 29 bits. Read high, low, high, and repeat if the high word changed.
 pub const TIME_1: usize = 0x84;
-/// Takes a [`token`]: the host unit looks at that channel's GP_PUT again.
+/// Doorbell register, for a [`token`]: the host unit reads that channel's GP_PUT again.
 pub const NOTIFY_CHANNEL_PENDING: usize = 0x90;
 
-/// What is stored to [`NOTIFY_CHANNEL_PENDING`]: the token that SETUP_BIND returned.
+/// Fields of the token that SETUP_BIND returned, stored to [`NOTIFY_CHANNEL_PENDING`].
 pub mod token {
     use super::Field;
 

@@ -1,30 +1,31 @@
-//! A context: the queues of one user of the GPU, and what happens to them over months.
+//! A context: the queues of one user of the GPU over a long-running process.
 //!
 //! A [`Context`] is a group of channels in one address space, each with a [`crate::queue::Queue`]
-//! over mapped memory. It brings channels up when work comes, waits for work, tells what a fault
-//! was, rebuilds channels after one and closes them when there is nothing to do, so that the GPU may
-//! power down. Buffers and address space outlive all that; so do rings and timelines.
+//! over mapped memory. It opens channels for the first work, waits for work, reports faults,
+//! rebuilds channels after one, and closes idle channels on request, so that the GPU may power
+//! down. Buffers, address space, rings and timelines outlive all of that.
 //!
-//! Owns channels and queues. Which streams are submitted, and the buffers that they use, belong to
-//! the caller, which keeps both alive and unchanged until their [`Ticket`] is done.
+//! Owns channels and queues. The caller owns the submitted streams and their buffers, and keeps
+//! both alive and unchanged until their [`Ticket`] is done.
 //!
 //! # Waiting
 //!
-//! A wait looks at the timeline for a short while and then sleeps on the group's event, which
-//! stays raised until taken: an interrupt between look and sleep is not lost. Sleeps are finite,
-//! since some errors of the hardware raise nothing: after each the fault records are looked at.
+//! A wait polls the timeline for a short while and then sleeps on the group's event, which stays
+//! raised until a wait clears it: an interrupt between poll and sleep is not lost. Sleeps are
+//! finite, since some hardware errors raise no interrupt: after each sleep the fault records are
+//! checked.
 //!
 //! # Faults
 //!
-//! A fault kills all channels of the context for ever. It is reported as [`Error::Fault`] by the
-//! next wait, and by everything after it until [`Context::rebuild`]. Work that had not completed is
+//! A fault kills all channels of the context for good. It is reported as [`Error::Fault`] by the
+//! next wait, and by every later call until [`Context::rebuild`]. Work that had not completed is
 //! [`Error::Lost`].
 
-mod lane;
+mod queue;
 mod wait;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::address::GpuAddress;
 use crate::channel::{Channel, Event, Interleave, Preemption, Subcontext, Tsg};
@@ -35,18 +36,19 @@ use crate::local_memory::LocalMemory;
 use crate::pushbuffer::{Acquire, Condition, Engine, Entry, Payload};
 use crate::queue::{Point, Wake};
 use crate::space::AddressSpace;
-use lane::Lane;
+use queue::ContextQueue;
+pub use queue::Timing;
 
-/// How a context runs beside others.
+/// Scheduling options of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long it runs while others wait, 1 to 50 ms; the driver's default is 1.024 ms.
+    /// Time slice while others wait, 1 to 50 ms; the driver's default is 1.024 ms.
     pub timeslice: Option<Duration>,
-    /// How often it gets its turn.
+    /// Frequency in the runlist.
     pub interleave: Interleave,
-    /// Where its kernels may be interrupted.
+    /// Preemption granularity of its kernels.
     pub preemption: Preemption,
-    /// How long a wait looks at memory before it sleeps.
+    /// Time that a wait polls memory before it sleeps.
     pub spin: Duration,
 }
 
@@ -56,62 +58,53 @@ impl Default for Options {
             timeslice: None,
             interleave: Interleave::default(),
             preemption: Preemption::default(),
-            // Longer than a wake-up costs, shorter than anybody notices on one CPU.
+            // Longer than the cost of a wake-up, short enough to go unnoticed on one CPU.
             spin: Duration::from_micros(100),
         }
     }
 }
 
-/// One queue of a context.
+/// Index of a queue in its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueId(usize);
 
-/// A submission: what to wait for.
+/// A submission to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     queue: QueueId,
     point: Point,
-    /// How often the context had been rebuilt.
+    /// Number of rebuilds before the submission.
     epoch: usize,
     wakes: bool,
     timed: bool,
 }
 
 impl Ticket {
-    /// The queue.
+    /// Its queue.
     #[must_use]
     pub const fn queue(self) -> QueueId {
         self.queue
     }
 
-    /// The point of the queue's timeline.
+    /// Its point on the queue's timeline.
     #[must_use]
     pub const fn point(self) -> Point {
         self.point
     }
 }
 
-/// When the GPU worked on a submission, nanoseconds of its timer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// When the host unit came to it; earlier work of the engine may still have run.
-    pub started: u64,
-    /// When the engine was idle after it.
-    pub finished: u64,
-}
-
-/// What exists while channels are open.
+/// Resources of the open channels.
 #[derive(Debug)]
 struct Group {
     event: Event,
     subcontext: Subcontext,
 }
 
-/// A group of queues. See the module.
+/// A group of queues; see the module documentation.
 #[derive(Debug)]
 pub struct Context {
     // Channels close before their group.
-    lanes: Vec<Lane>,
+    queues: Vec<ContextQueue>,
     group: Option<Group>,
     doorbell: Arc<Doorbell>,
     space: AddressSpace,
@@ -119,20 +112,18 @@ pub struct Context {
     local_memory: Option<LocalMemory>,
     fault: Option<Box<Fault>>,
     epoch: usize,
-    /// Submissions so far, and when their number was last seen to change.
     submissions: u64,
-    quiet_since: Option<(u64, Instant)>,
     sleeps: u64,
 }
 
-/// What a context has done so far.
+/// Counters of a context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Submissions.
+    /// Number of submissions.
     pub submissions: u64,
-    /// Times that a wait slept, each one system call.
+    /// Sleeps of waits, each one system call.
     pub sleeps: u64,
-    /// Rebuilds.
+    /// Number of rebuilds.
     pub rebuilds: u64,
 }
 
@@ -140,7 +131,7 @@ impl Context {
     /// A context without queues. [`Error::Map`] when the doorbell page cannot be mapped.
     pub fn new(space: &AddressSpace, options: Options) -> Result<Self, Error> {
         Ok(Self {
-            lanes: Vec::new(),
+            queues: Vec::new(),
             group: None,
             doorbell: space.orin().doorbell()?,
             space: space.clone(),
@@ -149,7 +140,6 @@ impl Context {
             fault: None,
             epoch: 0,
             submissions: 0,
-            quiet_since: None,
             sleeps: 0,
         })
     }
@@ -164,30 +154,30 @@ impl Context {
     /// channel is opened with the first submission.
     ///
     /// # Errors
-    /// [`Error::Queue`] or [`Error::Submit`] for a bad number of entries, and those of making
-    /// buffers.
+    /// [`Error::Queue`] or [`Error::Submit`] for a bad number of entries, and the errors of
+    /// creating buffers.
     pub fn add_queue(&mut self, engine: Engine, entries: u32) -> Result<QueueId, Error> {
-        let mut lane = Lane::new(&self.space, engine, entries)?;
-        lane.catch_up(self.epoch);
-        self.lanes.push(lane);
-        Ok(QueueId(self.lanes.len() - 1))
+        let mut queue = ContextQueue::new(&self.space, engine, entries)?;
+        queue.catch_up(self.epoch);
+        self.queues.push(queue);
+        Ok(QueueId(self.queues.len() - 1))
     }
 
-    /// Backs the threads' stacks. `memory` must lie in a buffer of the caller's, which stays until
-    /// another replaces it. [`Error::Busy`] unless all queues are idle.
+    /// Sets the memory of the threads' stacks. `memory` must be in a buffer of the caller's, which
+    /// stays alive until another replaces it. [`Error::Busy`] unless all queues are idle.
     pub fn set_local_memory(&mut self, memory: LocalMemory) -> Result<(), Error> {
         self.idle()?;
         self.local_memory = Some(memory);
         if self.is_open() {
-            for lane in self.lanes.iter_mut().filter(|lane| lane.is_open()) {
-                lane.configure(self.space.windows(), self.local_memory)?;
+            for queue in self.queues.iter_mut().filter(|queue| queue.is_open()) {
+                queue.configure(self.space.windows(), self.local_memory)?;
             }
         }
         Ok(())
     }
 
-    /// Hands streams to the GPU, in order. Opens the channels when they are closed. Otherwise no
-    /// system call.
+    /// Submits streams in order, without a system call if the channels are open; otherwise it opens
+    /// them.
     ///
     /// # Errors
     /// [`Error::Submit`] when the ring is full; [`Error::Fault`] until the context is rebuilt; the
@@ -200,11 +190,11 @@ impl Context {
         wake: Wake,
     ) -> Result<Ticket, Error> {
         self.ready(queue)?;
-        let point = self.lane_mut(queue)?.submit(bodies, wake)?;
+        let point = self.queue_mut(queue)?.submit(bodies, wake)?;
         Ok(self.ticket(queue, point, wake, false))
     }
 
-    /// As [`Context::submit`], with the times of begin and end recorded: two more ring entries.
+    /// Like [`Context::submit`], with start and end times recorded: two more ring entries.
     pub fn submit_timed(
         &mut self,
         queue: QueueId,
@@ -212,7 +202,7 @@ impl Context {
         wake: Wake,
     ) -> Result<Ticket, Error> {
         self.ready(queue)?;
-        let point = self.lane_mut(queue)?.submit_timed(bodies, wake)?;
+        let point = self.queue_mut(queue)?.submit_timed(bodies, wake)?;
         Ok(self.ticket(queue, point, wake, true))
     }
 
@@ -221,51 +211,51 @@ impl Context {
         Ticket { queue, point, epoch: self.epoch, wakes: wake == Wake::Interrupt, timed }
     }
 
-    /// When the GPU worked on a timed submission. `None` unless it was timed and is done, and once
-    /// its record has been used again: after as many submissions as the ring has entries.
+    /// Start and end of a timed submission. `None` if it was not timed, is not done, or its record
+    /// has been reused: after as many submissions as the ring has entries.
     pub fn timing(&self, ticket: Ticket) -> Result<Option<Timing>, Error> {
         if !ticket.timed || ticket.epoch != self.epoch {
             return Ok(None);
         }
-        self.lane(ticket.queue)?.timing(ticket.point)
+        self.queue(ticket.queue)?.timing(ticket.point)
     }
 
-    /// The wait by which a stream of another queue orders itself after `ticket`.
+    /// The acquire with which a stream of another queue waits for `ticket`.
     pub fn acquire(&self, ticket: Ticket) -> Result<Acquire, Error> {
         let payload = Payload::Long(ticket.point.value());
         Ok(Acquire::new(self.timeline(ticket.queue)?, payload, Condition::Reached)?)
     }
 
-    /// Where a queue's timeline lies: 16 bytes, payload and timestamp of the last point reached.
+    /// Address of a queue's timeline: 16 bytes, payload and timestamp of the last point reached.
     pub fn timeline(&self, queue: QueueId) -> Result<GpuAddress, Error> {
-        Ok(self.lane(queue)?.timeline())
+        Ok(self.queue(queue)?.timeline())
     }
 
-    /// A queue's channel, while it is open: what the driver says of it.
+    /// A queue's channel, while it is open.
     pub fn channel(&self, queue: QueueId) -> Result<Option<&Channel>, Error> {
-        Ok(self.lane(queue)?.channel())
+        Ok(self.queue(queue)?.channel())
     }
 
-    /// Ring entries that are free, at least.
+    /// Lower bound of the free ring entries.
     pub fn room(&self, queue: QueueId) -> Result<usize, Error> {
-        Ok(self.lane(queue)?.room())
+        Ok(self.queue(queue)?.room())
     }
 
-    /// What has been done so far.
+    /// The counters so far.
     #[must_use]
     pub const fn statistics(&self) -> Statistics {
         let (submissions, sleeps) = (self.submissions, self.sleeps);
         Statistics { submissions, sleeps, rebuilds: self.epoch as u64 }
     }
 
-    /// The time of the GPU's timer, nanoseconds; `None` while the channels are closed.
+    /// The GPU's timer, nanoseconds; `None` while the channels are closed.
     #[must_use]
     pub fn gpu_time(&self) -> Option<u64> {
         // An open channel keeps the GPU powered, which the page needs.
         self.is_open().then(|| self.doorbell.time())
     }
 
-    /// Whether channels are open, which keeps the GPU powered.
+    /// Returns `true` while channels are open, which keeps the GPU powered.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.group.is_some()
@@ -274,8 +264,8 @@ impl Context {
     /// Opens the channels now, so that the first submission need not wait for it.
     ///
     /// # Errors
-    /// [`Error::Fault`] until the context is rebuilt; those of the driver. What was closed before
-    /// is closed then.
+    /// [`Error::Fault`] until the context is rebuilt; the driver's errors. After an error, channels
+    /// that were closed before are closed again.
     pub fn open(&mut self) -> Result<(), Error> {
         if let Some(fault) = &self.fault {
             return Err(Error::Fault(fault.clone()));
@@ -286,18 +276,18 @@ impl Context {
         };
         let mut opened = Vec::new();
         let mut result = Ok(());
-        for lane in self.lanes.iter_mut().filter(|lane| !lane.is_open()) {
-            result = lane.open(&group.subcontext, &self.doorbell, self.options.preemption);
-            result = result.and_then(|()| lane.configure(self.space.windows(), self.local_memory));
-            opened.push(lane);
+        for queue in self.queues.iter_mut().filter(|queue| !queue.is_open()) {
+            result = queue.open(&group.subcontext, &self.doorbell, self.options.preemption);
+            result = result.and_then(|()| queue.configure(self.space.windows(), self.local_memory));
+            opened.push(queue);
             if result.is_err() {
-                for lane in opened {
-                    lane.cancel();
+                for queue in opened {
+                    queue.cancel();
                 }
                 break;
             }
         }
-        if self.lanes.iter().any(Lane::is_open) {
+        if self.queues.iter().any(ContextQueue::is_open) {
             self.group = Some(group);
         }
         result
@@ -323,84 +313,55 @@ impl Context {
         Ok(())
     }
 
-    /// Closes the channels when nothing has been submitted for `after` and all work is done. To be
-    /// called now and then; says whether the channels are closed now.
-    pub fn close_if_idle(&mut self, after: Duration) -> Result<bool, Error> {
-        if !self.is_open() {
-            return Ok(true);
-        }
-        let now = Instant::now();
-        match self.quiet_since {
-            Some((submissions, since)) if submissions == self.submissions => {
-                if now.duration_since(since) < after {
-                    return Ok(false);
-                }
-            }
-            _ => {
-                self.quiet_since = Some((self.submissions, now));
-                if !after.is_zero() {
-                    return Ok(false);
-                }
-            }
-        }
-        match self.close() {
-            Ok(()) => Ok(true),
-            Err(Error::Busy { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Makes the channels anew, after a fault or for work that hangs. What had not completed is
-    /// [`Error::Lost`]; its timeline goes on behind it. Buffers keep content and address.
+    /// Recreates the channels, after a fault or for hung work. Incomplete work is [`Error::Lost`];
+    /// the timeline continues after it. Buffers retain content and address.
     ///
     /// # Errors
-    /// Those of opening: then the GPU may be beyond recovery without a reboot, and another try is
-    /// allowed.
+    /// The errors of opening: the GPU may then need a reboot; retrying is allowed.
     pub fn rebuild(&mut self) -> Result<(), Error> {
         self.shut();
         self.epoch += 1;
         self.fault = None;
-        for lane in &mut self.lanes {
-            lane.give_up();
+        for queue in &mut self.queues {
+            queue.give_up();
         }
         self.open()
     }
 
-    /// Closes every channel, whatever it is doing.
+    /// Closes every channel, even with work in flight.
     fn shut(&mut self) {
-        for lane in &mut self.lanes {
-            lane.close();
+        for queue in &mut self.queues {
+            queue.close();
         }
         self.group = None;
-        self.quiet_since = None;
     }
 
-    /// Refuses unless every queue is idle.
+    /// Returns an error unless every queue is idle.
     fn idle(&mut self) -> Result<(), Error> {
-        for (queue, lane) in self.lanes.iter_mut().enumerate() {
-            let (completed, submitted) = lane.progress()?;
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            let (completed, submitted) = queue.progress()?;
             if completed != submitted {
-                return Err(Error::Busy { queue, completed, submitted });
+                return Err(Error::Busy { queue: index, completed, submitted });
             }
         }
         Ok(())
     }
 
-    /// Makes a queue ready for a submission.
+    /// Opens the channels for a submission if needed.
     fn ready(&mut self, queue: QueueId) -> Result<(), Error> {
-        if self.fault.is_none() && self.lane(queue)?.is_open() {
+        if self.fault.is_none() && self.queue(queue)?.is_open() {
             return Ok(());
         }
         self.open()
     }
 
-    fn lane(&self, queue: QueueId) -> Result<&Lane, Error> {
-        let count = self.lanes.len();
-        self.lanes.get(queue.0).ok_or(Error::NoSuchQueue { queue: queue.0, count })
+    fn queue(&self, queue: QueueId) -> Result<&ContextQueue, Error> {
+        let count = self.queues.len();
+        self.queues.get(queue.0).ok_or(Error::NoSuchQueue { queue: queue.0, count })
     }
 
-    fn lane_mut(&mut self, queue: QueueId) -> Result<&mut Lane, Error> {
-        let count = self.lanes.len();
-        self.lanes.get_mut(queue.0).ok_or(Error::NoSuchQueue { queue: queue.0, count })
+    fn queue_mut(&mut self, queue: QueueId) -> Result<&mut ContextQueue, Error> {
+        let count = self.queues.len();
+        self.queues.get_mut(queue.0).ok_or(Error::NoSuchQueue { queue: queue.0, count })
     }
 }

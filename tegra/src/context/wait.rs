@@ -1,43 +1,44 @@
-//! Waiting for work, and finding out why it does not come.
+//! Waiting for work, and diagnosing work that does not complete.
 
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-use super::{Context, Group, Lane, Ticket};
+use super::queue::ContextQueue;
+use super::{Context, Group, Ticket};
 use crate::abi::channel::ErrorCode;
 use crate::error::Error;
 use crate::fault::Fault;
 
-/// Longest sleep: some errors of the hardware raise nothing.
+/// Longest sleep: some hardware errors raise no interrupt.
 const SLEEP: Duration = Duration::from_millis(100);
 /// Longest sleep for work that raises no interrupt.
 const QUIET_SLEEP: Duration = Duration::from_millis(1);
-/// Looks at memory between two looks at the clock.
+/// Polls of memory between two reads of the clock.
 const LOOKS: u32 = 64;
 
 impl Context {
-    /// Whether a submission is done. No system call.
+    /// Returns `true` if a submission is done. No system call.
     ///
     /// # Errors
     /// [`Error::Lost`] when a fault came first, [`Error::Queue`] for a corrupt timeline.
     pub fn is_done(&mut self, ticket: Ticket) -> Result<bool, Error> {
-        let queue = ticket.queue.0;
         let current = ticket.epoch == self.epoch;
-        let lane = self.lane_mut(ticket.queue)?;
+        let queue = self.queue_mut(ticket.queue)?;
         if current {
-            return lane.is_done(ticket.point);
+            return queue.is_done(ticket.point);
         }
-        if lane.was_done(ticket.point, ticket.epoch) {
+        if queue.was_done(ticket.point, ticket.epoch) {
             Ok(true)
         } else {
-            Err(Error::Lost { queue, value: ticket.point.value() })
+            Err(Error::Lost { queue: ticket.queue.0, value: ticket.point.value() })
         }
     }
 
-    /// Waits until a submission is done. No system call when it is, or soon; one for each sleep.
+    /// Waits until a submission is done. No system call if it is done or finishes within
+    /// [`Options::spin`](super::Options::spin); otherwise one for each sleep.
     ///
     /// # Errors
-    /// [`Error::Fault`] when the GPU faulted, [`Error::Lost`] for work of before a rebuild,
+    /// [`Error::Fault`] when the GPU faulted, [`Error::Lost`] for work from before a rebuild,
     /// [`Error::Stalled`] after `timeout`, [`Error::Queue`] for a corrupt timeline.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), Error> {
         if self.is_done(ticket)? {
@@ -69,15 +70,16 @@ impl Context {
             }
             let waited = started.elapsed();
             if waited >= timeout {
-                let (completed, _) = self.lane_mut(ticket.queue)?.progress()?;
+                let (completed, _) = self.queue_mut(ticket.queue)?.progress()?;
                 let (queue, value) = (ticket.queue.0, ticket.point.value());
                 return Err(Error::Stalled { queue, value, completed, waited });
             }
         }
     }
 
-    /// Sleeps until an interrupt of the GPU, whoever raised it, or `timeout`; whether one came. It may have
-    /// come since the last sleep. One system call; none, and no sleep, while the channels are closed.
+    /// Sleeps until an interrupt from any channel of the GPU, or `timeout`; returns `true` for an
+    /// interrupt, which may have arrived since the last sleep. One system call; none, and no sleep,
+    /// while the channels are closed.
     pub fn sleep(&mut self, timeout: Duration) -> Result<bool, Error> {
         let Some(Group { event, .. }) = &self.group else { return Ok(false) };
         self.sleeps += 1;
@@ -87,10 +89,10 @@ impl Context {
     /// Waits until every queue is idle; see [`Context::wait`].
     pub fn drain(&mut self, timeout: Duration) -> Result<(), Error> {
         let started = Instant::now();
-        for queue in 0..self.lanes.len() {
-            let Some(point) = self.lanes[queue].last() else { continue };
+        for index in 0..self.queues.len() {
+            let Some(point) = self.queues[index].last() else { continue };
             let ticket = Ticket {
-                queue: super::QueueId(queue),
+                queue: super::QueueId(index),
                 point,
                 epoch: self.epoch,
                 wakes: false,
@@ -101,22 +103,22 @@ impl Context {
         Ok(())
     }
 
-    /// Looks at the fault records. No system call.
+    /// Checks the fault records. No system call.
     pub fn check_records(&mut self) -> Result<(), Error> {
-        if self.fault.is_none() && self.lanes.iter().all(|lane| lane.notice().is_none()) {
+        if self.fault.is_none() && self.queues.iter().all(|queue| queue.notice().is_none()) {
             return Ok(());
         }
         Err(self.report())
     }
 
-    /// Asks the driver whether the channels live.
+    /// Checks with the driver that the channels are alive.
     fn check_channels(&mut self) -> Result<(), Error> {
         self.check_records()?;
-        let dead = self.lanes.iter().map(Lane::is_dead).collect::<Result<Vec<_>, _>>()?;
+        let dead = self.queues.iter().map(ContextQueue::is_dead).collect::<Result<Vec<_>, _>>()?;
         if dead.contains(&true) { Err(self.report()) } else { Ok(()) }
     }
 
-    /// What is known of the channels now: of a fault, or of work that hangs.
+    /// State of the channels now, for a fault or for hung work.
     pub fn describe(&mut self) -> Fault {
         match &self.fault {
             Some(fault) => (**fault).clone(),
@@ -124,7 +126,7 @@ impl Context {
         }
     }
 
-    /// Gathers what is known of a fault, once.
+    /// Collects the details of a fault, once.
     fn report(&mut self) -> Error {
         let fault = match self.fault.take() {
             Some(fault) => fault,
@@ -135,11 +137,12 @@ impl Context {
     }
 
     fn gather(&mut self) -> Fault {
-        // What the driver recorded first is the cause.
-        let notice = self.lanes.iter().filter_map(Lane::notice).min_by_key(|notice| notice.time);
+        // The earliest record of the driver is the cause.
+        let notice =
+            self.queues.iter().filter_map(ContextQueue::notice).min_by_key(|notice| notice.time);
         let code = notice.map(|notice| notice.code);
-        let queues = self.lanes.iter_mut().enumerate();
-        let queues = queues.filter_map(|(queue, lane)| lane.describe(queue)).collect();
+        let queues = self.queues.iter_mut().enumerate();
+        let queues = queues.filter_map(|(index, queue)| queue.describe(index)).collect();
         let sms = match (&self.group, code) {
             (Some(group), Some(ErrorCode::GrException | ErrorCode::MmuFault)) => {
                 let tsg = group.subcontext.group();

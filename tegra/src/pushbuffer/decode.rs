@@ -1,8 +1,8 @@
-//! Reads a stream back into the operations it was built from.
+//! Decodes a stream into the operations that it was built from.
 //!
-//! For debugging and tests: it accepts what [`Operation::encode`] writes, whatever the headers'
-//! forms, and names the first thing that it does not. Each operation must bring all its operands;
-//! state that the hardware would remember from earlier operations does not count.
+//! For debugging and tests: it accepts everything that [`Operation::encode`] writes, whatever the
+//! headers' forms, and reports the first word that it does not. Each operation must include all its
+//! operands; state that the hardware would remember from earlier operations does not count.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use crate::class::host::{MemOp, SemOperation, mem_op_c, mem_op_d, sem_execute, s
 use crate::class::{Class, Compute, Copy, Host, Method, compute, copy, host};
 use crate::local_memory::LocalMemory;
 
-/// Why a stream is none of ours.
+/// Error of a stream that [`Operation::encode`] cannot have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// A word that should be a header is none.
+    /// A word at a header's position is not a header.
     #[error(transparent)]
     Header(#[from] HeaderError),
     /// The stream ends before a header's data.
@@ -37,7 +37,7 @@ pub enum DecodeError {
         /// Byte address.
         address: u32,
     },
-    /// A method whose data no operation writes.
+    /// A method with data that no operation writes.
     #[error("{method} with {word:#010x} is not written by any operation")]
     Word {
         /// The method.
@@ -50,7 +50,7 @@ pub enum DecodeError {
     Missing {
         /// The method that starts the operation.
         method: &'static str,
-        /// What it needs.
+        /// The missing operand.
         operand: &'static str,
     },
     /// An operand that no operation used.
@@ -70,7 +70,8 @@ impl From<AddressError> for DecodeError {
     }
 }
 
-/// The operations of a stream, or the first word that [`Operation::encode`] would not have written.
+/// Returns the operations of a stream, or an error for the first word that [`Operation::encode`]
+/// would not have written.
 pub fn decode(stream: &[u32]) -> Result<Vec<Operation>, DecodeError> {
     let mut decoder = Decoder::default();
     let mut rest = stream;
@@ -97,7 +98,7 @@ pub fn decode(stream: &[u32]) -> Result<Vec<Operation>, DecodeError> {
     decoder.finish()
 }
 
-/// An inline upload whose words are still coming.
+/// An inline upload that is not complete yet.
 struct PendingUpload {
     destination: GpuAddress,
     expected: usize,
@@ -107,7 +108,7 @@ struct PendingUpload {
 /// Collects operands until a method starts an operation.
 #[derive(Default)]
 struct Decoder {
-    /// Data of methods that have not been used, by subchannel and address; host methods are 0.
+    /// Unused operands, by subchannel and address; the subchannel of host methods is 0.
     operands: BTreeMap<(u32, u32), (&'static str, u32)>,
     upload: Option<PendingUpload>,
     operations: Vec<Operation>,
@@ -142,7 +143,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Remembers an operand; a second one before the first was used is an error.
+    /// Stores an operand; a second one before the first was used is an error.
     fn keep<C: Class>(&mut self, method: Method<C>, word: u32) -> Result<(), DecodeError> {
         let key = (C::SUBCHANNEL, method.address());
         match self.operands.insert(key, (method.name(), word)) {

@@ -1,9 +1,9 @@
-//! Ring entries: which stream the host unit fetches next.
+//! Ring entries: address and length of the next stream that the host unit fetches.
 
 use crate::address::{AddressError, GpuAddress};
 use crate::class::host::{gp_entry0, gp_entry1};
 
-/// Why a ring entry cannot be made or is none of ours.
+/// Error of a ring entry that cannot be encoded or decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     /// The stream's address cannot be used.
@@ -12,7 +12,7 @@ pub enum EntryError {
     /// Length 0 would make it a control entry; the field has 21 bits.
     #[error("a ring entry takes 1 to {} words, not {words}", Entry::MAX_WORDS)]
     Length {
-        /// Words asked for.
+        /// Requested words.
         words: u64,
     },
     /// A control entry, a conditional fetch or a reserved bit.
@@ -35,12 +35,12 @@ impl Entry {
     /// The longest stream of one entry, in words.
     pub const MAX_WORDS: u32 = gp_entry1::LENGTH.max();
 
-    /// Fetches `words` words at `address`. The host unit may prefetch them as soon as GP_PUT
-    /// covers the entry.
+    /// Fetches `words` words at `address`. The host unit may prefetch them as soon as GP_PUT covers
+    /// the entry.
     ///
     /// # Errors
-    /// [`EntryError::Length`]; [`EntryError::Address`] when misaligned, or when the stream does
-    /// not end below 2^40 - 4: the last word of the space cannot be fetched (manual).
+    /// [`EntryError::Length`]; [`EntryError::Address`] when misaligned, or when the stream does not
+    /// end below 2^40 - 4: the last word of the space cannot be fetched (manual).
     pub fn new(address: GpuAddress, words: usize) -> Result<Self, EntryError> {
         let length = u32::try_from(words)
             .ok()
@@ -51,26 +51,26 @@ impl Entry {
         Ok(Self { address, words: length, waits: false })
     }
 
-    /// The same entry, not fetched before the host unit has processed the one before it.
+    /// The same entry, not fetched before the host unit has processed the previous one.
     #[must_use]
     pub const fn after_previous(mut self) -> Self {
         self.waits = true;
         self
     }
 
-    /// Where the stream lies.
+    /// Address of the stream.
     #[must_use]
     pub const fn address(self) -> GpuAddress {
         self.address
     }
 
-    /// How many words it has.
+    /// Number of words.
     #[must_use]
     pub const fn words(self) -> u32 {
         self.words
     }
 
-    /// Whether it waits for the entry before.
+    /// Returns `true` if it waits for the previous entry.
     #[must_use]
     pub const fn waits(self) -> bool {
         self.waits
@@ -88,7 +88,7 @@ impl Entry {
         (high as u64) << 32 | low as u64
     }
 
-    /// Reads an entry that [`Entry::encode`] made.
+    /// Decodes an entry that [`Entry::encode`] made.
     pub fn decode(entry: u64) -> Result<Self, EntryError> {
         let (high, low) = ((entry >> 32) as u32, entry as u32);
         let address =

@@ -1,9 +1,9 @@
-//! Push-buffer headers: which methods the data words that follow are for.
+//! Push-buffer headers, which assign the following data words to methods.
 
 use crate::class::host::{SecOp, dma};
 use crate::class::{Class, Method};
 
-/// How data words map to methods.
+/// Mapping of data words to methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// Each word to the next method.
@@ -23,7 +23,7 @@ impl Opcode {
         }
     }
 
-    /// The method address that data word number `index` goes to.
+    /// Method address of data word number `index`.
     #[must_use]
     pub const fn address(self, first: u32, index: u32) -> u32 {
         match self {
@@ -34,7 +34,7 @@ impl Opcode {
     }
 }
 
-/// Why a word is no header.
+/// Error of a word that is not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// An opcode that the host unit rejects, or subdevice masks, which this crate never uses.
@@ -60,17 +60,17 @@ pub enum HeaderError {
 /// One header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// The all-zero word: does nothing.
+    /// The all-zero word: no operation.
     Nop,
     /// Data words follow.
     Methods {
-        /// How they map to methods.
+        /// Mapping of the words to methods.
         opcode: Opcode,
         /// Subchannel.
         subchannel: u32,
         /// Byte address of the first method.
         address: u32,
-        /// Words that follow; with 0 the header does nothing.
+        /// Words that follow; with 0 the header has no effect.
         count: u32,
     },
     /// One method, with its data in the header.
@@ -82,15 +82,15 @@ pub enum Header {
         /// The data, 13 bits.
         data: u32,
     },
-    /// The rest of the stream is not looked at.
+    /// End of the segment; the rest of the stream is ignored.
     EndSegment,
 }
 
 impl Header {
-    /// Most data words behind one header.
+    /// Maximum number of data words after one header.
     pub const MAX_COUNT: u32 = dma::METHOD_COUNT.max();
 
-    /// The word.
+    /// Encodes the header.
     ///
     /// # Panics
     /// When a field does not fit. Headers that the crate makes fit by construction, decoded ones
@@ -115,7 +115,7 @@ impl Header {
         }
     }
 
-    /// Reads a word that [`Header::encode`] can have made, and that does not run beyond the last
+    /// Decodes a word that [`Header::encode`] can have made, and that does not run beyond the last
     /// method.
     pub fn decode(word: u32) -> Result<Self, HeaderError> {
         let subchannel = dma::METHOD_SUBCHANNEL.get(word);
@@ -143,12 +143,12 @@ impl Header {
     }
 }
 
-/// Appends `data` for consecutive methods from `first` on.
+/// Appends `data` for consecutive methods, starting at `first`.
 pub(super) fn incrementing<C: Class>(out: &mut Vec<u32>, first: Method<C>, data: &[u32]) {
     methods(out, Opcode::Incrementing, first, data);
 }
 
-/// Appends `data` for one method, over and over.
+/// Appends `data`, all of it for one method.
 pub(super) fn non_incrementing<C: Class>(out: &mut Vec<u32>, method: Method<C>, data: &[u32]) {
     methods(out, Opcode::NonIncrementing, method, data);
 }

@@ -6,7 +6,7 @@ use super::decode::decode;
 use super::header::Header;
 use crate::class::{Class, Compute, Copy, Host, host};
 
-/// A stream, printed as its operations, or, when it is none of ours, as methods.
+/// A stream, printed as its operations, or as methods if it cannot be decoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Listing<'a>(
     /// The stream's words.
@@ -18,7 +18,7 @@ impl fmt::Display for Listing<'_> {
         match decode(self.0) {
             Ok(operations) => operations.iter().try_for_each(|op| writeln!(f, "{op}")),
             Err(error) => {
-                writeln!(f, "not a stream of ours: {error}")?;
+                writeln!(f, "not a stream of this crate: {error}")?;
                 self.methods(f)
             }
         }

@@ -1,13 +1,14 @@
 //! Push buffers: the command streams that a channel executes.
 //!
-//! [`PushBuffer`] builds them from [`Operation`]s whose parts are checked when they are made, so
-//! a stream is well formed by construction. [`decode`] reads such a stream back, and [`Listing`]
-//! prints any stream. Ring entries, which point at streams, are [`Entry`]s.
+//! [`PushBuffer`] builds them from [`Operation`]s, which check their operands when they are made: a
+//! stream is well formed by construction. [`decode`] decodes such a stream, and [`Listing`] prints
+//! any stream. Ring entries, which point at streams, are [`Entry`]s.
 //!
 //! Owns the encoding only: where words are stored, when they may be changed and who rings the
-//! doorbell belong to the queue. Nothing reachable by the GPU may be rewritten.
+//! doorbell belong to the queue. Memory that the GPU can reach must not be rewritten.
 //!
-//! Words follow what was seen to work on hardware; `tests/suite/pushbuffer.rs` holds those words.
+//! Words follow what was seen to work on hardware; `tests/suite/pushbuffer.rs` contains those
+//! words.
 
 mod decode;
 mod entry;
@@ -78,7 +79,7 @@ impl<E> PushBuffer<E> {
         self.push(&Operation::Release(release))
     }
 
-    /// Raises an interrupt that wakes whoever polls the TSG's event.
+    /// Raises an interrupt that wakes pollers of the TSG's event.
     pub fn non_stall_interrupt(&mut self) -> &mut Self {
         self.push(&Operation::NonStallInterrupt)
     }
@@ -93,7 +94,7 @@ impl<E> PushBuffer<E> {
         self.push(&Operation::MemoryBarrier(reach))
     }
 
-    /// Invalidates or flushes L2; for mappings that L2 may cache.
+    /// Invalidates or flushes L2; only for mappings that L2 may cache.
     pub fn l2(&mut self, operation: L2Operation) -> &mut Self {
         self.push(&Operation::L2(operation))
     }
@@ -110,12 +111,12 @@ impl PushBuffer<Compute> {
         self.push(&Operation::Bind(Engine::Compute))
     }
 
-    /// Says where local and shared memory appear; once for each channel, before any launch.
+    /// Sets the windows of local and shared memory; once for each channel, before any launch.
     pub fn set_windows(&mut self, windows: Windows) -> &mut Self {
         self.push(&Operation::SetWindows(windows))
     }
 
-    /// Gives the channel its local memory; the engine must be idle when it changes.
+    /// Sets the channel's local memory; the engine must be idle when it changes.
     pub fn set_local_memory(&mut self, memory: LocalMemory) -> &mut Self {
         self.push(&Operation::SetLocalMemory(memory))
     }

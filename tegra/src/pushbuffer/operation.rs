@@ -1,4 +1,4 @@
-//! What a stream can say, one variant each, and how each is encoded.
+//! Operations of a stream, one variant each, and their encoding.
 
 use std::fmt;
 
@@ -15,16 +15,16 @@ use crate::class::host::{
 use crate::class::{self, Class, ClassId, compute, copy, host};
 use crate::local_memory::{LocalMemory, THREAD_ADDRESS_BITS};
 
-/// Why an operation cannot be made.
+/// Error of an operation with unusable operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperationError {
     /// An address that the operation cannot use.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// A size outside what one operation can do.
+    /// A size outside the range of one operation.
     #[error("{what} of {value} is outside 1 to {limit}: split it")]
     Size {
-        /// What the size is of.
+        /// Name of the size.
         what: &'static str,
         /// The size.
         value: u64,
@@ -39,12 +39,12 @@ pub enum OperationError {
         /// Bytes from one line to the next.
         pitch: u32,
     },
-    /// The local and the shared window meet: the scheduler would refuse every launch.
+    /// The local and the shared window overlap: the scheduler would refuse every launch.
     #[error("local window {local} and shared window {shared} overlap")]
     Windows {
-        /// Where local memory appears.
+        /// Address of the local-memory window.
         local: GpuAddress,
-        /// Where shared memory appears.
+        /// Address of the shared-memory window.
         shared: GpuAddress,
     },
 }
@@ -98,14 +98,14 @@ impl fmt::Display for Payload {
     }
 }
 
-/// When an acquire lets the channel go on.
+/// Condition under which an acquire succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// Memory equals the payload.
     Equal,
     /// Memory is at least the payload, unsigned.
     AtLeast,
-    /// Memory has reached the payload on a circle: right for timelines that grow for ever.
+    /// Memory has reached the payload in modular order: right for timelines that never reset.
     Reached,
     /// Memory and payload share a bit.
     AnyBit,
@@ -146,7 +146,7 @@ impl Acquire {
         Ok(Self { at, payload, condition, switches_tsg: false })
     }
 
-    /// The same wait, during which another TSG may run.
+    /// The same wait; another TSG may run meanwhile.
     #[must_use]
     pub const fn switching_tsg(mut self) -> Self {
         self.switches_tsg = true;
@@ -177,7 +177,7 @@ impl Release {
         Ok(Self { at, payload, waits_for_idle: true, timestamp: false })
     }
 
-    /// The same release, with the GPU's nanosecond timer at 8 bytes behind `at`, written before the
+    /// The same release, with the GPU's nanosecond timer written 8 bytes after `at`, before the
     /// payload. The address must be a multiple of 16.
     pub fn with_timestamp(mut self) -> Result<Self, OperationError> {
         self.payload.place(self.at, true)?;
@@ -185,8 +185,8 @@ impl Release {
         Ok(self)
     }
 
-    /// The same release, done as soon as the host unit reads it: before earlier work of an engine
-    /// has finished.
+    /// The same release, executed as soon as the host unit reads it: before earlier work of an
+    /// engine has finished.
     #[must_use]
     pub const fn at_once(mut self) -> Self {
         self.waits_for_idle = false;
@@ -226,10 +226,10 @@ impl Engine {
     }
 }
 
-/// What is done to L2. Only mappings made with the cacheable flag live there.
+/// L2 maintenance. Only mappings made with the cacheable flag are in L2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L2Operation {
-    /// Drops clean lines of system memory, so that what the CPU wrote is read again.
+    /// Drops clean lines of system memory, so that later reads see the CPU's writes.
     InvalidateSysmem,
     /// Writes dirty lines back.
     FlushDirty,
@@ -244,10 +244,10 @@ impl L2Operation {
     }
 }
 
-/// Where local and shared memory appear in the generic address space.
+/// Windows of local and shared memory in the generic address space.
 ///
-/// Both ranges must be kept free of buffers: accesses there are redirected. Channels that launch
-/// without windows get a scheduler exception (seen on hardware).
+/// Both ranges must stay free of buffers: the hardware redirects accesses there. Channels that
+/// launch without windows get a scheduler exception (seen on hardware).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
     local: GpuAddress,
@@ -255,8 +255,8 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Bytes that the hardware decodes of each window at least: a thread's local addresses have 24
-    /// bits (inferred; 1 GiB each is reserved in the proven code).
+    /// Minimum number of bytes that the hardware decodes of each window: a thread's local addresses
+    /// have 24 bits (inferred; the proven code reserves 1 GiB each).
     pub const SPAN: u64 = 1 << THREAD_ADDRESS_BITS;
 
     /// Windows at two addresses, which are multiples of [`Windows::SPAN`] and differ.
@@ -269,21 +269,21 @@ impl Windows {
         Ok(Self { local, shared })
     }
 
-    /// Where local memory appears.
+    /// Address of the local-memory window.
     #[must_use]
     pub const fn local(self) -> GpuAddress {
         self.local
     }
 
-    /// Where shared memory appears.
+    /// Address of the shared-memory window.
     #[must_use]
     pub const fn shared(self) -> GpuAddress {
         self.shared
     }
 }
 
-/// Which shader caches are invalidated. What the CPU or the copy engine wrote is otherwise not
-/// seen by shaders that had it cached.
+/// Shader caches to invalidate. Otherwise shaders may see cached data from before a write of the
+/// CPU or the copy engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheInvalidate {
     /// Code.
@@ -298,7 +298,7 @@ pub struct CacheInvalidate {
 
 impl CacheInvalidate {
     fn word(self) -> u32 {
-        // The two methods have their fields at the same places; a test holds them to that.
+        // Both methods have the same fields at the same positions, which a test checks.
         invalidate_shader_caches::INSTRUCTION.put(self.instruction)
             | invalidate_shader_caches::DATA.put(self.data)
             | invalidate_shader_caches::CONSTANT.put(self.constant)
@@ -323,11 +323,10 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Most words of one upload: those behind one header.
+    /// Maximum number of words in one upload: the limit of one header.
     pub const MAX_WORDS: u32 = Header::MAX_COUNT;
 
-    /// Writes `words`, 1 to [`Upload::MAX_WORDS`], at `destination`, a multiple of 4 with room for
-    /// them.
+    /// Writes `words`, 1 to [`Upload::MAX_WORDS`], at `destination`, a multiple of 4.
     pub fn new(destination: GpuAddress, words: Vec<u32>) -> Result<Self, OperationError> {
         let count = in_range("an upload in words", words.len() as u64, Self::MAX_WORDS.into())?;
         destination.aligned(4)?.spanning(count * 4)?;
@@ -351,14 +350,14 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Writes `payload` at `at`, with the nanosecond timer 8 bytes behind it when `timestamp`. `at`
+    /// Writes `payload` at `at`, with the nanosecond timer 8 bytes after it if `timestamp`. `at`
     /// must be a multiple of the payload's size, of 16 with a timestamp.
     pub fn new(at: GpuAddress, payload: Payload, timestamp: bool) -> Result<Self, OperationError> {
         payload.place(at, timestamp)?;
         Ok(Self { at, payload, timestamp, interrupts: false })
     }
 
-    /// The same, and an interrupt that wakes whoever polls the TSG's event.
+    /// The same, and an interrupt that wakes pollers of the TSG's event.
     #[must_use]
     pub const fn interrupting(mut self) -> Self {
         self.interrupts = true;
@@ -383,19 +382,19 @@ impl Signal {
     }
 }
 
-/// What a transfer copies.
+/// Shape of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Consecutive bytes.
     Linear {
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
     },
-    /// Lines at a distance.
+    /// Lines at a pitch.
     Lines {
         /// Bytes of a line.
         width: u32,
-        /// How many lines.
+        /// Number of lines.
         count: u32,
         /// Bytes from one source line to the next.
         source_pitch: u32,
@@ -405,7 +404,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Bytes from the first byte to behind the last, at `pitch`.
+    /// Bytes from the first byte to the end of the last line, at `pitch`.
     fn extent(self, pitch: u32) -> u64 {
         match self {
             Self::Linear { bytes } => bytes.into(),
@@ -427,7 +426,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Most bytes of a line: what the proven code copies at once.
+    /// Maximum bytes of a line: the largest copy of the proven code.
     pub const MAX_BYTES: u32 = 1 << 31;
 
     /// Copies `shape` from `source` to `destination`, after earlier transfers of the channel.
@@ -462,7 +461,7 @@ impl Transfer {
         Ok(Self { source, destination, shape, overlaps_previous: false, then: None })
     }
 
-    /// The same copy, which may run beside the one before: their order is not defined.
+    /// The same copy, which may overlap the previous one: their order is undefined.
     #[must_use]
     pub const fn overlapping_previous(mut self) -> Self {
         self.overlaps_previous = true;
@@ -506,11 +505,10 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Most words of one fill.
+    /// Maximum number of words in one fill.
     pub const MAX_WORDS: u32 = Transfer::MAX_BYTES / 4;
 
-    /// Writes `value` `words` times, 1 to [`Fill::MAX_WORDS`], at `destination`, a multiple of 4
-    /// with room for them.
+    /// Writes `value` `words` times, 1 to [`Fill::MAX_WORDS`], at `destination`, a multiple of 4.
     pub fn new(destination: GpuAddress, value: u32, words: u32) -> Result<Self, OperationError> {
         let count = in_range("a fill in words", words.into(), Self::MAX_WORDS.into())?;
         destination.aligned(4)?.spanning(count * 4)?;
@@ -530,7 +528,7 @@ impl Fill {
     }
 }
 
-/// One thing that a stream makes the GPU do.
+/// One command of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Binds an engine's class to its subchannel.
@@ -541,7 +539,7 @@ pub enum Operation {
     Release(Release),
     /// Raises an interrupt that wakes waiters.
     NonStallInterrupt,
-    /// Waits for the engine last used.
+    /// Waits for the most recently used engine.
     WaitForIdle(WfiScope),
     /// Orders writes.
     MemoryBarrier(MembarType),
@@ -669,7 +667,7 @@ impl Operation {
     }
 }
 
-/// What a launch does with the QMD: fetch it and run it (seen on hardware).
+/// Launch action on the QMD: fetch it and run it (seen on hardware).
 pub(super) fn launch() -> u32 {
     send_signaling_pcas2_b::PCAS_ACTION.put(PcasAction::PrefetchSchedule)
 }

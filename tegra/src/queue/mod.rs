@@ -1,45 +1,45 @@
-//! A channel's queue: which ring entries are free, what has completed, and in which order memory
-//! is written when work is handed over.
+//! A channel's queue: free ring entries, completed work, and the order of memory writes at
+//! submission.
 //!
-//! A submission is some bodies, streams that were recorded once and never change, and a tail: a
+//! A submission consists of bodies, streams that were recorded once and never change, and a tail: a
 //! small stream that releases the channel's timeline with the submission's own value. The pool of
-//! tails has one slot for each ring entry, so that what is patched for one submission is never
-//! read for another. A submit is a few stores, one GP_PUT, one doorbell and no system call.
+//! tails has one slot for each ring entry, so that a patched tail is never read for another
+//! submission. A submit is a few stores, one GP_PUT, one doorbell and no system call.
 //!
 //! ```text
 //! ring      ... | body | body | tail | body | tail |  free  ...
 //! tail pool ... |      |      |  v   |      | v+1  |        ...     timeline: v-1 -> v -> v+1
 //! ```
 //!
-//! Space comes back by the timeline alone. GP_GET would free an entry when its stream begins, too
-//! early to patch a tail, and it is written back late.
+//! Only the timeline frees entries. GP_GET would free an entry when its stream begins, too early to
+//! patch a tail, and it is written back late.
 //!
-//! Owns the bookkeeping, over a [`Port`] that touches memory: [`MappedPort`] does with real
-//! barriers. Mapping memory, waiting and recovering from faults belong to [`crate::context`], as does keeping bodies alive and unchanged
-//! until their submission has completed.
+//! Owns the bookkeeping, over a [`Port`] that accesses memory; [`MappedPort`] does so with real
+//! barriers. Mapping memory, waiting and recovering from faults belong to [`crate::context`]. Its
+//! callers keep bodies alive and unchanged until their submission has completed.
 //!
 //! # Ordering
 //!
-//! The GPU is an observer outside the CPUs' own coherence domain, reads on its own as soon as
-//! GP_PUT covers an entry, and reads GP_PUT again when the doorbell is rung, at the latest. A
-//! submit therefore needs two barriers, and a completion one:
+//! The GPU is an observer outside the CPUs' own coherence domain. It reads an entry as soon as
+//! GP_PUT covers it, and reads GP_PUT again when the doorbell is rung, at the latest. A submit
+//! therefore needs two barriers, and a completion one:
 //!
-//! 1. Ring entries and tail words before GP_PUT: else the GPU may fetch a stale entry or release a
-//!    stale value. All are stores to Normal memory, cached or write-combined, which AArch64 may
-//!    make visible in any order.
-//! 2. GP_PUT before the doorbell: else the GPU may look at GP_PUT too early and the work lies
-//!    there until somebody rings again. The doorbell is Device memory, which is not ordered after
-//!    stores to Normal memory.
+//! 1. Ring entries and tail words before GP_PUT: otherwise the GPU may fetch a stale entry or
+//!    release a stale value. All are stores to Normal memory, cached or write-combined, which
+//!    AArch64 may make visible in any order.
+//! 2. GP_PUT before the doorbell: otherwise the GPU may read GP_PUT too early, and the work waits
+//!    until the next doorbell. The doorbell is Device memory, which is not ordered after stores to
+//!    Normal memory.
 //! 3. The load of the timeline before loads of what the GPU wrote.
 //!
 //! Since the observer is a device, the barriers must reach the outer shareable domain or the full
-//! system: 1 and 2 are `dmb sy`, which was seen to work on hardware, 3 is `dmb oshld`, which is what
-//! the architecture asks for and Linux puts around device memory. The compiler's own release and
+//! system: 1 and 2 are `dmb sy`, which was seen to work on hardware, 3 is `dmb oshld`, which the
+//! architecture requires and Linux uses around device memory. The compiler's own release and
 //! acquire fences reach the inner domain only and are not enough in 1 and 2. The GPU's side of 3 is
 //! the wait for idle and the system barrier of a [`Release`].
 //!
-//! `tests/suite/queue_model.rs` explores every order that these rules leave open, at every pace of the
-//! GPU, and finds a failure as soon as any one of the three is left out.
+//! `tests/suite/queue_model.rs` explores every order that these rules allow, at every pace of the
+//! GPU, and fails as soon as any one of the three is left out.
 
 mod port;
 mod ring;
@@ -76,15 +76,15 @@ pub trait Port {
 
 /// Words of a tail: a release of six, an interrupt of two.
 pub const TAIL_WORDS: usize = 8;
-/// Words of a tail that wakes nobody.
+/// Words of a tail without an interrupt.
 const QUIET_WORDS: usize = 6;
 /// Bytes from one tail to the next.
 pub const TAIL_BYTES: u64 = 4 * TAIL_WORDS as u64;
-/// Where the payload's low word lies in a tail; its high word follows. One header comes first.
+/// Position of the payload's low word in a tail, after one header; its high word follows.
 const PAYLOAD_WORD: usize =
     1 + (host::SEM_PAYLOAD_LO.address() - host::SEM_ADDR_LO.address()) as usize / 4;
 
-/// Where a queue's memory lies.
+/// Addresses of a queue's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
     /// Ring entries, a power of two from 2 to 2^20.
@@ -93,31 +93,31 @@ pub struct QueueConfig {
     pub tails: GpuAddress,
     /// The timeline: 16 bytes, payload and timestamp.
     pub timeline: GpuAddress,
-    /// The payload that the timeline's memory holds now.
+    /// The payload in the timeline's memory now.
     pub start: u64,
 }
 
-/// Why a queue cannot be made or be used any further.
+/// Error of a queue that cannot be created or used any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// An address that tails or timeline cannot have.
+    /// Unusable address of tails or timeline.
     #[error(transparent)]
     Operation(#[from] OperationError),
-    /// A tail that no ring entry can point at.
+    /// A tail that no ring entry can address.
     #[error(transparent)]
     Entry(#[from] EntryError),
-    /// A number of entries that rings do not have.
+    /// An invalid number of entries.
     #[error("a ring of {entries} entries: must be a power of two from 2 to {}", Ring::MAX_ENTRIES)]
     Entries {
         /// The number.
         entries: u32,
     },
-    /// The timeline's memory holds a value that this queue has not submitted, or went back.
+    /// The timeline's memory contains a value that this queue has not submitted, or an older one.
     #[error(
         "timeline holds {found:#x}, outside {completed:#x} to {submitted:#x}: memory is corrupt"
     )]
     Timeline {
-        /// What the memory holds.
+        /// The value in memory.
         found: u64,
         /// The last value seen.
         completed: u64,
@@ -132,7 +132,7 @@ impl From<AddressError> for QueueError {
     }
 }
 
-/// Why work was not submitted. Nothing has been written.
+/// Error of a submission. Nothing has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// Earlier work must complete first.
@@ -143,12 +143,12 @@ pub enum SubmitError {
         /// Entries free.
         room: usize,
     },
-    /// More entries than the ring will ever have room for.
+    /// More entries than the ring can ever take.
     #[error("{needed} entries never fit a ring that takes {capacity} at once")]
     TooLong {
         /// Entries needed, with the tail.
         needed: usize,
-        /// Most entries in flight.
+        /// Maximum number of entries in flight.
         capacity: usize,
     },
     /// The queue cannot be used any further.
@@ -156,7 +156,7 @@ pub enum SubmitError {
     Queue(#[from] QueueError),
 }
 
-/// A point on a queue's timeline: what a submission releases.
+/// A point on a queue's timeline: the value that a submission releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Point(u64);
 
@@ -168,16 +168,16 @@ impl Point {
     }
 }
 
-/// Whether completion interrupts, to wake whoever sleeps on the TSG's event.
+/// Completion interrupt, to wake pollers of the TSG's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// No: the CPU will look.
+    /// None: the CPU polls memory.
     Quiet,
-    /// Yes. Costs an interrupt that wakes waiters of every channel.
+    /// Raises an interrupt that wakes waiters of every channel.
     Interrupt,
 }
 
-/// Whether rings have so many entries.
+/// Returns `true` for a valid number of ring entries.
 pub(crate) const fn is_ring_size(entries: u32) -> bool {
     Ring::fits(entries)
 }
@@ -192,7 +192,7 @@ pub struct Queue<P> {
 }
 
 impl<P: Port> Queue<P> {
-    /// A queue on an empty ring. Writes what never changes of every tail. [`QueueError`] for a bad
+    /// A queue on an empty ring. Writes the constant words of every tail. [`QueueError`] for a bad
     /// number of entries, or memory that is misaligned or ends above 2^40.
     pub fn new(mut port: P, config: QueueConfig) -> Result<Self, QueueError> {
         let QueueConfig { entries, tails, timeline, start } = config;
@@ -201,7 +201,7 @@ impl<P: Port> Queue<P> {
         let release = Release::new(timeline, Payload::Long(start))?.with_timestamp()?;
         Operation::Release(release).encode(&mut words);
         Operation::NonStallInterrupt.encode(&mut words);
-        // The last tail is the highest: if it can be pointed at, all can.
+        // The last tail is the highest: if its address fits, all do.
         let last = tails.offset(u64::from(entries - 1) * TAIL_BYTES)?;
         Entry::new(last, words.len())?;
         for index in 0..entries {
@@ -212,7 +212,8 @@ impl<P: Port> Queue<P> {
         Ok(Self { port, ring, tails, timeline })
     }
 
-    /// Hands `bodies` to the GPU, in order, and gives the point that it reaches when all are done.
+    /// Submits `bodies` in order, and returns the point that the timeline reaches when all are
+    /// done.
     ///
     /// The bodies must stay mapped and unchanged until then.
     ///
@@ -253,7 +254,7 @@ impl<P: Port> Queue<P> {
         Ok(Point(value))
     }
 
-    /// Looks how far the GPU is, frees ring space, and gives the last point reached.
+    /// Reads the timeline, frees ring space, and returns the last point reached.
     pub fn poll(&mut self) -> Result<Point, QueueError> {
         let found = self.port.load_timeline();
         if self.ring.complete(found) {
@@ -264,7 +265,8 @@ impl<P: Port> Queue<P> {
         }
     }
 
-    /// Whether the GPU has reached `point`. Looks at memory only when it had not when last seen.
+    /// Returns `true` if the GPU has reached `point`. Reads memory only if it had not at the last
+    /// poll.
     pub fn is_reached(&mut self, point: Point) -> Result<bool, QueueError> {
         Ok(self.ring.has_completed(point.0) || {
             self.poll()?;
@@ -272,8 +274,8 @@ impl<P: Port> Queue<P> {
         })
     }
 
-    /// The wait by which another channel's stream orders itself after `point`. It cannot fail for a
-    /// queue that could be made: its timeline is aligned.
+    /// The acquire with which another channel's stream waits for `point`. It cannot fail: the
+    /// timeline of a queue is aligned.
     pub fn acquire(&self, point: Point) -> Result<Acquire, OperationError> {
         Acquire::new(self.timeline, Payload::Long(point.0), Condition::Reached)
     }
@@ -284,7 +286,7 @@ impl<P: Port> Queue<P> {
         Point(self.ring.submitted())
     }
 
-    /// Ring entries that can be written before the next look at the timeline.
+    /// Ring entries that can be written before the next poll.
     #[must_use]
     pub const fn room(&self) -> usize {
         self.ring.room()
@@ -296,25 +298,25 @@ impl<P: Port> Queue<P> {
         self.ring.oldest()
     }
 
-    /// Most ring entries in flight.
+    /// Maximum number of ring entries in flight.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.ring.capacity()
     }
 
-    /// The last value seen on the timeline.
+    /// The last timeline value read.
     #[must_use]
     pub const fn completed(&self) -> Point {
         Point(self.ring.completed())
     }
 
-    /// The memory below.
+    /// The port.
     #[must_use]
     pub const fn port(&self) -> &P {
         &self.port
     }
 
-    /// The memory below, for what the queue does not do itself.
+    /// The port, for accesses outside of the queue.
     pub const fn port_mut(&mut self) -> &mut P {
         &mut self.port
     }

@@ -6,7 +6,7 @@ use super::{Port, TAIL_WORDS};
 use crate::barrier;
 use crate::class::host::userd;
 
-/// Where a channel's memory is mapped in this process.
+/// CPU addresses of a channel's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct PortMemory {
     /// The ring: 8 bytes for each entry.
@@ -21,7 +21,7 @@ pub struct PortMemory {
     pub timeline: *const u64,
     /// The doorbell register.
     pub doorbell: *mut u32,
-    /// What is stored to it.
+    /// The channel's token.
     pub token: u32,
 }
 
@@ -59,7 +59,7 @@ impl MappedPort {
     /// A register of the USERD page.
     pub(crate) fn userd(&self, offset: usize) -> u32 {
         debug_assert!(offset + 4 <= userd::SIZE && offset.is_multiple_of(4), "a USERD register");
-        // SAFETY: registers lie within the page.
+        // SAFETY: registers are inside the page.
         unsafe { self.0.userd.add(offset).cast::<u32>().read_volatile() }
     }
 }
@@ -86,7 +86,7 @@ impl Port for MappedPort {
     #[inline(always)]
     fn store_put(&mut self, index: u32) {
         let index = self.index(index) as u32;
-        // SAFETY: the register lies within the USERD page and is aligned.
+        // SAFETY: the register is inside the USERD page and is aligned.
         unsafe { self.0.userd.add(userd::GP_PUT).cast::<u32>().write_volatile(index) }
     }
 

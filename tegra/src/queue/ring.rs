@@ -1,9 +1,9 @@
-//! Which ring entries are free, and which timeline value frees them. Numbers only.
+//! Bookkeeping of ring entries and the timeline values that free them. Numbers only.
 
 /// A ring with its timeline.
 ///
-/// Counts never wrap around the ring: entry number `n` lies at index `n % entries`. Timeline values
-/// are compared on a circle, as the hardware's circular acquire does.
+/// Counts never wrap around the ring: entry number `n` is at index `n % entries`. Timeline values
+/// are compared modulo 2^64, as in the hardware's circular acquire.
 #[derive(Clone, Debug)]
 pub(super) struct Ring {
     /// A power of two.
@@ -14,18 +14,17 @@ pub(super) struct Ring {
     freed: u64,
     /// The last value submitted.
     submitted: u64,
-    /// The last value seen in memory.
+    /// The last timeline value read from memory.
     completed: u64,
     /// `written` after the submission of each value in flight, at the value modulo `entries`.
     ends: Box<[u64]>,
 }
 
 impl Ring {
-    /// The most entries that a ring is made with; far above what one channel needs.
+    /// Maximum number of entries; far above what one channel needs.
     pub(super) const MAX_ENTRIES: u32 = 1 << 20;
 
-    /// An empty ring whose timeline stands at `start`; `None` for a number of entries that rings
-    /// do not have.
+    /// An empty ring whose timeline is at `start`; `None` for an invalid number of entries.
     pub(super) fn new(entries: u32, start: u64) -> Option<Self> {
         Self::fits(entries).then(|| Self {
             entries,
@@ -41,7 +40,8 @@ impl Ring {
         entries.is_power_of_two() && 2 <= entries && entries <= Self::MAX_ENTRIES
     }
 
-    /// Most entries in flight: one stays free, or a full ring would look empty (manual).
+    /// Maximum number of entries in flight: one stays free, or a full ring would look empty
+    /// (manual).
     pub(super) const fn capacity(&self) -> usize {
         self.entries as usize - 1
     }
@@ -50,7 +50,7 @@ impl Ring {
         self.capacity() - (self.written - self.freed) as usize
     }
 
-    /// The index of the entry `offset` behind the last one written.
+    /// The index of the entry `offset` after the last one written.
     pub(super) const fn index(&self, offset: usize) -> u32 {
         (self.written + offset as u64) as u32 & (self.entries - 1)
     }
@@ -76,7 +76,7 @@ impl Ring {
         value as usize & (self.entries as usize - 1)
     }
 
-    /// Takes `count` entries for the next value. The caller has checked that there is room.
+    /// Allocates `count` entries for the next value. The caller has checked that there is room.
     pub(super) fn submit(&mut self, count: usize) {
         self.written += count as u64;
         self.submitted = self.next_value();
@@ -84,7 +84,8 @@ impl Ring {
         self.ends[slot] = self.written;
     }
 
-    /// Frees what value `found` frees; `false` when it is neither in flight nor the last one seen.
+    /// Frees the entries up to value `found`; `false` when it is neither in flight nor the last one
+    /// read.
     pub(super) fn complete(&mut self, found: u64) -> bool {
         let step = found.wrapping_sub(self.completed);
         if step > self.submitted.wrapping_sub(self.completed) {

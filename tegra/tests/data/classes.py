@@ -1,4 +1,4 @@
-"""Makes classes.csv from NVIDIA's class headers.
+"""Creates classes.csv from NVIDIA's class headers.
 
 Usage: classes.py CLASSES > classes.csv, with CLASSES the folder `classes` of open-gpu-doc.
 """
@@ -13,8 +13,8 @@ HEADERS = {
     "qmd-v03_00": ("compute/clc7c0qmd.h", "NVC7C0_QMDV03_00_"),
 }
 
-# The headers do not say how long an array is. The words of a QMD, the banks of constants, and
-# otherwise the room up to the next method.
+# Array lengths, which the headers lack: the words of a QMD, the constant banks, and
+# otherwise the space up to the next method.
 COUNTS = {
     "LOAD_INLINE_QMD_DATA": 64,
     "SET_SCG_COMPUTE_SCHEDULING_PARAMETERS": 16,
@@ -23,8 +23,8 @@ COUNTS = {
     "CALL_MME_DATA": 256,
 }
 
-# Numbers that are no values of their field: not all of them are named, they hold for one operation
-# only, or they are an older name of another.
+# Numbers excluded from the values of their field: the header names not all of them, they apply to one
+# operation only, or they are an older name of another.
 OTHER = (
     "SET_OBJECT_ENGINE_",
     "MEM_OP_D_ACCESS_COUNTER_CLR_",

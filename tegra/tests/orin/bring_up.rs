@@ -1,8 +1,8 @@
-//! Opening the device, and channels stage by stage.
+//! Opening the device, and each state of a channel's creation.
 
 use std::time::Duration;
 
-use tegra::channel::{Draft, Interleave, Notifier, Preemption, RingMemory, Tsg};
+use tegra::channel::{ChannelBuilder, Interleave, Notifier, Preemption, RingMemory, Tsg};
 use tegra::context::{Context, Options};
 use tegra::orin::Orin;
 use tegra::pushbuffer::Engine;
@@ -12,7 +12,7 @@ use tegra::space::{AddressSpace, L2};
 use crate::support::{LONG, alone, complete, space};
 
 #[test]
-fn the_device_tells_what_it_is() {
+fn the_device_reports_its_characteristics() {
     alone(|| {
         let orin = Orin::open().unwrap();
         assert_eq!(orin.chip(), "ga10b");
@@ -33,7 +33,7 @@ fn the_device_tells_what_it_is() {
 }
 
 #[test]
-fn a_channel_through_its_stages() {
+fn a_channel_is_created_state_by_state() {
     alone(|| {
         let space = space();
         let orin = space.orin().clone();
@@ -44,40 +44,40 @@ fn a_channel_through_its_stages() {
         let mut ids = Vec::new();
         let mut channels = Vec::new();
         for engine in [Engine::Compute, Engine::Copy] {
-            let channel = Draft::open(&orin)
-                .and_then(|draft| draft.bind_space(&group))
-                .and_then(Draft::bind_group)
-                .and_then(Draft::disable_watchdog)
-                .and_then(|draft| draft.set_up(RingMemory::new(&orin, 1024)?))
-                .and_then(|draft| draft.allocate_object(engine))
+            let channel = ChannelBuilder::open(&orin)
+                .and_then(|builder| builder.bind_space(&group))
+                .and_then(ChannelBuilder::bind_group)
+                .and_then(ChannelBuilder::disable_watchdog)
+                .and_then(|builder| builder.set_up(RingMemory::new(&orin, 1024)?))
+                .and_then(|builder| builder.allocate_object(engine))
                 .unwrap();
             channel.set_notifier(&notifier).unwrap();
             assert!(!channel.is_dead().unwrap());
             assert_eq!(notifier.read(), None);
-            // Runlist 0, so the token is the channel's number, as seen on hardware.
+            // Runlist 0, so the token is the channel id, as seen on hardware.
             assert_eq!(channel.token(), channel.id());
             ids.push(channel.id());
             channels.push(channel);
         }
         ids.sort_unstable();
-        assert_eq!(ids, [510, 511], "handed out from the top");
+        assert_eq!(ids, [510, 511], "allocated from the top");
         let syncpoint = channels[0].syncpoint().unwrap();
         assert!(syncpoint.address.get() >= 0xff_0000_0000, "in the driver's own range");
         channels[0].set_preemption(Preemption::Block).unwrap();
-        // A closed channel's memory serves the next.
+        // The memory of a closed channel is reused.
         let ring = channels.pop().unwrap().close();
-        let again = Draft::open(&orin)
-            .and_then(|draft| draft.bind_space(&group))
-            .and_then(Draft::bind_group)
-            .and_then(Draft::disable_watchdog)
-            .and_then(|draft| draft.set_up(ring))
+        let again = ChannelBuilder::open(&orin)
+            .and_then(|builder| builder.bind_space(&group))
+            .and_then(ChannelBuilder::bind_group)
+            .and_then(ChannelBuilder::disable_watchdog)
+            .and_then(|builder| builder.set_up(ring))
             .unwrap();
         drop(again);
     });
 }
 
 #[test]
-fn a_group_has_its_turn() {
+fn a_groups_timeslice_and_interleave_can_be_set() {
     alone(|| {
         let orin = Orin::open().unwrap();
         let tsg = Tsg::open(&orin).unwrap();
@@ -121,7 +121,7 @@ fn an_empty_submission_completes_with_its_time() {
             timing.started <= timing.finished && timing.finished <= after,
             "{timing:?} {after}"
         );
-        // A record lives until as many submissions as the ring has entries came after.
+        // A record lives until the ring has wrapped around.
         for _ in 0..8 {
             let ticket = complete(&mut context, copy, Wake::Quiet);
             assert_eq!(context.timing(ticket).unwrap(), None, "not timed");

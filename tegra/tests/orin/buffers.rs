@@ -1,4 +1,4 @@
-//! Buffers of every class and size, what may be done to them, and addresses over many of them.
+//! Buffers of every type and size, valid and invalid accesses, and reuse of addresses.
 
 use nix::errno::Errno;
 use orind_testing::random::Random;
@@ -18,14 +18,14 @@ const LOCAL: u64 = 0xfd_0000_0000;
 const SHARED: u64 = 0xfe_0000_0000;
 
 #[test]
-fn from_four_kibibytes_to_a_gibibyte() {
+fn buffers_from_4_kib_to_1_gib_are_accessible() {
     alone(|| {
         let mut copies = Copies::new();
         let probe = copies.mailbox(16);
         for bytes in [4 * KIB, 64 * KIB, MIB, 16 * MIB + 4 * KIB, 64 * MIB, GIB] {
             let scratch = Scratch::new(&copies.space, bytes).unwrap();
             assert_eq!(scratch.bytes(), bytes);
-            // First and last bytes go through.
+            // The first and last bytes are accessible.
             for offset in [0, bytes - 16] {
                 let pattern = (bytes + offset).to_ne_bytes();
                 probe.write(0, &pattern).unwrap();
@@ -42,7 +42,7 @@ fn from_four_kibibytes_to_a_gibibyte() {
 }
 
 #[test]
-fn sizes_round_up_to_pages_and_none_is_refused() {
+fn sizes_round_up_to_pages_and_zero_is_refused() {
     alone(|| {
         let space = space();
         assert_eq!(Mailbox::new(&space, 1).unwrap().bytes(), 4 * KIB);
@@ -56,7 +56,7 @@ fn sizes_round_up_to_pages_and_none_is_refused() {
 }
 
 #[test]
-fn weights_are_read_by_both_once_sealed() {
+fn cpu_and_gpu_read_sealed_weights() {
     for l2 in [L2::Volatile, L2::Cached] {
         alone(|| weights_in(l2));
     }
@@ -75,7 +75,7 @@ fn weights_in(l2: L2) {
     let mut seen = vec![0; content.len()];
     target.read(0, &mut seen).unwrap();
     assert!(seen == content && weights.as_slice()[..content.len()] == content);
-    // Taken back, written again and sealed again.
+    // Reopened, written again and sealed again.
     let mut filling = weights.reopen();
     assert_eq!(copies.space.usage().buffers, before.buffers + 1, "only the target");
     filling.as_mut_slice()[0] ^= 0xff;
@@ -85,9 +85,9 @@ fn weights_in(l2: L2) {
     assert_eq!(seen[0], content[0] ^ 0xff);
 }
 
-/// For a report after a fault: what each address means, and what lies there, whoever else sees it.
+/// For a fault report: lists every mapping and reads its memory through a second CPU mapping.
 #[test]
-fn every_mapping_is_known_and_can_be_looked_into() {
+fn every_mapping_is_listed_and_readable() {
     alone(|| {
         let options = space::Options { sealed: Access::Read, ..space::Options::default() };
         let space = AddressSpace::with(&Orin::open().unwrap(), options).unwrap();
@@ -109,7 +109,7 @@ fn every_mapping_is_known_and_can_be_looked_into() {
             let mapping = find(address);
             assert_eq!((mapping.what(), mapping.writable), (what, writable));
             assert_eq!((mapping.bytes, mapping.cacheable), (8 * KIB, false));
-            // Odd places, too.
+            // Unaligned offsets, too.
             let mut seen = vec![0; 1000];
             mapping.view().unwrap().read(4 * KIB + 3, &mut seen[..700]).unwrap();
             assert!(seen[..700] == content[4 * KIB as usize + 3..][..700], "{what}");
@@ -125,7 +125,7 @@ fn every_mapping_is_known_and_can_be_looked_into() {
 }
 
 #[test]
-fn a_pool_of_tensors() {
+fn a_pool_places_and_reads_back_tensors() {
     alone(|| {
         let space = space();
         let mut random = Random(0x9001);
@@ -191,7 +191,7 @@ fn mailboxes_check_every_access() {
 }
 
 #[test]
-fn coherence_by_class() {
+fn cpu_and_gpu_see_each_others_writes() {
     for l2 in [L2::Volatile, L2::Cached] {
         alone(|| coherence_in(l2));
     }
@@ -217,7 +217,7 @@ fn coherence_in(l2: L2) {
     assert_eq!(seen[4096..4104], (0x1414_1414_1414_1414u64 + 4096).to_ne_bytes());
 }
 
-/// Addresses are given back: far more buffers come and go than there are addresses for.
+/// Addresses are reused: far more buffers are mapped over time than there are addresses for.
 #[test]
 fn months_of_maps_do_not_exhaust_addresses() {
     alone(|| {
@@ -227,7 +227,7 @@ fn months_of_maps_do_not_exhaust_addresses() {
         let mut random = Random(0x3a7);
         let mut live = Vec::new();
         for cycle in 0..cycles {
-            // Some overlap, of many classes; a gibibyte of addresses now and then.
+            // Some overlap, of many size classes; a gibibyte of addresses now and then.
             let bytes = match random.bits() % 1000 {
                 0 => 256 * MIB,
                 size => (1 + size % 64) * 4 * KIB,
@@ -247,7 +247,7 @@ fn months_of_maps_do_not_exhaust_addresses() {
         drop(live);
         assert_eq!(space.usage().buffers, 1);
         assert_eq!(space.usage().bytes, lasting.bytes());
-        // Then there is still room for the largest.
+        // Afterwards there is still space for the largest.
         let large = Scratch::new(&space, GIB).unwrap();
         assert_eq!(large.bytes(), GIB);
     });
@@ -273,9 +273,9 @@ fn windows_stay_free() {
 }
 
 #[test]
-fn a_request_of_a_closed_device_cannot_be_made() {
+fn buffers_keep_the_device_open() {
     alone(|| {
-        // Buffers keep the device open, whatever is dropped first.
+        // Buffers keep the device open, in any order of dropping.
         let orin = Orin::open().unwrap();
         let space = AddressSpace::new(&orin, L2::Volatile).unwrap();
         let buffer = Scratch::new(&space, MIB).unwrap();

@@ -1,4 +1,4 @@
-//! Copies and fills by the copy engine against the CPU's own.
+//! Copies and fills by the copy engine, compared with the CPU's.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tegra::pushbuffer::PushBuffer;
 use crate::support::{Copies, alone};
 
 #[test]
-fn odd_sizes_and_offsets() {
+fn copies_of_odd_sizes_and_offsets_are_exact() {
     alone(|| {
         const SIZE: u64 = 256 << 10;
         let mut copies = Copies::new();
@@ -38,7 +38,7 @@ fn odd_sizes_and_offsets() {
 }
 
 #[test]
-fn fills_and_nothing_at_all() {
+fn fills_are_exact_and_may_be_empty() {
     alone(|| {
         let mut copies = Copies::new();
         let target = copies.mailbox(1 << 16);
@@ -60,7 +60,7 @@ fn fills_and_nothing_at_all() {
     });
 }
 
-/// More copies than there are places for their streams.
+/// More copies than slots for their streams.
 #[test]
 fn many_copies_in_flight() {
     alone(|| {
@@ -85,7 +85,7 @@ fn many_copies_in_flight() {
 }
 
 #[test]
-fn what_leaves_the_address_space_is_not_recorded() {
+fn ranges_beyond_the_address_space_are_refused() {
     let mut stream = PushBuffer::<class::Copy>::new();
     let low = GpuAddress::new(0x20_0000).unwrap();
     let high = GpuAddress::new((1 << 40) - 8).unwrap();
@@ -101,7 +101,7 @@ fn what_leaves_the_address_space_is_not_recorded() {
 }
 
 #[test]
-fn a_scratch_to_scratch_copy_of_64_mib() {
+fn scratch_to_scratch_copies_64_mib() {
     alone(|| {
         const SIZE: u64 = 64 << 20;
         let mut copies = Copies::new();
@@ -118,9 +118,9 @@ fn a_scratch_to_scratch_copy_of_64_mib() {
     });
 }
 
-/// What takes milliseconds on silicon takes the host longer; the simulator's GPU is given its time.
+/// Milliseconds on silicon take the host longer; the wait allows for the simulator's real time.
 #[test]
-fn a_wait_is_not_over_before_the_gpu_rests() {
+fn a_wait_lasts_until_the_simulated_gpu_is_done() {
     alone(|| {
         const SIZE: u64 = 256 << 20;
         let mut copies = Copies::with(Options { spin: Duration::ZERO, ..Options::default() });

@@ -1,4 +1,4 @@
-//! What a fault looks like, and life after it.
+//! Reports of faults, and recovery from them.
 
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ fn fault(error: Error) -> Fault {
     }
 }
 
-/// An address that nothing is mapped at.
+/// An unmapped address.
 fn nowhere() -> GpuAddress {
     GpuAddress::new(0x10_0000).unwrap()
 }
 
 #[test]
-fn a_copy_from_nowhere_faults_and_the_context_is_rebuilt() {
+fn a_context_is_rebuilt_after_a_copy_from_an_unmapped_address() {
     alone(|| {
         let mut copies = Copies::new();
         let (from, to) = (copies.mailbox(4096), copies.mailbox(4096));
@@ -46,11 +46,11 @@ fn a_copy_from_nowhere_faults_and_the_context_is_rebuilt() {
             assert_eq!(progress.engine, Engine::Copy);
             assert_eq!(progress.completed, done.point().value());
             assert_eq!(progress.submitted, lost.point().value());
-            // What the host unit has told of so far: nothing, the copy, or the copy and its tail.
+            // The host unit has reported nothing yet, the copy, or the copy and its tail.
             let streams: Vec<_> = progress.streams.iter().map(|stream| stream.words()).collect();
             assert!([9, 8].starts_with(&streams), "{report}");
             assert!(report.to_string().contains("address fault (31)"), "{report}");
-            // Until it is rebuilt the same fault answers everything.
+            // Until the rebuild, every call returns the same fault.
             let again = fault(context.submit(*queue, &[], Wake::Quiet).unwrap_err());
             assert_eq!(again, report);
             assert_eq!(fault(context.wait(lost, LONG).unwrap_err()), report);
@@ -58,7 +58,7 @@ fn a_copy_from_nowhere_faults_and_the_context_is_rebuilt() {
             assert!(context.is_done(done).unwrap(), "done before the fault");
             let gone = context.wait(lost, LONG).unwrap_err();
             assert!(matches!(gone, Error::Lost { queue: 0, .. }), "{gone}");
-            // Buffers kept content and address, and work goes on.
+            // Buffers retained content and address, and work continues.
             assert_eq!(to.load_u64(0).unwrap(), 76 + round);
             from.store_u64(0, 77 + round).unwrap();
             copies.copy(from.address(), address, 8);
@@ -68,7 +68,7 @@ fn a_copy_from_nowhere_faults_and_the_context_is_rebuilt() {
 }
 
 #[test]
-fn a_write_to_weights_faults_where_they_are_mapped_for_reading_only() {
+fn a_write_to_read_only_weights_faults() {
     alone(|| {
         let options = space::Options { sealed: Access::Read, ..space::Options::default() };
         let space = AddressSpace::with(&Orin::open().unwrap(), options).unwrap();
@@ -98,9 +98,9 @@ fn a_freed_buffer_faults() {
     });
 }
 
-/// A fault takes all queues of its context and none of another.
+/// A fault kills all queues of its context and none of another.
 #[test]
-fn other_contexts_go_on() {
+fn other_contexts_survive_a_fault() {
     alone(|| {
         let space = space();
         let mut first = Context::new(&space, Options::default()).unwrap();
@@ -122,9 +122,9 @@ fn other_contexts_go_on() {
     });
 }
 
-/// Work that waits for what nobody releases is stalled, no fault; a rebuild gets rid of it.
+/// Work that waits for a missing release is stalled, which is no fault; a rebuild removes it.
 #[test]
-fn stalled_work_is_given_up() {
+fn a_rebuild_removes_stalled_work() {
     alone(|| {
         let mut copies = Copies::with(Options { spin: Duration::ZERO, ..Options::default() });
         let gate = copies.mailbox(8192);
@@ -142,7 +142,7 @@ fn stalled_work_is_given_up() {
         let known = context.describe();
         assert_eq!((known.code, known.sms.len()), (None, 0));
         assert!(known.queues[0].is_busy() && !known.queues[0].streams.is_empty(), "{known:?}");
-        // Released after all: it was no fault.
+        // Released after all: it was not a fault.
         gate.store_u64(0, 1).unwrap();
         context.wait(stuck, LONG).unwrap();
         gate.store_u64(0, 0).unwrap();
@@ -151,7 +151,7 @@ fn stalled_work_is_given_up() {
         context.rebuild().unwrap();
         assert!(matches!(context.is_done(stuck), Err(Error::Lost { .. })));
         complete(context, *queue, Wake::Interrupt);
-        // So that nothing is left waiting for it.
+        // Releases the semaphore, so that nothing waits for it any more.
         gate.store_u64(0, 1).unwrap();
     });
 }

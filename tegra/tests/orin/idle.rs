@@ -1,4 +1,4 @@
-//! Channels that close when there is nothing to do.
+//! Idle channels are closed and opened again.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tegra::queue::Wake;
 use crate::support::{Copies, LONG, alone, complete};
 
 #[test]
-fn closing_when_idle_and_opening_again() {
+fn idle_channels_close_and_reopen() {
     alone(|| {
         let mut copies = Copies::new();
         let (from, to) = (copies.mailbox(4096), copies.mailbox(4096));
@@ -18,18 +18,17 @@ fn closing_when_idle_and_opening_again() {
             assert_eq!(to.load_u64(0).unwrap(), round + 1, "content survives");
             assert!(copies.context.is_open());
             let context = &mut copies.context;
-            assert!(!context.close_if_idle(Duration::from_secs(3600)).unwrap(), "not yet");
-            assert!(context.close_if_idle(Duration::ZERO).unwrap());
+            context.close().unwrap();
             assert!(!context.is_open());
             assert_eq!(context.gpu_time(), None);
             let device = tegra_sim_preload::orin().unwrap();
             assert_eq!((device.live().channels, device.live().tsgs), (0, 0));
-            assert!(context.close_if_idle(LONG).unwrap(), "closed already");
+            context.close().unwrap();
         }
     });
 }
 
-/// Points of before a close are still done, and the timeline goes on.
+/// Points from before a close are still done, and the timeline continues.
 #[test]
 fn tickets_outlive_a_close() {
     alone(|| {
@@ -45,21 +44,5 @@ fn tickets_outlive_a_close() {
         assert!(second.point().value() > first.point().value());
         context.wait(second, LONG).unwrap();
         assert!(context.is_done(first).unwrap());
-    });
-}
-
-/// A submission in between starts the time anew.
-#[test]
-fn work_puts_the_close_off() {
-    alone(|| {
-        let mut copies = Copies::new();
-        let queue = copies.queue;
-        let context = &mut copies.context;
-        complete(context, queue, Wake::Quiet);
-        let hour = Duration::from_secs(3600);
-        assert!(!context.close_if_idle(hour).unwrap());
-        complete(context, queue, Wake::Quiet);
-        assert!(!context.close_if_idle(hour).unwrap());
-        assert!(context.is_open());
     });
 }

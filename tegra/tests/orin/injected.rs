@@ -1,5 +1,5 @@
-//! Failures that the simulator produces on request. They are chosen when a process starts, so each
-//! test runs one scenario in a process of its own: this program again, with [`child`] alone.
+//! Failures that the simulator injects. They are chosen when a process starts, so each test runs
+//! one scenario in a child process: this program again, with [`child`] alone.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::support::{Copies, LONG, alone, complete, space};
 
 const SCENARIO: &str = "TEGRA_TEST_SCENARIO";
 
-/// The scenarios by name. Each leaves nothing behind.
+/// The scenarios by name. Each leaves no object behind.
 const SCENARIOS: &[(&str, fn())] = &[
     ("goes well", goes_well),
     ("a step fails", a_step_fails),
@@ -31,7 +31,7 @@ const SCENARIOS: &[(&str, fn())] = &[
     ("thousand steps", || steps(1000)),
 ];
 
-/// Runs a scenario with failures; what the simulator recorded, when `trace`.
+/// Runs a scenario with failures; returns the simulator's trace if `trace`.
 fn run(scenario: &str, failures: &str, trace: bool) -> Option<String> {
     let file = std::env::temp_dir().join(format!("tegra-{}-{scenario}.jsonl", std::process::id()));
     let mut command = again(module_path!(), "child");
@@ -71,12 +71,12 @@ fn goes_well() {
 }
 
 #[test]
-fn signals_in_the_middle_of_requests_go_unnoticed() {
+fn interrupted_requests_are_repeated() {
     run("goes well", "ioctl:*:EINTR@1/3", false);
 }
 
 #[test]
-fn requests_that_must_be_tried_again_are() {
+fn requests_with_eagain_are_repeated() {
     run("goes well", "ioctl:*:EAGAIN@1/5", false);
 }
 
@@ -94,7 +94,7 @@ fn a_step_fails() {
 }
 
 #[test]
-fn a_bring_up_that_fails_at_any_step_can_be_repeated() {
+fn a_failed_bring_up_can_be_retried_at_any_step() {
     for step in [
         "OPEN_TSG@1",
         "CREATE_SUBCONTEXT@1",
@@ -115,7 +115,7 @@ fn a_bring_up_that_fails_at_any_step_can_be_repeated() {
 fn a_buffer_fails() {
     let space = space();
     let error = Mailbox::new(&space, 4096).unwrap_err();
-    // There is memory: the request and its errno say more than how much.
+    // Memory is free, so the error has the request and its errno instead of a size.
     assert_eq!(error.errno(), Some(Errno::ENOMEM), "{error}");
     assert!(error.to_string().contains(": ENOMEM: "), "{error}");
     assert_eq!(space.usage(), Default::default());
@@ -124,7 +124,7 @@ fn a_buffer_fails() {
 }
 
 #[test]
-fn a_buffer_that_fails_at_any_step_leaves_nothing() {
+fn a_failed_buffer_leaks_nothing_at_any_step() {
     for request in ["CREATE_64", "ALLOC", "MAP_BUFFER_EX"] {
         run("a buffer fails", &format!("ioctl:{request}:ENOMEM@1"), false);
     }
@@ -142,7 +142,7 @@ fn memory_ends() {
 }
 
 #[test]
-fn memory_that_ends_is_told_with_numbers() {
+fn out_of_memory_reports_sizes() {
     run("memory ends", "memory-full=64M", false);
 }
 
@@ -155,7 +155,7 @@ fn never_woken() {
 }
 
 #[test]
-fn a_lost_event_costs_time_only() {
+fn a_lost_event_only_costs_time() {
     run("never woken", "lost-event@1/1", false);
 }
 
@@ -175,12 +175,12 @@ fn faults(code: ErrorCode) {
 }
 
 #[test]
-fn a_fault_in_the_middle_of_good_work() {
+fn injected_faults_are_reported_with_their_code() {
     run("address fault", "mmu-fault@1", false);
 }
 
 #[test]
-fn a_time_limit_is_a_fault() {
+fn an_expired_switch_limit_is_a_fault() {
     // The first entry configures the channel.
     run("time limit", "channel-timeout@2", false);
 }
@@ -197,7 +197,7 @@ fn stuck() {
 }
 
 #[test]
-fn a_release_that_never_comes_is_told_and_given_up() {
+fn a_missing_release_is_reported_as_stalled() {
     run("stuck", "stuck-semaphore@2", false);
 }
 
@@ -214,7 +214,7 @@ fn steps(count: u64) {
 
 /// A thousand steps make exactly as many requests of the driver as ten do.
 #[test]
-fn a_steady_step_makes_no_request() {
+fn a_repeated_step_makes_no_request() {
     let requests = |scenario: &str| {
         let trace = run(scenario, "", true).unwrap();
         trace.lines().filter(|line| line.contains("\"ioctl\"")).count()

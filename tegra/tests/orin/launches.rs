@@ -1,5 +1,5 @@
-//! Kernels handed to the compute engine. The simulator runs no machine code here: what is seen is
-//! that launches are taken, end, and release what they should.
+//! Kernels on the compute engine. The simulator runs no machine code here: the tests check that
+//! launches are accepted, end, and release their semaphores.
 
 use tegra::address::QmdAddress;
 use tegra::buffer::{Filling, Mailbox, Scratch};
@@ -16,7 +16,7 @@ const QMD: u64 = 0;
 const BANK: u64 = 4096;
 const RESULT: u64 = 8192;
 const STREAM: u64 = 12_288;
-/// `EXIT`, and a branch to itself behind it, as compilers end code.
+/// `EXIT`, followed by a branch to itself, as compilers end code.
 const CODE: [u64; 4] =
     [0x0000_0000_0000_794d, 0x000f_ea00_0380_0000, 0xffff_fff0_0000_7947, 0x000f_c000_0383_ffff];
 

@@ -1,6 +1,6 @@
-//! The crate through its public door on the simulated Orin, which is linked into this program.
+//! The crate's public interface on the simulated Orin, which is linked into this program.
 //!
-//! Every test runs alone and leaves nothing behind: [`support::alone`] sees to both.
+//! Every test runs alone and leaks nothing: [`support::alone`] ensures both.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 

@@ -1,8 +1,8 @@
-//! Random programs over several queues against the same program run in order on the CPU.
+//! Random programs over several queues, compared with the same program run in order on the CPU.
 //!
 //! A program is a list of copies and fills within one buffer. Each is submitted to a random queue,
-//! after waits for every earlier one of another queue that it must not overtake: one that touches
-//! a byte which either of the two writes.
+//! after acquires of every earlier step on another queue that it must not overtake: one that
+//! accesses a byte which either of the two writes.
 
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ impl Step {
         let bytes = 1 + random.bits() % 2000;
         loop {
             let (from, to) = (random.bits() % (ARENA - bytes), random.bits() % (ARENA - bytes));
-            // What overlaps itself is not defined.
+            // An overlapping copy is undefined.
             if from.abs_diff(to) >= bytes {
                 return Self::Copy { from, to, bytes };
             }
@@ -119,11 +119,11 @@ fn program(space: &AddressSpace, seed: u64) {
     let mut seen = vec![0; ARENA as usize];
     arena.read(0, &mut seen).unwrap();
     let steps: Vec<_> = done.iter().map(|(step, queue, _)| (step, queue)).collect();
-    assert!(seen == model, "seed {seed:#x} gives another result than in order: {steps:#?}");
+    assert!(seen == model, "seed {seed:#x} differs from the result in order: {steps:#?}");
 }
 
 #[test]
-fn random_programs_equal_their_order() {
+fn queues_with_acquires_equal_sequential_execution() {
     alone(|| {
         let space = space();
         for number in 0..count(20, 1000) {

@@ -25,7 +25,7 @@ fn submit(
         match context.submit(queue, bodies, Wake::Interrupt) {
             Ok(ticket) => return oldest.push_back(ticket),
             Err(Error::Submit(SubmitError::Full { .. })) => {
-                // Nothing of ours in flight: the channel's configuration is.
+                // Only the channel's configuration is in flight.
                 match oldest.pop_front() {
                     Some(ticket) => context.wait(ticket, LONG).unwrap(),
                     None => context.drain(LONG).unwrap(),
@@ -86,7 +86,6 @@ fn a_full_ring_refuses_until_work_completes() {
         let long = context.submit(queue, &[body; 8], Wake::Quiet).unwrap_err();
         assert!(matches!(long, Error::Submit(SubmitError::TooLong { .. })), "{long}");
         assert!(matches!(context.close(), Err(Error::Busy { .. })));
-        assert!(!context.close_if_idle(Duration::ZERO).unwrap());
         gate.store_u64(0, 1).unwrap();
         context.wait(held, LONG).unwrap();
         complete(&mut context, queue, Wake::Quiet);
@@ -94,7 +93,7 @@ fn a_full_ring_refuses_until_work_completes() {
 }
 
 #[test]
-fn ten_channels_side_by_side() {
+fn ten_channels_run_concurrently() {
     alone(|| {
         const PAGE: u64 = 4096;
         let space = space();
@@ -131,9 +130,10 @@ fn ten_channels_side_by_side() {
     });
 }
 
-/// A value is handed through ten queues, each waiting for the one before, submitted backwards.
+/// A value passes through ten queues, each waiting for the previous one, submitted in reverse
+/// order.
 #[test]
-fn timelines_across_channels() {
+fn a_queue_acquires_the_timeline_of_another() {
     alone(|| {
         const QUEUES: u64 = 10;
         const PAGE: u64 = 4096;
@@ -173,18 +173,18 @@ fn timelines_across_channels() {
 }
 
 #[test]
-fn an_interrupt_wakes_who_sleeps_and_silence_does_not() {
+fn only_an_interrupt_wakes_a_sleeper() {
     alone(|| {
         let mut context = Context::new(&space(), Options::default()).unwrap();
         let queue = context.add_queue(Engine::Copy, 64).unwrap();
-        assert!(!context.sleep(LONG).unwrap(), "no channel is open, so none can wake");
+        assert!(!context.sleep(LONG).unwrap(), "no channel is open, so none can raise an event");
         assert!(context.channel(queue).unwrap().is_none());
         complete(&mut context, queue, Wake::Quiet);
         assert!(!context.sleep(Duration::from_millis(1)).unwrap());
         let ticket = context.submit(queue, &[], Wake::Interrupt).unwrap();
         assert!(context.sleep(LONG).unwrap());
         context.wait(ticket, LONG).unwrap();
-        assert!(!context.sleep(Duration::from_millis(1)).unwrap(), "it was taken");
+        assert!(!context.sleep(Duration::from_millis(1)).unwrap(), "it was cleared");
         let channel = context.channel(queue).unwrap().unwrap();
         assert_eq!((channel.engine(), channel.token()), (Engine::Copy, channel.id()));
     });
@@ -195,7 +195,7 @@ fn a_wait_that_must_block_is_one_system_call() {
     alone(|| {
         const ROUNDS: u64 = 10;
         let space = space();
-        // No looking: every wait for work that is not done sleeps.
+        // No polling: every wait for unfinished work sleeps.
         let options = Options { spin: Duration::ZERO, ..Options::default() };
         let mut context = Context::new(&space, options).unwrap();
         let queue = context.add_queue(Engine::Copy, 8).unwrap();
@@ -204,7 +204,7 @@ fn a_wait_that_must_block_is_one_system_call() {
         context.drain(LONG).unwrap();
         let started = Instant::now();
         let mut before = 0;
-        // The first round also takes the event that opening left behind.
+        // The first round also clears the event of opening the channels.
         for round in 0..=ROUNDS {
             let payload = Payload::Long(round + 1);
             let acquire = Acquire::new(gate.at(0).unwrap(), payload, Condition::Reached).unwrap();

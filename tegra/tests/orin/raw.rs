@@ -25,7 +25,7 @@ pub(crate) struct Nodes {
     pub(crate) ctrl: File,
 }
 
-/// What a channel needs around it.
+/// The objects that a channel needs.
 pub(crate) struct Parts {
     pub(crate) nodes: Nodes,
     pub(crate) space: OwnedFd,
@@ -53,7 +53,7 @@ impl Nodes {
         Self { nvmap: open("/dev/nvmap"), ctrl: open("/dev/nvgpu/igpu0/ctrl") }
     }
 
-    /// The range that the wrappers ask for.
+    /// The range of the wrappers.
     pub(crate) fn space_args() -> ctrl::AllocAs {
         ctrl::AllocAs {
             flags: ctrl::AS_UNIFIED_VA,
@@ -107,7 +107,7 @@ impl Nodes {
         Memory { nodes: self, handle, fd: own(args.fd) }
     }
 
-    /// Maps the ctrl node; the address.
+    /// Maps the ctrl node; returns the address.
     pub(crate) fn map_ctrl(&self, bytes: usize, offset: i64) -> Result<usize, Errno> {
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, self.ctrl.as_raw_fd());
         // SAFETY: a new mapping at an address of the kernel's choice.

@@ -1,4 +1,4 @@
-//! Every wrong order and value that the wrappers cannot express, with the driver's answer.
+//! Every wrong order and value that the wrappers cannot express, with the driver's errno.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -12,7 +12,7 @@ use crate::support::alone;
 const EINVAL: Result<(), Errno> = Err(Errno::EINVAL);
 
 #[test]
-fn address_spaces() {
+fn invalid_address_spaces_are_refused() {
     alone(|| {
         let nodes = Nodes::open();
         let good = Nodes::space_args();
@@ -34,7 +34,7 @@ fn address_spaces() {
 }
 
 #[test]
-fn areas_and_maps() {
+fn invalid_areas_and_maps_are_refused() {
     alone(|| {
         use address_space::{ALLOC_SPACE, AllocSpace, MAP_BUFFER_EX, MapBufferEx};
         const WINDOW: u64 = 0xfd_0000_0000;
@@ -97,7 +97,7 @@ fn areas_and_maps() {
 }
 
 #[test]
-fn binding_order() {
+fn wrong_binding_orders_are_refused() {
     alone(|| {
         let parts = Parts::new();
         let channel = parts.nodes.channel();
@@ -110,7 +110,7 @@ fn binding_order() {
 }
 
 #[test]
-fn set_up_order_and_values() {
+fn wrong_set_up_orders_and_values_are_refused() {
     alone(|| {
         use channel::{BIND_DETERMINISTIC, BIND_USERMODE, SETUP_BIND, SetupBind};
         let parts = Parts::new();
@@ -133,7 +133,7 @@ fn set_up_order_and_values() {
             ("usermode alone", SetupBind { flags: BIND_USERMODE, ..good }),
             ("one entry", SetupBind { num_gpfifo_entries: 1, ..good }),
             ("no entries", SetupBind { num_gpfifo_entries: 0, ..good }),
-            ("no power of two", SetupBind { num_gpfifo_entries: 500, ..good }),
+            ("not a power of two", SetupBind { num_gpfifo_entries: 500, ..good }),
             ("a ring too small", SetupBind { num_gpfifo_entries: 1024, ..good }),
             ("ring fd 0", SetupBind { gpfifo_dmabuf_fd: 0, ..good }),
             ("USERD fd 0", SetupBind { userd_dmabuf_fd: 0, ..good }),
@@ -151,7 +151,7 @@ fn set_up_order_and_values() {
 }
 
 #[test]
-fn objects() {
+fn objects_need_an_address_space_and_a_known_class() {
     alone(|| {
         let parts = Parts::new();
         let channel = parts.nodes.channel();
@@ -166,7 +166,7 @@ fn objects() {
 }
 
 #[test]
-fn requests_that_the_driver_does_not_know() {
+fn unknown_requests_are_refused() {
     alone(|| {
         let parts = Parts::new();
         let (ring, userd) = (parts.nodes.memory(4096), parts.nodes.memory(4096));
@@ -181,7 +181,7 @@ fn requests_that_the_driver_does_not_know() {
         let (ctrl, channel) = (parts.nodes.ctrl.as_raw_fd(), channel.as_raw_fd());
         // OPEN_CHANNEL with the 16 bytes of older headers.
         assert_eq!(enter(ctrl, 0xc010_470b), Err(Errno::ENOTTY));
-        // SUBMIT_GPFIFO, which is for rings of the kernel; then with a wrong size.
+        // SUBMIT_GPFIFO, which is for kernel-managed rings; then with a wrong size.
         assert_eq!(enter(channel, 0xc018_486b), EINVAL);
         assert_eq!(enter(channel, 0xc020_486b), Err(Errno::ENOTTY));
         // EVENT_ID_CTRL belongs to the group in this release.
@@ -194,12 +194,12 @@ fn requests_that_the_driver_does_not_know() {
 }
 
 #[test]
-fn memory_handles() {
+fn invalid_memory_handles_are_refused() {
     alone(|| {
         let nodes = Nodes::open();
         let handle = nodes.create(4096);
         assert!(handle >= 0x8000_0000 - 1, "{handle:#x}");
-        assert_eq!(nodes.alloc(handle, 0), Ok(()), "tag 0 is only warned of");
+        assert_eq!(nodes.alloc(handle, 0), Ok(()), "tag 0 only logs a warning");
         assert_eq!(nodes.alloc(handle, 0x0900), Err(Errno::EEXIST));
         assert_eq!(nodes.alloc(0, 0x0900), EINVAL);
         assert_eq!(nodes.alloc(0x1234, 0x0900), EINVAL);
@@ -214,7 +214,7 @@ fn memory_handles() {
 }
 
 #[test]
-fn the_doorbell_page() {
+fn the_doorbell_page_is_mapped_once_per_ctrl_fd() {
     alone(|| {
         const PAGE: usize = 0x1_0000;
         let nodes = Nodes::open();
@@ -222,9 +222,9 @@ fn the_doorbell_page() {
         assert_eq!(nodes.map_ctrl(PAGE, 4096), Err(Errno::EINVAL), "an offset");
         let base = nodes.map_ctrl(PAGE, 0).unwrap();
         assert_eq!(nodes.map_ctrl(PAGE, 0), Err(Errno::EBUSY), "twice");
-        // SAFETY: what was mapped above, which nobody uses.
+        // SAFETY: the mapping made above, which is not in use.
         assert_eq!(unsafe { libc::munmap(base as *mut _, PAGE) }, 0);
-        // Another open file has a page of its own.
+        // Another open file has its own page.
         let other = Nodes::open();
         let base = other.map_ctrl(PAGE, 0).unwrap();
         // SAFETY: as above.

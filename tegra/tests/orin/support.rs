@@ -1,4 +1,4 @@
-//! What every test needs: the device to itself, a context, and nothing left behind.
+//! Test fixture: exclusive use of the device, a context, and a leak check.
 
 use std::time::{Duration, Instant};
 
@@ -11,17 +11,17 @@ use tegra::pushbuffer::Engine;
 use tegra::queue::Wake;
 use tegra::space::{AddressSpace, L2};
 
-/// Far longer than anything takes: a wait that ends so has failed.
+/// Far longer than any work: a wait that reaches it has failed.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Runs a test alone in this process, then checks that no handle, mapping, channel or fd is left.
+/// Runs a test alone in this process, then checks that no handle, mapping, channel or fd leaked.
 pub(crate) fn alone(test: impl FnOnce()) {
     let _alone = ALONE.lock();
     test();
     let device = tegra_sim_preload::orin().expect("a simulated Orin");
-    // Another test's last thread may still be on its way out.
+    // Another test's last thread may still be exiting.
     let begun = Instant::now();
     let clean =
         || device.live() == Default::default() && tegra_sim_preload::open_files().is_empty();
@@ -82,14 +82,14 @@ impl Copies {
     }
 }
 
-/// Submits nothing but a point, and waits for it.
+/// Submits only a point, and waits for it.
 pub(crate) fn complete(context: &mut Context, queue: QueueId, wake: Wake) -> Ticket {
     let ticket = context.submit(queue, &[], wake).unwrap();
     context.wait(ticket, LONG).unwrap();
     ticket
 }
 
-/// A count that an environment variable may raise from what suits every day to what was asked.
+/// A count for every day, or the full one if the environment variable is set.
 pub(crate) fn count(usual: u64, full: u64) -> u64 {
     if std::env::var_os("TEGRA_TEST_FULL").is_some() { full } else { usual }
 }

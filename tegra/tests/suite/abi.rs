@@ -1,4 +1,4 @@
-//! The kernel interface against tables that a C compiler extracted from the L4T headers.
+//! The kernel interface, compared with tables that a C compiler extracted from the L4T headers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -45,7 +45,7 @@ fn assert_same(ours: &Layout, theirs: &BTreeMap<String, CStruct>) {
         let name = name.trim_start_matches("r#");
         assert_eq!(Some(&(*offset, *size)), c.fields.get(name), "{}.{name}", ours.name);
     }
-    // Nothing that the header names may lie outside our fields.
+    // Our fields must cover every field of the header.
     for (name, (offset, size)) in &c.fields {
         let covered = (*offset..offset + size)
             .all(|byte| ours.fields.iter().any(|(_, at, len)| (*at..at + len).contains(&byte)));
@@ -99,9 +99,9 @@ fn nested_records_equal_the_headers() {
     }
 }
 
-/// The differences that the module documentation names, and no others among our requests.
+/// Exactly the differences that the module documentation names.
 #[test]
-fn r35_differs_where_the_documentation_says() {
+fn r35_differs_as_documented() {
     let old: BTreeMap<_, _> = rows::<6>(include_str!("../data/ioctls.csv"))
         .into_iter()
         .filter(|[rel, ..]| *rel == "r35.6")
@@ -126,7 +126,7 @@ fn the_kernel_writes_handles_over_the_size() {
 }
 
 #[test]
-fn cache_field_and_tag_of_the_allocation_flags() {
+fn allocation_flags_encode_caching_and_tag() {
     use nvmap::Caching;
     assert_eq!(nvmap::alloc_flags(Caching::WriteCombined, 0x0900), 0x0900_0001);
     assert_eq!(nvmap::alloc_flags(Caching::InnerCacheable, 0xffff), 0xffff_0002);
@@ -204,12 +204,12 @@ fn constants_equal_the_headers() {
     assert_eq!(ErrorCode::from_info32(99), ErrorCode::Other(99));
 }
 
-/// A device that does not know a request answers as a Tegra node answers an unknown one.
+/// A device that does not know a request returns the same errno as a Tegra node for an unknown one.
 #[test]
 fn an_unknown_request_is_enotty() {
     let null = File::open("/dev/null").unwrap();
     let mut args = ctrl::GetGpuTime { gpu_timestamp: 7, reserved: 0 };
-    // User-mode emulation passes on the requests that it knows, and has its own word for others.
+    // User-mode emulation passes known requests on, and has its own errno for others.
     let refused =
         if orind_testing::program::runner().is_empty() { Errno::ENOTTY } else { Errno::ENOSYS };
     // SAFETY: /dev/null has no requests and reads nothing.

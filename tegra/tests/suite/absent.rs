@@ -8,7 +8,7 @@ use tegra::error::Node;
 use tegra::orin::Orin;
 
 #[test]
-fn a_machine_without_the_nodes_says_so() {
+fn a_machine_without_the_nodes_gets_a_clear_error() {
     if Path::new("/dev/nvmap").exists() {
         println!("skipped: this machine has /dev/nvmap");
         return;
@@ -17,6 +17,6 @@ fn a_machine_without_the_nodes_says_so() {
     assert!(matches!(error, Error::Open { node: Node::Nvmap, errno: Errno::ENOENT }), "{error:?}");
     let message = error.to_string();
     assert!(message.starts_with("/dev/nvmap cannot be opened: No such file"), "{message}");
-    assert!(message.contains("no Jetson Orin"), "{message}");
+    assert!(message.contains("not a Jetson Orin"), "{message}");
     assert_eq!(message.lines().count(), 1);
 }

@@ -1,11 +1,11 @@
-//! Methods, fields and values against a table extracted from NVIDIA's class headers.
+//! Methods, fields and values, compared with a table extracted from NVIDIA's class headers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::table::rows;
 use tegra::class::{Class, Compute, Copy, Definition, Host, Meaning, compute, copy, host, qmd};
 
-/// Meaning and, for repeated fields, the distance of one class's names.
+/// Meaning and, for repeated fields, distance of each name of a class.
 fn header(class: &str) -> BTreeMap<&'static str, (Meaning, &'static str)> {
     let number = |text: &str| text.parse::<u32>().expect("number");
     rows::<7>(include_str!("../data/classes.csv"))
@@ -53,9 +53,9 @@ fn repeated_qmd_fields_have_the_headers_distance() {
     }
 }
 
-/// Shared aliases: one Rust item stands for several header names that agree.
+/// Shared aliases: one Rust item represents several header names with equal values.
 #[test]
-fn aliases_agree_in_the_headers() {
+fn aliases_are_equal_in_the_headers() {
     let copy = header("c7b5");
     for name in ["OFFSET_OUT_UPPER_UPPER", "SET_SEMAPHORE_A_UPPER"] {
         assert_eq!(copy[name], copy["OFFSET_IN_UPPER_UPPER"], "{name}");
@@ -78,14 +78,14 @@ fn aliases_agree_in_the_headers() {
 }
 
 #[test]
-fn host_methods_and_engine_methods_do_not_meet() {
+fn host_and_engine_methods_are_disjoint() {
     assert!(host::METHODS.iter().all(|m| m.address() < host::METHODS_END));
     assert!(compute::METHODS.iter().all(|m| m.address() >= host::METHODS_END));
     assert!(copy::METHODS.iter().all(|m| m.address() >= host::METHODS_END));
 }
 
 #[test]
-fn subchannels_of_the_graphics_runlist() {
+fn classes_use_the_subchannels_of_the_graphics_runlist() {
     assert_eq!((Host::SUBCHANNEL, Compute::SUBCHANNEL, Copy::SUBCHANNEL), (0, 1, 4));
     assert_eq!(Compute::ID as u32, 0xc7c0);
     assert_eq!(Copy::ID as u32, 0xc7b5);
@@ -103,7 +103,7 @@ fn userd_offsets_equal_the_control_structure() {
 
 /// Tokens seen on hardware: the first two channels, on the graphics runlist.
 #[test]
-fn doorbell_tokens_of_the_hardware() {
+fn doorbell_tokens_decode_as_on_hardware() {
     use tegra::class::usermode::{self, token};
     for channel in [511, 510] {
         assert_eq!((token::CHANNEL.get(channel), token::RUNLIST.get(channel)), (channel, 0));
@@ -113,7 +113,7 @@ fn doorbell_tokens_of_the_hardware() {
 }
 
 #[test]
-fn values_survive_their_numbers() {
+fn values_round_trip_through_their_numbers() {
     let (operation, action) =
         (host::sem_execute::OPERATION, compute::send_signaling_pcas2_b::PCAS_ACTION);
     for value in host::SemOperation::ALL {
@@ -127,7 +127,7 @@ fn values_survive_their_numbers() {
 }
 
 #[test]
-fn fields_put_and_get() {
+fn fields_encode_and_decode() {
     let field = host::dma::METHOD_COUNT;
     assert_eq!(field.max(), 0x1fff);
     assert_eq!(field.put(5), 0x0005_0000);

@@ -3,7 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test may panic, and tells of skips"
+    reason = "a test may panic, and reports skips"
 )]
 
 mod abi;

@@ -1,7 +1,7 @@
-//! The submit function as it is compiled for aarch64: entry stores, barrier, GP_PUT, barrier,
-//! doorbell, in this order and with nothing in between.
+//! The submit function as compiled for aarch64: entry stores, barrier, GP_PUT, barrier, doorbell,
+//! in this order and with no other store in between.
 //!
-//! Skips, saying so, where the target's standard library is not installed.
+//! Skipped, with a message, if the target's standard library is not installed.
 
 use std::fs;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn is_entry_store(line: &str) -> bool {
     line.starts_with("str x") && line.ends_with("lsl #3]")
 }
 
-/// The rule; what is wrong when it is broken.
+/// Checks the rule; the error names the violation.
 fn check(function: &[String]) -> Result<(), String> {
     let barriers: Vec<_> = (0..function.len()).filter(|line| function[*line] == BARRIER).collect();
     let &[first, second] = &barriers[..] else {
@@ -107,10 +107,10 @@ fn assembly() -> Option<String> {
 }
 
 #[test]
-fn stores_and_barriers_of_a_submit() {
+fn a_submit_orders_entries_put_and_doorbell_on_aarch64() {
     let Some(assembly) = assembly() else {
         println!(
-            "skipped: no standard library for {TARGET}, `rustup target add {TARGET}` gives it"
+            "skipped: no standard library for {TARGET}, `rustup target add {TARGET}` installs it"
         );
         return;
     };
@@ -118,12 +118,12 @@ fn stores_and_barriers_of_a_submit() {
     assert!(!functions.is_empty(), "no submit function with a barrier");
     for function in &functions {
         check(function).unwrap_or_else(|why| panic!("{why}\n{}", function.join("\n")));
-        the_rule_notices_changes(function);
+        assert_the_rule_detects_changes(function);
     }
 }
 
-/// Every change that the rule is there for breaks it.
-fn the_rule_notices_changes(function: &[String]) {
+/// The check detects every change that the rule forbids.
+fn assert_the_rule_detects_changes(function: &[String]) {
     let barrier = |from: usize| {
         from + function[from..].iter().position(|line| line == BARRIER).expect("a barrier")
     };
@@ -143,8 +143,8 @@ fn the_rule_notices_changes(function: &[String]) {
     let mut changed = function.to_vec();
     let late = changed.remove(store(first));
     changed.insert(second, late);
-    assert!(check(&changed).is_err(), "GP_PUT behind its barrier");
+    assert!(check(&changed).is_err(), "GP_PUT after its barrier");
     let mut changed = function.to_vec();
     changed.insert(second, "str x1, [x2, x3, lsl #3]".into());
-    assert!(check(&changed).is_err(), "an entry behind GP_PUT");
+    assert!(check(&changed).is_err(), "an entry after GP_PUT");
 }

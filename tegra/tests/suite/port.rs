@@ -1,4 +1,4 @@
-//! The mapped port over plain memory: stores land where the hardware would look.
+//! The mapped port over plain memory: stores go where the hardware reads.
 
 use std::ptr::addr_of_mut;
 
@@ -31,7 +31,7 @@ fn queue() -> (*mut Memory, Queue<MappedPort>) {
         timeline: 0,
         doorbell: 0,
     }));
-    // SAFETY: the box is not touched but through these pointers while the port lives.
+    // SAFETY: the box is accessed through these pointers only while the port lives.
     let port = unsafe {
         MappedPort::new(PortMemory {
             ring: addr_of_mut!((*memory).ring).cast(),
@@ -55,7 +55,7 @@ fn forget(memory: *mut Memory, queue: Queue<MappedPort>) {
 }
 
 #[test]
-fn a_submission_in_memory() {
+fn a_submission_writes_entries_tail_put_and_doorbell() {
     let (memory, mut queue) = queue();
     let body = Entry::new(at(0x30_0000), 4).expect("valid");
     let first = queue.submit(&[body], Wake::Quiet).expect("room");
@@ -73,7 +73,7 @@ fn a_submission_in_memory() {
     assert_eq!(seen.tails[4], *words);
     assert_eq!(seen.userd[userd::GP_PUT / 4], 5);
     assert_eq!(seen.doorbell, 511);
-    // SAFETY: as above; this is what the GPU would do.
+    // SAFETY: as above; the test plays the GPU.
     unsafe { addr_of_mut!((*memory).timeline).write_volatile(1) };
     assert_eq!(queue.is_reached(first), Ok(true));
     assert_eq!(queue.is_reached(second), Ok(false));
@@ -81,7 +81,7 @@ fn a_submission_in_memory() {
     forget(memory, queue);
 }
 
-/// In a process that the kernel kills at its first system call but `exit`.
+/// Runs in a process that the kernel kills at any system call except `exit`.
 #[test]
 fn a_submit_makes_no_system_call() {
     const STEPS: u64 = 1000;
@@ -98,7 +98,7 @@ fn a_submit_makes_no_system_call() {
         let mut done = 0;
         while strict == 0 && done < STEPS {
             let Ok(point) = queue.submit(&body, Wake::Interrupt) else { break };
-            // SAFETY: what the GPU would do, in the child's copy of the memory.
+            // SAFETY: plays the GPU, in the child's copy of the memory.
             unsafe { addr_of_mut!((*memory).timeline).write_volatile(point.value()) };
             if queue.is_reached(point) != Ok(true) {
                 break;
@@ -106,11 +106,11 @@ fn a_submit_makes_no_system_call() {
             done += 1;
         }
         let code = if strict != 0 { NOT_STRICT } else { i32::from(done != STEPS) };
-        // SAFETY: ends the child; `exit_group` is not allowed any more.
+        // SAFETY: exits the child; `exit_group` is not allowed any more.
         unsafe { libc::syscall(libc::SYS_exit, code) };
     }
     let mut status = 0;
-    // SAFETY: `status` is a place to write.
+    // SAFETY: `status` is valid for a write.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status), "killed by signal {}", libc::WTERMSIG(status));
     forget(memory, queue);

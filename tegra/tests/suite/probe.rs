@@ -1,6 +1,6 @@
-//! The probe as a program: what it says of an Orin, and of a machine without one.
+//! The example `probe` as a program, with an Orin and without one.
 //!
-//! Skips, saying so, when only this test was built: the program is an example.
+//! Skipped, with a message, if only this test was built: the program is an example.
 
 use std::path::Path;
 use std::process::Output;
@@ -32,13 +32,13 @@ fn without_an_orin_one_line_and_exit_code_1() {
     assert!(output.stdout.is_empty());
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(message.lines().count(), 1, "{message}");
-    assert!(message.contains("no Jetson Orin"), "{message}");
+    assert!(message.contains("not a Jetson Orin"), "{message}");
     let Some(output) = run(None, &["--xml"]) else { return };
     assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]
-fn an_orin_as_table_and_as_json() {
+fn an_orin_is_printed_as_table_and_as_json() {
     let library = built().join("deps/libtegra_sim_preload.so");
     if !library.exists() {
         println!("skipped: {} is not built", library.display());

@@ -1,4 +1,4 @@
-//! Streams: the words seen on hardware, every limit, and building against decoding.
+//! Streams: the words seen on hardware, every limit, and round trips of encoding and decoding.
 
 use proptest::prelude::*;
 use tegra::address::{AddressError, GpuAddress, QmdAddress};
@@ -24,7 +24,7 @@ const SHARED: u64 = 0xfe_0000_0000;
 
 /// The first compute submission that ran on an Orin: bind, windows, release with timestamp.
 #[test]
-fn first_compute_submission_of_the_hardware() {
+fn the_first_compute_submission_equals_the_hardwares() {
     let mut stream = PushBuffer::<Compute>::new();
     let release = Release::new(at(0xff_ffb0_0010), Payload::Long(1)).unwrap();
     stream
@@ -44,7 +44,7 @@ fn first_compute_submission_of_the_hardware() {
 }
 
 #[test]
-fn launch_words_of_the_hardware() {
+fn launch_words_equal_the_hardwares() {
     let mut stream = PushBuffer::<Compute>::new();
     let wait = CacheInvalidate { instruction: true, data: true, constant: true, wait: true };
     stream
@@ -64,7 +64,7 @@ fn launch_words_of_the_hardware() {
 }
 
 #[test]
-fn local_memory_words_of_the_hardware() {
+fn local_memory_words_equal_the_hardwares() {
     let mut stream = PushBuffer::<Compute>::new();
     stream.set_local_memory(LocalMemory::new(at(0xff_e200_0000), 0x1b_0000).unwrap());
     assert_eq!(
@@ -78,7 +78,7 @@ fn local_memory_words_of_the_hardware() {
 }
 
 #[test]
-fn copy_words_of_the_hardware() {
+fn copy_words_equal_the_hardwares() {
     let mut stream = PushBuffer::<Copy>::new();
     let bytes = Shape::Linear { bytes: 0x1_0000 };
     stream
@@ -100,7 +100,7 @@ fn copy_words_of_the_hardware() {
 }
 
 #[test]
-fn semaphore_words() {
+fn semaphore_words_equal_the_manuals() {
     let timeline = at(0xff_ffb0_0010);
     let wait = Acquire::new(timeline, Payload::Long(1 << 32 | 5), Condition::Reached).unwrap();
     assert_eq!(
@@ -116,9 +116,9 @@ fn semaphore_words() {
     assert_eq!(words(&Operation::NonStallInterrupt), [0x2001_0008, 0]);
 }
 
-/// Words that follow from headers and manuals, not seen on hardware.
+/// Words derived from headers and manuals, not seen on hardware.
 #[test]
-fn inferred_words() {
+fn inferred_words_equal_the_headers() {
     assert_eq!(words(&Operation::WaitForIdle(WfiScope::All)), [0x8001_001e]);
     let system = Operation::MemoryBarrier(MembarType::System);
     assert_eq!(words(&system), [0x2004_000a, 0, 0, 0, 5 << 27]);
@@ -150,7 +150,7 @@ fn inferred_words() {
     );
 }
 
-/// One invalidate word serves both methods only while their fields lie at the same places.
+/// One invalidate word serves both methods only while their fields are at the same positions.
 #[test]
 fn both_invalidates_share_their_fields() {
     use compute::{invalidate_shader_caches as wait, invalidate_shader_caches_no_wfi as now};
@@ -160,7 +160,7 @@ fn both_invalidates_share_their_fields() {
 }
 
 #[test]
-fn ring_entry_of_the_hardware() {
+fn a_ring_entry_equals_the_hardwares() {
     let entry = Entry::new(at(0xff_ffa0_1000), 6).unwrap();
     assert_eq!(entry.encode(), 0x0000_1aff_ffa0_1000);
     assert_eq!(entry.after_previous().encode(), 0x8000_1aff_ffa0_1000);
@@ -169,7 +169,7 @@ fn ring_entry_of_the_hardware() {
 }
 
 #[test]
-fn ring_entries_keep_their_limits() {
+fn ring_entries_check_their_limits() {
     let length = |words| EntryError::Length { words };
     assert_eq!(Entry::new(at(0x1000), 0), Err(length(0)));
     assert_eq!(Entry::new(at(0x1000), 1 << 21), Err(length(1 << 21)));
@@ -178,14 +178,14 @@ fn ring_entries_keep_their_limits() {
     // The last word of the space cannot be fetched.
     assert!(Entry::new(at((1 << 40) - 8), 1).is_ok());
     assert!(matches!(Entry::new(at((1 << 40) - 4), 1), Err(EntryError::Address(_))));
-    // Control entries, conditional fetches, main level and the reserved bit are none of ours.
+    // Control entries, conditional fetches, main level and the reserved bit are never encoded.
     for entry in [0, 0x0000_1aff_ffa0_1001, 0x0000_18ff_ffa0_1000, 0x0000_1bff_ffa0_1000] {
         assert_eq!(Entry::decode(entry), Err(EntryError::NotAFetch { entry }));
     }
 }
 
 #[test]
-fn addresses_keep_their_limits() {
+fn addresses_check_their_limits() {
     assert!(matches!(GpuAddress::new(1 << 40), Err(AddressError::TooHigh { .. })));
     assert!(at(0xff_ffff_ffff).spanning(1).is_ok());
     assert!(at(0xff_ffff_ffff).spanning(2).is_err());
@@ -199,7 +199,7 @@ fn addresses_keep_their_limits() {
 }
 
 #[test]
-fn operations_keep_their_limits() {
+fn operations_check_their_limits() {
     let misaligned = |result: Result<(), OperationError>| {
         matches!(result, Err(OperationError::Address(AddressError::Misaligned { .. })))
     };
@@ -238,7 +238,7 @@ fn operations_keep_their_limits() {
 
 /// Sizes of the proven code, which ran on 4 TPCs, the 30 W mode; the whole chip has 8.
 #[test]
-fn local_memory_of_the_hardware() {
+fn local_memory_sizes_equal_the_hardwares() {
     let size = LocalMemorySize::new(0, 8).unwrap();
     assert_eq!(size, LocalMemorySize { per_thread: 0x240, per_tpc: 0x36_0000, total: 27 << 20 });
     assert_eq!(LocalMemorySize::new(0, 4).unwrap().total, 27 << 19);
@@ -258,13 +258,13 @@ fn headers_reject_what_the_host_unit_rejects() {
     assert_eq!(Header::decode(word), Err(HeaderError::Reserved { word }));
     let word = 0x2002_2fff;
     assert_eq!(Header::decode(word), Err(HeaderError::Overflow { word }));
-    assert!(Header::decode(0x6002_2fff).is_ok(), "one method, over and over");
+    assert!(Header::decode(0x6002_2fff).is_ok(), "one method, repeatedly");
     let word = 0xa002_2fff;
     assert_eq!(Header::decode(word), Err(HeaderError::Overflow { word }));
 }
 
 #[test]
-fn decoding_names_what_is_wrong() {
+fn decode_errors_name_the_wrong_word() {
     let missing = |method, operand| Err(DecodeError::Missing { method, operand });
     assert_eq!(decode(&[0x2002_0017, 0]), Err(DecodeError::Truncated { missing: 1 }));
     assert_eq!(decode(&[0x2001_20b0, 9]), missing("SEND_SIGNALING_PCAS2_B", "SEND_PCAS_A"));
@@ -283,17 +283,17 @@ fn decoding_names_what_is_wrong() {
     assert!(matches!(misaligned, Err(DecodeError::Operation(OperationError::Address(_)))));
 }
 
-/// Other forms of the same methods mean the same.
+/// Other header forms of the same methods decode to the same operations.
 #[test]
 fn decoding_does_not_depend_on_the_form() {
     let launch = Operation::Launch(QmdAddress::new(at(0x1200)).unwrap());
     assert_eq!(decode(&[0x8012_20ad, 0, 0x8009_20b0]), Ok(vec![launch]));
-    // Nothing behind the end of a segment is looked at.
+    // The words after the end of a segment are ignored.
     assert_eq!(decode(&[0xe000_0000, 0xffff_ffff]), Ok(vec![]));
 }
 
 #[test]
-fn listings() {
+fn listings_print_operations_or_methods() {
     let mut stream = PushBuffer::<Compute>::new();
     let release = Release::new(at(0xff_ffb0_0010), Payload::Long(5)).unwrap();
     stream
@@ -307,7 +307,7 @@ fn listings() {
     let foreign = Listing(&[0x2002_20ad, 1, 2, 0x8001_001e, 0x2003_8090, 7]).to_string();
     assert_eq!(
         foreign,
-        "not a stream of ours: no method 0x2b8 on subchannel 1\n     \
+        "not a stream of this crate: no method 0x2b8 on subchannel 1\n     \
          0: 200220ad Incrementing, 2 words\n        \
          00000001 SEND_PCAS_A\n        \
          00000002 subchannel 1 method 0x2b8\n     \
@@ -318,7 +318,7 @@ fn listings() {
 }
 
 fn address(alignment: u64) -> impl Strategy<Value = GpuAddress> {
-    // 4 GiB below the end leaves room for whatever the operation spans.
+    // 4 GiB below the end leaves space for any operation's range.
     (0..((1u64 << 40) - (1 << 32)) / alignment).prop_map(move |n| at(n * alignment))
 }
 
@@ -417,7 +417,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Where a stream has data words.
+/// Positions of data words in a stream.
 fn data_words(stream: &[u32]) -> Vec<usize> {
     let mut data = Vec::new();
     let mut next = 0;
@@ -435,19 +435,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn building_then_decoding_gives_the_same(operations in prop::collection::vec(operation(), 0..20)) {
+    fn encoded_operations_decode_to_the_same(operations in prop::collection::vec(operation(), 0..20)) {
         let mut words = Vec::new();
         for operation in &operations {
             operation.encode(&mut words);
         }
         prop_assert_eq!(decode(&words), Ok(operations.clone()));
-        // One line an operation, none of them empty.
+        // One non-empty line per operation.
         let listing = Listing(&words).to_string();
         prop_assert_eq!(listing.lines().count(), operations.len());
     }
 
-    /// Every single-bit change of a data word is noticed: the stream decodes to something else or
-    /// not at all. Headers have bits that mean the same, such as the form of a single word.
+    /// Every single-bit change of a data word is detected: the stream decodes to something else or
+    /// not at all. Headers have bits without effect, such as the form of a single word.
     #[test]
     fn no_data_bit_is_ignored(operation in operation(), bit in any::<prop::sample::Index>()) {
         let mut words = words(&operation);
@@ -469,19 +469,19 @@ proptest! {
             prop_assert_eq!(listing.lines().count(), operations.len());
             prop_assert_eq!(decode(&again), Ok(operations));
         } else {
-            prop_assert!(listing.starts_with("not a stream of ours: "), "{}", listing);
+            prop_assert!(listing.starts_with("not a stream of this crate: "), "{}", listing);
         }
     }
 
     #[test]
-    fn headers_survive_their_word(word in any::<u32>()) {
+    fn headers_round_trip_through_their_word(word in any::<u32>()) {
         if let Ok(header) = Header::decode(word) {
             prop_assert_eq!(header.encode(), word);
         }
     }
 
     #[test]
-    fn ring_entries_survive_their_word(
+    fn ring_entries_round_trip_through_their_word(
         address in address(4), words in 1..=Entry::MAX_WORDS, waits in any::<bool>(), raw in any::<u64>(),
     ) {
         let entry = Entry::new(address, words as usize).expect("in range");

@@ -1,4 +1,4 @@
-//! QMDs: the values seen on hardware, every limit, and encoding against the header's bits.
+//! QMDs: the values seen on hardware, every limit, and encoding compared with the header's bits.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl Reader {
         Self { fields }
     }
 
-    /// The fields that are not zero. Bits outside all fields count as a field of their own.
+    /// The non-zero fields. Bits outside all fields count as a separate field.
     fn read(&self, qmd: &Qmd) -> BTreeMap<String, u64> {
         let bit = |n: usize| u64::from(qmd.words()[n / 32] >> (n % 32) & 1);
         let mut unnamed = vec![true; 2048];
@@ -68,9 +68,9 @@ fn expected(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
 }
 
-/// What every launch of the proven code has, and nothing else.
+/// Exactly the fields of every launch of the proven code.
 #[test]
-fn plain_launch_of_the_hardware() {
+fn a_plain_launch_equals_the_hardwares() {
     let launch = Launch::new(program(), [70_000, 3, 2], [128, 2, 1]);
     let qmd = launch.encode().unwrap();
     let plain = expected(&[
@@ -110,7 +110,7 @@ fn plain_launch_of_the_hardware() {
 }
 
 #[test]
-fn everything_that_a_launch_can_say() {
+fn every_field_of_a_launch_is_encoded() {
     let mut launch = Launch::new(program(), [1, 1, 1], [32, 1, 1]);
     let plain = Reader::new().read(&launch.encode().unwrap());
     launch.shared_bytes = 40 << 10;
@@ -182,7 +182,7 @@ fn everything_that_a_launch_can_say() {
 }
 
 #[test]
-fn shared_memory_carve_outs() {
+fn shared_memory_selects_the_carve_out() {
     let carve_out = |shared_bytes| {
         let launch = Launch { shared_bytes, ..Launch::new(program(), [1; 3], [1; 3]) };
         let fields = Reader::new().read(&launch.encode().unwrap());
@@ -199,7 +199,7 @@ fn shared_memory_carve_outs() {
 }
 
 #[test]
-fn limits_of_grid_and_block() {
+fn grid_and_block_check_their_limits() {
     let encode = |grid, block| Launch::new(program(), grid, block).encode().map(drop);
     assert!(encode([0x7fff_ffff, 0xffff, 0xffff], [1, 1, 1]).is_ok());
     for grid in [[0x8000_0000, 1, 1], [1, 0x1_0000, 1], [1, 1, 0x1_0000], [0, 1, 1], [1, 1, 0]] {
@@ -214,7 +214,7 @@ fn limits_of_grid_and_block() {
 }
 
 #[test]
-fn limits_of_the_program() {
+fn programs_check_their_limits() {
     let encode = |program| Launch::new(program, [1, 1, 1], [256, 1, 1]).encode().map(drop);
     assert!(encode(Program { registers: 255, ..program() }).is_ok());
     for registers in [0, 256] {
@@ -236,9 +236,9 @@ fn limits_of_the_program() {
     assert!(matches!(encode(end), Err(QmdError::Address(_))));
 }
 
-/// 65536 registers: 64 a thread serve 1024 threads, one more serves 896.
+/// 65536 registers: 1024 threads may have 64 each; with one more register only 896 threads fit.
 #[test]
-fn limit_of_the_register_file() {
+fn the_register_file_limits_threads() {
     let encode = |registers, threads| {
         Launch::new(Program { registers, ..program() }, [1; 3], [threads, 1, 1]).encode().map(drop)
     };
@@ -251,7 +251,7 @@ fn limit_of_the_register_file() {
 }
 
 #[test]
-fn limits_of_banks_and_releases() {
+fn banks_and_releases_check_their_limits() {
     let mut launch = Launch::new(program(), [1; 3], [1; 3]);
     let mut with = |address, bytes| {
         launch.constants[1] = Some(ConstantBank { address: at(address), bytes, invalidate: true });
@@ -269,7 +269,7 @@ fn limits_of_banks_and_releases() {
 }
 
 #[test]
-fn foreign_qmds_are_told() {
+fn foreign_qmds_are_rejected() {
     let qmd = Launch::new(program(), [1; 3], [1; 3]).encode().unwrap();
     let change = |word: usize, bits: u32| {
         let mut words = *qmd.words();
@@ -371,7 +371,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn encoding_then_decoding_gives_the_same(launch in launch()) {
+    fn encoded_launches_decode_to_the_same(launch in launch()) {
         // Code may end beyond the address space; everything else is in range.
         if let Ok(qmd) = launch.encode() {
             prop_assert_eq!(Launch::decode(&qmd), Ok(launch));

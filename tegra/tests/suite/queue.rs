@@ -1,4 +1,4 @@
-//! The queue against a GPU that consumes entries at its own pace.
+//! The queue with a GPU that consumes entries at its own pace.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use super::at;
 const TAILS: u64 = 0x4000_0000;
 const TIMELINE: u64 = 0x8000_0010;
 
-/// Memory that the queue and the GPU share, and what the GPU knows.
+/// Memory that the queue and the GPU share, and the GPU's state.
 #[derive(Default)]
 struct Device {
     ring: Vec<u64>,
@@ -26,9 +26,9 @@ struct Device {
     timeline: u64,
     doorbells: u32,
     interrupts: u32,
-    /// What the GPU saw last when the doorbell rang.
+    /// GP_PUT as the GPU read it at the last doorbell.
     known_put: u32,
-    /// Streams run, in order, without tails.
+    /// Executed streams, in order, without tails.
     ran: VecDeque<Entry>,
 }
 
@@ -52,7 +52,7 @@ impl Device {
         let release = Release::new(at(TIMELINE), Payload::Long(self.timeline))
             .and_then(Release::with_timestamp)
             .expect("aligned");
-        assert_eq!(operations[0], Operation::Release(release), "values come in order");
+        assert_eq!(operations[0], Operation::Release(release), "values are released in order");
         match operations[1..] {
             [] => {}
             [Operation::NonStallInterrupt] => self.interrupts += 1,
@@ -68,7 +68,7 @@ struct Shared(Rc<RefCell<Device>>);
 impl Port for Shared {
     fn store_entry(&mut self, index: u32, entry: u64) {
         let mut device = self.0.borrow_mut();
-        // Nothing between GET and PUT may be written: the GPU may be reading it.
+        // No entry between GET and PUT may be written: the GPU may be reading it.
         let size = device.ring.len() as u32;
         let in_flight = (device.put + size - device.get) % size;
         assert!((index + size - device.get) % size >= in_flight, "entry {index} is in flight");
@@ -107,13 +107,13 @@ fn queue(entries: u32, start: u64) -> (Queue<Shared>, Rc<RefCell<Device>>) {
     (queue, device)
 }
 
-/// A body that can be told from others.
+/// A body that differs from all others.
 fn body(number: u64) -> Entry {
     Entry::new(at(0x10_0000_0000 + number % (1 << 30) * 4), 1).expect("in range")
 }
 
 #[test]
-fn one_submission() {
+fn a_submission_writes_the_words_seen_on_hardware() {
     let (mut queue, device) = queue(8, 41);
     let point = queue.submit(&[body(1), body(2)], Wake::Interrupt).unwrap();
     assert_eq!(point.value(), 42);
@@ -160,7 +160,7 @@ fn a_full_ring_refuses_and_writes_nothing() {
     assert_eq!(queue.submit(&[body(2); 3], Wake::Quiet), Err(long));
     assert_eq!(device.borrow().ring, ring);
     assert_eq!((device.borrow().put, device.borrow().doorbells), (2, 1));
-    // An entry that was fetched is not yet free; one whose value was released is.
+    // A fetched entry is not free yet; one whose value was released is.
     device.borrow_mut().step();
     assert_eq!(queue.submit(&[body(2)], Wake::Quiet), Err(full));
     device.borrow_mut().step();
@@ -168,7 +168,7 @@ fn a_full_ring_refuses_and_writes_nothing() {
 }
 
 #[test]
-fn a_timeline_that_lies_is_told() {
+fn an_impossible_timeline_value_is_an_error() {
     let (mut queue, device) = queue(8, 10);
     queue.submit(&[], Wake::Quiet).unwrap();
     queue.submit(&[], Wake::Quiet).unwrap();
@@ -180,12 +180,12 @@ fn a_timeline_that_lies_is_told() {
     device.borrow_mut().timeline = 12;
     assert_eq!(queue.poll(), Ok(queue.last()));
     device.borrow_mut().timeline = 11;
-    assert!(queue.poll().is_err(), "it went back");
+    assert!(queue.poll().is_err(), "it decreased");
     assert!(matches!(queue.submit(&[body(0); 7], Wake::Quiet), Err(SubmitError::TooLong { .. })));
 }
 
 #[test]
-fn bad_memory_is_refused() {
+fn invalid_memory_is_refused() {
     let (queue, _device) = queue(2, 0);
     let port = queue.port();
     let new = |config| Queue::new(port.clone(), config).map(drop);
@@ -200,7 +200,7 @@ fn bad_memory_is_refused() {
     assert!(matches!(new(beyond), Err(QueueError::Operation(_))));
 }
 
-/// Submits and lets the GPU run, at a pace that `random` decides, until `entries` were written.
+/// Submits and lets the GPU run, at a pace chosen by `random`, until `entries` were written.
 fn soak(size: u32, start: u64, entries: u64, mut random: impl FnMut() -> u64) {
     let (mut queue, device) = queue(size, start);
     let (mut written, mut bodies_in, mut bodies_out) = (0u64, 0u64, 0u64);
@@ -234,7 +234,7 @@ fn soak(size: u32, start: u64, entries: u64, mut random: impl FnMut() -> u64) {
         }
         drop(device);
         while let Some(point) = first_unreached.front() {
-            let reached = queue.is_reached(*point).expect("an honest timeline");
+            let reached = queue.is_reached(*point).expect("a valid timeline");
             let released = queue.port().load_timeline().wrapping_sub(point.value()) as i64 >= 0;
             assert_eq!(reached, released);
             if !reached {
@@ -248,7 +248,7 @@ fn soak(size: u32, start: u64, entries: u64, mut random: impl FnMut() -> u64) {
     assert_eq!(queue.room(), queue.capacity());
 }
 
-/// A million entries through a small ring, whose timeline passes the end of its 64 bits.
+/// A million entries through a small ring, whose timeline wraps around its 64 bits.
 #[test]
 fn a_million_entries_wrap_around() {
     let mut random = Random(0x5eed_0000_0000_0001);
@@ -259,7 +259,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_pace_and_size(
+    fn queues_work_at_any_pace_and_size(
         bits in 1..8u32, start in any::<u64>(), pace in prop::collection::vec(any::<u64>(), 1..40),
     ) {
         let mut pace = pace.into_iter().cycle();

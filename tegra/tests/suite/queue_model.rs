@@ -1,11 +1,11 @@
-//! Every order in which stores of a submit and loads after completion may happen, at every pace of
-//! the GPU.
+//! A model checker for every order of a submit's stores and of the loads after completion, at every
+//! pace of the GPU.
 //!
-//! A store of the CPU waits in a buffer until the model lets it become visible, in any order that
-//! barriers and stores to the same place allow. Between any two steps the GPU may look at GP_PUT by
-//! itself, notice a doorbell, fetch an entry, finish one or let a body's result become visible; and
-//! the CPU may load results early, in vain when a barrier says so. The queue under test is the real
-//! one.
+//! A store of the CPU waits in a buffer until the model makes it visible, in any order that
+//! barriers and stores to the same address allow. Between any two steps the GPU may read GP_PUT by
+//! itself, notice a doorbell, fetch an entry, finish one or make a body's result visible; and the
+//! CPU may load results early, without effect if a barrier forbids it. The queue under test is the
+//! real one.
 
 use std::collections::HashSet;
 
@@ -30,7 +30,7 @@ enum Place {
     Doorbell,
 }
 
-/// Which barriers are there.
+/// The barriers in effect.
 #[derive(Clone, Copy, Debug, Default)]
 struct Barriers {
     work_before_put: bool,
@@ -44,24 +44,23 @@ struct Machine {
     /// Stores that are not visible yet, each with the number of barriers before it.
     buffered: Vec<(u32, Place, u64)>,
     epoch: u32,
-    // What the GPU can see.
+    // Memory as the GPU sees it.
     ring: [u64; ENTRIES as usize],
     tails: [[u32; TAIL_WORDS]; ENTRIES as usize],
     put: u32,
     doorbell: bool,
     timeline: u64,
-    // What the GPU is doing.
+    // The GPU's state.
     known_put: u32,
     get: u32,
     /// A stream that was fetched and is not finished: the value that it releases, if it is a tail.
     running: Option<Option<u64>>,
     /// Entries run so far, body and tail by turns.
     ran: u64,
-    /// Which bodies have written their result, and which results the CPU can see.
+    /// Bodies that have written their result, and results that the CPU can see.
     written: [bool; SUBMISSIONS as usize],
     results: [bool; SUBMISSIONS as usize],
-    // What the CPU does with results.
-    /// Loaded before the timeline was.
+    /// Results that the CPU loaded before the timeline.
     loaded_early: Option<[bool; SUBMISSIONS as usize]>,
     /// Submissions whose results were used.
     used: u64,
@@ -88,7 +87,7 @@ impl Machine {
         true
     }
 
-    /// The GPU reads the entry at GET and its stream, as early as GP_PUT lets it.
+    /// The GPU reads the entry at GET and its stream, as early as GP_PUT allows.
     fn fetch(&mut self) -> Result<(), String> {
         let entry = Entry::decode(self.ring[self.get as usize]).map_err(|e| e.to_string())?;
         let (submission, is_tail) = (self.ran / 2, self.ran % 2 == 1);
@@ -120,7 +119,8 @@ impl Machine {
         if let Some(value) = self.running.take() {
             match value {
                 None => self.written[(self.ran / 2) as usize] = true,
-                // The release waits for idle and is a system barrier: all results come first.
+                // The release waits for idle and is a system barrier: all results are visible
+                // before it.
                 Some(value) => {
                     self.results = self.written;
                     self.timeline = value;
@@ -132,7 +132,7 @@ impl Machine {
     }
 }
 
-/// The CPU looks at the timeline and uses the results of what has completed.
+/// The CPU polls the timeline and uses the results of completed work.
 fn complete(queue: &mut Queue<Machine>) -> Result<(), String> {
     let reached = queue.poll().map_err(|e| e.to_string())?.value();
     let machine = queue.port_mut();
@@ -204,7 +204,7 @@ fn steps(queue: &Queue<Machine>) -> Result<Vec<Queue<Machine>>, String> {
             next.push(after);
         }
     }
-    // The GPU may still be answering an older doorbell: it may look at GP_PUT at any time.
+    // The GPU may still be processing an older doorbell: it may read GP_PUT at any time.
     if machine.known_put != machine.put {
         next.push(changed(&|m| m.known_put = m.put));
     }
@@ -224,7 +224,7 @@ fn steps(queue: &Queue<Machine>) -> Result<Vec<Queue<Machine>>, String> {
     Ok(next)
 }
 
-/// Whether the work is stuck when the GPU looks at GP_PUT only for a doorbell.
+/// Returns `true` if the work is stuck on a GPU that reads GP_PUT only after a doorbell.
 fn is_stuck(queue: &Queue<Machine>) -> bool {
     let machine = queue.port();
     let idle = machine.buffered.is_empty()
@@ -234,13 +234,13 @@ fn is_stuck(queue: &Queue<Machine>) -> bool {
     idle && machine.timeline != queue.last().value()
 }
 
-/// Visits every state; the number of them, or what went wrong.
+/// Visits every state; returns their number, or the violation.
 fn explore(barriers: Barriers) -> Result<usize, String> {
     let config =
         QueueConfig { entries: ENTRIES, tails: at(TAILS), timeline: at(TIMELINE), start: 0 };
     let machine = Machine { barriers, ..Machine::default() };
     let mut queue = Queue::new(machine, config).map_err(|e: QueueError| e.to_string())?;
-    // Set-up is long past when the first work comes.
+    // Set-up stores are visible long before the first work.
     while !queue.port().buffered.is_empty() {
         queue.port_mut().show(0);
     }

@@ -1,6 +1,6 @@
-//! Reading the checked-in tables.
+//! Parser of the checked-in tables.
 
-/// The rows of a comma-separated table of `N` columns, without its head.
+/// The rows of a comma-separated table of `N` columns, without its header.
 pub(crate) fn rows<const N: usize>(table: &str) -> Vec<[&str; N]> {
     table
         .lines()

@@ -1,6 +1,6 @@
-//! The stages on simulated Orins, which are linked into this program: on one that does all right each passes,
-//! and on one that fails the stage that is meant to notice does. What a machine fails at is chosen when a
-//! process starts, so those run in processes of their own: this program again.
+//! The bring-up steps on simulated Orins, linked into this program: on a correct machine every step
+//! passes, and on a faulty one the step that tests for the fault fails. The fault of a machine is
+//! set when a process starts, so each such test starts this program again as a child process.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -12,11 +12,11 @@ use orind_testing::program::{again, said};
 use parking_lot::Mutex;
 use tegra::orin::Orin;
 use tegra::space::Range;
-use tegra_first_light::{Failure, LENGTHS, PATIENCE, Trial};
+use tegra_first_light::{Failure, LENGTHS, TIMEOUT, Trial};
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Runs a test alone in this process, then checks that no handle, mapping, channel or fd is left.
+/// Runs a test alone in this process, then checks that no handle, mapping, channel or fd leaked.
 fn alone(test: impl FnOnce(Trial)) {
     let _alone = ALONE.lock();
     test(Trial::open(&Orin::open().unwrap(), Range::Short).unwrap());
@@ -26,7 +26,7 @@ fn alone(test: impl FnOnce(Trial)) {
     assert!(files.is_empty(), "fds left open: {files:?}");
 }
 
-fn all_passes(mut trial: Trial) {
+fn every_step_passes_on(mut trial: Trial) {
     trial.release().unwrap();
     assert!(trial.event().unwrap());
     trial.launch().unwrap();
@@ -37,12 +37,12 @@ fn all_passes(mut trial: Trial) {
 }
 
 #[test]
-fn every_stage_passes() {
-    alone(all_passes);
+fn every_step_passes() {
+    alone(every_step_passes_on);
 }
 
 #[test]
-fn stages_may_be_asked_for_again_and_in_any_order() {
+fn steps_run_repeatedly_and_in_any_order() {
     alone(|mut trial| {
         for _ in 0..2 {
             trial.atomics().unwrap();
@@ -60,11 +60,11 @@ const SCENARIO: &str = "TEGRA_TEST_SCENARIO";
 
 type Scenario = fn(Trial);
 
-/// What the machines of other tests are put through, by name.
+/// Scenarios by name, for child processes with faulty machines.
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("a fault in a long chain", a_fault_in_a_long_chain),
-    ("a release that is not done", a_release_that_is_not_done),
-    ("all passes", all_passes),
+    ("a stuck release", a_stuck_release),
+    ("all passes", every_step_passes_on),
     ("no event", no_event),
     ("dot products", |trial| wrong_part(trial, "dot products")),
     ("exchange", |trial| wrong_part(trial, "exchange between lanes")),
@@ -83,7 +83,7 @@ fn child() {
     alone(scenario);
 }
 
-/// Runs a scenario on a machine that a variable of the simulator describes.
+/// Runs a scenario on a machine that a variable of the simulator configures.
 fn on(variable: &str, value: &str, scenario: &str) {
     let text = said(again(module_path!(), "child").env(SCENARIO, scenario).env(variable, value));
     assert!(text.contains("1 passed"), "{text}");
@@ -94,40 +94,40 @@ fn a_fault_in_a_long_chain(mut trial: Trial) {
     let Some(Failure::Stopped { done, launches, cause: Some(_) }) = trial.stopped() else {
         panic!("{:?}", trial.stopped());
     };
-    // Two chains of each length were longer; the launch that faults may have written its word.
+    // Two chains of each length were longer; the faulting launch may have written its word.
     assert_eq!(*launches, 2048);
     assert!((423..=424).contains(done), "{done}");
     let text = trial.stopped().unwrap().to_string();
     assert!(text.contains("of 2048 launches: the GPU faulted: address fault (31)"), "{text}");
-    // The channel is another, and what comes next passes.
+    // The channel was rebuilt, and the next steps pass.
     trial.launch().unwrap();
     assert_eq!(trial.order(&[32]).unwrap(), 32);
     assert!(trial.stopped().is_none());
 }
 
 #[test]
-fn a_fault_in_a_long_chain_does_not_spoil_the_shorter_ones() {
+fn shorter_chains_pass_after_a_fault_in_a_long_one() {
     on("TEGRA_SIM_FAULTS", "mmu-fault@1000", "a fault in a long chain");
 }
 
-fn a_release_that_is_not_done(mut trial: Trial) {
+fn a_stuck_release(mut trial: Trial) {
     let started = Instant::now();
     let failure = trial.release().unwrap_err();
     assert!(matches!(failure, Failure::Gpu(tegra::Error::Stalled { .. })), "{failure}");
-    assert!(started.elapsed() >= PATIENCE);
+    assert!(started.elapsed() >= TIMEOUT);
     trial.release().unwrap();
 }
 
 #[test]
-fn what_never_comes_is_waited_for_a_second() {
-    // The first is that of the stream that configures the channel, then come the stage's own and its tail.
-    on("TEGRA_SIM_FAULTS", "stuck-semaphore@3", "a release that is not done");
+fn waits_for_a_stuck_release_end_after_a_second() {
+    // The first release is that of the configuration stream; the step's own and its tail follow.
+    on("TEGRA_SIM_FAULTS", "stuck-semaphore@3", "a stuck release");
 }
 
-/// What stages do not rely on may be missing: releases of launches, maps for reading only, and any memory
-/// of stacks but as much as all code had that was seen to run.
+/// The machine lacks every feature that no step relies on: QMD releases, read-only maps, and more
+/// stack memory than the programs used that were seen to run.
 #[test]
-fn no_stage_fails_for_what_none_relies_on() {
+fn no_step_needs_qmd_releases_or_read_only_maps() {
     on(
         "TEGRA_SIM_MACHINE",
         "no-qmd-release,read-only-maps-fault,local-memory-refused",
@@ -143,7 +143,7 @@ fn no_event(mut trial: Trial) {
 }
 
 #[test]
-fn where_no_interrupt_wakes_the_event_is_not_relied_on() {
+fn a_machine_without_interrupts_fails_only_the_event_step() {
     on("TEGRA_SIM_MACHINE", "no-event", "no event");
 }
 
@@ -157,7 +157,7 @@ fn wrong_part(mut trial: Trial, expected: &str) {
 }
 
 #[test]
-fn a_kind_of_work_that_is_done_wrong_is_named() {
+fn the_failure_names_the_wrong_instruction_class() {
     on("TEGRA_SIM_MACHINE", "nan=dp4a", "dot products");
     on("TEGRA_SIM_MACHINE", "nan=shfl", "exchange");
     on("TEGRA_SIM_MACHINE", "nan=lds", "static shared memory");
@@ -167,14 +167,14 @@ fn a_kind_of_work_that_is_done_wrong_is_named() {
 fn cut_chains(mut trial: Trial) {
     assert_eq!(trial.order(&LENGTHS).unwrap(), 32);
     let text = trial.stopped().unwrap().to_string();
-    assert!(text.contains("stopped after 64 of 256 launches: the GPU took the rest for"), "{text}");
+    assert!(text.contains("stopped after 64 of 256 launches: the GPU reported the rest"), "{text}");
     assert_eq!(trial.order(&[64]).unwrap(), 64);
     assert_eq!(trial.order(&[65]).unwrap(), 0);
     trial.handover().unwrap();
 }
 
 #[test]
-fn a_chain_that_ends_early_is_found_out_by_what_it_leaves_undone() {
+fn a_chain_that_ends_early_is_detected_by_unwritten_words() {
     on("TEGRA_SIM_MACHINE", "chain-cut=64", "cut chains");
 }
 
@@ -186,7 +186,7 @@ fn lost_atomics(mut trial: Trial) {
 }
 
 #[test]
-fn an_atomic_operation_that_is_lost_leaves_the_counter_short() {
+fn a_lost_atomic_is_detected_by_the_counter() {
     on("TEGRA_SIM_MACHINE", "lost-atomics", "lost atomics");
 }
 
@@ -195,10 +195,10 @@ fn stale_l1(mut trial: Trial) {
     let failure = trial.handover().unwrap_err();
     let Failure::StreamAlone(why) = &failure else { panic!("{failure}") };
     assert!(matches!(**why, Failure::ForGpu { .. }), "{why}");
-    assert!(failure.to_string().contains("the GPU does not see what the CPU wrote"), "{failure}");
+    assert!(failure.to_string().contains("the GPU does not see the CPU's writes"), "{failure}");
 }
 
 #[test]
-fn an_invalidate_that_does_not_reach_l1_is_noticed() {
+fn an_invalidate_that_misses_l1_is_detected() {
     on("TEGRA_SIM_MACHINE", "stale-handover", "stale L1");
 }

@@ -1,4 +1,4 @@
-//! The seam between an emulated instruction and the registers of the doorbell page.
+//! The interface between an emulated instruction and the registers of the doorbell page.
 
 /// The registers of a doorbell page, as the faulting instruction sees them.
 ///
@@ -24,14 +24,21 @@ pub(super) fn write_number(bus: &mut impl Bus, offset: usize, bytes: u8, value: 
     bus.write(offset, &value.to_le_bytes()[..bytes]);
 }
 
-/// Keeps the low `bytes` bytes of `value` and repeats the sign bit above them.
+/// Sign-extends the low `bytes` bytes of `value`.
 pub(super) fn sign_extend(value: u64, bytes: u8) -> u64 {
     let shift = 64 - 8 * u32::from(bytes.clamp(1, 8));
     (((value << shift) as i64) >> shift) as u64
 }
 
-/// Keeps the low `bytes` bytes of `value`.
+/// Zero-extends the low `bytes` bytes of `value`.
 pub(super) fn truncate(value: u64, bytes: u8) -> u64 {
     let shift = 64 - 8 * u32::from(bytes.clamp(1, 8));
     (value << shift) >> shift
+}
+
+/// An instruction that the emulation cannot decode.
+pub(super) struct Undecoded {
+    pub(super) bytes: [u8; 15],
+    pub(super) length: usize,
+    pub(super) address: usize,
 }

@@ -1,11 +1,11 @@
 //! The registers of the doorbell page.
 //!
 //! Class AMPERE_USERMODE_A (0xC561) inherits them from VOLTA_USERMODE_A; GA10B reports 0xC461.
-//! Source: NVIDIA open-gpu-doc `clc461.h`, `clc361.h`. Undefined registers read 0 and take writes
-//! without effect.
+//! Source: NVIDIA open-gpu-doc `clc461.h`, `clc361.h`. Undefined registers read 0 and ignore
+//! writes.
 
 use super::bus::Bus;
-use super::trap::die;
+use crate::message;
 
 /// Class of the page.
 const CFG0: usize = 0x00;
@@ -14,21 +14,21 @@ const CFG0_VALUE: u32 = 0xc461;
 const TIME_0: usize = 0x80;
 /// Nanoseconds, high 29 bits.
 const TIME_1: usize = 0x84;
-/// Takes the token of a channel that has work.
+/// Doorbell: a channel's token, which notifies the GPU of its work.
 const NOTIFY_CHANNEL_PENDING: usize = 0x90;
 
-/// What the registers lead to.
+/// The GPU that owns the registers.
 pub(super) trait Gpu {
     /// The GPU's clock.
     fn time_ns(&self) -> u64;
-    /// A token was written.
+    /// Rings the doorbell with a token.
     fn doorbell(&self, token: u32);
 }
 
 /// The registers during one access.
 pub(super) struct Registers<'a, G> {
     gpu: &'a G,
-    /// One access sees one time.
+    /// Cached, so that one access reads one time.
     time: Option<u64>,
 }
 
@@ -68,7 +68,7 @@ impl<G: Gpu> Bus for Registers<'_, G> {
             .and_then(|word| word.try_into().ok());
         match token {
             Some(token) => self.gpu.doorbell(u32::from_le_bytes(token)),
-            None => die(format_args!(
+            None => message::abort(format_args!(
                 "a store of {} bytes at offset {offset:#x} of the doorbell page covers a part of \
                  NOTIFY_CHANNEL_PENDING (4 bytes at 0x90); store the whole 32-bit token",
                 bytes.len()
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_read_as_the_class_header_says() {
+    fn registers_read_the_values_of_the_class_header() {
         let gpu = Recorder::default();
         let mut page = [0xff; 0x98];
         Registers::new(&gpu).read(0, &mut page);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn every_whole_store_to_the_doorbell_is_a_token() {
+    fn every_complete_store_to_the_doorbell_is_a_token() {
         let gpu = Recorder::default();
         let mut registers = Registers::new(&gpu);
         registers.write(0x90, &511_u32.to_le_bytes());

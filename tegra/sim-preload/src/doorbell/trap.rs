@@ -1,10 +1,10 @@
-//! `SIGSEGV`: faults in a doorbell page are carried out, all others are the program's.
+//! The `SIGSEGV` handler: emulates accesses to a doorbell page, and passes all other faults to the
+//! program.
 //!
-//! The handler takes no lock and allocates nothing. What the program says with `sigaction` about
-//! this signal is kept here once the handler is in place, and done when a fault is its own.
+//! The handler takes no lock and allocates nothing. Once it is installed, the program's own
+//! `sigaction` for this signal is stored here, and applied to the program's own faults.
 
 use std::ffi::{c_int, c_void};
-use std::fmt::{self, Write};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::Once;
@@ -16,15 +16,9 @@ use super::pages;
 use super::registers::{Gpu, Registers};
 #[cfg(target_arch = "x86_64")]
 use super::x86_64::context::Thread;
+use crate::message;
 use crate::real;
 use crate::world::{self, World};
-
-/// An instruction that the emulation does not know.
-pub(super) struct Undecoded {
-    pub(super) bytes: [u8; 15],
-    pub(super) length: usize,
-    pub(super) address: usize,
-}
 
 impl Gpu for World {
     fn time_ns(&self) -> u64 {
@@ -41,14 +35,15 @@ static INSTALL: Once = Once::new();
 /// The program's own action; never freed, because a handler may be reading it.
 static PROGRAM: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
-/// Puts the handler in place, once.
+/// Installs the handler, once.
 pub(super) fn install() {
     INSTALL.call_once(|| {
         #[cfg(target_arch = "x86_64")]
         super::x86_64::prepare();
         let mut action = no_action();
         action.sa_sigaction = on_fault as *const () as usize;
-        // Any thread's stack will do; on its own one a stack overflow can still be told.
+        // Any thread's stack is large enough; on the alternate stack a stack overflow can still be
+        // reported.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
         let mut old = no_action();
         // SAFETY: both point to actions; the handler is fit to run in a signal.
@@ -63,7 +58,7 @@ fn no_action() -> libc::sigaction {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// The program's action for `SIGSEGV`; none while the kernel itself keeps it.
+/// The program's action for `SIGSEGV`; `None` until the handler is installed.
 pub(crate) fn program_action() -> Option<libc::sigaction> {
     if !INSTALLED.load(Ordering::Acquire) {
         return None;
@@ -72,16 +67,16 @@ pub(crate) fn program_action() -> Option<libc::sigaction> {
     unsafe { PROGRAM.load(Ordering::Acquire).as_ref() }.copied()
 }
 
-/// The program wants another action for `SIGSEGV`.
+/// Sets the program's action for `SIGSEGV`.
 pub(crate) fn set_program_action(action: libc::sigaction) {
     PROGRAM.store(Box::into_raw(Box::new(action)), Ordering::Release);
 }
 
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let errno = real::errno();
-    // SAFETY: the kernel gives both to a handler of this kind.
+    // SAFETY: the kernel passes both to an `SA_SIGINFO` handler.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // Codes above 0 are faults; others were sent by somebody.
+    // Codes above 0 are faults; others were sent by a process.
     let page = (code > 0).then(|| pages::offset_of(address)).flatten();
     match (page, world::current()) {
         (Some(offset), Some(world)) => {
@@ -89,7 +84,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
             let mut thread = unsafe { Thread::new(context) };
             if let Err(undecoded) = thread.step(&mut Registers::new(world), offset) {
                 let bytes = &undecoded.bytes[..undecoded.length];
-                die(format_args!(
+                message::abort(format_args!(
                     "the instruction at {:#x} touches offset {offset:#x} of the doorbell page in a \
                      way that is not emulated (bytes {bytes:02x?}); use a plain 32-bit store",
                     undecoded.address
@@ -101,7 +96,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     real::set_errno(errno);
 }
 
-/// Does what the program has said about this signal.
+/// Applies the program's action to this signal.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(action) = program_action() else { return };
     let handler = action.sa_sigaction;
@@ -111,7 +106,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         return;
     }
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // A fault happens again right after the return, with nobody to catch it.
+        // A fault repeats right after the return, now without a handler.
         let default = no_action();
         // SAFETY: the action is the default one.
         unsafe {
@@ -126,8 +121,8 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         PROGRAM.store(&raw const DEFAULT as *mut libc::sigaction, Ordering::Release);
     }
     let mut mask = action.sa_mask;
-    // SAFETY: the mask is a copy of our own; the return from this handler restores the old one.
-    // The handler is the program's, with the arguments that it asked for.
+    // SAFETY: the mask is a copy of our own; the return from this handler restores the old one. The
+    // handler is the program's, with the arguments that it requested.
     unsafe {
         if action.sa_flags & libc::SA_NODEFER == 0 {
             libc::sigaddset(&raw mut mask, signal);
@@ -145,31 +140,3 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
 
 // SAFETY: all-zero is the default action without flags.
 static DEFAULT: libc::sigaction = unsafe { mem::zeroed() };
-
-/// Ends the program with a message; fit for a signal handler.
-pub(crate) fn die(why: fmt::Arguments<'_>) -> ! {
-    let mut text = Text { bytes: [0; 512], length: 0 };
-    let _ = writeln!(text, "tegra-sim: {why}");
-    // SAFETY: the text is as long as said; stderr may be anything; abort does not return.
-    unsafe {
-        let from = text.bytes.as_ptr() as usize;
-        real::system_call(libc::SYS_write, [2, from, text.length, 0]);
-        libc::abort()
-    }
-}
-
-/// A line in the making, cut where it gets too long.
-struct Text {
-    bytes: [u8; 512],
-    length: usize,
-}
-
-impl Write for Text {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = &mut self.bytes[self.length..];
-        let length = text.len().min(room.len());
-        room[..length].copy_from_slice(&text.as_bytes()[..length]);
-        self.length += length;
-        Ok(())
-    }
-}

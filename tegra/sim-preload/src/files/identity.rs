@@ -1,4 +1,4 @@
-//! What tells one open file from another.
+//! Identity of an open file.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Of the file that `fd` refers to now.
+    /// The identity of the file that `fd` refers to now.
     pub(super) fn of(fd: RawFd) -> io::Result<Self> {
         let mut stat = MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: the kernel's and libc's layouts of the structure agree on 64-bit Linux.
@@ -39,7 +39,7 @@ fn event_serial(fd: RawFd) -> Option<u64> {
     let path = std::ffi::CString::new(format!("/proc/self/fdinfo/{fd}")).ok()?;
     let open = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let mut text = [0_u8; 512];
-    // SAFETY: the path is a C string, the buffer is as long as said, the fd is our own.
+    // SAFETY: the path is a C string, `buffer.len()` bytes are writable, the fd is our own.
     let length = unsafe {
         let at = libc::AT_FDCWD as usize;
         let file = system_call(libc::SYS_openat, [at, path.as_ptr() as usize, open, 0]);
@@ -53,6 +53,6 @@ fn event_serial(fd: RawFd) -> Option<u64> {
     };
     let text = std::str::from_utf8(text.get(..length)?).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?;
-    // Serial numbers start at 0, which stands for other files here.
+    // Serial numbers start at 0, which means other files here.
     line.trim().parse::<u64>().ok().map(|id| id + 1)
 }

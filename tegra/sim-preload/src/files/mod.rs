@@ -1,8 +1,8 @@
-//! Which of the program's file descriptors are the simulator's.
+//! The program's file descriptors that belong to the simulator.
 //!
-//! A file is known by its inode, not by its number: a raw system call may close a number or give
-//! it to another file unseen. The numbers are kept only to know when the last one is gone; one that
-//! turns out to mean another file counts as closed then.
+//! A file is identified by its inode, not by its number: a raw system call may close a number or
+//! reuse it for another file unseen. Numbers are only tracked to detect the last close; a number
+//! that turns out to refer to another file counts as closed.
 
 mod identity;
 
@@ -20,12 +20,12 @@ use crate::placeholder::{self, Placeholder};
 use crate::real::system_call;
 use identity::Identity;
 
-/// What a file of the simulator is.
+/// Kind of a simulator file.
 #[derive(Clone, Debug)]
 pub(crate) enum Known {
     /// An open device node.
     Node(FileId, Node),
-    /// An address space, a TSG or a channel: a file that an ioctl gave.
+    /// An address space, a TSG or a channel: a file that an ioctl returned.
     Object(FileId),
     DmaBuf(Arc<DmaBuf>),
     /// An event: a real eventfd.
@@ -33,7 +33,7 @@ pub(crate) enum Known {
 }
 
 impl Known {
-    /// The driver's name of the description; buffers have none.
+    /// The driver's id of the description; buffers have none.
     pub(crate) fn file(&self) -> Option<FileId> {
         match self {
             Self::Node(file, _) | Self::Object(file) | Self::Event(file) => Some(*file),
@@ -45,7 +45,7 @@ impl Known {
 struct Entry {
     known: Known,
     numbers: BTreeSet<RawFd>,
-    /// CPU mappings, which hold the file open as fds do.
+    /// CPU mappings, which keep the file open like fds.
     mappings: usize,
     _keeper: Option<OwnedFd>,
 }
@@ -54,7 +54,7 @@ struct Entry {
 struct Table {
     files: HashMap<Identity, Entry>,
     numbers: HashMap<RawFd, Identity>,
-    /// Descriptions that nothing refers to any more and that the driver has not been told of.
+    /// Descriptions without references, not yet reported to the driver.
     gone: Vec<FileId>,
 }
 
@@ -77,7 +77,7 @@ impl Table {
         Ok(())
     }
 
-    /// Sees to it that what is known of `fd` is true now.
+    /// Updates the entry of `fd` to the file that it refers to now.
     fn refresh(&mut self, fd: RawFd) -> Option<Identity> {
         let now = Identity::of(fd).ok();
         if self.numbers.get(&fd).is_some_and(|known| Some(*known) != now) {
@@ -112,7 +112,7 @@ impl Table {
     }
 }
 
-/// The program's descriptors, as far as they are the simulator's.
+/// The table of the simulator's descriptors in the program.
 #[derive(Default)]
 pub(crate) struct Files {
     table: Mutex<Table>,
@@ -123,7 +123,7 @@ impl Files {
         self.table.lock()
     }
 
-    /// Gives the program an fd of an opened node.
+    /// Returns a new fd of an opened node to the program.
     pub(crate) fn install_node(&self, file: FileId, node: Node, flags: i32) -> io::Result<RawFd> {
         self.install_placeholder(Known::Node(file, node), flags)
     }
@@ -134,7 +134,7 @@ impl Files {
         Ok(fd)
     }
 
-    /// What `fd` refers to, by its inode.
+    /// Looks `fd` up by its inode.
     pub(crate) fn find(&self, fd: RawFd) -> Option<Known> {
         let mut table = self.table();
         if fd < 0 || table.files.is_empty() {
@@ -144,8 +144,8 @@ impl Files {
         table.files.get(&identity).map(|entry| entry.known.clone())
     }
 
-    /// Whether `fd` is one of the files that a parent had when this process was forked. The table is a copy, which
-    /// another thread of the parent's may have held: then nobody can tell.
+    /// Returns `true` if `fd` is one of the parent's files from before the fork. The table is a
+    /// copy that another thread of the parent may have locked: then the answer is unknown.
     pub(crate) fn had(&self, fd: RawFd) -> bool {
         let identity = Identity::of(fd).ok();
         self.table.try_lock().is_some_and(|table| {
@@ -153,7 +153,7 @@ impl Files {
         })
     }
 
-    /// The number `fd` is about to be closed, or already means something else.
+    /// Removes the number `fd`, which is about to be closed, or already refers to another file.
     pub(crate) fn forget(&self, fd: RawFd) {
         self.table().forget(fd);
     }
@@ -164,7 +164,7 @@ impl Files {
         self.table().numbers.keys().copied().filter(inside).collect()
     }
 
-    /// A mapping of `fd` was made; it holds the file open. The answer is to be given to
+    /// Records a mapping of `fd`, which keeps the file open. Pass the result to
     /// [`Files::unmapped`].
     pub(crate) fn mapped(&self, fd: RawFd) -> Option<Mapped> {
         let mut table = self.table();
@@ -173,12 +173,12 @@ impl Files {
         Some(Mapped(identity))
     }
 
-    /// The description that a mapping holds open.
+    /// The description that a mapping keeps open.
     pub(crate) fn file_of(&self, mapped: &Mapped) -> Option<FileId> {
         self.table().files.get(&mapped.0)?.known.file()
     }
 
-    /// A mapping is gone.
+    /// Records that a mapping is gone.
     pub(crate) fn unmapped(&self, mapped: &Mapped) {
         let mut table = self.table();
         if let Some(entry) = table.files.get_mut(&mapped.0) {
@@ -187,12 +187,12 @@ impl Files {
         }
     }
 
-    /// Takes the descriptions whose last reference is gone.
+    /// Removes and returns the descriptions without references.
     pub(crate) fn take_gone(&self) -> Vec<FileId> {
         std::mem::take(&mut self.table().gone)
     }
 
-    /// Looks at every known number again, for those that were closed unseen.
+    /// Checks every known number again, to find those that were closed unseen.
     pub(crate) fn refresh_all(&self) {
         let mut table = self.table();
         let numbers: Vec<RawFd> = table.numbers.keys().copied().collect();
@@ -201,7 +201,7 @@ impl Files {
         }
     }
 
-    /// Numbers that the program holds now.
+    /// Numbers that the program has open now.
     pub(crate) fn open_numbers(&self) -> Vec<RawFd> {
         let mut numbers: Vec<RawFd> = self.table().numbers.keys().copied().collect();
         numbers.sort_unstable();
@@ -209,7 +209,7 @@ impl Files {
     }
 }
 
-/// A mapping that holds a file open.
+/// A mapping that keeps a file open.
 #[derive(Debug)]
 pub(crate) struct Mapped(Identity);
 
@@ -226,7 +226,7 @@ impl FdTable for Files {
             }
             NewFile::Event(id, event) => {
                 let fd = event.into_raw_fd();
-                // What a poll reported is taken by a read, which must not wait.
+                // A read clears an event after a poll reported it, and must not block.
                 let arguments = [fd as usize, libc::F_SETFL as usize, libc::O_NONBLOCK as usize, 0];
                 // SAFETY: the call takes words only.
                 unsafe { system_call(libc::SYS_fcntl, arguments) };
@@ -244,12 +244,12 @@ impl FdTable for Files {
     }
 }
 
-/// Whether a number may be the simulator's, answered without a lock or a system call: almost all
-/// of a program's files are its own, and reading them must stay cheap.
+/// A lock-free, system-call-free filter for the simulator's numbers: almost all of a program's
+/// files are its own, and reading them must stay cheap.
 pub(crate) mod marks {
     use super::{AtomicU64, Ordering, RawFd};
 
-    /// Numbers with a mark of their own. Larger ones count as marked.
+    /// Numbers with a bit of their own. Larger ones count as marked.
     const LIMIT: usize = 1 << 20;
 
     static MARKS: [AtomicU64; LIMIT / 64] = [const { AtomicU64::new(0) }; LIMIT / 64];
@@ -271,7 +271,7 @@ pub(crate) mod marks {
         }
     }
 
-    /// Whether `fd` has to be looked up.
+    /// Returns `true` if `fd` must be looked up.
     pub(crate) fn is_set(fd: RawFd) -> bool {
         fd >= 0 && place(fd).is_none_or(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
     }

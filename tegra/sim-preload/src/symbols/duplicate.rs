@@ -1,4 +1,4 @@
-//! `dup` and its kin, and `fcntl` as far as it duplicates: the new number means the same file.
+//! `dup`, `dup2`, `dup3`, and `fcntl` when it duplicates: the new number refers to the same file.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use super::given_anew;
 use crate::files::marks;
 use crate::{real, world};
 
-/// `to` now means what `from` means.
+/// Records that `to` now refers to the file of `from`.
 fn duplicated(from: c_int, to: c_int) -> c_int {
     if to >= 0 && to != from {
         given_anew(to);

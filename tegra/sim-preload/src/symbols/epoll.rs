@@ -1,7 +1,7 @@
 //! `epoll_ctl`, `epoll_wait` and `epoll_pwait`.
 //!
-//! What an epoll reports is the caller's own word, not the number of the file, so the events that
-//! are in an epoll set are kept here by that word.
+//! An epoll set reports the caller's own data word, not the file's number, so the table here maps
+//! events in epoll sets to that word.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -14,7 +14,7 @@ use super::ready::{self, Deadline};
 use crate::files::marks;
 use crate::{real, world};
 
-/// What an event may report.
+/// Bits that an event may report.
 const EVENT_BITS: u32 = (libc::EPOLLIN | libc::EPOLLPRI) as u32;
 
 /// An event in an epoll set.
@@ -32,7 +32,7 @@ fn watches<T>(work: impl FnOnce(&mut Vec<Watch>) -> T) -> T {
     work(&mut WATCHES.lock())
 }
 
-/// The number is about to mean something else: as an epoll set or as an event in one.
+/// Removes a number that will refer to another file: as an epoll set and as an event in one.
 pub(super) fn closed(fd: RawFd) {
     watches(|all| {
         all.retain(|watch| watch.epoll != fd && watch.fd != fd);
@@ -68,7 +68,7 @@ pub(super) unsafe extern "C" fn epoll_ctl(
             }
             if let (EPOLL_CTL_ADD | EPOLL_CTL_MOD, Some(wanted)) = (operation, wanted) {
                 all.push(Watch { epoll, fd, events: wanted.events, word: wanted.u64 });
-                // So that closing the set is noticed.
+                // Marked, so that closing the set is seen.
                 marks::set(epoll);
             }
         });
@@ -76,10 +76,10 @@ pub(super) unsafe extern "C" fn epoll_ctl(
     result
 }
 
-/// Takes the latches of the events among `reported`; those that somebody else has got drop out.
-/// Gives how many are left.
+/// Clears the latches of the events among `reported`; drops those that another waiter cleared
+/// first. Returns the number left.
 fn take(reported: &mut [epoll_event], watched: &[Watch]) -> usize {
-    let mut kept = 0;
+    let mut left = 0;
     for at in 0..reported.len() {
         let mut event = reported[at];
         let mut alike = watched.iter().filter(|watch| watch.word == event.u64).peekable();
@@ -91,10 +91,10 @@ fn take(reported: &mut [epoll_event], watched: &[Watch]) -> usize {
                 continue;
             }
         }
-        reported[kept] = event;
-        kept += 1;
+        reported[left] = event;
+        left += 1;
     }
-    kept
+    left
 }
 
 #[unsafe(no_mangle)]
@@ -121,9 +121,9 @@ pub(super) unsafe extern "C" fn epoll_pwait(
         let Ok(reported) = usize::try_from(result) else { return result };
         // SAFETY: the kernel has filled this many elements of the caller's list.
         let reported = unsafe { std::slice::from_raw_parts_mut(events, reported) };
-        let kept = take(reported, &watched);
-        if kept > 0 || deadline.is_over() {
-            return kept as c_int;
+        let left = take(reported, &watched);
+        if left > 0 || deadline.is_over() {
+            return left as c_int;
         }
     }
 }

@@ -6,14 +6,14 @@ use crate::files::Known;
 use crate::real::{self, fail};
 use crate::world;
 
-/// glibc declares the request as `unsigned long`, musl as `int`: only the low 32 bits
-/// matter. The third word is taken whether the caller gave one or not.
+/// glibc declares the request as `unsigned long`, musl as `int`: only the low 32 bits matter. The
+/// third word is read even if the caller passed none.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     let simulated = world::with(|world| {
         let file = match world.files.find(fd)? {
             Known::Node(file, _) | Known::Object(file) | Known::Event(file) => file,
-            // Requests to a dma-buf are the kernel's; a memory file knows none of them.
+            // The kernel handles requests to a dma-buf; a memory file knows none of them.
             Known::DmaBuf(_) => return Some(fail(libc::ENOTTY)),
         };
         let answer = world.orin.ioctl(file, request as u32, argument as u64);

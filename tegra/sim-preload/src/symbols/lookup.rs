@@ -1,8 +1,8 @@
-//! `dlsym`: a program that asks a handle of libc for a function by name gets the interposed one.
+//! `dlsym`: a lookup by name in a handle of libc returns the interposed function.
 //!
-//! Python's `ctypes.CDLL("libc.so.6").ioctl` is of this kind. All other lookups must look as if
-//! made by the caller itself, because `RTLD_NEXT` and name spaces depend on who calls: the entry
-//! point is written in assembly and ends in a jump to the real function, not in a call.
+//! An example is Python's `ctypes.CDLL("libc.so.6").ioctl`. All other lookups must look as if made
+//! by the caller itself, because `RTLD_NEXT` and name spaces depend on the caller: the entry point
+//! is written in assembly and ends in a jump to the real function, not in a call.
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
@@ -11,14 +11,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{close, duplicate, epoll, ioctl, memory, open, poll, select, signal, stat, transfer};
-use crate::doorbell::die;
+use crate::message;
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The real `dlsym`; set before the entry point jumps there.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Versions under which glibc has `dlsym`: since 2.34, and before on x86-64 and aarch64.
+/// Versions of `dlsym` in glibc: since 2.34, and before on x86-64 and aarch64.
 const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17"];
 
 macro_rules! interposed {
@@ -56,21 +56,21 @@ fn real() -> Dlsym {
         }
     }
     if found.is_null() {
-        die(format_args!("this C library has no dlsym that is known here; glibc is needed"));
+        message::abort(format_args!("this C library has no known version of dlsym; use glibc"));
     }
     REAL.store(found, Ordering::Release);
     // SAFETY: the dynamic linker found the function of this name.
     unsafe { mem::transmute::<*mut c_void, Dlsym>(found) }
 }
 
-/// The interposed function, if the real lookup would give the one that it stands in front of; or
-/// null.
+/// Returns the interposed function if the real lookup would return the function that it replaces;
+/// otherwise null.
 unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let real = real();
     if handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT || name.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: the caller gives a C string and a handle, as of the C function.
+    // SAFETY: the caller passes a C string and a handle, as for the C function.
     unsafe {
         let Some(ours) = interposed(CStr::from_ptr(name)) else { return ptr::null_mut() };
         let found = real(handle, name);
@@ -83,7 +83,7 @@ unsafe extern "C" fn instead(handle: *mut c_void, name: *const c_char) -> *mut c
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    // The arguments are kept, and the stack is aligned, around the call.
+    // The arguments are saved, and the stack is aligned, around the call.
     naked_asm!(
         "push rdi",
         "push rsi",
@@ -106,7 +106,7 @@ pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    // The arguments and the return address are kept around the call.
+    // The arguments and the return address are saved around the call.
     naked_asm!(
         "stp x29, x30, [sp, #-32]!",
         "stp x0, x1, [sp, #16]",

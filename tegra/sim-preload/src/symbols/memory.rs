@@ -8,10 +8,11 @@ use tegra_sim::driver::FileId;
 
 use crate::doorbell::{self, MapError};
 use crate::files::Known;
+use crate::message;
 use crate::real::{self, fail, set_errno};
-use crate::world::{self, World, say};
+use crate::world::{self, World};
 
-/// What `/proc/self/maps` calls a dma-buf's memory.
+/// Name of a dma-buf's memory in `/proc/self/maps`.
 const DMA_BUF: &str = "/memfd:nvmap";
 
 struct Request {
@@ -30,7 +31,7 @@ impl Request {
         unsafe { real::mmap(address, bytes, protection, flags, fd, offset) }
     }
 
-    /// None: the mapping is not the simulator's business.
+    /// `None` if the mapping does not concern the simulator.
     fn simulated(&self, world: &World) -> Option<*mut c_void> {
         match world.files.find(self.fd)? {
             Known::DmaBuf(buffer) => {
@@ -69,7 +70,7 @@ impl Request {
                 refuse(match why {
                     MapError::Errno(errno) => errno,
                     MapError::Full => {
-                        say("too many doorbell pages are mapped at a time");
+                        message::print("too many doorbell pages are mapped at once");
                         libc::ENOMEM
                     }
                 })
@@ -93,7 +94,7 @@ fn map(request: &Request) -> *mut c_void {
     })
 }
 
-/// A fixed mapping may have taken the place of a doorbell page.
+/// A fixed mapping may have replaced a doorbell page.
 fn replaced(request: &Request, mapping: *mut c_void) {
     if request.flags & libc::MAP_FIXED != 0 && mapping != MAP_FAILED {
         unmapped(mapping as usize, request.bytes);
@@ -132,7 +133,7 @@ macro_rules! interpose {
 
 interpose! { mmap mmap64 }
 
-/// A dma-buf has no `fsync`, so that the kernel refuses to write a mapping of one back; a memory file has one.
+/// A dma-buf has no `fsync`, so the kernel refuses to sync a mapping of one; a memory file has one.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn msync(address: *mut c_void, bytes: size_t, flags: c_int) -> c_int {
     let of_a_dma_buf = || {
@@ -147,7 +148,7 @@ pub(super) unsafe extern "C" fn msync(address: *mut c_void, bytes: size_t, flags
     unsafe { real::msync(address, bytes, flags) }
 }
 
-/// Whether an address lies in the range that begins a line of `/proc/self/maps`.
+/// Returns `true` if an address is in the range that begins a line of `/proc/self/maps`.
 fn contains(line: &str, address: usize) -> bool {
     let number = |text| usize::from_str_radix(text, 16).ok();
     let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));

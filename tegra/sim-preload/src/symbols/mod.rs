@@ -1,9 +1,9 @@
-//! The interposed functions, by what they are about.
+//! The interposed functions, grouped by subject.
 //!
 //! An interposed function has the signature and the safety contract of the C function of its name.
-//! Each asks first whether a call can concern the simulator at all; if not, or if the simulator
-//! itself is calling, it goes to the next definition. The functions unwind into nobody: a panic
-//! ends the program with its message.
+//! Each first checks whether a call can concern the simulator; if not, or if the simulator itself
+//! is calling, it calls the next definition. The functions never unwind: a panic ends the program
+//! with its message.
 
 mod close;
 mod duplicate;
@@ -29,18 +29,18 @@ use tegra_sim::driver::Node;
 use crate::files::marks;
 use crate::world;
 
-/// The node that a path names. Nodes are known by their absolute paths.
+/// The node at a path. Nodes are recognised by their absolute paths.
 fn node_at(path: *const c_char) -> Option<Node> {
-    // The first page holds no path; the C function answers EFAULT.
+    // No path is in the first page; the C function returns EFAULT.
     if (path as usize) < 4096 {
         return None;
     }
-    // SAFETY: the caller gives a C string, as of any function that takes a path.
+    // SAFETY: the caller passes a C string, as for any function with a path.
     let path = unsafe { CStr::from_ptr(path) };
     Node::at(path.to_str().ok()?)
 }
 
-/// A real call has given the program this number: whatever it meant before is closed.
+/// Records that a real call returned this number: its previous file is closed.
 fn given_anew(fd: RawFd) {
     if marks::is_set(fd) {
         world::with(|world| {

@@ -1,4 +1,4 @@
-//! `open` and its kin: a node's path starts the world and gives a placeholder.
+//! `open` and its variants: a node's path starts the world and returns a placeholder.
 
 use std::ffi::{c_char, c_int};
 
@@ -9,7 +9,7 @@ use super::{given_anew, node_at};
 use crate::real::{self, fail};
 use crate::world;
 
-/// Opens a node; none when the call is the simulator's own.
+/// Opens a node; `None` when the simulator itself is calling.
 fn open_node(node: Node, flags: c_int) -> Option<c_int> {
     world::with_started(|world| match world.orin.open(node) {
         Ok(file) => match world.files.install_node(file, node, flags) {

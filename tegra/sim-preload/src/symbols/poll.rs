@@ -10,10 +10,10 @@ use super::ready::{self, Deadline, EVENT_BITS};
 use crate::files::marks;
 use crate::real;
 
-/// Polls with events among `fds`: they are asked for `POLLIN` and answer both of their bits.
+/// Polls with events among `fds`: polls them for `POLLIN`, and reports both of their bits.
 ///
 /// # Safety
-/// As of `ppoll`.
+/// As for `ppoll`.
 unsafe fn poll_events(
     fds: &mut [pollfd],
     timeout: Option<Duration>,
@@ -28,7 +28,7 @@ unsafe fn poll_events(
     loop {
         let left = ready::c_timeout(deadline.left());
         let (list, count) = (asked.as_mut_ptr(), asked.len() as nfds_t);
-        // SAFETY: the list is as long as said; the mask is the caller's.
+        // SAFETY: `list` and `count` describe a live slice; the mask is the caller's.
         let result = unsafe { real::ppoll(list, count, ready::address(left.as_ref()), mask) };
         if result < 0 {
             return result;
@@ -49,7 +49,7 @@ unsafe fn poll_events(
     }
 }
 
-/// The caller's list, if any of its numbers may be an event of the simulator's.
+/// The caller's list, if any of its numbers may be an event of the simulator.
 ///
 /// # Safety
 /// `fds` has `count` elements.
@@ -57,7 +57,7 @@ unsafe fn concerning<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pol
     if fds.is_null() || count == 0 {
         return None;
     }
-    // SAFETY: the caller vouches for the list.
+    // SAFETY: the caller guarantees the list.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
     fds.iter().any(|one| marks::is_set(one.fd)).then_some(fds)
 }
@@ -92,7 +92,7 @@ pub(super) unsafe extern "C" fn ppoll(
     }
 }
 
-/// What glibc does when a list is longer than the object that it lies in.
+/// Aborts like glibc if a list is longer than its object.
 fn check(count: nfds_t, object: size_t) {
     if object / size_of::<pollfd>() < count as usize {
         // SAFETY: ends the program.

@@ -16,7 +16,7 @@ use crate::real;
 /// # Safety
 /// `set` is null or valid.
 unsafe fn copy(set: *const fd_set) -> fd_set {
-    // SAFETY: the caller vouches for the set; all-zero is the empty one.
+    // SAFETY: the caller guarantees the set; all-zero is the empty one.
     unsafe { if set.is_null() { MaybeUninit::zeroed().assume_init() } else { set.read() } }
 }
 
@@ -51,10 +51,10 @@ impl Sets {
     }
 }
 
-/// Events are asked for as readable; one that fires answers in each set that it was asked in.
+/// Selects events as readable, and reports a raised one in each set that the caller passed it in.
 ///
 /// # Safety
-/// As of `pselect`.
+/// As for `pselect`.
 unsafe fn select_events(
     limit: c_int,
     wanted: &Sets,
@@ -99,10 +99,10 @@ unsafe fn select_events(
     }
 }
 
-/// The call's answer when an event of the simulator's is in its sets.
+/// The call's result when an event of the simulator is in its sets.
 ///
 /// # Safety
-/// As of `pselect`.
+/// As for `pselect`.
 unsafe fn simulated(
     limit: c_int,
     places: [*mut fd_set; 3],
@@ -112,7 +112,7 @@ unsafe fn simulated(
     if !(0..=FD_SETSIZE as c_int).contains(&limit) {
         return None;
     }
-    // SAFETY: the caller vouches for the sets.
+    // SAFETY: the caller guarantees the sets.
     let [read, write, except] = places.map(|place| unsafe { copy(place) });
     let wanted = Sets { read, write, except };
     let events: Vec<c_int> = (0..limit)
@@ -130,14 +130,14 @@ unsafe fn simulated(
     };
     for (place, set) in places.into_iter().zip([got.read, got.write, got.except]) {
         if !place.is_null() {
-            // SAFETY: the caller gave the place of a set.
+            // SAFETY: the caller passed a writable set.
             unsafe { place.write(set) }
         }
     }
     Some((count, deadline))
 }
 
-/// As in Linux, what is left of the time is written back.
+/// Like Linux, it writes the remaining time back.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn select(
     limit: c_int,

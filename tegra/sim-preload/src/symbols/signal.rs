@@ -1,5 +1,5 @@
-//! `sigaction`, `signal` and the signal masks, as far as they concern `SIGSEGV`: the doorbell's
-//! trap keeps its handler and is never blocked; the program is told what it set itself.
+//! `sigaction`, `signal` and the signal masks for `SIGSEGV`: the doorbell's trap stays installed
+//! and unblocked; the program sees the action that it set itself.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -16,28 +16,28 @@ pub(super) unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    let kept = if signal == SIGSEGV { program_action() } else { None };
-    let Some(kept) = kept else {
+    let program = if signal == SIGSEGV { program_action() } else { None };
+    let Some(program) = program else {
         // SAFETY: the arguments are the caller's.
         return unsafe { real::sigaction(signal, new, old) };
     };
-    // SAFETY: the caller gives null or a valid action in each.
+    // SAFETY: the caller passes null or a valid action in each.
     unsafe {
         if let Some(new) = new.as_ref() {
             set_program_action(*new);
         }
         if !old.is_null() {
-            old.write(kept);
+            old.write(program);
         }
     }
     0
 }
 
-/// With BSD's meaning, as in glibc.
+/// With BSD semantics, as in glibc.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    let kept = if signal == SIGSEGV { program_action() } else { None };
-    let Some(kept) = kept else {
+    let program = if signal == SIGSEGV { program_action() } else { None };
+    let Some(program) = program else {
         // SAFETY: the arguments are the caller's.
         return unsafe { real::signal(signal, handler) };
     };
@@ -46,16 +46,16 @@ pub(super) unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> 
     action.sa_sigaction = handler;
     action.sa_flags = libc::SA_RESTART;
     set_program_action(action);
-    kept.sa_sigaction
+    program.sa_sigaction
 }
 
-/// A mask that lets `SIGSEGV` through: blocked, the kernel would end the program at the first
+/// A mask without `SIGSEGV`: if it were blocked, the kernel would end the program at the first
 /// doorbell.
 ///
 /// # Safety
 /// `new` is null or a valid mask.
 unsafe fn unblocked(how: c_int, new: *const sigset_t) -> Option<sigset_t> {
-    // SAFETY: the caller vouches for `new`.
+    // SAFETY: the caller guarantees `new`.
     let mut mask = unsafe { new.as_ref() }.copied()?;
     // SAFETY: the mask is a copy of our own.
     unsafe {

@@ -1,8 +1,8 @@
-//! `stat`, `statx`, `access` and their kin: the nodes look as on the device.
+//! `stat`, `statx`, `access` and their variants: nodes look as on the device.
 //!
-//! Owner root, group `video`. Device and inode numbers are the simulator's own: on the device they
-//! are given at boot. A placeholder that an ioctl gave (an address space, a TSG, a channel) shows
-//! as the character device that it is.
+//! Owner root, group `video`. Device and inode numbers are the simulator's own: the device assigns
+//! them at boot. A placeholder that an ioctl returned (an address space, a TSG, a channel) is shown
+//! as a character device.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use crate::world;
 
 /// Group `video` of L4T's Ubuntu.
 const VIDEO: u32 = 44;
-/// First major number of those that Linux gives at will, from the top.
+/// First major number of Linux's dynamic range, from the top.
 const MAJOR: u32 = 511;
 
 /// The node that an open fd refers to.
@@ -30,13 +30,13 @@ fn node_of(fd: c_int) -> Option<Node> {
     }
 }
 
-/// The node that a directory, a path and flags name together.
+/// The node at a directory, a path and flags.
 fn node_named(dir: c_int, path: *const c_char, flags: c_int) -> Option<Node> {
     if path.is_null() {
         return (flags & libc::AT_EMPTY_PATH != 0).then(|| node_of(dir)).flatten();
     }
     node_at(path).or_else(|| {
-        // SAFETY: the caller gives a C string.
+        // SAFETY: the caller passes a C string.
         let empty = flags & libc::AT_EMPTY_PATH != 0 && unsafe { *path } == 0;
         empty.then(|| node_of(dir)).flatten()
     })
@@ -51,12 +51,12 @@ fn mode(node: Node) -> u32 {
     libc::S_IFCHR | node.mode()
 }
 
-/// Fills what the caller has given room for.
+/// Fills the caller's structure.
 fn describe(node: Node, into: *mut libc::stat) -> c_int {
     if into.is_null() {
         return fail(libc::EFAULT);
     }
-    // SAFETY: all-zero is valid; the caller has given room for one.
+    // SAFETY: all-zero is valid; the caller's structure is writable.
     unsafe {
         let mut stat: libc::stat = MaybeUninit::zeroed().assume_init();
         stat.st_ino = u64::from(number(node));
@@ -74,7 +74,7 @@ fn describe_x(node: Node, into: *mut libc::statx) -> c_int {
     if into.is_null() {
         return fail(libc::EFAULT);
     }
-    // SAFETY: all-zero is valid; the caller has given room for one.
+    // SAFETY: all-zero is valid; the caller's structure is writable.
     unsafe {
         let mut stat: libc::statx = MaybeUninit::zeroed().assume_init();
         stat.stx_mask = libc::STATX_BASIC_STATS;
@@ -94,11 +94,11 @@ macro_rules! interpose {
     ($( fn $name:ident($($before:ident: $kind:ty,)*) = $real:ident($($given:ident),*), $node:expr; )+)
     => {
         $(
-            /// The structures with and without 64 in their names are one and the same
-            /// on 64-bit Linux; a leading version word is the C library's way before glibc 2.33.
+            /// The structures with and without 64 in their names are identical on 64-bit Linux; a
+            /// leading version word is the C library's interface before glibc 2.33.
             #[unsafe(no_mangle)]
             #[expect(clippy::allow_attributes, reason = "one macro for all signatures")]
-            #[allow(unused_variables, reason = "the version word is not looked at")]
+            #[allow(unused_variables, reason = "the version word is ignored")]
             pub(super) unsafe extern "C" fn $name($($before: $kind,)* into: *mut libc::stat) -> c_int {
                 match $node {
                     Some(node) => describe(node, into),
@@ -131,7 +131,7 @@ macro_rules! interpose_at {
             /// See the forms without a directory.
             #[unsafe(no_mangle)]
             #[expect(clippy::allow_attributes, reason = "one macro for all signatures")]
-            #[allow(unused_variables, reason = "the version word is not looked at")]
+            #[allow(unused_variables, reason = "the version word is ignored")]
             pub(super) unsafe extern "C" fn $name(
                 $($version: c_int,)?
                 dir: c_int,
@@ -171,7 +171,7 @@ pub(super) unsafe extern "C" fn statx(
     }
 }
 
-/// What a member of group `video` may do with a node.
+/// Access of a member of group `video` to a node.
 fn permitted(node: Node, wanted: c_int) -> c_int {
     let granted = if node.check_access().is_ok() { (node.mode() >> 3) & 7 } else { 0 };
     if wanted as u32 & !granted == 0 { 0 } else { fail(libc::EACCES) }

@@ -10,7 +10,7 @@ use tegra_sim::driver::{FdTable, FileId, NewFile};
 use crate::real::system_call;
 use crate::world;
 
-/// An event that the program has, and the driver's end of it.
+/// An event of the program, and the driver's end of it.
 struct Event {
     program: RawFd,
     driver: RawFd,
@@ -59,22 +59,22 @@ impl Drop for Event {
 }
 
 #[test]
-fn a_poll_takes_the_latch() {
+fn a_poll_clears_the_latch() {
     let event = Event::new();
     assert_eq!(event.poll(POLLIN | POLLPRI, 0), (0, 0));
     event.post();
     event.post();
     assert_eq!(event.poll(POLLIN | POLLPRI, -1), (1, POLLIN | POLLPRI));
-    assert_eq!(event.poll(POLLIN | POLLPRI, 0), (0, 0), "one latch, however often it was posted");
+    assert_eq!(event.poll(POLLIN | POLLPRI, 0), (0, 0), "one latch for any number of posts");
     event.post();
     assert_eq!(event.poll(POLLPRI, 1000), (1, POLLPRI));
     event.post();
-    assert_eq!(event.poll(POLLOUT, 0), (0, 0), "not asked for, not taken");
+    assert_eq!(event.poll(POLLOUT, 0), (0, 0), "not requested, not cleared");
     assert_eq!(event.poll(POLLIN, 0), (1, POLLIN));
 }
 
 #[test]
-fn ppoll_is_a_poll_too() {
+fn ppoll_clears_the_latch_too() {
     unsafe extern "C" {
         fn __poll_chk(list: *mut pollfd, count: u64, timeout: i32, object: usize) -> i32;
         fn __ppoll_chk(
@@ -121,7 +121,7 @@ fn one_waiter_gets_an_event() {
 }
 
 #[test]
-fn select_takes_the_latch_for_reading_and_exceptions() {
+fn select_clears_the_latch_for_reading_and_exceptions() {
     let event = Event::new();
     let fd = event.program;
     // SAFETY: the sets and times are local, the number is below FD_SETSIZE.
@@ -154,7 +154,7 @@ fn select_takes_the_latch_for_reading_and_exceptions() {
 }
 
 #[test]
-fn epoll_takes_the_latch_of_the_event_that_it_reports() {
+fn epoll_clears_the_latch_of_a_reported_event() {
     let (event, other) = (Event::new(), Event::new());
     // SAFETY: the lists are local and as long as said.
     unsafe {
@@ -190,7 +190,7 @@ fn epoll_takes_the_latch_of_the_event_that_it_reports() {
         assert_eq!(libc::epoll_ctl(epoll, delete, event.program, ptr::null_mut()), 0);
         event.post();
         assert_eq!(wait(false), []);
-        assert_eq!(event.poll(POLLIN, 0), (1, POLLIN), "not in the set any more, not taken");
+        assert_eq!(event.poll(POLLIN, 0), (1, POLLIN), "not in the set any more, not cleared");
         libc::close(epoll);
     }
 }
@@ -210,10 +210,10 @@ fn events_cannot_be_read_or_written() {
 }
 
 #[test]
-fn an_event_is_forgotten_when_its_number_is_closed_unseen() {
+fn an_event_is_removed_when_its_number_is_reused_unseen() {
     let event = Event::new();
-    // SAFETY: the numbers are this test's own; nobody else can take the freed one in between,
-    // because `dup3` takes it from the raw call itself.
+    // SAFETY: the numbers are this test's own; no other thread can reuse the freed one in between,
+    // because `dup3` replaces it in the raw call itself.
     unsafe {
         let stranger = libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
         let [from, to] = [stranger as usize, event.program as usize];

@@ -1,26 +1,26 @@
-//! `read` and `write`: no file of the simulator's has them but the node `power`.
+//! `read` and `write`: of the simulator's files only the node `power` supports them.
 
 use std::ffi::{c_int, c_void};
 
 use libc::{size_t, ssize_t};
-use tegra_sim::driver::Node;
+use tegra_sim::driver::{FileId, Node};
 
 use crate::files::{Known, marks};
-use crate::power;
+use crate::power::Power;
 use crate::real::{self, fail};
-use crate::world::{self, World};
+use crate::world;
 
-/// The answer of one of the simulator's files; none when `fd` is not one.
+/// The result for one of the simulator's files; `None` when `fd` is not one.
 fn simulated(
     fd: c_int,
-    power: impl FnOnce(&World, tegra_sim::driver::FileId) -> Result<usize, c_int>,
+    access: impl FnOnce(&Power, FileId) -> Result<usize, c_int>,
 ) -> Option<ssize_t> {
     if !marks::is_set(fd) {
         return None;
     }
     let answer = world::with(|world| {
         Some(match world.files.find(fd)? {
-            Known::Node(file, Node::Power) => power(world, file),
+            Known::Node(file, Node::Power) => access(&world.power, file),
             // fs/read_write.c: a file without the operation.
             _ => Err(libc::EINVAL),
         })
@@ -33,14 +33,14 @@ fn simulated(
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn read(fd: c_int, into: *mut c_void, bytes: size_t) -> ssize_t {
-    let answer = simulated(fd, |world, file| power::read(world, file, into as u64, bytes));
+    let answer = simulated(fd, |power, file| power.read(file, into as u64, bytes));
     // SAFETY: the arguments are the caller's.
     answer.unwrap_or_else(|| unsafe { real::read(fd, into, bytes) })
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t {
-    let answer = simulated(fd, |world, _| power::write(world, from as u64, bytes));
+    let answer = simulated(fd, |power, _| power.write(from as u64, bytes));
     // SAFETY: the arguments are the caller's.
     answer.unwrap_or_else(|| unsafe { real::write(fd, from, bytes) })
 }

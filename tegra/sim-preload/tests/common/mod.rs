@@ -1,4 +1,4 @@
-//! One channel, brought up through libc's functions alone, and taken down again.
+//! One channel, set up through libc's functions alone, and torn down again.
 #![expect(clippy::unwrap_used, reason = "integration tests")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -16,9 +16,9 @@ pub(crate) fn close(fd: c_int) {
     assert_eq!(unsafe { libc::close(fd) }, 0, "{fd}: {}", io::Error::last_os_error());
 }
 
-/// An ioctl with a structure that is given as its 32-bit words.
+/// An ioctl whose structure is passed as 32-bit words.
 pub(crate) fn ioctl<const N: usize>(fd: c_int, request: u32, mut words: [u32; N]) -> [u32; N] {
-    // SAFETY: the words are as long as the request says in its size bits.
+    // SAFETY: the words are as long as the size bits of the request.
     let result = unsafe { libc::ioctl(fd, request.into(), words.as_mut_ptr()) };
     let error = io::Error::last_os_error();
     assert!(result >= 0, "request {request:#x} of {fd}: {error}");
@@ -26,7 +26,7 @@ pub(crate) fn ioctl<const N: usize>(fd: c_int, request: u32, mut words: [u32; N]
     words
 }
 
-/// The errno of an ioctl that is refused.
+/// The errno of a refused ioctl.
 pub(crate) fn refused<const N: usize>(fd: c_int, request: u32, mut words: [u32; N]) -> i32 {
     // SAFETY: as above.
     let result = unsafe { libc::ioctl(fd, request.into(), words.as_mut_ptr()) };
@@ -91,7 +91,7 @@ impl Drop for Buffer {
 /// Bytes of a doorbell mapping.
 pub(crate) const PAGE: usize = 0x1_0000;
 
-/// A channel with everything that it needs.
+/// A channel with all its objects.
 pub(crate) struct Channel {
     nvmap: c_int,
     pub(crate) ctrl: c_int,
@@ -155,13 +155,13 @@ impl Channel {
         }
     }
 
-    /// Puts a release of the next number and an interrupt into the ring; the doorbell is the
-    /// caller's.
+    /// Writes a release of the next number and an interrupt to the ring; the caller rings the
+    /// doorbell.
     pub(crate) fn submit(&mut self) -> u32 {
         self.submit_behind(&[])
     }
 
-    /// As [`Channel::submit`], behind other words.
+    /// Like [`Channel::submit`], after other words.
     pub(crate) fn submit_behind(&mut self, words: &[u32]) -> u32 {
         self.submitted += 1;
         let number = self.submitted;

@@ -1,4 +1,4 @@
-// Which file descriptors a program has that allocates, maps, copies and frees buffers.
+// Counts the file descriptors of a program that allocates, maps, copies and frees buffers.
 #define _GNU_SOURCE
 #include <assert.h>
 #include <dirent.h>
@@ -19,7 +19,7 @@ enum { BUFFERS = 200, MANY = 1500, BYTES = 8192, LIMIT = 64 };
 
 static int nvmap;
 
-// Open descriptors, without the one that counts.
+// Open descriptors, without the one that lists them.
 static int count(void) {
     DIR *directory = opendir("/proc/self/fd");
     int entries = 0;
@@ -49,7 +49,7 @@ static uint32_t *map(int fd) {
     return memory;
 }
 
-// A copy of a descriptor that has been through a socket.
+// A copy of a descriptor, passed through a socket.
 static int passed(int fd) {
     int pair[2];
     assert(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
@@ -102,11 +102,11 @@ int main(void) {
     assert(fstat(fds[0], &again) == 0 && again.st_ino == first.st_ino && again.st_dev == first.st_dev);
     assert(map(fds[0])[1024] == 7 && two[1024] == 7 && one[0] == 0);
 
-    // All of a buffer goes with its handle, its descriptors and its mappings; others stay.
+    // A buffer is freed with its handle, its descriptors and its mappings; others remain.
     for (int i = 0; i < BUFFERS; i++) close(fds[i]), destroy(handles[i]);
     assert(count() == before && one[1024] == 7 && get_fd(handles[0]) == -1);
 
-    // Handles do not run out with the descriptors.
+    // Handles do not end with the descriptors.
     struct rlimit limit, low;
     assert(getrlimit(RLIMIT_NOFILE, &limit) == 0);
     low = limit, low.rlim_cur = LIMIT;

@@ -1,5 +1,5 @@
-/* A program that knows nothing of the simulator: it brings one channel up, has the GPU write a
- * semaphore, waits for it on an event fd, and takes everything down again. */
+/* A program without knowledge of the simulator: it sets up one channel, makes the GPU write a
+ * semaphore, waits for it on an event fd, and tears everything down again. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""The same from Python: nodes through os and fcntl, memory through mmap, the doorbell in four ways."""
+"""release.c in Python: nodes through os and fcntl, memory through mmap, the doorbell in four ways."""
 import ctypes
 import fcntl
 import mmap
@@ -61,7 +61,7 @@ def by_copy():
     ctypes.memmove(ctypes.addressof(words) + 0x90, struct.pack("<I", token), 4)
 
 
-# A child that closes everything it has inherited leaves this process alone.
+# A child that closes all inherited fds does not affect this process.
 subprocess.run(["true"], check=True)
 
 for number, ring_doorbell in enumerate((by_slice, by_view, by_array, by_copy), 1):

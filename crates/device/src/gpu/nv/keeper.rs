@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use jiff::{Timestamp, Unit};
-use tegra_bundle::{Bundle, Directory, KEPT};
+use tegra_bundle::{Bundle, Directory, MAX_BUNDLES};
 
 /// Bundles that may be waiting for the disk: of a step that fails, and of its repetition.
 const WAITING: usize = 2;
@@ -41,7 +41,7 @@ impl Keeper {
     /// a disk out: after as many as are kept it is every one whose number is a power of two.
     pub(super) fn is_due(&mut self) -> bool {
         self.faults += 1;
-        let counts = self.faults <= KEPT as u64 || self.faults.is_power_of_two();
+        let counts = self.faults <= MAX_BUNDLES as u64 || self.faults.is_power_of_two();
         counts && self.writing.under_way.load(Ordering::Acquire) < WAITING
     }
 

@@ -1,14 +1,13 @@
-//! A stopped aarch64 thread, as Linux lays it out for a signal handler.
+//! A stopped aarch64 thread, in the layout that Linux passes to a signal handler.
 //!
-//! Vector registers lie in the record `fpsimd_context` of the reserved area. Source: Linux
+//! Vector registers are in the record `fpsimd_context` of the reserved area. Source: Linux
 //! `arch/arm64/include/uapi/asm/sigcontext.h`.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
 use std::ptr;
 
-use super::super::bus::Bus;
-use super::super::trap::Undecoded;
+use super::super::bus::{Bus, Undecoded};
 use super::execute::Cpu;
 
 /// `FPSIMD_MAGIC`.
@@ -43,12 +42,12 @@ impl Thread {
     /// `context` is the third argument of a running `SA_SIGINFO` handler.
     pub(crate) unsafe fn new(context: *mut c_void) -> Self {
         let context: *mut libc::ucontext_t = context.cast();
-        // SAFETY: the caller vouches for the context.
+        // SAFETY: the caller guarantees the context.
         Self { context: unsafe { &raw mut (*context).uc_mcontext }.cast() }
     }
 
-    /// Decodes and carries out the instruction that the thread stopped at; `at` is the offset of
-    /// its memory operand. The error holds the word that could not be decoded.
+    /// Decodes and executes the instruction at which the thread stopped; `at` is the offset of its
+    /// memory operand. The error has the word that could not be decoded.
     pub(crate) fn step(&mut self, bus: &mut impl Bus, at: usize) -> Result<(), Undecoded> {
         // SAFETY: `new` was given a live context, and the processor has just fetched the word.
         let (address, word) = unsafe {
@@ -64,7 +63,7 @@ impl Thread {
         Ok(())
     }
 
-    /// The address of a vector register's value.
+    /// Address of a vector register's saved value.
     fn vector_place(&self, number: u8) -> Option<*mut u8> {
         // SAFETY: `new` was given a live context.
         let records: *mut u8 = unsafe { &raw mut (*self.context).records }.cast();

@@ -1,24 +1,24 @@
-//! Reads one A64 load or store, as far as compilers and libc's copies use them on device
+//! Decodes one A64 load or store, of the kinds that compilers and libc's copies use on device
 //! registers: plain, pair, ordered (`stlr`, `ldar`), with every addressing form.
 //!
-//! The address is not worked out: the fault tells it. Exclusives and atomics are not decoded:
-//! device memory does not take them. Source of the encodings: Arm ARM (DDI 0487), C4.1.94
-//! "Loads and Stores".
+//! The address comes from the fault, not from the instruction. Exclusives and atomics are not
+//! decoded: device memory does not support them. Source of the encodings: Arm ARM (DDI 0487),
+//! C4.1.94 "Loads and Stores".
 
 /// A load or a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instruction {
     pub(crate) load: bool,
-    /// General registers, or vector registers.
+    /// Vector registers instead of general ones.
     pub(crate) vector: bool,
     /// Bytes of one register.
     pub(crate) bytes: u8,
-    /// Repeats the sign up to this width; none extends by zero.
+    /// Width of the sign extension; `None` for zero extension.
     pub(crate) sign_to: Option<u8>,
     pub(crate) first: u8,
     /// The second register of a pair.
     pub(crate) second: Option<u8>,
-    /// What the base register gains.
+    /// Update of the base register.
     pub(crate) write_back: Option<WriteBack>,
 }
 
@@ -39,7 +39,7 @@ fn register(word: u32, low: u32) -> u8 {
     bits(word, low + 4, low) as u8
 }
 
-/// Reads the instruction `word`.
+/// Decodes the instruction `word`.
 pub(crate) fn decode(word: u32) -> Option<Instruction> {
     if word & 0x3a00_0000 == 0x2800_0000 {
         return pair(word);

@@ -1,4 +1,4 @@
-//! Carries out a decoded A64 load or store on the processor's state and a [`Bus`].
+//! Executes a decoded A64 load or store on the processor's state and a [`Bus`].
 
 use super::super::bus::{Bus, read_number, sign_extend, truncate, write_number};
 use super::decode::Instruction;
@@ -17,14 +17,14 @@ pub(crate) trait Cpu {
     fn vector(&self, number: u8) -> [u8; 16];
     /// Sets vector register `number`.
     fn set_vector(&mut self, number: u8, value: &[u8; 16]);
-    /// Steps over the instruction.
+    /// Advances the instruction pointer.
     fn advance(&mut self);
 }
 
 /// Number 31: the zero register as data, the stack pointer as a base.
 const ZERO_OR_STACK: u8 = 31;
 
-/// Carries out `instruction` with its memory operand at `offset` and steps over it.
+/// Executes `instruction` with its memory operand at `offset`, and advances.
 pub(crate) fn execute(
     instruction: &Instruction,
     cpu: &mut impl Cpu,

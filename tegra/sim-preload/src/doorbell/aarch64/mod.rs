@@ -1,5 +1,5 @@
-//! Loads and stores of A64: [`decode`] reads one instruction, [`execute`] carries it out, and on
-//! such a machine [`context`] is the stopped thread that the signal handler is given.
+//! Loads and stores of A64: [`decode`] decodes one instruction, [`execute`] executes it. On an
+//! aarch64 host, [`context`] is the stopped thread of the signal handler.
 
 #[cfg(target_arch = "aarch64")]
 pub(super) mod context;

@@ -1,4 +1,4 @@
-//! Encodings assembled with GNU as, and what they must do.
+//! Encodings assembled with GNU as, and their expected effects.
 
 use proptest::prelude::*;
 
@@ -64,7 +64,7 @@ impl Cpu for Fake {
     }
 }
 
-/// Memory whose byte `i` reads `0xa0 + i`, and what was written to it.
+/// Memory whose byte `i` reads `0xa0 + i`, and which records writes.
 #[derive(Default)]
 struct Memory {
     written: Vec<(usize, u8)>,
@@ -117,7 +117,7 @@ fn stores_write_their_registers() {
 }
 
 #[test]
-fn indexed_accesses_move_their_base() {
+fn indexed_accesses_update_their_base() {
     let (cpu, written) = run(0xb81f_cc62); // str w2, [x3, #-4]!
     assert_eq!(written, x(2).to_le_bytes()[..4]);
     assert_eq!(cpu.general[3], x(3) - 4);
@@ -131,7 +131,7 @@ fn indexed_accesses_move_their_base() {
 }
 
 #[test]
-fn loads_widen_as_their_names_say() {
+fn loads_extend_to_their_register_width() {
     let loads = |word, register: usize, value: u64| {
         let (cpu, written) = run(word);
         let mut expected = Fake::new();
@@ -164,7 +164,7 @@ fn loads_widen_as_their_names_say() {
 }
 
 #[test]
-fn what_is_not_a_plain_access_is_refused() {
+fn exclusives_atomics_and_non_accesses_are_refused() {
     for word in [
         0xb821_8002, // swp w1, w2, [x0]
         0x885f_7c01, // ldxr w1, [x0]
@@ -183,7 +183,7 @@ fn what_is_not_a_plain_access_is_refused() {
 
 proptest! {
     #[test]
-    fn any_word_is_carried_out_or_refused(word in any::<u32>()) {
+    fn any_word_is_executed_or_refused(word in any::<u32>()) {
         if let Some(instruction) = decode(word) {
             prop_assert!([1, 2, 4, 8, 16].contains(&instruction.bytes));
             execute(&instruction, &mut Fake::new(), &mut Memory::default(), 0);

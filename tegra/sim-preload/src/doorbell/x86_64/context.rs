@@ -1,22 +1,21 @@
-//! A stopped x86-64 thread, as Linux lays it out for a signal handler.
+//! A stopped x86-64 thread, in the layout that Linux passes to a signal handler.
 //!
-//! Vector registers lie in the XSAVE area behind `fpregs`: `xmm` in the legacy part, the rest at
-//! offsets that CPUID leaf 0xD gives. Sources: Linux `arch/x86/include/uapi/asm/sigcontext.h`,
+//! Vector registers are in the XSAVE area at `fpregs`: `xmm` in the legacy part, the rest at
+//! offsets that CPUID leaf 0xD reports. Sources: Linux `arch/x86/include/uapi/asm/sigcontext.h`,
 //! Intel SDM volume 1, chapter 13.
 
 use std::arch::x86_64::__cpuid_count;
 use std::ffi::c_void;
 use std::ptr;
 
-use super::super::bus::Bus;
-use super::super::trap::Undecoded;
+use super::super::bus::{Bus, Undecoded};
 use super::decode::{LONGEST, Refused, decode};
 use super::execute::Cpu;
 
 /// The smallest page.
 const PAGE: usize = 4096;
 
-/// Offset of the frame's own words behind the legacy area.
+/// Offset of the frame's own words after the legacy area.
 const SOFTWARE_RESERVED: usize = 464;
 /// `FP_XSTATE_MAGIC1`: an XSAVE area follows.
 const XSTATE_MAGIC: u32 = 0x4650_5853;
@@ -25,7 +24,7 @@ const XSTATE_BV: usize = 512;
 /// Offset of `xmm0`.
 const XMM: usize = 160;
 
-/// Where in `gregs` the general registers lie, by their number in an encoding.
+/// Index in `gregs` of each general register, by its number in an encoding.
 const ORDER: [i32; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -45,7 +44,7 @@ const ORDER: [i32; 16] = [
     libc::REG_R15,
 ];
 
-/// The components of the XSAVE area that hold parts of vector registers.
+/// The components of the XSAVE area with parts of vector registers.
 #[derive(Clone, Copy)]
 enum Component {
     Sse = 1,
@@ -71,12 +70,12 @@ impl Thread {
         Self { context: context.cast() }
     }
 
-    /// Decodes and carries out the instruction that the thread stopped at; `at` is the offset of
-    /// its memory operand. The error holds the bytes that could not be decoded.
+    /// Decodes and executes the instruction at which the thread stopped; `at` is the offset of its
+    /// memory operand. The error has the bytes that could not be decoded.
     pub(crate) fn step(&mut self, bus: &mut impl Bus, at: usize) -> Result<(), Undecoded> {
         let address = self.register(libc::REG_RIP) as usize;
         let mut bytes = [0; LONGEST];
-        // The next page may not be there: it is looked at if the instruction reaches into it.
+        // The next page may be unmapped: it is read only if the instruction reaches into it.
         let mut length = LONGEST.min(PAGE - address % PAGE);
         let instruction = loop {
             for (index, byte) in bytes[..length].iter_mut().enumerate() {
@@ -104,7 +103,7 @@ impl Thread {
         unsafe { (*self.context).uc_mcontext.gregs[index as usize] = value as i64 }
     }
 
-    /// The address of `register`'s part in a component, with whether the component is live.
+    /// The address of `register`'s part in a component, and `true` if the component is live.
     fn part(&self, component: Component, register: u8) -> Option<(*mut u8, bool)> {
         // SAFETY: as in `register`.
         let area: *mut u8 = unsafe { (*self.context).uc_mcontext.fpregs }.cast();
@@ -116,7 +115,7 @@ impl Thread {
             // SAFETY: the legacy area has 512 bytes.
             return Some((unsafe { area.add(XMM + 16 * register) }, true));
         }
-        // SAFETY: the words lie within the legacy area; the fields are magic (4 bytes), extended
+        // SAFETY: the words are inside the legacy area; the fields are magic (4 bytes), extended
         // size (4) and features (8).
         let (magic, features) = unsafe {
             let words = area.add(SOFTWARE_RESERVED);
@@ -133,7 +132,7 @@ impl Thread {
             Component::Mask => (0, 8),
             Component::YmmHigh | Component::Sse => (0, 16),
         };
-        // SAFETY: the frame holds every component of `features`, laid out as CPUID says.
+        // SAFETY: the frame has every component of `features`, in the layout that CPUID reports.
         let live = unsafe { area.add(XSTATE_BV).cast::<u64>().read_unaligned() } & bit != 0;
         // SAFETY: as above.
         Some((unsafe { area.add(offset + size * (register - first)) }, live))
@@ -141,13 +140,13 @@ impl Thread {
 
     fn read_part(&self, component: Component, register: u8, into: &mut [u8]) {
         if let Some((from, true)) = self.part(component, register) {
-            // SAFETY: `part` has `into.len()` bytes of this register; `into` lies elsewhere.
+            // SAFETY: `part` has `into.len()` bytes of this register, and does not overlap `into`.
             unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
         }
     }
 
-    /// Writes a part. A component in its initial state stays so when only zeros come to it, and is
-    /// otherwise brought to life: its other registers are zero, which is what initial means.
+    /// Writes a part. A component in its initial state stays there if only zeros are written.
+    /// Otherwise it becomes live, and its other registers are zero, which is what initial means.
     fn write_part(&mut self, component: Component, register: u8, from: &[u8]) {
         let Some((to, live)) = self.part(component, register) else { return };
         if !live {
@@ -156,7 +155,7 @@ impl Thread {
             }
             let size = from.len();
             let first = if matches!(component, Component::Zmm16) { 16 } else { 0 };
-            // SAFETY: the component holds sixteen registers of `size` bytes, `to` is one of them.
+            // SAFETY: the component has sixteen registers of `size` bytes, `to` is one of them.
             unsafe {
                 let start = to.sub(size * (usize::from(register) - first));
                 ptr::write_bytes(start, 0, 16 * size);
@@ -220,8 +219,8 @@ impl Cpu for Thread {
     }
 
     fn copy_from(&self, address: u64, into: &mut [u8]) {
-        // SAFETY: the thread is about to read these bytes itself; if it may not, that faults as
-        // its own access would.
+        // SAFETY: the thread is about to read these bytes itself; an invalid address faults as its
+        // own access would.
         unsafe { ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr(), into.len()) }
     }
 

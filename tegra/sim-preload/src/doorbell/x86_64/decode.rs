@@ -1,12 +1,12 @@
-//! Reads one x86-64 instruction that touches memory, as far as compilers and libc's copies use
-//! them on device registers: `mov` and its kin, `xchg`, compares, SSE, AVX and AVX-512 moves.
+//! Decodes one x86-64 instruction that accesses memory, of the kinds that compilers and libc's
+//! copies use on device registers: `mov` and its variants, `xchg`, compares, SSE, AVX and AVX-512
+//! moves.
 //!
-//! The address is not worked out: the fault tells it. Anything else is refused, on purpose: an
-//! instruction that is guessed wrong would ring a wrong doorbell.
+//! The address comes from the fault, not from the instruction. Anything else is refused: a wrongly
+//! decoded instruction would ring a wrong doorbell.
 //!
-//! `iced_x86` reads the encodings. It makes its tables, on the heap and under a lock, when it is
-//! first used: [`prepare`] sees to that before there is a signal. From then on it works on the
-//! stack alone.
+//! `iced_x86` decodes. It builds its tables on the heap and under a lock at its first use, so
+//! [`prepare`] uses it before there is a signal. Afterwards it only needs the stack.
 
 use iced_x86::{Decoder, DecoderError, DecoderOptions, EncodingKind, Mnemonic as M, OpKind};
 
@@ -18,28 +18,29 @@ pub(crate) struct Instruction {
     pub(crate) operation: Operation,
 }
 
-/// What an instruction does with its memory operand.
+/// Operation of an instruction on its memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Memory takes `bytes` bytes of `from`.
+    /// Stores `bytes` bytes of `from`.
     Store { from: Source, bytes: u8 },
-    /// A register takes `bytes` bytes of memory, widened to `to_bytes`.
+    /// Loads `bytes` bytes into a register, extended to `to_bytes`.
     Load { to: Register, bytes: u8, to_bytes: u8, signed: bool },
-    /// Memory and a register change places; compilers use it for a sequentially consistent store.
+    /// Exchanges memory and a register; compilers use it for a sequentially consistent store.
     Exchange { with: Register, bytes: u8 },
     /// An arithmetic operation that reads memory and sets the flags.
     Arithmetic { kind: Arithmetic, left: Side, with: Source, bytes: u8 },
-    /// One step of `movs`: from where `rsi` points to where `rdi` points, `rcx` times if it repeats.
+    /// One step of `movs`: from the address in `rsi` to that in `rdi`, `rcx` times if it repeats.
     MoveString { bytes: u8, repeats: bool },
-    /// One step of `stos`: `rax` to where `rdi` points, `rcx` times if it repeats.
+    /// One step of `stos`: `rax` to the address in `rdi`, `rcx` times if it repeats.
     StoreString { bytes: u8, repeats: bool },
-    /// Memory takes `bytes` bytes of a vector register, from byte `at` of it.
+    /// Stores `bytes` bytes of a vector register, starting at its byte `at`.
     VectorStore { register: u8, at: u8, bytes: u8, mask: Option<Mask> },
-    /// A vector register takes `bytes` bytes at its byte `at`; what follows up to `zero_to` is cleared.
+    /// Loads `bytes` bytes into a vector register at its byte `at`; clears the following bytes up
+    /// to `zero_to`.
     VectorLoad { register: u8, at: u8, bytes: u8, zero_to: u8, mask: Option<Mask> },
 }
 
-/// Which elements of a vector register take part: those with their bit set in a mask register.
+/// Enabled elements of a vector register: those with their bit set in a mask register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mask {
     /// `k1` to `k7`.
@@ -62,7 +63,7 @@ pub(crate) enum Arithmetic {
     Test,
 }
 
-/// On which side of the operation memory stands.
+/// Side of the operation on which memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Memory,
@@ -77,31 +78,31 @@ pub(crate) struct Register {
     pub(crate) high_byte: bool,
 }
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Register(Register),
     Immediate(u64),
 }
 
-/// Bytes of the longest encoding that the processor takes.
+/// Bytes of the longest valid encoding.
 pub(crate) const LONGEST: usize = 15;
 
-/// Why there is no instruction to carry out.
+/// Reason for refusing an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The code ends within the instruction.
+    /// The code ends inside the instruction.
     Cut,
-    /// It is none of those that are emulated.
+    /// The instruction is not emulated.
     Unknown,
 }
 
-/// Makes the decoder's tables. After this [`decode`] is fit for a signal handler.
+/// Builds the decoder's tables. Afterwards [`decode`] is async-signal-safe.
 pub(crate) fn prepare() {
     let _ = Decoder::new(64, &[], DecoderOptions::NONE);
 }
 
-/// Reads the instruction that `code` starts with.
+/// Decodes the first instruction of `code`.
 pub(crate) fn decode(code: &[u8]) -> Result<Instruction, Refused> {
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
     let decoded = decoder.decode();
@@ -184,18 +185,18 @@ fn source(code: &iced_x86::Instruction) -> Option<Source> {
     }
 }
 
-/// What of a vector register is moved.
+/// The moved part of a vector register.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Whole,
     /// The lowest element; a load clears the others.
     Scalar,
-    /// A half of the low 16 bytes; a load leaves the rest as it was.
+    /// A half of the low 16 bytes; a load leaves the rest unchanged.
     LowHalf,
     HighHalf,
 }
 
-/// A move between memory, which stands on the side `memory`, and a vector register.
+/// A move between memory, which is on side `memory`, and a vector register.
 fn vector_move(code: &iced_x86::Instruction, memory: Side, bytes: u8) -> Option<Operation> {
     let is_store = memory == Side::Memory;
     let register = if is_store { code.op1_register() } else { code.op0_register() };

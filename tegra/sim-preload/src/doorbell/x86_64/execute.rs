@@ -1,4 +1,4 @@
-//! Carries out a decoded x86-64 instruction on the processor's state and a [`Bus`].
+//! Executes a decoded x86-64 instruction on the processor's state and a [`Bus`].
 
 use super::super::bus::{Bus, read_number, sign_extend, truncate, write_number};
 use super::decode::{Arithmetic, Instruction, Mask, Operation, Register, Side, Source};
@@ -19,17 +19,17 @@ pub(crate) trait Cpu {
     fn set_vector(&mut self, number: u8, value: &[u8; 64]);
     /// Mask register `number`.
     fn mask(&self, number: u8) -> u64;
-    /// The address that the instruction could not access.
+    /// The faulting address.
     fn fault(&self) -> u64;
     /// Reads the thread's own memory.
     fn copy_from(&self, address: u64, into: &mut [u8]);
     /// Writes the thread's own memory.
     fn copy_to(&mut self, address: u64, bytes: &[u8]);
-    /// Moves the instruction pointer.
+    /// Advances the instruction pointer.
     fn advance(&mut self, bytes: u8);
 }
 
-/// Carries out `instruction` with its memory operand at `offset` and steps over it.
+/// Executes `instruction` with its memory operand at `offset`, and advances.
 pub(crate) fn execute(
     instruction: &Instruction,
     cpu: &mut impl Cpu,
@@ -124,7 +124,7 @@ const RCX: u8 = 1;
 const RSI: u8 = 6;
 const RDI: u8 = 7;
 
-/// Where a string operation's pointer goes next.
+/// The next pointer of a string operation.
 fn step(cpu: &impl Cpu, pointer: u64, bytes: u8) -> u64 {
     const DIRECTION: u64 = 1 << 10;
     if cpu.flags() & DIRECTION == 0 {
@@ -134,7 +134,8 @@ fn step(cpu: &impl Cpu, pointer: u64, bytes: u8) -> u64 {
     }
 }
 
-/// Counts a repetition; true while more are left, which the same instruction then does.
+/// Decrements the repeat count; `true` while repetitions are left, which repeat the same
+/// instruction.
 fn count_down(cpu: &mut impl Cpu) -> bool {
     let left = cpu.general(RCX).wrapping_sub(1);
     cpu.set_general(RCX, left);
@@ -148,8 +149,8 @@ struct Run {
     offset: usize,
 }
 
-/// The runs of enabled elements. Disabled ones do not fault: the fault's `offset` is that of the
-/// first enabled one.
+/// The runs of enabled elements. Disabled ones do not fault: `offset`, from the fault, is that of
+/// the first enabled one.
 fn enabled(mask: Mask, bits: u64, bytes: usize, offset: usize) -> impl Iterator<Item = Run> {
     let element = usize::from(mask.element);
     let count = bytes / element;
@@ -179,7 +180,7 @@ fn source(cpu: &impl Cpu, from: Source, bytes: u8) -> u64 {
     }
 }
 
-/// A write of four bytes clears the upper half; narrower ones leave the rest as it was.
+/// A write of four bytes clears the upper half; narrower ones leave the rest unchanged.
 fn set_register(cpu: &mut impl Cpu, to: Register, bytes: u8, value: u64) {
     let value = truncate(value, bytes);
     let old = cpu.general(to.number);
@@ -200,7 +201,7 @@ const SIGN: u64 = 1 << 7;
 const OVERFLOW: u64 = 1 << 11;
 const ARITHMETIC_FLAGS: u64 = CARRY | PARITY | ADJUST | ZERO | SIGN | OVERFLOW;
 
-/// The result and the flags it sets.
+/// Computes result and flags.
 fn calculate(kind: Arithmetic, a: u64, b: u64, bytes: u8) -> (u64, u64) {
     let sign = 1 << (8 * u32::from(bytes) - 1);
     let flag = |set: bool, flag: u64| if set { flag } else { 0 };

@@ -1,4 +1,4 @@
-//! Encodings assembled with GNU as, and what they must do.
+//! Encodings assembled with GNU as, and their expected effects.
 
 use proptest::prelude::*;
 
@@ -85,7 +85,7 @@ impl Cpu for Fake {
     }
 }
 
-/// Memory whose byte `i` reads `0xa0 + i`, and what was written to it.
+/// Memory whose byte `i` reads `0xa0 + i`, and which records writes.
 #[derive(Default)]
 struct Memory {
     written: Vec<u8>,
@@ -111,7 +111,7 @@ fn read(hex: &str) -> Result<Instruction, Refused> {
     decode(&bytes(hex))
 }
 
-/// Runs one instruction; its whole encoding must have been taken, and not a byte more.
+/// Executes one instruction; the decoder must consume exactly its encoding.
 fn run(hex: &str) -> (Fake, Memory) {
     let mut code = bytes(hex);
     for length in 0..code.len() {
@@ -232,7 +232,7 @@ fn loads_into_vector_registers() {
 }
 
 #[test]
-fn string_moves_go_on_until_their_count_is_used_up() {
+fn string_moves_repeat_until_their_count_is_zero() {
     let instruction = read("f3 a4").unwrap(); // rep movsb
     let (mut cpu, mut memory) = (Fake::new(), Memory::default());
     cpu.general[1] = 2;
@@ -255,7 +255,7 @@ fn an_exchange_stores_and_loads() {
 }
 
 #[test]
-fn comparisons_take_memory_on_the_right_side() {
+fn comparisons_use_memory_as_the_right_operand() {
     const CARRY: u64 = 1;
     const ZERO: u64 = 0x40;
     // Memory is 0xa3a2a1a0; eax is 0x03020100.
@@ -281,7 +281,7 @@ fn arithmetic_with_memory_changes_the_register() {
 }
 
 #[test]
-fn what_is_not_a_plain_access_is_refused() {
+fn read_modify_writes_and_non_accesses_are_refused() {
     for hex in [
         "f0 01 07",    // lock add [rdi], eax
         "01 07",       // add [rdi], eax
@@ -299,7 +299,7 @@ fn what_is_not_a_plain_access_is_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_decoded_within_themselves_or_refused(code in prop::collection::vec(any::<u8>(), 0..20)) {
+    fn any_bytes_are_decoded_within_bounds_or_refused(code in prop::collection::vec(any::<u8>(), 0..20)) {
         if let Ok(instruction) = decode(&code) {
             prop_assert!((1..=15).contains(&instruction.length));
             prop_assert!(usize::from(instruction.length) <= code.len());
@@ -371,7 +371,7 @@ mod against_the_processor {
         }
     }
 
-    /// Numbers around the edges, and any others.
+    /// Numbers around the limits, and any others.
     fn words() -> impl Strategy<Value = u64> {
         prop_oneof![
             prop::sample::select(vec![

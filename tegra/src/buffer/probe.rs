@@ -1,41 +1,42 @@
-//! Memory with attributes of the caller's choice, for finding out what they do.
+//! Memory with attributes of the caller's choice, for measuring their effect.
 //!
-//! Nothing that computes uses it: the classes beside it fix the attributes that are known to work.
+//! Only probes use it: the other buffer types fix the attributes that are known to work.
 
 use std::sync::Arc;
 
 use crate::abi::address_space as abi;
 use crate::abi::nvmap::Caching;
 use crate::address::GpuAddress;
+use crate::cpu_map::{CpuMap, within};
 use crate::error::Error;
-use crate::memory::{CpuMap, Handle, within};
+use crate::memory::Handle;
 use crate::space::{AddressSpace, GpuMap};
 
 const WHAT: &str = "a trial buffer";
 
-/// How a [`Trial`] is mapped.
+/// Attributes of a [`ProbeBuffer`]'s mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// The CPU's mapping.
+    /// Caching of the CPU's mapping.
     pub caching: Caching,
     /// Flags of the GPU's mapping, such as [`abi::MAP_CACHEABLE`]; not
     /// [`abi::MAP_FIXED_OFFSET`].
     pub map_flags: u32,
 }
 
-/// A buffer with chosen attributes. Zero at first.
+/// A buffer with chosen attributes. Zeroed.
 ///
-/// Words are read and written in order with plain loads and stores of the CPU, without barriers
-/// or cache maintenance: what the other side sees of them is what is to be found out.
+/// The CPU accesses words in order with plain loads and stores, without barriers or cache
+/// maintenance: the point is to measure what the GPU sees of them.
 #[derive(Debug)]
-pub struct Trial {
+pub struct ProbeBuffer {
     gpu: GpuMap,
     cpu: CpuMap,
     handle: Arc<Handle>,
 }
 
-impl Trial {
-    /// Zeroed memory of at least `bytes`. [`Error::Request`] when the driver takes no such
+impl ProbeBuffer {
+    /// Zeroed memory of at least `bytes`. [`Error::Request`] when the driver refuses the
     /// attributes.
     pub fn new(space: &AddressSpace, bytes: u64, attributes: Attributes) -> Result<Self, Error> {
         let Attributes { caching, map_flags } = attributes;
@@ -45,7 +46,7 @@ impl Trial {
         Ok(Self { gpu, cpu, handle })
     }
 
-    /// Where the GPU sees the first byte.
+    /// GPU address of the first byte.
     #[must_use]
     pub const fn address(&self) -> GpuAddress {
         self.gpu.address()
@@ -57,7 +58,7 @@ impl Trial {
         self.handle.bytes()
     }
 
-    /// Stores `words` double words, each `value` of its index, from the start on.
+    /// Stores `value(index)` in the first `words` double words.
     pub fn fill(&self, words: u64, value: impl Fn(u64) -> u64) -> Result<(), Error> {
         let base = self.words(words)?;
         for word in 0..words {
@@ -68,8 +69,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Loads `words` double words from the start on and counts those that `matches` does not say
-    /// yes to, with their index.
+    /// Loads the first `words` double words and counts those for which `matches(index, word)` is
+    /// false.
     pub fn mismatches(&self, words: u64, matches: impl Fn(u64, u64) -> bool) -> Result<u64, Error> {
         let base = self.words(words)?;
         let mut wrong = 0;

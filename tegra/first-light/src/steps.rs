@@ -1,4 +1,5 @@
-//! Stages 4, 6 and 7: what single launches compute, count and see.
+//! Bring-up steps 4, 6 and 7: results of single launches, atomics, and visibility between CPU and
+//! GPU.
 
 use orind_kernels::first_light::{
     ATOMICS_BLOCKS, ATOMICS_THREADS, AtomicsParams, HANDOVER_THREADS, HandoverParams, Kernel,
@@ -12,10 +13,10 @@ use super::launch::{Link, Recording};
 use super::{Failure, Trial};
 
 const ROUNDS: u32 = 64;
-/// Words that are handed over in a round: 64 KiB.
+/// Words handed over in a round: 64 KiB.
 const WORDS: u32 = 16 << 10;
 
-/// Copies words out. The GPU has been seen to be done with them.
+/// Copies words out; the caller has seen the GPU finish with them.
 fn read(memory: &Mailbox, offset: u64, words: usize) -> Result<Vec<u32>, Failure> {
     let mut bytes = vec![0; 4 * words];
     memory.read(offset, &mut bytes)?;
@@ -23,7 +24,7 @@ fn read(memory: &Mailbox, offset: u64, words: usize) -> Result<Vec<u32>, Failure
 }
 
 impl Trial {
-    /// Stage 4, launch: one launch whose threads go through every kind of work, bit for bit.
+    /// Step 4, launch: one launch whose threads use every kind of instruction, checked bit for bit.
     pub fn launch(&mut self) -> Result<(), Failure> {
         let expected = probe_words();
         let out = Mailbox::new(&self.space, 4 * expected.len() as u64)?;
@@ -46,12 +47,13 @@ impl Trial {
         })
     }
 
-    /// Stage 6, atomics: the blocks of a launch count up, and the last finds what all others wrote; 64 times.
+    /// Step 6, atomics: the blocks of a launch increment a counter, and the last one must see the
+    /// writes of all others; 64 times.
     pub fn atomics(&mut self) -> Result<(), Failure> {
         const PARTS: u64 = 256;
         let (blocks, threads) = (ATOMICS_BLOCKS, ATOMICS_THREADS);
         let marks = PARTS + 4 * u64::from(blocks * threads);
-        // The counter comes first.
+        // The counter is at the start.
         let memory = Mailbox::new(&self.space, marks + 4 * u64::from(threads))?;
         memory.write(0, &vec![0; memory.bytes() as usize])?;
         let mut params = AtomicsParams {
@@ -81,9 +83,10 @@ impl Trial {
         Ok(())
     }
 
-    /// Stage 7, hand-over: the CPU rewrites 64 KiB and a parameter, every SM reads them by each way that a
-    /// load can take, and what they write the CPU reads; 64 times. In every other round the launch drops
-    /// nothing from L1 itself and the stream alone does: [`Failure::StreamAlone`] when only that fails.
+    /// Step 7, hand-over: the CPU rewrites 64 KiB and a parameter, every SM reads them with each
+    /// kind of load, and the CPU reads the results; 64 times. In every other round the launch does
+    /// not invalidate L1 itself, only the stream does: [`Failure::StreamAlone`] when only those
+    /// rounds fail.
     pub fn handover(&mut self) -> Result<(), Failure> {
         let grid = self.one_each();
         let bytes = 4 * u64::from(WORDS);
@@ -124,12 +127,12 @@ impl Trial {
     }
 }
 
-/// Words that blocks add up to.
+/// Number of sums that the blocks of a grid compute.
 fn sums_of([blocks, ..]: [u32; 3]) -> usize {
     blocks as usize * WAYS.len() * HANDOVER_THREADS as usize
 }
 
-/// Looks at a round of the hand-over: at the words' copy, and the sums behind it.
+/// Checks a round of the hand-over: the copy of the words, and the sums after it.
 fn check(
     memory: &Mailbox,
     round: u32,
@@ -156,7 +159,7 @@ fn check(
     Ok(())
 }
 
-/// A word that no other round or place has.
+/// A word unique to its round and position.
 fn pattern(round: u32, word: u32) -> u32 {
     (round << 20 | word).wrapping_add(1).wrapping_mul(0x9e37_79b1)
 }

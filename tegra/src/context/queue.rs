@@ -1,10 +1,12 @@
-//! One queue of a context: what survives its channel, and the channel while it is open.
+//! One queue of a context: the state that outlives its channel, and the channel while it is open.
 
 use std::time::Duration;
 
 use crate::address::GpuAddress;
 use crate::buffer::Mailbox;
-use crate::channel::{Channel, Draft, Notice, Notifier, Preemption, RingMemory, Subcontext};
+use crate::channel::{
+    Channel, ChannelBuilder, Notice, Notifier, Preemption, RingMemory, Subcontext,
+};
 use crate::class::host::userd;
 use crate::doorbell::Doorbell;
 use crate::error::Error;
@@ -16,27 +18,34 @@ use crate::queue::{
 };
 use crate::space::AddressSpace;
 
-use super::Timing;
-
-/// How long switches to others may be held up over a channel's life. Work that is as it should be holds up
-/// none; a minute is enough for mishaps of months, and the longest that a desktop stands still where this
-/// process hangs with its channel.
+/// Total time by which a channel may delay switches to others over its life. Correct work delays
+/// none. A minute covers months of mishaps, and bounds the time that a hung process can block the
+/// desktop.
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The mailbox of a lane: the timeline, the stream that configures a new channel, the tails, then
-/// for each ring entry a record of two times and the two streams that write it.
+/// Layout of a queue's mailbox: the timeline, the stream that configures a new channel, the tails,
+/// then for each ring entry a record of two times and the two streams that write it.
 const TIMELINE: u64 = 0;
 const CONFIGURE: u64 = 256;
 const TAILS: u64 = 512;
-/// Payload and time of begin, payload and time of end.
+/// Payload and time of start, payload and time of end.
 const RECORD_BYTES: u64 = 32;
 /// Two streams of six words, each at a multiple of 32 bytes.
 const STREAMS_BYTES: u64 = 64;
-/// Where the second half of a record or of a pair of streams begins.
+/// Offset of the second half of a record or of a pair of streams.
 const RECORD_END: u64 = RECORD_BYTES / 2;
 const STREAM_END: u64 = STREAMS_BYTES / 2;
-/// Where a record's time lies behind its payload.
+/// Offset of the time in a record, after its payload.
 const TIME: u64 = 8;
+
+/// Start and end of a submission on the GPU, nanoseconds of its timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Time at which the host unit reached it; earlier work of the engine may still have run.
+    pub started: u64,
+    /// Time at which the engine was idle after it.
+    pub finished: u64,
+}
 
 #[derive(Debug)]
 struct Live {
@@ -45,15 +54,15 @@ struct Live {
 }
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct ContextQueue {
     live: Option<Live>,
-    /// While no channel has it.
+    /// `None` while a channel uses it.
     ring: Option<RingMemory>,
     control: Mailbox,
     notifier: Notifier,
     engine: Engine,
     entries: u32,
-    /// The timeline while no channel is open: the last value seen, and the last submitted.
+    /// The timeline while no channel is open: the last value reached, and the last submitted.
     parked: (u64, u64),
     /// The last value reached before each rebuild.
     ended: Vec<u64>,
@@ -61,7 +70,7 @@ pub(super) struct Lane {
     timed: Vec<Entry>,
 }
 
-impl Lane {
+impl ContextQueue {
     pub(super) fn new(space: &AddressSpace, engine: Engine, entries: u32) -> Result<Self, Error> {
         let ring = RingMemory::new(space.orin(), entries)?;
         // A new channel is configured by a stream and its tail.
@@ -72,7 +81,7 @@ impl Lane {
         let slots = u64::from(entries);
         let bytes = TAILS + slots * (TAIL_BYTES + RECORD_BYTES + STREAMS_BYTES);
         let control = Mailbox::new(space, bytes)?;
-        let lane = Self {
+        let new = Self {
             live: None,
             ring: Some(ring),
             control,
@@ -84,19 +93,19 @@ impl Lane {
             timed: Vec::new(),
         };
         for slot in 0..slots {
-            let [begin, end] = lane.records(slot);
-            let begin = Release::new(lane.control.at(begin)?, Payload::Word(1))?;
-            let end = Release::new(lane.control.at(end)?, Payload::Word(1))?;
-            for (place, release) in lane.streams(slot).into_iter().zip([begin.at_once(), end]) {
+            let [begin, end] = new.records(slot);
+            let begin = Release::new(new.control.at(begin)?, Payload::Word(1))?;
+            let end = Release::new(new.control.at(end)?, Payload::Word(1))?;
+            for (place, release) in new.streams(slot).into_iter().zip([begin.at_once(), end]) {
                 let mut words = Vec::new();
                 Operation::Release(release.with_timestamp()?).encode(&mut words);
-                lane.control.write_words(place, &words)?;
+                new.control.write_words(place, &words)?;
             }
         }
-        Ok(lane)
+        Ok(new)
     }
 
-    /// Offsets of begin and end of a record.
+    /// Offsets of start and end of a record.
     fn records(&self, slot: u64) -> [u64; 2] {
         let base = TAILS + u64::from(self.entries) * TAIL_BYTES + slot * RECORD_BYTES;
         [base, base + RECORD_END]
@@ -121,7 +130,7 @@ impl Lane {
         self.control.address()
     }
 
-    /// Gives the lane as many rebuilds as its context has seen.
+    /// Sets the number of rebuilds to that of its context.
     pub(super) fn catch_up(&mut self, epoch: usize) {
         self.ended.resize(epoch, 0);
     }
@@ -136,24 +145,24 @@ impl Lane {
         let orin = group.space().orin();
         let ring = match self.ring.take() {
             Some(ring) => ring,
-            // A step that failed took it along.
+            // A failed step consumed it.
             None => RingMemory::new(orin, self.entries)?,
         };
-        let channel = Draft::open(orin)?
+        let channel = ChannelBuilder::open(orin)?
             .bind_space(group)?
             .bind_group()?
             .disable_watchdog()?
             .set_up(ring)?
             .allocate_object(self.engine)?;
         channel.set_notifier(&self.notifier)?;
-        // A driver that does not take it has its own limit, which chains of the length that we submit do
-        // not come near.
+        // A driver that refuses this limit has its own, far above the duration of the submitted
+        // chains.
         let _ = channel.set_timeout(SWITCH_TIMEOUT);
         if self.engine == Engine::Compute && preemption != Preemption::default() {
             channel.set_preemption(preemption)?;
         }
         let (_, submitted) = self.parked;
-        // The new channel releases what comes after; the old one may not have come so far.
+        // The new channel releases later values; the old one may not have reached this one.
         self.control.store_u64(TIMELINE, submitted)?;
         let memory = PortMemory {
             ring: channel.ring().ring_base(),
@@ -164,10 +173,10 @@ impl Lane {
             doorbell: doorbell.bell(),
             token: channel.token(),
         };
-        // SAFETY: ring and USERD page are mapped while the channel lives, which `Live` keeps beside
-        // the queue; the control mailbox lives as long as the lane and is laid out for `entries`; the
-        // doorbell page lives as long as the context. None is seen through references. The open
-        // channel keeps the GPU powered.
+        // SAFETY: ring and USERD page are mapped while the channel lives, which `Live` stores next
+        // to the queue; the control mailbox lives as long as `self` and is laid out for `entries`;
+        // the doorbell page lives as long as the context. None is accessed through references. The
+        // open channel keeps the GPU powered.
         let port = unsafe { MappedPort::new(memory) };
         let config = QueueConfig {
             entries: self.entries,
@@ -179,7 +188,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Submits what a channel must be told first. Its queue is idle.
+    /// Submits the configuration of a new channel. Its queue is idle.
     pub(super) fn configure(
         &mut self,
         windows: Windows,
@@ -199,10 +208,10 @@ impl Lane {
         Ok(())
     }
 
-    /// Closes the channel, whatever it is doing.
+    /// Closes the channel, even with work in flight.
     pub(super) fn close(&mut self) {
         if let Some(Live { mut queue, channel }) = self.live.take() {
-            // A timeline that lies changes nothing: what was seen last counts.
+            // An error of a corrupt timeline is ignored: the last value read counts.
             let _ = queue.poll();
             self.parked = (queue.completed().value(), queue.last().value());
             drop(queue);
@@ -216,7 +225,7 @@ impl Lane {
         self.parked.0 = self.parked.1;
     }
 
-    /// After a close: takes what has not completed for lost, and goes on behind it.
+    /// After a close: marks incomplete work as lost, and continues after it.
     pub(super) fn give_up(&mut self) {
         let (completed, submitted) = self.parked;
         self.ended.push(completed);
@@ -227,7 +236,7 @@ impl Lane {
     pub(super) fn submit(&mut self, bodies: &[Entry], wake: Wake) -> Result<Point, Error> {
         match &mut self.live {
             Some(live) => Ok(live.queue.submit(bodies, wake)?),
-            // Its context opens a lane before.
+            // The context opens a queue before.
             None => Err(SubmitError::Full { needed: bodies.len() + 1, room: 0 }.into()),
         }
     }
@@ -247,7 +256,7 @@ impl Lane {
         submitted
     }
 
-    /// The record of a value: values in flight differ by less than there are entries.
+    /// The record of a value: values in flight differ by less than the number of entries.
     fn slot(&self, value: u64) -> u64 {
         value & u64::from(self.entries - 1)
     }
@@ -269,12 +278,12 @@ impl Lane {
     pub(super) fn is_done(&mut self, point: Point) -> Result<bool, Error> {
         match &mut self.live {
             Some(live) => Ok(live.queue.is_reached(point)?),
-            // A channel is closed when it is idle, or given up and its epoch with it.
+            // A channel is closed when it is idle, or abandoned together with its epoch.
             None => Ok(self.parked.0.wrapping_sub(point.value()) as i64 >= 0),
         }
     }
 
-    /// Whether a point was reached before the rebuild that ended `epoch`.
+    /// Returns `true` if the point was reached before the rebuild that ended `epoch`.
     pub(super) fn was_done(&self, point: Point, epoch: usize) -> bool {
         let ended = self.ended.get(epoch);
         ended.is_some_and(|ended| ended.wrapping_sub(point.value()) as i64 >= 0)
@@ -308,12 +317,12 @@ impl Lane {
         self.live.as_ref().map_or(Ok(false), |live| live.channel.is_dead())
     }
 
-    /// Where the queue and the host unit are; `None` while closed.
+    /// Progress of the queue and the host unit; `None` while closed.
     pub(super) fn describe(&mut self, queue: usize) -> Option<Progress> {
         let Live { queue: ring, channel } = self.live.as_mut()?;
         let _ = ring.poll();
         let port = ring.port();
-        // GP_GET is behind the entry whose stream was begun last, or further back: it lags.
+        // GP_GET is at most one entry after the stream begun last: it is written back late.
         let begun = port.userd(userd::GP_GET).wrapping_sub(ring.oldest()) & (self.entries - 1);
         let in_flight = begun.min((ring.capacity() - ring.room()) as u32);
         let streams = (0..in_flight).map(|entry| port.entry(ring.oldest().wrapping_add(entry)));
@@ -330,5 +339,5 @@ impl Lane {
     }
 }
 
-/// Words of a release with its header.
+/// Words of a release including its header.
 const RELEASE_WORDS: usize = 6;
