@@ -1,7 +1,8 @@
-//! Grammars of all notations: each is compiled, with its first mask, or refused with a reason, and no panic.
+//! Fuzzes the grammar compilers of all notations: each grammar compiles, with its first mask, or is
+//! rejected with a reason, without panics.
 //!
-//! The first byte chooses the notation. Run with `cargo +nightly fuzz run grammar -- -rss_limit_mb=512 -timeout=1`. The
-//! corpus beside this file is also replayed by `src/engine/constraint.rs`.
+//! The first byte selects the notation. Run with `cargo +nightly fuzz run grammar --
+//! -rss_limit_mb=512 -timeout=1`. `src/engine/constraint.rs` also replays the corpus.
 
 #![no_main]
 
