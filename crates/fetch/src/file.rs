@@ -7,8 +7,8 @@ use crate::sum::Sum;
 /// Destination of downloads.
 #[derive(Clone, Copy, Debug)]
 pub enum Folder<'a> {
-    /// A cache: files are stored below the host or repository they are from, where [`find`] looks
-    /// them up by name.
+    /// A cache: files are stored below the host or repository they are from, where
+    /// [`find`](crate::find) looks them up by name.
     Cache(&'a Path),
     /// One folder for all files, by their own names.
     Flat(&'a Path),
