@@ -19,12 +19,12 @@ fn said(answer: impl Fn() -> Reply + Send + 'static) -> (String, Vec<String>) {
 fn error_statuses_are_named() {
     for (status, expected) in [
         (404, "does not exist (404)"),
-        (410, "is not there"),
+        (410, "does not exist"),
         (401, "is not accessible (401)"),
         (403, "HF_TOKEN"),
-        (429, "answered by 429; try again later"),
-        (500, "answered by 500"),
-        (304, "answered by 304"),
+        (429, "status 429; try again later"),
+        (500, "status 500"),
+        (304, "status 304"),
     ] {
         let (said, left) = said(move || Reply::new(status).body(b"GGUF"));
         assert!(said.contains(expected), "{status}: {said}");
