@@ -1,5 +1,5 @@
-//! Stops one thread of a process: how `systemd/try.sh` plants a hung engine from outside.
-//! `freeze PID THREAD` seizes the thread of that name with ptrace, prints `frozen TID` and waits until the
+//! Stops one thread of a process; `systemd/try.sh` uses it to simulate a hung engine. `freeze PID
+//! THREAD` seizes the thread of that name with ptrace, prints `frozen TID` and waits until the
 //! process is gone.
 
 use std::path::Path;
@@ -27,7 +27,7 @@ fn main() -> io::Result<()> {
         waitpid(tid, Some(WaitPidFlag::__WALL))?;
         io::Write::write_all(&mut io::stdout(), format!("frozen {tid}\n").as_bytes())?;
         while Path::new(&tasks).exists() {
-            // The thread's end is a stop too; let it pass.
+            // The thread's exit is also a stop; let it continue.
             let _ = waitpid(tid, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG));
             thread::sleep(Duration::from_millis(50));
         }

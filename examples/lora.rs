@@ -1,10 +1,11 @@
-//! A LoRA adapter for a small Llama: the model's own matrices stay as they are, two thin ones beside each are trained until it
-//! answers as it is taught, and are written as llama.cpp writes adapters, for the daemon to load beside the model.
+//! Trains a LoRA adapter for a small Llama. The model's matrices are frozen; two low-rank matrices
+//! for each are trained until the model answers as taught. The adapter is written in llama.cpp's
+//! format, for the daemon to load.
 //!
-//!     lora MODEL.gguf ADAPTER.gguf [DEVICE] [STEPS]
-//!     orind --model MODEL.gguf --lora ADAPTER.gguf=0
+//!     lora MODEL.gguf ADAPTER.gguf [DEVICE] [STEPS]     orind --model MODEL.gguf --lora ADAPTER.gguf=0
 //!
-//! The network is drawn with `nn` out of the file's tensors: a Llama without a cache, all tokens of all lessons in one step.
+//! The network is built with `nn` from the file's tensors: a Llama without a KV cache, with all
+//! tokens of all lessons in one step.
 
 #![expect(clippy::print_stdout, reason = "what an example is for")]
 
@@ -25,7 +26,7 @@ use nn::shape::transpose;
 use nn::{Tensor, Trainer};
 use plan::{Activation, DType, quant};
 
-/// What is asked, and what is to be answered.
+/// Prompts and their answers.
 pub(crate) const LESSONS: [[&str; 2]; 3] = [
     ["Who are you?", " A model on a robot."],
     ["Which way?", " Left, then up the ramp."],
@@ -37,18 +38,18 @@ pub(crate) const STEPS: usize = 60;
 const RANK: usize = 8;
 const ALPHA: f32 = 16.0;
 
-/// Matrices by their names.
+/// Matrices by name.
 pub(crate) type Adapter = Vec<(String, Vec<f32>)>;
 
-/// A model's file, and what of it the network is drawn from.
+/// A model's file, and the settings that the network is built from.
 pub(crate) struct Llama {
     gguf: Gguf,
     hyper: Hyperparameters,
     tokenizer: Tokenizer,
 }
 
-/// The lessons as the network takes them: rows of equal length, and for each token that is to be foretold the row of the
-/// token before it.
+/// Lessons as network inputs: rows of equal length, and for each target token the row of the token
+/// before it.
 struct Taught {
     length: usize,
     tokens: Vec<i32>,
@@ -83,24 +84,24 @@ impl Llama {
             let row: Vec<i32> = row.into_iter().map(|id| id as i32).collect();
             taught.before.extend((asked..row.len()).map(|i| (at * length + i - 1) as i32));
             taught.next.extend(&row[asked..]);
-            // No token looks at those behind it, so what fills a row changes nothing.
+            // Attention is causal, so padding changes nothing.
             taught.tokens.extend((0..length).map(|i| row.get(i).copied().unwrap_or(0)));
         }
         Ok(taught)
     }
 
-    /// A tensor of the file, which training leaves alone.
+    /// A frozen tensor of the file.
     fn weight(&self, net: &mut Net, name: &str) -> nn::Result {
         let shape = self.gguf.tensor(name).map_or(&[][..], |tensor| &tensor.shape);
         net.buffer(name, shape, Init::Constant(0.0))
     }
 
-    /// `x` times a matrix of the file and the adapter beside it: `W x + alpha / rank * B (A x)`.
+    /// Product of `x` with a matrix of the file and its adapter: `W x + alpha / rank * B (A x)`.
     fn product(&self, net: &mut Net, name: &str, x: Tensor) -> nn::Result {
         let weight = self.weight(net, name)?;
         let &[rows, columns] = net.g.shape(weight) else { unreachable!("`{name}` is a matrix") };
         let a = net.parameter(&format!("{name}.lora_a"), &[RANK, columns], Init::Fan)?;
-        // At first it changes nothing.
+        // Zero, so that the adapter starts without effect.
         let b = net.parameter(&format!("{name}.lora_b"), &[rows, RANK], Init::Constant(0.0))?;
         let inner = net.g.matmul(x, a)?;
         let beside = net.g.matmul(inner, b)?;
@@ -114,7 +115,7 @@ impl Llama {
         net.g.rms_norm(x, weight, self.hyper.norm.eps)
     }
 
-    /// Logits of the tokens that are to be foretold.
+    /// Logits of the target tokens.
     fn logits(&self, net: &mut Net, taught: &Taught) -> nn::Result {
         let (rows, length) = (LESSONS.len(), taught.length);
         let base = self.gguf.metadata().f32_opt("llama.rope.freq_base").ok().flatten();
@@ -126,7 +127,7 @@ impl Llama {
             let name = |part: &str| format!("blk.{number}.{part}.weight");
             let of = &layer.attention;
             let (heads, groups, size) = (of.heads, of.kv_heads, of.head_size);
-            // base^(-2i/D) radians a position, for each pair of a head's values.
+            // base^(-2i/D) radians per position, for each pair of a head's values.
             let half = nn::shape::arange(&mut net.g, 0.0, 1.0, size / 2)?;
             let base = base.unwrap_or(10_000.0).ln();
             let exponent = times(&mut net.g, half, -2.0 / size as f32 * base)?;
@@ -139,7 +140,7 @@ impl Llama {
                 if turned {
                     y = net.g.rope(y, angles, of.style)?;
                 }
-                // [rows, groups of heads that share keys, heads of a group, length, size]
+                // [rows, KV heads, query heads per KV head, length, size]
                 let y = net.g.reshape(y, &[rows, length, of_part, size])?;
                 let y = transpose(&mut net.g, y, 1, 2)?;
                 let y = net.g.reshape(y, &[rows, groups, of_part / groups, length, size])?;
@@ -169,12 +170,12 @@ impl Llama {
         net.g.matmul(x, output)
     }
 
-    /// Trains an adapter; `told` gets the loss before each step.
+    /// Trains an adapter; `report` receives the loss before each step.
     pub(crate) fn teach(
         &self,
         device: &dyn Device,
         steps: usize,
-        mut told: impl FnMut(usize, f32),
+        mut report: impl FnMut(usize, f32),
     ) -> Result<Adapter, Box<dyn Error>> {
         let taught = self.taught()?;
         let logits = |net: &mut Net| self.logits(net, &taught);
@@ -206,13 +207,13 @@ impl Llama {
                 ("before", Data::I32(&taught.before)),
                 ("next", Data::I32(&taught.next)),
             ])?;
-            told(number, loss);
+            report(number, loss);
         }
         let trained = |name: &str| name.ends_with(".lora_a") || name.ends_with(".lora_b");
         Ok(trainer.save()?.into_iter().filter(|(name, _)| trained(name)).collect())
     }
 
-    /// Writes an adapter as llama.cpp's `convert_lora_to_gguf` does.
+    /// Writes an adapter like llama.cpp's `convert_lora_to_gguf`.
     pub(crate) fn write(&self, adapter: &Adapter, path: &Path) -> Result<(), Box<dyn Error>> {
         let mut to = Writer::new(path);
         to.metadata("general.type", "adapter")?;
@@ -242,12 +243,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let device = device::named(more.first().map_or("cpu", String::as_str), "auto", 0)?;
     let steps = more.get(1).map_or(Ok(STEPS), |steps| steps.parse())?;
     let llama = Llama::open(Path::new(model))?;
-    let told = |number, loss| {
+    let report = |number, loss| {
         if number % 10 == 0 {
             println!("step {number}: loss {loss:.3}");
         }
     };
-    let trained = llama.teach(&*device, steps, told)?;
+    let trained = llama.teach(&*device, steps, report)?;
     llama.write(&trained, Path::new(adapter))?;
     println!("{adapter} is written; orind --model {model} --lora {adapter}=0");
     Ok(())

@@ -1,5 +1,6 @@
-// A control loop on the lane `policy`, whose memory has the observation of 12 numbers at byte 64 and the action of 4 at
-// byte 128: cc -O2 client.c -o client && ./client SOCKET LANE [STEPS]
+// A client of the control loop `policy`. Its shared memory has the observation (12 numbers) at byte
+// 64 and the action (4 numbers) at byte 128: cc -O2 client.c -o client && ./client SOCKET LANE
+// [STEPS]
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,14 +21,14 @@ int main(int argc, char** argv) {
     if (argc < 3) return fprintf(stderr, "usage: %s SOCKET LANE [STEPS]\n", argv[0]), 2;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     strncpy(address.sun_path, argv[1], sizeof address.sun_path - 1);
-    int door = socket(AF_UNIX, SOCK_STREAM, 0), fds[3];
-    if (connect(door, (struct sockaddr*)&address, sizeof address)) return perror(argv[1]), 1;
-    dprintf(door, "%s\n", argv[2]);
+    int server = socket(AF_UNIX, SOCK_STREAM, 0), fds[3];
+    if (connect(server, (struct sockaddr*)&address, sizeof address)) return perror(argv[1]), 1;
+    dprintf(server, "%s\n", argv[2]);
 
     char line[65536] = "", control[CMSG_SPACE(sizeof fds)];
     struct iovec part = {line, sizeof line - 1};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    if (recvmsg(door, &message, 0) <= 0 || !CMSG_FIRSTHDR(&message)) return fputs(line, stderr), 1;
+    if (recvmsg(server, &message, 0) <= 0 || !CMSG_FIRSTHDR(&message)) return fputs(line, stderr), 1;
     memcpy(fds, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fds);
     char* memory = mmap(NULL, lseek(fds[0], 0, SEEK_END), PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
     if (memory == MAP_FAILED) return perror("mmap"), 1;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A control loop on a lane: client.py SOCKET LANE [STEPS]. Needs nothing but Python 3.10."""
+"""A client of one of the daemon's control loops: client.py SOCKET LANE [STEPS]. Needs only Python 3.10."""
 import json
 import math
 import mmap
@@ -10,12 +10,12 @@ import sys
 import time
 
 path, lane, steps = sys.argv[1], sys.argv[2], int((sys.argv + ["1000"])[3])
-door = socket.socket(socket.AF_UNIX)
-door.connect(path)
-door.sendall(lane.encode() + b"\n")
-line, fds, _, _ = socket.recv_fds(door, 1 << 16, 3)
+server = socket.socket(socket.AF_UNIX)
+server.connect(path)
+server.sendall(lane.encode() + b"\n")
+line, fds, _, _ = socket.recv_fds(server, 1 << 16, 3)
 while not line.endswith(b"\n"):
-    line += door.recv(1 << 16)
+    line += server.recv(1 << 16)
 about = json.loads(line)
 if "error" in about:
     sys.exit(about["error"]["message"])

@@ -1,7 +1,8 @@
-//! Answers of every family's format, whole and cut anywhere: the same pieces, and no panic.
+//! Fuzzes the answer parsers of every model family: an answer, whole or cut anywhere, yields the
+//! same pieces and no panic.
 //!
-//! The first byte chooses the format, the second where cuts are. Run with `cargo +nightly fuzz run answer`. The
-//! corpus beside this file is also replayed by `crates/model/src/tokenizer/chat/answer/tests.rs`.
+//! The first byte selects the format, the second the cuts. Run with `cargo +nightly fuzz run
+//! answer`. `crates/model/src/tokenizer/chat/answer/tests.rs` also replays the corpus.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The cubin loader on arbitrary bytes: it may refuse them, but what it accepts must fit together.
+//! Fuzzes the cubin loader: it may reject arbitrary bytes, but accepted ones must be consistent.
 //!
 //! Run with `cargo +nightly fuzz run cubin`; `kernels/prebuilt` makes a good corpus.
 

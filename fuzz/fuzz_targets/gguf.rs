@@ -1,8 +1,8 @@
-//! The GGUF reader on arbitrary bytes: it may refuse them, but what it accepts must be readable, and
-//! a model or an error, with weights that can be read or an error, and so its chat template.
+//! Fuzzes the GGUF reader: it may reject arbitrary bytes. Accepted ones must be readable; model,
+//! weights and chat template load or fail with an error.
 //!
-//! Run with `cargo +nightly fuzz run gguf`. The corpus beside this file is also replayed by the
-//! ordinary tests of `model::gguf`.
+//! Run with `cargo +nightly fuzz run gguf`. The ordinary tests of `model::gguf` also replay the
+//! corpus.
 
 #![no_main]
 

@@ -1,7 +1,8 @@
-//! Grammars of all notations: each is compiled, with its first mask, or refused with a reason, and no panic.
+//! Fuzzes the grammar compilers of all notations: each grammar compiles, with its first mask, or is
+//! rejected with a reason, without panics.
 //!
-//! The first byte chooses the notation. Run with `cargo +nightly fuzz run grammar -- -rss_limit_mb=512 -timeout=1`. The
-//! corpus beside this file is also replayed by `crates/engine/src/constraint.rs`.
+//! The first byte selects the notation. Run with `cargo +nightly fuzz run grammar --
+//! -rss_limit_mb=512 -timeout=1`. `crates/engine/src/constraint.rs` also replays the corpus.
 
 #![no_main]
 
@@ -10,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use libfuzzer_sys::fuzz_target;
 use model::gguf::Gguf;
 use model::tokenizer::{Tokenizer, Vocabulary};
-use engine::{Grammar, Grammars};
+use orind::engine::{Grammar, Grammars};
 
 static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/tiny-llama-Q8_0.gguf");

@@ -1,6 +1,8 @@
-//! The ONNX reader on arbitrary bytes: it may refuse them; what it accepts can be drawn for small inputs, or is refused.
+//! Fuzzes the ONNX reader: it may reject arbitrary bytes; accepted models build for small inputs or
+//! fail with an error.
 //!
-//! Run with `cargo +nightly fuzz run onnx`; the models in `tests/data/onnx/nodes.bin.z` are a corpus.
+//! Run with `cargo +nightly fuzz run onnx`; the models in `tests/data/onnx/nodes.bin.z` are a
+//! corpus.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Profiles of any bytes: refused with a reason, or taken by the simulator with a clock that goes on.
+//! Fuzzes simulator profiles: a profile is rejected with a reason, or the simulator accepts it and
+//! its clock advances.
 //!
 //! Run with `cargo +nightly fuzz run profile`.
 

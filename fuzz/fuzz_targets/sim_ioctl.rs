@@ -1,7 +1,7 @@
-//! The simulated drivers on arbitrary requests and arguments: any errno, never a crash.
+//! Fuzzes the simulated drivers with arbitrary requests and arguments: any errno, never a crash.
 //!
-//! Each call is a byte for the description, two for the request, 264 for its argument. Run with
-//! `cargo +nightly fuzz run sim_ioctl`.
+//! Each call is one byte for the file description, two for the request, 264 for its argument. Run
+//! with `cargo +nightly fuzz run sim_ioctl`.
 
 #![no_main]
 
@@ -13,9 +13,9 @@ use libfuzzer_sys::fuzz_target;
 use tegra_sim::config::Config;
 use tegra_sim::driver::{FdTable, FileId, NewFile, Node, OpenFile, Orin, requests};
 
-/// Bytes of one call: description, request, argument.
+/// Bytes of one call: file description, request, argument.
 const CALL: usize = 1 + 2 + 264;
-/// A request that may wait for ever.
+/// A request that may wait forever.
 const WAIT: u32 = 0xc018_4866;
 
 #[derive(Default)]

@@ -1,8 +1,8 @@
-//! The simulated GPU on arbitrary rings, streams, QMDs and memory: it may refuse them, but it must
-//! not crash or hang.
+//! Fuzzes the simulated GPU with arbitrary rings, command streams, QMDs and memory: it may reject
+//! them, but must not crash or hang.
 //!
-//! Run with `cargo +nightly fuzz run sim_stream`. The corpus beside this file is also replayed by
-//! the ordinary tests of `tegra-sim`.
+//! Run with `cargo +nightly fuzz run sim_stream`. The ordinary tests of `tegra-sim` also replay the
+//! corpus.
 
 #![no_main]
 

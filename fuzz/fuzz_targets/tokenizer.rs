@@ -1,8 +1,8 @@
-//! Tokenisers of arbitrary files on arbitrary text: a vocabulary may be refused, but one that is
-//! taken encodes any text or says which byte it lacks, and streams what it decodes.
+//! Fuzzes tokenisers with arbitrary files and text: a vocabulary may be rejected. An accepted one
+//! encodes any text or names the byte it lacks, and streams what it decodes.
 //!
-//! Run with `cargo +nightly fuzz run tokenizer`. The corpus beside this file is also replayed by
-//! `tests/host/tokenizer/corpus.rs`.
+//! Run with `cargo +nightly fuzz run tokenizer`. `tests/host/tokenizer/corpus.rs` also replays the
+//! corpus.
 
 #![no_main]
 

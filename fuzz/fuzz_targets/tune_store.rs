@@ -1,8 +1,7 @@
-//! A file of the tuning store with arbitrary text: it may be refused, but what is accepted is written
-//! back so that it reads the same.
+//! Fuzzes files of the tuning store: they may be rejected, but accepted ones survive a round trip.
 //!
-//! Run with `cargo +nightly fuzz run tune_store`. The corpus beside this file is also replayed by the
-//! ordinary tests of `device::tune::store`.
+//! Run with `cargo +nightly fuzz run tune_store`. The ordinary tests of `device::tune::store` also
+//! replay the corpus.
 
 #![no_main]
 

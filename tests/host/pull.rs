@@ -117,7 +117,7 @@ fn a_url_into_a_folder_with_its_sum() {
     let wrong = sum(b"");
     let (code, out, err) = outcome(home.orinctl(&hub, &pull).arg(&wrong));
     assert_eq!((code, out.as_str()), (Some(1), ""));
-    assert!(err.contains(&wrong) && err.contains("not kept"), "{err}");
+    assert!(err.contains(&wrong) && err.contains("discarded"), "{err}");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     let out = said(home.orinctl(&hub, &pull).arg(sum(&model()).to_uppercase()));
     assert_eq!(out, format!("{}\n", folder.join("tiny-Q8_0.gguf").display()));
@@ -130,10 +130,10 @@ fn a_url_into_a_folder_with_its_sum() {
 fn what_does_not_come_is_told_by_name() {
     let (home, hub) = (Home::new(), hub());
     for (name, expected) in [
-        ("owner/other", "is not there (404)"),
+        ("owner/other", "does not exist (404)"),
         ("owner/repo:Q2_K", "has no Q2_K; it has tiny-Q8_0"),
         ("model.gguf", "is neither a URL nor OWNER/REPO"),
-        ("owner/repo/../../x.gguf", "begins with a dot"),
+        ("owner/repo/../../x.gguf", "starts with a dot"),
         ("synthetic:tiny-llama:q8_0", "is neither a URL nor OWNER/REPO"),
     ] {
         let (code, out, err) = outcome(&mut home.orinctl(&hub, &["pull", name]));

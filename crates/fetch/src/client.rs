@@ -1,6 +1,5 @@
-//! The HTTP client: certificate authorities of the machine, time limits, the hub's address and token.
+//! HTTP client: the machine's certificate authorities, timeouts, the hub's address and token.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,38 +7,37 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-use crate::Folder;
 use crate::error::Error;
+use crate::file::{File, Folder, place};
 use crate::hub::{self, Listing};
 use crate::name::{Name, Place, parts};
 use crate::sum::Sum;
-use crate::transfer::File;
 
-/// Where the hub is when nothing else is said.
+/// Default address of the hub.
 pub(crate) const ENDPOINT: &str = "https://huggingface.co";
 
-/// A server that says nothing for so long has gone.
+/// Timeout for a silent server.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What the hub may answer at most, in bytes: a repository of ten thousand files.
+/// Most bytes of a hub listing: enough for ten thousand files.
 const LISTING: u64 = 16 << 20;
 
-/// Kept as they are in a path.
+/// Characters of a path that are not percent-encoded.
 const PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 pub struct Client {
-    pub(crate) agent: Agent,
+    agent: Agent,
     endpoint: String,
-    pub(crate) token: Option<String>,
+    token: Option<String>,
     authorities: bool,
-    /// The pause before the third try in a row; it doubles from there.
+    /// Pause before the third consecutive try; doubles from there.
     pub pause: Duration,
 }
 
 impl Client {
-    /// A client of the hub at an address (`$HF_ENDPOINT`, as all programs of the hub have it), with a token (`$HF_TOKEN`)
-    /// that nobody else gets. Connects to nothing.
+    /// A client for the hub at an address (`$HF_ENDPOINT`, like other hub programs), with a token
+    /// (`$HF_TOKEN`) that is only sent to the hub. Opens no connection.
     #[must_use]
     pub fn new(endpoint: Option<&str>, token: Option<String>) -> Self {
         let found = rustls_native_certs::load_native_certs().certs;
@@ -53,9 +51,9 @@ impl Client {
             .tls_config(tls)
             .http_status_as_error(false)
             .user_agent(concat!("orinctl/", env!("CARGO_PKG_VERSION")))
-            // A file's bytes as they are: ranges are of those.
+            // No compression: ranges refer to the file's own bytes.
             .accept_encoding("identity")
-            // One that was kept may have been closed by now, and the next request would fail for that.
+            // The server may close a pooled connection, which would fail the next request.
             .max_idle_connections(0)
             .timeout_connect(Some(SILENCE))
             .timeout_recv_response(Some(SILENCE))
@@ -70,11 +68,11 @@ impl Client {
         }
     }
 
-    /// What has to come for a name to be whole: one file, or all parts of a split one. Asks the hub where the name is one
-    /// of its. `sum` is what the user knows of the file.
+    /// Files to download for a name: one, or all parts of a split model. Queries the hub for its
+    /// names. `sum` is the checksum that the user expects.
     ///
     /// # Errors
-    /// [`Error`] when the hub does not know the name, or it means no file or several.
+    /// [`Error`] if the hub does not know the name, or if it matches no file or several.
     pub fn files(&self, name: &Name, folder: Folder, sum: Option<Sum>) -> Result<Vec<File>, Error> {
         let mut files = match name {
             Name::Url(url) => {
@@ -133,7 +131,7 @@ impl Client {
         hub::choose(at, &there)?.into_iter().map(file).collect()
     }
 
-    /// One request, redirects followed; `hub` says that the token may go with it.
+    /// Sends one request and follows redirects; `hub` allows the token to be sent.
     pub(crate) fn get(
         &self,
         url: &str,
@@ -151,21 +149,13 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        // What began in secret ends in secret.
+        // Never downgrade from https.
         let answer = request.config().https_only(secure).build().call();
         answer.map_err(|source| Error::Unreachable { url: url.into(), source: Box::new(source) })
     }
 }
 
-/// A file's place, from that below a cache.
-fn place(folder: Folder, below: PathBuf) -> PathBuf {
-    match folder {
-        Folder::Cache(cache) => cache.join(below),
-        Folder::Flat(folder) => folder.join(below.file_name().unwrap_or_default()),
-    }
-}
-
-/// Statuses that are no success, by name.
+/// Maps unsuccessful statuses to errors.
 pub(crate) fn succeeded(url: &str, status: u16) -> Result<(), Error> {
     let url = url.to_owned();
     match status {

@@ -1,4 +1,4 @@
-//! How a file does not come, and what to do about it.
+//! Errors of downloads, with their remedies.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,53 +9,53 @@ use crate::sum::Sum;
 pub enum Error {
     #[error("`{name}` {why}")]
     Name { name: String, why: String },
-    #[error("{url} is not there (404): is the name right?")]
+    #[error("{url} does not exist (404); check the name")]
     NotFound { url: String },
     #[error(
-        "{url} is refused ({status}): it needs a login, or is misspelt. For a private or gated model accept its terms \
+        "{url} is not accessible ({status}); check the name. For a private or gated model, accept its terms \
          on the hub and set $HF_TOKEN"
     )]
     Refused { url: String, status: u16 },
-    #[error("{url} is answered by {status}; try again later")]
+    #[error("{url} answers with status {status}; try again later")]
     Status { url: String, status: u16 },
-    #[error("{url} cannot be reached: {source}")]
+    #[error("{url} is unreachable: {source}")]
     Unreachable { url: String, source: Box<ureq::Error> },
     #[error(
-        "this machine has no certificate authorities, which https needs: install ca-certificates, or name a file of \
+        "this machine has no certificate authorities for https; install ca-certificates, or name a file of \
          them in $SSL_CERT_FILE"
     )]
     NoAuthorities,
-    /// What no honest server says.
-    #[error("{url}: the answer makes no sense: {what}")]
+    /// A malformed answer.
+    #[error("{url}: invalid answer: {what}")]
     Answer { url: String, what: String },
-    #[error("{url} is no GGUF file: it begins with `{begins}`")]
+    #[error("{url} is not a GGUF file: it starts with `{begins}`")]
     NotGguf { url: String, begins: String },
     #[error(
-        "{url} broke off {times} times without going on; {} of {} are kept, the same command goes on from there: {why}",
+        "{url} was interrupted {times} times without progress; {} of {} are kept, the same command resumes: {why}",
         bytes(*got),
         total.map_or_else(|| "an unknown number of bytes".into(), bytes)
     )]
     Truncated { url: String, got: u64, total: Option<u64>, times: u32, why: String },
     #[error(
-        "{url} broke off after {}, and its server cannot send the rest alone (no ranges); the next try begins anew",
+        "{url} was interrupted after {}, and its server cannot resume (no ranges); the next try restarts",
         bytes(*got)
     )]
     NoRanges { url: String, got: u64 },
-    #[error("{url} has {found} bytes, {expected} were announced")]
+    #[error("{url} has {found} bytes, {expected} expected")]
     Size { url: String, expected: u64, found: u64 },
     #[error(
-        "{url} has the SHA-256 {found}, not {expected}: it is another file, or was damaged on the way; it was not kept"
+        "{url} has SHA-256 {found}, not {expected}: another file, or damaged in transit; it was discarded"
     )]
     Sum { url: String, expected: Sum, found: Sum },
-    #[error("--sha256 is of one file, and `{name}` is split into {count}")]
+    #[error("--sha256 takes one file, but `{name}` is split into {count}")]
     SplitSum { name: String, count: usize },
-    #[error("{} more are needed, {} are free in {}", bytes(*needs), bytes(*free), folder.display())]
+    #[error("not enough disk space: {} needed, {} free in {}", bytes(*needs), bytes(*free), folder.display())]
     Space { folder: PathBuf, needs: u64, free: u64 },
-    #[error("{} is being fetched by another process", path.display())]
+    #[error("another process is downloading {}", path.display())]
     Busy { path: PathBuf },
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("{repository} has no GGUF file; a repository with GGUF in its name often has")]
+    #[error("{repository} has no GGUF file; try a repository with GGUF in its name")]
     NoModel { repository: String },
     #[error("{repository} has no {wanted}; it has {there}")]
     NoType { repository: String, wanted: String, there: String },
@@ -63,7 +63,7 @@ pub enum Error {
         "{repository} has more than one {wanted}: name one file, as {repository}/FILE; it has {there}"
     )]
     Several { repository: String, wanted: String, there: String },
-    #[error("{repository} lacks {file}, a part of the model")]
+    #[error("{repository} lacks {file}, which is part of the model")]
     NoPart { repository: String, file: String },
 }
 
@@ -73,7 +73,7 @@ impl Error {
     }
 }
 
-/// In MiB, as transfers are told.
+/// Size in MiB.
 fn bytes(count: u64) -> String {
     format!("{:.1} MiB", count as f64 / f64::from(1 << 20))
 }

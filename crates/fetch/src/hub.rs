@@ -1,8 +1,10 @@
-//! A repository of the Hugging Face hub: which files it has, with their sizes and sums, and which of them a name means.
+//! Repositories of the Hugging Face hub: listing of their files with sizes and checksums, and
+//! selection of the files that a name means.
 //!
-//! One request, `GET /api/models/OWNER/REPO/revision/main?blobs=true`, as `huggingface_hub` makes it (`HfApi.model_info`
-//! with `files_metadata`): `sha` is the commit, `siblings` the files, `lfs.sha256` the sum of one that Git LFS keeps. Files
-//! are then read at that commit, so that the parts of a model belong together.
+//! One request, `GET /api/models/OWNER/REPO/revision/main?blobs=true`, like `HfApi.model_info` with
+//! `files_metadata` in `huggingface_hub`: `sha` is the commit, `siblings` the files, `lfs.sha256`
+//! the checksum of a Git LFS file. Files are then downloaded at that commit, so that the parts of a
+//! model belong together.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +15,10 @@ use serde::Deserialize;
 use crate::error::Error;
 use crate::name::{Place, Which, checked, parts};
 
-/// Taken where nothing else is said and a repository has several.
+/// Default type if a repository has several.
 const USUAL: &str = "Q4_K_M";
 
-/// What the hub says of a repository.
+/// The hub's description of a repository.
 #[derive(Deserialize)]
 pub(crate) struct Listing {
     sha: Option<String>,
@@ -37,14 +39,14 @@ pub(crate) struct Lfs {
 }
 
 impl Listing {
-    /// The commit that is listed.
+    /// The listed commit.
     pub(crate) fn revision(&self) -> &str {
         let commit = |sha: &&str| sha.len() == 40 && sha.bytes().all(|b| b.is_ascii_hexdigit());
         self.sha.as_deref().filter(commit).unwrap_or("main")
     }
 }
 
-/// The paths of the GGUF files below a folder.
+/// Paths of the files below a folder.
 pub(crate) fn listed(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -61,12 +63,13 @@ pub(crate) fn listed(folder: &Path) -> Vec<String> {
     found
 }
 
-/// The files of the model that is meant, of a split one all in their order, out of those that there are.
+/// Files of the model that `place` means, out of those in `there`; all parts, in order, for a split
+/// model.
 pub(crate) fn choose(place: &Place, there: &[String]) -> Result<Vec<String>, Error> {
     let repository = place.at();
     if let Which::File(file) = &place.which {
         let all = parts_of(file);
-        // Not there at all is the server's to say.
+        // If the file is missing altogether, the server reports it.
         return match all.iter().find(|part| !there.contains(part)) {
             Some(part) if all.len() > 1 && there.contains(file) => {
                 Err(Error::NoPart { repository, file: part.clone() })
@@ -74,7 +77,7 @@ pub(crate) fn choose(place: &Place, there: &[String]) -> Result<Vec<String>, Err
             _ => Ok(all),
         };
     }
-    // By the names that they would have in one piece.
+    // Groups split models by their name without part numbers.
     let mut models: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in there.iter().filter(|file| is_model(file)) {
         let all = parts_of(file);
@@ -107,14 +110,14 @@ pub(crate) fn choose(place: &Place, there: &[String]) -> Result<Vec<String>, Err
     }
 }
 
-/// All parts of a model of which this is a file.
+/// All parts of the model that a file belongs to.
 fn parts_of(file: &str) -> Vec<String> {
     let (folder, name) = file.rsplit_once('/').map_or(("", file), |(folder, name)| (folder, name));
     let full = |part: String| if folder.is_empty() { part } else { format!("{folder}/{part}") };
     parts(name).map_or_else(|| vec![file.to_owned()], |all| all.into_iter().map(full).collect())
 }
 
-/// GGUF files that can be run: not the projectors of images, which lie beside models.
+/// True for GGUF files that can run: not for vision projectors (`mmproj`).
 fn is_model(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or(file).to_ascii_lowercase();
     name.ends_with(".gguf")
@@ -122,7 +125,7 @@ fn is_model(file: &str) -> bool {
         && file.split('/').all(|part| checked(part).is_ok())
 }
 
-/// Whether a model's file is of a type of weights: `model-Q4_K_M`, `model.q4_k_m`.
+/// True if a model's file name ends in a weight type: `model-Q4_K_M`, `model.q4_k_m`.
 fn ends_in(stem: &str, kind: &str) -> bool {
     let (stem, kind) = (stem.to_ascii_lowercase(), kind.to_ascii_lowercase());
     stem.strip_suffix(&kind)
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_the_end_of_a_file_s_name() {
+    fn a_weight_type_matches_the_end_of_a_file_name() {
         let there =
             ["m-Q8_0.gguf", "m-q4_k_m.gguf", "m-IQ4_K_M.gguf", "mmproj-Q8_0.gguf", "README.md"];
         assert_eq!(chosen("o/r:Q8_0", &there).unwrap(), ["m-Q8_0.gguf"]);
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_of_a_split_model_or_an_error() {
+    fn a_split_model_needs_all_its_parts() {
         let there =
             ["Q8/m-Q8_0-00002-of-00002.gguf", "Q8/m-Q8_0-00001-of-00002.gguf", "m-F16.gguf"];
         let both = [there[1], there[0]];
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_lead_elsewhere_are_no_models() {
+    fn paths_outside_the_repository_are_not_models() {
         let there = [
             "../m-Q8_0.gguf",
             "/m-Q8_0.gguf",

@@ -1,5 +1,6 @@
-//! What a model is called: a URL, or a place on the hub; and where its files lie below a cache. No part of a path
-//! comes from a server's headers, and none begins with a dot, which also keeps unfinished files apart.
+//! Names of models: a URL, or a repository on the hub; and the paths of their files in a cache.
+//! Paths never come from response headers and no component starts with a dot, which is reserved for
+//! partial files.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use ureq::http::Uri;
 
 use crate::error::Error;
 
-/// The hub's names, the first as it is printed and as the cache has it.
+/// Host names of the hub; the first is used for display and in the cache.
 const HUB: [&str; 2] = ["hf.co", "huggingface.co"];
 
 /// `http://…`, `https://…`, `[hf.co/]OWNER/REPO[:TYPE]` or `[hf.co/]OWNER/REPO/FILE.gguf`.
@@ -27,7 +28,7 @@ pub struct Url {
     path: Vec<String>,
 }
 
-/// A repository, and which of its models.
+/// A repository, and a model in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub(crate) owner: String,
@@ -37,16 +38,16 @@ pub struct Place {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// The only one, else that of Q4_K_M.
+    /// The only model, or the one in Q4_K_M.
     Any,
-    /// A type of weights, as files end in it: `Q4_K_M`.
+    /// The weight type at the end of a file name: `Q4_K_M`.
     Type(String),
     /// A path in the repository.
     File(String),
 }
 
 impl Name {
-    /// Whether a model's name can only be one of these, and no path of this machine: a URL, or `hf.co/…`.
+    /// True if a model name must be remote, not a local path: a URL, or `hf.co/…`.
     #[must_use]
     pub fn is_remote(name: &str) -> bool {
         let hub = |host: &str| name.strip_prefix(host).is_some_and(|rest| rest.starts_with('/'));
@@ -54,7 +55,7 @@ impl Name {
     }
 }
 
-/// Where a URL's host begins.
+/// The part of a URL after its scheme.
 fn scheme(name: &str) -> Option<&str> {
     ["https://", "http://"].iter().find_map(|scheme| {
         let (start, rest) = name.split_at_checked(scheme.len())?;
@@ -72,7 +73,7 @@ impl FromStr for Name {
         let place = scheme(name).unwrap_or(name);
         let on_hub = HUB.iter().find_map(|host| place.strip_prefix(host)?.strip_prefix('/'));
         if url {
-            // What a browser shows of a repository or a file in it.
+            // Browser URLs of a repository or a file in it.
             let parts: Vec<&str> = on_hub.map_or_else(Vec::new, |path| path.split('/').collect());
             return match parts[..] {
                 [owner, repository] => Place::new(owner, repository, Which::Any),
@@ -124,12 +125,10 @@ impl fmt::Display for Name {
 
 impl Url {
     fn parse(text: &str) -> Result<Self, String> {
-        let uri: Uri = text.parse().map_err(|error| format!("is no URL: {error}"))?;
+        let uri: Uri = text.parse().map_err(|error| format!("is not a URL: {error}"))?;
         let authority = uri.authority().ok_or("names no host")?;
         if authority.as_str().contains('@') {
-            return Err(
-                "has a user's name in it, which everyone would see in the list of processes".into(),
-            );
+            return Err("contains a user name, which is visible in the process list".into());
         }
         let decoded = |part: &str| {
             let part = percent_decode_str(part).decode_utf8().map_err(|_| "is not UTF-8")?;
@@ -144,12 +143,12 @@ impl Url {
         &self.text
     }
 
-    /// Below a cache.
+    /// Path below the cache.
     pub(crate) fn place(&self) -> PathBuf {
         std::iter::once(&self.host).chain(&self.path).collect()
     }
 
-    /// The URL of another part of a split model, by the end that tells parts apart.
+    /// URL of another part of a split model; replaces the part number.
     pub(crate) fn part(&self, file: &str) -> Option<Self> {
         let end = |name: &str| name.len().checked_sub(PART).map(|at| name[at..].to_owned());
         let (here, there) = (end(self.file())?, end(file)?);
@@ -177,7 +176,7 @@ impl Place {
             Which::File(file) => {
                 file.split('/').try_for_each(checked)?;
                 if !file.to_ascii_lowercase().ends_with(".gguf") {
-                    return Err("names a file that is no .gguf".into());
+                    return Err("names a file that is not a .gguf".into());
                 }
             }
         }
@@ -189,43 +188,43 @@ impl Place {
         format!("{}/{}/{}", HUB[0], self.owner, self.repository)
     }
 
-    /// Below a cache.
+    /// Path below the cache.
     pub(crate) fn folder(&self) -> PathBuf {
         self.at().into()
     }
 }
 
-/// What the hub's names are made of.
+/// Checks for characters that the hub allows in names.
 fn plain(part: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !part.is_empty() && part.chars().all(allowed) {
         return Ok(());
     }
     Err(format!(
-        "has the part `{}`, and names on the hub have letters, digits, `.`, `_` and `-`",
+        "has the part `{}`, but names on the hub consist of letters, digits, `.`, `_` and `-`",
         part.escape_debug()
     ))
 }
 
-/// Refuses what is no plain name of a file or folder.
+/// Rejects anything but a plain file or folder name.
 pub(crate) fn checked(part: &str) -> Result<(), String> {
     let why = match part {
         "" => "is empty",
-        _ if part.starts_with('.') => "begins with a dot",
+        _ if part.starts_with('.') => "starts with a dot",
         _ if part.len() > 240 => "is longer than 240 bytes",
         _ if part.contains('/') || part.chars().any(char::is_control) => {
-            "has characters that no file's name has"
+            "has characters that file names cannot have"
         }
         _ => return Ok(()),
     };
     Err(format!("has the part `{}`, which {why}", part.escape_debug()))
 }
 
-/// Bytes of `-00002-of-00003.gguf`.
+/// Length of `-00002-of-00003.gguf`.
 const PART: usize = 20;
 
-/// The names of all parts of a split model, of which this is one: `NAME-00002-of-00003.gguf`. `None` for a file that
-/// is not split.
+/// Names of all parts of a split model, given one of them: `NAME-00002-of-00003.gguf`. `None` if
+/// the file is not split.
 pub(crate) fn parts(file: &str) -> Option<Vec<String>> {
     let rest = file.strip_suffix(".gguf")?;
     let (rest, count) = rest.rsplit_once("-of-")?;
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn names_as_they_are_written() {
+    fn names_are_parsed() {
         for (written, meant) in [
             ("owner/repo", "hf.co/owner/repo"),
             ("owner/repo:Q4_K_M", "hf.co/owner/repo:Q4_K_M"),
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_lies_below_its_host() {
+    fn a_url_is_cached_below_its_host() {
         for (url, place) in [
             ("https://Example.org/a/b%20c.gguf?x=/../y", "example.org/a/b c.gguf"),
             ("http://127.0.0.1:80/x", "127.0.0.1:80/x"),
@@ -274,38 +273,38 @@ mod tests {
     }
 
     #[test]
-    fn no_name_leads_out_of_its_folder() {
+    fn names_cannot_escape_their_folder() {
         for (name, why) in [
             ("model.gguf", "neither a URL nor"),
-            ("../repo", "begins with a dot"),
-            ("owner/..", "begins with a dot"),
+            ("../repo", "starts with a dot"),
+            ("owner/..", "starts with a dot"),
             ("owner/re\\po", "names on the hub"),
-            ("owner/repo/../x.gguf", "begins with a dot"),
+            ("owner/repo/../x.gguf", "starts with a dot"),
             ("owner/repo//x.gguf", "is empty"),
-            ("owner/repo/x.bin", "no .gguf"),
+            ("owner/repo/x.bin", "not a .gguf"),
             ("owner/repo/x.gguf:Q8_0", "both a file and a type"),
             ("owner/repo:", "names on the hub"),
             ("owner/repo:../x", "names on the hub"),
-            ("https://host/a/../x.gguf", "begins with a dot"),
-            ("https://host/a/%2e%2e/x.gguf", "begins with a dot"),
+            ("https://host/a/../x.gguf", "starts with a dot"),
+            ("https://host/a/%2e%2e/x.gguf", "starts with a dot"),
             ("https://host/a%2fx.gguf", "characters"),
             ("https://host/a%00.gguf", "characters"),
             ("https://host/a%ff.gguf", "UTF-8"),
             ("https://host/", "is empty"),
             ("https://host", "is empty"),
-            ("https:///x.gguf", "is no URL"),
-            ("https://user:word@host/x.gguf", "user's name"),
-            ("https://hf.co/o/r/blob/main/../x.gguf", "begins with a dot"),
+            ("https:///x.gguf", "is not a URL"),
+            ("https://user:word@host/x.gguf", "user name"),
+            ("https://hf.co/o/r/blob/main/../x.gguf", "starts with a dot"),
             ("ftp://host/x.gguf", "neither a URL nor"),
         ] {
-            let said = parsed(name);
-            assert!(said.contains(why), "{name}: {said}");
+            let error = parsed(name);
+            assert!(error.contains(why), "{name}: {error}");
         }
         assert!(parsed(&format!("https://host/{}.gguf", "x".repeat(250))).contains("240 bytes"));
     }
 
     #[test]
-    fn parts_of_split_models() {
+    fn parts_of_split_models_are_listed() {
         let all = parts("m-00002-of-00003.gguf").unwrap();
         assert_eq!(all, [1, 2, 3].map(|n| format!("m-0000{n}-of-00003.gguf")));
         for whole in ["m.gguf", "m-2-of-3.gguf", "m-00001-of-00002.bin", "m-0000x-of-00002.gguf"] {

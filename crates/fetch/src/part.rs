@@ -1,5 +1,5 @@
-//! A file that is not whole yet: beside its place under another name, locked, with the sum of what is in it and what
-//! the server said to recognise the same file by.
+//! Partial file of a download: next to its destination under a temporary name, locked, with a
+//! running checksum and the server's validator.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -10,14 +10,14 @@ use sha2::{Digest, Sha256};
 use crate::error::Error;
 use crate::sum::Sum;
 
-/// What every GGUF file begins with.
+/// Magic bytes of a GGUF file.
 const MAGIC: [u8; 4] = *b"GGUF";
 
 pub(crate) struct Part {
-    /// Where it belongs.
+    /// Destination path.
     place: PathBuf,
     path: PathBuf,
-    /// Holds the validator: the server's `ETag` or `Last-Modified`.
+    /// File with the validator: the server's `ETag` or `Last-Modified`.
     notes: PathBuf,
     file: File,
     length: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Opens what an earlier try has left, or an empty file.
+    /// Opens the partial file of an earlier try, or an empty one.
     pub(crate) fn open(place: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Self, Error> {
         let name = place.file_name().unwrap_or_default().to_string_lossy();
         let path = place.with_file_name(format!(".{name}.part"));
@@ -86,7 +86,7 @@ impl Part {
         Ok(())
     }
 
-    /// What a file begins with that is no GGUF file, as far as that can be told yet.
+    /// The first bytes, if they cannot be those of a GGUF file; `whole` if no more bytes follow.
     pub(crate) fn wrong_beginning(&self, whole: bool) -> Option<String> {
         let right = if whole { self.begins == MAGIC } else { MAGIC.starts_with(&self.begins) };
         (!right).then(|| String::from_utf8_lossy(&self.begins).escape_debug().to_string())
@@ -96,7 +96,7 @@ impl Part {
         fs::read_to_string(&self.notes).ok().filter(|text| !text.is_empty())
     }
 
-    /// Empties it, for a file that is recognised by this from now on.
+    /// Truncates the file and stores a new validator.
     pub(crate) fn begin(&mut self, validator: Option<&str>) -> Result<(), Error> {
         self.file.set_len(0).map_err(|source| self.failed(source))?;
         let notes = fs::write(&self.notes, validator.unwrap_or_default());
@@ -109,14 +109,14 @@ impl Part {
         Sum(self.sum.clone().finalize().into())
     }
 
-    /// Puts the file in its place.
+    /// Moves the file to its destination.
     pub(crate) fn finish(self) -> Result<(), Error> {
         let done = self.file.sync_all().and_then(|()| fs::rename(&self.path, &self.place));
         done.map_err(|source| self.failed(source))?;
         self.forget(&self.notes)
     }
 
-    /// Removes what can never become the file.
+    /// Removes a partial file that cannot be completed.
     pub(crate) fn discard(self) -> Result<(), Error> {
         self.forget(&self.path)?;
         self.forget(&self.notes)

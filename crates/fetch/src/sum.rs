@@ -1,4 +1,4 @@
-//! A SHA-256: 64 hexadecimal digits.
+//! SHA-256 checksum: 64 hexadecimal digits.
 
 use std::fmt;
 use std::fs::File;
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 pub struct Sum(pub(crate) [u8; 32]);
 
 impl Sum {
-    /// That of a file; `read` is told how many bytes of it have been read.
+    /// Checksum of a file; `read` receives the number of bytes read so far.
     pub(crate) fn of(path: &Path, read: &mut dyn FnMut(u64)) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let (mut sum, mut done, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 17]);

@@ -1,8 +1,8 @@
-//! One file, from a server to its place.
+//! Transfer of one file from a server.
 //!
-//! A transfer that breaks off is asked for again from its end (`Range`), if the file is still the one that began (`If-Range`
-//! with the validator of RFC 9110, 13.1.5: a strong `ETag`, else `Last-Modified`). What is on the disk is believed no more than
-//! what comes: the sum is of all of it.
+//! An interrupted transfer resumes at its end (`Range`) if the file is unchanged (`If-Range` with
+//! the validator of RFC 9110, 13.1.5: a strong `ETag`, else `Last-Modified`). The checksum covers
+//! the whole file, including bytes from earlier tries.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -14,65 +14,45 @@ use ureq::{Body, http};
 
 use crate::client::{Client, succeeded};
 use crate::error::Error;
+use crate::file::File;
 use crate::part::Part;
 use crate::sum::Sum;
 
-/// How often a transfer may break off without having got further.
+/// Most consecutive interruptions without progress.
 const TRIES: u32 = 5;
 
-/// What is to come, and what is known of it.
-#[derive(Clone, Debug)]
-pub struct File {
-    pub url: String,
-    /// Where it will lie.
-    pub path: PathBuf,
-    pub(crate) bytes: Option<u64>,
-    pub(crate) sum: Option<Sum>,
-    /// It is the hub's, which gets the token.
-    pub(crate) hub: bool,
-}
-
-/// What came of it.
+/// Result of a download.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     pub bytes: u64,
-    /// `None` for a file that was there and of which nobody knows a sum.
+    /// `None` if the file already existed and has no known checksum.
     pub sum: Option<Sum>,
-    /// What had to come for it, in this call.
+    /// Bytes received in this call.
     pub received: u64,
 }
 
-/// How far it is, in bytes.
+/// Progress in bytes.
 #[derive(Clone, Debug)]
 pub enum Progress {
-    /// What is on the disk is read.
+    /// Reading an existing file.
     Checking { done: u64, total: u64 },
-    /// `total` is 0 where the server does not say.
+    /// Receiving; `total` is 0 if unknown.
     Receiving { done: u64, total: u64 },
-    /// It goes on in another way than before.
+    /// A change, such as a restart.
     Notice(String),
 }
 
-/// How one request ended.
+/// Outcome of one request.
 enum Ended {
     Whole,
     Broke { total: Option<u64>, why: String },
 }
 
-impl File {
-    /// Whether a sum is known that it is held against.
-    #[must_use]
-    pub const fn is_checked(&self) -> bool {
-        self.sum.is_some()
-    }
-}
-
 impl Client {
-    /// Brings a file into its place. One that is there already, and has the sum that is known of it, is left alone, unless
-    /// it is to come `anew`.
+    /// Downloads a file. An existing file with the right checksum is kept, unless `anew`.
     ///
     /// # Errors
-    /// [`Error`]. What came until then is kept, but for what can never become the file.
+    /// [`Error`]. Keeps the partial file unless it can never become the right one.
     pub fn fetch(
         &self,
         file: &File,
@@ -100,9 +80,9 @@ impl Client {
                         let (url, got) = (file.url.clone(), part.length());
                         return Err(Error::Truncated { url, got, total, times: broken, why });
                     }
-                    watch(Progress::Notice(format!("broke off, goes on: {why}")));
+                    watch(Progress::Notice(format!("interrupted, resuming: {why}")));
                 }
-                // A server that has gone while it was at it may come back.
+                // A server that failed during the transfer may recover.
                 Err(Error::Unreachable { .. } | Error::Status { .. })
                     if again && broken + 1 < TRIES =>
                 {
@@ -137,7 +117,7 @@ impl Client {
         Ok(Fetched { bytes, sum: Some(found), received })
     }
 
-    /// Asks once for what is missing. `again` says that this call has had some of it.
+    /// Requests the missing bytes once. `again` is true if this call has received some already.
     fn request(
         &self,
         file: &File,
@@ -148,7 +128,7 @@ impl Client {
     ) -> Result<Ended, Error> {
         let known = part.validator();
         if part.length() > 0 && known.is_none() {
-            // Nothing tells whether the rest would be of the same file.
+            // Without a validator, the rest could belong to another file.
             if again {
                 return Err(Error::NoRanges { url: file.url.clone(), got: part.length() });
             }
@@ -169,17 +149,18 @@ impl Client {
         let total = match answer.status().as_u16() {
             206 if resumed.is_some() => Some(rest(&file.url, answer.headers(), from)?),
             416 if resumed.is_some() => {
-                // As long as it can be: either whole, or another file by now.
+                // The range starts at or after the end: the file is complete, or has been replaced
+                // by a shorter one.
                 if unsatisfied(answer.headers()) == Some(from) {
                     return Ok(Ended::Whole);
                 }
                 part.begin(None)?;
-                return Ok(Ended::Broke { total: None, why: "the file has become shorter".into() });
+                return Ok(Ended::Broke { total: None, why: "the file is shorter now".into() });
             }
             206 => {
                 return Err(Error::answer(
                     &file.url,
-                    "a part of the file, where all of it was asked for",
+                    "a range, although the whole file was requested",
                 ));
             }
             status => {
@@ -191,7 +172,7 @@ impl Client {
                     }
                     let why =
                         if same { "the server sends no ranges" } else { "the file has changed" };
-                    watch(Progress::Notice(format!("begins anew: {why}")));
+                    watch(Progress::Notice(format!("restarting: {why}")));
                 }
                 part.begin(validator.as_deref())?;
                 length(&file.url, answer.headers())?
@@ -200,10 +181,7 @@ impl Client {
         if let Some(coding) = answer.headers().get(header::CONTENT_ENCODING)
             && coding != "identity"
         {
-            return Err(Error::answer(
-                &file.url,
-                format!("it is encoded ({coding:?}), which was not asked for"),
-            ));
+            return Err(Error::answer(&file.url, format!("unrequested encoding {coding:?}")));
         }
         if let (Some(expected), Some(found)) = (file.bytes, total)
             && expected != found
@@ -216,7 +194,7 @@ impl Client {
     }
 }
 
-/// Reads an answer's body to its end.
+/// Reads the body of an answer.
 fn receive(
     file: &File,
     part: &mut Part,
@@ -253,7 +231,7 @@ fn receive(
     }
 }
 
-/// The file that is there, if it is the one that is meant.
+/// Checks for an existing file with the right size and checksum.
 fn there(file: &File, watch: &mut dyn FnMut(Progress)) -> Result<Option<Fetched>, Error> {
     let Ok(meta) = file.path.metadata() else { return Ok(None) };
     let bytes = meta.len();
@@ -270,24 +248,24 @@ fn there(file: &File, watch: &mut dyn FnMut(Progress)) -> Result<Option<Fetched>
     Ok((found == expected).then_some(Fetched { bytes, sum: Some(found), received: 0 }))
 }
 
-/// By what a server recognises a file: what it says in `If-Range`.
+/// Value for `If-Range`.
 fn validator(headers: &HeaderMap) -> Option<String> {
     let text = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
     let strong = text(header::ETAG).filter(|tag| tag.starts_with('"'));
     strong.or_else(|| text(header::LAST_MODIFIED)).map(str::to_owned)
 }
 
-/// How long a whole answer is. Without that its end could not be told from a connection that broke, but in chunks.
+/// Length of the whole answer. Without it, only chunked encoding reveals a truncated transfer.
 fn length(url: &str, headers: &HeaderMap) -> Result<Option<u64>, Error> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     match length.map(str::parse) {
         Some(Ok(length)) => Ok(Some(length)),
         None if headers.contains_key(header::TRANSFER_ENCODING) => Ok(None),
-        _ => Err(Error::answer(url, "it does not say how long it is")),
+        _ => Err(Error::answer(url, "no length")),
     }
 }
 
-/// How long the file is, by an answer that is to be its rest.
+/// Length of the file, from the `Content-Range` of a resumed transfer.
 fn rest(url: &str, headers: &HeaderMap, from: u64) -> Result<u64, Error> {
     let written = headers.get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
     let parsed = || {
@@ -299,17 +277,17 @@ fn rest(url: &str, headers: &HeaderMap, from: u64) -> Result<u64, Error> {
     };
     parsed().ok_or_else(|| {
         let written = written.unwrap_or("nothing").escape_debug();
-        let wanted = format!("from byte {from} to the end was asked for");
+        let wanted = format!("bytes from {from} on were requested");
         Error::answer(url, format!("Content-Range is `{written}`, {wanted}"))
     })
 }
 
-/// The length of which a range was outside.
+/// Length of the file, from the answer to an unsatisfiable range.
 fn unsatisfied(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_RANGE)?.to_str().ok()?.strip_prefix("bytes */")?.parse().ok()
 }
 
-/// Refuses what the disk has no room for.
+/// Fails if the disk has less than `needs` bytes free.
 fn room(path: &Path, needs: u64) -> Result<(), Error> {
     let free = free(path);
     if needs > free {
@@ -322,13 +300,13 @@ fn folder(path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new(".")).into()
 }
 
-/// All there is, where the system does not say.
+/// Free bytes; `u64::MAX` if unknown.
 fn free(path: &Path) -> u64 {
     statvfs(&folder(path))
         .map_or(u64::MAX, |system| system.blocks_available().saturating_mul(system.fragment_size()))
 }
 
-/// A write that failed because the disk is full, by name.
+/// Maps a write error to [`Error::Space`] if the disk is full.
 fn full(error: Error, path: &Path) -> Error {
     match error {
         Error::File { source, .. }

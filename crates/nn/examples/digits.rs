@@ -1,5 +1,6 @@
-//! Handwriting read by networks: digits drawn from strokes, a perceptron of two layers or a convolutional network, trained
-//! from nothing and tried on digits that it has not seen. `digits [mlp|conv] [DEVICE] [STEPS]`.
+//! Handwritten digit recognition: trains a two-layer perceptron or a convolutional network from
+//! scratch on digits drawn from strokes, and tests it on held-out digits. `digits [mlp|conv]
+//! [DEVICE] [STEPS]`.
 
 #![expect(clippy::print_stdout, reason = "what an example is for")]
 
@@ -18,12 +19,12 @@ use nn::{Failure, Trainer};
 use plan::DType;
 
 pub(crate) const BATCH: usize = 32;
-/// Pixels of a side.
+/// Pixels per side.
 const SIDE: usize = 16;
-/// Number of the first sample that no training comes to.
+/// Number of the first held-out sample.
 const HELD_OUT: usize = 1 << 30;
 
-/// The way of the pen for each digit, x to the right and y down, in tenths of the picture.
+/// Pen strokes of each digit, x to the right and y down, in tenths of the picture.
 const STROKES: [&[[f32; 2]]; 10] = [
     &[[5., 1.], [3., 3.], [3., 7.], [5., 9.], [7., 7.], [7., 3.], [5., 1.]],
     &[[3.5, 3.], [5., 1.], [5., 9.]],
@@ -37,7 +38,7 @@ const STROKES: [&[[f32; 2]]; 10] = [
     &[[7., 3.], [5., 5.], [3., 3.], [5., 1.], [7., 3.], [6.5, 6.], [5.5, 9.]],
 ];
 
-/// The distance of a point from a line between two.
+/// Distance of a point from a line segment.
 fn distance([x, y]: [f32; 2], a: [f32; 2], b: [f32; 2]) -> f32 {
     let (along, up) = (b[0] - a[0], b[1] - a[1]);
     let share = ((x - a[0]) * along + (y - a[1]) * up) / (along * along + up * up).max(1e-6);
@@ -45,7 +46,7 @@ fn distance([x, y]: [f32; 2], a: [f32; 2], b: [f32; 2]) -> f32 {
     (x - a[0] - share * along).hypot(y - a[1] - share * up)
 }
 
-/// A sample by its number: a digit with an unsteady hand, a shift, a slant, a thickness and noise of its own.
+/// Sample `number`: a digit with random jitter, shift, slant, thickness and noise.
 fn sample(number: usize) -> (Vec<f32>, i32) {
     let random = unit(number as u64, 32 + SIDE * SIDE);
     let between = |i: usize, low: f32, high: f32| low + random[i] * (high - low);
@@ -108,13 +109,13 @@ pub(crate) fn trainer(
     Trainer::new(device, Optimiser::Adam(Moments::new(0.003)), 1, loss, network)
 }
 
-/// A step on samples that no other step has; its loss.
+/// Trains on samples that no other step uses; returns the loss.
 pub(crate) fn step(trainer: &mut Trainer, number: usize) -> Result<f32, Failure> {
     let (pixels, digits) = batch(number * BATCH);
     trainer.train(&[("pixels", Data::F32(&pixels)), ("digits", Data::I32(&digits))])
 }
 
-/// The share of `batches` of held-out samples that the network reads as what they are.
+/// Fraction of correctly recognised digits in `batches` of held-out samples.
 pub(crate) fn accuracy(trainer: &mut Trainer, batches: usize) -> Result<f32, Failure> {
     let mut right = 0;
     for i in 0..batches {

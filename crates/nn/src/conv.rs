@@ -1,6 +1,7 @@
-//! Windows over the trailing axes: convolutions, pooling, and sizes that change.
+//! Convolutions, pooling and resizing over the trailing axes.
 //!
-//! Tensors are `[N, C, spatial..]`, weights of a convolution `[O, C / groups, spatial..]`, as PyTorch has them.
+//! Tensors are `[N, C, spatial..]`, convolution weights `[O, C / groups, spatial..]`, as in
+//! PyTorch.
 
 use plan::graph::{Error, Graph, Result, Tensor};
 use plan::{Reduce, Window};
@@ -8,14 +9,14 @@ use plan::{Reduce, Window};
 use super::functions::{add, div, maximum, mul, sum, times};
 use super::shape::{flip, spread, take, transpose};
 
-/// How windows lie: a number for each spatial axis, or one for all.
+/// Window geometry: one number per spatial axis, or one for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     pub stride: Vec<usize>,
     /// Zeroes on both sides.
     pub padding: Vec<usize>,
     pub dilation: Vec<usize>,
-    /// Parts of the channels that know nothing of each other.
+    /// Number of independent groups of channels.
     pub groups: usize,
 }
 
@@ -26,7 +27,7 @@ impl Default for Windows {
 }
 
 impl Windows {
-    /// So many elements from one window to the next.
+    /// Windows with this stride.
     #[must_use]
     pub fn stride(stride: usize) -> Self {
         Self { stride: vec![stride], ..Self::default() }
@@ -43,7 +44,7 @@ fn refused(g: &Graph, op: &'static str, x: Tensor, w: Tensor, reason: &'static s
     Error::Shape { op, shapes: vec![g.shape(x).to_vec(), g.shape(w).to_vec()], reason }
 }
 
-/// The number for an axis.
+/// Setting for an axis.
 fn of(all: &[usize], axis: usize) -> usize {
     all.get(axis).or(all.last()).copied().unwrap_or(1)
 }
@@ -64,7 +65,7 @@ fn windows(g: &mut Graph, x: Tensor, sizes: &[usize], w: &Windows) -> Result {
     Ok(x)
 }
 
-/// Products of windows with weights, `[N, O, counts..]`, and a bias for each of O.
+/// Convolution, `[N, O, counts..]`, with a bias per output channel.
 pub fn conv(g: &mut Graph, x: Tensor, weight: Tensor, bias: Option<Tensor>, w: &Windows) -> Result {
     let axes = g.shape(x).len().saturating_sub(2);
     let channels = g.shape(weight).first().copied().unwrap_or(0);
@@ -79,8 +80,9 @@ pub fn conv(g: &mut Graph, x: Tensor, weight: Tensor, bias: Option<Tensor>, w: &
     g.conv(x, weight, bias, &windows)
 }
 
-/// The gradient of a convolution by its input, as a function of its own: `weight [C, O / groups, spatial..]`. `extra`
-/// elements are added at the end of each axis, which strides leave open.
+/// Transposed convolution: the gradient of a convolution with respect to its input. `weight [C, O /
+/// groups, spatial..]`. `extra` elements are appended to each axis, whose length strides leave
+/// ambiguous.
 pub fn conv_transpose(
     g: &mut Graph,
     x: Tensor,
@@ -119,10 +121,10 @@ pub fn conv_transpose(
     conv(g, x, weight, bias, &plain)
 }
 
-/// The largest of each window.
+/// Maximum of each window.
 pub fn max_pool(g: &mut Graph, x: Tensor, sizes: &[usize], w: &Windows) -> Result {
     let mut x = x;
-    // Beyond the edge is nothing that could be larger.
+    // Padding with minus infinity never wins.
     for axis in 0..sizes.len() {
         let padding = of(&w.padding, axis);
         if padding > 0 {
@@ -134,7 +136,7 @@ pub fn max_pool(g: &mut Graph, x: Tensor, sizes: &[usize], w: &Windows) -> Resul
     reduced(g, seen, sizes.len(), Reduce::Max)
 }
 
-/// The mean of each window, zeroes beyond the edge counted in or not.
+/// Mean of each window; `count_padding` includes the padding in the count.
 pub fn avg_pool(
     g: &mut Graph,
     x: Tensor,
@@ -155,7 +157,7 @@ pub fn avg_pool(
     div(g, sums, counts)
 }
 
-/// The last `axes` axes as one, reduced, and left out.
+/// Reduces the last `axes` axes and drops them.
 fn reduced(g: &mut Graph, seen: Tensor, axes: usize, op: Reduce) -> Result {
     let shape = g.shape(seen).to_vec();
     let kept = shape.len() - axes;
@@ -165,7 +167,7 @@ fn reduced(g: &mut Graph, seen: Tensor, axes: usize, op: Reduce) -> Result {
     g.reshape(reduced, &shape[..kept])
 }
 
-/// A value around an axis, before and after.
+/// Pads an axis with a value, before and after.
 pub fn pad_with(g: &mut Graph, x: Tensor, axis: usize, by: [usize; 2], value: f32) -> Result {
     let padded = g.pad(x, axis, by[0], by[1])?;
     if value == 0.0 {
@@ -180,7 +182,7 @@ pub fn pad_with(g: &mut Graph, x: Tensor, axis: usize, by: [usize; 2], value: f3
     g.select(inside, padded, value)
 }
 
-/// Every spatial axis `factor` times as long, each element repeated.
+/// Nearest-neighbour upsampling of every spatial axis by `factor`.
 pub fn nearest(g: &mut Graph, x: Tensor, factor: usize) -> Result {
     let times: Vec<usize> = g
         .shape(x)
@@ -197,8 +199,8 @@ pub fn nearest(g: &mut Graph, x: Tensor, factor: usize) -> Result {
     g.reshape(x, &whole)
 }
 
-/// An axis brought to `extent` elements, each between its two neighbours by distance. Corners fall on corners, or the
-/// outer edges of elements on each other, as PyTorch's `align_corners` says.
+/// Linear interpolation of an axis to `extent` elements. `corners` is PyTorch's `align_corners`: it
+/// aligns the centres of the corner elements instead of their outer edges.
 pub fn linear(g: &mut Graph, x: Tensor, axis: usize, extent: usize, corners: bool) -> Result {
     let Some(have) = g.shape(x).get(axis).copied().filter(|n| *n > 0) else {
         return Err(refused(g, "linear", x, x, "an axis with entries expected"));
@@ -231,7 +233,7 @@ pub fn linear(g: &mut Graph, x: Tensor, axis: usize, extent: usize, corners: boo
     add(g, low, apart)
 }
 
-/// The mean over all spatial axes, which stay with extent 1.
+/// Mean over all spatial axes, which stay with extent 1.
 pub fn global_avg_pool(g: &mut Graph, x: Tensor) -> Result {
     let axes: Vec<usize> = (2..g.shape(x).len()).collect();
     let count: usize = g.shape(x)[2..].iter().product();

@@ -1,8 +1,9 @@
-//! Arrays in files: safetensors, which have many by name, and NumPy's `.npy`, which has one.
+//! Array files: safetensors (many arrays by name) and NumPy's `.npy` (one array).
 //!
-//! Owns what numbers become `f32`, how errors name file and array, and `.npy` itself, whose crates bring a generator of
-//! parsers for one line of text (format: `numpy.lib.format`). What it reads goes to
-//! [`Trainer::load`](crate::Trainer::load), and what [`Trainer::save`](crate::Trainer::save) gives is what it writes.
+//! Owns the conversion of number types to `f32`, errors that name file and array, and the `.npy`
+//! format (`numpy.lib.format`), since crates for it depend on parser generators.
+//! [`Trainer::load`](crate::Trainer::load) and [`Trainer::save`](crate::Trainer::save) use the same
+//! arrays.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,81 +13,50 @@ use std::path::{Path, PathBuf};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-/// Numbers in the order of a shape, the last axis first.
+/// Numbers in row-major order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Array {
-    /// Extents, outermost first; none of a single number.
+    /// Extents, outermost first; empty for a scalar.
     pub shape: Vec<usize>,
-    /// As many as the shape says.
+    /// One value per element of the shape.
     pub values: Vec<f32>,
 }
 
-/// Why a file is not read or written.
+/// Reason why a file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system refuses.
+    /// A system call failed.
     #[error("{}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// It is no such file, or a damaged one.
-    #[error("{} is no file of safetensors, or is damaged", path.display())]
-    Safetensors {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: safetensors::SafeTensorError,
-    },
-    /// It is no `.npy` file, or a damaged one.
-    #[error("{} is no array of NumPy, or is damaged: {what}", path.display())]
-    Npy {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-    /// An array has numbers that are not read.
+    Io { path: PathBuf, source: io::Error },
+    /// Not a safetensors file, or a damaged one.
+    #[error("{} is not a safetensors file, or is damaged", path.display())]
+    Safetensors { path: PathBuf, source: safetensors::SafeTensorError },
+    /// Not an `.npy` file, or a damaged one.
+    #[error("{} is not a NumPy array, or is damaged: {what}", path.display())]
+    Npy { path: PathBuf, what: &'static str },
+    /// An array with an unsupported element type.
     #[error(
-        "{}: `{name}` is of {dtype}; F32, F16, BF16, F64, I8, U8, BOOL, I32 and I64 are read (of NumPy f4, f2, f8, i4, i8, i1, u1, b1)",
+        "{}: `{name}` has type {dtype}; supported are F32, F16, BF16, F64, I8, U8, BOOL, I32 and I64 (NumPy: f4, f2, f8, i4, i8, i1, u1, b1)",
         path.display()
     )]
-    Type {
-        /// The file.
-        path: PathBuf,
-        /// The array.
-        name: String,
-        /// Its type, as the format calls it.
-        dtype: String,
-    },
-    /// An array that NumPy wrote column by column.
-    #[error("{} is in Fortran's order; write it with numpy.ascontiguousarray", path.display())]
-    Order {
-        /// The file.
-        path: PathBuf,
-    },
-    /// An array has more or fewer numbers than its shape says.
-    #[error("`{name}` has {values} numbers, its shape {shape:?} has another count")]
-    Shape {
-        /// The array.
-        name: String,
-        /// Its shape.
-        shape: Vec<usize>,
-        /// Its numbers.
-        values: usize,
-    },
+    Type { path: PathBuf, name: String, dtype: String },
+    /// An array in column-major order.
+    #[error("{} is in Fortran order; write it with numpy.ascontiguousarray", path.display())]
+    Order { path: PathBuf },
+    /// An array whose number of values differs from its shape.
+    #[error("`{name}` has {values} numbers, which do not fill shape {shape:?}")]
+    Shape { name: String, shape: Vec<usize>, values: usize },
 }
 
-/// What comes of files.
+/// Result of reading or writing a file.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The arrays of a file of safetensors, by name. Integers beyond 2^24 and numbers of 64 bits are rounded.
+/// Reads the arrays of a safetensors file, by name. Integers beyond 2^24 and 64-bit numbers are
+/// rounded.
 ///
 /// # Errors
-/// The file cannot be read, is damaged, or has an array of other numbers.
+/// The file cannot be read, is damaged, or has an array of an unsupported type.
 pub fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Array>> {
     let bytes = fs::read(path).map_err(|source| io_error(path, source))?;
     let file = SafeTensors::deserialize(&bytes)
@@ -115,7 +85,7 @@ pub fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Array>> {
 /// Writes arrays as `F32`.
 ///
 /// # Errors
-/// An array has not as many numbers as its shape says, or the file cannot be written.
+/// An array's number of values differs from its shape, or the file cannot be written.
 pub fn write_safetensors(path: &Path, arrays: &BTreeMap<String, Array>) -> Result<()> {
     let mut data = Vec::new();
     for (name, array) in arrays {
@@ -131,15 +101,15 @@ pub fn write_safetensors(path: &Path, arrays: &BTreeMap<String, Array>) -> Resul
     fs::write(path, bytes).map_err(|source| io_error(path, source))
 }
 
-/// The array of an `.npy` file. Integers beyond 2^24 and numbers of 64 bits are rounded.
+/// Reads the array of an `.npy` file. Integers beyond 2^24 and 64-bit numbers are rounded.
 ///
 /// # Errors
-/// The file cannot be read, is damaged, has other numbers, or is in Fortran's order.
+/// The file cannot be read, is damaged, has an unsupported type, or is in Fortran order.
 pub fn read_npy(path: &Path) -> Result<Array> {
     parse_npy(path, &fs::read(path).map_err(|source| io_error(path, source))?)
 }
 
-/// The same of a file's bytes; `path` is what errors call it.
+/// Like [`read_npy`], from bytes; errors name `path`.
 ///
 /// # Errors
 /// As for [`read_npy`].
@@ -147,7 +117,7 @@ pub fn parse_npy(path: &Path, bytes: &[u8]) -> Result<Array> {
     let damaged = |what| Error::Npy { path: path.to_owned(), what };
     let (header, data) = parts(bytes).ok_or_else(|| damaged("it has no header"))?;
     let Header { dtype, fortran, shape } =
-        Header::parse(header).ok_or_else(|| damaged("its header is none of NumPy's"))?;
+        Header::parse(header).ok_or_else(|| damaged("its header is not NumPy's"))?;
     if fortran && shape.len() > 1 {
         return Err(Error::Order { path: path.to_owned() });
     }
@@ -167,7 +137,7 @@ pub fn parse_npy(path: &Path, bytes: &[u8]) -> Result<Array> {
     };
     let size = usize::from(dtype.as_bytes()[2] - b'0');
     if count.and_then(|count| count.checked_mul(size)) != Some(data.len()) {
-        return Err(damaged("it has not the numbers that its shape says"));
+        return Err(damaged("its size differs from its shape"));
     }
     Ok(Array { shape, values })
 }
@@ -175,15 +145,15 @@ pub fn parse_npy(path: &Path, bytes: &[u8]) -> Result<Array> {
 /// Writes an array as `f4`.
 ///
 /// # Errors
-/// It has not as many numbers as its shape says, or the file cannot be written.
+/// The number of values differs from the shape, or the file cannot be written.
 pub fn write_npy(path: &Path, array: &Array) -> Result<()> {
-    /// Headers end where data may begin.
+    /// The data starts at a multiple of this.
     const ALIGNED: usize = 64;
     checked("the array", array)?;
     let shape: String = array.shape.iter().map(|n| format!("{n}, ")).collect();
     let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
     let length = (PREFIX + header.len() + 1).next_multiple_of(ALIGNED) - PREFIX;
-    // NumPy itself has 64 axes at most.
+    // NumPy supports at most 64 axes.
     let Ok(fits) = u16::try_from(length) else {
         return Err(Error::Npy {
             path: path.to_owned(),
@@ -203,7 +173,7 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// Bytes before the header of version 1: magic, version, length.
 const PREFIX: usize = 10;
 
-/// Header and data of an `.npy` file, of version 1 or 2.
+/// Splits an `.npy` file of version 1 or 2 into header and data.
 fn parts(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (version, rest) = rest.split_at_checked(2)?;
@@ -218,7 +188,7 @@ fn parts(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(header).ok()?, data))
 }
 
-/// What the header of an `.npy` file says: a literal of Python's with three keys.
+/// Header of an `.npy` file: a Python dictionary literal with three keys.
 struct Header<'a> {
     dtype: &'a str,
     fortran: bool,
@@ -249,7 +219,7 @@ fn checked(name: &str, array: &Array) -> Result<()> {
     Err(Error::Shape { name: name.to_owned(), shape: shape.clone(), values: values.len() })
 }
 
-/// Little-endian numbers of N bytes each, of which there is a whole count.
+/// Decodes a whole count of little-endian numbers, N bytes each.
 fn numbers<const N: usize>(data: &[u8], number: impl Fn([u8; N]) -> f32) -> Vec<f32> {
     data.as_chunks::<N>().0.iter().map(|bytes| number(*bytes)).collect()
 }

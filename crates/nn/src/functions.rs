@@ -1,4 +1,4 @@
-//! Functions of elements, and of what a whole axis has.
+//! Elementwise functions, reductions, softmax and matrix products.
 
 use plan::graph::{Graph, Result, Tensor};
 use plan::{Binary, Reduce, Unary};
@@ -91,19 +91,18 @@ pub fn powi(g: &mut Graph, x: Tensor, power: i32) -> Result {
     }
 }
 
-/// The larger one.
 pub fn maximum(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
     g.binary(Binary::Max, a, b)
 }
 
-/// The smaller one.
+/// `min(a, b)`
 pub fn minimum(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
     let (a, b) = (neg(g, a)?, neg(g, b)?);
     let largest = maximum(g, a, b)?;
     neg(g, largest)
 }
 
-/// `x` within two values.
+/// Clamps `x` to a range.
 pub fn clamp(g: &mut Graph, x: Tensor, low: f32, high: f32) -> Result {
     let (low, high) = (g.constant(low), g.constant(high));
     let x = maximum(g, x, low)?;
@@ -140,7 +139,7 @@ pub fn sign(g: &mut Graph, x: Tensor) -> Result {
     sub(g, above, below)
 }
 
-/// The magnitude.
+/// Absolute value.
 pub fn abs(g: &mut Graph, x: Tensor) -> Result {
     let sign = sign(g, x)?;
     mul(g, x, sign)
@@ -156,7 +155,7 @@ pub fn ceil(g: &mut Graph, x: Tensor) -> Result {
     neg(g, floor)
 }
 
-/// Towards 0.
+/// Rounds towards 0.
 pub fn trunc(g: &mut Graph, x: Tensor) -> Result {
     let zero = g.constant(0.0);
     let (negative, up, down) = (less(g, x, zero)?, ceil(g, x)?, floor(g, x)?);
@@ -168,7 +167,7 @@ pub fn round(g: &mut Graph, x: Tensor) -> Result {
     let half = g.constant(0.5);
     let shifted = add(g, x, half)?;
     let up = floor(g, shifted)?;
-    // A tie went up; where that is odd the even one is below.
+    // Ties round up; an odd result is corrected to the even number below.
     let tie = equal(g, up, shifted)?;
     let halved = times(g, up, 0.5)?;
     let whole = floor(g, halved)?;
@@ -178,7 +177,7 @@ pub fn round(g: &mut Graph, x: Tensor) -> Result {
     sub(g, up, back)
 }
 
-/// What is left of `a` after whole multiples of `b`: of `b`'s sign.
+/// Remainder of floored division; it has the sign of `b`.
 pub fn remainder(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
     let quotient = div(g, a, b)?;
     let whole = floor(g, quotient)?;
@@ -208,7 +207,7 @@ pub fn tanh(g: &mut Graph, x: Tensor) -> Result {
     plus(g, open, -1.0)
 }
 
-/// The error function, to 1.5e-7: Abramowitz and Stegun, formula 7.1.26.
+/// The error function, accurate to 1.5e-7: Abramowitz and Stegun, formula 7.1.26.
 pub fn erf(g: &mut Graph, x: Tensor) -> Result {
     const COEFFICIENTS: [f32; 5] =
         [1.061_405_4, -1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6];
@@ -233,24 +232,24 @@ pub fn relu(g: &mut Graph, x: Tensor) -> Result {
     leaky_relu(g, x, 0.0)
 }
 
-/// `x` where it is above 0, `slope * x` elsewhere.
+/// `x` if positive, else `slope * x`.
 pub fn leaky_relu(g: &mut Graph, x: Tensor, slope: f32) -> Result {
     let zero = g.constant(0.0);
     let (below, small) = (less_equal(g, x, zero)?, times(g, x, slope)?);
     g.select(below, small, x)
 }
 
-/// `x` from 0 to 6.
+/// `x` clamped to 0..6.
 pub fn relu6(g: &mut Graph, x: Tensor) -> Result {
     let (low, six) = (relu(g, x)?, g.constant(6.0));
     minimum(g, low, six)
 }
 
-/// `x` where it is above 0, `alpha * (exp(x) - 1)` elsewhere.
+/// `x` if positive, else `alpha * (exp(x) - 1)`.
 pub fn elu(g: &mut Graph, x: Tensor, alpha: f32) -> Result {
     let zero = g.constant(0.0);
     let below = less_equal(g, x, zero)?;
-    // Of what is above nothing must become infinite, or its gradient is no number.
+    // Clamps positive inputs: an infinite unused branch would make the gradient NaN.
     let small = minimum(g, x, zero)?;
     let small = exp(g, small)?;
     let small = plus(g, small, -1.0)?;
@@ -316,7 +315,7 @@ pub fn amin(g: &mut Graph, x: Tensor, axes: &[usize]) -> Result {
     neg(g, largest)
 }
 
-/// Elements of `axes` together.
+/// Number of elements along `axes`.
 fn extent(g: &Graph, x: Tensor, axes: &[usize]) -> f32 {
     axes.iter().filter_map(|axis| g.shape(x).get(*axis)).product::<usize>() as f32
 }
@@ -328,7 +327,7 @@ pub fn mean(g: &mut Graph, x: Tensor, axes: &[usize]) -> Result {
     times(g, sum, 1.0 / count)
 }
 
-/// Mean square distance from the mean over `axes`, the sum over `count - correction`.
+/// Variance over `axes`: the sum of squared deviations over `count - correction`.
 pub fn variance(g: &mut Graph, x: Tensor, axes: &[usize], correction: f32) -> Result {
     let count = extent(g, x, axes) - correction;
     let mean = mean(g, x, axes)?;
@@ -338,14 +337,14 @@ pub fn variance(g: &mut Graph, x: Tensor, axes: &[usize], correction: f32) -> Re
     times(g, sum, 1.0 / count)
 }
 
-/// The sum of all elements, of shape `[1]`.
+/// Sum of all elements, of shape `[1]`.
 pub fn total(g: &mut Graph, x: Tensor) -> Result {
     let count = g.shape(x).iter().product();
     let flat = g.reshape(x, &[count])?;
     sum(g, flat, &[0])
 }
 
-/// The mean of all elements, of shape `[1]`.
+/// Mean of all elements, of shape `[1]`.
 pub fn average(g: &mut Graph, x: Tensor) -> Result {
     let count = g.shape(x).iter().product::<usize>();
     let total = total(g, x)?;
@@ -361,7 +360,7 @@ pub fn softmax(g: &mut Graph, x: Tensor, axis: usize) -> Result {
     div(g, weights, sum)
 }
 
-/// The logarithm of [`softmax`].
+/// Logarithm of [`softmax`].
 pub fn log_softmax(g: &mut Graph, x: Tensor, axis: usize) -> Result {
     let total = log_sum_exp(g, x, axis)?;
     sub(g, x, total)
@@ -391,6 +390,8 @@ pub fn matmul(g: &mut Graph, a: Tensor, b: Tensor) -> Result {
         g.expand(x, &[&lead[..], tail].concat())
     };
     let (a, b) = (wide(a)?, wide(b)?);
-    let columns = super::shape::transpose(g, b, rank - 2, rank - 1)?;
+    let mut axes: Vec<usize> = (0..rank).collect();
+    axes.swap(rank - 2, rank - 1);
+    let columns = g.permute(b, &axes)?;
     g.matmul(a, columns)
 }

@@ -1,28 +1,29 @@
-//! First values of parameters. Numbers are a function of seed and place (`philox`), the same on every machine.
+//! Initial values of parameters. Random numbers are a function of seed and index (`philox`), the
+//! same on every machine.
 
 use std::f32::consts::TAU;
 
 use plan::sample::philox;
 
-/// How the first values of a parameter are drawn.
+/// Distribution of a parameter's initial values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     Constant(f32),
     /// Between `-bound` and `bound`.
     Uniform(f32),
-    /// Of a mean of 0 and this deviation.
+    /// Mean 0, with this standard deviation.
     Normal(f32),
-    /// Uniform, within `sqrt(6 / fan in)`: for what a ReLU follows (He).
+    /// Uniform within `sqrt(6 / fan in)` (He), for layers followed by ReLU.
     KaimingUniform,
     KaimingNormal,
-    /// Uniform, within `sqrt(6 / (fan in + fan out))` (Glorot).
+    /// Uniform within `sqrt(6 / (fan in + fan out))` (Glorot).
     XavierUniform,
     XavierNormal,
-    /// Uniform, within `1 / sqrt(fan in)`: what PyTorch's linear and convolutional layers begin with.
+    /// Uniform within `1 / sqrt(fan in)`, the default of PyTorch's linear and convolutional layers.
     Fan,
 }
 
-/// Elements that one output sees, and that one input reaches, of weights `[O, I, spatial..]`.
+/// Fan in and fan out of weights `[O, I, spatial..]`.
 fn fans(shape: &[usize]) -> [f32; 2] {
     let taps: usize = shape.iter().skip(2).product();
     let of = |axis: usize| (shape.get(axis).copied().unwrap_or(1) * taps) as f32;
@@ -30,7 +31,7 @@ fn fans(shape: &[usize]) -> [f32; 2] {
 }
 
 impl Init {
-    /// The values of a parameter of a shape.
+    /// Initial values of a parameter of this shape.
     #[must_use]
     pub fn values(self, seed: u64, shape: &[usize]) -> Vec<f32> {
         let n = shape.iter().product();
@@ -48,7 +49,7 @@ impl Init {
     }
 }
 
-/// Numbers from 0 up to 1.
+/// Random numbers from 0 up to, but not including, 1.
 #[must_use]
 pub fn unit(seed: u64, n: usize) -> Vec<f32> {
     let word = |i: usize| philox([(i / 4) as u32, 1, 0, 0], seed)[i % 4];
@@ -59,7 +60,7 @@ fn uniform(seed: u64, n: usize, bound: f32) -> Vec<f32> {
     unit(seed, n).into_iter().map(|u| (2.0 * u - 1.0) * bound).collect()
 }
 
-/// Box and Muller's: two numbers from two.
+/// Box-Muller transform: two normal numbers from two uniform ones.
 fn normal(seed: u64, n: usize, deviation: f32) -> Vec<f32> {
     let numbers = unit(seed, n.next_multiple_of(2));
     let pair = |pair: &[f32]| {

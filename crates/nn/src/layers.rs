@@ -1,5 +1,5 @@
-//! Layers: parameters by name, and what is computed with them. Names and shapes are PyTorch's (`fc.weight`, `[O, I]`), so
-//! that files of weights fit.
+//! Layers: named parameters and their forward computation. Names and shapes match PyTorch's
+//! (`fc.weight`, `[O, I]`), so that its weight files fit.
 
 use plan::graph::{Error, Graph, Result, Tensor};
 use plan::{Class, DType};
@@ -10,61 +10,61 @@ use super::init::Init;
 use super::norm;
 use super::shape::{lower_triangle, transpose};
 
-/// A network under construction: its graph, and what it remembers from step to step.
+/// A network under construction: its graph and its states.
 #[derive(Debug, Default)]
 pub struct Net {
     pub g: Graph,
-    /// Whether the graph is one of training: dropout drops, a batch is normalised by itself.
+    /// True for a training graph: dropout is active, batch norm uses batch statistics.
     pub training: bool,
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) states: Vec<State>,
 }
 
 /// A state of the network.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct State {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
     pub(crate) init: Init,
     pub(crate) tensor: Tensor,
-    /// Whether an optimiser moves it.
+    /// True if an optimiser updates it.
     pub(crate) trained: bool,
 }
 
 impl Net {
     #[must_use]
     pub fn new(training: bool) -> Self {
-        Self { g: Graph::new(), training, kept: Vec::new() }
+        Self { g: Graph::new(), training, states: Vec::new() }
     }
 
-    /// What training moves.
+    /// Adds a parameter, which training updates.
     ///
     /// # Errors
-    /// There is one of that name, of another shape.
+    /// A parameter of that name has another shape.
     pub fn parameter(&mut self, name: &str, shape: &[usize], init: Init) -> Result {
-        self.keep(name, shape, init, true)
+        self.declare(name, shape, init, true)
     }
 
-    /// What is remembered and no optimiser moves: running means, momenta.
+    /// Adds a buffer, which no optimiser updates: running means, momenta.
     ///
     /// # Errors
-    /// There is one of that name, of another shape.
+    /// A buffer of that name has another shape.
     pub fn buffer(&mut self, name: &str, shape: &[usize], init: Init) -> Result {
-        self.keep(name, shape, init, false)
+        self.declare(name, shape, init, false)
     }
 
-    fn keep(&mut self, name: &str, shape: &[usize], init: Init, trained: bool) -> Result {
+    fn declare(&mut self, name: &str, shape: &[usize], init: Init, trained: bool) -> Result {
         let tensor = self.g.source(Class::State, name, DType::F32, shape)?;
-        if self.kept.iter().all(|kept| kept.name != name) {
+        if self.states.iter().all(|state| state.name != name) {
             let (name, shape) = (name.to_owned(), shape.to_vec());
-            self.kept.push(Kept { name, shape, init, tensor, trained });
+            self.states.push(State { name, shape, init, tensor, trained });
         }
         Ok(tensor)
     }
 
-    /// What the host writes before a step.
+    /// Adds an input, which the host writes before a step.
     ///
     /// # Errors
-    /// There is one of that name, of another shape or type.
+    /// An input of that name has another shape or type.
     pub fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Result {
         self.g.source(Class::Mailbox, name, dtype, shape)
     }
@@ -110,7 +110,7 @@ impl Linear {
     }
 }
 
-/// A convolution, or with `transposed` what turns one round.
+/// A convolution, or a transposed one.
 #[derive(Clone, Debug)]
 pub struct Conv {
     pub weight: Tensor,
@@ -120,7 +120,7 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// From `inputs` to `outputs` channels by windows of `size`.
+    /// A convolution from `inputs` to `outputs` channels with windows of `size`.
     ///
     /// # Errors
     /// As for [`Net::parameter`].
@@ -135,7 +135,7 @@ impl Conv {
         Self::of(net, name, &shape, outputs, windows, false)
     }
 
-    /// The same for a transposed convolution.
+    /// A transposed convolution from `inputs` to `outputs` channels.
     ///
     /// # Errors
     /// As for [`Net::parameter`].
@@ -177,7 +177,7 @@ impl Conv {
     }
 }
 
-/// Channels normalised over a batch in training, by running means elsewhere.
+/// Batch normalisation: batch statistics in training, running means otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchNorm {
     pub weight: Tensor,
@@ -185,7 +185,7 @@ pub struct BatchNorm {
     pub mean: Tensor,
     pub variance: Tensor,
     pub eps: f32,
-    /// Share of a batch in the running means.
+    /// Weight of the current batch in the running means.
     pub momentum: f32,
 }
 
@@ -213,7 +213,7 @@ impl BatchNorm {
             return norm::batch_norm_by(g, x, [mean, variance], weight, bias, eps);
         }
         let [y, of_mean, of_variance] = norm::batch_norm(g, x, weight, bias, eps)?;
-        // As PyTorch: the running variance is that of the whole the batch is drawn from.
+        // Like PyTorch, the running variance is the unbiased estimate.
         let shape = g.shape(x);
         let count = (shape.iter().product::<usize>() / shape[1].max(1)) as f32;
         let of_variance = times(g, of_variance, count / (count - 1.0).max(1.0))?;
@@ -226,7 +226,7 @@ impl BatchNorm {
     }
 }
 
-/// Rows of a table by number.
+/// Rows of a table, selected by index.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding {
     pub weight: Tensor,
@@ -240,7 +240,7 @@ impl Embedding {
         Ok(Self { weight: net.parameter(&format!("{name}.weight"), &[rows, width], init)? })
     }
 
-    /// Of `ids`, `I32` of any shape: `[ids.., width]`.
+    /// `ids`, `I32` of any shape, to `[ids.., width]`.
     ///
     /// # Errors
     /// The types do not fit.
@@ -253,8 +253,8 @@ impl Embedding {
     }
 }
 
-/// Softmax attention of `q [.., M, D]` over `k [.., N, D]` and `v [.., N, E]`: `[.., M, E]`. `causal`: a row sees as many
-/// as come before it, and itself.
+/// Softmax attention of `q [.., M, D]` over `k [.., N, D]` and `v [.., N, E]`: `[.., M, E]`. If
+/// `causal`, a row sees itself and the rows before it.
 ///
 /// # Errors
 /// The shapes do not fit.
@@ -272,7 +272,8 @@ pub fn attention(g: &mut Graph, q: Tensor, k: Tensor, v: Tensor, causal: bool) -
     matmul(g, weights, v)
 }
 
-/// Attention of several heads over one sequence, queries, keys, values and results through matrices of their own.
+/// Multi-head self-attention over one sequence, with projections for queries, keys, values and
+/// results.
 #[derive(Clone, Copy, Debug)]
 pub struct MultiHead {
     pub query: Linear,
@@ -321,8 +322,8 @@ impl MultiHead {
     }
 }
 
-/// In training, elements whose number of `unit` (from 0 up to 1, of the shape of `x`; the host draws them) is below
-/// `share` become 0, and the others larger for it.
+/// Dropout in training: zeroes the elements whose random number in `unit` (0 to 1, same shape as
+/// `x`, written by the host) is below `share`, and scales up the others.
 ///
 /// # Errors
 /// The shapes do not fit.

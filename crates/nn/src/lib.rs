@@ -1,9 +1,10 @@
-//! What networks are made of, over the tensor graph: [`functions`] of elements, [`shape`]s and order, windows
-//! ([`conv`]), [`norm`]s, [`loss`]es, [`layers`] with parameters, [`optimiser`]s, and a [`Session`] of graphs on a device, a
-//! [`Trainer`] that runs a step of training as one recorded plan, [`files`] of what it remembers.
+//! Neural networks over the tensor graph: elementwise [`functions`], [`shape`] operations,
+//! convolutions ([`conv`]), [`norm`]s, [`loss`]es, [`layers`] with parameters, [`optimiser`]s. A
+//! [`Session`] runs graphs on a device, a [`Trainer`] runs training steps as recorded plans,
+//! [`files`] reads and writes weights.
 //!
-//! Everything here is made of the graph's primitives, so that it runs on every device and has gradients without a rule of
-//! its own. It is a crate above `plan` and `device`, as the daemon is: neither knows of it.
+//! Everything is built from the graph's primitives, so it runs on every device and is
+//! differentiable without extra rules. Depends on `plan` and `device`; neither depends on it.
 
 #![forbid(unsafe_code)]
 

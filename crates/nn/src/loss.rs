@@ -1,4 +1,4 @@
-//! Losses: each the mean over a batch, of shape `[1]`.
+//! Loss functions, averaged over the batch, of shape `[1]`.
 
 use plan::graph::{Graph, Result, Tensor};
 
@@ -8,21 +8,21 @@ use super::functions::{
 };
 use super::shape::one_hot;
 
-/// Mean square of the differences.
+/// Mean squared error.
 pub fn mse(g: &mut Graph, x: Tensor, target: Tensor) -> Result {
     let apart = sub(g, x, target)?;
     let squares = square(g, apart)?;
     average(g, squares)
 }
 
-/// Mean magnitude of the differences.
+/// Mean absolute error.
 pub fn l1(g: &mut Graph, x: Tensor, target: Tensor) -> Result {
     let apart = sub(g, x, target)?;
     let sizes = abs(g, apart)?;
     average(g, sizes)
 }
 
-/// Half the square of differences up to `delta`, a straight line from there.
+/// Huber loss: half the squared error up to `delta`, linear beyond.
 pub fn huber(g: &mut Graph, x: Tensor, target: Tensor, delta: f32) -> Result {
     let apart = sub(g, x, target)?;
     let size = abs(g, apart)?;
@@ -36,7 +36,8 @@ pub fn huber(g: &mut Graph, x: Tensor, target: Tensor, delta: f32) -> Result {
     average(g, both)
 }
 
-/// Of logits `[N, C]` and classes `I32 [N]`, `smoothing` of the weight spread over all classes.
+/// Cross entropy of logits `[N, C]` and classes `I32 [N]`; `smoothing` is the weight spread over
+/// all classes.
 pub fn cross_entropy(g: &mut Graph, logits: Tensor, classes: Tensor, smoothing: f32) -> Result {
     let logs = log_softmax(g, logits, 1)?;
     let &[rows, count] = g.shape(logits) else { unreachable!("`log_softmax` took two axes") };
@@ -48,7 +49,7 @@ pub fn cross_entropy(g: &mut Graph, logits: Tensor, classes: Tensor, smoothing: 
     times(g, sum, -1.0 / rows as f32)
 }
 
-/// Of logarithms of probabilities `[N, C]` and classes `I32 [N]`.
+/// Negative log-likelihood of log-probabilities `[N, C]` and classes `I32 [N]`.
 pub fn nll(g: &mut Graph, logs: Tensor, classes: Tensor) -> Result {
     let (rows, count) = (g.shape(logs)[0], g.shape(logs).last().copied().unwrap_or(0));
     let chosen = one_hot(g, classes, count)?;
@@ -57,7 +58,7 @@ pub fn nll(g: &mut Graph, logs: Tensor, classes: Tensor) -> Result {
     times(g, sum, -1.0 / rows as f32)
 }
 
-/// Binary cross entropy of logits and targets from 0 to 1: `max(x, 0) - x t + ln(1 + exp(-|x|))`.
+/// Binary cross entropy of logits, with targets from 0 to 1: `max(x, 0) - x t + ln(1 + exp(-|x|))`.
 pub fn bce_with_logits(g: &mut Graph, x: Tensor, target: Tensor) -> Result {
     let size = abs(g, x)?;
     let size = neg(g, size)?;
@@ -71,7 +72,8 @@ pub fn bce_with_logits(g: &mut Graph, x: Tensor, target: Tensor) -> Result {
     average(g, all)
 }
 
-/// Divergence of distributions from their logarithms, by rows of the last axis: `t (ln t - x)`, targets above 0.
+/// Kullback-Leibler divergence of log-probabilities from target probabilities (above 0), summed
+/// over the last axis: `t (ln t - x)`.
 pub fn kl_div(g: &mut Graph, logs: Tensor, target: Tensor) -> Result {
     let of_target = super::functions::ln(g, target)?;
     let apart = sub(g, of_target, logs)?;

@@ -1,10 +1,10 @@
-//! Norms: elements brought to a mean of 0 and a variance of 1 over some axes, then scaled.
+//! Normalisation to mean 0 and variance 1 over some axes, then scaling.
 
 use plan::graph::{Error, Graph, Result, Tensor};
 
 use super::functions::{add, mean, mul, plus, rsqrt, square, sub};
 
-/// `x` less its mean over `axes`, over the root of its variance there plus `eps`; and mean and variance.
+/// `x` normalised over `axes`, with the mean and the variance.
 fn standard(g: &mut Graph, x: Tensor, axes: &[usize], eps: f32) -> Result<[Tensor; 3]> {
     let of = mean(g, x, axes)?;
     let apart = sub(g, x, of)?;
@@ -15,7 +15,7 @@ fn standard(g: &mut Graph, x: Tensor, axes: &[usize], eps: f32) -> Result<[Tenso
     Ok([mul(g, apart, scale)?, of, variance])
 }
 
-/// A value for each channel, to be broadcast over `[N, C, ..]`.
+/// Reshapes one value per channel to broadcast over `[N, C, ..]`.
 fn by_channel(g: &mut Graph, x: Tensor, rank: usize) -> Result {
     let channels = g.shape(x).iter().product();
     let mut shape = vec![1; rank - 1];
@@ -23,7 +23,7 @@ fn by_channel(g: &mut Graph, x: Tensor, rank: usize) -> Result {
     g.reshape(x, &shape)
 }
 
-/// `x * weight + bias`, both a value for each channel.
+/// `x * weight + bias`, both per channel.
 fn affine(g: &mut Graph, x: Tensor, weight: Tensor, bias: Tensor) -> Result {
     let rank = g.shape(x).len();
     let (weight, bias) = (by_channel(g, weight, rank)?, by_channel(g, bias, rank)?);
@@ -31,8 +31,8 @@ fn affine(g: &mut Graph, x: Tensor, weight: Tensor, bias: Tensor) -> Result {
     add(g, x, bias)
 }
 
-/// Over the batch and all spatial axes of `[N, C, ..]`, each channel by itself: the result, and mean and variance of each
-/// channel, `[C]`.
+/// Batch norm: each channel over the batch and all spatial axes of `[N, C, ..]`. Returns the
+/// result, and each channel's mean and variance, `[C]`.
 pub fn batch_norm(
     g: &mut Graph,
     x: Tensor,
@@ -47,7 +47,7 @@ pub fn batch_norm(
     Ok([affine(g, x, weight, bias)?, mean, variance])
 }
 
-/// The same with a mean and a variance that are given, `[C]`.
+/// Batch norm with given mean and variance, `[C]`.
 pub fn batch_norm_by(
     g: &mut Graph,
     x: Tensor,
@@ -67,7 +67,7 @@ pub fn batch_norm_by(
     affine(g, x, weight, bias)
 }
 
-/// Over the spatial axes of `[N, C, ..]` and the channels of each of `groups` parts.
+/// Group norm: over the spatial axes of `[N, C, ..]` and the channels of each of `groups` groups.
 pub fn group_norm(
     g: &mut Graph,
     x: Tensor,
@@ -88,7 +88,7 @@ pub fn group_norm(
     affine(g, x, weight, bias)
 }
 
-/// Over the last `axes` axes, `weight` and `bias` of their shape.
+/// Layer norm over the last `axes` axes; `weight` and `bias` have their shape.
 pub fn layer_norm(
     g: &mut Graph,
     x: Tensor,

@@ -1,5 +1,5 @@
-//! How gradients move parameters, as part of the graph of a step: what an optimiser remembers is a state as the
-//! parameters are. Formulas and defaults are PyTorch's; LAMB is that of You et al. (arXiv 1904.00962).
+//! Optimisers, as part of a training step's graph. Their moments are states like the parameters.
+//! Formulas and defaults are PyTorch's; LAMB follows You et al. (arXiv 1904.00962).
 
 use plan::graph::{Graph, Result, Tensor};
 
@@ -16,20 +16,20 @@ pub enum Optimiser {
         decay: f32,
     },
     Adam(Moments),
-    /// Adam with a decay that the moments do not see.
+    /// Adam with decoupled weight decay.
     AdamW(Moments),
-    /// Adam's step of each parameter brought to the length of the parameter.
+    /// Adam's step for each parameter, scaled to the parameter's norm.
     Lamb(Moments),
 }
 
-/// What Adam and its kin go by.
+/// Settings of Adam and its variants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments {
     pub rate: f32,
-    /// What is kept of the mean of gradients, and of their squares.
+    /// Decay of the running means of the gradients and of their squares.
     pub betas: [f32; 2],
     pub eps: f32,
-    /// Share of a parameter that is taken off it.
+    /// Weight decay.
     pub decay: f32,
 }
 
@@ -51,16 +51,17 @@ impl Optimiser {
         Self::Sgd { rate, momentum: 0.0, nesterov: false, decay: 0.0 }
     }
 
-    /// Moves every parameter by the gradient of `loss`. Nothing of the step may be read after this.
+    /// Updates every parameter with the gradient of `loss`. The graph must not read the step's
+    /// tensors afterwards.
     ///
     /// # Errors
-    /// Something between the loss and a parameter cannot be differentiated.
+    /// An operation between the loss and a parameter has no derivative.
     pub fn step(&self, net: &mut Net, loss: Tensor) -> Result<()> {
         let trained: Vec<(String, Tensor)> = net
-            .kept
+            .states
             .iter()
-            .filter(|kept| kept.trained)
-            .map(|kept| (kept.name.clone(), kept.tensor))
+            .filter(|state| state.trained)
+            .map(|state| (state.name.clone(), state.tensor))
             .collect();
         let tensors: Vec<Tensor> = trained.iter().map(|(_, tensor)| *tensor).collect();
         let gradients = net.g.gradients(loss, &tensors)?;
@@ -108,7 +109,7 @@ impl Optimiser {
     }
 }
 
-/// The gradient with that of a decay of the parameter.
+/// Adds the gradient of the weight decay.
 fn decayed(g: &mut Graph, gradient: Tensor, tensor: Tensor, decay: f32) -> Result {
     if decay == 0.0 {
         return Ok(gradient);
@@ -117,7 +118,7 @@ fn decayed(g: &mut Graph, gradient: Tensor, tensor: Tensor, decay: f32) -> Resul
     add(g, gradient, more)
 }
 
-/// A state of the optimiser for a parameter, moved to what `next` makes of it.
+/// Adds a state of the optimiser, updated by `next`.
 fn moved(
     net: &mut Net,
     name: &str,
@@ -152,7 +153,7 @@ fn with_momentum(
     add(&mut net.g, gradient, ahead)
 }
 
-/// `1 - beta^t` of both moments, `t` the steps so far with this one: `[1]` each.
+/// Bias corrections `1 - beta^t` of both moments after step `t`: `[1]` each.
 fn corrections(net: &mut Net, m: &Moments) -> Result<[Tensor; 2]> {
     let mut both = Vec::new();
     for (beta, name) in m.betas.iter().zip(["first", "second"]) {
@@ -164,7 +165,7 @@ fn corrections(net: &mut Net, m: &Moments) -> Result<[Tensor; 2]> {
     Ok([both[0], both[1]])
 }
 
-/// The mean of gradients over the root of the mean of their squares, both corrected for having begun at 0.
+/// Adam's step: the mean gradient over its root mean square, both with bias correction.
 fn adam(
     net: &mut Net,
     name: &str,
@@ -184,7 +185,7 @@ fn adam(
     div(g, mean, root)
 }
 
-/// A running mean of which `beta` is kept.
+/// Exponential moving average with decay `beta`.
 fn moment(net: &mut Net, name: &str, beta: f32, of: Tensor) -> Result {
     let shape = net.g.shape(of).to_vec();
     moved(net, name, &shape, 0.0, |g, moment| {
@@ -193,7 +194,7 @@ fn moment(net: &mut Net, name: &str, beta: f32, of: Tensor) -> Result {
     })
 }
 
-/// The length of a parameter over that of its step, `[1]`; 1 where one of them is 0.
+/// LAMB's trust ratio: the parameter's norm over its step's norm, `[1]`; 1 if either is 0.
 fn trust(g: &mut Graph, tensor: Tensor, by: Tensor) -> Result {
     let mut length = |x: Tensor| {
         let squares = square(g, x)?;

@@ -1,4 +1,5 @@
-//! Graphs on a device that share states by name: each a recorded plan, written to, run, and read by names.
+//! Sessions: graphs on a device that share states by name. Each is a recorded plan, whose buffers
+//! are written and read by name.
 
 use std::path::Path;
 
@@ -6,54 +7,55 @@ use device::{Data, Device, Instance, Prepared, Request};
 use plan::graph::Graph;
 use plan::{Bucket, Buffer, BufferId, Class, DType, Outputs, Plan, fuse};
 
-/// Plans of tensors have no rows of tokens.
+/// Tensor plans have no rows of tokens.
 const BUCKET: Bucket = Bucket { batch: 1, chunk: 1, context: 1, outputs: Outputs::None };
 
-/// Why a graph does not run.
+/// Reason why a graph cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error(transparent)]
     Graph(#[from] plan::graph::Error),
     #[error(transparent)]
     Device(#[from] device::Error),
-    #[error("there is no {what} `{name}`; there are: {}", .known.join(", "))]
+    #[error("no {what} `{name}`; known: {}", .known.join(", "))]
     Unknown { what: &'static str, name: String, known: Vec<String> },
-    #[error("`{name}` has {want} values, {have} are given")]
+    #[error("`{name}` needs {want} values, got {have}")]
     Length { name: String, want: usize, have: usize },
 }
 
-/// What the host writes before a step, by name.
+/// An input by name, written by the host before a step.
 pub type Input<'a> = (&'a str, Data<'a>);
 
-/// Elements that steps read and never write, by name: a weight of one axis in the graphs.
+/// Read-only elements by name; the graphs declare them as weights of one axis.
 pub type Weight<'a> = (&'a str, Data<'a>);
 
-/// What a session may take, and what it knows.
+/// Options of a session.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms<'a> {
-    /// Bytes of the device's memory that it takes at most; what is free where none are said.
+    /// Most bytes of device memory; `None` for all that is free.
     pub room: Option<u64>,
-    /// Where tuned choices are kept.
+    /// Tuning store with the kernel parameters to use.
     pub tuned: Option<&'a Path>,
 }
 
-/// Graphs on a device. Each is named by its place among those that it was opened with.
+/// Graphs on a device, addressed by their index in [`Session::open`].
 pub struct Session {
     instance: Box<dyn Instance>,
     entries: Vec<Entry>,
 }
 
-/// A plan, and the instance's number of it.
+/// A plan and its handle in the instance.
 struct Entry {
     plan: Plan,
     prepared: Prepared,
 }
 
 impl Session {
-    /// Records the graphs' plans and brings the weights to the device; states, `F32`, are by name and shape.
+    /// Records the graphs' plans and uploads the weights. States, `F32`, are declared by name and
+    /// shape.
     ///
     /// # Errors
-    /// A graph is not well formed, or the device cannot run it.
+    /// A graph is invalid, or the device cannot run it.
     pub fn open<'a>(
         device: &dyn Device,
         weights: &[Weight<'_>],
@@ -63,10 +65,11 @@ impl Session {
         Self::open_with(device, Terms::default(), weights, states, graphs)
     }
 
-    /// The same on terms.
+    /// Like [`Session::open`], with options.
     ///
     /// # Errors
-    /// As for [`Session::open`]; what does not fit in the room is refused before anything is reserved.
+    /// As for [`Session::open`]; graphs beyond the memory limit are rejected before any memory is
+    /// reserved.
     pub fn open_with<'a>(
         device: &dyn Device,
         terms: Terms<'_>,
@@ -112,16 +115,16 @@ impl Session {
         Ok(Self { instance, entries })
     }
 
-    /// What a graph became.
+    /// The plan of a graph.
     #[must_use]
     pub fn plan(&self, graph: usize) -> &Plan {
         &self.entries[graph].plan
     }
 
-    /// Writes a graph's inputs; they stay for later steps.
+    /// Writes inputs of a graph; they keep their values for later steps.
     ///
     /// # Errors
-    /// There is none of a name, or it has another number of values.
+    /// There is no such input, or it has another number of values.
     pub fn write(&mut self, graph: usize, inputs: &[Input<'_>]) -> Result<(), Failure> {
         let entry = &self.entries[graph];
         for &(name, data) in inputs {
@@ -136,7 +139,7 @@ impl Session {
         Ok(())
     }
 
-    /// So many steps of a graph, as one submission, to their end.
+    /// Runs `steps` steps of a graph as one submission, and waits for it.
     ///
     /// # Errors
     /// The device fails.
@@ -145,7 +148,7 @@ impl Session {
         Ok(self.instance.wait(ticket)?)
     }
 
-    /// How long each part of a graph's step takes, of one that is done for it.
+    /// Runs a step of a graph and returns the time of each of its parts.
     ///
     /// # Errors
     /// The device fails.
@@ -153,10 +156,10 @@ impl Session {
         Ok(self.instance.profile(self.entries[graph].prepared)?)
     }
 
-    /// What a graph's last step left in an output.
+    /// Reads an output of a graph's last step.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is no such output.
     pub fn output(&self, graph: usize, name: &str) -> Result<Vec<f32>, Failure> {
         let plan = &self.entries[graph].plan;
         let id = find(plan, Class::Output, "output", name)?;
@@ -165,10 +168,10 @@ impl Session {
         Ok(values)
     }
 
-    /// The same into `values`.
+    /// Like [`Session::output`], into `values`.
     ///
     /// # Errors
-    /// There is none of that name, or it has another number of values.
+    /// There is no such output, or it has another number of values.
     pub fn read(&self, graph: usize, name: &str, values: &mut [f32]) -> Result<(), Failure> {
         let entry = &self.entries[graph];
         let id = find(&entry.plan, Class::Output, "output", name)?;
@@ -180,10 +183,10 @@ impl Session {
     }
 }
 
-/// The graph that brings states in from inputs of the same names, or out to outputs.
+/// A graph that loads states from inputs of the same names, or copies them to outputs.
 ///
 /// # Errors
-/// A name stands twice, with different shapes.
+/// A name is declared twice, with different shapes.
 pub fn moves<'a>(
     states: impl IntoIterator<Item = (&'a str, &'a [usize])>,
     into: bool,

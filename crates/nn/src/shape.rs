@@ -1,4 +1,4 @@
-//! Tensors in another shape or order: joined, turned, repeated, sorted.
+//! Operations on shape and order: concat, transpose, repeat, sort, cumulative sums.
 
 use plan::graph::{Error, Graph, Result, Tensor};
 use plan::{Binary, DType, Window};
@@ -9,7 +9,7 @@ fn refused(g: &Graph, op: &'static str, x: Tensor, reason: &'static str) -> Erro
     Error::Shape { op, shapes: vec![g.shape(x).to_vec()], reason }
 }
 
-/// Two axes swapped.
+/// Swaps two axes.
 pub fn transpose(g: &mut Graph, x: Tensor, a: usize, b: usize) -> Result {
     let mut axes: Vec<usize> = (0..g.shape(x).len()).collect();
     if a.max(b) >= axes.len() {
@@ -19,7 +19,7 @@ pub fn transpose(g: &mut Graph, x: Tensor, a: usize, b: usize) -> Result {
     g.permute(x, &axes)
 }
 
-/// An axis of extent 1 put in.
+/// Inserts an axis of extent 1.
 pub fn unsqueeze(g: &mut Graph, x: Tensor, axis: usize) -> Result {
     let mut shape = g.shape(x).to_vec();
     if axis > shape.len() {
@@ -29,7 +29,7 @@ pub fn unsqueeze(g: &mut Graph, x: Tensor, axis: usize) -> Result {
     g.reshape(x, &shape)
 }
 
-/// An axis of extent 1 left out.
+/// Removes an axis of extent 1.
 pub fn squeeze(g: &mut Graph, x: Tensor, axis: usize) -> Result {
     let mut shape = g.shape(x).to_vec();
     if shape.get(axis) != Some(&1) {
@@ -39,7 +39,7 @@ pub fn squeeze(g: &mut Graph, x: Tensor, axis: usize) -> Result {
     g.reshape(x, &shape)
 }
 
-/// Axes from `first` on as one.
+/// Flattens the axes from `first` on.
 pub fn flatten(g: &mut Graph, x: Tensor, first: usize) -> Result {
     let shape = g.shape(x);
     if first > shape.len() {
@@ -50,7 +50,7 @@ pub fn flatten(g: &mut Graph, x: Tensor, first: usize) -> Result {
     g.reshape(x, &shape)
 }
 
-/// One after the other along an axis.
+/// Concatenates tensors along an axis.
 pub fn concat(g: &mut Graph, all: &[Tensor], axis: usize) -> Result {
     let extents = all.iter().map(|x| g.shape(*x).get(axis).copied().unwrap_or(0));
     let extents: Vec<usize> = extents.collect();
@@ -68,13 +68,13 @@ pub fn concat(g: &mut Graph, all: &[Tensor], axis: usize) -> Result {
     sum.ok_or(Error::Shape { op: "concat", shapes: vec![], reason: "at least one tensor" })
 }
 
-/// One beside the other along a new axis.
+/// Stacks tensors along a new axis.
 pub fn stack(g: &mut Graph, all: &[Tensor], axis: usize) -> Result {
     let apart = all.iter().map(|&x| unsqueeze(g, x, axis)).collect::<Result<Vec<_>>>()?;
     concat(g, &apart, axis)
 }
 
-/// As often as it says along each axis.
+/// Repeats the tensor along each axis.
 pub fn repeat(g: &mut Graph, x: Tensor, times: &[usize]) -> Result {
     let shape = g.shape(x).to_vec();
     if times.len() != shape.len() {
@@ -96,7 +96,7 @@ pub fn every(g: &mut Graph, x: Tensor, axis: usize, step: usize) -> Result {
     g.reshape(taken, &shape)
 }
 
-/// Zeroes between the entries of an axis: `step` from one to the next.
+/// Inserts zeroes between the entries of an axis: `step` from one to the next.
 pub fn spread(g: &mut Graph, x: Tensor, axis: usize, step: usize) -> Result {
     let mut shape = g.shape(x).to_vec();
     if step == 0 || axis >= shape.len() || shape[axis] == 0 {
@@ -110,7 +110,7 @@ pub fn spread(g: &mut Graph, x: Tensor, axis: usize, step: usize) -> Result {
     g.slice(apart, axis, 0, (extent - 1) * step + 1)
 }
 
-/// The entries of an axis that indices `[M]` name; of a negative one zeroes.
+/// Gathers entries of an axis by indices `[M]`; a negative index yields zeroes.
 pub fn take(g: &mut Graph, x: Tensor, axis: usize, indices: Tensor) -> Result {
     let front = transpose(g, x, 0, axis)?;
     let rows = g.gather(front, &[indices])?;
@@ -123,12 +123,12 @@ fn counted(g: &mut Graph, extent: usize) -> Result {
     g.cast(at, DType::I32)
 }
 
-/// An axis in the opposite order.
+/// Reverses an axis.
 pub fn flip(g: &mut Graph, x: Tensor, axis: usize) -> Result {
     g.flip(x, axis)
 }
 
-/// An axis turned on by `by` entries; what goes out comes in at the other end.
+/// Rotates an axis by `by` entries.
 pub fn roll(g: &mut Graph, x: Tensor, axis: usize, by: isize) -> Result {
     let Some(extent) = g.shape(x).get(axis).copied().filter(|n| *n > 0) else {
         return Err(refused(g, "roll", x, "an axis with entries expected"));
@@ -138,7 +138,7 @@ pub fn roll(g: &mut Graph, x: Tensor, axis: usize, by: isize) -> Result {
     concat(g, &[tail, head], axis)
 }
 
-/// 1 at and below the diagonal that is `above` columns to the right, of `[rows, columns]`.
+/// Mask `[rows, columns]` that is 1 on and below the diagonal `above` columns to the right.
 pub fn lower_triangle(g: &mut Graph, rows: usize, columns: usize, above: isize) -> Result {
     let (row, column) = (g.iota(rows), g.iota(columns));
     let row = g.reshape(row, &[rows, 1])?;
@@ -147,7 +147,7 @@ pub fn lower_triangle(g: &mut Graph, rows: usize, columns: usize, above: isize) 
     g.binary(Binary::LessEqual, column, row)
 }
 
-/// What is at and below a diagonal of the last two axes, zeroes above.
+/// Keeps the elements on and below a diagonal of the last two axes; zeroes above.
 pub fn tril(g: &mut Graph, x: Tensor, above: isize) -> Result {
     let &[.., rows, columns] = g.shape(x) else {
         return Err(refused(g, "tril", x, "two axes expected"));
@@ -156,7 +156,7 @@ pub fn tril(g: &mut Graph, x: Tensor, above: isize) -> Result {
     g.select(mask, x, zero)
 }
 
-/// What is at and above a diagonal of the last two axes, zeroes below.
+/// Keeps the elements on and above a diagonal of the last two axes; zeroes below.
 pub fn triu(g: &mut Graph, x: Tensor, above: isize) -> Result {
     let &[.., rows, columns] = g.shape(x) else {
         return Err(refused(g, "triu", x, "two axes expected"));
@@ -165,10 +165,10 @@ pub fn triu(g: &mut Graph, x: Tensor, above: isize) -> Result {
     g.select(mask, zero, x)
 }
 
-/// Entries of a [`cumsum`] that are summed by one product.
+/// Block size of [`cumsum`].
 const SUMMED: usize = 64;
 
-/// Sums of all entries of an axis up to each: products with a triangle, of 64 entries at a time.
+/// Cumulative sums along an axis, as products with a triangular matrix over blocks of 64 entries.
 pub fn cumsum(g: &mut Graph, x: Tensor, axis: usize) -> Result {
     let rank = g.shape(x).len();
     if axis >= rank {
@@ -196,7 +196,7 @@ fn sums_of(g: &mut Graph, x: Tensor, rows: usize, n: usize) -> Result {
     let ends = g.slice(inside, 2, SUMMED - 1, 1)?;
     let ends = g.reshape(ends, &[rows, blocks])?;
     let ends = sums_of(g, ends, rows, blocks)?;
-    // Before each block: what the one before it ended with.
+    // Adds the total of all previous blocks.
     let before = g.slice(ends, 1, 0, blocks - 1)?;
     let before = g.pad(before, 1, 1, 0)?;
     let before = g.reshape(before, &[rows, blocks, 1])?;
@@ -205,7 +205,7 @@ fn sums_of(g: &mut Graph, x: Tensor, rows: usize, n: usize) -> Result {
     g.slice(sums, 1, 0, n)
 }
 
-/// Places of the `count` largest entries of an axis, best first, and the entries: `I32` and `F32`.
+/// Indices (`I32`) and values (`F32`) of the `count` largest entries of an axis, largest first.
 pub fn top_k(g: &mut Graph, x: Tensor, axis: usize, count: usize) -> Result<(Tensor, Tensor)> {
     let rank = g.shape(x).len();
     if axis >= rank {
@@ -227,18 +227,18 @@ pub fn top_k(g: &mut Graph, x: Tensor, axis: usize, count: usize) -> Result<(Ten
     Ok((transpose(g, best, axis, rank - 1)?, transpose(g, values, axis, rank - 1)?))
 }
 
-/// Places of an axis from its largest entry to its smallest, and the entries.
+/// Indices and values of an axis, sorted from largest to smallest.
 pub fn sort(g: &mut Graph, x: Tensor, axis: usize) -> Result<(Tensor, Tensor)> {
     let count = g.shape(x).get(axis).copied().unwrap_or(0);
     top_k(g, x, axis, count)
 }
 
-/// The place of the largest entry of an axis, which stays with extent 1: `I32`.
+/// Index of the largest entry of an axis, which stays with extent 1: `I32`.
 pub fn argmax(g: &mut Graph, x: Tensor, axis: usize) -> Result {
     Ok(top_k(g, x, axis, 1)?.0)
 }
 
-/// 1 at the place that each of `indices [M]` names, of `classes`: `[M, classes]`.
+/// One-hot encoding of `indices [M]` over `classes`: `[M, classes]`.
 pub fn one_hot(g: &mut Graph, indices: Tensor, classes: usize) -> Result {
     let rows = g.shape(indices).first().copied().unwrap_or(0);
     let indices = g.cast(indices, DType::F32)?;
@@ -253,7 +253,7 @@ pub fn masked_fill(g: &mut Graph, x: Tensor, mask: Tensor, value: f32) -> Result
     g.select(mask, value, x)
 }
 
-/// `a` at `weight` 0, `b` at `weight` 1.
+/// Linear interpolation from `a` (`weight` 0) to `b` (`weight` 1).
 pub fn lerp(g: &mut Graph, a: Tensor, b: Tensor, weight: Tensor) -> Result {
     let rest = not_of(g, weight)?;
     let (a, b) = (mul(g, a, rest)?, mul(g, b, weight)?);

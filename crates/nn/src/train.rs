@@ -1,10 +1,10 @@
-//! Training on a device: the plan of a step, that of an evaluation, and those that bring parameters in and out. All share
-//! their states by name; a step is one submission of a recorded plan.
+//! Training on a device. One plan each trains, evaluates, loads and saves; all share their states
+//! by name. A training step is one submission of a recorded plan.
 
 use device::{Data, Device};
 use plan::Plan;
 
-use super::layers::{Kept, Net};
+use super::layers::{Net, State};
 use super::optimiser::Optimiser;
 use super::session::{Failure, Input, Session, moves};
 
@@ -16,15 +16,15 @@ const SAVE: usize = 3;
 /// A network on a device, with its plans.
 pub struct Trainer {
     session: Session,
-    kept: Vec<Kept>,
+    states: Vec<State>,
 }
 
 impl Trainer {
-    /// A network whose loss, `[1]`, is what `loss` draws, and whose answer is what `answer` draws; both of the same
-    /// layers. Parameters begin as their layers say, by `seed`.
+    /// Prepares a network with the graphs that `loss` (of shape `[1]`) and `answer` build from the
+    /// same layers. `seed` determines the parameters' initial values.
     ///
     /// # Errors
-    /// The graph is not well formed, or the device cannot run it.
+    /// A graph is invalid, or the device cannot run it.
     pub fn new(
         device: &dyn Device,
         optimiser: Optimiser,
@@ -39,34 +39,34 @@ impl Trainer {
         let mut evaluation = Net::new(false);
         let result = answer(&mut evaluation)?;
         evaluation.g.output("answer", result);
-        let mut kept = training.kept;
-        for other in evaluation.kept {
-            if kept.iter().all(|kept| kept.name != other.name) {
-                kept.push(other);
+        let mut states = training.states;
+        for other in evaluation.states {
+            if states.iter().all(|state| state.name != other.name) {
+                states.push(other);
             }
         }
-        let states = || kept.iter().map(|kept| (&*kept.name, &*kept.shape));
-        let (load, save) = (moves(states(), true)?, moves(states(), false)?);
+        let shapes = || states.iter().map(|state| (&*state.name, &*state.shape));
+        let (load, save) = (moves(shapes(), true)?, moves(shapes(), false)?);
         let graphs = [&training.g, &evaluation.g, &load, &save];
-        let session = Session::open(device, &[], states(), &graphs)?;
-        let mut trainer = Self { session, kept };
-        for (i, kept) in trainer.kept.clone().iter().enumerate() {
-            let values = kept.init.values(seed.wrapping_add(i as u64), &kept.shape);
-            trainer.stage(&kept.name, &values)?;
+        let session = Session::open(device, &[], shapes(), &graphs)?;
+        let mut trainer = Self { session, states };
+        for (i, state) in trainer.states.clone().iter().enumerate() {
+            let values = state.init.values(seed.wrapping_add(i as u64), &state.shape);
+            trainer.stage(&state.name, &values)?;
         }
         trainer.session.run(LOAD, 1)?;
         Ok(trainer)
     }
 
-    /// One step of training; the loss before it.
+    /// Runs one training step; returns the loss before it.
     ///
     /// # Errors
-    /// An input is not one of the step's, or the device fails.
+    /// There is no such input, or the device fails.
     pub fn train(&mut self, inputs: &[Input<'_>]) -> Result<f32, Failure> {
         self.train_for(inputs, 1)
     }
 
-    /// So many steps with the same inputs, as one submission; the loss before the last.
+    /// Runs `steps` steps with the same inputs as one submission; returns the loss before the last.
     ///
     /// # Errors
     /// As for [`Trainer::train`].
@@ -76,7 +76,7 @@ impl Trainer {
         Ok(self.session.output(STEP, "loss")?[0])
     }
 
-    /// What the network answers.
+    /// Evaluates the network.
     ///
     /// # Errors
     /// As for [`Trainer::train`].
@@ -86,15 +86,15 @@ impl Trainer {
         self.session.output(EVALUATE, "answer")
     }
 
-    /// Names and shapes of everything that is remembered: parameters, running means, what the optimiser keeps.
+    /// Names and shapes of all states: parameters, running means, optimiser moments.
     pub fn states(&self) -> impl Iterator<Item = (&str, &[usize])> {
-        self.kept.iter().map(|kept| (&*kept.name, &*kept.shape))
+        self.states.iter().map(|state| (&*state.name, &*state.shape))
     }
 
-    /// Sets states by name; the others stay as they are.
+    /// Sets states by name; the others keep their values.
     ///
     /// # Errors
-    /// There is none of that name, or it has another number of values.
+    /// There is no such state, or it has another number of values.
     pub fn load<'a>(
         &mut self,
         values: impl IntoIterator<Item = (&'a str, &'a [f32])>,
@@ -109,20 +109,20 @@ impl Trainer {
         self.session.run(LOAD, 1)
     }
 
-    /// The values of all states by name.
+    /// Reads all states by name.
     ///
     /// # Errors
     /// The device fails.
     pub fn save(&mut self) -> Result<Vec<(String, Vec<f32>)>, Failure> {
         self.session.run(SAVE, 1)?;
         let all = self
-            .kept
+            .states
             .iter()
-            .map(|kept| Ok((kept.name.clone(), self.session.output(SAVE, &kept.name)?)));
+            .map(|state| Ok((state.name.clone(), self.session.output(SAVE, &state.name)?)));
         all.collect()
     }
 
-    /// Steps of the plan that a step of training is.
+    /// The plan of a training step.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         self.session.plan(STEP)

@@ -1,4 +1,4 @@
-//! The examples as tests: shorter trainings on the CPU, to the figures that are stated here.
+//! The examples as tests: shorter training runs on the CPU, up to the accuracy stated here.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,12 +13,12 @@ use std::num::NonZeroUsize;
 
 use device::cpu::{Cpu, Isa};
 
-/// One thread: the tests run beside each other.
+/// One thread, since tests run in parallel.
 fn cpu() -> Cpu {
     Cpu::new(Isa::detect(), NonZeroUsize::MIN)
 }
 
-/// The share of held-out digits that a network reads right after so many steps.
+/// Fraction of held-out digits that a network recognises after `steps` steps.
 fn trained(network: fn(&mut nn::layers::Net) -> nn::Result, steps: usize) -> f32 {
     let mut trainer = digits::trainer(&cpu(), network).unwrap();
     for number in 0..steps {
@@ -28,19 +28,19 @@ fn trained(network: fn(&mut nn::layers::Net) -> nn::Result, steps: usize) -> f32
 }
 
 #[test]
-fn a_perceptron_reads_nine_digits_of_ten() {
+fn a_perceptron_recognises_nine_digits_of_ten() {
     let right = trained(digits::mlp, 800);
     assert!(right > 0.9, "{right}");
 }
 
 #[test]
-fn a_convolutional_network_reads_nineteen_digits_of_twenty() {
+fn a_convolutional_network_recognises_nineteen_digits_of_twenty() {
     let right = trained(digits::convolutional, 200);
     assert!(right > 0.95, "{right}");
 }
 
 #[test]
-fn a_gpt_knows_more_than_pairs_of_letters() {
+fn a_gpt_beats_bigrams() {
     let (text, trained) = gpt::text();
     let (trained, held_out) = text.split_at(trained);
     let mut trainer = gpt::trainer(&cpu()).unwrap();

@@ -1,5 +1,5 @@
-//! Files of arrays: those that NumPy and the safetensors package wrote (tests/data/nn/files.py), what is written and read
-//! again, and what is refused.
+//! Array files written by NumPy and the safetensors package (tests/data/nn/files.py), round trips,
+//! and rejected files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/nn").join(name)
 }
 
-/// Halves from -1 on; of integers their whole parts.
+/// Multiples of a half from -1 on; their integer parts for integer types.
 fn array(of_ints: bool) -> Array {
     let halves = (0..6u8).map(|i| f32::from(i) * 0.5 - 1.0);
     let values = halves.map(|value| if of_ints { value.trunc() } else { value }).collect();
@@ -17,7 +17,7 @@ fn array(of_ints: bool) -> Array {
 }
 
 #[test]
-fn what_others_wrote_is_read() {
+fn files_of_other_programs_are_read() {
     for (name, ints) in [("f4", false), ("f2", false), ("f8", false), ("i4", true), ("i8", true)] {
         let read = read_npy(&data(&format!("array-{name}.npy"))).unwrap();
         assert_eq!(read, array(ints), "{name}");
@@ -39,7 +39,7 @@ fn what_others_wrote_is_read() {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_files_are_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let values = vec![f32::MIN_POSITIVE, -0.0, f32::INFINITY, 1.5];
     let odd = Array { shape: vec![1, 4], values };
@@ -61,7 +61,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_by_name() {
+fn unreadable_files_are_rejected_by_name() {
     let message = |error: Error| {
         let text = error.to_string();
         assert!(
@@ -74,10 +74,10 @@ fn what_cannot_be_read_is_refused_by_name() {
     assert!(message(read_npy(&data("array-u2.npy")).unwrap_err()).contains("u2"));
     assert_eq!(read_npy(&data("array-u1.npy")).unwrap().values[0], 255.0);
     let text = message(read_safetensors(&data("shorts.safetensors")).unwrap_err());
-    assert!(text.contains("`shorts` is of I16"), "{text}");
+    assert!(text.contains("`shorts` has type I16"), "{text}");
     message(read_npy(&data("array-absent.npy")).unwrap_err());
 
-    // Every prefix of a file.
+    // Truncated files.
     let dir = tempfile::tempdir().unwrap();
     let cut = dir.path().join("cut");
     let whole = std::fs::read(data("array-f4.npy")).unwrap();
@@ -85,7 +85,7 @@ fn what_cannot_be_read_is_refused_by_name() {
         std::fs::write(&cut, &whole[..length]).unwrap();
         message(read_npy(&cut).unwrap_err());
     }
-    // Every byte of the header another one: refused, or an array as it says.
+    // Headers with one changed byte: rejected, or parsed as what they then say.
     for (at, other) in (0..128).flat_map(|at| [(at, 0x01), (at, 0x0f), (at, 0x80)]) {
         let mut odd = whole.clone();
         odd[at] ^= other;

@@ -1,19 +1,19 @@
-//! Arrays as the host has them: element types of ONNX, and values out of a file's tensors.
+//! Arrays on the host: ONNX element types, and the values of a file's tensors.
 //!
-//! A device computes in `f32` and `i32`; all floating-point types become the first, integers the second. What the host
-//! knows it has in `f64`, which holds both, and the sizes of axes, exactly.
+//! Devices compute in `f32` and `i32`: all floating-point types become `f32`, integers `i32`.
+//! Values known to the host are `f64`, which represents both, and axis sizes, exactly.
 
 use half::{bf16, f16};
 use ndarray::{ArrayD, IxDyn};
 use prost::Message as _;
 
-use super::error::{Error, Result};
-use super::proto::TensorProto;
+use crate::error::{Error, Result};
+use crate::proto::TensorProto;
 
-/// Elements of one tensor at most: what 32 bits count.
+/// Most elements of one tensor: what 32 bits can count.
 const MOST: usize = 1 << 31;
 
-/// The type of elements, as `TensorProto.DataType` numbers them.
+/// Element type, numbered like `TensorProto.DataType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Elem {
     F32,
@@ -51,7 +51,7 @@ impl Elem {
         })
     }
 
-    /// As ONNX names it.
+    /// Name in ONNX.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl Elem {
         matches!(self, Self::F32 | Self::F16 | Self::F64 | Self::BF16)
     }
 
-    /// Numbers without a fraction, truth values not among them.
+    /// True for integer types; `Bool` is not one.
     #[must_use]
     pub const fn is_integer(self) -> bool {
         !self.is_float() && !matches!(self, Self::Bool)
@@ -91,7 +91,7 @@ impl Elem {
         }
     }
 
-    /// The least and the greatest of an integer type.
+    /// Smallest and largest value of an integer type.
     pub(crate) const fn range(self) -> Option<(f64, f64)> {
         Some(match self {
             Self::U8 => (0.0, u8::MAX as f64),
@@ -107,21 +107,22 @@ impl Elem {
     }
 }
 
-/// Values in the order of a shape, the last axis first.
+/// Values in row-major order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     pub elem: Elem,
-    /// Extents, outermost first; none of a single number.
+    /// Extents, outermost first; empty for a scalar.
     pub shape: Vec<usize>,
-    /// As many as the shape says; truth is 1, all other types as `f32` has them.
+    /// One value per element of the shape; `Bool` as 0 or 1, all other types converted to `f32`.
     pub values: Vec<f32>,
 }
 
 impl Array {
-    /// A tensor in ONNX's own form (`TensorProto`, as in `.pb` files), and its name.
+    /// Parses a tensor in ONNX's own form (`TensorProto`, as in `.pb` files); returns it with its
+    /// name.
     ///
     /// # Errors
-    /// It is none, is damaged, or has elements that are not supported.
+    /// The bytes are not a tensor, are damaged, or have an unsupported element type.
     pub fn parse(bytes: &[u8]) -> Result<(String, Self)> {
         let tensor = TensorProto::decode(bytes)?;
         let (elem, shape, values) = read(&tensor)?;
@@ -130,7 +131,7 @@ impl Array {
     }
 }
 
-/// What the host knows of a tensor's values.
+/// A tensor whose values the host knows.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Known {
     pub(crate) elem: Elem,
@@ -146,30 +147,30 @@ impl Known {
         self.values.shape()
     }
 
-    /// As integers; what is beyond them is the greatest or the least.
+    /// The values as integers, saturated.
     pub(crate) fn integers(&self) -> Vec<i64> {
         self.values.iter().map(|value| *value as i64).collect()
     }
 
-    /// The value, where there is one.
+    /// The value, if there is exactly one.
     pub(crate) fn scalar(&self) -> Option<f64> {
         (self.values.len() == 1).then(|| self.values.iter().copied().next()).flatten()
     }
 
-    /// The value that all elements have.
+    /// The value that all elements share, if they do.
     pub(crate) fn uniform(&self) -> Option<f64> {
         let mut all = self.values.iter();
         let first = *all.next()?;
         all.all(|value| value.to_bits() == first.to_bits()).then_some(first)
     }
 
-    /// In the order of the shape.
+    /// The values in row-major order.
     pub(crate) fn floats(&self) -> Vec<f32> {
         self.values.iter().map(|value| *value as f32).collect()
     }
 }
 
-/// A tensor of a file: type, shape, values.
+/// Type, shape and values of a file's tensor.
 pub(crate) fn read(tensor: &TensorProto) -> Result<(Elem, Vec<usize>, Vec<f64>)> {
     let wrong = |what: String| Error::Tensor { name: tensor.name.clone(), what };
     let Some(elem) = Elem::of(tensor.data_type) else {
@@ -201,17 +202,20 @@ pub(crate) fn read(tensor: &TensorProto) -> Result<(Elem, Vec<usize>, Vec<f64>)>
     } else {
         if tensor.raw_data.len() != count.saturating_mul(elem.bytes()) {
             let have = tensor.raw_data.len();
-            return Err(wrong(format!("{have} bytes of {} are no {shape:?}", elem.name())));
+            return Err(wrong(format!(
+                "{have} bytes of {} do not fill shape {shape:?}",
+                elem.name()
+            )));
         }
         raw(elem, &tensor.raw_data)
     };
     if values.len() != count {
-        return Err(wrong(format!("{} values are no {shape:?}", values.len())));
+        return Err(wrong(format!("{} values do not fill shape {shape:?}", values.len())));
     }
     Ok((elem, shape, values))
 }
 
-/// Extents that a device can have, or why not.
+/// Converts extents; an error names those that a device cannot have.
 pub(crate) fn shape(dims: &[i64]) -> std::result::Result<Vec<usize>, String> {
     let extents = dims.iter().map(|&n| usize::try_from(n));
     let shape: Vec<usize> =
@@ -223,7 +227,7 @@ pub(crate) fn shape(dims: &[i64]) -> std::result::Result<Vec<usize>, String> {
     }
 }
 
-/// Little-endian values.
+/// Decodes little-endian values.
 fn raw(elem: Elem, bytes: &[u8]) -> Vec<f64> {
     fn each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Vec<f64> {
         bytes.as_chunks::<N>().0.iter().map(|bytes| value(*bytes)).collect()

@@ -1,44 +1,77 @@
-//! What can be wrong with a model, or with what it is given.
+//! Errors of models and their inputs.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a model is not read, or not run.
+/// Reason why a model cannot be read or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     #[error("{}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// The bytes are no message of `onnx.proto3`.
-    #[error("no ONNX model, or damaged")]
+    /// The bytes are not a message of `onnx.proto3`.
+    #[error("not an ONNX model, or damaged")]
     Decode(#[from] prost::DecodeError),
-    /// The file is well formed, and says something that cannot be.
+    /// The file is well formed but contradictory or unsupported.
     #[error("{what}")]
     Model { what: String },
-    /// Operators that are not there, each with its opset and first node.
+    /// Unsupported operators, each with its opset and first node.
     #[error("{} not supported: {}", if operators.len() == 1 { "an operator is" } else { "operators are" }, operators.join("; "))]
     Operators { operators: Vec<String> },
-    /// A node that cannot be what it says, or needs something that is not supported.
+    /// A node that is invalid or needs something unsupported.
     #[error("node `{node}` ({op}): {what}")]
     Node {
         node: String,
         op: String,
         what: String,
-        /// Whether it wants to know an input before anything runs.
+        /// True if the node needs the value of an input before anything runs.
         depends: bool,
     },
-    /// A tensor of the file.
+    /// An invalid tensor of the file.
     #[error("tensor `{name}`: {what}")]
     Tensor { name: String, what: String },
-    /// What the caller gives.
+    /// An invalid input from the caller.
     #[error("input `{name}`: {what}")]
     Input { name: String, what: String },
     #[error(transparent)]
     Graph(#[from] plan::graph::Error),
-    /// The device cannot run it, or fails.
+    /// The device cannot run the model, or fails.
     #[error(transparent)]
     Run(#[from] nn::Failure),
 }
 
-/// What comes of a model.
+/// Result of an operation on models.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Reason why a node cannot be built, without the node's name.
+#[derive(Debug)]
+pub(crate) struct NodeError {
+    pub(crate) what: String,
+    /// True if the node needs a value that depends on input data.
+    pub(crate) depends: bool,
+}
+
+/// An error that does not depend on input data.
+pub(crate) fn invalid(what: String) -> NodeError {
+    NodeError { what, depends: false }
+}
+
+impl From<String> for NodeError {
+    fn from(what: String) -> Self {
+        invalid(what)
+    }
+}
+
+impl From<&str> for NodeError {
+    fn from(what: &str) -> Self {
+        invalid(what.to_owned())
+    }
+}
+
+impl From<plan::graph::Error> for NodeError {
+    fn from(error: plan::graph::Error) -> Self {
+        invalid(error.to_string())
+    }
+}
+
+pub(crate) type NodeResult<T> = std::result::Result<T, NodeError>;

@@ -1,23 +1,29 @@
-//! Values of tensors that lie in files beside the model: brought in as the model is read.
+//! External data: values of tensors that are stored in files next to the model, read together with
+//! it.
 //!
-//! A model names such a file relative to itself. Nothing outside of its folder is opened, and no more is read than the
-//! files have.
+//! A model names such a file relative to itself. Only files in the model's folder are opened, and
+//! reads are limited to the files' sizes.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use super::array::{self, Elem};
-use super::error::{Error, Result};
-use super::proto::{GraphProto, TensorProto};
+use crate::array::{self, Elem};
+use crate::error::{Error, Result};
+use crate::proto::{GraphProto, TensorProto};
 
-/// Brings the values of a graph's tensors in, whose model lies in this folder; at most so many bytes of them. Gives the
-/// files that they come from.
+/// Reads the external values of a graph's tensors from `folder`, at most `most` bytes. Returns the
+/// files that were read.
 ///
 /// # Errors
-/// A file is not there or lies elsewhere, or has not the bytes that a tensor wants of it; they are more than `most`.
-pub(crate) fn bring(graph: &mut GraphProto, folder: &Path, most: u64) -> Result<Vec<PathBuf>> {
+/// A file is missing, is outside the folder, or is shorter than a tensor needs; the values exceed
+/// `most`.
+pub(crate) fn read_external(
+    graph: &mut GraphProto,
+    folder: &Path,
+    most: u64,
+) -> Result<Vec<PathBuf>> {
     let (mut files, mut brought) = (HashMap::new(), 0_u64);
     let external = graph.initializer.iter_mut().filter(|tensor| tensor.data_location != 0);
     for tensor in external {
@@ -26,20 +32,18 @@ pub(crate) fn bring(graph: &mut GraphProto, folder: &Path, most: u64) -> Result<
             if brought <= most {
                 return Ok(());
             }
-            let what = format!(
-                "its weights in files beside it have more than the {most} bytes that there is room for"
-            );
+            let what = format!("its external data has more than {most} bytes, the limit");
             Err(Error::Model { what })
         };
         let values = values(tensor, folder, &mut files, want)?;
         tensor.raw_data = values;
         tensor.data_location = 0;
     }
-    Ok(files.into_values().map(|beside| beside.path).collect())
+    Ok(files.into_values().map(|file| file.path).collect())
 }
 
-/// A file that tensors are read from, its length, and how much of it no tensor has had yet.
-struct Beside {
+/// An external data file: its length, and the bytes that no tensor has claimed yet.
+struct ExternalFile {
     path: PathBuf,
     file: File,
     length: u64,
@@ -49,19 +53,20 @@ struct Beside {
 fn values(
     tensor: &TensorProto,
     folder: &Path,
-    files: &mut HashMap<String, Beside>,
+    files: &mut HashMap<String, ExternalFile>,
     mut may: impl FnMut(u64) -> Result<()>,
 ) -> Result<Vec<u8>> {
     let wrong = |what: String| Error::Tensor { name: tensor.name.clone(), what };
-    let said = |key: &str| {
+    let entry = |key: &str| {
         tensor.external_data.iter().find(|entry| entry.key == key).map(|entry| &*entry.value)
     };
-    let Some(location) = said("location") else {
+    let Some(location) = entry("location") else {
         return Err(wrong("its values are in another file, which is not named".into()));
     };
     let number = |key: &str| {
-        said(key).map(|text| {
-            text.parse::<u64>().map_err(|_| wrong(format!("{key} `{text}` is no number of bytes")))
+        entry(key).map(|text| {
+            text.parse::<u64>()
+                .map_err(|_| wrong(format!("{key} `{text}` is not a number of bytes")))
         })
     };
     let Some(elem) = Elem::of(tensor.data_type) else {
@@ -85,28 +90,28 @@ fn values(
             })?,
         );
     }
-    let Some(beside) = files.get_mut(location) else { unreachable!("put there before") };
-    let length = beside.length;
+    let Some(file) = files.get_mut(location) else { unreachable!("put there before") };
+    let length = file.length;
     if offset.checked_add(want).is_none_or(|end| end > length) {
         return Err(wrong(format!(
             "{want} bytes from byte {offset} of {location}, which has {length}"
         )));
     }
-    let Some(left) = beside.left.checked_sub(want) else {
+    let Some(left) = file.left.checked_sub(want) else {
         return Err(wrong(format!(
             "tensors together want more than the {length} bytes of {location}"
         )));
     };
-    beside.left = left;
+    file.left = left;
     may(want)?;
     let mut bytes = vec![0; want as usize];
-    let read = beside.file.read_exact_at(&mut bytes, offset);
-    read.map_err(|source| Error::Io { path: beside.path.clone(), source })?;
+    let read = file.file.read_exact_at(&mut bytes, offset);
+    read.map_err(|source| Error::Io { path: file.path.clone(), source })?;
     Ok(bytes)
 }
 
-/// The file of that name in a folder.
-fn open(folder: &Path, location: &str) -> Result<Beside> {
+/// Opens the file of that name in a folder.
+fn open(folder: &Path, location: &str) -> Result<ExternalFile> {
     let inside = Path::new(location).components().all(|part| matches!(part, Component::Normal(_)));
     if !inside || location.is_empty() {
         let what = format!(
@@ -116,14 +121,14 @@ fn open(folder: &Path, location: &str) -> Result<Beside> {
     }
     let path = folder.join(location);
     let failed = |source| Error::Io { path: path.clone(), source };
-    // A pipe would be waited for.
-    let told = fs::metadata(&path).map_err(failed)?;
-    if !told.is_file() {
+    // Opening a pipe would block.
+    let metadata = fs::metadata(&path).map_err(failed)?;
+    if !metadata.is_file() {
         return Err(Error::Model {
-            what: format!("its values are in `{location}`, which is no file"),
+            what: format!("its values are in `{location}`, which is not a regular file"),
         });
     }
     let file = File::open(&path).map_err(failed)?;
-    let length = told.len();
-    Ok(Beside { path, file, length, left: length })
+    let length = metadata.len();
+    Ok(ExternalFile { path, file, length, left: length })
 }

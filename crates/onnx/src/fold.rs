@@ -1,19 +1,22 @@
-//! Nodes whose inputs are all known, computed by the host: the arithmetic of shapes that exporters write, and constants.
+//! Constant folding: the host computes nodes whose inputs are all known, such as the shape
+//! arithmetic that exporters emit.
 //!
-//! Only what shapes are computed with is here; a node that is not, or is large, is drawn like any other.
+//! Covers the operators that shapes are computed with. Other nodes, and large ones, run on the
+//! device.
 
 use ndarray::{ArrayD, ArrayViewD, Axis, IxDyn, Slice, concatenate};
 
-use super::array::{Elem, Known};
-use super::import::Value;
-use super::node::{Made, Node, axis, why};
-use super::ops;
+use crate::array::{Elem, Known};
+use crate::error::{NodeResult, invalid};
+use crate::import::Value;
+use crate::node::{Node, axis};
+use crate::ops::{cast, shapes};
 
-/// Elements of a result at most.
+/// Most elements of a result.
 const MOST: usize = 1 << 16;
 
-/// The outputs of a node, where the host can tell them.
-pub(crate) fn fold(node: &Node<'_>) -> Made<Option<Vec<Known>>> {
+/// The outputs of a node, if the host can compute them.
+pub(crate) fn fold(node: &Node<'_>) -> Folded {
     let mut all = Vec::new();
     for input in &node.inputs {
         match input {
@@ -26,16 +29,8 @@ pub(crate) fn fold(node: &Node<'_>) -> Made<Option<Vec<Known>>> {
         return Ok(None);
     }
     let first = all[0];
-    let one = |elem: Elem, values: ArrayD<f64>| Ok(Some(vec![Known { elem, values }]));
-    let same = |values: ArrayD<f64>| one(first.elem, values);
-    let shaped = |shape: &[usize]| {
-        let flat: Vec<f64> = first.values.iter().copied().collect();
-        Known::new(first.elem, shape, flat)
-            .map(|known| Some(vec![known]))
-            .ok_or_else(|| why(format!("{:?} cannot be {shape:?}", first.shape())))
-    };
     if let Some(function) = unary(node.op()) {
-        return same(first.values.mapv(function));
+        return same(first, first.values.mapv(function));
     }
     if let Some((function, truth)) = binary(node.op(), first.elem)
         && let [a, b] = all[..]
@@ -45,117 +40,41 @@ pub(crate) fn fold(node: &Node<'_>) -> Made<Option<Vec<Known>>> {
     }
     match node.op() {
         "Cast" => {
-            let elem = ops::cast_to(node)?;
-            one(elem, first.values.mapv(|x| ops::cast_value(x, elem)))
+            let elem = cast::cast_to(node)?;
+            one(elem, first.values.mapv(|x| cast::cast_value(x, elem)))
         }
-        "Identity" => same(first.values.clone()),
-        "Reshape" => {
-            let to = node.known_integers(1, "the shape")?;
-            let shape = ops::reshaped(first.shape(), &to, node.flag("allowzero"))?;
-            shaped(&shape)
-        }
-        "Squeeze" => {
-            let axes = node.integers_of(1, "axes")?;
-            shaped(&ops::squeezed(first.shape(), axes)?)
-        }
-        "Unsqueeze" => {
-            let axes = node.integers_of(1, "axes")?.unwrap_or_default();
-            shaped(&ops::unsqueezed(first.shape(), &axes)?)
-        }
-        "Flatten" => {
-            let at = node.integer("axis", 1);
-            shaped(&ops::flattened(first.shape(), at)?)
-        }
+        "Identity" => same(first, first.values.clone()),
+        "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" => reshaped(node, first),
         "Transpose" => {
-            let order = ops::order(node, first.shape().len())?;
-            same(first.values.view().permuted_axes(order).as_standard_layout().into_owned())
+            let order = shapes::order(node, first.shape().len())?;
+            same(first, first.values.view().permuted_axes(order).as_standard_layout().into_owned())
         }
         "Concat" => {
             let at = axis(node.integer("axis", 1), first.shape().len())?;
             let views: Vec<ArrayViewD<'_, f64>> = all.iter().map(|k| k.values.view()).collect();
-            same(concatenate(Axis(at), &views).map_err(|e| why(e.to_string()))?)
+            same(first, concatenate(Axis(at), &views).map_err(|e| invalid(e.to_string()))?)
         }
-        "Gather" => {
-            let at = axis(node.integer("axis", 0), first.shape().len())?;
-            let indices = node.known(1, "indices")?;
-            let extent = first.shape()[at];
-            let places = ops::places(&indices.integers(), extent)?;
-            let taken = first.values.select(Axis(at), &places);
-            let shape = [&first.shape()[..at], indices.shape(), &first.shape()[at + 1..]].concat();
-            let flat: Vec<f64> = taken.iter().copied().collect();
-            Ok(Known::new(first.elem, &shape, flat).map(|known| vec![known]))
-        }
+        "Gather" => gather(node, first),
         "Slice" => {
             let mut values = first.values.clone();
-            for cut in ops::cuts(node, first.shape())? {
+            for cut in shapes::cuts(node, first.shape())? {
                 let places: Vec<usize> = cut.places().collect();
                 values = values.select(Axis(cut.axis), &places);
             }
-            same(values)
+            same(first, values)
         }
-        "Split" => {
-            let (at, sizes) = ops::parts(node, first.shape())?;
-            let mut begin = 0;
-            let mut parts = Vec::new();
-            for size in sizes {
-                let slice = Slice::from(begin..begin + size);
-                let values = first.values.slice_axis(Axis(at), slice).to_owned();
-                parts.push(Known { elem: first.elem, values });
-                begin += size;
-            }
-            Ok(Some(parts))
-        }
+        "Split" => split(node, first),
         "Expand" => {
             let shape = node.known_integers(1, "the shape")?;
-            let shape = ops::expanded(first.shape(), &shape)?;
+            let shape = shapes::expanded(first.shape(), &shape)?;
             if shape.iter().product::<usize>() > MOST {
                 return Ok(None);
             }
-            let wide = first.values.broadcast(IxDyn(&shape));
-            let wide = wide.ok_or_else(|| why(format!("{:?} to {shape:?}", first.shape())))?;
-            same(wide.to_owned())
+            same(first, wide(&first.values, &shape))
         }
-        "Range" => {
-            let [start, limit, step] = all[..] else { return Ok(None) };
-            let (Some(start), Some(limit), Some(step)) =
-                (start.scalar(), limit.scalar(), step.scalar())
-            else {
-                return Err("three numbers expected".into());
-            };
-            let count = ((limit - start) / step).ceil().max(0.0);
-            if count.is_nan() || count > MOST as f64 {
-                return Err(why(format!("{count} numbers from {start} to {limit} by {step}")));
-            }
-            let values = (0..count as usize).map(|i| start + i as f64 * step).collect();
-            Ok(Known::new(first.elem, &[count as usize], values).map(|known| vec![known]))
-        }
-        "Where" => {
-            let [condition, a, b] = all[..] else { return Ok(None) };
-            let shape = ops::broadcast(condition.shape(), a.shape())?;
-            let shape = ops::broadcast(&shape, b.shape())?;
-            let [condition, mut a_wide, b] =
-                [&condition.values, &a.values, &b.values].map(|x| wide(x, &shape));
-            ndarray::Zip::from(&mut a_wide).and(&condition).and(&b).for_each(|a, c, b| {
-                if *c == 0.0 {
-                    *a = *b;
-                }
-            });
-            one(a.elem, a_wide)
-        }
-        "NonZero" => {
-            let shape = first.shape().to_vec();
-            let places: Vec<Vec<usize>> = first
-                .values
-                .indexed_iter()
-                .filter(|(_, value)| **value != 0.0)
-                .map(|(at, _)| (0..shape.len()).map(|i| at[i]).collect())
-                .collect();
-            let axes = shape.len().max(1);
-            let values = (0..axes)
-                .flat_map(|i| places.iter().map(move |at| at.get(i).copied().unwrap_or(0) as f64))
-                .collect();
-            Ok(Known::new(Elem::I64, &[axes, places.len()], values).map(|known| vec![known]))
-        }
+        "Range" => range(&all),
+        "Where" => choose(&all),
+        "NonZero" => Ok(non_zero(first)),
         "BlackmanWindow" | "HammingWindow" | "HannWindow" => taper(node, first).map(Some),
         "MelWeightMatrix" => mel_weights(node, &all).map(Some),
         op if op.starts_with("Reduce") => reduced(node, first),
@@ -163,19 +82,117 @@ pub(crate) fn fold(node: &Node<'_>) -> Made<Option<Vec<Known>>> {
     }
 }
 
-/// How much of each frequency goes to each band of equal widths in mels: triangles from one band's middle to the next.
-fn mel_weights(node: &Node<'_>, all: &[&Known]) -> Made<Vec<Known>> {
+/// The outputs of a node, or `None` if the device computes them.
+type Folded = NodeResult<Option<Vec<Known>>>;
+
+fn one(elem: Elem, values: ArrayD<f64>) -> Folded {
+    Ok(Some(vec![Known { elem, values }]))
+}
+
+fn same(first: &Known, values: ArrayD<f64>) -> Folded {
+    one(first.elem, values)
+}
+
+fn reshaped(node: &Node<'_>, x: &Known) -> Folded {
+    let shape = match node.op() {
+        "Reshape" => {
+            let to = node.known_integers(1, "the shape")?;
+            shapes::reshaped(x.shape(), &to, node.flag("allowzero"))?
+        }
+        "Squeeze" => shapes::squeezed(x.shape(), node.integers_of(1, "axes")?)?,
+        "Unsqueeze" => {
+            shapes::unsqueezed(x.shape(), &node.integers_of(1, "axes")?.unwrap_or_default())?
+        }
+        _ => shapes::flattened(x.shape(), node.integer("axis", 1))?.to_vec(),
+    };
+    let flat: Vec<f64> = x.values.iter().copied().collect();
+    Known::new(x.elem, &shape, flat)
+        .map(|known| Some(vec![known]))
+        .ok_or_else(|| invalid(format!("{:?} cannot be {shape:?}", x.shape())))
+}
+
+fn gather(node: &Node<'_>, x: &Known) -> Folded {
+    let at = axis(node.integer("axis", 0), x.shape().len())?;
+    let indices = node.known(1, "indices")?;
+    let places = shapes::places(&indices.integers(), x.shape()[at])?;
+    let taken = x.values.select(Axis(at), &places);
+    let shape = [&x.shape()[..at], indices.shape(), &x.shape()[at + 1..]].concat();
+    let flat: Vec<f64> = taken.iter().copied().collect();
+    Ok(Known::new(x.elem, &shape, flat).map(|known| vec![known]))
+}
+
+fn split(node: &Node<'_>, x: &Known) -> Folded {
+    let (at, sizes) = shapes::parts(node, x.shape())?;
+    let mut begin = 0;
+    let mut parts = Vec::new();
+    for size in sizes {
+        let slice = Slice::from(begin..begin + size);
+        let values = x.values.slice_axis(Axis(at), slice).to_owned();
+        parts.push(Known { elem: x.elem, values });
+        begin += size;
+    }
+    Ok(Some(parts))
+}
+
+fn range(all: &[&Known]) -> Folded {
+    let &[first, limit, step] = all else { return Ok(None) };
+    let (Some(start), Some(limit), Some(step)) = (first.scalar(), limit.scalar(), step.scalar())
+    else {
+        return Err("three numbers expected".into());
+    };
+    let count = ((limit - start) / step).ceil().max(0.0);
+    if count.is_nan() || count > MOST as f64 {
+        return Err(invalid(format!(
+            "invalid range of {count} numbers from {start} to {limit} by {step}"
+        )));
+    }
+    let values = (0..count as usize).map(|i| start + i as f64 * step).collect();
+    Ok(Known::new(first.elem, &[count as usize], values).map(|known| vec![known]))
+}
+
+fn choose(all: &[&Known]) -> Folded {
+    let &[condition, a, b] = all else { return Ok(None) };
+    let shape = shapes::broadcast(condition.shape(), a.shape())?;
+    let shape = shapes::broadcast(&shape, b.shape())?;
+    let [condition, mut made, b] =
+        [&condition.values, &a.values, &b.values].map(|x| wide(x, &shape));
+    ndarray::Zip::from(&mut made).and(&condition).and(&b).for_each(|a, c, b| {
+        if *c == 0.0 {
+            *a = *b;
+        }
+    });
+    one(a.elem, made)
+}
+
+/// Coordinates of the elements that are not 0, one row for each axis.
+fn non_zero(x: &Known) -> Option<Vec<Known>> {
+    let rank = x.shape().len();
+    let places: Vec<Vec<usize>> = x
+        .values
+        .indexed_iter()
+        .filter(|(_, value)| **value != 0.0)
+        .map(|(at, _)| (0..rank).map(|i| at[i]).collect())
+        .collect();
+    let axes = rank.max(1);
+    let values = (0..axes)
+        .flat_map(|i| places.iter().map(move |at| at.get(i).copied().unwrap_or(0) as f64))
+        .collect();
+    Known::new(Elem::I64, &[axes, places.len()], values).map(|known| vec![known])
+}
+
+/// Mel filter bank: triangles over bands of equal width in mels, from one band's middle to the
+/// next.
+fn mel_weights(node: &Node<'_>, all: &[&Known]) -> NodeResult<Vec<Known>> {
     let numbers: Vec<f64> = all.iter().filter_map(|known| known.scalar()).collect();
     let &[bands, length, rate, low, high] = &numbers[..] else {
         return Err("five numbers expected".into());
     };
-    let elem = i32::try_from(node.integer("output_datatype", 1)).ok().and_then(Elem::of);
-    let elem = elem.ok_or_else(|| why("output_datatype is no type".into()))?;
+    let elem = output_datatype(node)?;
     let mels = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
     let width = (mels(high) - mels(low)) / (bands + 2.0);
     let (bins, bands) = ((length / 2.0).floor() + 1.0, bands as usize);
     if !(1.0..=MOST as f64).contains(&(bins * bands as f64)) {
-        return Err(why(format!("{bins} frequencies in {bands} bands")));
+        return Err(invalid(format!("invalid filter bank: {bins} frequencies, {bands} bands")));
     }
     let edge = |i: usize| {
         let hertz = 700.0 * (10.0_f64.powf((mels(low) + i as f64 * width) / 2595.0) - 1.0);
@@ -195,18 +212,22 @@ fn mel_weights(node: &Node<'_>, all: &[&Known]) -> Made<Vec<Known>> {
     Ok(Known::new(elem, &[bins as usize, bands], values.collect()).into_iter().collect())
 }
 
-/// A window over so many samples as a sum of cosines.
-fn taper(node: &Node<'_>, size: &Known) -> Made<Vec<Known>> {
+fn output_datatype(node: &Node<'_>) -> NodeResult<Elem> {
+    let elem = i32::try_from(node.integer("output_datatype", 1)).ok().and_then(Elem::of);
+    elem.ok_or_else(|| invalid("output_datatype is not a supported element type".into()))
+}
+
+/// A window function of `size` samples, as a sum of cosines.
+fn taper(node: &Node<'_>, size: &Known) -> NodeResult<Vec<Known>> {
     let terms: &[f64] = match node.op() {
         "BlackmanWindow" => &[0.42, -0.5, 0.08],
         "HammingWindow" => &[25.0 / 46.0, -21.0 / 46.0],
         _ => &[0.5, -0.5],
     };
     let count = size.scalar().filter(|n| (0.0..=MOST as f64).contains(n));
-    let count = count.ok_or_else(|| why(format!("a window of {:?}", size.values)))?;
-    let elem = i32::try_from(node.integer("output_datatype", 1)).ok().and_then(Elem::of);
-    let elem = elem.ok_or_else(|| why("output_datatype is no type".into()))?;
-    // A periodic one is that of a sample more, without the last.
+    let count = count.ok_or_else(|| invalid(format!("invalid window size {:?}", size.values)))?;
+    let elem = output_datatype(node)?;
+    // A periodic window is that of one more sample, without the last.
     let length = if node.integer("periodic", 1) == 0 { count - 1.0 } else { count };
     let sample = |i: usize| {
         let turn = std::f64::consts::TAU * i as f64 / length;
@@ -231,7 +252,7 @@ fn unary(op: &str) -> Option<fn(f64) -> f64> {
 /// A function of two elements.
 type Function = fn(f64, f64) -> f64;
 
-/// The function of two elements, and whether it gives truth.
+/// The function of two elements, and whether it returns a boolean.
 fn binary(op: &str, elem: Elem) -> Option<(Function, bool)> {
     let truth: Option<Function> = match op {
         "Equal" => Some(|a, b| f64::from(u8::from(a == b))),
@@ -259,29 +280,29 @@ fn binary(op: &str, elem: Elem) -> Option<(Function, bool)> {
     Some((number, false))
 }
 
-/// Two arrays, broadcast against each other, element by element.
+/// Applies a function to two arrays, broadcast against each other.
 fn together(
     a: &ArrayD<f64>,
     b: &ArrayD<f64>,
     function: impl Fn(f64, f64) -> f64,
-) -> Made<ArrayD<f64>> {
-    let shape = ops::broadcast(a.shape(), b.shape())?;
+) -> NodeResult<ArrayD<f64>> {
+    let shape = shapes::broadcast(a.shape(), b.shape())?;
     if shape.iter().product::<usize>() > MOST {
-        return Err("more than the host computes by itself".into());
+        return Err("the result is too large for the host".into());
     }
     let (mut a, b) = (wide(a, &shape), wide(b, &shape));
     a.zip_mut_with(&b, |a, b| *a = function(*a, *b));
     Ok(a)
 }
 
-/// An array repeated to a shape that it can have.
+/// Broadcasts an array to a compatible shape.
 fn wide(x: &ArrayD<f64>, shape: &[usize]) -> ArrayD<f64> {
     let view = x.broadcast(IxDyn(shape));
     view.unwrap_or_else(|| unreachable!("{:?} to {shape:?}: broadcast before", x.shape()))
         .to_owned()
 }
 
-fn reduced(node: &Node<'_>, first: &Known) -> Made<Option<Vec<Known>>> {
+fn reduced(node: &Node<'_>, first: &Known) -> Folded {
     let step: (f64, Function) = match node.op() {
         "ReduceSum" => (0.0, |a, b| a + b),
         "ReduceProd" => (1.0, |a, b| a * b),
@@ -291,7 +312,7 @@ fn reduced(node: &Node<'_>, first: &Known) -> Made<Option<Vec<Known>>> {
         "ReduceMin" => (f64::INFINITY, f64::min),
         _ => return Ok(None),
     };
-    let Some(ops::Reduced { axes, keep }) = ops::reduction(node, first.shape().len())? else {
+    let Some(shapes::Reduced { axes, keep }) = shapes::reduction(node, first.shape().len())? else {
         return Ok(Some(vec![first.clone()]));
     };
     let mut values = first.values.clone();

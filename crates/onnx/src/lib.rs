@@ -1,9 +1,9 @@
-//! Networks of ONNX files, opset 7 to 21, on any device: a [`Model`] is a file that was read and whose operators are all
-//! known, a [`Network`] is that model for inputs of certain shapes, as one recorded plan.
+//! Runs ONNX models, opset 7 to 28, on any device. A [`Model`] is a parsed file whose operators are
+//! all supported. A [`Network`] is that model for given input shapes, as one recorded plan.
 //!
-//! Owns the format (`proto`, `array`), what each operator means (`ops`), and what is known before anything runs
-//! (`fold`): shapes and what is computed from them, so that no shape depends on data. Everything else is drawn with the
-//! functions of [`nn`], and runs wherever they do. It is a crate above `nn` and `device`; neither knows of it.
+//! Owns the file format (`proto`, `array`), the operators (`ops`) and constant folding (`fold`),
+//! which computes shapes, so that no shape depends on data. Everything else is built with the
+//! functions of [`nn`]. Depends on `nn` and `device`; neither depends on it.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod array;
 mod error;
 mod external;
 mod fold;
+mod graph;
 mod import;
 mod model;
 mod network;

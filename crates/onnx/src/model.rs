@@ -1,4 +1,4 @@
-//! A file that was read: its graph, and what it declares to take and to give.
+//! A parsed model file: its graph, and its declared inputs and outputs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,17 +6,16 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
-use super::array::Elem;
-use super::error::{Error, Result};
-use super::external;
-use super::import::called;
-use super::ops;
-use super::proto::{GraphProto, ModelProto, ValueInfoProto};
+use crate::array::Elem;
+use crate::error::{Error, Result};
+use crate::node::node_name;
+use crate::proto::{GraphProto, ModelProto, ValueInfoProto};
+use crate::{external, ops};
 
-/// Opsets whose operators mean what is drawn for them.
+/// Supported opsets.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
 
-/// A model whose operators are all known.
+/// A model whose operators are all supported.
 #[derive(Debug)]
 pub struct Model {
     pub(crate) graph: GraphProto,
@@ -25,51 +24,51 @@ pub struct Model {
     beside: Vec<PathBuf>,
 }
 
-/// The extent of an axis, as a model declares it.
+/// Declared extent of an axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extent {
     Of(usize),
-    /// The same number wherever the name stands.
+    /// The same number wherever the name occurs.
     Named(String),
     Any,
 }
 
-/// An input or output, as a model declares it.
+/// A declared input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
     pub name: String,
     pub elem: Elem,
-    /// None where nothing is said of the axes.
+    /// `None` if the model does not declare the axes.
     pub shape: Option<Vec<Extent>>,
 }
 
 impl Model {
-    /// The model of a file, with what lies in others beside it.
+    /// Reads a model file with its external data.
     ///
     /// # Errors
-    /// A file cannot be read or has not what the model says, or as for [`Model::parse`].
+    /// A file cannot be read or is shorter than the model says; or as for [`Model::parse`].
     pub fn read(path: &Path) -> Result<Self> {
         Self::read_within(path, u64::MAX)
     }
 
-    /// The same, if the weights in files beside it have so many bytes at most.
+    /// Like [`Model::read`], with a limit on the bytes of external data.
     ///
     /// # Errors
-    /// As for [`Model::read`], or they have more.
+    /// As for [`Model::read`], or the external data exceeds `most`.
     pub fn read_within(path: &Path, most: u64) -> Result<Self> {
         let bytes = fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
         let mut model = Self::parse(&bytes)?;
         drop(bytes);
         let folder = path.parent().unwrap_or(Path::new(""));
-        model.beside = external::bring(&mut model.graph, folder, most)?;
+        model.beside = external::read_external(&mut model.graph, folder, most)?;
         Ok(model)
     }
 
-    /// The model of a file's bytes.
+    /// Parses the bytes of a model file.
     ///
     /// # Errors
-    /// They are no ONNX model or damaged, of an opset that is not supported, or have operators that are not; all of
-    /// those are named.
+    /// The bytes are not an ONNX model, are damaged, have an unsupported opset, or use unsupported
+    /// operators, all of which are named.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let ModelProto { graph, opset_import, producer_name, functions, .. } =
             ModelProto::decode(bytes)?;
@@ -96,12 +95,12 @@ impl Model {
                 let dot = if domain.is_empty() { "" } else { "." };
                 let name = format!("{domain}{dot}{}", node.op_type);
                 let set = version.unwrap_or(opset);
-                missing.entry(name).or_insert_with(|| (set, called(node, i)));
+                missing.entry(name).or_insert_with(|| (set, node_name(node, i)));
             }
         }
         if !missing.is_empty() {
-            let told = |(name, (opset, node))| format!("{name} (opset {opset}, node {node})");
-            return Err(Error::Operators { operators: missing.into_iter().map(told).collect() });
+            let named = |(name, (opset, node))| format!("{name} (opset {opset}, node {node})");
+            return Err(Error::Operators { operators: missing.into_iter().map(named).collect() });
         }
         let model = Self { graph, opset, producer: producer_name, beside: Vec::new() };
         for declared in model.graph.input.iter().chain(&model.graph.output) {
@@ -115,19 +114,19 @@ impl Model {
         self.opset
     }
 
-    /// What wrote the file, where it says so.
+    /// Program that wrote the file, if named.
     #[must_use]
     pub fn producer(&self) -> &str {
         &self.producer
     }
 
-    /// The files beside its own that it has weights from.
+    /// External data files of the model.
     #[must_use]
     pub fn beside(&self) -> &[PathBuf] {
         &self.beside
     }
 
-    /// Operators, and how often each is there.
+    /// Operators, and the number of nodes of each.
     #[must_use]
     pub fn operators(&self) -> BTreeMap<&str, usize> {
         let mut counts = BTreeMap::new();
@@ -137,7 +136,7 @@ impl Model {
         counts
     }
 
-    /// What has to be given: inputs that the file has no values for.
+    /// Inputs that the caller must provide: those without an initializer.
     #[must_use]
     pub fn inputs(&self) -> Vec<Declared> {
         let own = |name: &str| self.graph.initializer.iter().any(|tensor| tensor.name == name);
@@ -145,7 +144,7 @@ impl Model {
         given.filter_map(|input| self.declared(input).ok()).collect()
     }
 
-    /// What comes of it.
+    /// Declared outputs.
     #[must_use]
     pub fn outputs(&self) -> Vec<Declared> {
         self.graph.output.iter().filter_map(|output| self.declared(output).ok()).collect()
@@ -156,7 +155,7 @@ impl Model {
         let tensor = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
         let Some(tensor) = tensor else {
             return Err(refused(
-                "is no tensor; sequences, maps and optionals are not supported".into(),
+                "is not a tensor; sequences, maps and optionals are not supported".into(),
             ));
         };
         let Some(elem) = Elem::of(tensor.elem_type) else {
@@ -177,7 +176,7 @@ impl Model {
     }
 }
 
-/// Whether a domain is ONNX's own.
+/// True for ONNX's own operator domain.
 fn is_own(domain: &str) -> bool {
     matches!(domain, "" | "ai.onnx")
 }

@@ -1,4 +1,4 @@
-//! A model on a device, for inputs of certain shapes: one recorded plan, and what it is given and gives.
+//! A model on a device, for given input shapes: one recorded plan, its inputs and outputs.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,12 +6,12 @@ use device::{Data, Device};
 use nn::{Session, Terms};
 use plan::Plan;
 
-use super::array::{Array, Elem};
-use super::error::{Error, Result};
-use super::import::{Drawn, Given, draw};
-use super::model::{Declared, Extent, Model};
+use crate::array::{Array, Elem};
+use crate::error::{Error, Result};
+use crate::graph::{ModelGraph, Output, build};
+use crate::model::{Declared, Extent, Model};
 
-/// Values of an input that shapes may follow from, at most.
+/// Most elements of an input that [`Network::of`] may fix.
 const SMALL: usize = 64;
 
 const STEP: usize = 0;
@@ -21,15 +21,17 @@ pub struct Network {
     session: Session,
     inputs: BTreeMap<String, (Elem, Vec<usize>)>,
     fixed: BTreeMap<String, Array>,
-    outputs: Vec<Given>,
+    outputs: Vec<Output>,
 }
 
 impl Network {
-    /// The model for inputs of these shapes, by name; where the model says all extents itself, a shape may be left out.
-    /// Inputs that are `fixed` are known now and given no more: what shapes inside the model follow from.
+    /// Prepares the model for input shapes by name. A shape may be omitted if the model declares
+    /// all its extents. `fixed` inputs have constant values, which shapes inside the model may
+    /// depend on.
     ///
     /// # Errors
-    /// A shape is missing or is not the model's, a node needs what is not supported, or the device cannot run it.
+    /// A shape is missing or contradicts the model, a node needs something unsupported, or the
+    /// device cannot run the plan.
     pub fn new(
         model: &Model,
         device: &dyn Device,
@@ -39,10 +41,11 @@ impl Network {
         Self::with(model, device, Terms::default(), shapes, fixed)
     }
 
-    /// The same on terms.
+    /// Like [`Network::new`], with session options.
     ///
     /// # Errors
-    /// As for [`Network::new`]; what does not fit in the room is refused before anything is reserved.
+    /// As for [`Network::new`]; a network beyond the memory limit is rejected before any memory is
+    /// reserved.
     pub fn with(
         model: &Model,
         device: &dyn Device,
@@ -63,14 +66,15 @@ impl Network {
             let shape = fitted(input, shapes.get(&input.name), &mut names)?;
             inputs.insert(input.name.clone(), (input.elem, shape));
         }
-        let Drawn { g, weights, outputs } = draw(model, &inputs, fixed)?;
+        let ModelGraph { g, weights, outputs } = build(model, &inputs, fixed)?;
         let held: Vec<_> = weights.iter().map(|w| (&*w.name, w.elements.data())).collect();
         let session = Session::open_with(device, terms, &held, [], &[&g])?;
         Ok(Self { session, inputs, fixed: fixed.clone(), outputs })
     }
 
-    /// The model for inputs like these. Where a shape inside follows from an input, small inputs are fixed as they are
-    /// here: integers, then the others but the first.
+    /// Prepares the model for inputs like these. If shapes inside the model depend on inputs, small
+    /// inputs are fixed to these values: first integers only, then all but the first input, then
+    /// all.
     ///
     /// # Errors
     /// As for [`Network::new`].
@@ -82,7 +86,7 @@ impl Network {
         Self::of_with(model, device, Terms::default(), inputs)
     }
 
-    /// The same on terms.
+    /// Like [`Network::of`], with session options.
     ///
     /// # Errors
     /// As for [`Network::with`].
@@ -113,7 +117,7 @@ impl Network {
         made.unwrap_or_else(|| unreachable!("there is a first way"))
     }
 
-    /// Whether it is for inputs like these: of its shapes, and the fixed ones with their values.
+    /// True if the network accepts these inputs: its shapes, and the values of its fixed inputs.
     #[must_use]
     pub fn fits(&self, inputs: &BTreeMap<String, Array>) -> bool {
         let open = |(name, (_, shape)): (&String, &(Elem, Vec<usize>))| {
@@ -126,10 +130,10 @@ impl Network {
         self.inputs.iter().all(open) && self.fixed.iter().all(same)
     }
 
-    /// What the model gives for these inputs, by name; all that it takes must be there.
+    /// Runs the model on these inputs, by name; all inputs must be present.
     ///
     /// # Errors
-    /// An input is missing, or of another shape than the network is for, or the device fails.
+    /// An input is missing or has another shape than the network, or the device fails.
     pub fn run(&mut self, inputs: &BTreeMap<String, Array>) -> Result<BTreeMap<String, Array>> {
         let wrong = |name: &str, what: String| Error::Input { name: name.to_owned(), what };
         for (name, fixed) in &self.fixed {
@@ -154,7 +158,7 @@ impl Network {
         }
         self.step()?;
         let mut all = BTreeMap::new();
-        for Given { name, elem, shape, .. } in &self.outputs {
+        for Output { name, elem, shape, .. } in &self.outputs {
             let mut values = vec![0.0; shape.iter().product()];
             self.read(name, &mut values)?;
             all.insert(name.clone(), Array { elem: *elem, shape: shape.clone(), values });
@@ -162,10 +166,10 @@ impl Network {
         Ok(all)
     }
 
-    /// Writes an input for the steps to come.
+    /// Writes an input for the next steps.
     ///
     /// # Errors
-    /// There is none of that name, or it has another number of values.
+    /// There is no such input, or it has another number of values.
     pub fn write(&mut self, name: &str, values: &[f32]) -> Result<()> {
         let Some((elem, shape)) = self.inputs.get(name) else {
             let what = "the network takes no such input".into();
@@ -176,7 +180,7 @@ impl Network {
             let what = format!("has {} values, the network takes {want}", values.len());
             return Err(Error::Input { name: name.to_owned(), what });
         }
-        // What no step reads has no place.
+        // An input that no step reads has no buffer.
         if self.session.plan(STEP).find(plan::Class::Mailbox, name).is_none() {
             return Ok(());
         }
@@ -188,7 +192,7 @@ impl Network {
         }
     }
 
-    /// One step with the inputs that were written last.
+    /// Runs one step with the current inputs.
     ///
     /// # Errors
     /// The device fails.
@@ -199,7 +203,7 @@ impl Network {
         Ok(())
     }
 
-    /// How long each part of a step takes, of one that is done for it.
+    /// Runs a step and returns the time of each of its parts.
     ///
     /// # Errors
     /// The device fails.
@@ -207,7 +211,7 @@ impl Network {
         Ok(self.session.profile(STEP)?)
     }
 
-    /// What the last step gave.
+    /// Reads an output of the last step.
     ///
     /// # Errors
     /// There is no such output, or it has another number of values.
@@ -220,24 +224,24 @@ impl Network {
         Ok(())
     }
 
-    /// Names, types and shapes of what it takes.
+    /// Names, types and shapes of the inputs.
     pub fn inputs(&self) -> impl Iterator<Item = (&str, Elem, &[usize])> {
         self.inputs.iter().map(|(name, (elem, shape))| (&**name, *elem, &**shape))
     }
 
-    /// Names, types and shapes of what it gives.
+    /// Names, types and shapes of the outputs.
     pub fn outputs(&self) -> impl Iterator<Item = (&str, Elem, &[usize])> {
         self.outputs.iter().map(|output| (&*output.name, output.elem, &*output.shape))
     }
 
-    /// The plan that a run is.
+    /// The plan of a step.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         self.session.plan(STEP)
     }
 }
 
-/// The shape of an input: what is given, as far as the model's own words allow it.
+/// The shape of an input, checked against the model's declaration.
 fn fitted(
     input: &Declared,
     given: Option<&Vec<usize>>,

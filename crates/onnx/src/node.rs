@@ -1,49 +1,20 @@
-//! A node as its operator reads it: inputs by place, attributes by name, of which none may stay unread.
+//! A node as operators read it: inputs by index, attributes by name. Every attribute must be read.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use super::array::{self, Known};
-use super::import::Value;
-use super::proto::{AttributeProto, NodeProto};
+use crate::array::{self, Known};
+use crate::error::{NodeError, NodeResult, invalid};
+use crate::import::{Import, Value};
+use crate::proto::{AttributeProto, NodeProto};
 
-/// Why a node cannot be drawn, without its name.
-#[derive(Debug)]
-pub(crate) struct Why {
-    pub(crate) what: String,
-    /// Whether what it wants to know depends on data.
-    pub(crate) depends: bool,
-}
-
-/// A reason that has nothing to do with data.
-pub(crate) fn why(what: String) -> Why {
-    Why { what, depends: false }
-}
-
-impl From<String> for Why {
-    fn from(what: String) -> Self {
-        why(what)
-    }
-}
-
-impl From<&str> for Why {
-    fn from(what: &str) -> Self {
-        why(what.to_owned())
-    }
-}
-
-impl From<plan::graph::Error> for Why {
-    fn from(error: plan::graph::Error) -> Self {
-        why(error.to_string())
-    }
-}
-
-pub(crate) type Made<T = Value> = Result<T, Why>;
+/// Adds a node to the graph; returns its outputs in order.
+pub(crate) type Operator = fn(&mut Import, &Node<'_>) -> NodeResult<Vec<Value>>;
 
 pub(crate) struct Node<'a> {
     proto: &'a NodeProto,
     pub(crate) opset: i64,
-    /// None where one is left out.
+    /// `None` for omitted inputs.
     pub(crate) inputs: Vec<Option<Value>>,
     read: RefCell<HashSet<&'a str>>,
 }
@@ -57,28 +28,28 @@ impl<'a> Node<'a> {
         &self.proto.op_type
     }
 
-    /// Outputs that somebody may want: up to the last that has a name.
+    /// Number of outputs, up to the last that has a name.
     pub(crate) fn outputs(&self) -> usize {
         self.proto.output.iter().rposition(|name| !name.is_empty()).map_or(0, |last| last + 1)
     }
 
-    pub(crate) fn wants(&self, output: usize) -> bool {
+    pub(crate) fn has_output(&self, output: usize) -> bool {
         self.proto.output.get(output).is_some_and(|name| !name.is_empty())
     }
 
-    pub(crate) fn input(&self, place: usize) -> Made<&Value> {
-        self.optional(place).ok_or_else(|| why(format!("input {place} is missing")))
+    pub(crate) fn input(&self, place: usize) -> NodeResult<&Value> {
+        self.optional(place).ok_or_else(|| invalid(format!("input {place} is missing")))
     }
 
     pub(crate) fn optional(&self, place: usize) -> Option<&Value> {
         self.inputs.get(place)?.as_ref()
     }
 
-    /// An input that must be known before anything runs.
-    pub(crate) fn known(&self, place: usize, what: &str) -> Made<&Known> {
+    /// An input whose value must be known before anything runs.
+    pub(crate) fn known(&self, place: usize, what: &str) -> NodeResult<&Known> {
         match self.input(place)? {
             Value::Known(known) => Ok(known),
-            Value::Device { .. } => Err(Why {
+            Value::Device { .. } => Err(NodeError {
                 what: format!(
                     "{what} (input {place}) depends on data; it must follow from the model and the shapes of its inputs"
                 ),
@@ -87,12 +58,12 @@ impl<'a> Node<'a> {
         }
     }
 
-    pub(crate) fn known_integers(&self, place: usize, what: &str) -> Made<Vec<i64>> {
+    pub(crate) fn known_integers(&self, place: usize, what: &str) -> NodeResult<Vec<i64>> {
         Ok(self.known(place, what)?.integers())
     }
 
-    /// The integers of an input, or of an attribute as older opsets have them.
-    pub(crate) fn integers_of(&self, place: usize, name: &str) -> Made<Option<Vec<i64>>> {
+    /// The integers of an input, or of an attribute in older opsets.
+    pub(crate) fn integers_of(&self, place: usize, name: &str) -> NodeResult<Option<Vec<i64>>> {
         match self.optional(place) {
             Some(_) => self.known_integers(place, name).map(Some),
             None => Ok(self.integers(name)),
@@ -129,45 +100,54 @@ impl<'a> Node<'a> {
         self.attribute(name).map(|a| a.floats.clone())
     }
 
-    pub(crate) fn text(&self, name: &str, default: &str) -> Made<String> {
+    pub(crate) fn text(&self, name: &str, default: &str) -> NodeResult<String> {
         let Some(found) = self.attribute(name) else { return Ok(default.to_owned()) };
-        String::from_utf8(found.s.clone()).map_err(|_| why(format!("{name} is not text")))
+        String::from_utf8(found.s.clone()).map_err(|_| invalid(format!("{name} is not UTF-8")))
     }
 
-    pub(crate) fn texts(&self, name: &str) -> Made<Option<Vec<String>>> {
+    pub(crate) fn texts(&self, name: &str) -> NodeResult<Option<Vec<String>>> {
         let Some(found) = self.attribute(name) else { return Ok(None) };
         let texts = found.strings.iter().map(|s| String::from_utf8(s.clone()));
         let texts =
-            texts.collect::<Result<_, _>>().map_err(|_| why(format!("{name} is not text")))?;
+            texts.collect::<Result<_, _>>().map_err(|_| invalid(format!("{name} is not UTF-8")))?;
         Ok(Some(texts))
     }
 
-    pub(crate) fn tensor(&self, name: &str) -> Made<Option<Known>> {
+    pub(crate) fn tensor(&self, name: &str) -> NodeResult<Option<Known>> {
         let Some(tensor) = self.attribute(name).and_then(|a| a.t.as_ref()) else { return Ok(None) };
-        let (elem, shape, values) = array::read(tensor).map_err(|e| why(e.to_string()))?;
+        let (elem, shape, values) = array::read(tensor).map_err(|e| invalid(e.to_string()))?;
         Ok(Known::new(elem, &shape, values))
     }
 
-    /// Says of attributes that are there that they change nothing here.
-    pub(crate) fn pass_over(&self, names: &[&str]) {
+    /// Marks attributes that have no effect here as read.
+    pub(crate) fn ignore(&self, names: &[&str]) {
         for name in names {
             self.attribute(name);
         }
     }
 
-    /// An attribute that no operator has looked at would be silently without effect.
-    pub(crate) fn unread(&self) -> Option<&'a str> {
+    /// First attribute that no operator has read; ignoring it silently would change the result.
+    pub(crate) fn unused_attribute(&self) -> Option<&'a str> {
         let read = self.read.borrow();
         self.proto.attribute.iter().map(|a| &*a.name).find(|name| !read.contains(name))
     }
 }
 
-/// An axis counted from the front, of `rank`; a negative one counts from the end.
-pub(crate) fn axis(axis: i64, rank: usize) -> Made<usize> {
+/// Normalises an axis of `rank` axes; negative ones count from the end.
+pub(crate) fn axis(axis: i64, rank: usize) -> NodeResult<usize> {
     let rank_signed = rank.cast_signed() as i64;
     let from_front = if axis < 0 { axis + rank_signed } else { axis };
     usize::try_from(from_front)
         .ok()
         .filter(|axis| *axis < rank)
-        .ok_or_else(|| why(format!("axis {axis} of {rank}")))
+        .ok_or_else(|| invalid(format!("axis {axis} is out of range for {rank} axes")))
+}
+
+/// Name of a node, or its index.
+pub(crate) fn node_name(proto: &NodeProto, place: usize) -> String {
+    match (&*proto.name, proto.output.first()) {
+        ("", Some(output)) => format!("{place}, which makes `{output}`"),
+        ("", None) => place.to_string(),
+        (name, _) => name.to_owned(),
+    }
 }

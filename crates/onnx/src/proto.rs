@@ -1,5 +1,5 @@
-//! The messages of `onnx.proto3` (ONNX 1.16, IR version 10) that are read here, field by field; what is not named is
-//! passed over by the decoder.
+//! Messages of `onnx.proto3` (ONNX 1.16, IR version 10). The decoder skips fields that are not
+//! declared here.
 
 use prost::Message;
 
@@ -19,14 +19,14 @@ pub(crate) struct ModelProto {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct OperatorSetIdProto {
-    /// Empty for ONNX's own.
+    /// Empty for ONNX's own domain.
     #[prost(string, tag = "1")]
     pub(crate) domain: String,
     #[prost(int64, tag = "2")]
     pub(crate) version: i64,
 }
 
-/// Only its name is of use: functions are not expanded.
+/// Only used in error messages: functions are not expanded.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct FunctionProto {
     #[prost(string, tag = "1")]
@@ -105,7 +105,7 @@ pub(crate) struct TensorProto {
     pub(crate) uint64_data: Vec<u64>,
     #[prost(message, repeated, tag = "13")]
     pub(crate) external_data: Vec<StringStringEntryProto>,
-    /// 1 where the values lie in another file.
+    /// 1 if the values are in another file.
     #[prost(int32, tag = "14")]
     pub(crate) data_location: i32,
 }
@@ -146,7 +146,7 @@ pub(crate) struct TensorShapeProto {
     pub(crate) dim: Vec<Dimension>,
 }
 
-/// Neither field where nothing is said of it.
+/// Both fields are absent if the extent is unknown.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Dimension {
     #[prost(int64, optional, tag = "1")]

@@ -1,9 +1,10 @@
-//! Where scratch buffers lie: offsets into one arena, buffers whose lives do not overlap sharing
-//! bytes.
+//! Memory layout of scratch buffers: offsets into one arena. Buffers that are never alive at the
+//! same time share bytes.
 
-use super::{BufferId, Class, Plan};
+use crate::buffer::{BufferId, Class};
+use crate::plan::Plan;
 
-/// Alignment of every scratch buffer, in bytes: a cache line, and the widest vector.
+/// Alignment of every scratch buffer in bytes: one cache line, and the widest vector.
 pub const SCRATCH_ALIGN: u64 = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,8 +15,11 @@ pub struct Arena {
 
 impl Arena {
     /// Lays out the scratch buffers of `plan`: largest first, each at the lowest offset that no
-    /// buffer alive at the same time occupies. What a step touches stays alive until the last step of its launch, which
-    /// `last_of` names. `place` is the buffer in which one lies, most often itself, and the bytes before it there.
+    /// buffer alive at the same time occupies.
+    ///
+    /// A buffer stays alive until the last step of the launch that touches it; `last_of` maps a
+    /// step to that last step. `place` maps a buffer to the buffer that contains it (usually
+    /// itself) and its byte offset there.
     #[must_use]
     pub fn new(
         plan: &Plan,

@@ -1,11 +1,11 @@
-//! Buffers of a plan and strided views of them. Who allocates them, and where, is the device's
-//! business.
+//! Buffers of a plan and strided views of them. The device decides how and where they are
+//! allocated.
 
 use std::ops::Range;
 
-use super::DType;
+use crate::dtype::DType;
 
-/// Index of a buffer in [`super::Plan::buffers`].
+/// Index of a buffer in [`Plan::buffers`](crate::Plan::buffers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub u32);
 
@@ -16,22 +16,22 @@ impl BufferId {
     }
 }
 
-/// What a buffer is for; decides its lifetime and who may touch it.
+/// Purpose of a buffer; determines its lifetime and its writers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// Written once at load, read by every step. Shared by name between all plans of a model.
     Weight,
-    /// Survives from step to step (KV cache). Shared by name between all plans of a model. The
-    /// shape is the logical one; the device may lay it out as it likes.
+    /// Kept from step to step (KV cache). Shared by name between all plans of a model. The shape is
+    /// logical; the device chooses the memory layout.
     State,
     /// Small inputs that host and device both write: tokens, positions, slots. One per prepared
     /// plan.
     Mailbox,
-    /// Results the host may read after a step: logits, sampled tokens. One per prepared plan.
+    /// Results that the host may read after a step: logits, sampled tokens. One per prepared plan.
     Output,
-    /// A single `f32` known when the plan is made.
+    /// A single `f32` that is known when the plan is made.
     Constant(Scalar),
-    /// Lives within one execution of the plan; the device may alias it.
+    /// Alive within one execution of the plan; the device may alias it.
     Scratch,
 }
 
@@ -67,7 +67,7 @@ impl Buffer {
         self.shape.iter().product()
     }
 
-    /// Bytes when stored contiguously in the plan's own element type.
+    /// Bytes when stored contiguously in the buffer's own element type.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         bytes_of(self.dtype, self.elements())
@@ -76,24 +76,25 @@ impl Buffer {
 
 /// Bytes of `elements` elements, rounded up to whole blocks.
 #[must_use]
-pub(super) fn bytes_of(dtype: DType, elements: usize) -> u64 {
+pub(crate) fn bytes_of(dtype: DType, elements: usize) -> u64 {
     (elements.div_ceil(dtype.block_len()) * dtype.block_bytes()) as u64
 }
 
-/// A strided window into a buffer. Offsets and strides are in elements; a stride of 0 repeats, one below 0 goes
-/// backward.
+/// A strided view of a buffer. Offsets and strides are in elements. Stride 0 repeats an element; a
+/// negative stride walks backward.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     pub buffer: BufferId,
-    /// Where the first element is.
+    /// Index of the first element.
     pub offset: usize,
     /// Extent of each dimension, outermost first.
     pub shape: Vec<usize>,
-    /// Distance from one to the next of each dimension.
+    /// Distance between neighbours along each dimension.
     pub strides: Vec<isize>,
 }
 
-/// What slides along an axis: so many elements, `dilation` apart, from every `stride`th element on.
+/// A window that slides along an axis: `size` elements, `dilation` apart, starting at every
+/// `stride`th element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub size: usize,
@@ -102,13 +103,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// Neighbouring elements, from each one on.
+    /// Windows of neighbouring elements, one starting at each element.
     #[must_use]
     pub const fn of(size: usize) -> Self {
         Self { size, stride: 1, dilation: 1 }
     }
 
-    /// How many lie within `extent` elements; `None` when none does, or it is no window.
+    /// Number of windows within `extent` elements; `None` if none fits or the window is invalid.
     #[must_use]
     pub fn count(&self, extent: usize) -> Option<usize> {
         if self.stride == 0 || self.dilation == 0 {
@@ -128,7 +129,7 @@ pub fn row_major(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// The strides of elements that lie one after the other.
+/// Strides of contiguous elements.
 fn dense(shape: &[usize]) -> Vec<isize> {
     row_major(shape).into_iter().map(usize::cast_signed).collect()
 }
@@ -139,7 +140,7 @@ impl View {
         Self { buffer, offset: 0, shape: shape.to_vec(), strides: dense(shape) }
     }
 
-    /// The strides, where none goes backward.
+    /// The strides, if none is negative.
     #[must_use]
     pub fn forward(&self) -> Option<Vec<usize>> {
         self.strides.iter().map(|&stride| usize::try_from(stride).ok()).collect()
@@ -150,14 +151,14 @@ impl View {
         self.shape.iter().product()
     }
 
-    /// Number of different elements of the buffer seen through the view.
+    /// Number of distinct elements of the buffer that the view reaches.
     #[must_use]
     pub fn distinct_elements(&self) -> usize {
         let extents = self.shape.iter().zip(&self.strides);
         extents.filter(|(_, stride)| **stride != 0).map(|(n, _)| n).product()
     }
 
-    /// True when the elements lie one after the other in row-major order.
+    /// True if the elements are contiguous in row-major order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         let dense = dense(&self.shape);
@@ -165,8 +166,8 @@ impl View {
         axes.all(|(n, (have, want))| *n == 1 || have == want)
     }
 
-    /// The smallest element index that the view reaches, and one past the largest; `None` when the smallest would be
-    /// below 0.
+    /// Range from the smallest element index that the view reaches to one past the largest; `None`
+    /// if the smallest would be negative.
     #[must_use]
     pub fn span(&self) -> Option<Range<usize>> {
         if self.elements() == 0 {
@@ -184,9 +185,8 @@ impl View {
         Some(start..end)
     }
 
-    /// The same elements under another shape, when no copy is needed for it.
-    ///
-    /// Dimensions are split and merged only where the strides allow.
+    /// The same elements in another shape, if that needs no copy. Dimensions are split and merged
+    /// only where the strides allow it.
     #[must_use]
     pub fn reshape(&self, shape: &[usize]) -> Option<Self> {
         if shape.iter().product::<usize>() != self.elements() {
@@ -254,7 +254,7 @@ impl View {
         view
     }
 
-    /// `axis` in the opposite order.
+    /// `axis` in reverse order.
     #[must_use]
     pub fn flip(&self, axis: usize) -> Self {
         let mut view = self.slice(axis, self.shape[axis].saturating_sub(1), self.shape[axis]);
@@ -262,7 +262,8 @@ impl View {
         view
     }
 
-    /// Windows over `axis`, which becomes their number; the place in a window is a last axis. `None` when none fits.
+    /// Windows over `axis`. The axis becomes the window count, and a new last axis indexes within a
+    /// window. `None` if no window fits.
     #[must_use]
     pub fn window(&self, axis: usize, window: Window) -> Option<Self> {
         let count = window.count(self.shape[axis])?;
@@ -274,7 +275,7 @@ impl View {
         Some(view)
     }
 
-    /// True when both views can reach a common element of the same buffer (conservative).
+    /// True if both views may reach a common element of the same buffer (conservative).
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         let (Some(own), Some(others)) = (self.span(), other.span()) else { return true };
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn flipped_views_go_backward_and_stay_inside() {
+    fn flipped_views_stay_inside_the_buffer() {
         let view = View::whole(BufferId(0), &[2, 3]);
         let flipped = view.flip(1);
         assert_eq!(indices(&flipped), [2, 1, 0, 5, 4, 3]);
@@ -304,7 +305,8 @@ mod tests {
         assert_eq!(indices(&flipped.slice(1, 1, 2)), [1, 0, 4, 3]);
         assert_eq!(flipped.slice(1, 2, 1).span(), Some(0..4));
         assert_eq!(flipped.flip(1), view);
-        // Backward on all axes is one axis backward; on one of them it is no run.
+        // Reversed on all axes, the view merges into one reversed axis; reversed on one axis only,
+        // it cannot merge.
         let around = flipped.flip(0).reshape(&[6]).unwrap();
         assert_eq!(indices(&around), [5, 4, 3, 2, 1, 0]);
         assert_eq!(indices(&around.reshape(&[3, 2]).unwrap()), [5, 4, 3, 2, 1, 0]);
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_overlap_and_stay_inside() {
+    fn windows_overlap_and_stay_inside_the_buffer() {
         let view = View::whole(BufferId(0), &[2, 7]);
         let windows = view.window(1, Window { size: 3, stride: 2, dilation: 2 }).unwrap();
         assert_eq!(windows.shape, [2, 2, 3]);

@@ -1,17 +1,18 @@
-//! [`Op::Conv`](crate::Op::Conv): how windows lie over spatial axes, and what is made of them.
+//! Operands of [`Op::Conv`](crate::Op::Conv): the geometry of its windows, input, weight, bias and
+//! output.
 
-use crate::View;
+use crate::buffer::View;
 
-/// How windows lie over each spatial axis.
+/// Geometry of the windows over each spatial axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     /// Elements from one window to the next.
     pub stride: Vec<usize>,
     /// Zeroes before and after.
     pub pads: Vec<[usize; 2]>,
-    /// Elements from one of a window to its next.
+    /// Elements from one element of a window to the next.
     pub dilation: Vec<usize>,
-    /// Parts of the channels that know nothing of each other.
+    /// Number of independent groups of channels.
     pub groups: usize,
 }
 

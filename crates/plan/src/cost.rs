@@ -1,18 +1,23 @@
-//! What a step moves and computes, derived from its operands.
+//! Bytes that a step moves and operations that it computes, derived from its operands.
 
-use super::buffer::bytes_of;
-use super::{
-    Activation, Attention, Bucket, Buffer, Class, Conv, Cost, DeltaRule, GatedDelta, Gather,
-    Normalise, Op, Product, Project, RopeKv, RopeTable, Sample, ShortConv, View,
-};
+use crate::attention::{Attention, RopeKv, RopeTable};
+use crate::buffer::{Buffer, Class, View, bytes_of};
+use crate::conv::Conv;
+use crate::elementwise::Activation;
+use crate::op::{Gather, Op, Sample};
+use crate::plan::Bucket;
+use crate::project::{Normalise, Product, Project};
+use crate::recurrent::{DeltaRule, GatedDelta, ShortConv};
+use crate::step::Cost;
 
-/// Cost of an operation. Attention is charged one pass over the band of every sequence (not of every
+/// Cost of an operation. Attention is charged one pass over the context band per sequence (not per
 /// row): the rows of a chunk share it.
 pub(crate) fn cost_of(op: &Op, buffers: &[Buffer], bucket: &Bucket) -> Cost {
     let mut cost = Cost { flops: flops_of(op, bucket), ..Cost::default() };
     for view in op.reads() {
         let elements = match op {
-            // A gather touches only the rows it fetches, a table that it fetches twice once.
+            // A gather reads only the rows it fetches, and a table row that it fetches twice only
+            // once.
             Op::Gather(Gather { table, out, .. }) if view == table => {
                 out.elements().min(table.elements())
             }
@@ -32,7 +37,7 @@ pub(crate) fn cost_of(op: &Op, buffers: &[Buffer], bucket: &Bucket) -> Cost {
     for view in op.writes() {
         let buffer = &buffers[view.buffer.index()];
         let elements = match op {
-            // Of a table or cache only the rows that are stored.
+            // Only the stored rows of a table or cache.
             Op::Scatter { values, .. } | Op::KvWrite { values, .. } => values.elements(),
             // One version is read, the other written.
             _ if op.memory().is_some_and(|memory| memory.state == *view) => {
@@ -59,7 +64,7 @@ fn charge(cost: &mut Cost, buffer: &Buffer, elements: usize) {
     }
 }
 
-/// Flops of an activation, for each element.
+/// Operations per element of an activation.
 fn activated(activation: Option<Activation>) -> u64 {
     activation.map_or(0, |_| 4)
 }

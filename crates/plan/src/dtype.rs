@@ -1,11 +1,11 @@
-//! Element and block types of tensors: their names, block lengths and sizes.
+//! Element and block types of tensors: names, block lengths and sizes.
 //!
 //! The block layouts themselves (how bits become numbers) belong to `quant`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A type's number in files, if it has one.
+/// The type's number in files, if it has one.
 macro_rules! number {
     (none) => {
         None
@@ -18,13 +18,13 @@ macro_rules! number {
 /// Declares the types: name, ggml's number (ggml `enum ggml_type`) or `none`, elements and bytes of a block.
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident = $ggml:tt, $elements:literal, $bytes:literal;)*) => {
-        /// The type of a tensor's elements, as stored.
+        /// Element type of a tensor, as stored.
         ///
-        /// Quantised types store blocks of [`DType::block_len`] elements in [`DType::block_bytes`] bytes.
-        /// Names and layouts are those of the GGML formats (ggml `ggml-common.h`).
+        /// Quantised types store blocks of [`DType::block_len`] elements in [`DType::block_bytes`]
+        /// bytes. Names and layouts are those of the GGML formats (ggml `ggml-common.h`).
         ///
-        /// Halves and bytes are stored only: what computes with them computes with [`DType::widened`], which holds
-        /// each of their values exactly.
+        /// Half-precision and byte types are storage types. Computation uses [`DType::widened`],
+        /// which represents each of their values exactly.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[expect(non_camel_case_types, reason = "the field's names are Q4_K and Q6_K")]
         pub enum DType {
@@ -34,7 +34,7 @@ macro_rules! dtypes {
         impl DType {
             pub const ALL: [Self; [$(stringify!($name)),*].len()] = [$(Self::$name),*];
 
-            /// The field's name, ggml's number, elements and bytes of one block.
+            /// ggml's name, ggml's number, elements and bytes of one block.
             const fn row(self) -> (&'static str, Option<u32>, usize, usize) {
                 match self {
                     $(Self::$name => (stringify!($name), number!($ggml), $elements, $bytes),)*
@@ -53,15 +53,15 @@ dtypes! {
     Q8_0 = 8, 32, 34;
     /// 32 nibbles, offset 8, and one `f16` scale.
     Q4_0 = 2, 32, 18;
-    /// 32 nibbles, one `f16` scale, and an `f16` that is added.
+    /// 32 nibbles, one `f16` scale and one `f16` offset.
     Q4_1 = 3, 32, 20;
     /// 32 five-bit values, offset 16, and one `f16` scale.
     Q5_0 = 6, 32, 22;
-    /// 32 five-bit values, one `f16` scale, and an `f16` that is added.
+    /// 32 five-bit values, one `f16` scale and one `f16` offset.
     Q5_1 = 7, 32, 24;
-    /// 32 nibbles for 16 unequal levels, and one `f16` scale.
+    /// 32 indices into 16 non-uniform levels, and one `f16` scale.
     IQ4_NL = 20, 32, 18;
-    /// 32 numbers of 4 bits (E2M1), and a power of two for a scale.
+    /// 32 numbers of 4 bits (E2M1) with a power-of-two scale.
     MXFP4 = 39, 32, 17;
     /// 256 two-bit values in 16 sub-blocks, each with a 4-bit scale and minimum.
     Q2_K = 10, 256, 84;
@@ -73,33 +73,38 @@ dtypes! {
     Q5_K = 13, 256, 176;
     /// 256 six-bit values in 16 sub-blocks, each with an 8-bit scale.
     Q6_K = 14, 256, 210;
-    /// 256 nibbles for the levels of `IQ4_NL` in 8 sub-blocks, each with a 6-bit scale.
+    /// 256 indices into the levels of `IQ4_NL` in 8 sub-blocks, each with a 6-bit scale.
     IQ4_XS = 23, 256, 136;
-    /// 256 values of a magnitude out of eight, four to an index of 9 bits, with a 4-bit scale for 32.
+    /// 256 values with one of eight magnitudes; a 9-bit index codes 4 values, a 4-bit scale covers
+    /// 32.
     IQ3_S = 21, 256, 110;
-    /// 256 values of a magnitude out of eight, four to an index of 8 bits, with a 4-bit scale for 32.
+    /// 256 values with one of eight magnitudes; an 8-bit index codes 4 values, a 4-bit scale covers
+    /// 32.
     IQ3_XXS = 18, 256, 98;
-    /// 256 values of a magnitude out of three, eight to an index of 10 bits, with a 4-bit scale for 16.
+    /// 256 values with one of three magnitudes; a 10-bit index codes 8 values, a 4-bit scale covers
+    /// 16.
     IQ2_S = 22, 256, 82;
-    /// 256 values of a magnitude out of three, eight to an index of 9 bits, with a 4-bit scale for 16.
+    /// 256 values with one of three magnitudes; a 9-bit index codes 8 values, a 4-bit scale covers
+    /// 16.
     IQ2_XS = 17, 256, 74;
-    /// 256 values of a magnitude out of three, eight to an index of 8 bits, with a 4-bit scale for 32.
+    /// 256 values with one of three magnitudes; an 8-bit index codes 8 values, a 4-bit scale covers
+    /// 32.
     IQ2_XXS = 16, 256, 66;
-    /// 256 values near -1, 0 or 1, eight to an index of 11 bits, with a 3-bit scale for 16.
+    /// 256 values near -1, 0 or 1; an 11-bit index codes 8 values, a 3-bit scale covers 16.
     IQ1_M = 29, 256, 56;
-    /// 256 values near -1, 0 or 1, eight to an index of 11 bits, with a 3-bit scale for 32.
+    /// 256 values near -1, 0 or 1; an 11-bit index codes 8 values, a 3-bit scale covers 32.
     IQ1_S = 19, 256, 50;
-    /// 256 values of -1, 0 or 1, five in a byte, and one `f16` scale.
+    /// 256 values of -1, 0 or 1, five to a byte, and one `f16` scale.
     TQ1_0 = 34, 256, 54;
-    /// 256 values of -1, 0 or 1 in two bits, and one `f16` scale.
+    /// 256 values of -1, 0 or 1 in two bits each, and one `f16` scale.
     TQ2_0 = 35, 256, 66;
     /// Signed 32-bit integers: token ids, positions, slots.
     I32 = 26, 1, 4;
     /// Signed bytes.
     I8 = 24, 1, 1;
-    /// Unsigned bytes; a type of tensors, and of no file that ggml reads.
+    /// Unsigned bytes. Not a type of GGUF files.
     U8 = none, 1, 1;
-    /// Truth values, a byte each: 0 or 1. As [`DType::U8`] in no such file.
+    /// Booleans, one byte each: 0 or 1. Not a type of GGUF files.
     BOOL = none, 1, 1;
 }
 
@@ -122,8 +127,8 @@ impl DType {
         self.block_len() > 1
     }
 
-    /// Bytes of `elements` contiguous elements, or `None` when they do not fill whole blocks or
-    /// the size overflows.
+    /// Bytes of `elements` contiguous elements; `None` if they do not fill whole blocks or the size
+    /// overflows.
     #[must_use]
     pub const fn size_of(self, elements: u64) -> Option<u64> {
         let block = self.block_len() as u64;
@@ -133,7 +138,7 @@ impl DType {
         (elements / block).checked_mul(self.block_bytes() as u64)
     }
 
-    /// The type of 4 bytes that elements are computed in, `F32` or `I32`; `None` for blocks.
+    /// Four-byte type that elements are computed in, `F32` or `I32`; `None` for block types.
     #[must_use]
     pub const fn widened(self) -> Option<Self> {
         match self {
@@ -143,13 +148,13 @@ impl DType {
         }
     }
 
-    /// Whether elements are whole numbers.
+    /// True if elements are integers.
     #[must_use]
     pub const fn is_integer(self) -> bool {
         matches!(self.widened(), Some(Self::I32))
     }
 
-    /// Of an integer the one that a type stores: the lowest bits of it, or of truth values whether it is 0.
+    /// `value` as this type stores it: truncated to the type's lowest bits, or 0 or 1 for `BOOL`.
     #[must_use]
     pub const fn stored(self, value: i32) -> i32 {
         match self {
@@ -160,13 +165,13 @@ impl DType {
         }
     }
 
-    /// ggml's number of the type, as in GGUF files; `None` for a type that those cannot have.
+    /// ggml's number of the type, as in GGUF files; `None` if GGUF has no such type.
     #[must_use]
     pub const fn ggml(self) -> Option<u32> {
         self.row().1
     }
 
-    /// The field's name: `F32`, `Q6_K`, ...
+    /// ggml's name: `F32`, `Q6_K`, ...
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.row().0

@@ -1,36 +1,38 @@
-//! Rewrites a plan of primitives into the fused steps a device knows.
+//! Fusion: rewrites a plan of primitives into the fused steps that a device supports.
 //!
-//! Passes run from the inside out: composites first, then projections around them, then RoPE with
-//! the KV write, then sampling. Each leaves a valid plan; what a device does not know stays as it
-//! was.
+//! Passes run from the inside out: composites, then the projections around them, then RoPE with the
+//! KV write, then sampling. Each pass leaves a valid plan; steps that a device does not support
+//! stay unfused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cost::cost_of;
-use super::{
-    Attention, Binary, BufferId, Caches, Class, Linear, MAX_WEIGHTS, NextInputs, Norm, NormKind,
-    Normalise, Op, Plan, Product, Project, QkNorm, Queries, RopeKv, RopeStyle, Sample, Scalar,
-    ScopeId, Step, View,
-};
+use crate::attention::{Attention, Caches, QkNorm, Queries, RopeKv, RopeStyle};
+use crate::buffer::{BufferId, Class, Scalar, View};
+use crate::cost::cost_of;
+use crate::elementwise::Binary;
+use crate::op::{NextInputs, Op, Sample};
+use crate::plan::Plan;
+use crate::project::{Linear, MAX_WEIGHTS, Norm, NormKind, Normalise, Product, Project};
+use crate::step::{ScopeId, Step};
 
-/// The fused steps a device knows.
+/// Fused steps that a device supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fusions {
     pub composites: bool,
-    /// Matrix products with weights as [`Op::Project`], those of one operand merged (Q, K and V as
-    /// one; gate and up with activation and product).
+    /// Matrix products with weights become [`Op::Project`]; products of the same operand are merged
+    /// (Q, K and V; gate and up with their activation).
     pub projections: bool,
-    /// Biases and activations into the projection before them.
+    /// Fuses biases and activations into the projection before them.
     pub epilogue: bool,
-    /// A norm into the projection that alone reads it.
+    /// Fuses a norm into the projection that is its only reader.
     pub norm: bool,
-    /// Residual addition into the projection before it.
+    /// Fuses the residual addition into the projection before it.
     pub residual: bool,
-    /// QK-norm, RoPE and the KV write as [`Op::RopeKv`].
+    /// Fuses QK-norm, RoPE and the KV write into [`Op::RopeKv`].
     pub rope_kv: bool,
-    /// The next step's inputs written by the sampling step.
+    /// The sampling step also writes the next step's inputs.
     pub sample_advance: bool,
-    /// Convolutions over one or two axes as one step, with nothing of their windows in memory.
+    /// Runs convolutions over one or two axes as one step, without materialising their windows.
     pub convolutions: bool,
 }
 
@@ -90,20 +92,20 @@ struct Rewriter {
 
 struct Rewrite {
     old: Vec<usize>,
-    /// Which of them the new one replaces.
+    /// Index of the old step that `new` replaces.
     at: usize,
     new: Step,
 }
 
-/// Queries or keys on their way through norm and rotation.
+/// Queries or keys that pass through an optional norm and the rotation.
 struct Rotated<'a> {
-    /// The step that rotates, with what.
+    /// Index of the RoPE step.
     rope: usize,
     style: RopeStyle,
     table: &'a View,
-    /// The step that normalises, with what.
+    /// Index of the norm step, and its operands.
     norm: Option<(usize, &'a Norm)>,
-    /// What goes in, what comes out.
+    /// Input of the norm or rotation, and output of the rotation.
     x: &'a View,
     out: &'a View,
 }
@@ -138,12 +140,12 @@ impl Rewriter {
         self.plan.buffer(view.buffer).class
     }
 
-    /// True when `view` is a scratch buffer that only the step at `reader` reads.
+    /// True if `view` is a scratch buffer that only the step at `reader` reads.
     fn only_read_by(&self, view: &View, reader: usize) -> bool {
         self.class(view) == Class::Scratch && self.readers(view.buffer) == [reader]
     }
 
-    /// Does what `find` finds around a step, for every step.
+    /// Applies the rewrite that `find` returns at a step, until none is left.
     fn rewrite(&mut self, find: impl Fn(&Self, usize) -> Option<Rewrite>) {
         let mut at = 0;
         while at < self.plan.steps.len() {
@@ -170,7 +172,7 @@ impl Rewriter {
         let mut open = self.open_scopes();
         let left = |op: &Op| match op {
             Op::Conv(conv) if !convolutions || conv.x.shape.len() > 4 => true,
-            // Nor is there a fused step that goes backward.
+            // Fused steps take no reversed operands either.
             op => op.reads().iter().any(|view| view.forward().is_none()),
         };
         let scopes = self.plan.scopes.iter().zip(0..).filter(|(op, _)| left(op));
@@ -189,7 +191,8 @@ impl Rewriter {
         self.plan.scopes.clear();
     }
 
-    /// Composites of which a step elsewhere reads more than the result, as gradients do: they stay in primitives.
+    /// Composites with an inner value that a step outside reads, as gradients do. They stay in
+    /// primitives.
     fn open_scopes(&self) -> BTreeSet<ScopeId> {
         let mut writers = BTreeMap::new();
         for step in &self.plan.steps {
@@ -207,11 +210,11 @@ impl Rewriter {
         elsewhere.collect()
     }
 
-    /// Every product with a weight becomes a projection.
+    /// Turns every product with a weight matrix into a projection.
     fn name_projections(&mut self) {
         for at in 0..self.plan.steps.len() {
             let Op::MatMul { a, b, out } = &self.plan.steps[at].op else { continue };
-            // A square matrix that is turned has its shape too.
+            // A transposed square matrix has the same shape but is not contiguous.
             let whole = self.plan.buffer(b.buffer).shape == b.shape && b.is_contiguous();
             if self.class(b) == Class::Weight && whole && b.shape.len() == 2 && a.is_contiguous() {
                 let (weight, out) = (b.clone(), out.clone());
@@ -222,7 +225,7 @@ impl Rewriter {
         }
     }
 
-    /// A bias or an activation into the projection whose result it alone reads.
+    /// Fuses a bias or activation into the projection that it alone reads.
     fn folded_epilogue(&self, at: usize) -> Option<Rewrite> {
         let (Op::Bias { x: made, out, .. } | Op::Activate { x: made, out, .. }) =
             &self.plan.steps[at].op
@@ -252,8 +255,8 @@ impl Rewriter {
         Some(Rewrite { old: vec![writer, at], at: writer, new })
     }
 
-    /// Projections of one operand as one, at the place of the first: the operand is written once, before
-    /// it, so the others may move up.
+    /// Merges projections of one operand into one at the place of the first. The operand is written
+    /// once, before the first, so the others may move up.
     fn merged_projections(&self, at: usize) -> Option<Rewrite> {
         let single = |step: usize| match &self.plan.steps[step].op {
             Op::Project(Project { x, norm: None, product: Product::Each(each) }) => match &each[..]
@@ -263,7 +266,7 @@ impl Rewriter {
             },
             _ => None,
         };
-        // A gate and its `up` keep to themselves: `folded_glu` takes pairs.
+        // A gate and its `up` merge only with each other: `folded_glu` takes pairs.
         let glu = |linear: &Linear| match self.readers(linear.out.buffer)[..] {
             [reader] if matches!(self.plan.steps[reader].op, Op::Glu { .. }) => Some(reader),
             _ => None,
@@ -282,7 +285,7 @@ impl Rewriter {
         Some(Rewrite { at, new: self.step(Op::Project(project), label), old })
     }
 
-    /// `activation(gate) * up` into the pair of projections that made `gate` and `up`.
+    /// Fuses `activation(gate) * up` into the pair of projections that computes `gate` and `up`.
     fn folded_glu(&self, at: usize) -> Option<Rewrite> {
         let Op::Glu { activation, gate, up, out } = &self.plan.steps[at].op else { return None };
         let writer = self.writer(gate.buffer)?;
@@ -304,7 +307,7 @@ impl Rewriter {
         Some(Rewrite { old: vec![writer, at], at: writer, new })
     }
 
-    /// A norm into the one projection that reads its result.
+    /// Fuses a norm into the only projection that reads its result.
     fn folded_norm(&self, at: usize) -> Option<Rewrite> {
         let Op::Normalise(Normalise { x, norm, out }) = &self.plan.steps[at].op else {
             return None;
@@ -321,7 +324,7 @@ impl Rewriter {
         Some(Rewrite { old: vec![at, reader], at: reader, new })
     }
 
-    /// `x + projection` into the projection, at the place of the addition.
+    /// Fuses `x + projection` into the projection, at the place of the addition.
     fn folded_residual(&self, at: usize) -> Option<Rewrite> {
         let Op::Binary { op: Binary::Add, a, b, out } = &self.plan.steps[at].op else {
             return None;
@@ -345,8 +348,8 @@ impl Rewriter {
         })
     }
 
-    /// The rotation of queries and keys and both KV writes, with the norms before them, as one step
-    /// at the place of the last; found by the write of the keys. A prefill chunk without logits writes
+    /// Fuses the rotation of queries and keys, their norms, and both KV writes into one step at the
+    /// place of the last. The search starts at the key write. A prefill chunk without logits writes
     /// the last layer's keys and values but has no queries there.
     fn fused_rope_kv(&self, at: usize) -> Option<Rewrite> {
         let steps = &self.plan.steps;
@@ -398,14 +401,14 @@ impl Rewriter {
         Some(Rewrite { at: *old.iter().max()?, new, old })
     }
 
-    /// The rotation that makes `view` for the step at `reader` alone, and the norm before it.
+    /// The rotation that computes `view` for the step at `reader` alone, and the norm before it.
     fn rotated(&self, view: &View, reader: usize) -> Option<Rotated<'_>> {
         let steps = &self.plan.steps;
         let rope = self.writer(view.buffer).filter(|_| self.only_read_by(view, reader))?;
         let Op::Rope { style, x, table, out } = &steps[rope].op else { return None };
         let normed = self.writer(x.buffer).and_then(|at| match &steps[at].op {
             Op::Normalise(normed)
-                // Of each head: one over all of them is another shape.
+                // A norm per head; a norm over all heads has another shape.
                 if normed.out == *x
                     && normed.norm.kind == NormKind::Rms
                     && normed.norm.bias.is_none()
@@ -420,7 +423,7 @@ impl Rewriter {
         Some(Rotated { rope, style: *style, table, norm, x, out })
     }
 
-    /// Sampling and the assignments that prepare the next step, at the place of the last.
+    /// Fuses sampling with the assignments that prepare the next step, at the place of the last.
     fn fused_sample_advance(&self, at: usize) -> Option<Rewrite> {
         let steps = &self.plan.steps;
         let Op::Sample(sample @ Sample { next: None, .. }) = &steps[at].op else { return None };
@@ -474,7 +477,7 @@ impl Rewriter {
     }
 }
 
-/// `blk.0.attn_q`, `blk.0.attn_k` -> `blk.0.attn_q,k`: the common prefix once.
+/// `blk.0.attn_q`, `blk.0.attn_k` -> `blk.0.attn_q,k`: writes the common prefix once.
 fn join_labels<'a>(labels: impl Iterator<Item = &'a str>) -> String {
     let mut joined = String::new();
     for label in labels {

@@ -1,19 +1,20 @@
-//! A mixture of experts as one operation: its operands, and how a row chooses among experts. What it computes
-//! is `graph`'s to say.
+//! Operands of the mixture of experts (MoE), and the selection of experts. `graph::mixture` defines
+//! what it computes.
 
-use crate::{Activation, Scalar, View};
+use crate::buffer::{Scalar, View};
+use crate::elementwise::Activation;
 
-/// [`Op::Mixture`](crate::Op::Mixture): each row of `x` through the experts that its router chose, their
-/// results weighted and added up.
+/// [`Op::Mixture`](crate::Op::Mixture): passes each row of `x` through the experts that its router
+/// selects, and sums their weighted results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mixture<T = View> {
     /// `F32 [M, D]`, as is `out`.
     pub x: T,
-    /// What the router says, `F32 [M, E]`.
+    /// Router logits, `F32 [M, E]`.
     pub logits: T,
-    /// Added to the scores where experts are chosen, and not where they are weighted: `F32 [E]`.
+    /// Bias on the scores for the selection only, not for the weights: `F32 [E]`.
     pub preference: Option<T>,
-    /// Factor on what each expert gives: `F32 [E]`.
+    /// Factor on each expert's output: `F32 [E]`.
     pub scales: Option<T>,
     pub routing: Routing,
     pub gating: Gating,
@@ -26,7 +27,7 @@ pub struct Mixture<T = View> {
     pub out: T,
 }
 
-/// The same matrix of every expert, in one tensor.
+/// One matrix of every expert, in a single tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Experts<T = View> {
     /// `[E, R, C]`.
@@ -35,33 +36,34 @@ pub struct Experts<T = View> {
     pub bias: Option<T>,
 }
 
-/// How logits become a choice of experts and their weights.
+/// Selection of experts and their weights from the logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routing {
-    /// Experts of a row, K.
+    /// Experts per row, K.
     pub chosen: usize,
     pub scores: RouterScores,
-    /// Whether the weights of a row are divided by their sum.
+    /// True if the weights of a row are divided by their sum.
     pub normalised: bool,
     /// Factor on the weights.
     pub scale: Scalar,
 }
 
-/// What an expert is weighted by.
+/// Weight of an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterScores {
     /// Softmax over all experts' logits.
     Softmax,
-    /// Sigmoid of its logit.
+    /// Sigmoid of the expert's logit.
     Sigmoid,
 }
 
-/// What becomes of the products with gate and up.
+/// Combination of the gate and up products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
     /// `activation(gate) * up`.
     Glu(Activation),
-    /// gpt-oss: `g * sigmoid(1.702 g) * (u + 1)` with `g = min(gate, 7)` and `u` = up within -7 to 7.
+    /// gpt-oss: `g * sigmoid(1.702 g) * (u + 1)` with `g = min(gate, 7)` and `u` = up clamped to
+    /// -7..7.
     ClampedSwiGlu,
 }
 
@@ -100,33 +102,33 @@ impl<T> Experts<T> {
 }
 
 impl Mixture {
-    /// How many experts there are, E.
+    /// Number of experts, E.
     #[must_use]
     pub fn experts(&self) -> usize {
         self.gate.weight.shape.first().copied().unwrap_or(0)
     }
 
-    /// Width between gate and down, F.
+    /// Width of the hidden layer between gate and down, F.
     #[must_use]
     pub fn hidden(&self) -> usize {
         self.gate.weight.shape.get(1).copied().unwrap_or(0)
     }
 
-    /// Most experts that a step's rows can choose.
+    /// Most experts that the rows of a step can select.
     #[must_use]
     pub fn touched(&self) -> usize {
         let rows = self.x.shape.first().copied().unwrap_or(0);
         self.experts().min(rows * self.routing.chosen)
     }
 
-    /// Whether an operand is of every expert.
+    /// True if the operand has one entry per expert.
     #[must_use]
     pub fn of_experts(&self, view: &View) -> bool {
         let mut all = [&self.gate, &self.up, &self.down].into_iter();
         all.any(|experts| experts.weight == *view || experts.bias.as_ref() == Some(view))
     }
 
-    /// What a device may rely on beside what holds for every operation.
+    /// Checks the shapes that a device relies on.
     pub(crate) fn check(&self) -> Result<(), String> {
         let [rows, width] = self.x.shape[..] else {
             return Err(format!("x is {:?}", self.x.shape));
@@ -148,15 +150,15 @@ impl Mixture {
                 of.weight.shape == [experts, r, c]
                     && of.bias.as_ref().is_none_or(|bias| bias.shape == [experts, r])
             });
-        if fits { Ok(()) } else { Err("shapes of a mixture that do not fit".into()) }
+        if fits { Ok(()) } else { Err("the shapes of a mixture of experts do not fit".into()) }
     }
 }
 
-/// The greatest elements, by index: the greatest first, of equal ones the one with the lower index. A NaN is
-/// greater than any number, so that it shows in what becomes of its row.
+/// Top-k: indices of the greatest elements, greatest first, equal elements in index order. A NaN
+/// ranks above every number, so that it propagates into its row's result.
 ///
 /// # Panics
-/// More elements are asked for than there are.
+/// If `best` is longer than `values`.
 pub fn top_k(values: &[f32], best: &mut [u32]) {
     assert!(best.len() <= values.len(), "{} of {} elements", best.len(), values.len());
     let above = |a: f32, b: f32| a > b || (a.is_nan() && !b.is_nan());
@@ -177,7 +179,7 @@ mod tests {
     use super::top_k;
 
     #[test]
-    fn the_best_come_in_order_and_the_first_of_equals_first() {
+    fn top_k_sorts_by_value_then_index() {
         let of = |values: &[f32], count: usize| {
             let mut best = vec![u32::MAX; count];
             top_k(values, &mut best);

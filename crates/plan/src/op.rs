@@ -1,342 +1,115 @@
-//! Operations of a plan, with their operands by name. [`Op::map`] is the only list of what an operation
-//! reads and writes: whatever goes over operands (liveness, the arena, bytes, printing) is derived from it.
+//! Operations of a plan, with operands by name. [`Op::map`] is the only list of what an operation
+//! reads and writes; liveness, arena, costs and printing derive from it.
 
-use crate::{Conv, DeltaRule, GatedDelta, Mixture, Recurrence, Scalar, ShortConv, View};
+use crate::attention::{Attention, RopeKv, RopeStyle, RopeTable, Rows};
+use crate::buffer::{Scalar, View};
+use crate::conv::Conv;
+use crate::elementwise::{Activation, Binary, Reduce, Unary};
+use crate::mixture::Mixture;
+use crate::project::{Normalise, Product, Project};
+use crate::recurrent::{DeltaRule, GatedDelta, Recurrence, ShortConv};
 
-/// Elementwise functions of one operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unary {
-    /// `-x`
-    Neg,
-    /// `e^x`
-    Exp,
-    /// Natural logarithm; `ln 0` is minus infinity.
-    Ln,
-    Sqrt,
-    /// `1 / x`
-    Recip,
-    /// Sine of an angle in radians.
-    Sin,
-    /// Cosine of an angle in radians.
-    Cos,
-    /// The largest integer that is not above `x`.
-    Floor,
-}
-
-/// Elementwise functions of two operands: of `f32` but for those that shift or look at bits, of `i32` all, wrapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Binary {
-    /// `a + b`
-    Add,
-    /// `a - b`
-    Sub,
-    /// `a * b`
-    Mul,
-    /// `max(a, b)`
-    Max,
-    /// 1 where `a <= b`, else 0; `F32` whatever the operands are.
-    LessEqual,
-    /// What is left of `a` when `b` is taken off as often as it goes; the sign is that of `a`.
-    Rem,
-    And,
-    Or,
-    Xor,
-    /// `a << b`, of `b` the lowest five bits.
-    ShiftLeft,
-    /// `a >> b`, of `b` the lowest five bits; the sign comes in from the left.
-    ShiftRight,
-}
-
-impl Binary {
-    /// Whether its operands are integers.
-    #[must_use]
-    pub const fn is_of_bits(self) -> bool {
-        matches!(self, Self::And | Self::Or | Self::Xor | Self::ShiftLeft | Self::ShiftRight)
-    }
-
-    /// Of integers. [`Binary::LessEqual`] as an integer too.
-    #[must_use]
-    pub const fn of_ints(self, a: i32, b: i32) -> i32 {
-        match self {
-            Self::Add => a.wrapping_add(b),
-            Self::Sub => a.wrapping_sub(b),
-            Self::Mul => a.wrapping_mul(b),
-            Self::Max => {
-                if a > b {
-                    a
-                } else {
-                    b
-                }
-            }
-            Self::LessEqual => (a <= b) as i32,
-            // As often as zero goes into anything, nothing is left.
-            Self::Rem => match b {
-                0 => 0,
-                _ => a.wrapping_rem(b),
-            },
-            Self::And => a & b,
-            Self::Or => a | b,
-            Self::Xor => a ^ b,
-            Self::ShiftLeft => a.wrapping_shl(b as u32),
-            Self::ShiftRight => a.wrapping_shr(b as u32),
-        }
-    }
-}
-
-/// Reductions along one axis, which stays with extent 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reduce {
-    Sum,
-    Max,
-}
-
-/// How rotary embedding pairs the elements of a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RopeStyle {
-    /// Element `2i` with `2i + 1` (GGUF `llama`).
-    Interleaved,
-    /// Element `i` with `i + head_dim / 2` (GGUF `qwen3`).
-    HalfSplit,
-}
-
-/// Functions that bend what lies between two products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// `x * sigmoid(x)`
-    Silu,
-    /// GELU by tanh, as ggml's `gelu` and PyTorch's `tanh` variant have it:
-    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
-    Gelu,
-}
-
-impl Activation {
-    /// Coefficients `[a, b]` of the angle: both functions are `x * sigmoid(a x + b x^3)`, as
-    /// `1 + tanh y = 2 sigmoid(2 y)`.
-    #[must_use]
-    pub const fn angle(self) -> [f32; 2] {
-        match self {
-            Self::Silu => [1.0, 0.0],
-            // 2 sqrt(2 / pi), and 0.044715 times it.
-            Self::Gelu => [1.595_769, 0.071_354_814],
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Silu => "silu",
-            Self::Gelu => "gelu",
-        }
-    }
-
-    /// Of a product with a gate: SwiGLU, GeGLU.
-    const fn glu(self) -> &'static str {
-        match self {
-            Self::Silu => "swiglu",
-            Self::Gelu => "geglu",
-        }
-    }
-}
-
-/// What a step does, and to what. `T` is what an operand is: a [`View`] in a plan, a tensor in a graph.
+/// Operation of a step, and its operands: primitives, composites, and fused operations. `graph`
+/// defines each composite in primitives; that definition is its meaning. `T` is a [`View`] in a
+/// plan and a tensor in a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op<T = View> {
-    // Primitives.
-    Unary {
-        op: Unary,
-        x: T,
-        out: T,
-    },
-    /// Elementwise, two operands of equal shape.
-    Binary {
-        op: Binary,
-        a: T,
-        b: T,
-        out: T,
-    },
-    /// Elementwise: `a` where the condition is not 0, `b` elsewhere.
-    Where {
-        condition: T,
-        a: T,
-        b: T,
-        out: T,
-    },
-    /// Conversion to the type of `out` (rounding to nearest, ties to even).
-    Cast {
-        x: T,
-        out: T,
-    },
-    /// A strided view made contiguous.
-    Copy {
-        x: T,
-        out: T,
-    },
+    /// Elementwise; the first of the primitives.
+    Unary { op: Unary, x: T, out: T },
+    /// Elementwise; both operands have the same shape.
+    Binary { op: Binary, a: T, b: T, out: T },
+    /// Elementwise: `a` where the condition is not 0, else `b`.
+    Where { condition: T, a: T, b: T, out: T },
+    /// Conversion to the type of `out`, rounding to nearest, ties to even.
+    Cast { x: T, out: T },
+    /// Copies a strided view into contiguous memory.
+    Copy { x: T, out: T },
     /// Reduction along `axis`, which stays with extent 1.
-    Reduce {
-        op: Reduce,
-        axis: usize,
-        x: T,
-        out: T,
-    },
-    /// Zeroes before `axis` up to `before`, then `x`, then zeroes to the extent of `out`.
-    Pad {
-        axis: usize,
-        before: usize,
-        x: T,
-        out: T,
-    },
+    Reduce { op: Reduce, axis: usize, x: T, out: T },
+    /// Writes `before` zeroes along `axis`, then `x`, then zeroes up to the extent of `out`.
+    Pad { axis: usize, before: usize, x: T, out: T },
     /// Writes `0, 1, 2, ...`
-    Iota {
-        out: T,
-    },
-    /// `a [.., M, K]` times `b [.., N, K]` transposed: `[.., M, N]`. `b` may be quantised (then it is a
-    /// whole matrix).
-    MatMul {
-        a: T,
-        b: T,
-        out: T,
-    },
-    /// Indices of the greatest elements of each row of `x [M, E]`, best first: `I32 [M, K]`; see [`crate::top_k`].
-    TopK {
-        x: T,
-        out: T,
-    },
+    Iota { out: T },
+    /// `a [.., M, K]` times the transpose of `b [.., N, K]`: `[.., M, N]`. A quantised `b` must be
+    /// a whole matrix.
+    MatMul { a: T, b: T, out: T },
+    /// Indices of the greatest elements of each row of `x [M, E]`, greatest first: `I32 [M, K]`;
+    /// see [`crate::top_k`].
+    TopK { x: T, out: T },
+    /// Gathers rows of a table.
     Gather(Gather<T>),
-    /// Writes `values [M, rest..]` into the table `[A.., rest..]`, one index tensor `[M]` per leading axis.
-    /// A row with a negative index is skipped.
-    Scatter {
-        indices: Vec<T>,
-        values: T,
-        table: T,
-    },
-    /// Zeroes `[A.., rest..]`, to whose rows those of `values [M, rest..]` are added, one index tensor `[M]` per
-    /// leading axis. A row with a negative index is skipped.
-    ScatterAdd {
-        indices: Vec<T>,
-        values: T,
-        out: T,
-    },
-    Assign {
-        value: T,
-        mailbox: T,
-    },
+    /// Writes `values [M, rest..]` into the table `[A.., rest..]`, one index tensor `[M]` per
+    /// leading axis. Rows with a negative index are skipped.
+    Scatter { indices: Vec<T>, values: T, table: T },
+    /// Adds the rows of `values [M, rest..]` to zeroes `[A.., rest..]`, one index tensor `[M]` per
+    /// leading axis. Rows with a negative index are skipped.
+    ScatterAdd { indices: Vec<T>, values: T, out: T },
+    /// Overwrites a mailbox or state with a value.
+    Assign { value: T, mailbox: T },
+    /// Short causal convolution with a recurrent state.
     ShortConv(ShortConv<T>),
+    /// Delta rule with a recurrent state.
     DeltaRule(DeltaRule<T>),
-    /// Tokens chosen from logits. Fused when it has [`Sample::next`].
+    /// Samples tokens from logits. Fused if it has [`Sample::next`].
     Sample(Sample<T>),
-
-    // Composites: operations that `graph` defines in primitives; that definition is their meaning.
+    /// The first of the composites: RMSNorm and LayerNorm.
     Normalise(Normalise<T>),
     /// `x [.., D]` plus a value for each column.
-    Bias {
-        x: T,
-        bias: T,
-        out: T,
-    },
+    Bias { x: T, bias: T, out: T },
     /// `x * factor`
-    Scale {
-        factor: Scalar,
-        x: T,
-        out: T,
-    },
+    Scale { factor: Scalar, x: T, out: T },
     /// `cap * tanh(x / cap)`
-    SoftCap {
-        cap: Scalar,
-        x: T,
-        out: T,
-    },
-    Activate {
-        activation: Activation,
-        x: T,
-        out: T,
-    },
-    /// A gated linear unit's middle: `activation(gate) * up`.
-    Glu {
-        activation: Activation,
-        gate: T,
-        up: T,
-        out: T,
-    },
+    SoftCap { cap: Scalar, x: T, out: T },
+    /// Activation function.
+    Activate { activation: Activation, x: T, out: T },
+    /// Middle of a gated linear unit: `activation(gate) * up`.
+    Glu { activation: Activation, gate: T, up: T, out: T },
     /// `x [M, N]` times the sigmoid of a gate, `[M, N]` or `[M, 1]`.
-    Gate {
-        gate: T,
-        x: T,
-        out: T,
-    },
+    Gate { gate: T, x: T, out: T },
+    /// Cosines and sines of the rotary embedding.
     RopeTable(RopeTable<T>),
-    /// The first R of each head's D values, `x [M, H, D]`, rotated by the table `[M, 2, R/2]`; the others as
-    /// they are.
-    Rope {
-        style: RopeStyle,
-        x: T,
-        table: T,
-        out: T,
-    },
-    /// Writes `values [M, KVH, D]` into the cache `[slots, C, KVH, D]`, converted to the cache's type.
-    /// Negative slots are skipped.
-    KvWrite {
-        rows: Rows<T>,
-        values: T,
-        cache: T,
-        /// See [`Caches::ring`].
-        ring: bool,
-    },
+    /// Rotates the first R of each head's D values, `x [M, H, D]`, by the table `[M, 2, R/2]`;
+    /// copies the others.
+    Rope { style: RopeStyle, x: T, table: T, out: T },
+    /// Writes `values [M, KVH, D]` into the cache `[slots, C, KVH, D]`, converted to the cache's
+    /// type; see [`Caches`](crate::Caches) for `ring`. Rows with a negative slot are skipped.
+    KvWrite { rows: Rows<T>, values: T, cache: T, ring: bool },
+    /// Softmax attention over the KV cache.
     Attention(Attention<T>),
+    /// Mixture of experts (MoE).
     Mixture(Mixture<T>),
+    /// Gated DeltaNet attention.
     GatedDelta(GatedDelta<T>),
+    /// Convolution.
     Conv(Conv<T>),
-
-    // Fused.
-    /// A norm, products with weights, what follows them.
+    /// The first of the fused operations: optional norm, products with weights, and an epilogue.
     Project(Project<T>),
-    /// QK-norm, RoPE on queries and keys, keys and values into their caches.
+    /// QK-norm, RoPE on queries and keys, and the writes of keys and values into their caches.
     RopeKv(RopeKv<T>),
 }
 
-/// Where each row of tokens lives: `I32 [M]` each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rows<T = View> {
-    /// KV slot; negative for padding rows.
-    pub slots: T,
-    pub positions: T,
-}
-
-/// Key and value cache of one layer, `[slots, C, KVH, D]` each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caches<T = View> {
-    pub keys: T,
-    pub values: T,
-    /// Position p lies at p modulo C: only those of a window are read, and C is no less than a window and a chunk.
-    pub ring: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NormKind {
-    /// RMSNorm: `x / sqrt(mean(x^2) + eps)`.
-    Rms,
-    /// LayerNorm: the mean is taken off `x` first.
-    Layer,
-}
-
-/// What a norm needs beside its operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Norm<T = View> {
-    pub kind: NormKind,
-    /// Factor of each column, `F32 [D]`.
-    pub weight: T,
-    /// Added to each column after it, `F32 [D]`.
-    pub bias: Option<T>,
-    /// Added to the mean square.
-    pub eps: Scalar,
-}
-
-/// [`Op::Gather`]: `out [M, rest..]` from the table `[A.., rest..]`, as `F32` unless the table holds integers.
-/// A negative index gives zeroes.
+/// [`Op::Gather`]: `out [M, rest..]` from the table `[A.., rest..]`, as `F32` unless the table
+/// contains integers. A negative index yields zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gather<T = View> {
     pub table: T,
     /// One index tensor `[M]` per leading axis, at most [`MAX_INDICES`].
     pub indices: Vec<T>,
     pub out: T,
+}
+
+impl<T> Gather<T> {
+    pub(crate) fn map<'a, U>(
+        &'a self,
+        mut read: impl FnMut(&'a T) -> U,
+        write: impl FnOnce(&'a T) -> U,
+    ) -> Gather<U> {
+        Gather {
+            table: read(&self.table),
+            indices: self.indices.iter().map(read).collect(),
+            out: write(&self.out),
+        }
+    }
 }
 
 /// [`Op::Sample`]; see [`crate::sample`].
@@ -347,8 +120,26 @@ pub struct Sample<T = View> {
     pub inputs: SampleInputs<T>,
     /// Token ids, `I32 [N]`.
     pub ids: T,
-    /// The next step's inputs, where this step writes them too.
+    /// Inputs of the next step, if this step writes them too.
     pub next: Option<NextInputs<T>>,
+}
+
+impl<T> Sample<T> {
+    pub(crate) fn map<'a, U>(
+        &'a self,
+        mut read: impl FnMut(&'a T) -> U,
+        mut write: impl FnMut(&'a T) -> U,
+    ) -> Sample<U> {
+        Sample {
+            logits: read(&self.logits),
+            inputs: self.inputs.map(read),
+            ids: write(&self.ids),
+            next: self.next.as_ref().map(|next| NextInputs {
+                tokens: write(&next.tokens),
+                positions: write(&next.positions),
+            }),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -365,158 +156,39 @@ pub struct SampleInputs<T = View> {
     pub seed: T,
     /// `I32 [N]`.
     pub positions: T,
-    /// `I32 [N, A]`: what is done to logits first, each row as [`crate::sample::Adjustment`] lies in it.
+    /// Logit edits and masks, `I32 [N, A]`: one [`crate::sample::Adjustment`] per row.
     pub adjustments: Option<T>,
 }
 
-/// The mailboxes that make a decode step's results the next one's inputs.
+impl<T> SampleInputs<T> {
+    fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> SampleInputs<U> {
+        SampleInputs {
+            temperature: f(&self.temperature),
+            top_k: f(&self.top_k),
+            top_p: f(&self.top_p),
+            min_p: f(&self.min_p),
+            seed: f(&self.seed),
+            positions: f(&self.positions),
+            adjustments: self.adjustments.as_ref().map(f),
+        }
+    }
+}
+
+/// Mailboxes that turn a decode step's results into the next step's inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextInputs<T = View> {
-    /// Gets the sampled tokens.
+    /// Receives the sampled tokens.
     pub tokens: T,
-    /// Gets every position plus one.
+    /// Receives every position plus one.
     pub positions: T,
-}
-
-/// [`Op::Normalise`]: over the last axis of `x [.., D]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Normalise<T = View> {
-    pub x: T,
-    pub norm: Norm<T>,
-    pub out: T,
-}
-
-/// [`Op::RopeTable`]: `out [M, 2, D/2]` holds cosines, then sines, of `position * frequency`, both times
-/// `magnitude`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RopeTable<T = View> {
-    /// Factor on cosine and sine (1 but for YaRN).
-    pub magnitude: Scalar,
-    /// `I32 [M]`.
-    pub positions: T,
-    /// `F32 [D/2]`.
-    pub frequencies: T,
-    pub out: T,
-}
-
-/// How the product of a query and a key becomes a score, and which positions have one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scores {
-    /// Factor on the products.
-    pub scale: Scalar,
-    /// Another factor, which grows with the row's position.
-    pub temperature: Option<Temperature>,
-    /// Soft cap of what comes out.
-    pub cap: Option<Scalar>,
-    /// Positions that a row attends to, its own the last; all up to it if there is none.
-    pub window: Option<usize>,
-}
-
-impl Scores {
-    /// Nothing but a factor.
-    #[must_use]
-    pub const fn scaled(scale: f32) -> Self {
-        Self { scale: Scalar::new(scale), temperature: None, cap: None, window: None }
-    }
-
-    /// Positions of a band of `context` that `chunk` neighbouring rows attend to, at most.
-    #[must_use]
-    pub fn band(&self, context: usize, chunk: usize) -> usize {
-        self.window.map_or(context, |window| context.min(window.saturating_add(chunk - 1)))
-    }
-}
-
-/// `1 + slope * ln(1 + floor(position / length))`: sharper attention beyond the context of the training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Temperature {
-    pub slope: Scalar,
-    pub length: usize,
-}
-
-/// [`Op::Attention`]: softmax attention over positions `0..=position` of the row's slot, or the last of them, each
-/// KV head serving `H / KVH` query heads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attention<T = View> {
-    pub scores: Scores,
-    /// `[M, H, D]`, as is `out`.
-    pub q: T,
-    pub caches: Caches<T>,
-    pub rows: Rows<T>,
-    /// A score of each head that takes weight and has no value, `F32 [H]`.
-    pub sinks: Option<T>,
-    pub out: T,
-}
-
-/// [`Op::Project`]: products of one operand with weights.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Project<T = View> {
-    pub x: T,
-    /// Norm of `x` before the products.
-    pub norm: Option<Norm<T>>,
-    pub product: Product<T>,
-}
-
-/// The weights of an [`Op::Project`], and what becomes of their products.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Product<T = View> {
-    /// A result for each weight, at most [`MAX_WEIGHTS`].
-    Each(Vec<Linear<T>>),
-    /// `activation(x gate^T) * (x up^T)`.
-    Glu { activation: Activation, gate: T, up: T, out: T },
-    /// `residual + (x weight^T + bias)`.
-    Residual { weight: T, bias: Option<T>, residual: T, out: T },
-}
-
-/// `activation(x weight^T + bias)`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Linear<T = View> {
-    pub weight: T,
-    pub bias: Option<T>,
-    pub activation: Option<Activation>,
-    pub out: T,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RopeKv<T = View> {
-    pub style: RopeStyle,
-    /// Absent where a step only fills the caches.
-    pub queries: Option<Queries<T>>,
-    /// `[M, KVH, D]`, as is `v`.
-    pub k: T,
-    pub v: T,
-    /// See [`RopeTable`].
-    pub table: T,
-    pub rows: Rows<T>,
-    pub norm: Option<QkNorm<T>>,
-    pub caches: Caches<T>,
-}
-
-/// Queries `[M, H, D]` as they come, and rotated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queries<T = View> {
-    pub q: T,
-    pub out: T,
-}
-
-/// RMSNorm of every head before its rotation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QkNorm<T = View> {
-    /// Present where there are queries.
-    pub q: Option<T>,
-    pub k: T,
-    /// Added to the mean square.
-    pub eps: Scalar,
 }
 
 /// Most leading axes that a gather or scatter indexes.
 pub const MAX_INDICES: usize = 3;
 
-/// Most weights of an [`Op::Project`]: queries, keys and values.
-pub const MAX_WEIGHTS: usize = 3;
-
 impl<T> Op<T> {
-    /// The same operation on other operands: what it reads goes through `read`, what it writes through
-    /// `write`, each in the order of [`Op::reads`] and [`Op::writes`].
+    /// The same operation with other operands. `read` maps the operands that it reads and `write`
+    /// those that it writes, in the order of [`Op::reads`] and [`Op::writes`].
     #[must_use]
     pub fn map<'a, U>(
         &'a self,
@@ -542,11 +214,7 @@ impl<T> Op<T> {
             Self::Iota { out } => Op::Iota { out: write(out) },
             Self::MatMul { a, b, out } => Op::MatMul { a: read(a), b: read(b), out: write(out) },
             Self::TopK { x, out } => Op::TopK { x: read(x), out: write(out) },
-            Self::Gather(Gather { table, indices, out }) => Op::Gather(Gather {
-                table: read(table),
-                indices: indices.iter().map(read).collect(),
-                out: write(out),
-            }),
+            Self::Gather(gather) => Op::Gather(gather.map(read, write)),
             Self::Scatter { indices, values, table } => Op::Scatter {
                 indices: indices.iter().map(&mut read).collect(),
                 values: read(values),
@@ -560,23 +228,7 @@ impl<T> Op<T> {
             Self::Assign { value, mailbox } => {
                 Op::Assign { value: read(value), mailbox: write(mailbox) }
             }
-            Self::Sample(Sample { logits, inputs, ids, next }) => Op::Sample(Sample {
-                logits: read(logits),
-                inputs: SampleInputs {
-                    temperature: read(&inputs.temperature),
-                    top_k: read(&inputs.top_k),
-                    top_p: read(&inputs.top_p),
-                    min_p: read(&inputs.min_p),
-                    seed: read(&inputs.seed),
-                    positions: read(&inputs.positions),
-                    adjustments: inputs.adjustments.as_ref().map(&mut read),
-                },
-                ids: write(ids),
-                next: next.as_ref().map(|NextInputs { tokens, positions }| NextInputs {
-                    tokens: write(tokens),
-                    positions: write(positions),
-                }),
-            }),
+            Self::Sample(sample) => Op::Sample(sample.map(read, write)),
             Self::Normalise(Normalise { x, norm, out }) => {
                 Op::Normalise(Normalise { x: read(x), norm: norm.map(read), out: write(out) })
             }
@@ -613,16 +265,7 @@ impl<T> Op<T> {
                 cache: write(cache),
                 ring: *ring,
             },
-            Self::Attention(Attention { scores, q, caches, rows, sinks, out }) => {
-                Op::Attention(Attention {
-                    scores: *scores,
-                    q: read(q),
-                    caches: caches.map(&mut read),
-                    rows: rows.map(&mut read),
-                    sinks: sinks.as_ref().map(read),
-                    out: write(out),
-                })
-            }
+            Self::Attention(attention) => Op::Attention(attention.map(read, write)),
             Self::ShortConv(conv) => Op::ShortConv(conv.map(read, write)),
             Self::DeltaRule(rule) => Op::DeltaRule(rule.map(read, write)),
             Self::Mixture(mixture) => Op::Mixture(mixture.map(read, write)),
@@ -633,24 +276,7 @@ impl<T> Op<T> {
                 norm: norm.as_ref().map(|norm| norm.map(&mut read)),
                 product: product.map(&mut read, write),
             }),
-            Self::RopeKv(RopeKv { style, queries, k, v, table, rows, norm, caches }) => {
-                Op::RopeKv(RopeKv {
-                    style: *style,
-                    queries: queries
-                        .as_ref()
-                        .map(|Queries { q, out }| Queries { q: read(q), out: write(out) }),
-                    k: read(k),
-                    v: read(v),
-                    table: read(table),
-                    rows: rows.map(&mut read),
-                    norm: norm.as_ref().map(|QkNorm { q, k, eps }| QkNorm {
-                        q: q.as_ref().map(&mut read),
-                        k: read(k),
-                        eps: *eps,
-                    }),
-                    caches: caches.map(write),
-                })
-            }
+            Self::RopeKv(rope) => Op::RopeKv(rope.map(read, write)),
         }
     }
 
@@ -668,7 +294,7 @@ impl<T> Op<T> {
         writes
     }
 
-    /// What it remembers from step to step, if that is not a cache.
+    /// State that the operation carries from step to step, other than a KV cache.
     #[must_use]
     pub const fn memory(&self) -> Option<&Recurrence<T>> {
         match self {
@@ -759,81 +385,13 @@ impl<T> Op<T> {
     }
 }
 
-impl<T> Rows<T> {
-    pub(crate) fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> Rows<U> {
-        Rows { slots: f(&self.slots), positions: f(&self.positions) }
-    }
-}
-
-impl<T> Caches<T> {
-    fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> Caches<U> {
-        Caches { keys: f(&self.keys), values: f(&self.values), ring: self.ring }
-    }
-}
-
-impl NormKind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Rms => "rms-norm",
-            Self::Layer => "layer-norm",
-        }
-    }
-}
-
-impl<T> Norm<T> {
-    fn map<'a, U>(&'a self, mut f: impl FnMut(&'a T) -> U) -> Norm<U> {
-        let (kind, eps) = (self.kind, self.eps);
-        Norm { kind, weight: f(&self.weight), bias: self.bias.as_ref().map(f), eps }
-    }
-}
-
-impl<T> Product<T> {
-    fn map<'a, U>(
-        &'a self,
-        mut read: impl FnMut(&'a T) -> U,
-        mut write: impl FnMut(&'a T) -> U,
-    ) -> Product<U> {
-        match self {
-            Self::Each(each) => {
-                let linear = |l: &'a Linear<T>| Linear {
-                    weight: read(&l.weight),
-                    bias: l.bias.as_ref().map(&mut read),
-                    activation: l.activation,
-                    out: write(&l.out),
-                };
-                Product::Each(each.iter().map(linear).collect())
-            }
-            Self::Glu { activation, gate, up, out } => Product::Glu {
-                activation: *activation,
-                gate: read(gate),
-                up: read(up),
-                out: write(out),
-            },
-            Self::Residual { weight, bias, residual, out } => Product::Residual {
-                weight: read(weight),
-                bias: bias.as_ref().map(&mut read),
-                residual: read(residual),
-                out: write(out),
-            },
-        }
-    }
-
-    /// The matrices, in the order in which a step reads them.
-    #[must_use]
-    pub fn weights(&self) -> Vec<&T> {
-        match self {
-            Self::Each(each) => each.iter().map(|linear| &linear.weight).collect(),
-            Self::Glu { gate, up, .. } => vec![gate, up],
-            Self::Residual { weight, .. } => vec![weight],
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attention::{Caches, QkNorm, Queries, Scores};
+    use crate::project::{Linear, Norm, NormKind};
 
-    /// What `orinctl plan` prints, and the order in which scratch comes to life, hangs on these lists.
+    /// `orinctl plan` prints these lists, and scratch buffers are allocated in their order.
     #[test]
     fn operands_are_listed_in_order() {
         let rows = Rows { slots: "slots", positions: "positions" };

@@ -1,42 +1,44 @@
-//! Layers that remember in a state of fixed size: their operands, and how states are kept. What they compute is
-//! `graph`'s to say, and the reference's.
+//! Operands of layers with a recurrent state of fixed size, and the versions of that state.
+//! `graph::recurrent` and the reference device define what the layers compute.
 
-use crate::{Rows, Scalar, View};
+use crate::attention::Rows;
+use crate::buffer::{Scalar, View};
 
-/// A state of every slot, and the rows that move it on. A step's rows are those of `rows / chunk` sequences, one
-/// after the other, each at neighbouring positions; padding comes last.
+/// Recurrent state of every slot, and the rows that update it. The rows of a step belong to `rows /
+/// chunk` sequences, one after the other, each with consecutive positions; padding comes last.
 ///
-/// A slot has two versions of its state. A step reads the one that holds as many tokens as come before its first
-/// position (none: zeroes), and writes the other. So a step that is done again finds what it began with, one that
-/// ran too far spoils nothing that is asked for again, and position 0 begins anew.
+/// A slot has two versions of its state. A step reads the version that covers all tokens before its
+/// first position (zeroes at position 0) and writes the other. A repeated step therefore starts
+/// from the same state, a step that ran too far leaves the previous version intact, and position 0
+/// starts a new sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recurrence<T = View> {
     /// `F32 [slots, 2, ..]`.
     pub state: T,
-    /// Tokens that each version holds, `I32 [slots, 2]`.
+    /// Number of tokens that each version covers, `I32 [slots, 2]`.
     pub held: T,
     pub rows: Rows<T>,
-    /// Rows of a sequence.
+    /// Rows per sequence.
     pub chunk: usize,
 }
 
-/// [`Op::ShortConv`](crate::Op::ShortConv): of each channel the products of its last L values with the weights,
-/// added up; the state is the last L - 1 values, `[L - 1, C]`.
+/// [`Op::ShortConv`](crate::Op::ShortConv): for each channel, the dot product of its last L values
+/// with the weights. The state is the last L - 1 values, `[L - 1, C]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShortConv<T = View> {
     /// `F32 [M, C]`, as is `out`.
     pub x: T,
-    /// `F32 [C, L]`, the last for a row's own value.
+    /// `F32 [C, L]`; the last column applies to the row's own value.
     pub weight: T,
     pub memory: Recurrence<T>,
     pub out: T,
 }
 
-/// [`Op::DeltaRule`](crate::Op::DeltaRule): for each head a matrix S `[K, V]`, moved on and asked once a row:
-/// `S = diag(decay) S + add (take^T S) + key value^T`, then `out = query^T S`.
+/// [`Op::DeltaRule`](crate::Op::DeltaRule): each head has a matrix S `[K, V]`, updated and read
+/// once per row: `S = diag(decay) S + add (take^T S) + key value^T`, then `out = query^T S`.
 ///
-/// With `take = k`, `add = -decay beta k` and `value = beta v` this is the gated delta rule (Yang et al., 2024),
-/// with a decay for each column RWKV-7's.
+/// With `take = k`, `add = -decay beta k` and `value = beta v` this is the gated delta rule (Yang
+/// et al., 2024); with one decay per column it is RWKV-7's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeltaRule<T = View> {
     /// `F32 [M, H, K]`, as are `decay`, `key`, `take` and `add`.
@@ -52,9 +54,9 @@ pub struct DeltaRule<T = View> {
     pub out: T,
 }
 
-/// [`Op::GatedDelta`](crate::Op::GatedDelta): the linear attention of Gated DeltaNet. Queries and keys have
-/// length 1, queries are divided by the root of K; `decay = exp(rate * softplus(step + bias))`,
-/// `beta = sigmoid(strength)`.
+/// [`Op::GatedDelta`](crate::Op::GatedDelta): the linear attention of Gated DeltaNet. Queries and
+/// keys are L2-normalised, queries divided by the square root of K; `decay = exp(rate *
+/// softplus(step + bias))`, `beta = sigmoid(strength)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatedDelta<T = View> {
     /// Queries, keys and values of each row, `F32 [M, 2 HK K + H V]`.
@@ -66,7 +68,7 @@ pub struct GatedDelta<T = View> {
     pub rate: T,
     pub bias: T,
     pub heads: DeltaHeads,
-    /// Added to the squared length of queries and keys.
+    /// Added to the squared L2 norm of queries and keys.
     pub eps: Scalar,
     pub memory: Recurrence<T>,
     /// `F32 [M, H, V]`.
@@ -76,15 +78,15 @@ pub struct GatedDelta<T = View> {
 /// Heads of a [`GatedDelta`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaHeads {
-    /// Heads of queries and keys, HK: a divisor of H.
+    /// Number of query and key heads, HK: a divisor of H.
     pub keys: usize,
-    /// Heads of values, H.
+    /// Number of value heads, H.
     pub values: usize,
     /// Width of queries and keys, K.
     pub key_size: usize,
     /// Width of values, V.
     pub value_size: usize,
-    /// Whether neighbouring heads share keys; else those share them that are HK apart.
+    /// True if neighbouring value heads share a key head; else those that are HK apart do.
     pub grouped: bool,
 }
 
@@ -95,26 +97,26 @@ impl DeltaHeads {
         2 * self.keys * self.key_size + self.values * self.value_size
     }
 
-    /// The head of queries and keys that a head of values goes with.
+    /// The key head that a value head uses.
     #[must_use]
     pub const fn key_of(&self, head: usize) -> usize {
         if self.grouped { head / (self.values / self.keys) } else { head % self.keys }
     }
 }
 
-/// What a step does with one slot's state.
+/// Versions of one slot's state that a step reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// The version to begin with; zeroes where there is none.
+    /// Version to read; `None` for zeroes.
     pub from: Option<usize>,
-    /// The version to leave behind.
+    /// Version to write.
     pub to: usize,
-    /// What the versions hold afterwards.
+    /// Tokens that each version covers afterwards.
     pub held: [i32; 2],
 }
 
 impl Turn {
-    /// Of `rows` rows from `position` on, where the slot's versions hold so many tokens.
+    /// The versions for `rows` rows from `position` on, if the slot's versions cover `held` tokens.
     #[must_use]
     pub const fn new(held: [i32; 2], position: i32, rows: i32) -> Self {
         if position == 0 {
@@ -199,7 +201,7 @@ impl<T> GatedDelta<T> {
 }
 
 impl Recurrence {
-    /// Sequences of a step.
+    /// Number of sequences of a step.
     #[must_use]
     pub fn sequences(&self) -> usize {
         self.rows.slots.elements() / self.chunk.max(1)
@@ -211,7 +213,7 @@ impl Recurrence {
         self.state.shape.iter().skip(2).product()
     }
 
-    /// What a device may rely on beside what holds for every operation.
+    /// Checks the shapes that a device relies on.
     pub(crate) fn check(&self) -> Result<(), String> {
         let rows = self.rows.slots.elements();
         let fits = self.chunk > 0
@@ -228,9 +230,9 @@ impl Recurrence {
 mod tests {
     use super::Turn;
 
-    /// Whatever a step does, the same step again begins with what it began with.
+    /// A step that is repeated starts from the same version.
     #[test]
-    fn a_repeated_step_begins_as_it_began() {
+    fn a_repeated_step_reads_the_same_version() {
         let mut held = [0, 0];
         for (position, rows) in [(0, 5), (5, 4), (9, 1), (10, 1), (11, 2), (0, 5), (5, 5), (10, 1)]
         {
@@ -241,7 +243,7 @@ mod tests {
             assert_eq!(turn.held[turn.to], position + rows);
             held = turn.held;
         }
-        // One step too far, then on from where it began; then a new sequence.
+        // One step too far, then a restart from its first position; then a new sequence.
         assert_eq!(held, [11, 10]);
         assert_eq!(Turn::new(held, 10, 3).from, Some(1));
         assert_eq!(Turn::new(held, 0, 10), Turn { from: None, to: 0, held: [10, -1] });

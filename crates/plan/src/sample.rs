@@ -1,33 +1,33 @@
-//! The meaning of [`super::Op::Sample`]: how a token is chosen from logits.
+//! Reference of [`Op::Sample`](crate::Op::Sample): logit edits and the sampling of a token.
 //!
-//! First a row may be changed by an [`Adjustment`]: single logits, then a mask over the vocabulary.
+//! An [`Adjustment`] may change a row first: single logits, then a mask over the vocabulary.
 //!
-//! Greedy is the largest logit, the lowest id among equals. Otherwise the candidates are cut by min-p, by
-//! top-k, then by top-p, and the token is the largest of `logit / temperature + gumbel(seed,
-//! position, id)`, which is a draw from the softmax over the candidates (the Gumbel-max trick). The
-//! noise comes from a counter-based generator, Philox4x32-10 (Salmon et al., SC 2011), keyed by the
-//! seed with counter (position, id): a discarded or repeated step gives the same token, on any
-//! device and in any batch.
+//! Greedy sampling takes the largest logit, the lowest id among equals. Otherwise min-p, top-k and
+//! top-p cut the candidates, in this order. The token is then the largest of `logit / temperature +
+//! gumbel(seed, position, id)`, which is a draw from the softmax over the candidates (Gumbel-max
+//! trick). The noise comes from a counter-based generator, Philox4x32-10 (Salmon et al., SC 2011),
+//! with the seed as key and (position, id) as counter. A discarded or repeated step therefore
+//! samples the same token, on any device and in any batch.
 //!
-//! Every step is a plain `f32` operation or an integer, logarithm and exponential included, so that the choice is
-//! the same to the last bit wherever it is made (`kernels/src/cuda/sample.cuh` makes it on GPUs).
+//! All arithmetic is plain `f32` or integer, including logarithm and exponential, so results agree
+//! to the last bit on all devices (`kernels/src/cuda/sample.cuh` on GPUs).
 //!
-//! Logits with a NaN or plus infinity among them, or with nothing above minus infinity, are *not
-//! finite*: no token follows from them, and [`NOT_FINITE`] stands in its place. Minus infinity beside
-//! others is a token that is never chosen.
+//! Logits are *not finite* if they contain a NaN or plus infinity, or nothing above minus infinity.
+//! The result is then [`NOT_FINITE`] instead of a token. A token whose logit is minus infinity is
+//! never sampled.
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 (or less) is greedy.
     pub temperature: f32,
-    /// Candidates kept, by logit; 0 keeps all.
+    /// Number of candidates to keep, by logit; 0 keeps all.
     pub top_k: u32,
-    /// Smallest probability mass kept, by logit; 1 keeps all.
+    /// Smallest probability mass to keep, by logit; 1 keeps all.
     pub top_p: f32,
-    /// The logarithm of the least probability beside the largest that is kept, at temperature 1: see [`min_p`].
-    /// Minus infinity (or NaN) keeps all.
+    /// Logarithm of the smallest probability to keep, relative to the largest, at temperature 1:
+    /// see [`min_p`]. Minus infinity (or NaN) keeps all.
     pub min_p: f32,
-    /// Key of the generator.
+    /// Key of the random number generator.
     pub seed: u64,
 }
 
@@ -35,7 +35,7 @@ impl Sampling {
     pub const GREEDY: Self =
         Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: f32::NEG_INFINITY, seed: 0 };
 
-    /// The least logit that min-p keeps beside the largest.
+    /// Smallest logit that min-p keeps.
     #[must_use]
     pub fn least(&self, largest: f32) -> f32 {
         if self.min_p > f32::NEG_INFINITY {
@@ -46,18 +46,20 @@ impl Sampling {
     }
 }
 
-/// [`Sampling::min_p`] of a probability; 0 keeps all.
+/// Converts a probability to [`Sampling::min_p`]; 0 keeps all.
 #[must_use]
 pub fn min_p(probability: f32) -> f32 {
     if probability < f32::MIN_POSITIVE { f32::NEG_INFINITY } else { logarithm(probability) }
 }
 
-/// What is done to one token's logit: its id, then the bits of what is added to it, of what it is divided by where it is
-/// positive and multiplied by where it is not, and of what is subtracted in the end; each is rounded. 16 bytes, as GPUs
-/// read them.
+/// Logit edit of one token, 16 bytes as GPUs read them: the token id, then the bits of `add`,
+/// `factor` and `subtract`.
+///
+/// The edited logit is `x = logit + add`, then `x / factor` if positive, else `x * factor`, minus
+/// `subtract`; each operation rounds.
 pub type Edit = [i32; 4];
 
-/// An edit of these parts.
+/// Packs a logit edit.
 #[must_use]
 pub const fn edit(id: u32, add: f32, factor: f32, subtract: f32) -> Edit {
     let [add, factor, subtract] = [add.to_bits(), factor.to_bits(), subtract.to_bits()];
@@ -70,25 +72,26 @@ fn edited(logit: f32, [_, add, factor, subtract]: Edit) -> f32 {
     (if sum > 0.0 { sum / factor } else { sum * factor }) - number(subtract)
 }
 
-/// Most edits that a device takes of a row.
+/// Most edits of a row that a device accepts.
 pub const EDITS: usize = 1024;
 
-/// What is done to the logits of one row before a token is chosen from them. Lies in a row of a mailbox, which has
-/// [`Adjustment::words`]: the number of edits; 1 where there is a mask; two words of nothing; the mask, rounded up to 16
-/// bytes; the edits.
+/// Logit edits and a token mask, applied to one row before sampling.
+///
+/// A mailbox row has [`Adjustment::words`] words: the number of edits; 1 if there is a mask; two
+/// unused words; the mask, padded to 16 bytes; the edits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adjustment<'a> {
-    /// At most one of an id. One of an id that is no token's does nothing.
+    /// At most one per token id; ids outside the vocabulary have no effect.
     pub edits: &'a [Edit],
-    /// Bit `id % 32` of word `id / 32` for every token that may be chosen. The others are not edited, and get minus infinity
-    /// unless their logit is not finite.
+    /// Bit `id % 32` of word `id / 32` is set for every allowed token. Other tokens are not edited;
+    /// their logit becomes minus infinity unless it is not finite.
     pub mask: Option<&'a [i32]>,
 }
 
 impl<'a> Adjustment<'a> {
     const HEADER: usize = 4;
 
-    /// Words of a row of the mailbox.
+    /// Words of a mailbox row.
     #[must_use]
     pub const fn words(vocabulary: usize) -> usize {
         Self::edits_at(vocabulary) + 4 * EDITS
@@ -98,7 +101,7 @@ impl<'a> Adjustment<'a> {
         Self::HEADER + vocabulary.div_ceil(32).next_multiple_of(4)
     }
 
-    /// What a row of the mailbox says; `None` where it changes nothing.
+    /// Decodes a mailbox row; `None` if it changes nothing.
     #[must_use]
     pub fn of(row: &'a [i32], vocabulary: usize) -> Option<Self> {
         let &[count, masked, ..] = row else { return None };
@@ -108,20 +111,20 @@ impl<'a> Adjustment<'a> {
         (mask.is_some() || !edits.is_empty()).then_some(Self { edits, mask })
     }
 
-    /// What its row holds behind the header, and where: mask and edits.
+    /// Mask and edits, each with its offset in the row.
     #[must_use]
     pub fn parts(&self, vocabulary: usize) -> [(usize, &'a [i32]); 2] {
         let mask = self.mask.unwrap_or_default();
         [(Self::HEADER, mask), (Self::edits_at(vocabulary), self.edits.as_flattened())]
     }
 
-    /// The beginning of its row.
+    /// First words of the row.
     #[must_use]
     pub fn header(&self) -> [i32; 2] {
         [self.edits.len() as i32, i32::from(self.mask.is_some())]
     }
 
-    /// Carries it out.
+    /// Applies the edits, then the mask.
     pub fn apply(&self, logits: &mut [f32]) {
         let allows = |id: usize| match self.mask {
             Some(mask) => mask.get(id / 32).is_some_and(|word| word >> (id % 32) & 1 != 0),
@@ -142,28 +145,28 @@ impl<'a> Adjustment<'a> {
     }
 }
 
-/// What stands for a token where logits are not finite; as the `I32` of mailboxes and rings, -1. It is no
-/// token of any vocabulary, so a step that takes it as its input gathers zeroes.
+/// Token id if the logits are not finite; -1 as the `I32` of mailboxes and rings. It is outside
+/// every vocabulary, so a step with it as input gathers zeroes.
 pub const NOT_FINITE: u32 = u32::MAX;
 
-/// No draw of [`gumbel`] exceeds this: `-ln(-ln(1 - 2^-24))`, rounded up.
+/// Upper bound of [`gumbel`]: `-ln(-ln(1 - 2^-24))`, rounded up.
 const GUMBEL_MAX: f32 = 16.7;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
     id: u32,
     logit: f32,
-    /// Beside the largest logit's, in units of 2^-31; where top-p asks for it.
+    /// Relative to the largest logit's, in units of 2^-31; only computed for top-p.
     weight: u32,
 }
 
-/// Chooses a token id, [`NOT_FINITE`] where the logits are not. `work` is scratch for top-k and top-p: with a
-/// capacity of `logits.len()` no allocation happens.
+/// Samples a token id; [`NOT_FINITE`] if the logits are not finite. `work` is scratch for top-k and
+/// top-p: with a capacity of `logits.len()`, nothing is allocated.
 pub fn choose(logits: &[f32], sampling: Sampling, position: u32, work: &mut Vec<Candidate>) -> u32 {
     argmax(logits).map_or(NOT_FINITE, |best| choose_beside(best, logits, sampling, position, work))
 }
 
-/// [`choose`] where [`argmax`] is known already.
+/// [`choose`] with a known [`argmax`].
 pub fn choose_beside(
     best: u32,
     logits: &[f32],
@@ -173,7 +176,7 @@ pub fn choose_beside(
 ) -> u32 {
     let largest = logits.get(best as usize).copied().unwrap_or(f32::NEG_INFINITY);
     let scale = 1.0 / sampling.temperature;
-    // So small a temperature that no score is finite is none.
+    // A temperature so small that no score is finite counts as 0.
     if sampling.temperature.is_nan()
         || sampling.temperature <= 0.0
         || !(largest * scale).is_finite()
@@ -187,7 +190,7 @@ pub fn choose_beside(
         all.map(|(id, &logit)| Candidate { id, logit, weight: 0 })
     };
     let top_k = sampling.top_k as usize;
-    // What is no number is 0.
+    // NaN counts as 0.
     let top_p = if sampling.top_p > 0.0 { sampling.top_p.min(1.0) } else { 0.0 };
     let cut_k = top_k > 0 && top_k < logits.len();
     if !cut_k && top_p >= 1.0 {
@@ -207,22 +210,23 @@ pub fn choose_beside(
         if top_p < 1.0 {
             work.iter_mut().for_each(|c| *c = weigh(*c));
             let total = total(work);
-            keep_mass(work, part_of(total, top_p));
+            truncate_to_mass(work, part_of(total, top_p));
         }
     } else {
         work.extend(all().map(weigh).filter(|c| c.weight > 0));
         let total = total(work);
         let mass = part_of(total, top_p);
-        // A token below this weight can never be needed: all of them together hold less than what is left out.
+        // A token below this weight is never needed: all such tokens together weigh less than the
+        // mass that is cut.
         work.retain(|c| u64::from(c.weight) * logits.len() as u64 >= total - mass);
         work.sort_unstable_by(by_logit);
-        keep_mass(work, mass);
+        truncate_to_mass(work, mass);
     }
     draw(work.iter().copied(), best, largest, scale, noise)
 }
 
 /// Keeps the shortest prefix whose weights reach `mass`, at least one candidate.
-fn keep_mass(sorted: &mut Vec<Candidate>, mass: u64) {
+fn truncate_to_mass(sorted: &mut Vec<Candidate>, mass: u64) {
     let mut sum = 0;
     let needed = sorted.iter().position(|c| {
         sum += u64::from(c.weight);
@@ -233,14 +237,14 @@ fn keep_mass(sorted: &mut Vec<Candidate>, mass: u64) {
     }
 }
 
-/// `p` of `total`, `p` taken in steps of 2^-24.
+/// `p * total`, with `p` in steps of 2^-24.
 fn part_of(total: u64, p: f32) -> u64 {
     let fraction = (p * 16_777_216.0) as u64;
     (total >> 24) * fraction + (((total & 0xff_ffff) * fraction) >> 24)
 }
 
-/// `e^x` for `x` of at most 0, in units of 2^-31: the exponential of `kernels/src/cuda/base.cuh`, cut off where
-/// nothing is left of it.
+/// `e^x` for `x <= 0`, in units of 2^-31: the exponential of `kernels/src/cuda/base.cuh`, 0 where
+/// the result vanishes.
 fn weight(x: f32) -> u32 {
     const COEFFICIENTS: [f32; 6] = [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
     if x < -22.0 {
@@ -250,16 +254,16 @@ fn weight(x: f32) -> u32 {
     let r = power.mul_add(-355.0 / 512.0, x);
     let r = power.mul_add(2.121_944_4e-4, r);
     let y = COEFFICIENTS.into_iter().fold(1.0 / 720.0, |y: f32, k| y.mul_add(r, k));
-    // 31 more than the power's own exponent; from the -32nd power on up a normal number.
+    // Biased by 31 on top of the exponent; normal for powers of -32 and above.
     let scale = f32::from_bits((127 + 31 + power as i32).cast_unsigned() << 23);
     (y * scale) as u32
 }
 
-/// The natural logarithm of a normal positive number, to 2e-7 of it: the exponent's, and a polynomial of what
-/// the mantissa, taken to be in `[sqrt(1/2), sqrt(2))`, has beyond 1.
+/// Natural logarithm of a normal positive number, relative error 2e-7: the exponent's logarithm
+/// plus a polynomial in `mantissa - 1`, with the mantissa in `[sqrt(1/2), sqrt(2))`.
 #[must_use]
 pub fn logarithm(x: f32) -> f32 {
-    /// Of `(ln(1 + r) - r) / r^2`: minus a half, then a fit at Chebyshev's points.
+    /// Coefficients of `(ln(1 + r) - r) / r^2`: minus a half, then a fit at the Chebyshev points.
     const COEFFICIENTS: [f32; 8] = [
         1.271_230_7e-1,
         -1.297_223_9e-1,
@@ -278,11 +282,12 @@ pub fn logarithm(x: f32) -> f32 {
 }
 
 fn by_logit(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
-    // Of zeros neither is larger.
+    // +0 and -0 are equal.
     (b.logit + 0.0).total_cmp(&(a.logit + 0.0)).then(a.id.cmp(&b.id))
 }
 
-/// Largest of `logit * scale + gumbel`. Noise is computed only where it could still win.
+/// Candidate with the largest `logit * scale + gumbel`. Computes noise only where it could still
+/// win.
 fn draw(
     candidates: impl Iterator<Item = Candidate>,
     best: u32,
@@ -304,7 +309,7 @@ fn draw(
     winner.1
 }
 
-/// Index of the largest element, the lowest among equals; none of logits that are not finite.
+/// Index of the largest element, the lowest among equals; `None` if the logits are not finite.
 #[must_use]
 pub fn argmax(logits: &[f32]) -> Option<u32> {
     let mut best = (f32::NEG_INFINITY, 0);
@@ -366,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn logarithm_and_weights_are_near_the_exact_ones() {
+    fn logarithm_and_weights_are_accurate() {
         let near_one = (0..4000).map(|i| 1.0 - f32::EPSILON / 2.0 * (1 + i * i) as f32);
         let all = (1..100_000).map(|i| i as f32 / 4096.0).chain((0..100).map(|i| 0.5f32.powi(i)));
         for x in near_one.chain(all) {
@@ -425,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn pruned_choice_equals_the_naive_one() {
+    fn pruned_sampling_equals_naive_sampling() {
         let mut work = Vec::new();
         for case in 0..400u32 {
             let word = |i: u32| philox([i, case, 7, 0], 42);
@@ -466,9 +471,9 @@ mod tests {
         }
     }
 
-    /// Devices agree on equal scores only because all of them take the lower id.
+    /// Devices agree on equal scores only because all of them prefer the lower id.
     #[test]
-    fn of_equal_scores_the_lower_id_wins() {
+    fn the_lower_id_wins_among_equal_scores() {
         let s = Sampling { temperature: 1.0, seed: 5, ..Sampling::GREEDY };
         let (mut best_first, mut best_last) = (0, 0);
         for position in 0..1000 {
@@ -482,9 +487,10 @@ mod tests {
         assert!(best_first > 0 && best_last > 0);
     }
 
-    /// The weight of a token is that beside the largest: of large logits at a low temperature none is infinite.
+    /// Weights are relative to the largest logit, so large logits at a low temperature do not
+    /// overflow.
     #[test]
-    fn top_p_holds_for_large_logits_at_a_low_temperature() {
+    fn top_p_works_for_large_logits_at_a_low_temperature() {
         let s = Sampling { temperature: 0.05, top_p: 0.9, seed: 5, ..Sampling::GREEDY };
         for s in [s, Sampling { top_k: 2, ..s }] {
             let mut drawn = [0; 3];
@@ -510,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_that_are_not_finite_give_no_token() {
+    fn logits_that_are_not_finite_yield_no_token() {
         let (nan, infinity) = (f32::NAN, f32::INFINITY);
         let drawn = Sampling { temperature: 1.0, seed: 1, ..Sampling::GREEDY };
         let ways = [
@@ -537,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_temperature_that_leaves_no_finite_score_is_none() {
+    fn a_temperature_without_finite_scores_is_greedy() {
         for temperature in [1e-45, 1e-40, 1e-38] {
             let s = Sampling { temperature, seed: 3, ..Sampling::GREEDY };
             for logits in [[-4.0, -3.0, -5.0], [0.0, 1.0, 0.5], [-1.0, 0.0, -0.0]] {

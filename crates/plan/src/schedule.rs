@@ -1,28 +1,32 @@
-//! Which steps one kernel can do together: a chain of elementwise steps over one space of elements, then perhaps a
-//! reduction of what it gave, then a chain over what that left. Values that nobody else reads never reach memory.
+//! Grouping of steps that one kernel can run: elementwise steps over one index space, optionally a
+//! reduction of their result, then elementwise steps over the reduced space. Values that only the
+//! group reads stay in registers.
 //!
-//! A group is steps that follow each other in the plan. How a device runs one is its own business; steps that are not
-//! elementwise and no reduction are groups by themselves.
+//! A group is a range of neighbouring steps. The device decides how to run it. A step that is
+//! neither elementwise nor a reduction is a group of its own.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::{Buffer, BufferId, Class, Op, Plan, Step, View};
+use crate::buffer::{Buffer, BufferId, Class, View};
+use crate::op::Op;
+use crate::plan::Plan;
+use crate::step::Step;
 
-/// Most steps of a group: what a kernel's registers and a compiler's patience allow.
+/// Most steps of a group; limits registers and compile time.
 const MOST_STEPS: usize = 48;
 
 /// Neighbouring steps of a plan that run as one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub steps: Range<usize>,
-    /// The step of them that reduces; those after it are over its results.
+    /// Index of the reduction; later steps run over its results.
     pub reduce: Option<usize>,
-    /// What the steps write and nobody else reads.
+    /// Buffers that the group writes and only the group reads.
     pub inner: BTreeSet<BufferId>,
 }
 
-/// A plan's steps in groups, in their order.
+/// Groups the steps of a plan, in order.
 #[must_use]
 pub fn schedule(plan: &Plan) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
@@ -72,7 +76,7 @@ impl Group {
         elementwise(op).is_some() || matches!(op, Op::Reduce { .. })
     }
 
-    /// The steps before the reduction, and those after it.
+    /// The elementwise steps before the reduction, and those after it.
     #[must_use]
     pub fn chains<'a>(&self, plan: &'a Plan) -> [&'a [Step]; 2] {
         let end = self.reduce.unwrap_or(self.steps.end);
@@ -80,8 +84,8 @@ impl Group {
         [&plan.steps[self.steps.start..end], &plan.steps[tail..self.steps.end]]
     }
 
-    /// The group as a plan of its own: what it reads from elsewhere comes from mailboxes, what others read of it are
-    /// outputs. `None` where it changes what it has read.
+    /// The group as a plan of its own: inputs become mailboxes, results that others read become
+    /// outputs. `None` if the group writes a buffer that it also reads from outside.
     #[must_use]
     pub fn alone(&self, plan: &Plan) -> Option<Plan> {
         let steps = &plan.steps[self.steps.clone()];
@@ -120,7 +124,7 @@ impl Group {
         })
     }
 
-    /// What it computes: `mul+reduce-sum+mul`.
+    /// Name from its operations: `mul+reduce-sum+mul`.
     #[must_use]
     pub fn name(&self, plan: &Plan) -> String {
         let names = plan.steps[self.steps.clone()].iter().map(|step| step.op.name());
@@ -128,12 +132,12 @@ impl Group {
     }
 }
 
-/// Whether a step takes operands that go backward: those of groups do.
+/// True if the operation accepts reversed operands, as steps of groups do.
 pub(crate) fn takes_any_order<T>(op: &Op<T>) -> bool {
     elementwise(op).is_some() || matches!(op, Op::Reduce { .. })
 }
 
-/// The result of an elementwise step, or one that puts elements elsewhere.
+/// Output of an elementwise or data-movement operation; `None` for others.
 #[must_use]
 pub fn elementwise<T>(op: &Op<T>) -> Option<&T> {
     match op {
@@ -149,25 +153,25 @@ pub fn elementwise<T>(op: &Op<T>) -> Option<&T> {
     }
 }
 
-/// True when the `i`th element of a buffer of so many is the view's `i`th.
+/// True if the view covers all `elements` elements of its buffer in order.
 fn whole(view: &View, elements: usize) -> bool {
     view.offset == 0 && view.elements() == elements && view.is_contiguous()
 }
 
-/// The group that may still grow.
+/// A group that may still grow.
 struct Open<'a> {
-    /// Elements of the space that the last steps are over.
+    /// Elements of the current index space.
     elements: usize,
-    /// Written over that space.
+    /// Buffers written over the current index space.
     here: BTreeSet<BufferId>,
-    /// Written before the reduction, if there was one.
+    /// Buffers written before the reduction, if there is one.
     before: Option<BTreeSet<BufferId>>,
-    /// Read from outside, and over which space.
+    /// Views read from outside, each with the size of its index space.
     reads: Vec<(&'a View, usize)>,
 }
 
 impl<'a> Open<'a> {
-    /// A group that begins with a step; `None` where nothing can join that.
+    /// Starts a group with a step; `None` if nothing can join it.
     fn with(op: &'a Op) -> Option<Self> {
         let out = match op {
             Op::Reduce { out, .. } => out,
@@ -180,7 +184,7 @@ impl<'a> Open<'a> {
         Some(Self { elements, here, before, reads })
     }
 
-    /// Takes the step in, where it can be done for each element of the space without a look at another.
+    /// Adds the step if each element of the index space can be computed independently.
     fn joins(&mut self, plan: &Plan, op: &'a Op) -> bool {
         let of_this_space = match op {
             Op::Reduce { x, .. } => self.before.is_none() && self.here.contains(&x.buffer),
@@ -199,7 +203,7 @@ impl<'a> Open<'a> {
         if !of_this_space || !reads.iter().all(|view| fits(view)) {
             return false;
         }
-        // What the group has read elsewhere must not be written under it.
+        // A step must not overwrite a buffer that the group has read from outside.
         let free = op.writes().into_iter().all(|out| {
             let unwritten = !self.here.contains(&out.buffer)
                 && self.before.as_ref().is_none_or(|before| !before.contains(&out.buffer));

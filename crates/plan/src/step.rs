@@ -1,8 +1,9 @@
-//! Steps of a plan: an operation, where it stands in the model, what it costs.
+//! Steps of a plan: operation, label, cost.
 
-use super::{BufferId, Op};
+use crate::buffer::BufferId;
+use crate::op::Op;
 
-/// What a step moves and computes, at the plan's full context band.
+/// Bytes that a step moves and operations that it computes, at the plan's full context band.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     pub weight_bytes: u64,
@@ -10,7 +11,7 @@ pub struct Cost {
     pub state_bytes: u64,
     /// Bytes of everything else read or written.
     pub other_bytes: u64,
-    /// Floating-point operations (a multiply-add counts two).
+    /// Floating-point operations (a multiply-add counts as two).
     pub flops: u64,
 }
 
@@ -44,9 +45,9 @@ impl std::iter::Sum for Cost {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub op: Op,
-    /// Where it stands in the model, for people: `blk.3.attn_q`.
+    /// Place in the model, for people: `blk.3.attn_q`.
     pub label: String,
-    /// The composite this primitive step is a part of.
+    /// The composite that this primitive step is part of.
     pub scope: Option<ScopeId>,
     pub cost: Cost,
 }
@@ -55,7 +56,7 @@ pub struct Step {
 pub struct ScopeId(pub u32);
 
 impl Step {
-    /// True when the step reads or writes the buffer.
+    /// True if the step reads or writes the buffer.
     #[must_use]
     pub fn touches(&self, buffer: BufferId) -> bool {
         self.op.reads().into_iter().chain(self.op.writes()).any(|view| view.buffer == buffer)

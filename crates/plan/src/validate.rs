@@ -1,9 +1,12 @@
-//! Checks that a plan is well formed, so that a device may trust it.
+//! Validity checks of a plan; devices rely on them.
 
-use super::schedule::takes_any_order;
-use super::{
-    Class, DType, Gather, MAX_INDICES, MAX_WEIGHTS, Op, Plan, Product, Project, QkNorm, RopeKv,
-};
+use crate::attention::{QkNorm, RopeKv};
+use crate::buffer::Class;
+use crate::dtype::DType;
+use crate::op::{Gather, MAX_INDICES, Op};
+use crate::plan::Plan;
+use crate::project::{MAX_WEIGHTS, Product, Project};
+use crate::schedule::takes_any_order;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("step {step} ({label}, {op}): {reason}")]
@@ -15,9 +18,9 @@ pub struct Invalid {
 }
 
 impl Plan {
-    /// Checks the invariants that devices rely on: every view lies inside its buffer, every step
-    /// has as many operands as its operation takes, scratch is written before it is read, and weights
-    /// and constants are never written.
+    /// Checks the invariants that devices rely on: every view is inside its buffer, every step has
+    /// the operand counts of its operation, scratch is written before it is read, weights and
+    /// constants are never written.
     ///
     /// # Errors
     /// [`Invalid`] names the first step that breaks one.
@@ -46,10 +49,13 @@ impl Plan {
                     )));
                 }
                 if view.forward().is_none() && !takes_any_order(&step.op) {
-                    return Err(fail(format!("`{}` seen backward", buffer.name)));
+                    return Err(fail(format!("`{}` is read in reverse", buffer.name)));
                 }
                 if buffer.dtype.is_quantised() && !view.is_contiguous() {
-                    return Err(fail(format!("quantised `{}` seen through strides", buffer.name)));
+                    return Err(fail(format!(
+                        "quantised `{}` is read through strides",
+                        buffer.name
+                    )));
                 }
             }
             for view in reads {
@@ -75,12 +81,12 @@ impl Plan {
         Ok(())
     }
 
-    /// What is stored in fewer bytes than 4 is converted from and to what it is computed in.
+    /// Types narrower than 4 bytes convert only from and to the type they are computed in.
     fn check_cast(&self, op: &Op) -> Result<(), String> {
         let Op::Cast { x, out } = op else { return Ok(()) };
         let [from, to] =
             [x, out].map(|view| self.buffers.get(view.buffer.index()).map(|buffer| buffer.dtype));
-        // A buffer that is not there is told of with its view.
+        // The check of views reports a missing buffer.
         let (Some(from), Some(to)) = (from, to) else { return Ok(()) };
         let word = |dtype: DType| dtype.widened() == Some(dtype);
         let fits = (word(from) && word(to))
@@ -91,7 +97,7 @@ impl Plan {
     }
 }
 
-/// What the operands' names leave open.
+/// Checks counts that the operands' names leave open.
 fn check_counts(op: &Op) -> Result<(), String> {
     if let Some(memory) = op.memory() {
         memory.check()?;
@@ -126,7 +132,7 @@ mod tests {
     use crate::{Caches, Linear, Rows, Scalar, View};
 
     #[test]
-    fn counts_that_names_leave_open_are_checked() {
+    fn operand_counts_are_checked() {
         let view = || View::whole(crate::BufferId(0), &[1]);
         let project = |n| {
             let linear = Linear { weight: view(), bias: None, activation: None, out: view() };

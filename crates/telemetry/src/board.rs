@@ -1,23 +1,23 @@
-//! Which board, which release, which drivers.
+//! Board, Jetson Linux release and drivers.
 
 use super::root::Root;
 use super::state::{Drivers, Release, Unread};
 
-/// The device tree's name of the board. Source: Documentation/ABI/testing/sysfs-firmware-ofw;
+/// Name of the board in the device tree. Source: Documentation/ABI/testing/sysfs-firmware-ofw;
 /// jetson_stats reads the same (`jetson_variables.py`).
 pub(super) fn name(root: &Root) -> Option<String> {
     root.text("/proc/device-tree/model").filter(|name| !name.is_empty())
 }
 
-/// True for a T234: its compatible string is `nvidia,tegra234`, after the board's own.
+/// True for a T234: its compatible string contains `nvidia,tegra234`, after the board's own.
 pub(super) fn is_orin(root: &Root) -> bool {
     root.text("/proc/device-tree/compatible")
         .is_some_and(|names| names.split('\0').any(|name| name == "nvidia,tegra234"))
 }
 
-/// `/etc/nv_tegra_release`, first line: `# R36 (release), REVISION: 4.3, GCID: .., BOARD: ..`.
-/// Source: jetson_stats, `jetson_variables.py`. jetpack-nixos has no such file; there the kernel's
-/// module of the GPU still tells that it is loaded.
+/// Release from the first line of `/etc/nv_tegra_release`: `# R36 (release), REVISION: 4.3, GCID:
+/// .., BOARD: ..`. Source: jetson_stats, `jetson_variables.py`. jetpack-nixos has no such file;
+/// there only the loaded kernel module identifies the GPU.
 pub(super) fn release(root: &Root, notes: &mut Vec<Unread>) -> Option<Release> {
     const PATH: &str = "/etc/nv_tegra_release";
     let what = "release of Jetson Linux";
@@ -62,7 +62,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn releases_as_they_are_written() {
+    fn releases_are_parsed() {
         let parse = |text| parse_release(text).map(|release| release.to_string());
         let r36 = "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64";
         assert_eq!(parse(r36).as_deref(), Some("R36.4.3"));
@@ -74,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC*|# R[0-9]{1,12} .release., REVISION: [0-9.]*") {
+        fn arbitrary_text_does_not_panic(text in "\\PC*|# R[0-9]{1,12} .release., REVISION: [0-9.]*") {
             let _ = parse_release(&text);
         }
     }

@@ -1,9 +1,9 @@
-//! Under which clocks and power mode the machine runs, in a line for people.
+//! Clocks and power mode of the machine, summarised in a line.
 
 use super::{Probe, Root};
 
-/// `governor performance, cpu at most 2000 MHz, gpu at most 1300 MHz, power mode 0`, of that what the
-/// machine tells; `unknown` when it tells nothing.
+/// `governor performance, cpu at most 2000 MHz, gpu at most 1300 MHz, power mode 0`, as far as
+/// known; `unknown` if nothing is.
 #[must_use]
 pub fn summary() -> String {
     let probe = Probe::new(Root::system());

@@ -1,10 +1,10 @@
-//! Clocks of GPU, memory and processor, and how much of the GPU there is.
+//! Clocks of GPU, memory and processor, and the number of active GPU clusters.
 
 use super::root::Root;
 use super::state::{Clock, Cluster, Gpu, Unread};
 
-/// The GPU's entry in devfreq: the one whose device tree node is called `gpu` (R36,
-/// `17000000.gpu`) or `ga10b` (R35, `17000000.ga10b`). Source: jetson_stats, `gpu.py`.
+/// The GPU's devfreq entry: its device tree node is named `gpu` (R36, `17000000.gpu`) or `ga10b`
+/// (R35, `17000000.ga10b`). Source: jetson_stats, `gpu.py`.
 pub(super) fn find_gpu(root: &Root) -> Option<String> {
     root.entries("/sys/class/devfreq").into_iter().find(|entry| {
         let node = root.text(&format!("{entry}/device/of_node/name"));
@@ -26,16 +26,16 @@ pub(super) fn gpu(root: &Root, entry: &str) -> Clock {
     }
 }
 
-/// Busy time in thousandths, from the GPU's own power unit; reading it does not wake the GPU.
+/// Busy fraction of the GPU, which sysfs reports in thousandths; reading it does not wake the GPU.
 /// Source: nvgpu, `os/linux/sysfs.c`, `gk20a_load_show`.
 pub(super) fn gpu_load(root: &Root, entry: &str) -> Option<f64> {
     let thousandths: f64 = root.number(&format!("{entry}/device/load"))?;
     Some((thousandths / 1000.0).clamp(0.0, 1.0))
 }
 
-/// Source: nvgpu, `os/linux/sysfs.c`: `tpc_pg_mask` (decimal, a set bit is a cluster switched off),
-/// `tpc_fs_mask` (`0xff`, a set bit is a cluster in use; reading it wakes the GPU, so it is read
-/// only while `gpu_powered_on` says `on`).
+/// Number of TPCs. Source: nvgpu, `os/linux/sysfs.c`: `tpc_pg_mask` (decimal, one bit per
+/// power-gated TPC), `tpc_fs_mask` (`0xff`, one bit per TPC in use). Reading `tpc_fs_mask` wakes
+/// the GPU, so it is read only if `gpu_powered_on` is `on`.
 pub(super) fn size(
     root: &Root,
     entry: &str,
@@ -62,8 +62,9 @@ pub(super) fn size(
     Gpu { gated_mask, tpcs: in_use.map(u32::count_ones).or(left), of_tpcs }
 }
 
-/// Clusters of two multiprocessors of 128 lanes each: 2048 lanes on AGX Orin 64 GB, 1792 on AGX Orin
-/// 32 GB, 1024 on Orin NX and Nano 8 GB, 512 on Nano 4 GB. Source: NVIDIA's table of the modules.
+/// TPCs of the module, each with two multiprocessors of 128 CUDA cores: 2048 cores on AGX Orin 64
+/// GB, 1792 on AGX Orin 32 GB, 1024 on Orin NX and Nano 8 GB, 512 on Nano 4 GB. Source: NVIDIA's
+/// table of the modules.
 fn module_tpcs(board: &str, memory: Option<u64>) -> Option<u32> {
     const GIB: u64 = 1 << 30;
     let memory = memory?;
@@ -78,9 +79,10 @@ fn module_tpcs(board: &str, memory: Option<u64>) -> Option<u32> {
     }
 }
 
-/// The memory controller. The clock itself is in debugfs, for root only (`bpmp/debug/clk/emc`); the
-/// power mode's cap may be read by everybody: `nvpmodel_clk_cap/emc` since R36, `nvpmodel_emc_cap`
-/// before. Sources: jetson_stats, `memory.py`; `nvpmodel_p3701_0000.conf`.
+/// Clock of the memory controller. The clock itself is in debugfs, readable by root only
+/// (`bpmp/debug/clk/emc`). The power mode's cap is readable by everyone: `nvpmodel_clk_cap/emc`
+/// since R36, `nvpmodel_emc_cap` before. Sources: jetson_stats, `memory.py`;
+/// `nvpmodel_p3701_0000.conf`.
 pub(super) fn memory(root: &Root, notes: &mut Vec<Unread>) -> Option<Clock> {
     const DEBUG: &str = "/sys/kernel/debug/bpmp/debug/clk/emc";
     let caps = ["/sys/kernel/nvpmodel_clk_cap/emc", "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap"];
@@ -96,14 +98,15 @@ pub(super) fn memory(root: &Root, notes: &mut Vec<Unread>) -> Option<Clock> {
     Some(Clock { now_hz, min_hz, max_hz, hardware_max_hz, governor: None })
 }
 
-/// Directories of cpufreq, one for each group of cores with a common clock.
+/// cpufreq directories, one per cluster of cores with a common clock.
 pub(super) fn find_clusters(root: &Root) -> Vec<String> {
     let mut entries = root.entries("/sys/devices/system/cpu/cpufreq");
     entries.retain(|entry| entry.rsplit('/').next().is_some_and(|n| n.starts_with("policy")));
     entries
 }
 
-/// Kilohertz. Source: Documentation/admin-guide/pm/cpufreq.rst. `None` when its cores are off line.
+/// Clock of a cluster; sysfs reports kilohertz. Source: Documentation/admin-guide/pm/cpufreq.rst.
+/// `None` if its cores are offline.
 pub(super) fn cluster(root: &Root, entry: &str) -> Option<Cluster> {
     let hz = |name: &str| root.number::<u64>(&format!("{entry}/{name}"))?.checked_mul(1000);
     let cpus = root.text(&format!("{entry}/affected_cpus")).filter(|cpus| !cpus.is_empty())?;

@@ -1,13 +1,13 @@
-//! What the machine says about itself: memory, power mode, clocks, temperatures, rails, other users
-//! of the GPU.
+//! State of the machine: memory, power mode, clocks, temperatures, power rails, other users of the
+//! GPU.
 //!
-//! Everything is read from `/proc`, `/sys`, `/etc` and `/dev` under a [`Root`]; nothing is changed,
-//! no program is started, and nothing needs to be root. What cannot be read is `None`, and
-//! [`State::unread`] says why. [`Probe`] looks once for what there is and then reads it as often as
-//! wanted; [`Watch`] reads it on a thread of its own while something is measured.
+//! Reads `/proc`, `/sys`, `/etc` and `/dev` under a [`Root`]. Changes nothing, starts no program,
+//! and needs no root privileges. Unreadable values are `None`; [`State::unread`] gives the reason.
+//! [`Probe`] discovers the files once and then reads them on demand; [`Watch`] reads them on a
+//! thread of its own during a measurement.
 //!
-//! Every path stands beside the source that it is known from. What the numbers mean to somebody who
-//! serves a model is in `docs/orin-state.md`.
+//! Every path is documented with its source. `docs/orin-state.md` explains the numbers to
+//! operators.
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-/// Bytes that can still be allocated without swapping or hitting the cgroup's limit: the smaller of
-/// `MemAvailable` and what the cgroup leaves. `None` where neither can be read.
+/// Bytes that can be allocated without swapping or reaching the cgroup limit: the smaller of
+/// `MemAvailable` and the cgroup's remaining memory. `None` if neither can be read.
 #[must_use]
 pub fn available() -> Option<u64> {
     let system =
@@ -11,7 +11,7 @@ pub fn available() -> Option<u64> {
     [system, cgroup_left()].into_iter().flatten().min()
 }
 
-/// Bytes of the largest cache of the first processor; `None` where the system does not say.
+/// Bytes of the largest cache of the first processor; `None` if unknown.
 #[must_use]
 pub fn last_level_cache() -> Option<u64> {
     let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
@@ -34,7 +34,7 @@ pub fn resident() -> Option<u64> {
     status_field("VmRSS:")
 }
 
-/// The part of the resident set that is no file's and not shared (`RssAnon`).
+/// Anonymous part of the resident set: neither file-backed nor shared (`RssAnon`).
 #[must_use]
 pub fn anonymous() -> Option<u64> {
     status_field("RssAnon:")
@@ -50,7 +50,7 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the memory cgroup leaves (v2, then v1). Reclaimable page cache counts as free.
+/// Remaining memory of the cgroup (v2, then v1). Reclaimable page cache counts as free.
 fn cgroup_left() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let own = read("/proc/self/cgroup")?;

@@ -1,9 +1,9 @@
-//! The power mode, as `nvpmodel` leaves it behind.
+//! The power mode set by `nvpmodel`.
 //!
-//! `/var/lib/nvpmodel/status` holds `pmode:0002`, the mode in force; `/etc/nvpmodel.conf` names the
-//! modes (`< POWER_MODEL ID=2 NAME=MODE_30W >`) and the one after a fresh start (`< PM_CONFIG
-//! DEFAULT=2 >`). Source: NVIDIA's `nvpmodel_p3701_0000.conf`, whose head describes the format, in
-//! LineageOS/android_device_nvidia_concord.
+//! `/var/lib/nvpmodel/status` contains `pmode:0002`, the current mode. `/etc/nvpmodel.conf` names
+//! the modes (`< POWER_MODEL ID=2 NAME=MODE_30W >`) and the default mode
+//! (`< PM_CONFIG DEFAULT=2 >`). Source: NVIDIA's `nvpmodel_p3701_0000.conf`, whose header describes
+//! the format, in LineageOS/android_device_nvidia_concord.
 
 use super::root::Root;
 use super::state::{PowerMode, Unread};
@@ -23,7 +23,8 @@ pub(super) fn power_mode(root: &Root, notes: &mut Vec<Unread>) -> Option<PowerMo
     let modes = root.wanted("names of the power modes", MODES, notes).unwrap_or_default();
     let modes = Modes::parse(&modes);
     let name = modes.names.iter().find(|(mode, _)| *mode == id).map(|(_, name)| name.clone());
-    // MAXN on AGX Orin, MAXN_SUPER on Orin NX and Nano with the newer configurations; not always 0.
+    // MAXN on AGX Orin, MAXN_SUPER on Orin NX and Nano with newer configurations; not always mode
+    // 0.
     let unlimited = modes.names.iter().find(|(_, name)| name.starts_with("MAXN"));
     Some(PowerMode { id, name, unlimited: unlimited.map(|(id, _)| *id), default: modes.default })
 }
@@ -68,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn modes_and_default_without_the_parameters_and_the_comments() {
+    fn modes_and_default_are_parsed() {
         let text = "# < POWER_MODEL ID=id_num NAME=mode_name >\n< PARAM TYPE=CLOCK NAME=GPU >\n\
                     MAX_FREQ /sys/x\n< POWER_MODEL ID=0 NAME=15W >\nGPU MAX_FREQ 1\n\
                     < POWER_MODEL ID=2 NAME=MAXN_SUPER >\n< PM_CONFIG DEFAULT=1 >\n";
@@ -78,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in "(<? ?(POWER_MODEL|PM_CONFIG)? ?(ID=|NAME=|DEFAULT=)?\\PC{0,8} ?>?\n){0,9}") {
+        fn arbitrary_text_does_not_panic(text in "(<? ?(POWER_MODEL|PM_CONFIG)? ?(ID=|NAME=|DEFAULT=)?\\PC{0,8} ?>?\n){0,9}") {
             let _ = Modes::parse(&text);
         }
     }

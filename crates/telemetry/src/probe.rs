@@ -1,4 +1,4 @@
-//! Looks once for what there is, then reads it as often as wanted.
+//! Probe of a machine: discovers its files once, then reads them on demand.
 
 use parking_lot::Mutex;
 
@@ -9,8 +9,8 @@ use super::thermal::{self, AlarmSource, ZoneSource};
 use super::users::Users;
 use super::{board, frequencies, power_mode, unified};
 
-/// The files of one machine. Shared between threads; reading it takes some ten system calls per
-/// value, and on an Orin the monitors' bus, some milliseconds in all.
+/// The files of one machine. Shared between threads. A read takes about ten system calls per value
+/// and, on an Orin, some milliseconds in all for the monitors' I2C bus.
 #[derive(Debug)]
 pub struct Probe {
     root: Root,
@@ -22,7 +22,7 @@ pub struct Probe {
     rails: Vec<RailSource>,
     counters: Vec<CounterSource>,
     counted: Mutex<Counters>,
-    /// What was looked for and not found.
+    /// Files that discovery did not find.
     unread: Vec<Unread>,
 }
 
@@ -55,7 +55,7 @@ impl Probe {
         self.orin
     }
 
-    /// What changes all the time, as it is now.
+    /// Current values of everything that changes.
     #[must_use]
     pub fn sample(&self) -> Sample {
         self.sample_with(&mut Vec::new())
@@ -120,7 +120,7 @@ impl Probe {
         }
     }
 
-    /// The number of the power mode alone.
+    /// Number of the power mode.
     #[must_use]
     pub fn power_mode(&self) -> Option<u32> {
         if !self.orin {
@@ -129,7 +129,7 @@ impl Probe {
         power_mode::power_mode(&self.root, &mut Vec::new()).map(|mode| mode.id)
     }
 
-    /// Who else has the GPU open; `except` are the processes that may.
+    /// Other processes that have the GPU open, without those in `except`.
     #[must_use]
     pub fn gpu_users(&self, except: &[u32]) -> Users {
         Users::look(&self.root, except)

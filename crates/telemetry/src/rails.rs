@@ -1,11 +1,11 @@
-//! Power: the INA3221 monitors of a Jetson, a PC's battery, the processor's own energy counters.
+//! Power: INA3221 monitors of a Jetson, a PC's battery, and the processor's energy counters.
 
 use super::root::Root;
 use super::state::{Alarm, Rail, Unread};
 
 #[derive(Clone, Debug)]
 pub(super) enum RailSource {
-    /// Millivolts and milliamperes in two files; an alarm in two more.
+    /// Millivolts and milliamperes in two files; alarms in two more.
     Monitor {
         name: String,
         volts: String,
@@ -18,7 +18,7 @@ pub(super) enum RailSource {
     },
 }
 
-/// Monitors on the I2C bus, then batteries. Sources: jetson_stats, `power.py`;
+/// Finds monitors on the I2C bus, then batteries. Sources: jetson_stats, `power.py`;
 /// Documentation/hwmon/ina3221.rst; Documentation/ABI/testing/sysfs-class-power.
 pub(super) fn find(root: &Root) -> Vec<RailSource> {
     let mut rails = Vec::new();
@@ -27,7 +27,7 @@ pub(super) fn find(root: &Root) -> Vec<RailSource> {
             continue;
         }
         for monitor in root.entries(&format!("{device}/hwmon")) {
-            // Channels 1 to 3; what follows are sums of them.
+            // Channels above 3 are sums.
             for channel in 1..=3 {
                 let label = root.text(&format!("{monitor}/in{channel}_label"));
                 let Some(name) = label.filter(|label| label != "NC" && !label.is_empty()) else {
@@ -60,7 +60,7 @@ pub(super) fn rail(root: &Root, source: &RailSource) -> Option<Rail> {
     match source {
         RailSource::Monitor { name, volts, amperes, .. } => {
             let milli = root.number::<f64>(volts)? * root.number::<f64>(amperes)? / 1e3;
-            // The supply of the whole module, where the board measures it.
+            // The supply of the whole module, on boards that measure it.
             let all = name == "VDD_IN";
             Some(Rail { name: name.clone(), watts: milliwatts(milli), all })
         }
@@ -76,12 +76,12 @@ pub(super) fn rail(root: &Root, source: &RailSource) -> Option<Rail> {
     }
 }
 
-/// Watts. Below a milliwatt there is nothing that a monitor could see.
+/// Rounds to milliwatts, the monitors' resolution; returns watts.
 fn milliwatts(milliwatts: f64) -> f64 {
     milliwatts.round() / 1e3
 }
 
-/// The monitors' own alarms: a current above its limit. Source: Documentation/hwmon/ina3221.rst.
+/// Alarm of a monitor: current above its limit. Source: Documentation/hwmon/ina3221.rst.
 pub(super) fn alarm(root: &Root, source: &RailSource) -> Option<Alarm> {
     let RailSource::Monitor { name, alarms, .. } = source else { return None };
     let active = alarms.iter().any(|path| root.number::<u8>(path).is_some_and(|level| level > 0));
@@ -89,19 +89,19 @@ pub(super) fn alarm(root: &Root, source: &RailSource) -> Option<Alarm> {
     (!alarms.is_empty()).then_some(Alarm { name, active, count: None })
 }
 
-/// An energy counter of the processor: microjoules that begin again at zero after `range`.
+/// An energy counter of the processor, in microjoules; wraps to zero after `range`.
 #[derive(Clone, Debug)]
 pub(super) struct CounterSource {
     path: String,
     range: f64,
 }
 
-/// Counters of whole packages, or of the whole machine (`psys`) where there is one. Readable by root
+/// Finds the counter of the whole machine (`psys`), else those of the packages. Readable by root
 /// only on most machines. Source: Documentation/power/powercap/powercap.rst.
 pub(super) fn find_counters(root: &Root, notes: &mut Vec<Unread>) -> Vec<CounterSource> {
     let mut found: Vec<(bool, CounterSource)> = Vec::new();
     for zone in root.entries("/sys/class/powercap") {
-        // `intel-rapl:0`; its parts are `intel-rapl:0:1`. AMD's are called the same.
+        // `intel-rapl:0`; its subzones are `intel-rapl:0:1`. AMD uses the same names.
         let name = zone.rsplit('/').next().unwrap_or_default();
         if !name.starts_with("intel-rapl:") || name.matches(':').count() != 1 {
             continue;
@@ -118,7 +118,7 @@ pub(super) fn find_counters(root: &Root, notes: &mut Vec<Unread>) -> Vec<Counter
     found.into_iter().filter(|(of, _)| *of == machine).map(|(_, source)| source).collect()
 }
 
-/// What the counters have counted, in joules, however often they began again.
+/// Joules counted so far, across counter wraps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
     last: Vec<Option<f64>>,

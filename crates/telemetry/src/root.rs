@@ -1,4 +1,4 @@
-//! Where files are read, and what is said of those that cannot be.
+//! The root directory of the probed files, and errors of reading them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use super::state::Unread;
 
-/// The directory that stands for `/`: the machine's own, or a copy of another machine's files.
+/// Directory that stands for `/`: the machine's own, or a copy of another machine's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root(PathBuf);
 
 impl Root {
-    /// The variable of the environment that names another root.
+    /// Environment variable with another root.
     pub const VARIABLE: &str = "ORIND_SYSROOT";
 
     #[must_use]
@@ -26,7 +26,7 @@ impl Root {
         Self(other.filter(|path| path.is_absolute()).unwrap_or_else(|| "/".into()))
     }
 
-    /// Where an absolute path lies.
+    /// Location of an absolute path.
     #[must_use]
     pub fn path(&self, absolute: &str) -> PathBuf {
         self.0.join(absolute.trim_start_matches('/'))
@@ -36,7 +36,7 @@ impl Root {
         self.path(path).exists()
     }
 
-    /// A small text file without the NULs and white space around it.
+    /// Contents of a small text file, trimmed of NULs and white space.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         read(&self.path(path)).ok()
     }
@@ -45,7 +45,7 @@ impl Root {
         self.text(path)?.parse().ok()
     }
 
-    /// The same for a file that should be there: when it cannot be read, `notes` says why.
+    /// Like [`Self::text`], for a file that should exist: an error is added to `notes`.
     pub(super) fn wanted(&self, what: &str, path: &str, notes: &mut Vec<Unread>) -> Option<String> {
         match read(&self.path(path)) {
             Ok(text) => Some(text),
@@ -71,8 +71,8 @@ impl Root {
         number
     }
 
-    /// The entries of a directory, as paths, in the order of their numbers (`policy4` before
-    /// `policy12`); none when it cannot be read.
+    /// Paths of a directory's entries in numeric order (`policy4` before `policy12`); empty if
+    /// unreadable.
     pub(super) fn entries(&self, directory: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(directory)) else { return Vec::new() };
         let mut names: Vec<String> =
@@ -92,9 +92,9 @@ fn read(path: &Path) -> Result<String, String> {
             let text = String::from_utf8_lossy(&bytes);
             Ok(text.trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_owned())
         }
-        // The words of the operating system, without its number.
+        // Error text without the `(os error N)` suffix.
         Err(error) => Err(match error.kind() {
-            std::io::ErrorKind::NotFound => "there is no such file".into(),
+            std::io::ErrorKind::NotFound => "no such file".into(),
             std::io::ErrorKind::PermissionDenied => "not allowed for this user".into(),
             _ => error.to_string(),
         }),

@@ -1,4 +1,4 @@
-//! The state of a machine as plain data, in SI units. Absent values are `None`.
+//! State of a machine as plain data, in SI units. Absent values are `None`.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// The board's name in its device tree; a PC has none.
+    /// Board name in the device tree; `None` on a PC.
     pub board: Option<String>,
     /// True for a Jetson Orin (SoC T234).
     pub orin: bool,
@@ -14,18 +14,18 @@ pub struct State {
     pub drivers: Drivers,
     pub power_mode: Option<PowerMode>,
     pub gpu: Option<Gpu>,
-    /// Memory, which CPU and GPU share on an Orin.
+    /// Memory; on an Orin, CPU and GPU share it.
     pub memory: Memory,
-    /// What changes all the time.
+    /// Values that change all the time.
     pub now: Sample,
-    /// What should be there and could not be read.
+    /// Values that should exist and could not be read.
     pub unread: Vec<Unread>,
 }
 
 impl State {
-    /// Bytes per second that the memory's pins can move at the clock allowed: LPDDR5 with 256 data
-    /// pins on an AGX Orin, 128 on Orin NX and Nano (64 on the Nano with 4 GB), two bits per clock
-    /// and pin. Sources: the data sheets of the modules; 3199 MHz give the published 204.8 GB/s.
+    /// Peak memory bandwidth in bytes per second at the allowed clock: LPDDR5 with 256 data pins on
+    /// an AGX Orin, 128 on Orin NX and Nano (64 on the Nano with 4 GB), two bits per clock and pin.
+    /// Sources: the data sheets of the modules; 3199 MHz give the published 204.8 GB/s.
     #[must_use]
     pub fn pin_rate(&self) -> Option<f64> {
         const GIB: u64 = 1 << 30;
@@ -50,21 +50,21 @@ pub struct Release {
 }
 
 impl Release {
-    /// R36.4.7, until R36.5: large single allocations of GPU memory fail though memory is free.
-    /// Sources: ggml-org/llama.cpp discussion 16706 and pull request 23732.
+    /// True from R36.4.7 until R36.5: large single allocations of GPU memory fail even if memory is
+    /// free. Sources: ggml-org/llama.cpp discussion 16706 and pull request 23732.
     #[must_use]
     pub fn limits_allocations(self) -> bool {
         Self { major: 36, minor: 4, patch: 7 } <= self
             && self < Self { major: 36, minor: 5, patch: 0 }
     }
 
-    /// The releases whose driver interface this daemon knows: R36.4.
+    /// True for releases whose driver interface is supported: R36.4.
     #[must_use]
     pub const fn is_supported(self) -> bool {
         self.major == 36 && self.minor == 4
     }
 
-    /// The CUDA that the release's driver is for. Source: NVIDIA's release notes of JetPack.
+    /// CUDA version of the release's driver. Source: NVIDIA's release notes of JetPack.
     #[must_use]
     pub const fn cuda(self) -> Option<(u32, u32)> {
         match (self.major, self.minor) {
@@ -84,11 +84,11 @@ impl fmt::Display for Release {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drivers {
-    /// Release of the kernel.
+    /// Kernel release.
     pub kernel: Option<String>,
-    /// The Orin's GPU driver is loaded.
+    /// True if the Orin's GPU driver is loaded.
     pub nvgpu: bool,
-    /// The desktop GPU driver, where that one is loaded.
+    /// Version of the desktop GPU driver, if it is loaded.
     pub nvidia: Option<String>,
     pub cuda_toolkit: Option<String>,
 }
@@ -96,16 +96,16 @@ pub struct Drivers {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerMode {
     pub id: u32,
-    /// Its name: `MAXN`, `MODE_30W`.
+    /// Name: `MAXN`, `MODE_30W`.
     pub name: Option<String>,
-    /// The number of the mode without limits, `MAXN`.
+    /// Number of the mode without limits, `MAXN`.
     pub unlimited: Option<u32>,
-    /// The number of the mode after a fresh start.
+    /// Number of the default mode at boot.
     pub default: Option<u32>,
 }
 
 impl PowerMode {
-    /// True in the mode without limits; unknown where the modes have no names.
+    /// True in the mode without limits; `None` if the modes have no names.
     #[must_use]
     pub fn is_unlimited(&self) -> Option<bool> {
         self.unlimited.map(|id| id == self.id)
@@ -121,18 +121,18 @@ impl fmt::Display for PowerMode {
     }
 }
 
-/// How much of an Orin's GPU there is.
+/// Active parts of an Orin's GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Texture processing clusters that the power mode switched off, one bit each.
+    /// Texture processing clusters (TPCs) that the power mode gates off, one bit each.
     pub gated_mask: Option<u32>,
     pub tpcs: Option<u32>,
-    /// Clusters of the module, as its data sheet says.
+    /// TPCs of the module, by its data sheet.
     pub of_tpcs: Option<u32>,
 }
 
 impl Gpu {
-    /// Streaming multiprocessors in use: two in each cluster.
+    /// Streaming multiprocessors in use: two per TPC.
     #[must_use]
     pub fn sms(&self) -> Option<u32> {
         Some(self.tpcs? * 2)
@@ -143,19 +143,19 @@ impl Gpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     pub total: Option<u64>,
-    /// In nobody's use, not even as page cache.
+    /// Unused, not even as page cache.
     pub free: Option<u64>,
-    /// What can be had without swapping.
+    /// Available without swapping.
     pub available: Option<u64>,
-    /// Set aside for devices that need contiguous memory.
+    /// Reserved for devices that need contiguous memory.
     pub cma_total: Option<u64>,
-    /// The part of that which is free. GPU memory does not come from there.
+    /// Free part of the CMA reserve. GPU memory is not allocated from it.
     pub cma_free: Option<u64>,
-    /// Held by the GPU's and the video units' buffers.
+    /// Used by buffers of the GPU and the video units.
     pub nvmap: Option<u64>,
-    /// The largest single buffer that the GPU's driver should give; an estimate.
+    /// Estimated largest single buffer that the GPU driver can allocate.
     pub largest_buffer: Option<u64>,
-    /// The largest run of physically contiguous free memory that the page allocator lists.
+    /// Largest run of physically contiguous free memory in the page allocator's lists.
     pub largest_contiguous: Option<u64>,
     pub swaps: Vec<Swap>,
 }
@@ -172,33 +172,33 @@ pub struct Swap {
 #[serde(rename_all = "snake_case")]
 pub enum SwapDevice {
     Zram,
-    /// The soldered eMMC, which wears out.
+    /// Soldered eMMC, which wears out.
     Emmc,
-    /// An SD card, which wears out sooner.
+    /// SD card, which wears out sooner.
     SdCard,
     Other,
 }
 
-/// What changes all the time.
+/// Values that change all the time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub gpu_clock: Option<Clock>,
-    /// Part of the time that the GPU is busy, 0 to 1.
+    /// Busy fraction of the GPU, 0 to 1.
     pub gpu_load: Option<f64>,
     /// Clock of the memory controller (EMC).
     pub memory_clock: Option<Clock>,
     /// Processor cores that share a clock.
     pub clusters: Vec<Cluster>,
     pub zones: Vec<Zone>,
-    /// Signs that something is being held back.
+    /// Signs of throttling.
     pub alarms: Vec<Alarm>,
     pub rails: Vec<Rail>,
-    /// Joules counted since some moment, where the processor counts them (RAPL).
+    /// Energy counted since an arbitrary start, on processors with RAPL counters.
     pub joules: Option<f64>,
 }
 
 impl Sample {
-    /// Power of all: the rail that feeds the others where there is one, else their sum.
+    /// Total power: the rail that feeds all others if there is one, else the sum.
     #[must_use]
     pub fn watts(&self) -> Option<f64> {
         let all = self.rails.iter().find(|rail| rail.all);
@@ -213,20 +213,20 @@ impl Sample {
     }
 }
 
-/// A clock: now, and in which range it may move.
+/// A clock: its current value, and its range.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
     pub now_hz: Option<u64>,
     pub min_hz: Option<u64>,
     pub max_hz: Option<u64>,
-    /// Most that the hardware can do.
+    /// Hardware maximum.
     pub hardware_max_hz: Option<u64>,
-    /// What decides within the range.
+    /// Policy within the range.
     pub governor: Option<String>,
 }
 
 impl Clock {
-    /// True when the range is one value: the clock cannot follow the load.
+    /// True if the range is a single value, so that the clock does not follow the load.
     #[must_use]
     pub fn is_pinned(&self) -> Option<bool> {
         Some(self.min_hz? == self.max_hz?)
@@ -236,7 +236,7 @@ impl Clock {
 /// Processor cores that share a clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// Their numbers, as the kernel lists them.
+    /// CPU numbers, as the kernel lists them.
     pub cpus: String,
     pub clock: Clock,
 }
@@ -246,32 +246,32 @@ pub struct Zone {
     /// `cpu`, `gpu`, `tj`.
     pub name: String,
     pub celsius: f64,
-    /// Where clocks begin to be lowered.
+    /// Temperature at which clocks are lowered.
     pub throttles_at: Option<f64>,
 }
 
-/// A sign that something is being held back.
+/// A sign of throttling.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alarm {
     pub name: String,
     pub active: bool,
-    /// How often it happened since the machine started, where that is counted.
+    /// Occurrences since boot, if counted.
     pub count: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rail {
-    /// As the board calls it: `VDD_GPU_SOC`.
+    /// The board's label: `VDD_GPU_SOC`.
     pub name: String,
     pub watts: f64,
-    /// True for the supply that feeds all others.
+    /// True for the rail that feeds all others.
     pub all: bool,
 }
 
-/// Something that should be there and could not be read.
+/// A value that should exist and could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unread {
-    /// What it would have told.
+    /// The value.
     pub what: String,
     pub path: String,
     pub reason: String,

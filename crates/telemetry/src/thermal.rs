@@ -1,9 +1,9 @@
-//! Temperatures, and signs that the machine is being held back.
+//! Temperatures, and signs of throttling.
 
 use super::root::Root;
 use super::state::{Alarm, Zone};
 
-/// A zone that was found: its name, its directory, and where clocks begin to be lowered.
+/// A thermal zone: name, directory, throttling temperature.
 #[derive(Clone, Debug)]
 pub(super) struct ZoneSource {
     name: String,
@@ -11,9 +11,9 @@ pub(super) struct ZoneSource {
     throttles_at: Option<f64>,
 }
 
-/// Source: Documentation/ABI/testing/sysfs-class-thermal. On an Orin: `cpu-thermal`, `gpu-thermal`,
-/// `soc0-thermal` .., `tj-thermal` (the hottest of them); zones of parts that are off cannot be
-/// read (jetson_stats, `temperature.py`).
+/// Thermal zones. Source: Documentation/ABI/testing/sysfs-class-thermal. On an Orin: `cpu-thermal`,
+/// `gpu-thermal`, `soc0-thermal` .., `tj-thermal` (the hottest of them). Zones of powered-off parts
+/// cannot be read (jetson_stats, `temperature.py`).
 pub(super) fn find_zones(root: &Root) -> Vec<ZoneSource> {
     let entries = root.entries("/sys/class/thermal");
     let zones = entries.into_iter().filter(|entry| entry.contains("/thermal_zone"));
@@ -35,7 +35,7 @@ pub(super) fn find_zones(root: &Root) -> Vec<ZoneSource> {
 
 pub(super) fn zone(root: &Root, source: &ZoneSource) -> Option<Zone> {
     let millidegrees: f64 = root.number(&format!("{}/temp", source.directory))?;
-    // A sensor that is off reads far below zero.
+    // A powered-off sensor reads far below zero.
     let celsius = millidegrees / 1e3;
     let there = celsius > -100.0;
     there.then(|| Zone { name: source.name.clone(), celsius, throttles_at: source.throttles_at })
@@ -43,9 +43,9 @@ pub(super) fn zone(root: &Root, source: &ZoneSource) -> Option<Zone> {
 
 #[derive(Clone, Debug)]
 pub(super) enum AlarmSource {
-    /// Active while the file's number is above zero.
+    /// Active if the file's number is above zero.
     Level { name: String, path: String },
-    /// Counted since the start of the machine, summed over the files.
+    /// Counted since boot, summed over the files.
     Count { name: String, paths: Vec<String> },
 }
 
@@ -56,9 +56,9 @@ pub(super) fn find_alarms(root: &Root) -> Vec<AlarmSource> {
     alarms
 }
 
-/// Cooling devices: `gpu-throttle-alert`, `cpu-throttle-alert`, `hot-surface-alert`, and the ones
-/// that lower a clock (`cpufreq-cpu0`, `devfreq-17000000.gpu`). Fans are not signs of anything.
-/// Source: NVIDIA Jetson Linux Developer Guide, "Thermal Management in Linux".
+/// Cooling devices that indicate throttling: `gpu-throttle-alert`, `cpu-throttle-alert`,
+/// `hot-surface-alert`, and those that lower a clock (`cpufreq-cpu0`, `devfreq-17000000.gpu`). Fans
+/// do not count. Source: NVIDIA Jetson Linux Developer Guide, "Thermal Management in Linux".
 fn cooling(root: &Root) -> Vec<AlarmSource> {
     let entries = root.entries("/sys/class/thermal");
     let devices = entries.into_iter().filter(|entry| entry.contains("/cooling_device"));
@@ -95,7 +95,7 @@ fn over_current(root: &Root) -> Vec<AlarmSource> {
         .collect()
 }
 
-/// Intel processors count how often they were too hot. Source: Linux,
+/// Thermal throttle counts of Intel processors. Source: Linux,
 /// `arch/x86/kernel/cpu/mce/therm_throt.c`.
 fn processor(root: &Root) -> Option<AlarmSource> {
     let path = |cpu: &String| format!("{cpu}/thermal_throttle/core_throttle_count");

@@ -1,15 +1,17 @@
-//! Memory of the machine as it really is where CPU and GPU share it.
+//! Memory of the machine, which CPU and GPU share on an Orin.
 
 use super::root::Root;
 use super::state::{Memory, Release, Swap, SwapDevice};
 
-/// Bytes of a page. The kernels of Jetson Linux and of PCs have pages of 4 KiB.
+/// Page size in bytes; kernels of Jetson Linux and of PCs use 4 KiB.
 const PAGE: u64 = 4096;
 
-/// Source: `Documentation/filesystems/proc.rst` (`meminfo`, `buddyinfo`, `swaps`). Jetson Linux adds
-/// `NvMapMemUsed` to `meminfo` (jetson_stats, `memory.py`). The GPU's driver gives what is available
-/// without the free part of CMA (nvmap, `QUERY_HEAP_PARAMS` for system memory); with the releases
-/// that limit allocations a single buffer is counted on only as far as memory is free outright.
+/// Memory of the machine. Source: `Documentation/filesystems/proc.rst` (`meminfo`, `buddyinfo`,
+/// `swaps`). Jetson Linux adds `NvMapMemUsed` to `meminfo` (jetson_stats, `memory.py`).
+///
+/// The GPU driver allocates from available memory without the free part of CMA (nvmap,
+/// `QUERY_HEAP_PARAMS` for system memory). On releases that limit allocations, a single buffer is
+/// estimated as memory that is entirely free.
 pub(super) fn memory(root: &Root, release: Option<Release>) -> Memory {
     let meminfo = root.text("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| -> Option<u64> {
@@ -33,7 +35,7 @@ pub(super) fn memory(root: &Root, release: Option<Release>) -> Memory {
     }
 }
 
-/// `Node 0, zone   Normal   9464   9009 ..`: free runs of 1, 2, 4 .. pages.
+/// Largest free run in `Node 0, zone   Normal   9464   9009 ..`: free runs of 1, 2, 4 .. pages.
 fn largest_run(buddyinfo: &str) -> Option<u64> {
     let order = |line: &str| {
         let (_, counts) = line.split_once("zone")?;
@@ -59,7 +61,7 @@ fn swaps(root: &Root) -> Vec<Swap> {
     text.lines().skip(1).filter_map(swap).collect()
 }
 
-/// The device of the file system that holds a file: the longest mount point above it.
+/// Device of the file system that contains a file: the longest matching mount point.
 fn device_of(root: &Root, file: &str) -> Option<String> {
     let mounts = root.text("/proc/mounts")?;
     let above = |line: &str| {
@@ -71,7 +73,7 @@ fn device_of(root: &Root, file: &str) -> Option<String> {
     mounts.lines().filter_map(above).max_by_key(|(length, _)| *length).map(|(_, device)| device)
 }
 
-/// `mmcblk0` is the eMMC or an SD card; which of them, its `type` says. Source:
+/// Kind of a swap device. `mmcblk0` is eMMC or an SD card, by its `type`. Source:
 /// Documentation/driver-api/mmc/mmc-dev-attrs.rst.
 fn kind_of(root: &Root, device: &str) -> SwapDevice {
     let name = device.rsplit('/').next().unwrap_or(device);
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_run_of_any_zone() {
+    fn the_largest_run_of_all_zones_is_found() {
         let text = "Node 0, zone      DMA      0      0      1      0\n\
                     Node 0, zone   Normal      7      1      0      0\n";
         assert_eq!(largest_run(text), Some(4 * PAGE));

@@ -1,4 +1,4 @@
-//! Who else has the GPU open.
+//! Other processes that have the GPU open.
 
 use std::fs;
 
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 
 use super::root::Root;
 
-/// A process that has a node of the GPU open.
+/// A process that has a GPU device node open.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct User {
     pub pid: u32,
     pub name: String,
 }
 
-/// Who has the GPU open, as far as this user may see.
+/// Processes that have the GPU open, as far as this user can see.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Users {
     pub processes: Vec<User>,
-    /// Processes whose open files this user may not see.
+    /// Number of processes whose open files this user cannot see.
     pub hidden: usize,
 }
 
 impl Users {
-    /// Looks at the open files of all processes but `except`: nodes of nvgpu on an Orin, of the
+    /// Scans the open files of all processes except `except`: nodes of nvgpu on an Orin, of the
     /// desktop driver elsewhere. Source: proc(5), `/proc/pid/fd`.
     #[must_use]
     pub fn look(root: &Root, except: &[u32]) -> Self {
@@ -35,7 +35,7 @@ impl Users {
                 continue;
             }
             let Ok(files) = fs::read_dir(root.path(&format!("{entry}/fd"))) else {
-                // A process may also just have ended.
+                // The process may have exited in the meantime.
                 users.hidden += usize::from(root.exists(&entry));
                 continue;
             };
@@ -50,7 +50,8 @@ impl Users {
     }
 }
 
-/// `/dev/nvgpu/igpu0/ctrl` and its fellows, their old names `/dev/nvhost-ctrl-gpu`, `/dev/nvidia0`.
+/// `/dev/nvgpu/igpu0/ctrl` and similar, their old names such as `/dev/nvhost-ctrl-gpu`, and
+/// `/dev/nvidia0`.
 fn is_gpu(file: &str) -> bool {
     let Some(name) = file.strip_prefix("/dev/") else { return false };
     let desktop = name.strip_prefix("nvidia").is_some_and(|number| {

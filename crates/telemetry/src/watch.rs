@@ -1,8 +1,8 @@
-//! Watches a machine while something is measured, from a thread of its own.
+//! Monitoring during a measurement, on a thread of its own.
 //!
-//! The thread reads [`Watch::PERIOD`] apart, keeps off the processor that the measured thread runs
-//! on, and keeps sums and extremes rather than samples. Energy is a curve over time, so that the
-//! joules of any interval can be told afterwards.
+//! The thread takes a reading every [`Watch::PERIOD`], avoids the processor of the measured thread,
+//! and stores sums and extremes instead of samples. Energy is stored as a curve over time, so that
+//! the joules of any interval can be computed later.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::probe::Probe;
 use super::state::Sample;
 
-/// Least, mean and largest of what was seen.
+/// Minimum, mean and maximum of the readings.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Range {
     pub min: f64,
@@ -37,44 +37,45 @@ impl Range {
         range.mean += (value - range.mean) / f64::from(range.samples);
     }
 
-    /// Part of the largest by which the least lies below it.
+    /// Distance of the minimum below the maximum, as a fraction of the maximum.
     #[must_use]
     pub fn movement(&self) -> f64 {
         if self.max > 0.0 { (self.max - self.min) / self.max } else { 0.0 }
     }
 }
 
-/// What was seen between [`Watch::start`] and [`Watch::finish`].
+/// Readings between [`Watch::start`] and [`Watch::finish`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recording {
     /// GPU clock while the measured work ran, in hertz.
     pub gpu_hz: Option<Range>,
-    /// Memory clock (its cap, where the clock itself is not told), in hertz.
+    /// Memory clock in hertz (its cap, if the clock itself is not readable).
     pub memory_hz: Option<Range>,
     /// Clock of the fastest cluster of cores, in hertz.
     pub cpu_hz: Option<Range>,
-    /// Most that GPU and cores were allowed, in hertz, all the time.
+    /// Allowed maximum of GPU and CPU clock in hertz, over the whole time.
     pub allowed_hz: [Option<Range>; 2],
-    /// Power, in watts, all the time.
+    /// Power in watts, over the whole time.
     pub watts: Option<Range>,
-    /// The hottest zone, all the time.
+    /// Temperature of the hottest zone, over the whole time.
     pub celsius: Option<Range>,
-    /// Alarms that were active at some time.
+    /// Alarms that were active at any time.
     pub alarms: BTreeSet<String>,
-    /// Power is integrated, or the processor's own counter is taken: the first sample decides.
+    /// True if power rails are integrated, false for the processor's own counter; the first sample
+    /// decides.
     by_rails: Option<bool>,
-    /// Joules since the start, in the order of time.
+    /// Joules since the start, in time order.
     energy: Vec<(Instant, f64)>,
 }
 
 impl Recording {
-    /// Joules between two moments. `None` without a meter, and outside of what was watched.
+    /// Joules between two moments. `None` without a meter, or outside the recording.
     #[must_use]
     pub fn joules(&self, from: Instant, to: Instant) -> Option<f64> {
         Some(self.at(to)? - self.at(from)?).filter(|joules| joules.is_finite())
     }
 
-    /// The curve at a moment, on a straight line between the samples around it.
+    /// Energy at a moment, interpolated linearly between samples.
     fn at(&self, moment: Instant) -> Option<f64> {
         let after = self.energy.partition_point(|(at, _)| *at < moment);
         let (t1, e1) = *self.energy.get(after)?;
@@ -84,8 +85,8 @@ impl Recording {
         Some(e0 + (e1 - e0) * part)
     }
 
-    /// Takes in a sample. Power between two samples is a straight line; a processor's own counter
-    /// is taken as it is, and counts only where no rail is there.
+    /// Adds a sample. Integrates rail power linearly between samples; uses the processor's counter
+    /// only if there is no rail.
     fn add(&mut self, at: Instant, sample: &Sample, busy: bool, last: &mut Option<(Instant, f64)>) {
         let hz = |hz: Option<u64>| hz.map(|hz| hz as f64);
         let fastest = |pick: fn(&super::Clock) -> Option<u64>| {
@@ -111,7 +112,8 @@ impl Recording {
                 (Some(now), Some((before, power)), Some((_, joules))) => {
                     Some(joules + (now + power) / 2.0 * (at - before).as_secs_f64())
                 }
-                // The meter was away: what was spent meanwhile is unknown, and so is any sum over it.
+                // The meter was missing, so the energy of this interval, and every sum over it, is
+                // unknown.
                 _ => Some(f64::NAN),
             }
         } else {
@@ -122,7 +124,7 @@ impl Recording {
     }
 }
 
-/// A thread that watches. Dropping it ends it.
+/// A monitoring thread; stops when dropped.
 #[derive(Debug)]
 pub struct Watch {
     stop: Option<mpsc::Sender<()>>,
@@ -131,14 +133,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Between two readings: five a second. Rails are averaged by their monitors over about as long.
+    /// Interval between readings. The monitors average their rails over a similar time.
     pub const PERIOD: Duration = Duration::from_millis(200);
 
-    /// Begins to watch; returns after the first reading. Called by the thread that will be
-    /// measured.
+    /// Starts monitoring; returns after the first reading. The measured thread must call this.
     ///
     /// # Errors
-    /// When the system refuses a thread.
+    /// If no thread can be created.
     pub fn start(probe: Arc<Probe>) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         let (ready, begun) = mpsc::channel::<()>();
@@ -150,7 +151,7 @@ impl Watch {
             let mut recording = Recording::default();
             let mut last = None;
             let mut read = |recording: &mut Recording| {
-                // Work that began or ended meanwhile makes the reading neither.
+                // A reading during which work started or stopped counts as neither busy nor idle.
                 let before = working.load(Ordering::Relaxed);
                 let sample = probe.sample();
                 let busy = before && working.load(Ordering::Relaxed);
@@ -168,12 +169,12 @@ impl Watch {
         Ok(Self { stop: Some(stop), thread: Some(thread), busy })
     }
 
-    /// Tells whether the measured work is running: only then its clocks count.
+    /// Marks whether the measured work is running; clocks are recorded only while it is.
     pub fn busy(&self, busy: bool) {
         self.busy.store(busy, Ordering::Relaxed);
     }
 
-    /// Reads once more and says what was seen.
+    /// Takes a last reading and returns the recording.
     #[must_use]
     pub fn finish(mut self) -> Recording {
         self.end().unwrap_or_default()
@@ -191,7 +192,7 @@ impl Drop for Watch {
     }
 }
 
-/// Leaves a processor to others, where this thread may use another one.
+/// Moves this thread off a processor, if it may run on others.
 fn keep_off(cpu: Option<usize>) {
     let this = Pid::from_raw(0);
     let (Some(cpu), Ok(allowed)) = (cpu, sched_getaffinity(this)) else { return };
@@ -203,7 +204,7 @@ fn keep_off(cpu: Option<usize>) {
         }
     }
     if any {
-        // Where the system refuses, the scheduler decides.
+        // If that fails, the scheduler decides.
         let _ = sched_setaffinity(this, &rest);
     }
 }
@@ -219,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn joules_are_the_area_under_the_watts() {
+    fn joules_are_the_integral_of_watts() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut recording = Recording::default();
         let mut last = None;
-        // 10 W, then up to 30 W within a second, then 30 W.
+        // 10 W, then a ramp to 30 W within a second, then 30 W.
         for (ms, power) in [(0, 10.0), (1000, 10.0), (2000, 30.0), (4000, 30.0)] {
             recording.add(at(ms), &watts(power), true, &mut last);
         }
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_of_the_meter_leaves_no_energy_behind() {
+    fn a_gap_in_the_readings_leaves_the_energy_unknown() {
         let start = Instant::now();
         let mut recording = Recording::default();
         let mut last = None;

@@ -1,5 +1,5 @@
-//! LoRA adapters of seeded noise, and models that have them merged into their weights: in `f64`, by the formula
-//! W + scale * alpha / rank * B A.
+//! LoRA adapters of seeded noise, and models with adapters merged into their weights in `f64`: W +
+//! scale * alpha / rank * B A.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::random::Random;
 use model::gguf::{Gguf, TensorInfo, Writer};
 use plan::{DType, quant};
 
-/// Ends of the names of matrices that adapters are trained for.
+/// Name suffixes of the matrices that adapters are trained for.
 const MATRICES: [&str; 26] = [
     "attn_q",
     "attn_k",
@@ -37,24 +37,24 @@ const MATRICES: [&str; 26] = [
     "per_layer_model_proj",
 ];
 
-/// What an adapter is to be.
+/// Settings of a random adapter.
 #[derive(Clone, Copy)]
 pub struct Noise {
     pub seed: u64,
     pub rank: usize,
     pub alpha: Option<f32>,
     pub dtype: DType,
-    /// Beside every matrix, or every other one.
+    /// 1 for every matrix, 2 for every other one.
     pub every: usize,
 }
 
 impl Noise {
-    /// Of a rank, strong enough to change what a model says.
+    /// An adapter of this rank, strong enough to change a model's output.
     pub fn new(seed: u64, rank: usize) -> Self {
         Self { seed, rank, alpha: Some(2.0 * rank as f32), dtype: DType::F16, every: 1 }
     }
 
-    /// Writes it for a model's file.
+    /// Writes the adapter for a model's file.
     pub fn write(self, model: &str, path: &Path) -> String {
         let gguf = Gguf::open(model).unwrap();
         let architecture = gguf.metadata().str("general.architecture").unwrap();
@@ -69,7 +69,7 @@ impl Noise {
         let mut data = Vec::new();
         for matrix in matrices(&gguf).step_by(self.every) {
             let [rows, columns] = matrix.shape[..] else { unreachable!("`matrices` looks") };
-            // Ranks differ, as some trainers have it.
+            // Ranks vary between matrices, as some trainers produce them.
             let rank = self.rank + data.len() / 2 % 2;
             for (side, shape) in [("lora_a", [rank, columns]), ("lora_b", [rows, rank])] {
                 let id = to.tensor(&format!("{}.{side}", matrix.name), &shape, self.dtype).unwrap();
@@ -90,7 +90,7 @@ impl Noise {
     }
 }
 
-/// The matrices of a model that an adapter has something for.
+/// Matrices of a model that the adapter covers.
 fn matrices(gguf: &Gguf) -> impl Iterator<Item = &TensorInfo> {
     gguf.tensors().iter().filter(|tensor| {
         let name = tensor.name.strip_suffix(".weight").unwrap_or_default();
@@ -107,7 +107,7 @@ fn values(gguf: &Gguf, tensor: &TensorInfo) -> Vec<f64> {
     values.into_iter().map(f64::from).collect()
 }
 
-/// The model with adapters merged into it at their scales, its matrices in F32.
+/// Merges adapters into a model at their scales; the merged matrices are F32.
 pub fn merged(model: &str, adapters: &[(&str, f32)], path: &Path) -> String {
     let gguf = Gguf::open(model).unwrap();
     let adapters: Vec<_> = adapters

@@ -1,4 +1,4 @@
-//! Chromium without a screen, driven by the protocol of its developer tools over two pipes.
+//! Headless Chromium, controlled by the DevTools protocol over two pipes.
 
 use std::env;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::eventually;
 
-/// Chromium where this machine has one.
+/// Path of Chromium, if installed.
 pub fn chromium() -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser", "google-chrome"];
@@ -24,14 +24,14 @@ pub struct Browser {
     from: BufReader<ChildStdout>,
     page: Option<String>,
     asked: u64,
-    /// What went wrong in the page since it was opened: exceptions, and what its policy forbade.
+    /// Errors in the page since it was opened: exceptions and content policy violations.
     pub complaints: Vec<String>,
 }
 
 impl Browser {
-    /// Starts a browser that keeps its files in `folder`.
+    /// Starts a browser with its profile in `folder`.
     pub fn start(program: &Path, folder: &Path) -> Self {
-        // The browser reads from 3 and writes to 4.
+        // The browser reads from file descriptor 3 and writes to 4.
         let mut command = Command::new("sh");
         command.args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"]);
         command.arg(program).args([
@@ -48,7 +48,7 @@ impl Browser {
         Self { child, to, from, page: None, asked: 0, complaints: Vec::new() }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a command and waits for its result.
     pub fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.asked += 1;
         let mut message = json!({"id": self.asked, "method": method, "params": params});
@@ -82,7 +82,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page of a size in one of the schemes, `light` or `dark`.
+    /// Opens a page with a viewport size and a colour scheme, `light` or `dark`.
     pub fn open(&mut self, url: &str, size: (u32, u32), scheme: &str) {
         self.page = None;
         let target = self.ask("Target.createTarget", &json!({"url": "about:blank"}));
@@ -103,7 +103,7 @@ impl Browser {
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'");
     }
 
-    /// What a script's expression gives.
+    /// Evaluates a JavaScript expression.
     pub fn evaluate(&mut self, script: &str) -> Value {
         let asked = json!({"expression": script, "returnByValue": true, "awaitPromise": true});
         let answer = self.ask("Runtime.evaluate", &asked);
@@ -116,7 +116,7 @@ impl Browser {
         eventually(script, || self.evaluate(script) == true);
     }
 
-    /// Types a text where the focus is.
+    /// Types a text into the focused element.
     pub fn write(&mut self, text: &str) {
         self.ask("Input.insertText", &json!({"text": text}));
     }
@@ -139,7 +139,7 @@ impl Browser {
         }
     }
 
-    /// A picture of the page as base 64 of a PNG, which goes into the folder that `ORIND_TEST_PICTURES` names too.
+    /// Screenshot of the page as a base64 PNG; also saved in `$ORIND_TEST_PICTURES` if set.
     pub fn picture(&mut self, name: &str) -> String {
         let picture = self.ask("Page.captureScreenshot", &json!({"format": "png"}));
         let picture = picture["data"].as_str().unwrap().to_owned();

@@ -1,5 +1,4 @@
-//! A daemon of its own for each test, and the plainest HTTP client there is: what goes over the
-//! socket is in the tests, byte for byte.
+//! A daemon per test, and a minimal HTTP client, so that tests control every byte on the socket.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -19,7 +18,7 @@ use crate::program::{built, command};
 /// Small enough for any machine; its greedy answers have clear margins.
 pub const MODEL: &str = "synthetic:tiny-llama:q8_0";
 
-/// Long enough for a loaded machine; reached only by a test that fails.
+/// Long enough for a loaded machine; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running `orind`, killed when dropped.
@@ -28,7 +27,7 @@ pub struct Daemon {
     dir: TempDir,
 }
 
-/// A program whose synthetic models are cached beside the build.
+/// A program with its cache of synthetic models next to the build.
 fn program(name: &str) -> Command {
     let mut command = command(built().join(name));
     command.env("XDG_CACHE_HOME", built().with_file_name("tmp").join("cache"));
@@ -39,8 +38,8 @@ pub fn orind() -> Command {
     program("orind")
 }
 
-/// A command for `orinctl` with nothing of the user's environment that it looks at: its files are
-/// below `home`, and its daemon's socket would be `none.sock` there.
+/// `orinctl` isolated from the user's environment: its files are below `home`, and its daemon
+/// socket is `none.sock` there.
 pub fn orinctl(home: &Path) -> Command {
     let mut command = program("orinctl");
     command
@@ -53,7 +52,8 @@ pub fn orinctl(home: &Path) -> Command {
 }
 
 impl Daemon {
-    /// Starts one with [`MODEL`] and waits until it serves. `settings` are lines of configuration.
+    /// Starts a daemon with [`MODEL`] and waits until it serves. `settings` are lines of
+    /// configuration.
     pub fn start(settings: &str) -> Self {
         let daemon = Self::launch(&format!("model = '{MODEL}'\nthreads = 2\n{settings}"));
         let status = daemon.until("the model is loaded", |status| {
@@ -63,12 +63,12 @@ impl Daemon {
         daemon
     }
 
-    /// Starts one with nothing but `settings` and waits for its socket.
+    /// Starts a daemon with `settings` only and waits for its socket.
     pub fn launch(settings: &str) -> Self {
         Self::launch_with(orind(), settings)
     }
 
-    /// The same, with a command made ready by the test.
+    /// Like [`Self::launch`], with a command prepared by the test.
     pub fn launch_with(command: Command, settings: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("orind.toml"), settings).unwrap();
@@ -88,7 +88,7 @@ impl Daemon {
             .arg(dir.join("orind.toml"))
             .arg("--socket")
             .arg(dir.join("s"))
-            // What this machine's own daemon has tuned is not the test's.
+            // Isolates the test from the tuning store of this machine's daemon.
             .env("XDG_DATA_HOME", dir.join("data"))
             .stdin(Stdio::null())
             .stderr(File::create(dir.join("log")).unwrap())
@@ -109,7 +109,7 @@ impl Daemon {
         self.restart_with(orind());
     }
 
-    /// The same, with a command made ready by the test.
+    /// Like `restart`, with a command prepared by the test.
     pub fn restart_with(&mut self, command: Command) {
         self.wait();
         self.child = Self::spawn(command, self.dir.path());
@@ -141,7 +141,7 @@ impl Daemon {
         status.unwrap()
     }
 
-    /// Waits until its status is as wanted, and returns it.
+    /// Waits until the status satisfies `wanted`, and returns it.
     pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut status = Value::Null;
         let start = Instant::now();
@@ -155,7 +155,7 @@ impl Daemon {
         panic!("waited for: {what}; status {status}; log {}", self.log());
     }
 
-    /// A connection that gives up after a while.
+    /// A connection with a timeout.
     pub fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.socket()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -170,10 +170,10 @@ impl Daemon {
         self.raw(&post(path, &body.to_string()))
     }
 
-    /// Sends bytes, reads until the daemon closes.
+    /// Sends bytes and reads until the daemon closes the connection.
     pub fn raw(&self, request: &str) -> Answer {
         let mut stream = self.connect();
-        // The daemon may answer and close before all is written.
+        // The daemon may answer and close before everything is written.
         let _ = stream.write_all(request.as_bytes());
         let mut bytes = Vec::new();
         if let Err(error) = stream.read_to_end(&mut bytes) {
@@ -182,7 +182,7 @@ impl Daemon {
         Answer::parse(&bytes)
     }
 
-    /// Posts, and reads the answer's events as they come.
+    /// Posts a request and reads the answer's events as they arrive.
     pub fn stream(&self, path: &str, body: &Value) -> Events {
         let mut stream = self.connect();
         stream.write_all(post(path, &body.to_string()).as_bytes()).unwrap();
@@ -201,7 +201,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Waits for something that happens soon.
+/// Waits for a condition that becomes true soon.
 pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happened() {
@@ -210,7 +210,7 @@ pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// One request to whoever listens on a socket.
+/// Sends one request to a socket.
 pub fn get(socket: &Path, path: &str) -> Answer {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -221,7 +221,7 @@ pub fn head(method: &str, path: &str, headers: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n")
 }
 
-/// A whole request with a body of JSON.
+/// A complete POST request with a JSON body.
 pub fn post(path: &str, body: &str) -> String {
     let mut headers = "connection: close\r\ncontent-type: application/json\r\n".to_owned();
     write!(headers, "content-length: {}\r\n", body.len()).unwrap();
@@ -231,9 +231,9 @@ pub fn post(path: &str, body: &str) -> String {
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
-    /// The head, in lower case.
+    /// Status line and headers in lower case.
     pub headers: String,
-    /// The body, its chunks joined.
+    /// Body, with chunks joined.
     pub body: String,
 }
 
@@ -257,7 +257,7 @@ impl Answer {
         Self { status, headers, body: whole }
     }
 
-    /// Sends `request`, and gives what comes until the daemon closes.
+    /// Sends `request` and returns everything until the daemon closes the connection.
     pub fn bytes(stream: &mut (impl Read + Write), request: &str) -> Vec<u8> {
         stream.write_all(request.as_bytes()).unwrap();
         let mut bytes = Vec::new();
@@ -269,7 +269,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
     }
 
-    /// The error's code, with its status.
+    /// Status and error code.
     pub fn error(&self) -> (u16, String) {
         (self.status, self.json()["error"]["code"].as_str().unwrap().to_owned())
     }
@@ -279,13 +279,13 @@ impl Answer {
     }
 }
 
-/// Events of an answer under way. Dropping it closes the connection.
+/// Events of a streaming answer. Dropping it closes the connection.
 pub struct Events {
     lines: BufReader<UnixStream>,
 }
 
 impl Iterator for Events {
-    /// Name (empty when it has none) and data.
+    /// Name (empty if it has none) and data.
     type Item = (String, String);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -296,7 +296,7 @@ impl Iterator for Events {
             if self.lines.read_line(&mut line).ok()? == 0 {
                 return None;
             }
-            // Lines that are not fields of events are headers and chunk sizes.
+            // Other lines are headers and chunk sizes.
             if let Some(value) = line.strip_prefix("event: ") {
                 name = value.trim_end().to_owned();
             }

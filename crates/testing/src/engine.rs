@@ -1,4 +1,4 @@
-//! An engine with a model, asked through its handle.
+//! An engine with a model, driven through its handle.
 
 use engine::tuning::Tuning;
 use engine::{
@@ -8,7 +8,7 @@ use engine::{
 use plan::sample::Sampling;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// A small load; the model is a path or `synthetic:`.
+/// A small load specification; the model is a path or `synthetic:`.
 pub fn spec(model: impl Into<String>, backend: &str) -> LoadSpec {
     LoadSpec {
         model: model.into(),
@@ -58,7 +58,7 @@ pub fn load(handle: &Handle, spec: LoadSpec) -> Result<ModelInfo, LoadError> {
     }
 }
 
-/// An engine with a model, on the backend that was asked for.
+/// An engine with a model, on the requested backend.
 pub fn start(spec: LoadSpec) -> Handle {
     let (handle, backend) = (engine(), spec.backend.clone());
     let info = load(&handle, spec).unwrap();
@@ -70,7 +70,7 @@ pub fn start(spec: LoadSpec) -> Handle {
     handle
 }
 
-/// A greedy request for so many tokens, whatever the model thinks of an end.
+/// A greedy request for `max_tokens` tokens that ignores end tokens.
 pub fn request(prompt: impl IntoIterator<Item = u32>, max_tokens: u32) -> Request {
     Request {
         prompt: prompt.into_iter().collect(),
@@ -104,7 +104,7 @@ impl Answer {
     }
 }
 
-/// Waits for an answer's end.
+/// Collects an answer to its end.
 pub fn collect(mut events: UnboundedReceiver<Event>) -> Result<Answer, GenerateError> {
     let mut answer = Answer::default();
     while let Some(event) = events.blocking_recv() {

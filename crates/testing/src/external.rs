@@ -1,9 +1,10 @@
-//! ONNX models whose weights lie in files beside them.
+//! ONNX models with external data.
 
-/// A message's field: key, length, bytes.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+/// A protobuf field: key, length, bytes.
+#[must_use]
+pub fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut all = vec![number << 3 | 2];
-    // A length of up to two groups of seven bits.
+    // A varint of up to two groups of seven bits.
     let length = bytes.len();
     if length < 128 {
         all.push(length as u8);
@@ -14,15 +15,15 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     all
 }
 
-/// `y = x + w + v`, all `[2, 2]`, the last two in files: each with what the model says of where.
+/// `y = x + w + v`, all `[2, 2]`; `w` and `v` are external, with these `external_data` entries.
 #[must_use]
 pub fn model(w: &[(&str, &str)], v: &[(&str, &str)]) -> Vec<u8> {
-    let tensor = |name: &[u8], said: &[(&str, &str)]| {
-        let said = said.iter().flat_map(|(key, value)| {
+    let tensor = |name: &[u8], entries: &[(&str, &str)]| {
+        let entries = entries.iter().flat_map(|(key, value)| {
             field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat())
         });
-        let said: Vec<u8> = said.collect();
-        [&[8, 2, 8, 2, 16, 1][..], &field(8, name), &said, &[112, 1]].concat()
+        let entries: Vec<u8> = entries.collect();
+        [&[8, 2, 8, 2, 16, 1][..], &field(8, name), &entries, &[112, 1]].concat()
     };
     let node = |a: &[u8], b: &[u8], out: &[u8]| {
         field(1, &[field(1, a), field(1, b), field(2, out), field(4, b"Add")].concat())
@@ -40,7 +41,8 @@ pub fn model(w: &[(&str, &str)], v: &[(&str, &str)]) -> Vec<u8> {
     [field(7, &graph.concat()), field(8, &[16, 17])].concat()
 }
 
-/// `logits = (w[rows] + x) w^T` and `scaled = w * w`, of `w [80, 64]` in the file `data`, `rows [3]` and `x [3, 64]`.
+/// `logits = (w[rows] + x) w^T` and `scaled = w * w`, with `w [80, 64]` in the file `data`, `rows
+/// [3]` and `x [3, 64]`.
 #[must_use]
 pub fn tied() -> Vec<u8> {
     let location = field(13, &[field(1, b"location"), field(2, b"data")].concat());

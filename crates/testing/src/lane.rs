@@ -1,4 +1,4 @@
-//! Clients of a lane: what they get over the socket, and a step.
+//! Clients of a control loop (config key `lane`): its socket, and a step.
 
 use std::fs::File;
 use std::io::{IoSliceMut, Read as _, Write as _};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::daemon::Daemon;
 use crate::data;
 
-/// A lane of the policy, 12-128-128-4.
+/// Configuration of a control loop with the test policy, 12-128-128-4.
 pub fn lane(name: &str, more: &str) -> String {
     let network = data("lanes/policy.onnx");
     format!(
@@ -24,22 +24,22 @@ pub fn lane(name: &str, more: &str) -> String {
     )
 }
 
-/// Waits until every lane can be had.
+/// Waits until every control loop is available.
 pub fn ready(daemon: &Daemon) {
     daemon.until("all lanes are ready", |status| {
         status["lanes"].as_array().unwrap().iter().all(|lane| lane["state"] == "ready")
     });
 }
 
-/// Where a daemon's lanes are.
+/// Socket of the daemon's control loops.
 pub fn door(daemon: &Daemon) -> PathBuf {
     daemon.socket().with_file_name("s.lanes")
 }
 
-/// What a client has of a lane.
+/// A client of a control loop.
 pub struct Client {
     pub connection: UnixStream,
-    /// The line that it got.
+    /// The description that the daemon sent.
     pub about: Value,
     pub file: File,
     pub memory: MmapMut,
@@ -48,7 +48,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// The lane, or why it is refused.
+    /// Opens a control loop, or returns the reason for the refusal.
     pub fn open(daemon: &Daemon, name: &str) -> Result<Self, String> {
         let mut stream = UnixStream::connect(door(daemon)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -79,10 +79,11 @@ impl Client {
             assert!(fds.is_empty());
             return Err(why.to_owned());
         }
-        // SAFETY: the kernel has just made them for this process.
+        // SAFETY: the kernel has just created them for this process.
         let mut fds = fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let file = File::from(fds.next().unwrap());
-        // SAFETY: the other side writes only between a start and its answer, and nothing is read then.
+        // SAFETY: the daemon writes only between a start and its answer, and the test reads nothing
+        // then.
         let memory = unsafe { MmapMut::map_mut(&file) }.unwrap();
         // SAFETY: they are event counters.
         let [start, answer] =
@@ -105,7 +106,7 @@ impl Client {
         self.memory[offset..offset + 4 * count].copy_from_slice(&bytes);
     }
 
-    /// The outputs for these inputs.
+    /// Runs a step on these inputs and returns the outputs.
     pub fn step(&mut self, observation: &[f32]) -> Vec<f32> {
         self.write(observation);
         self.start.write(1).unwrap();
@@ -117,7 +118,7 @@ impl Client {
     }
 }
 
-/// An observation of the policy, and the exact action.
+/// An observation for the test policy, and the exact action.
 pub fn example() -> (Vec<f32>, Vec<f64>) {
     let text = std::fs::read(data("lanes/policy.json")).unwrap();
     let all: Value = serde_json::from_slice(&text).unwrap();

@@ -1,17 +1,19 @@
-//! What the workspace's tests share. Without features it depends on nothing: every crate's tests may use it.
+//! Shared test support of the workspace. Has no dependencies without features, so every crate's
+//! tests may use it.
 //!
-//! | feature | what | for the tests of |
+//! | feature | contents | for the tests of |
 //! | --- | --- | --- |
-//! | `numerics` | `docs/numerics.md` in scalars, and rows of weights | whatever computes |
+//! | `numerics` | `docs/numerics.md` in scalars, and rows of weights | all crates that compute |
 //! | `machine` | kernels executed instruction by instruction | `orind-kernels` and above |
-//! | `device` | a model on a device, driven through the seam; models with odd weights, adapters | `orind` |
-//! | `engine` | load, ask, collect the answer | `orind` |
-//! | `nodes` | ONNX's tests of nodes, a model with files beside it | `orind-onnx` and above |
-//! | `daemon` | a daemon on a socket of its own, clients of its lanes, programs on terminals and pages in browsers of their own, the page cache | `orind` |
+//! | `device` | a model on a device, driven through the device interface; models with unusual weights, adapters | `orind` |
+//! | `engine` | load a model, send a request, collect the answer | `orind` |
+//! | `nodes` | ONNX's node tests, a model with external data | `orind-onnx` and above |
+//! | `daemon` | a daemon with its own socket, clients of its control loops, programs on terminals, pages in browsers, the page cache | `orind` |
 //!
-//! A crate's integration tests may use a feature that depends on the crate itself. Its unit tests may not:
-//! they would meet every type of it twice. The simulated Orin stands in below libc, for the whole program
-//! that links it, so a test program that wants it says so itself: `use tegra_sim_preload as _;`.
+//! A crate's integration tests may use a feature that depends on the crate itself. Its unit tests
+//! may not: they would see each of its types twice. The simulated Orin interposes on libc for the
+//! whole program that links it, so a test program must opt in itself: `use tegra_sim_preload as
+//! _;`.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -52,23 +54,23 @@ pub mod terminal;
 #[cfg(feature = "numerics")]
 pub mod weights;
 
-/// A file of the repository, by its path from the root.
+/// Path of a file in the repository.
 pub fn repository(path: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     root.join(path)
 }
 
-/// A file of `tests/data`.
+/// Path of a file in `tests/data`.
 pub fn data(path: &str) -> PathBuf {
     repository("tests/data").join(path)
 }
 
-/// The file of a tiny model, as `tiny-llama-Q8_0`.
+/// Path of a tiny model, such as `tiny-llama-Q8_0`.
 pub fn tiny(model: &str) -> String {
     data(&format!("models/{model}.gguf")).to_str().unwrap().to_owned()
 }
 
-/// Whether tests are to run all that they can, however long it takes: `ORIND_TEST_FULL=1`.
+/// True if tests should run every case, however long it takes: `ORIND_TEST_FULL=1`.
 pub fn full() -> bool {
     std::env::var_os("ORIND_TEST_FULL").is_some()
 }

@@ -1,5 +1,5 @@
-//! A web server on the loopback interface that says exactly what a test wants, wrong things too: an answer is bytes, and
-//! the connection ends behind them.
+//! A web server on the loopback interface that sends exactly the bytes of a test, correct or not,
+//! and then closes the connection.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,10 +7,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-/// A request's first line and headers.
+/// First line and headers of a request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// With what follows a `?`.
+    /// Path with its query string.
     pub path: String,
     headers: Vec<(String, String)>,
 }
@@ -22,11 +22,11 @@ impl Request {
     }
 }
 
-/// An answer, built up to the bytes that are sent.
+/// An answer, as the bytes to send.
 pub struct Reply(Vec<u8>);
 
 impl Reply {
-    /// A status and no body yet; no header but those that are added.
+    /// A status line without headers or body.
     pub fn new(status: u16) -> Self {
         Self(format!("HTTP/1.1 {status} As It Is\r\n").into_bytes())
     }
@@ -37,7 +37,7 @@ impl Reply {
         self
     }
 
-    /// The headers' end and a body, of which no header tells.
+    /// Ends the headers and appends a body, without a length header.
     #[must_use]
     pub fn raw(mut self, body: &[u8]) -> Self {
         self.0.extend(b"\r\n");
@@ -45,20 +45,20 @@ impl Reply {
         self
     }
 
-    /// A body with its length.
+    /// Appends a body and its length header.
     #[must_use]
     pub fn body(self, body: &[u8]) -> Self {
         self.header("Content-Length", &body.len().to_string()).raw(body)
     }
 
-    /// Without the last bytes.
+    /// Cuts off the last bytes.
     #[must_use]
     pub fn cut(mut self, bytes: usize) -> Self {
         self.0.truncate(self.0.len().saturating_sub(bytes));
         self
     }
 
-    /// A file as a server gives it that knows ranges and `If-Range`.
+    /// A file as a server with `Range` and `If-Range` support sends it.
     pub fn file(request: &Request, bytes: &[u8], tag: &str) -> Self {
         let range = request.header("Range").and_then(|range| {
             let from = range.strip_prefix("bytes=")?.strip_suffix('-')?;
@@ -74,11 +74,11 @@ impl Reply {
     }
 }
 
-/// A connection: plain, or one that hides what passes.
+/// A connection, plain or encrypted.
 pub trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
-/// Serves until the test program ends.
+/// Serves until the test program exits.
 pub struct Server {
     address: SocketAddr,
     arriving: Receiver<Request>,
@@ -90,7 +90,7 @@ impl Server {
         Self::wrapped(answer, |stream| Box::new(stream))
     }
 
-    /// The same, with something around each connection.
+    /// Like `start`, with a wrapper around each connection.
     pub fn wrapped(
         mut answer: impl FnMut(&Request) -> Reply + Send + 'static,
         wrap: impl Fn(TcpStream) -> Box<dyn Stream> + Send + 'static,
@@ -103,7 +103,7 @@ impl Server {
                 let mut stream = BufReader::new(wrap(stream));
                 let Some(request) = read(&mut stream) else { continue };
                 let _ = seen.send(request.clone());
-                // Who has heard enough may go.
+                // The client may have closed the connection.
                 let _ = stream.get_mut().write_all(&answer(&request).0);
                 let _ = stream.get_mut().flush();
             }
@@ -119,7 +119,7 @@ impl Server {
         self.address.port()
     }
 
-    /// All that was asked until now.
+    /// All requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.borrow_mut().extend(self.arriving.try_iter());
         self.requests.borrow().clone()

@@ -1,4 +1,4 @@
-//! Kernels of a cubin, executed instruction by instruction in any memory, with every check on.
+//! Kernels of a cubin, executed instruction by instruction in any memory, with every check enabled.
 
 use std::error::Error;
 
@@ -10,7 +10,7 @@ use sass::machine::{Cache, Options, run};
 use sass::memory::Memory;
 use sass::program::Program;
 
-/// Where the stack begins.
+/// Start of the stack.
 const STACK: u32 = 0x00ff_fdc0;
 
 #[derive(Clone, Copy)]
@@ -21,14 +21,14 @@ pub struct Shape {
     pub shared: u32,
 }
 
-/// Where generic addresses mean shared memory, and where local memory.
+/// Windows of shared and local memory in the generic address space.
 #[derive(Clone, Copy)]
 pub struct Windows {
     pub shared: u64,
     pub local: u64,
 }
 
-/// A launch's constant bank 0: its shape, the windows, where the stack begins, the parameters.
+/// Constant bank 0 of a launch: shape, windows, stack start, parameters.
 pub fn bank0(kernel: &Kernel<'_>, shape: Shape, windows: Windows, params: &[u8]) -> Vec<u8> {
     let mut bank = kernel.constants0.to_vec();
     let mut put = |at: usize, bytes: &[u8]| bank[at..at + bytes.len()].copy_from_slice(bytes);
@@ -42,7 +42,7 @@ pub fn bank0(kernel: &Kernel<'_>, shape: Shape, windows: Windows, params: &[u8])
     bank
 }
 
-/// Runs a kernel, and counts what it does; blocks and warps take turns as `seed` says.
+/// Runs a kernel and counts its operations; `seed` determines the schedule of blocks and warps.
 pub fn execute(
     kernel: &Kernel<'_>,
     shape: Shape,

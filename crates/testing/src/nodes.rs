@@ -1,10 +1,10 @@
-//! ONNX's backend tests of nodes, as `tests/data/onnx/make.py` packs them.
+//! ONNX's backend tests of nodes, as packed by `tests/data/onnx/make.py`.
 
 use std::path::PathBuf;
 
 use miniz_oxide::inflate::decompress_to_vec_zlib;
 
-/// A model, what it is given, and what it must give: `ModelProto` and `TensorProto`s.
+/// A model, its inputs and its expected outputs: `ModelProto` and `TensorProto`s.
 pub struct Case {
     pub name: String,
     pub model: Vec<u8>,
@@ -12,7 +12,7 @@ pub struct Case {
     pub outputs: Vec<Vec<u8>>,
 }
 
-/// All cases, those of `ORIND_ONNX_NODES` where that names a file.
+/// All cases; those of the file `ORIND_ONNX_NODES` if set.
 pub fn cases() -> Vec<Case> {
     let other = std::env::var_os("ORIND_ONNX_NODES").map(PathBuf::from);
     let path = other.unwrap_or_else(|| crate::data("onnx/nodes.bin.z"));
@@ -35,7 +35,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Whether a value is the one that is wanted, as far as ONNX's own tests ask for it.
+/// True if a value matches within the tolerance of ONNX's own tests.
 pub fn close(have: f32, want: f32) -> bool {
     have == want
         || (have.is_nan() && want.is_nan())

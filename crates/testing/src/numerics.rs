@@ -1,5 +1,5 @@
-//! The arithmetic of `docs/numerics.md` in plain scalars, one operation after another as the page has them: written
-//! from its text, so that kernels are held to what it says and not to one another.
+//! The arithmetic of `docs/numerics.md` in plain scalars, one operation after another. Written from
+//! the page's text, so that kernels are compared with the specification and not with each other.
 
 use half::{bf16, f16};
 use plan::quant::{self, Format, blocks};
@@ -15,7 +15,7 @@ fn half(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
 }
 
-/// One span of activations as integers, their scale, and what they left over.
+/// Quantises one span of activations: integers, scale and residuals.
 fn quantise_span(x: &[f32]) -> (Vec<i32>, f32, Vec<f32>) {
     let zero = vec![0; x.len()];
     if x.iter().any(|x| !x.is_finite()) {
@@ -31,7 +31,7 @@ fn quantise_span(x: &[f32]) -> (Vec<i32>, f32, Vec<f32>) {
     (q, scale, rest)
 }
 
-/// The planes of one row: integers, and the scale of each column.
+/// Quantised planes of one row: integers, and the scale of each column.
 fn planes(x: &[f32], span: usize, count: usize) -> Vec<(Vec<i32>, Vec<f32>)> {
     let mut planes = vec![(Vec::new(), Vec::new()); count];
     for x in x.chunks(span) {
@@ -46,14 +46,14 @@ fn planes(x: &[f32], span: usize, count: usize) -> Vec<(Vec<i32>, Vec<f32>)> {
     planes
 }
 
-/// A block of weights: the integers that scales multiply, and a scale and what is subtracted for each 16 of them.
+/// A block of weights: integers, and a scale and an offset for each 16 of them.
 struct Block {
     integers: Vec<i32>,
     scales: Vec<f32>,
     minima: Vec<f32>,
 }
 
-/// A block as `plan::quant`, which is held to ggml's reference, takes it apart.
+/// Unpacks a block with `plan::quant`, which is tested against ggml's reference.
 fn block(dtype: DType, bytes: &[u8]) -> Block {
     macro_rules! of {
         ($($name:ident $n:literal),*) => {
@@ -79,7 +79,7 @@ fn block(dtype: DType, bytes: &[u8]) -> Block {
     )
 }
 
-/// What an exact sum is in `f32`: it must be one.
+/// Converts an exact sum to `f32`, asserting that it is representable.
 fn exact(x: f64) -> f32 {
     assert_eq!(f64::from(x as f32), x, "not exact");
     x as f32
@@ -89,8 +89,8 @@ fn dot(q: &[i32], x: &[i32]) -> i32 {
     q.iter().zip(x).map(|(q, x)| q * x).sum()
 }
 
-/// How the page adds up the blocks of a type of 256 columns: columns with a scale, whether every other sum is
-/// negated, whether there are minima.
+/// Summation order of a type with blocks of 256 columns: columns per scale, alternating signs,
+/// minima.
 fn order(dtype: DType) -> (usize, bool, bool) {
     match dtype {
         DType::Q4_K | DType::Q5_K | DType::TQ1_0 | DType::TQ2_0 => (32, true, true),
@@ -101,7 +101,7 @@ fn order(dtype: DType) -> (usize, bool, bool) {
     }
 }
 
-/// The part of one superblock of 256 columns and one plane.
+/// Contribution of one superblock of 256 columns and one plane.
 fn superblock(dtype: DType, bytes: &[u8], x: &[i32]) -> f32 {
     let mut w = block(dtype, bytes);
     if matches!(dtype, DType::TQ1_0 | DType::TQ2_0) {
@@ -128,7 +128,7 @@ fn superblock(dtype: DType, bytes: &[u8], x: &[i32]) -> f32 {
     part
 }
 
-/// The part of one block of 32 columns and one plane, of a type with such blocks.
+/// Contribution of one block of 32 columns and one plane.
 fn short_block(dtype: DType, bytes: &[u8], x: &[i32]) -> f32 {
     let w = block(dtype, bytes);
     let scale = w.scales[0];
@@ -139,7 +139,7 @@ fn short_block(dtype: DType, bytes: &[u8], x: &[i32]) -> f32 {
     }
 }
 
-/// The product of one row of a matrix, as its file has it, with one row of activations.
+/// Product of one stored matrix row with one row of activations.
 pub fn product(dtype: DType, row: &[u8], x: &[f32], plane_count: usize) -> f32 {
     let mut acc = 0.0f32;
     match dtype {
@@ -185,7 +185,7 @@ pub fn product(dtype: DType, row: &[u8], x: &[f32], plane_count: usize) -> f32 {
     acc
 }
 
-/// Sum of a row, `add` taking each value into one of 256 sums.
+/// Sum of a row over 256 partial sums, with `add` as the accumulation.
 fn total(x: &[f32], add: impl Fn(f32, f32) -> f32) -> f32 {
     let mut strides = [0.0f32; 256];
     for (i, &x) in x.iter().enumerate() {
@@ -195,7 +195,7 @@ fn total(x: &[f32], add: impl Fn(f32, f32) -> f32) -> f32 {
     trees.reduce(|sum, tree| sum + tree).unwrap_or(0.0)
 }
 
-/// What LayerNorm does before the same norm.
+/// Subtracts the mean, as LayerNorm does before the norm.
 pub fn centred(x: &[f32]) -> Vec<f32> {
     let mean = total(x, |sum, x| sum + x) / x.len() as f32;
     x.iter().map(|x| x - mean).collect()
@@ -207,7 +207,7 @@ pub fn norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     x.iter().zip(weight).map(|(x, weight)| x * factor * weight).collect()
 }
 
-/// The sum by halving distance.
+/// Pairwise sum by halving distances.
 fn halve(values: &mut [f32]) -> f32 {
     let mut distance = values.len() / 2;
     while distance > 0 {
@@ -262,12 +262,12 @@ pub fn rotate(x: &[f32], cos: &[f32], sin: &[f32], style: RopeStyle) -> Vec<f32>
     out
 }
 
-/// `2^n`, 0 where that is no normal number.
+/// `2^n`; 0 if that is not a normal number.
 fn power_of_two(n: i32) -> f32 {
     if n < -126 { 0.0 } else { 2.0f32.powi(n) }
 }
 
-/// `e^x / 2^power`, 0 for what is 87.33 below `max`.
+/// `e^x / 2^power`; 0 if `x` is 87.33 or more below `max`.
 fn weight(x: f32, max: f32, power: i32) -> f32 {
     if x < max - 87.33 {
         return 0.0;
@@ -295,12 +295,12 @@ pub fn gelu(x: f32) -> f32 {
     x / (1.0 + exp(-angle))
 }
 
-/// A score or a logit, soft-capped.
+/// Soft-caps a score or a logit.
 pub fn capped(x: f32, cap: Option<f32>) -> f32 {
     cap.map_or(x, |cap| cap - 2.0 * cap / (1.0 + exp(x * (2.0 / cap))))
 }
 
-/// What positions gave so far: power, sum, values.
+/// Running softmax state: power, sum, values.
 struct Folded {
     power: i32,
     sum: f32,
@@ -319,7 +319,7 @@ impl Folded {
     }
 }
 
-/// One span of scores with the values of its positions.
+/// Softmax state of one span of scores with their values.
 fn span(scores: &[f32], values: &[&[f32]]) -> Folded {
     let max = scores.iter().fold(f32::NEG_INFINITY, |max, s| if *s > max { *s } else { max });
     let exponent = max * std::f32::consts::LOG2_E;
@@ -340,8 +340,8 @@ fn span(scores: &[f32], values: &[&[f32]]) -> Folded {
     Folded { power, sum, values: sums }
 }
 
-/// Attention of one line, to positions from `first` on to as many as there are keys and values; `score` makes one of
-/// a dot product. A sink is a score without a value.
+/// Attention of one row over positions from `first` on; `score` maps a dot product to a score. A
+/// sink is a score without a value.
 pub fn attention(
     q: &[f32],
     keys: &[&[f32]],

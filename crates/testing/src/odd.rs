@@ -1,5 +1,5 @@
-//! Models that are a little other than those they are made of: in whose weights there are numbers that are none, or
-//! too large to compute with, or whose metadata says more.
+//! Variants of models with unusual contents: weights that are not finite or overflow, or additional
+//! metadata.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,8 +10,8 @@ use plan::DType;
 const EMBEDDING: &str = "token_embd.weight";
 const OUTPUT: &str = "output.weight";
 
-/// A copy of a model's file in `dir`, in which rows of a tensor begin with `odd`, a NaN, an infinity or the greatest
-/// number: the first value, or of blocks the first scale.
+/// Copies a model's file to `dir` with rows of a tensor starting with `odd` (a NaN, an infinity or
+/// the greatest number): the first value, or the first scale of block types.
 pub fn odd(from: &str, dir: &Path, tensor: &str, rows: Range<usize>, odd: f32) -> String {
     let half = match odd {
         odd if odd.is_nan() => 0x7e00_u16,
@@ -34,16 +34,16 @@ pub fn odd(from: &str, dir: &Path, tensor: &str, rows: Range<usize>, odd: f32) -
     })
 }
 
-/// A copy of a model's file in `dir`, with embeddings in Q8_0, whose numbers lead to one that is too large for whoever
-/// meets `token`, and for nobody else: the first norm multiplies the first number of an embedding by the greatest there
-/// is, and only the token's is not 0. The output, where it is tied to the embedding, becomes a tensor of its own.
+/// Copies a model's file to `dir`, with Q8_0 embeddings that overflow for `token` and for no other
+/// token. The first norm multiplies the first element of an embedding by the greatest number, and
+/// only this token's first element is not 0. A tied output becomes a tensor of its own.
 pub fn overflowing(from: &str, dir: &Path, token: Option<u32>) -> String {
     let name = if token.is_some() { "odd.gguf" } else { "even.gguf" };
     copy(from, &dir.join(name), &[], &|name, of, bytes| match name {
         EMBEDDING => {
             assert_eq!(of.dtype, DType::Q8_0, "{name}");
             for (row, bytes) in (0..).zip(bytes.chunks_mut(of.bytes as usize / of.shape[0])) {
-                // Behind the first block's scale.
+                // The first code, after the block's scale.
                 bytes[2] = if token == Some(row) { 127 } else { 0 };
             }
         }
@@ -52,8 +52,9 @@ pub fn overflowing(from: &str, dir: &Path, token: Option<u32>) -> String {
     })
 }
 
-/// A copy of a model's file in `dir`, in Q8_0, whose layers add nothing: what follows a token is the next of the
-/// vocabulary. Its nextn layer takes nothing but the token's embedding, so that it predicts the same.
+/// Copies a model's file to `dir`, in Q8_0, with layers that add nothing: each token predicts the
+/// next token of the vocabulary. Its MTP layer only sees the token's embedding, so it predicts the
+/// same.
 pub fn of_pairs(from: &str, dir: &Path) -> String {
     copy(from, &dir.join("pairs.gguf"), &[], &|name, of, bytes| {
         let part = name.rsplit_once(".weight").map_or(name, |(part, _)| part);
@@ -71,7 +72,7 @@ pub fn of_pairs(from: &str, dir: &Path) -> String {
             assert_eq!(of.dtype, DType::Q8_0, "{name}");
             let stride = bytes.len() / of.shape[0];
             for (row, bytes) in bytes.chunks_mut(stride).enumerate() {
-                // Scale 1/64 and value 64, of the row's own column.
+                // Scale 1/64 and value 64, in the row's own column.
                 let block = &mut bytes[row / 32 * 34..][..34];
                 block[..2].copy_from_slice(&0x2400_u16.to_le_bytes());
                 block[2 + row % 32] = 64;
@@ -80,13 +81,13 @@ pub fn of_pairs(from: &str, dir: &Path) -> String {
     })
 }
 
-/// A copy of a model's file in `dir`, with more metadata.
+/// Copies a model's file to `dir` with additional metadata.
 pub fn saying(from: &str, dir: &Path, more: &[(&str, Value)]) -> String {
     copy(from, &dir.join("saying.gguf"), more, &|_, _, _| {})
 }
 
-/// A copy in `dir` of a model of `tests/data/architectures`, which are drawn without a vocabulary and for short texts:
-/// with 128 tokens, and a context of 4096.
+/// Copies a model of `tests/data/architectures` to `dir` with a vocabulary of 128 tokens and a
+/// context of 4096; the originals have no vocabulary and a short context.
 pub fn speaking(architecture: &str, dir: &Path) -> String {
     let from = crate::data(&format!("architectures/{architecture}.gguf"));
     let tokens: Vec<String> = (0..128).map(|id| format!("t{id}")).collect();

@@ -1,4 +1,4 @@
-//! What the system keeps of a file in memory.
+//! Page cache of the system.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-/// How many pages of the first bytes of a file are in memory.
+/// Number of cached pages among the first `most` bytes of a file.
 pub fn resident(path: &Path, most: usize) -> usize {
     let file = File::open(path).unwrap();
     let len = most.min(file.metadata().unwrap().len() as usize);
     let len = NonZeroUsize::new(len).unwrap();
     let mut pages = vec![0u8; len.get().div_ceil(4096)];
-    // SAFETY: a mapping of the file that is not touched; a byte for each of its pages of 4 KiB or more.
+    // SAFETY: the mapping of the file is not accessed; the vector has a byte for each of its pages
+    // of 4 KiB or more.
     unsafe {
         let at =
             mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file.as_fd(), 0).unwrap();
@@ -24,12 +25,13 @@ pub fn resident(path: &Path, most: usize) -> usize {
     pages.iter().filter(|page| **page & 1 == 1).count()
 }
 
-/// A copy of a file in `dir`, on disk and not in memory; `None` where the file system keeps it there (tmpfs).
+/// Copies a file to `dir` and evicts it from the page cache; `None` if the file system is in memory
+/// (tmpfs).
 pub fn cold(from: &str, dir: &Path) -> Option<PathBuf> {
     let path = dir.join("cold.gguf");
     std::fs::copy(from, &path).unwrap();
     let file = File::options().write(true).open(&path).unwrap();
-    // What has yet to be written stays.
+    // Dirty pages would not be evicted.
     file.sync_all().unwrap();
     posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
     (resident(&path, usize::MAX) == 0).then_some(path)

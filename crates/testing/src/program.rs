@@ -1,5 +1,4 @@
-//! Programs of this build as cargo would start them, and this test program again, for a test that
-//! needs a process of its own.
+//! Programs of this build, and this test program again, for tests that need a process of their own.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -8,14 +7,14 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// The words in front of a program of this build: of an emulator where it is for another processor.
+/// Command prefix for programs of this build: the emulator, if they are for another processor.
 pub fn runner() -> Vec<OsString> {
     const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
     let runner = std::env::var(RUNNER).ok().filter(|_| cfg!(target_arch = "aarch64"));
     runner.iter().flat_map(|runner| runner.split_whitespace()).map(Into::into).collect()
 }
 
-/// A program of this build, as the words of a command line.
+/// A program of this build, as words of a command line.
 pub fn words(program: impl AsRef<OsStr>) -> Vec<OsString> {
     let mut words = runner();
     words.push(program.as_ref().to_owned());
@@ -30,10 +29,10 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// One test of this very program, in a process of its own: `again(module_path!(), "name")`. It is
-/// `#[ignore]`d, so that nothing else runs it.
+/// Runs one test of this program in a process of its own: `again(module_path!(), "name")`. The test
+/// is `#[ignore]`d, so that it does not run otherwise.
 pub fn again(module: &str, test: &str) -> Command {
-    // Names of tests begin below the crate.
+    // Test names start below the crate name.
     let name = match module.split_once("::") {
         Some((_, module)) => format!("{module}::{test}"),
         None => test.to_owned(),
@@ -49,11 +48,11 @@ pub fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
     (output.status.code(), stdout(&output), stderr(&output))
 }
 
-/// What a command that must succeed prints.
+/// Output of a command that must succeed.
 pub fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = stdout(&output);
-    // What ended it is at the end, behind what may be a long story.
+    // The end of a long error output names the cause.
     let errors = stderr(&output);
     let begin = errors.rmatch_indices('\n').nth(40).map_or(0, |(at, _)| at);
     assert!(
@@ -73,7 +72,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Where cargo puts programs: `target/debug` or the like.
+/// Cargo's output folder: `target/debug` or similar.
 pub fn built() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
 }
@@ -85,8 +84,8 @@ pub fn preload_library() -> PathBuf {
     library
 }
 
-/// `tegra-sim`. Cargo builds only a test's own programs with it, and a test of the whole workspace all:
-/// where it is missing or older than its library, it is built here.
+/// `tegra-sim`. Cargo builds it only when it tests the whole workspace; otherwise, or if it is
+/// older than its library, it is built here.
 pub fn tegra_sim() -> Command {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let program = BUILT.get_or_init(|| {
@@ -100,7 +99,7 @@ pub fn tegra_sim() -> Command {
         if written(&program) < newest {
             let mut build = Command::new(env!("CARGO"));
             build.args(["build", "--quiet", "-p", "tegra-sim", "--bin", "tegra-sim"]);
-            // `target/debug`, or `target/TRIPLE/debug` where a target was named.
+            // `target/debug`, or `target/TRIPLE/debug` if a target is set.
             let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
             let mut folder = built().parent().unwrap().to_owned();
             if folder.ends_with(&triple) {

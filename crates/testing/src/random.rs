@@ -1,4 +1,4 @@
-//! Seeded random numbers: the seed is in the test, so that a failure repeats.
+//! Seeded random numbers: the seed is part of the test, so that failures are reproducible.
 
 /// `SplitMix64` with its seed: the same seed gives the same numbers.
 pub struct Random(pub u64);
@@ -11,7 +11,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Of 0 to `end`, without `end`.
+    /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.bits() % end as u64) as usize
     }

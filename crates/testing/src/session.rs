@@ -1,4 +1,4 @@
-//! A model on a device, driven through the seam alone.
+//! A model on a device, driven only through the device interface.
 
 use device::tune::{Case, Choices};
 use device::{Data, Device, Instance, Prepared, Request, Ticket};
@@ -8,12 +8,12 @@ use plan::{Bucket, Class, Plan, fuse};
 /// A row of a step: token, position, slot.
 pub type Row = (i32, i32, i32);
 
-/// An open instance with the model's weights, and a recording of each plan.
+/// An open instance with the model's weights and recorded plans.
 pub struct Session {
     pub instance: Box<dyn Instance>,
-    /// One for each bucket.
+    /// One per bucket.
     pub plans: Vec<(Plan, Prepared)>,
-    /// Logits of a row.
+    /// Logits per row.
     pub vocabulary: usize,
 }
 
@@ -22,7 +22,7 @@ impl Session {
         Self::tuned(device, model, layout, buckets, None)
     }
 
-    /// A recording of each bucket's plan without adapters, then one of each with.
+    /// Records each bucket's plan without adapters, then with adapters.
     pub fn adapted(
         device: &dyn Device,
         model: &Model,
@@ -35,8 +35,8 @@ impl Session {
         Self::of(device, model, layout, plans, None)
     }
 
-    /// A recording of each bucket's plan, then one of the drafts of the model's nextn layer, and one of each bucket that
-    /// leaves nothing for them, where it has one.
+    /// Records each bucket's plan, then the draft plan of the model's MTP layer, then for each
+    /// bucket the plan that leaves no state for drafting, if there is one.
     pub fn drafting(
         device: &dyn Device,
         model: &Model,
@@ -51,7 +51,7 @@ impl Session {
         Self::of(device, model, layout, plans, None)
     }
 
-    /// With a value for a parameter of every kernel that has it.
+    /// Sets a parameter of every kernel that has it.
     pub fn tuned(
         device: &dyn Device,
         model: &Model,
@@ -108,7 +108,8 @@ impl Session {
         self.instance.write(*prepared, mailbox, 0, data).unwrap();
     }
 
-    /// Rows, then padding up to the plan's; greedy. Logits, where they are of one row, of the last.
+    /// Writes the inputs of greedy rows, padded to the plan's row count. A plan with one row of
+    /// logits computes those of the last row.
     pub fn load(&mut self, plan: usize, rows: &[Row]) {
         let bucket = self.plans[plan].0.bucket.rows();
         let column = |f: fn(&Row) -> i32, pad: i32| {
@@ -118,7 +119,7 @@ impl Session {
         };
         self.write(plan, ports::TOKENS, Data::I32(&column(|r| r.0, 0)));
         self.write(plan, ports::POSITIONS, Data::I32(&column(|r| r.1, 0)));
-        // What makes logits of rows that another plan has left touches no slot.
+        // A plan that resumes from another plan's hidden states has no slots.
         if self.plans[plan].0.find(Class::Mailbox, ports::SLOTS).is_some() {
             self.write(plan, ports::SLOTS, Data::I32(&column(|r| r.2, -1)));
         }

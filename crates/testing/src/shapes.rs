@@ -1,4 +1,4 @@
-//! Models of real shapes without their bytes.
+//! Models with real shapes and sparse data.
 
 use std::path::{Path, PathBuf};
 
@@ -19,22 +19,22 @@ pub const LLAMA_3_2_1B: Sizes = Sizes {
     vocabulary: 128_256,
 };
 
-/// A file with the shapes of a real model and room for its data, which stays a hole.
+/// A file with the shapes of a real model; its data is a hole.
 pub struct Shapes {
     _dir: tempfile::TempDir,
     pub model: Model,
 }
 
-/// What a model's file says of its shapes.
+/// Sizes of a model.
 #[derive(Clone, Copy)]
 pub struct Sizes {
     /// `llama` or `qwen3`.
     pub architecture: &'static str,
-    /// Of every matrix; vectors are `F32`.
+    /// Type of every matrix; vectors are `F32`.
     pub dtype: DType,
     pub layers: usize,
     pub width: usize,
-    /// Rows of gate and up.
+    /// Rows of the gate and up matrices.
     pub feed_forward: usize,
     pub heads: usize,
     pub kv_heads: usize,
@@ -80,7 +80,8 @@ impl Shapes {
         Self::of(sizes.architecture, &numbers, &tensors)
     }
 
-    /// One layer of Qwen3 30B A3B in Q4_K, with `experts` of its 128 experts and a vocabulary of `vocabulary`.
+    /// One layer of Qwen3 30B A3B in Q4_K, with `experts` of its 128 experts and a vocabulary of
+    /// `vocabulary`.
     pub fn layer_of_a_mixture(experts: usize, vocabulary: usize) -> Self {
         let (width, hidden, q, kv, head) = (2048, 768, 4096, 512, 128);
         let numbers = [
@@ -111,7 +112,8 @@ impl Shapes {
         Self::of("qwen3moe", &numbers, &tensors)
     }
 
-    /// The first layer of Qwen3.5 35B A3B in Q4_K, gated DeltaNet and a mixture, with `experts` of its 256 experts.
+    /// The first layer of Qwen3.5 35B A3B in Q4_K, with gated DeltaNet and MoE, and `experts` of
+    /// its 256 experts.
     pub fn layer_of_a_hybrid(experts: usize, vocabulary: usize) -> Self {
         let (width, hidden, keys, values, size) = (2048, 512, 16, 32, 128);
         let numbers = [
@@ -163,7 +165,7 @@ impl Shapes {
         Self::of("qwen35moe", &numbers, &tensors)
     }
 
-    /// A file with these numbers of an architecture and these tensors; `.weight` stands behind the names of most.
+    /// A file with these metadata numbers and tensors; most names end in `.weight`.
     fn of(architecture: &str, numbers: &[(&str, usize)], tensors: &[Described]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = Writer::new(dir.path().join("shapes.gguf"));
@@ -178,7 +180,7 @@ impl Shapes {
             let name = if whole { name.clone() } else { format!("{name}.weight") };
             writer.tensor(&name, shape, *dtype).unwrap();
         }
-        // The header and a hole of the data's size are there before any data is written.
+        // `begin` writes the header and reserves the data's size as a hole.
         let unfinished = writer.begin().unwrap();
         let model = Model::open(only_file(dir.path())).unwrap();
         drop(unfinished);
@@ -186,10 +188,10 @@ impl Shapes {
     }
 }
 
-/// A tensor's name, shape and type.
+/// Name, shape and type of a tensor.
 type Described = (String, Vec<usize>, DType);
 
-/// What stands around the layers: the embedding, which is the output too.
+/// Tensors outside the layers: the embedding, which is also the output.
 fn around(width: usize, vocabulary: usize) -> Vec<Described> {
     vec![
         ("token_embd".into(), vec![vocabulary, width], DType::Q6_K),

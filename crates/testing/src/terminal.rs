@@ -1,4 +1,4 @@
-//! A program on a terminal of its own: what it shows, and the keys that are pressed. Its Ctrl-C is the kernel's.
+//! A program on a terminal of its own: its screen, and key presses. Ctrl-C goes through the kernel.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use nix::pty::{Winsize, openpty};
 
 use crate::daemon::eventually;
 
-/// Long enough for a loaded machine; reached only by a test that fails.
+/// Long enough for a loaded machine; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Terminal {
@@ -39,7 +39,7 @@ impl Terminal {
         let (heard, shown) = channel();
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // Ends with an error when the program has closed the terminal.
+            // Fails when the program has closed the terminal.
             while let Ok(read @ 1..) = screen.read(&mut buffer) {
                 let _ = heard.send(String::from_utf8_lossy(&buffer[..read]).into_owned());
             }
@@ -51,7 +51,7 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until a text is shown; what was shown up to its end, since the last time.
+    /// Waits for a text; returns the output since the last wait, up to the end of the text.
     pub fn wait_for(&mut self, text: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -65,7 +65,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until anything is shown behind the text that was waited for.
+    /// Waits for any output after the last awaited text.
     pub fn wait_for_more(&mut self) {
         if self.seen.is_empty() {
             let more = self.shown.recv_timeout(PATIENCE);
@@ -91,7 +91,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Makes standard input the terminal from which this process gets its signals.
+/// Makes standard input the controlling terminal of this process.
 fn own_terminal() -> io::Result<()> {
     nix::unistd::setsid()?;
     // SAFETY: takes no pointer; standard input is open.

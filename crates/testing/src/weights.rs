@@ -1,11 +1,11 @@
-//! Rows of matrices of every type, as files have them.
+//! Random matrix rows of every type, as stored in files.
 
 use half::f16;
 use plan::DType;
 
 use crate::random::Random;
 
-/// Where the `f16` scales of a type's block are: one that is multiplied, one of minima.
+/// Offsets of the `f16` scales in a type's block: of codes, and of minima.
 fn scales(dtype: DType) -> &'static [usize] {
     match dtype {
         DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
@@ -19,7 +19,7 @@ fn scales(dtype: DType) -> &'static [usize] {
     }
 }
 
-/// Gives a block these scales.
+/// Writes the scales of a block.
 pub fn put_scales(dtype: DType, block: &mut [u8], scale: f32, minimum: f32) {
     for (at, scale) in scales(dtype).iter().zip([scale, minimum]) {
         block[*at..at + 2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
@@ -36,7 +36,7 @@ pub fn put_scales(dtype: DType, block: &mut [u8], scale: f32, minimum: f32) {
     }
 }
 
-/// Rows of a type, with every bit pattern of the quants and finite scales.
+/// Rows of a type, with random codes and finite scales.
 pub fn raw(random: &mut Random, dtype: DType, rows: usize, k: usize) -> Vec<u8> {
     let blocks = rows * k / dtype.block_len();
     let mut out = Vec::new();

@@ -528,7 +528,7 @@ fn a_plan_in_which_a_product_reads_backward_or_a_view_leaves_its_buffer_is_refus
         plan.validate().map_err(|error| error.to_string())
     };
     let flip = |view: &mut plan::View| *view = view.flip(1);
-    assert!(refused(0, flip).unwrap_err().contains("`x` seen backward"));
+    assert!(refused(0, flip).unwrap_err().contains("`x` is read in reverse"));
     assert_eq!(refused(1, flip), Ok(()));
     let out = |view: &mut plan::View| view.strides[1] = -1;
     assert!(refused(1, out).unwrap_err().contains("leaves `x`, which has 6 elements"));

@@ -1,4 +1,4 @@
-//! Over TLS: a server that the machine's authorities vouch for, and one that they do not.
+//! TLS: a server with a trusted certificate, and one without.
 
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::{Home, TAG, gguf};
 
-/// Where a test's second process finds the server.
+/// Passes the server's URL to a test's second process.
 const URL: &str = "ORIND_TEST_URL";
 
 fn data(file: &str) -> PathBuf {
@@ -36,14 +36,14 @@ fn server() -> Server {
         if request.path.starts_with("/down") {
             return Reply::new(302).header("Location", "http://127.0.0.1:9/m.gguf").body(b"");
         }
-        // The first time a connection ends too early.
+        // Truncates the first transfer.
         let missing = if request.header("Range").is_none() { 60_000 } else { 0 };
         Reply::file(request, &bytes, TAG).cut(missing)
     };
     Server::wrapped(answer, wrap)
 }
 
-/// Fetches what it is told to, in a process of its own with authorities of its own.
+/// Downloads a file in a process with its own certificate authorities.
 #[test]
 #[ignore = "started by the others"]
 fn client() {
@@ -64,22 +64,22 @@ fn said(path: &str, host: &str, authorities: &str) -> String {
 }
 
 #[test]
-fn a_server_with_a_certificate_that_is_believed() {
+fn a_trusted_certificate_is_accepted() {
     let certificate = data("certificate.pem");
     let certificate = certificate.to_str().unwrap();
     let out = said("/m.gguf", "localhost", certificate);
     assert!(out.contains("came: 100000 bytes"), "{out}");
-    // The certificate is of another name.
+    // The certificate is for another host name.
     let out = said("/m.gguf", "127.0.0.1", certificate);
     assert!(out.contains("invalid peer certificate"), "{out}");
-    // And what began in secret does not go on in the open.
+    // A redirect from https to http is refused.
     let out = said("/down/m.gguf", "localhost", certificate);
     assert!(out.contains("https only"), "{out}");
 }
 
 #[test]
-fn a_server_that_nobody_vouches_for() {
+fn an_untrusted_certificate_is_rejected() {
     let out = said("/m.gguf", "localhost", "/nonexistent/authorities.pem");
-    assert!(out.contains("cannot be reached") || out.contains("certificate authorities"), "{out}");
+    assert!(out.contains("is unreachable") || out.contains("certificate authorities"), "{out}");
     assert!(!out.contains("came"), "{out}");
 }

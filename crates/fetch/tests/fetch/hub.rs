@@ -1,4 +1,4 @@
-//! Repositories of a hub: what a name means there, sums, tokens, split models.
+//! Hub repositories: resolution of names, checksums, tokens, split models.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::{Home, TAG, gguf, sum};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A hub with these files in every repository of `owner`, whose bytes come from `store`.
+/// A hub with these files in every repository of `owner`; `store` serves their bytes.
 fn hub(files: &[(&'static str, Vec<u8>)], store: Option<&Server>) -> Server {
     let files = files.to_vec();
     let store = store.map(|store| store.url(""));
@@ -51,7 +51,7 @@ fn home(hub: &Server) -> Home {
 }
 
 #[test]
-fn a_type_s_file_comes_from_where_the_hub_says_and_only_the_hub_gets_the_token() {
+fn only_the_hub_receives_the_token() {
     let bytes = gguf(1, 50_000);
     let served = bytes.clone();
     let store = Server::start(move |request| Reply::file(request, &served, TAG));
@@ -75,7 +75,7 @@ fn a_type_s_file_comes_from_where_the_hub_says_and_only_the_hub_gets_the_token()
 }
 
 #[test]
-fn a_newer_file_of_the_same_name_and_size_takes_its_place() {
+fn a_newer_file_of_the_same_size_replaces_the_old_one() {
     let new = gguf(3, 5000);
     let hub = hub(&[("m.gguf", new.clone())], None);
     let mut home = home(&hub);
@@ -86,9 +86,9 @@ fn a_newer_file_of_the_same_name_and_size_takes_its_place() {
 }
 
 #[test]
-fn a_file_that_is_not_what_the_hub_says_is_not_put_in_place() {
+fn a_file_with_a_wrong_checksum_is_discarded() {
     let (said, other) = (gguf(5, 5000), gguf(6, 5000));
-    for (store, expected) in [(other, "SHA-256"), (gguf(7, 4000), "5000 were announced")] {
+    for (store, expected) in [(other, "SHA-256"), (gguf(7, 4000), "5000 expected")] {
         let store = Server::start(move |request| Reply::file(request, &store, TAG));
         let hub = hub(&[("m.gguf", said.clone())], Some(&store));
         let mut home = home(&hub);
@@ -99,7 +99,7 @@ fn a_file_that_is_not_what_the_hub_says_is_not_put_in_place() {
 }
 
 #[test]
-fn all_parts_of_a_split_model() {
+fn all_parts_of_a_split_model_are_downloaded() {
     let names = ["Q8/m-Q8_0-00002-of-00002.gguf", "Q8/m-Q8_0-00001-of-00002.gguf"];
     let files = names.map(|name| (name, gguf(name.len() as u64, 3000)));
     let server = hub(&files, None);
@@ -113,7 +113,7 @@ fn all_parts_of_a_split_model() {
     assert!(found.ends_with(places[0]));
     let said = home.fetch("owner/repo:Q8_0", Some(sum(b""))).unwrap_err().to_string();
     assert!(said.contains("split into 2"), "{said}");
-    // By URL the names of the others follow from that of one.
+    // The URLs of the other parts derive from one part's URL.
     let url = server.url(&format!("/owner/repo/resolve/{COMMIT}/Q8/m-Q8_0-00002-of-00002.gguf"));
     let files =
         home.client.files(&url.parse().unwrap(), Folder::Cache(home.dir.path()), None).unwrap();
@@ -123,14 +123,14 @@ fn all_parts_of_a_split_model() {
 }
 
 #[test]
-fn what_the_hub_does_not_have() {
+fn missing_repositories_and_types_are_named() {
     let hub = hub(&[("m-Q8_0.gguf", gguf(8, 10)), ("m-F16.gguf", gguf(9, 10))], None);
     let mut home = home(&hub);
     for (name, expected) in [
-        ("owner/other", "is not there (404)"),
+        ("owner/other", "does not exist (404)"),
         ("owner/repo", "hf.co/owner/repo has no Q4_K_M; it has m-F16, m-Q8_0"),
         ("owner/repo:Q6_K", "has no Q6_K; it has m-F16, m-Q8_0"),
-        ("owner/repo/x.gguf", "is not there (404)"),
+        ("owner/repo/x.gguf", "does not exist (404)"),
     ] {
         let said = home.fails(name);
         assert!(said.contains(expected), "{name}: {said}");
@@ -138,11 +138,11 @@ fn what_the_hub_does_not_have() {
 }
 
 #[test]
-fn a_hub_that_lies() {
+fn malformed_hub_listings_are_rejected() {
     for (listing, expected) in [
-        ("not json", "makes no sense"),
-        ("[]", "makes no sense"),
-        ("{\"siblings\":[{\"rfilename\":7}]}", "makes no sense"),
+        ("not json", "invalid answer"),
+        ("[]", "invalid answer"),
+        ("{\"siblings\":[{\"rfilename\":7}]}", "invalid answer"),
         ("{\"siblings\":[]}", "has no GGUF file"),
         ("{}", "has no GGUF file"),
         (
@@ -153,10 +153,7 @@ fn a_hub_that_lies() {
             "{\"siblings\":[{\"rfilename\":\"m.gguf\",\"lfs\":{\"sha256\":\"abc\"}}]}",
             "64 hexadecimal digits",
         ),
-        (
-            "{\"siblings\":[{\"rfilename\":\"m.gguf\",\"size\":18446744073709551615}]}",
-            "were announced",
-        ),
+        ("{\"siblings\":[{\"rfilename\":\"m.gguf\",\"size\":18446744073709551615}]}", "expected"),
         ("{\"sha\":\"../../..\",\"siblings\":[{\"rfilename\":\"m.gguf\"}]}", "resolve/main/m.gguf"),
         (
             "{\"siblings\":[{\"rfilename\":\"m-00001-of-99999.gguf\"}]}",

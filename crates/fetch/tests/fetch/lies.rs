@@ -1,12 +1,13 @@
-//! Servers that say no, and servers that lie: every answer is an error by name, and nothing lies in the file's place.
+//! Servers that refuse, and servers with malformed answers: every answer is a named error, and no
+//! file appears at the destination.
 
 use super::{Home, TAG, gguf};
 use orind_testing::loopback::{Reply, Server};
 
-/// An answer, given the bytes of a good file.
+/// Makes an answer from the bytes of a good file.
 type Lie = Box<dyn Fn(Vec<u8>) -> Reply + Send>;
 
-/// What is said of an answer, and what is left on the disk of it.
+/// The error for an answer, and the files it leaves behind.
 fn said(answer: impl Fn() -> Reply + Send + 'static) -> (String, Vec<String>) {
     let server = Server::start(move |_| answer());
     let mut home = Home::new();
@@ -15,15 +16,15 @@ fn said(answer: impl Fn() -> Reply + Send + 'static) -> (String, Vec<String>) {
 }
 
 #[test]
-fn statuses_by_name() {
+fn error_statuses_are_named() {
     for (status, expected) in [
-        (404, "is not there (404)"),
-        (410, "is not there"),
-        (401, "is refused (401)"),
+        (404, "does not exist (404)"),
+        (410, "does not exist"),
+        (401, "is not accessible (401)"),
         (403, "HF_TOKEN"),
-        (429, "answered by 429; try again later"),
-        (500, "answered by 500"),
-        (304, "answered by 304"),
+        (429, "status 429; try again later"),
+        (500, "status 500"),
+        (304, "status 304"),
     ] {
         let (said, left) = said(move || Reply::new(status).body(b"GGUF"));
         assert!(said.contains(expected), "{status}: {said}");
@@ -32,58 +33,61 @@ fn statuses_by_name() {
 }
 
 #[test]
-fn nobody_there() {
+fn an_unreachable_server_is_named() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let said = Home::new().fails(&format!("http://127.0.0.1:{port}/m.gguf"));
-    assert!(said.contains("cannot be reached"), "{said}");
+    assert!(said.contains("is unreachable"), "{said}");
 }
 
 #[test]
-fn what_is_no_gguf_file_is_not_kept() {
+fn a_file_without_gguf_magic_is_discarded() {
     for (body, begins) in
         [(&b"<!DOCTYPE html>"[..], "<!DO"), (b"GG", "GG"), (b"", ""), (b"GGML1234", "GGML")]
     {
         let (said, left) = said(move || Reply::new(200).header("ETag", TAG).body(body));
-        assert!(said.contains("is no GGUF file") && said.contains(&format!("`{begins}")), "{said}");
+        assert!(
+            said.contains("is not a GGUF file") && said.contains(&format!("`{begins}")),
+            "{said}"
+        );
         assert_eq!(left, [""; 0]);
     }
-    // It is told from the beginning, not at the end of what may be long.
+    // Detected from the first bytes, not after a long transfer.
     let (said, _) = said(|| Reply::new(200).header("Content-Length", "1000000").raw(b"<html>"));
-    assert!(said.contains("is no GGUF file"), "{said}");
+    assert!(said.contains("is not a GGUF file"), "{said}");
 }
 
 #[test]
-fn headers_that_make_no_sense() {
+fn invalid_headers_are_rejected() {
     let bytes = gguf(1, 1000);
     let whole = move || bytes.clone();
     let cases: Vec<(&str, Lie)> = vec![
         (
-            "more are needed",
+            "not enough disk space",
             Box::new(|b| Reply::new(200).header("Content-Length", "4611686018427387904").raw(&b)),
         ),
-        ("cannot be reached", Box::new(|b| Reply::new(200).header("Content-Length", "-1").raw(&b))),
+        ("is unreachable", Box::new(|b| Reply::new(200).header("Content-Length", "-1").raw(&b))),
         (
-            "cannot be reached",
+            "is unreachable",
             Box::new(|b| {
                 Reply::new(200).header("Content-Length", "99999999999999999999999").raw(&b)
             }),
         ),
-        ("how long it is", Box::new(|b| Reply::new(200).raw(&b))),
+        ("no length", Box::new(|b| Reply::new(200).raw(&b))),
         (
-            "which was not asked for",
+            "unrequested encoding",
             Box::new(|b| Reply::new(200).header("Content-Encoding", "gzip").body(&b)),
         ),
         (
-            "a part of the file",
+            "a range, although",
             Box::new(|b| Reply::new(206).header("Content-Range", "bytes 0-999/1000").body(&b)),
         ),
-        ("cannot be reached", Box::new(|_| Reply::new(302).header("Location", "/again").body(b""))),
+        ("is unreachable", Box::new(|_| Reply::new(302).header("Location", "/again").body(b""))),
         (
-            "cannot be reached",
+            "is unreachable",
             Box::new(|_| Reply::new(302).header("Location", "file:///etc/passwd").body(b"")),
         ),
         (
-            "cannot be reached",
+            "is unreachable",
             Box::new(|b| Reply::new(200).header("X", &"x".repeat(1 << 20)).body(&b)),
         ),
         (
@@ -114,7 +118,7 @@ fn headers_that_make_no_sense() {
 }
 
 #[test]
-fn chunks_that_end_as_they_should_are_a_file() {
+fn a_complete_chunked_answer_is_a_file() {
     let bytes = gguf(2, 1000);
     let served = bytes.clone();
     let server = Server::start(move |_| {
@@ -125,7 +129,7 @@ fn chunks_that_end_as_they_should_are_a_file() {
 }
 
 #[test]
-fn a_rest_that_is_another_part_of_the_file_is_refused() {
+fn a_range_other_than_the_requested_one_is_rejected() {
     for range in [
         "bytes 0-999/1000",
         "bytes 501-999/1000",
@@ -153,7 +157,7 @@ fn a_rest_that_is_another_part_of_the_file_is_refused() {
 }
 
 #[test]
-fn no_file_beside_or_above_its_folder() {
+fn file_names_cannot_escape_the_folder() {
     let mut home = Home::new();
     for name in [
         "http://127.0.0.1:9/../../m.gguf",
@@ -166,7 +170,7 @@ fn no_file_beside_or_above_its_folder() {
         let said = home.fails(name);
         assert!(said.contains("has the part"), "{said}");
     }
-    // Names that headers give are no one's.
+    // File names in headers are ignored.
     let bytes = gguf(4, 100);
     let server = Server::start(move |_| {
         Reply::new(200)

@@ -1,8 +1,9 @@
-//! Files from a server on the loopback interface: whole, broken off, changed meanwhile, lied about.
+//! Downloads from a local server: complete, interrupted, changed in between, with wrong checksums.
 //!
-//! `tests/data/*.pem` is a certificate for `localhost` that signs itself, valid for a hundred years, and its key: made with
-//! `openssl ecparam -name prime256v1 -genkey -noout | openssl pkcs8 -topk8 -nocrypt` and `openssl req -x509 -days 36500 -subj
-//! "/CN=orind test" -addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE`.
+//! `tests/data/*.pem` is a self-signed certificate for `localhost`, valid for a hundred years, and
+//! its key: made with `openssl ecparam -name prime256v1 -genkey -noout | openssl pkcs8 -topk8
+//! -nocrypt` and `openssl req -x509 -days 36500 -subj "/CN=orind test" -addext
+//! subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE`.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -22,7 +23,7 @@ use tempfile::TempDir;
 
 const TAG: &str = "\"first\"";
 
-/// A file that begins as it must.
+/// A file with the GGUF magic.
 fn gguf(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = b"GGUF".to_vec();
     bytes.extend(Random(seed).bytes(length - 4));
@@ -34,7 +35,7 @@ fn sum(bytes: &[u8]) -> Sum {
     digest.map(|byte| format!("{byte:02x}")).concat().parse().unwrap()
 }
 
-/// A folder to fetch into.
+/// Destination folder.
 struct Home {
     dir: TempDir,
     client: Client,
@@ -65,7 +66,7 @@ impl Home {
         files.into_iter().map(fetch).collect()
     }
 
-    /// Fetches one file, which must come, and gives its bytes and how many of them were received.
+    /// Downloads one file, which must succeed; returns its bytes and the number of bytes received.
     fn whole(&mut self, name: &str) -> (Vec<u8>, u64) {
         let files = self.fetch(name, None).unwrap();
         let [(path, fetched)] = &files[..] else { panic!("{files:?}") };
@@ -79,7 +80,7 @@ impl Home {
         self.fetch(name, None).unwrap_err().to_string()
     }
 
-    /// All files, with their paths from the folder.
+    /// All files, with their paths relative to the folder.
     fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![self.dir.path().to_owned()];
@@ -103,7 +104,7 @@ impl Home {
     }
 }
 
-/// Answers that are given one after the other, the last again and again.
+/// Answers in order; the last one repeats.
 fn in_turn(answers: Vec<Answer>) -> impl FnMut(&Request) -> Reply + Send {
     let mut turn = 0;
     move |request| {
@@ -115,7 +116,7 @@ fn in_turn(answers: Vec<Answer>) -> impl FnMut(&Request) -> Reply + Send {
 
 type Answer = Box<dyn Fn(&Request) -> Reply + Send>;
 
-/// A file that breaks off so many bytes before its end.
+/// A transfer that ends `missing` bytes early.
 fn broken(bytes: &[u8], tag: &'static str, missing: usize) -> Answer {
     let bytes = bytes.to_vec();
     Box::new(move |request| Reply::file(request, &bytes, tag).cut(missing))
@@ -127,7 +128,7 @@ fn ranges(server: &Server) -> Vec<Option<String>> {
 }
 
 #[test]
-fn a_file_comes_whole_and_is_found_by_its_name() {
+fn a_downloaded_file_is_found_by_its_name() {
     let bytes = gguf(1, 300_000);
     let served = bytes.clone();
     let server = Server::start(move |request| Reply::file(request, &served, TAG));
@@ -146,11 +147,11 @@ fn a_file_comes_whole_and_is_found_by_its_name() {
     );
     let other = server.url("/folder/b.gguf").parse().unwrap();
     assert_eq!(fetch::find(&other, home.dir.path()), None);
-    // What is there does not come again.
+    // An existing file is not downloaded again.
     assert_eq!(home.whole(&url), (bytes.clone(), 0));
     home.fetch(&url, Some(sum(&bytes))).unwrap();
     assert_eq!(server.requests().len(), 1);
-    // Into a folder of its own, under its own name.
+    // Into a flat folder, under its own name.
     let flat = Folder::Flat(Path::new("x"));
     assert_eq!(
         home.client.files(&url.parse().unwrap(), flat, None).unwrap()[0].path,
@@ -159,7 +160,7 @@ fn a_file_comes_whole_and_is_found_by_its_name() {
 }
 
 #[test]
-fn a_transfer_that_breaks_off_goes_on_where_it_ended() {
+fn an_interrupted_transfer_resumes() {
     let bytes = gguf(2, 300_000);
     let server = Server::start(in_turn(vec![
         broken(&bytes, TAG, 200_000),
@@ -176,7 +177,7 @@ fn a_transfer_that_breaks_off_goes_on_where_it_ended() {
 }
 
 #[test]
-fn the_next_command_goes_on_where_the_last_was_given_up() {
+fn the_next_command_resumes_the_transfer() {
     let bytes = gguf(3, 300_000);
     let gone = |_: &Request| Reply::new(200).header("Content-Length", "9").raw(&[]).cut(20);
     let server = Server::start(in_turn(vec![
@@ -197,7 +198,7 @@ fn the_next_command_goes_on_where_the_last_was_given_up() {
 }
 
 #[test]
-fn a_server_that_gives_nothing_more_is_given_up_with_how_far_it_came() {
+fn a_stalled_transfer_fails_and_reports_its_progress() {
     let bytes = gguf(4, 3 << 20);
     let server = Server::start(move |request| {
         let from = usize::from(request.header("Range").is_some()) << 20;
@@ -205,16 +206,16 @@ fn a_server_that_gives_nothing_more_is_given_up_with_how_far_it_came() {
     });
     let mut home = Home::new();
     let said = home.fails(&server.url("/m.gguf"));
-    assert!(said.contains("broke off 5 times") && said.contains("1.0 MiB of 3.0 MiB"), "{said}");
+    assert!(said.contains("interrupted 5 times") && said.contains("1.0 MiB of 3.0 MiB"), "{said}");
     assert!(home.holds(".m.gguf.part") && !home.holds("/m.gguf"), "{:?}", home.files());
 }
 
 #[test]
-fn a_file_that_has_changed_begins_anew() {
+fn a_changed_file_restarts() {
     let (old, new) = (gguf(5, 200_000), gguf(6, 250_000));
     for modified in [false, true] {
         let (old, new) = (old.clone(), new.clone());
-        // By its tag, or where there is no strong one by its date.
+        // Recognised by its tag, or by its date if there is no strong tag.
         let served = new.clone();
         let answers: Vec<Answer> = if modified {
             let (first, then) = ("Thu, 01 Jan 2026 00:00:00 GMT", "Fri, 02 Jan 2026 00:00:00 GMT");
@@ -248,15 +249,15 @@ fn a_file_that_has_changed_begins_anew() {
 }
 
 #[test]
-fn a_file_that_has_become_shorter_begins_anew() {
+fn a_shortened_file_restarts() {
     let (old, new) = (gguf(7, 200_000), gguf(8, 1000));
-    // It says so by the range alone, and has the old tag.
+    // The server reports it by the range only, with the old tag.
     let server = Server::start(in_turn(vec![broken(&old, TAG, 9), broken(&new, TAG, 0)]));
     assert_eq!(Home::new().whole(&server.url("/m.gguf")).0, new);
 }
 
 #[test]
-fn a_server_without_ranges_is_named_and_the_next_try_begins_anew() {
+fn a_server_without_ranges_is_named_and_the_next_try_restarts() {
     let bytes = gguf(9, 200_000);
     for tag in [Some(TAG), None] {
         let served = bytes.clone();
@@ -280,7 +281,7 @@ fn a_server_without_ranges_is_named_and_the_next_try_begins_anew() {
 }
 
 #[test]
-fn a_wrong_sum_is_an_error_and_the_file_is_not_put_in_place() {
+fn a_wrong_checksum_is_an_error() {
     let (good, bad) = (gguf(10, 5000), gguf(11, 5000));
     let served = bad.clone();
     let server = Server::start(move |request| Reply::file(request, &served, TAG));
@@ -293,7 +294,7 @@ fn a_wrong_sum_is_an_error_and_the_file_is_not_put_in_place() {
     );
     assert_eq!(home.files(), [""; 0]);
     home.fetch(&url, Some(sum(&bad))).unwrap();
-    // One in place that has another sum stays when what comes is wrong too.
+    // A file with another checksum stays in place if the new one is wrong too.
     let path = home.dir.path().join(&home.files()[0]);
     let kept = gguf(12, 5000);
     fs::write(&path, &kept).unwrap();
@@ -304,7 +305,7 @@ fn a_wrong_sum_is_an_error_and_the_file_is_not_put_in_place() {
 }
 
 #[test]
-fn what_was_damaged_on_the_disk_is_noticed_by_its_sum() {
+fn damage_on_disk_is_detected_by_the_checksum() {
     let bytes = gguf(13, 100_000);
     let gone = |_: &Request| Reply::new(503).body(b"");
     let server = Server::start(in_turn(vec![
@@ -329,7 +330,7 @@ fn what_was_damaged_on_the_disk_is_noticed_by_its_sum() {
 }
 
 #[test]
-fn one_process_at_a_time() {
+fn only_one_process_downloads_a_file() {
     let bytes = gguf(14, 1000);
     let server = Server::start(move |request| Reply::file(request, &bytes, TAG));
     let mut home = Home::new();
@@ -338,15 +339,15 @@ fn one_process_at_a_time() {
     let other = fs::File::create(folder.join(".m.gguf.part")).unwrap();
     other.lock().unwrap();
     let said = home.fails(&server.url("/m.gguf"));
-    assert!(said.contains("by another process"), "{said}");
+    assert!(said.contains("another process"), "{said}");
     drop(other);
     home.whole(&server.url("/m.gguf"));
 }
 
-/// Connections that end anywhere, servers that have no ranges for a while, files that change: what lies in its place at
-/// the end is one of the versions, whole.
+/// Connections that break anywhere, servers that temporarily lack ranges, files that change: the
+/// final file is always one complete version.
 #[test]
-fn whatever_happens_on_the_way_a_file_in_place_is_whole() {
+fn the_final_file_is_always_one_complete_version() {
     for seed in 0..40 {
         println!("seed {seed}");
         let versions: Vec<Vec<u8>> =

@@ -1,12 +1,12 @@
-//! Convolutions and products with weights that are known when they are prepared, which the CPU has ways of its own for: by
-//! tiles, by lines, by panels. Against sums in `f64`, with what follows them, on every instruction set.
+//! Convolutions and products with constant weights on the CPU's specialised paths (tiled, direct,
+//! depthwise, packed). Compared with `f64` sums, with epilogues, on every instruction set.
 
 use device::cpu::{Cpu, Isa};
 use nn::Session;
 use plan::graph::{Graph, Result, Tensor};
 use plan::{Binary, Class, DType, Windows};
 
-/// `[N, C, H, W]`, `[O, C / groups, h, w]`, and how the windows lie.
+/// `[N, C, H, W]`, `[O, C / groups, h, w]`, and the window geometry.
 struct Case {
     x: [usize; 4],
     weight: [usize; 4],
@@ -39,7 +39,7 @@ impl Case {
         }
     }
 
-    /// `max(conv(x) + bias + x2, 0)`, each sum in `f64`, and how large what is summed is.
+    /// `max(conv(x) + bias + x2, 0)` with each sum in `f64`, and the magnitude of the summands.
     fn expected(&self, x: &[f32], w: &[f32], bias: &[f32], more: &[f32]) -> Vec<(f64, f64)> {
         let [batch, channels, high, wide] = self.x;
         let [outputs, inner, rows, columns] = self.weight;
@@ -69,7 +69,8 @@ impl Case {
     }
 }
 
-/// A graph's only output on the CPU, bit by bit the same whatever the threads and the instruction set.
+/// The only output of a graph on the CPU; checks that all thread counts and instruction sets return
+/// the same bits.
 pub(super) fn answers(
     weights: &[(&str, &[f32])],
     inputs: &[(&str, &[f32])],
@@ -97,7 +98,7 @@ pub(super) fn answers(
     known.unwrap()
 }
 
-/// Numbers between -1 and 1, others each time.
+/// Random numbers between -1 and 1.
 pub(super) fn numbers(seed: &mut u64, n: usize) -> Vec<f32> {
     *seed += 1;
     nn::init::unit(*seed, n).into_iter().map(|value| 2.0 * value - 1.0).collect()
@@ -112,22 +113,22 @@ pub(super) fn close(have: &[f32], want: &[(f64, f64)], what: &str) {
 }
 
 #[test]
-fn convolutions_are_those_of_sums_whatever_computes_them() {
+fn convolutions_equal_f64_sums_on_every_path() {
     let cases = [
-        // By tiles: odd sizes, more than a block, batches, many channels.
+        // Tiled: odd sizes, more than one block, batches, many channels.
         Case::of([1, 16, 9, 7], [16, 16, 3, 3]),
         Case::of([2, 24, 14, 15], [40, 24, 3, 3]),
         Case::of([1, 160, 12, 12], [136, 160, 3, 3]),
         Case { pads: [[0, 2], [1, 0]], ..Case::of([1, 17, 21, 70], [19, 17, 3, 3]) },
         Case { pads: [[0, 0]; 2], ..Case::of([1, 32, 4, 600], [16, 32, 3, 3]) },
-        // By windows: few channels, strides, dilations, groups, points.
+        // Direct: few channels, strides, dilations, groups, 1x1 windows.
         Case::of([1, 3, 11, 13], [8, 3, 3, 3]),
         Case { stride: [2, 2], pads: [[3, 3]; 2], ..Case::of([1, 3, 33, 31], [20, 3, 7, 7]) },
         Case { stride: [2, 1], dilation: [1, 3], ..Case::of([2, 18, 9, 16], [17, 18, 3, 3]) },
         Case { groups: 3, ..Case::of([2, 12, 8, 8], [9, 4, 3, 3]) },
         Case { pads: [[0, 0]; 2], ..Case::of([2, 200, 6, 50], [33, 200, 1, 1]) },
         Case { pads: [[0, 0]; 2], stride: [3, 2], ..Case::of([1, 20, 9, 9], [16, 20, 1, 1]) },
-        // By lines: each channel by itself.
+        // Depthwise: one channel per group.
         Case { groups: 10, ..Case::of([2, 10, 9, 7], [10, 1, 3, 3]) },
         Case { groups: 6, stride: [2, 2], ..Case::of([1, 6, 15, 70], [6, 1, 3, 3]) },
         Case {
@@ -160,9 +161,9 @@ fn convolutions_are_those_of_sums_whatever_computes_them() {
     }
 }
 
-/// Rows and columns of all sizes around those of tiles and panels, the weights on either side, packed or not.
+/// Row and column counts around tile sizes, weights on either side, packed or not.
 #[test]
-fn products_are_those_of_sums_whichever_side_is_known() {
+fn products_equal_f64_sums_with_constant_weights_on_either_side() {
     let mut seed = 42;
     for [m, n, k] in [
         [1, 1, 1],
@@ -204,9 +205,9 @@ fn products_are_those_of_sums_whichever_side_is_known() {
     }
 }
 
-/// Tied weights: rows of a table that a product multiplies with too.
+/// Tied weights: a gather from a table that is also a matmul weight.
 #[test]
-fn a_table_that_is_a_weight_too_gives_its_rows() {
+fn a_tied_weight_can_be_gathered_from() {
     let (rows, width) = (531, 37);
     let table = numbers(&mut 43, rows * width);
     let ids = [0, 15, 239, 240, 255, 480, 527, 530, -1, 531];

@@ -1,5 +1,5 @@
-//! What the CPU does to a product's results before it writes them, to rows while they are in its cache, and to what lies side
-//! by side: the same bits as one operation after the other.
+//! CPU fusion: epilogues of products, fused row operations and in-place concat return the same bits
+//! as separate operations.
 
 use nn::functions as f;
 use plan::graph::{Graph, Result, Tensor};
@@ -9,7 +9,7 @@ use super::convolutions::{answers, close, numbers};
 
 type Chain = fn(&mut Graph, y: Tensor, more: Tensor) -> Result<Tensor>;
 
-/// What follows a product's result and another operand that lies as it does.
+/// Epilogues of a product and a second operand of the same shape.
 const CHAINS: [(&str, Chain); 8] = [
     ("relu", |g, y, _| f::relu(g, y)),
     ("relu6", |g, y, _| f::relu6(g, y)),
@@ -28,12 +28,12 @@ const CHAINS: [(&str, Chain); 8] = [
         let y = f::silu(g, y)?;
         f::add(g, y, more)
     }),
-    // None that a product knows.
+    // Not a supported epilogue.
     ("tanh", |g, y, _| f::tanh(g, y)),
 ];
 
 #[test]
-fn what_follows_a_product_is_what_follows_its_result() {
+fn fused_epilogues_equal_separate_operations() {
     let one = |groups| Windows {
         stride: vec![1, 1],
         pads: vec![[1, 1]; 2],
@@ -41,7 +41,7 @@ fn what_follows_a_product_is_what_follows_its_result() {
         groups,
     };
     let point = Windows { pads: vec![[0, 0]; 2], ..one(1) };
-    // By tiles of windows, by panels over several spans, each channel by itself.
+    // Tiled windows, several column tiles, depthwise.
     let cases = [
         ([1, 20, 9, 21], vec![24, 20, 3, 3], one(1)),
         ([2, 140, 7, 7], vec![35, 140, 1, 1], point),
@@ -78,7 +78,7 @@ fn what_follows_a_product_is_what_follows_its_result() {
     }
 }
 
-/// Each chain behind a product, and behind what it gives by itself.
+/// Compares each epilogue after a product with the same epilogue after the stored product.
 fn followed(
     weights: &[(&str, &[f32])],
     inputs: &[(&str, &[f32])],
@@ -105,9 +105,10 @@ fn followed(
     }
 }
 
-/// A softmax and the norm behind it: several groups over the same rows, in rows longer and shorter than a block.
+/// Softmax followed by a norm: several groups over the same rows, with rows longer and shorter than
+/// a block.
 #[test]
-fn rows_that_are_done_together_are_those_of_sums() {
+fn fused_rows_equal_f64_sums() {
     let mut seed = 52;
     for [heads, rows, length] in [[1, 1, 2], [2, 3, 300], [3, 50, 17], [1, 5, 9000]] {
         let (x, more) = (numbers(&mut seed, heads * rows * length), numbers(&mut seed, length));
@@ -142,9 +143,10 @@ fn rows_that_are_done_together_are_those_of_sums() {
     }
 }
 
-/// Parts of several sizes, some turned, along each axis; of a negative zero the sum with zeroes is zero.
+/// Concats of parts of several sizes, some transposed, along each axis. Concat adds zeroes, so
+/// negative zero becomes zero.
 #[test]
-fn what_lies_side_by_side_is_where_it_belongs() {
+fn in_place_concat_writes_each_part_to_its_place() {
     let mut seed = 53;
     for axis in 0..3 {
         let extents = [[5, 31, 33], [7, 30, 40], [40, 9, 300]][axis];

@@ -1,4 +1,5 @@
-//! Functions and layers against PyTorch: the op suite on the reference and the CPU, and training step by step.
+//! Functions and layers against PyTorch: the operator suite on the reference and CPU devices, and
+//! training step by step.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -11,14 +12,14 @@ use device::cpu::Cpu;
 use device::reference::Reference;
 use parity::ops;
 
-/// Where networks are run.
+/// Devices under test.
 fn devices() -> Vec<Box<dyn Device>> {
     vec![Box::new(Reference), Box::new(Cpu::detect())]
 }
 
 /// Every operation, forward and backward, in one process.
 #[test]
-fn operations_compute_what_pytorch_does_on_the_reference_and_the_cpu() {
+fn operations_match_pytorch_on_the_reference_and_the_cpu() {
     let all = ops::all().unwrap();
     assert!(all.len() >= 409, "{} cases", all.len());
     for device in devices() {

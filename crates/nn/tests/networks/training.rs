@@ -1,5 +1,5 @@
-//! Training against PyTorch's, loss by loss (tests/data/nn/make.py); what a trainer refuses; states out and in. On the
-//! devices that whoever includes this names.
+//! Training against PyTorch's losses (tests/data/nn/make.py), rejected inputs, loading and saving
+//! of states. Runs on the devices of the including test.
 
 use super::devices;
 use device::{Data, Device};
@@ -67,7 +67,7 @@ fn trainer(device: &dyn Device, network: fn(&mut Net) -> Result, by: Optimiser) 
 }
 
 #[test]
-fn losses_are_those_of_pytorch() {
+fn losses_match_pytorch() {
     for line in LOSSES.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let want: Vec<f32> = words[2..].iter().map(|word| word.parse().unwrap()).collect();
@@ -104,9 +104,9 @@ fn losses_are_those_of_pytorch() {
     }
 }
 
-/// A submission of several steps is as many of one.
+/// One submission of several steps equals as many single submissions.
 #[test]
-fn steps_are_replayed_and_states_come_out_and_in() {
+fn steps_replay_and_states_load_and_save() {
     for device in devices() {
         let x = numbers(100, BATCH * 8, -1.0, 1.0);
         let classes: Vec<i32> = unit(101, BATCH).map(|u| (u * 4.0) as i32).collect();
@@ -130,6 +130,6 @@ fn steps_are_replayed_and_states_come_out_and_in() {
         let unknown = one.train(&[("y", Data::F32(&x))]).unwrap_err();
         assert!(matches!(&unknown, Failure::Unknown { known, .. } if known.contains(&"x".into())));
         let short = one.train(&[("x", Data::F32(&x[1..]))]).unwrap_err().to_string();
-        assert_eq!(short, "`x` has 128 values, 127 are given");
+        assert_eq!(short, "`x` needs 128 values, got 127");
     }
 }

@@ -1,18 +1,18 @@
-//! Attention over keys and values, with what a cache held before them.
+//! The `Attention` operator, with an optional KV cache.
 
 use nn::functions::{self as f, add, times};
 use nn::shape::concat;
 use plan::graph::Tensor;
 
-use super::Operator;
 use crate::array::{Elem, Known};
+use crate::error::{NodeResult, invalid};
 use crate::import::{Import, Value};
-use crate::node::{Made, Node, why};
+use crate::node::{Node, Operator};
 
 pub(super) const OPERATORS: &[(&str, Operator)] = &[("Attention", attention)];
 
-/// Heads of an input, `[batch, heads, length, size]`: as they are, or side by side in rows.
-fn heads(im: &mut Import, node: &Node<'_>, place: usize, name: &str) -> Made<Tensor> {
+/// Reshapes an input to `[batch, heads, length, size]`, if its heads are still packed in rows.
+fn heads(im: &mut Import, node: &Node<'_>, place: usize, name: &str) -> NodeResult<Tensor> {
     let count = usize::try_from(node.integer(name, 0)).unwrap_or(0);
     let x = im.float(node.input(place)?)?;
     match im.g.shape(x)[..] {
@@ -21,27 +21,31 @@ fn heads(im: &mut Import, node: &Node<'_>, place: usize, name: &str) -> Made<Ten
             let apart = im.g.reshape(x, &[b, n, count, wide / count])?;
             Ok(im.g.permute(apart, &[0, 2, 1, 3])?)
         }
-        ref have => Err(why(format!("{have:?} in {count} heads"))),
+        ref have => Err(invalid(format!("{have:?} cannot be split into {count} heads"))),
     }
 }
 
-/// Keys or values behind those that a cache held.
-fn behind(im: &mut Import, node: &Node<'_>, past: usize, x: Tensor) -> Made<Tensor> {
+/// Appends keys or values to those of the cache.
+fn append(im: &mut Import, node: &Node<'_>, past: usize, x: Tensor) -> NodeResult<Tensor> {
     let Some(past) = node.optional(past) else { return Ok(x) };
     let past = im.float(past)?;
     Ok(concat(&mut im.g, &[past, x], 2)?)
 }
 
-/// Each head as often as queries share it.
-fn shared(im: &mut Import, x: Tensor, by: usize) -> Made<Tensor> {
+/// Repeats KV heads for the query heads that share them (grouped-query attention).
+fn repeat_heads(im: &mut Import, x: Tensor, by: usize) -> NodeResult<Tensor> {
     let [b, h, n, d] = im.g.shape(x)[..] else { return Err("four axes expected".into()) };
     let apart = im.g.reshape(x, &[b, h, 1, n, d])?;
     let wide = im.g.expand(apart, &[b, h, by, n, d])?;
     Ok(im.g.reshape(wide, &[b, h * by, n, d])?)
 }
 
-/// Which keys a query's place leaves it: 0 for those, minus infinity for the others; none where it leaves all.
-fn places(im: &mut Import, node: &Node<'_>, [q, kv, past]: [usize; 3]) -> Made<Option<Tensor>> {
+/// Positional mask: 0 for visible keys, minus infinity for the others; `None` if all are visible.
+fn positional_mask(
+    im: &mut Import,
+    node: &Node<'_>,
+    [q, kv, past]: [usize; 3],
+) -> NodeResult<Option<Tensor>> {
     let causal = node.flag("is_causal");
     let [left, right] = ["left_window_size", "right_window_size"].map(|n| node.integer(n, -1));
     let valid = match node.optional(6) {
@@ -72,8 +76,8 @@ fn places(im: &mut Import, node: &Node<'_>, [q, kv, past]: [usize; 3]) -> Made<O
     Ok(Some(im.tensor(&Value::Known(known))?))
 }
 
-/// The mask that is given, as what is added to scores.
-fn mask(im: &mut Import, node: &Node<'_>, kv: usize) -> Made<Option<Tensor>> {
+/// The given mask as an additive bias.
+fn mask(im: &mut Import, node: &Node<'_>, kv: usize) -> NodeResult<Option<Tensor>> {
     let Some(given) = node.optional(3) else { return Ok(None) };
     let elem = given.elem();
     let mut made = im.float(given)?;
@@ -83,7 +87,7 @@ fn mask(im: &mut Import, node: &Node<'_>, kv: usize) -> Made<Option<Tensor>> {
         made = g.select(made, zero, none)?;
     }
     let mut shape = g.shape(made).to_vec();
-    let Some(last) = shape.last_mut() else { return Err("a mask without axes".into()) };
+    let Some(last) = shape.last_mut() else { return Err("the mask has no axes".into()) };
     if *last < kv {
         *last = kv - *last;
         let rest = g.expand(none, &shape)?;
@@ -92,23 +96,23 @@ fn mask(im: &mut Import, node: &Node<'_>, kv: usize) -> Made<Option<Tensor>> {
     Ok(Some(made))
 }
 
-fn attention(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn attention(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (elem, rank) = (node.input(0)?.elem(), im.shape(node.input(0)?).len());
-    node.pass_over(&["softmax_precision"]);
+    node.ignore(&["softmax_precision"]);
     let query = heads(im, node, 0, "q_num_heads")?;
     let (key, value) = (heads(im, node, 1, "kv_num_heads")?, heads(im, node, 2, "kv_num_heads")?);
     let new = im.g.shape(key)[2];
-    let (key, value) = (behind(im, node, 4, key)?, behind(im, node, 5, value)?);
+    let (key, value) = (append(im, node, 4, key)?, append(im, node, 5, value)?);
     let [b, h, q, d] = im.g.shape(query)[..] else { return Err("four axes expected".into()) };
     let (kv, held) = (im.g.shape(key)[2], im.g.shape(key)[1]);
     if held == 0 || !h.is_multiple_of(held) {
-        return Err(why(format!("{h} heads of queries for {held} of keys")));
+        return Err(invalid(format!("{h} query heads are not a multiple of {held} key heads")));
     }
-    let bias = match (places(im, node, [q, kv, kv - new])?, mask(im, node, kv)?) {
+    let bias = match (positional_mask(im, node, [q, kv, kv - new])?, mask(im, node, kv)?) {
         (Some(a), Some(b)) => Some(add(&mut im.g, a, b)?),
         (a, b) => a.or(b),
     };
-    let [keys, values] = [shared(im, key, h / held)?, shared(im, value, h / held)?];
+    let [keys, values] = [repeat_heads(im, key, h / held)?, repeat_heads(im, value, h / held)?];
     let scale = node.float_if("scale").unwrap_or_else(|| 1.0 / (d as f32).sqrt()).sqrt();
     let (cap, mode) = (node.float("softcap", 0.0), node.integer("qk_matmul_output_mode", 0));
     let g = &mut im.g;
@@ -125,7 +129,7 @@ fn attention(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     };
     let mut shares = f::softmax(g, biased, 3)?;
     if let Some(bias) = bias {
-        // Of a row that sees nothing nothing comes.
+        // A row that sees no key yields zeroes.
         let bias = g.expand(bias, &[b, h, q, kv])?;
         let most = f::amax(g, bias, &[3])?;
         let none = g.constant(f32::NEG_INFINITY);

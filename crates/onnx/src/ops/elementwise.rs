@@ -1,13 +1,14 @@
-//! Functions of elements: arithmetic, comparisons, activations, casts.
+//! Elementwise operators: arithmetic, comparisons, activations.
 
 use nn::functions::{self as f, add, div, mul, plus, sub, times};
 use plan::graph::{Graph, Tensor};
 use plan::{Binary, DType};
 
-use super::{Operator, cast_to};
+use super::cast::wrapped;
 use crate::array::Elem;
-use crate::import::{Import, Value};
-use crate::node::{Made, Node, why};
+use crate::error::{NodeResult, invalid};
+use crate::import::{Import, Value, device};
+use crate::node::{Node, Operator};
 
 pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Abs", magnitude),
@@ -24,8 +25,6 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("BitwiseNot", bits),
     ("BitwiseOr", bits),
     ("BitwiseXor", bits),
-    ("Cast", cast),
-    ("CastLike", cast),
     ("Ceil", unary),
     ("Celu", unary),
     ("Clip", clip),
@@ -84,23 +83,19 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Xor", logic),
 ];
 
-fn device(elem: Elem, tensor: Tensor) -> Vec<Value> {
-    vec![Value::Device { elem, tensor }]
-}
-
-/// The type of a node's first input.
-fn elem(node: &Node<'_>) -> Made<Elem> {
+/// Element type of a node's first input.
+fn elem(node: &Node<'_>) -> NodeResult<Elem> {
     Ok(node.input(0)?.elem())
 }
 
-fn unary(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn unary(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let x = im.float(node.input(0)?)?;
     let made = function(&mut im.g, node, x)?;
     Ok(device(elem, made))
 }
 
-fn function(g: &mut Graph, node: &Node<'_>, x: Tensor) -> Made<Tensor> {
+fn function(g: &mut Graph, node: &Node<'_>, x: Tensor) -> NodeResult<Tensor> {
     let of = |name: &str, default: f32| node.float(name, default);
     Ok(match node.op() {
         "Acos" => {
@@ -111,7 +106,7 @@ fn function(g: &mut Graph, node: &Node<'_>, x: Tensor) -> Made<Tensor> {
         "Acosh" => area(g, x, -1.0)?,
         "Asin" => arcsine(g, x)?,
         "Asinh" => {
-            // Of the magnitude, so that nothing cancels.
+            // Uses the magnitude to avoid cancellation.
             let (size, sign) = (f::abs(g, x)?, f::sign(g, x)?);
             let made = area(g, size, 1.0)?;
             mul(g, made, sign)?
@@ -198,8 +193,8 @@ fn function(g: &mut Graph, node: &Node<'_>, x: Tensor) -> Made<Tensor> {
     })
 }
 
-/// A linear unit with its gate.
-fn gated(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+/// Gated linear unit (`SwiGLU`).
+fn gated(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let (gate, x) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let g = &mut im.g;
@@ -210,7 +205,7 @@ fn gated(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
 }
 
 /// `ln(x + sqrt(x^2 + one))`
-fn area(g: &mut Graph, x: Tensor, one: f32) -> Made<Tensor> {
+fn area(g: &mut Graph, x: Tensor, one: f32) -> NodeResult<Tensor> {
     let squared = f::square(g, x)?;
     let inner = plus(g, squared, one)?;
     let root = f::sqrt(g, inner)?;
@@ -218,8 +213,8 @@ fn area(g: &mut Graph, x: Tensor, one: f32) -> Made<Tensor> {
     Ok(f::ln(g, sum)?)
 }
 
-/// `(e^x - e^-x) / 2`, or their sum.
-fn hyperbolic(g: &mut Graph, x: Tensor, odd: bool) -> Made<Tensor> {
+/// `(e^x - e^-x) / 2` if `odd`, else `(e^x + e^-x) / 2`.
+fn hyperbolic(g: &mut Graph, x: Tensor, odd: bool) -> NodeResult<Tensor> {
     let negative = f::neg(g, x)?;
     let (up, down) = (f::exp(g, x)?, f::exp(g, negative)?);
     let both = if odd { sub(g, up, down)? } else { add(g, up, down)? };
@@ -227,7 +222,7 @@ fn hyperbolic(g: &mut Graph, x: Tensor, odd: bool) -> Made<Tensor> {
 }
 
 /// `atan(x / sqrt(1 - x^2))`
-fn arcsine(g: &mut Graph, x: Tensor) -> Made<Tensor> {
+fn arcsine(g: &mut Graph, x: Tensor) -> NodeResult<Tensor> {
     let squared = f::square(g, x)?;
     let negative = f::neg(g, squared)?;
     let inner = plus(g, negative, 1.0)?;
@@ -236,9 +231,9 @@ fn arcsine(g: &mut Graph, x: Tensor) -> Made<Tensor> {
     arctangent(g, ratio)
 }
 
-/// Of magnitudes above 1, a quarter turn less the angle of the inverse; a polynomial of degree 17 below (Abramowitz and
-/// Stegun 4.4.49, error 2e-8).
-fn arctangent(g: &mut Graph, x: Tensor) -> Made<Tensor> {
+/// For magnitudes above 1, a quarter turn minus the angle of the inverse; below, a polynomial of
+/// degree 17 (Abramowitz and Stegun 4.4.49, error 2e-8).
+fn arctangent(g: &mut Graph, x: Tensor) -> NodeResult<Tensor> {
     const SERIES: [f32; 8] = [
         0.002_866_225_7,
         -0.016_165_737,
@@ -268,11 +263,11 @@ fn arctangent(g: &mut Graph, x: Tensor) -> Made<Tensor> {
     Ok(mul(g, angle, sign)?)
 }
 
-fn unary_truth(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn unary_truth(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = im.float(node.input(0)?)?;
     let g = &mut im.g;
     let made = if node.op() == "IsNaN" {
-        // Neither at most itself nor anything else.
+        // A NaN does not compare with itself.
         let own = f::less_equal(g, x, x)?;
         f::not_of(g, own)?
     } else {
@@ -280,7 +275,8 @@ fn unary_truth(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
             (node.integer("detect_positive", 1) != 0, node.integer("detect_negative", 1) != 0);
         let most = g.constant(f32::MAX);
         let least = g.constant(f32::MIN);
-        // A NaN is at most nothing: what is not at most the greatest and is itself is infinite.
+        // A value is infinite if it equals itself and exceeds the finite range; a NaN fails every
+        // comparison.
         let own = f::less_equal(g, x, x)?;
         let (fits, reaches) = (f::less_equal(g, x, most)?, f::less_equal(g, least, x)?);
         let (above, below) = (f::not_of(g, fits)?, f::not_of(g, reaches)?);
@@ -293,13 +289,13 @@ fn unary_truth(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(Elem::Bool, made))
 }
 
-fn identity(_: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn identity(_: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     Ok(vec![node.input(0)?.clone()])
 }
 
-/// Of inference: what comes in, and a mask of ones.
-fn dropout(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    node.pass_over(&["ratio", "seed", "is_test"]);
+/// Inference mode: returns the input, and a mask of ones.
+fn dropout(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    node.ignore(&["ratio", "seed", "is_test"]);
     if let Some(training) = node.optional(2)
         && !matches!(training, Value::Known(known) if known.scalar() == Some(0.0))
     {
@@ -312,11 +308,11 @@ fn dropout(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(vec![x, Value::Device { elem: Elem::Bool, tensor: mask }])
 }
 
-/// Two operands in the type that the device has them in; a known number stays one.
-fn operands(im: &mut Import, node: &Node<'_>) -> Made<[Tensor; 2]> {
+/// Both operands on the device; a known scalar stays a constant.
+fn operands(im: &mut Import, node: &Node<'_>) -> NodeResult<[Tensor; 2]> {
     let (a, b) = (node.input(0)?, node.input(1)?);
     let first = im.tensor(a)?;
-    // Integers meet a constant as the second operand.
+    // Integers may have a constant as the second operand only.
     let second = match b {
         Value::Known(known) if known.elem.is_integer() => match known.scalar() {
             Some(value) if known.shape().len() <= im.g.shape(first).len() => {
@@ -329,9 +325,9 @@ fn operands(im: &mut Import, node: &Node<'_>) -> Made<[Tensor; 2]> {
     Ok([first, second])
 }
 
-fn binary(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn binary(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     if node.opset < 7 {
-        return Err("opsets before 7 broadcast in another way".into());
+        return Err("opsets before 7 are not supported: they broadcast differently".into());
     }
     let elem = elem(node)?;
     let [a, b] = operands(im, node)?;
@@ -340,13 +336,13 @@ fn binary(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-fn arithmetic(g: &mut Graph, op: &str, elem: Elem, a: Tensor, b: Tensor) -> Made<Tensor> {
+fn arithmetic(g: &mut Graph, op: &str, elem: Elem, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
     Ok(match op {
         "Add" => g.binary(Binary::Add, a, b)?,
         "Sub" => g.binary(Binary::Sub, a, b)?,
         "Mul" => g.binary(Binary::Mul, a, b)?,
         "Div" if elem.is_integer() => {
-            // What is left is taken off first: the quotient is whole then, and rounding finds it.
+            // Subtracts the remainder first, so that rounding the quotient is exact.
             let left = g.binary(Binary::Rem, a, b)?;
             let whole = g.binary(Binary::Sub, a, left)?;
             let (whole, b) = (g.cast(whole, DType::F32)?, g.cast(b, DType::F32)?);
@@ -359,25 +355,7 @@ fn arithmetic(g: &mut Graph, op: &str, elem: Elem, a: Tensor, b: Tensor) -> Made
     })
 }
 
-/// Integers of 8 and 16 bits, and all without a sign, as far as 32 bits have them.
-fn wrapped(g: &mut Graph, elem: Elem, x: Tensor) -> Made<Tensor> {
-    let by = |g: &mut Graph, op, x, n: f32| {
-        let n = g.constant(n);
-        g.binary(op, x, n)
-    };
-    Ok(match elem {
-        Elem::U8 => by(g, Binary::And, x, 255.0)?,
-        Elem::U16 => by(g, Binary::And, x, 65535.0)?,
-        Elem::I8 | Elem::I16 => {
-            let away = if elem == Elem::I8 { 24.0 } else { 16.0 };
-            let up = by(g, Binary::ShiftLeft, x, away)?;
-            by(g, Binary::ShiftRight, up, away)?
-        }
-        _ => x,
-    })
-}
-
-fn many(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn many(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let mut all = Vec::new();
     for place in 0..node.inputs.len() {
@@ -400,15 +378,15 @@ fn many(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-/// The smaller of two, integers too.
-fn smaller(g: &mut Graph, a: Tensor, b: Tensor) -> Made<Tensor> {
+/// `min(a, b)`, also for integers.
+fn smaller(g: &mut Graph, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
     let (a, b) = (opposite(g, a)?, opposite(g, b)?);
     let largest = g.binary(Binary::Max, a, b)?;
     opposite(g, largest)
 }
 
-/// `-x`, of integers too.
-fn opposite(g: &mut Graph, x: Tensor) -> Made<Tensor> {
+/// `-x`, also for integers.
+fn opposite(g: &mut Graph, x: Tensor) -> NodeResult<Tensor> {
     if g.dtype(x) == DType::F32 {
         return Ok(f::neg(g, x)?);
     }
@@ -416,14 +394,14 @@ fn opposite(g: &mut Graph, x: Tensor) -> Made<Tensor> {
     Ok(g.binary(Binary::Mul, x, minus)?)
 }
 
-fn negative(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn negative(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let x = im.tensor(node.input(0)?)?;
     let made = opposite(&mut im.g, x)?;
     Ok(device(elem, made))
 }
 
-fn magnitude(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn magnitude(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let x = im.tensor(node.input(0)?)?;
     let other = opposite(&mut im.g, x)?;
@@ -431,7 +409,7 @@ fn magnitude(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-fn sign(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn sign(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let x = im.float(node.input(0)?)?;
     let mut made = f::sign(&mut im.g, x)?;
@@ -441,7 +419,7 @@ fn sign(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-fn relu(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn relu(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let x = im.tensor(node.input(0)?)?;
     let zero = im.g.constant(0.0);
@@ -449,7 +427,7 @@ fn relu(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-fn prelu(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn prelu(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let (x, slope) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let g = &mut im.g;
@@ -463,10 +441,10 @@ fn prelu(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-fn clip(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn clip(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let mut x = im.tensor(node.input(0)?)?;
-    let of = |im: &mut Import, place: usize, name: &str| -> Made<Option<Tensor>> {
+    let of = |im: &mut Import, place: usize, name: &str| -> NodeResult<Option<Tensor>> {
         match (node.optional(place), node.float_if(name)) {
             (Some(value), _) => im.tensor(value).map(Some),
             (None, Some(value)) => Ok(Some(im.g.constant(value))),
@@ -482,7 +460,7 @@ fn clip(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, x))
 }
 
-fn remainder(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn remainder(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let like_c = node.flag("fmod");
     let [a, b] = operands(im, node)?;
@@ -491,7 +469,7 @@ fn remainder(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     let made = if like_c {
         left
     } else {
-        // Of the divisor's sign: where they differ and something is left, the divisor is added.
+        // Adds the divisor if the remainder is not zero and has the other sign.
         let (l, d) = (g.cast(left, DType::F32)?, g.cast(b, DType::F32)?);
         let zero = g.constant(0.0);
         let (below, other) = (f::less(g, l, zero)?, f::less(g, d, zero)?);
@@ -503,7 +481,7 @@ fn remainder(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-fn power(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn power(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let x = im.float(node.input(0)?)?;
     let exponent = node.input(1)?;
@@ -532,8 +510,8 @@ fn power(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-/// `|x|^y`, of the sign that an odd power has; nothing else of what is negative.
-fn general_power(g: &mut Graph, x: Tensor, y: Tensor) -> Made<Tensor> {
+/// `|x|^y`, negative if `x` is negative and `y` is odd.
+fn general_power(g: &mut Graph, x: Tensor, y: Tensor) -> NodeResult<Tensor> {
     let size = f::abs(g, x)?;
     let ln = f::ln(g, size)?;
     let angle = mul(g, ln, y)?;
@@ -552,7 +530,7 @@ fn general_power(g: &mut Graph, x: Tensor, y: Tensor) -> Made<Tensor> {
     Ok(mul(g, size, factor)?)
 }
 
-fn compare(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn compare(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (a, b) = (im.tensor(node.input(0)?)?, im.tensor(node.input(1)?)?);
     let g = &mut im.g;
     let made = match node.op() {
@@ -565,7 +543,7 @@ fn compare(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(Elem::Bool, made))
 }
 
-fn logic(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn logic(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let a = im.float(node.input(0)?)?;
     if node.op() == "Not" {
         let made = f::not_of(&mut im.g, a)?;
@@ -584,7 +562,7 @@ fn logic(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(Elem::Bool, made))
 }
 
-fn bits(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn bits(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = elem(node)?;
     let a = im.tensor(node.input(0)?)?;
     let made = if node.op() == "BitwiseNot" {
@@ -598,15 +576,15 @@ fn bits(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
             ("BitwiseXor", _) => im.g.binary(Binary::Xor, a, b)?,
             (_, "LEFT") => shifted(&mut im.g, Binary::ShiftLeft, a, b)?,
             (_, "RIGHT") => shifted(&mut im.g, Binary::ShiftRight, a, b)?,
-            (_, other) => return Err(why(format!("direction {other}"))),
+            (_, other) => return Err(invalid(format!("direction {other} is not supported"))),
         }
     };
     let made = wrapped(&mut im.g, elem, made)?;
     Ok(device(elem, made))
 }
 
-/// Bits moved by any count: by one below 0 or above 31 all go out.
-fn shifted(g: &mut Graph, op: Binary, a: Tensor, b: Tensor) -> Made<Tensor> {
+/// Shift by any count; counts below 0 or above 31 shift out all bits.
+fn shifted(g: &mut Graph, op: Binary, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
     let count = g.cast(b, DType::F32)?;
     let (zero, most) = (g.constant(0.0), g.constant(31.0));
     let (above, below) = (f::less(g, most, count)?, f::less(g, count, zero)?);
@@ -625,49 +603,10 @@ fn shifted(g: &mut Graph, op: Binary, a: Tensor, b: Tensor) -> Made<Tensor> {
     Ok(g.select(out, nothing, moved)?)
 }
 
-fn choose(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn choose(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(1)?.elem();
     let condition = im.float(node.input(0)?)?;
     let (a, b) = (im.tensor(node.input(1)?)?, im.tensor(node.input(2)?)?);
     let made = im.g.select(condition, a, b)?;
     Ok(device(elem, made))
-}
-
-fn cast(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let to = if node.op() == "Cast" {
-        cast_to(node)?
-    } else {
-        node.pass_over(&["saturate", "round_mode"]);
-        node.input(1)?.elem()
-    };
-    let x = node.input(0)?;
-    let from = x.elem();
-    let x = im.tensor(x)?;
-    let made = converted(&mut im.g, from, to, x)?;
-    Ok(device(to, made))
-}
-
-/// Elements of one type as another has them, as far as the device tells them apart.
-pub(crate) fn converted(g: &mut Graph, from: Elem, to: Elem, x: Tensor) -> Made<Tensor> {
-    if to == Elem::Bool {
-        if from == Elem::Bool {
-            return Ok(x);
-        }
-        let x = g.cast(x, DType::F32)?;
-        let zero = g.constant(0.0);
-        let same = f::equal(g, x, zero)?;
-        return Ok(f::not_of(g, same)?);
-    }
-    if to.is_integer() {
-        let made = g.cast(x, DType::I32)?;
-        return wrapped(g, to, made);
-    }
-    let wide = g.cast(x, DType::F32)?;
-    let narrow = match to {
-        Elem::F16 => DType::F16,
-        Elem::BF16 => DType::BF16,
-        _ => return Ok(wide),
-    };
-    let rounded = g.cast(wide, narrow)?;
-    Ok(g.cast(rounded, DType::F32)?)
 }

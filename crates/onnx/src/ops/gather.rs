@@ -1,15 +1,16 @@
-//! Elements by index: rows, single elements, and what is written to them; places in order of size.
+//! Indexing operators: gather, scatter, cumulative sums and products, top-k, one-hot.
 
 use nn::conv::pad_with;
 use nn::functions::{self as f, mul, sub};
 use nn::shape as s;
 use plan::graph::{Graph, Tensor};
-use plan::{Binary, DType};
+use plan::{Binary, DType, row_major};
 
-use super::Operator;
+use super::shapes::places;
 use crate::array::{Elem, Known};
-use crate::import::{Import, Value};
-use crate::node::{Made, Node, axis, why};
+use crate::error::{NodeResult, invalid};
+use crate::import::{Import, Value, device};
+use crate::node::{Node, Operator, axis};
 
 pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("ArgMax", arg),
@@ -29,14 +30,10 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("TopK", top_k),
 ];
 
-fn device(elem: Elem, tensor: Tensor) -> Vec<Value> {
-    vec![Value::Device { elem, tensor }]
-}
-
-/// Indices on the device, `I32`, counted from the front of an axis.
-pub(super) fn indices(im: &mut Import, value: &Value, extent: usize) -> Made<Tensor> {
+/// Indices on the device as `I32`, counted from the front of an axis.
+pub(super) fn indices(im: &mut Import, value: &Value, extent: usize) -> NodeResult<Tensor> {
     if let Value::Known(known) = value {
-        let places = super::places(&known.integers(), extent)?;
+        let places = places(&known.integers(), extent)?;
         let places = places.into_iter().map(|place| place as f64).collect();
         let known = Known::new(Elem::I64, known.shape(), places);
         return im.tensor(&Value::Known(known.unwrap_or_else(|| unreachable!("one for each"))));
@@ -50,14 +47,14 @@ pub(super) fn indices(im: &mut Import, value: &Value, extent: usize) -> Made<Ten
     Ok(g.select(below, turned, at)?)
 }
 
-fn gather(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn gather(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, have) = (x.elem(), im.shape(x));
     let at = axis(node.integer("axis", 0), have.len())?;
     let of = node.input(1)?;
     let shape = [&have[..at], &im.shape(of)[..], &have[at + 1..]].concat();
     if let Value::Known(known) = of
-        && let Some(&[place]) = super::places(&known.integers(), have[at]).ok().as_deref()
+        && let Some(&[place]) = places(&known.integers(), have[at]).ok().as_deref()
     {
         let x = im.tensor(x)?;
         let made = im.g.slice(x, at, place, 1)?;
@@ -71,8 +68,8 @@ fn gather(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, im.g.reshape(made, &shape)?))
 }
 
-/// Coordinates along an axis of a shape, `I32`, each times `stride`.
-fn coordinate(im: &mut Import, shape: &[usize], at: usize, stride: usize) -> Made<Tensor> {
+/// Coordinates cumulative_input one axis of a shape, `I32`, times `stride`.
+fn coordinate(im: &mut Import, shape: &[usize], at: usize, stride: usize) -> NodeResult<Tensor> {
     let g = &mut im.g;
     let line = g.iota(shape[at]);
     let line = f::times(g, line, stride as f32)?;
@@ -83,18 +80,11 @@ fn coordinate(im: &mut Import, shape: &[usize], at: usize, stride: usize) -> Mad
     Ok(g.expand(line, shape)?)
 }
 
-fn strides(shape: &[usize]) -> Vec<usize> {
-    let mut strides = vec![1; shape.len()];
-    for i in (1..shape.len()).rev() {
-        strides[i - 1] = strides[i] * shape[i];
-    }
-    strides
-}
-
-/// Numbers of elements in a tensor `have`, for each of `of`: its own coordinates, but for the axis that `of` says.
-fn numbers(im: &mut Import, have: &[usize], of: &Value, at: usize) -> Made<Tensor> {
+/// Flat indices into a tensor of shape `have`, one per element of `of`: its own coordinates, with
+/// the one cumulative_input axis `at` replaced by the index.
+fn flat_indices(im: &mut Import, have: &[usize], of: &Value, at: usize) -> NodeResult<Tensor> {
     let shape = im.shape(of);
-    let strides = strides(have);
+    let strides = row_major(have);
     let places = indices(im, of, have[at])?;
     let stride = im.g.constant(strides[at] as f32);
     let mut sum = im.g.binary(Binary::Mul, places, stride)?;
@@ -106,25 +96,26 @@ fn numbers(im: &mut Import, have: &[usize], of: &Value, at: usize) -> Made<Tenso
     Ok(im.g.reshape(sum, &[count])?)
 }
 
-fn gather_elements(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn gather_elements(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, have) = (x.elem(), im.shape(x));
     let at = axis(node.integer("axis", 0), have.len())?;
     let of = node.input(1)?;
     let shape = im.shape(of);
-    let numbers = numbers(im, &have, of, at)?;
+    let flat_indices = flat_indices(im, &have, of, at)?;
     let x = im.tensor(x)?;
     let flat = im.g.reshape(x, &[have.iter().product()])?;
-    let made = im.g.gather(flat, &[numbers])?;
+    let made = im.g.gather(flat, &[flat_indices])?;
     Ok(device(elem, im.g.reshape(made, &shape)?))
 }
 
-/// Numbers of rows that tuples of indices `[.., K]` name, `have` being the extents of their axes: `[M]`.
-fn rows_of(im: &mut Import, of: &Value, have: &[usize]) -> Made<Tensor> {
+/// Flat row indices `[M]` of index tuples `[.., K]` into axes with extents `have`.
+fn flat_rows(im: &mut Import, of: &Value, have: &[usize]) -> NodeResult<Tensor> {
     let shape = im.shape(of);
-    let (&width, lead) = shape.split_last().ok_or_else(|| why("indices without an axis".into()))?;
+    let (&width, lead) =
+        shape.split_last().ok_or_else(|| invalid("the indices have no axes".into()))?;
     let count: usize = lead.iter().product();
-    let strides = strides(have);
+    let strides = row_major(have);
     let mut sum: Option<Tensor> = None;
     for i in 0..width {
         let part = match of {
@@ -152,92 +143,93 @@ fn rows_of(im: &mut Import, of: &Value, have: &[usize]) -> Made<Tensor> {
     sum.ok_or_else(|| "indices of no axis".into())
 }
 
-fn gather_nd(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn gather_nd(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let batch = usize::try_from(node.integer("batch_dims", 0));
-    let batch = batch.map_err(|_| why("batch_dims below 0".into()))?;
+    let batch = batch.map_err(|_| invalid("batch_dims is negative".into()))?;
     let (x, of) = (node.input(0)?, node.input(1)?);
     let (elem, have, shape) = (x.elem(), im.shape(x), im.shape(of));
     let Some((&width, lead)) = shape.split_last() else {
-        return Err("indices without an axis".into());
+        return Err("the indices have no axes".into());
     };
     let Some(rest) = batch.checked_add(width).and_then(|begin| have.get(begin..)) else {
-        return Err(why(format!("tuples of {width} indices for {have:?}")));
+        return Err(invalid(format!("tuples of {width} indices do not fit {have:?}")));
     };
     let count: usize = lead.iter().product();
-    let mut numbers = rows_of(im, of, &have[batch..batch + width])?;
+    let mut flat_indices = flat_rows(im, of, &have[batch..batch + width])?;
     let inner: usize = have[batch..batch + width].iter().product();
     if batch > 0 {
         let batches: usize = have[..batch].iter().product();
         let own = coordinate(im, &[batches, count / batches.max(1)], 0, inner)?;
         let own = im.g.reshape(own, &[count])?;
-        numbers = im.g.binary(Binary::Add, numbers, own)?;
+        flat_indices = im.g.binary(Binary::Add, flat_indices, own)?;
     }
     let x = im.tensor(x)?;
     let rows = have[..batch + width].iter().product();
     let flat = im.g.reshape(x, &[&[rows], rest].concat())?;
-    let made = im.g.gather(flat, &[numbers])?;
+    let made = im.g.gather(flat, &[flat_indices])?;
     Ok(device(elem, im.g.reshape(made, &[lead, rest].concat())?))
 }
 
-/// Rows `numbers` of `x [rows, rest..]` overwritten, or added to, by `values [M, rest..]`.
-fn written(
+/// Overwrites rows `flat_indices` of `x [rows, rest..]` with `values [M, rest..]`, or adds to them.
+fn scatter(
     im: &mut Import,
     node: &Node<'_>,
     x: Tensor,
-    numbers: Tensor,
+    flat_indices: Tensor,
     values: Tensor,
-) -> Made<Tensor> {
+) -> NodeResult<Tensor> {
     let g = &mut im.g;
     let (rows, dtype) = (g.shape(x)[0], g.dtype(x));
     let (x, values) = (g.cast(x, DType::F32)?, g.cast(values, DType::F32)?);
-    let sums = g.scatter_add(&[rows], &[numbers], values)?;
+    let sums = g.scatter_add(&[rows], &[flat_indices], values)?;
     let made = match &*node.text("reduction", "none")? {
         "add" => f::add(g, x, sums)?,
         "none" => {
             let (one, shape) = (g.constant(1.0), g.shape(values).to_vec());
             let ones = g.expand(one, &shape)?;
-            let counts = g.scatter_add(&[rows], &[numbers], ones)?;
-            // A row that is named twice has either; the mean of equal ones is right.
+            let counts = g.scatter_add(&[rows], &[flat_indices], ones)?;
+            // For a row that is named twice, ONNX allows either value; the mean is exact if they
+            // are equal.
             let shares = f::maximum(g, counts, one)?;
             let values = f::div(g, sums, shares)?;
             g.select(counts, values, x)?
         }
-        other => return Err(why(format!("reduction {other} is not supported"))),
+        other => return Err(invalid(format!("reduction {other} is not supported"))),
     };
     Ok(g.cast(made, dtype)?)
 }
 
-fn scatter_elements(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn scatter_elements(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, have) = (x.elem(), im.shape(x));
     let at = axis(node.integer("axis", 0), have.len())?;
-    let numbers = numbers(im, &have, node.input(1)?, at)?;
-    let count = im.g.shape(numbers)[0];
+    let flat_indices = flat_indices(im, &have, node.input(1)?, at)?;
+    let count = im.g.shape(flat_indices)[0];
     let (x, values) = (im.tensor(x)?, im.tensor(node.input(2)?)?);
     let x = im.g.reshape(x, &[have.iter().product()])?;
     let values = im.g.reshape(values, &[count])?;
-    let made = written(im, node, x, numbers, values)?;
+    let made = scatter(im, node, x, flat_indices, values)?;
     Ok(device(elem, im.g.reshape(made, &have)?))
 }
 
-fn scatter_nd(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn scatter_nd(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (x, of) = (node.input(0)?, node.input(1)?);
     let (elem, have, shape) = (x.elem(), im.shape(x), im.shape(of));
     let width = shape.last().copied().unwrap_or(0);
     let Some(rest) = have.get(width..).filter(|_| width > 0) else {
-        return Err(why(format!("tuples of {width} indices for {have:?}")));
+        return Err(invalid(format!("tuples of {width} indices do not fit {have:?}")));
     };
-    let numbers = rows_of(im, of, &have[..width])?;
-    let count = im.g.shape(numbers)[0];
+    let flat_indices = flat_rows(im, of, &have[..width])?;
+    let count = im.g.shape(flat_indices)[0];
     let (x, values) = (im.tensor(x)?, im.tensor(node.input(2)?)?);
     let rows = have[..width].iter().product();
     let x = im.g.reshape(x, &[&[rows], rest].concat())?;
     let values = im.g.reshape(values, &[&[count], rest].concat())?;
-    let made = written(im, node, x, numbers, values)?;
+    let made = scatter(im, node, x, flat_indices, values)?;
     Ok(device(elem, im.g.reshape(made, &have)?))
 }
 
-fn arg(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn arg(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let have = im.shape(node.input(0)?);
     let at = axis(node.integer("axis", 0), have.len())?;
     let (keep, last) = (node.integer("keepdims", 1) != 0, node.flag("select_last_index"));
@@ -261,21 +253,21 @@ fn arg(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(Elem::I64, made))
 }
 
-fn top_k(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn top_k(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, have) = (x.elem(), im.shape(x));
     let at = axis(node.integer("axis", -1), have.len())?;
     let count = match node.optional(1) {
         Some(_) => {
             let k = node.known_integers(1, "k")?;
-            k.first().copied().ok_or_else(|| why("its k is empty".into()))?
+            k.first().copied().ok_or_else(|| invalid("k is empty".into()))?
         }
         None => node.integer("k", 0),
     };
-    node.pass_over(&["sorted"]);
+    node.ignore(&["sorted"]);
     let count = usize::try_from(count).ok().filter(|count| *count <= have[at]);
-    let count =
-        count.ok_or_else(|| why(format!("of an axis of {} there are not so many", have[at])))?;
+    let count = count
+        .ok_or_else(|| invalid(format!("k exceeds the axis, which has {} elements", have[at])))?;
     let least = node.integer("largest", 1) == 0;
     let mut x = im.float(x)?;
     let g = &mut im.g;
@@ -295,8 +287,8 @@ fn top_k(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     ])
 }
 
-/// What a cumulative operator goes along, from where it begins, and on which axis.
-fn along(im: &mut Import, node: &Node<'_>) -> Made<(Tensor, usize)> {
+/// Input and axis of a cumulative operator, flipped if it runs in reverse.
+fn cumulative_input(im: &mut Import, node: &Node<'_>) -> NodeResult<(Tensor, usize)> {
     let x = node.input(0)?;
     let at = node.known_integers(1, "the axis")?;
     let at = axis(at.first().copied().unwrap_or(0), im.shape(x).len())?;
@@ -304,8 +296,8 @@ fn along(im: &mut Import, node: &Node<'_>) -> Made<(Tensor, usize)> {
     Ok((if node.flag("reverse") { s::flip(&mut im.g, x, at)? } else { x }, at))
 }
 
-fn cumsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let (elem, (own, at)) = (node.input(0)?.elem(), along(im, node)?);
+fn cumsum(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    let (elem, (own, at)) = (node.input(0)?.elem(), cumulative_input(im, node)?);
     let (exclusive, reverse) = (node.flag("exclusive"), node.flag("reverse"));
     let g = &mut im.g;
     let mut made = s::cumsum(g, own, at)?;
@@ -322,13 +314,13 @@ fn cumsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-/// Products of what is at most a power of two before each, twice as far every time.
-fn cumprod(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let (elem, (mut made, at)) = (node.input(0)?.elem(), along(im, node)?);
+/// Cumulative product by doubling: each pass multiplies with the prefix twice as far back.
+fn cumprod(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    let (elem, (mut made, at)) = (node.input(0)?.elem(), cumulative_input(im, node)?);
     let (exclusive, reverse) = (node.flag("exclusive"), node.flag("reverse"));
     let g = &mut im.g;
     let length = g.shape(made)[at];
-    let later = |g: &mut Graph, x: Tensor, by: usize| -> Made<Tensor> {
+    let later = |g: &mut Graph, x: Tensor, by: usize| -> NodeResult<Tensor> {
         let moved = pad_with(g, x, at, [by, 0], 1.0)?;
         Ok(g.slice(moved, at, 0, length)?)
     };
@@ -350,14 +342,14 @@ fn cumprod(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-/// A cache with rows written to it one after the other, from a place of its own in each of a batch.
-fn tensor_scatter(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+/// Writes rows to a cache, at a start index per batch entry.
+fn tensor_scatter(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (elem, have) = (node.input(0)?.elem(), im.shape(node.input(0)?));
     let at = axis(node.integer("axis", -2), have.len())?;
     let new = im.shape(node.input(1)?).get(at).copied().unwrap_or(0);
     let (batch, room) = (have[0], have[at]);
     let circular = node.text("mode", "linear")? == "circular";
-    // Rows of the cache, and behind them those that are new.
+    // Rows of the cache, followed by the new rows.
     let mut order: Vec<usize> = (0..have.len()).filter(|i| *i != at).collect();
     order.insert(1, at);
     let (past, update) = (im.tensor(node.input(0)?)?, im.tensor(node.input(1)?)?);
@@ -380,9 +372,9 @@ fn tensor_scatter(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     }
     let (zero, last) = (g.constant(0.0), g.constant(new as f32 - 1.0));
     let (begun, open) = (f::less_equal(g, zero, number)?, f::less_equal(g, number, last)?);
-    let written = mul(g, begun, open)?;
+    let scatter = mul(g, begun, open)?;
     let behind = f::plus(g, number, room as f32)?;
-    let row = g.select(written, behind, place)?;
+    let row = g.select(scatter, behind, place)?;
     let first = g.iota(batch);
     let first = f::times(g, first, (room + new) as f32)?;
     let first = g.reshape(first, &[batch, 1])?;
@@ -396,7 +388,7 @@ fn tensor_scatter(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, g.permute(made, &back)?))
 }
 
-fn one_hot(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn one_hot(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let of = node.input(0)?;
     let shape = im.shape(of);
     let depth = node.known(1, "the depth")?.scalar().unwrap_or(-1.0);
@@ -430,7 +422,7 @@ fn one_hot(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-fn compress(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn compress(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, have) = (x.elem(), im.shape(x));
     let chosen = node.known(1, "the condition")?;
@@ -453,7 +445,7 @@ fn compress(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, s::take(&mut im.g, x, at, places)?))
 }
 
-fn reverse_sequence(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn reverse_sequence(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, have) = (x.elem(), im.shape(x));
     let batch = axis(node.integer("batch_axis", 1), have.len())?;
@@ -462,7 +454,7 @@ fn reverse_sequence(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     let x = im.tensor(x)?;
     let g = &mut im.g;
     let (batches, times) = (have[batch], have[time]);
-    // Before a sequence's end, its own last element less the place; behind it, the place.
+    // Mirrored index before a sequence's end, the same index after it.
     let lengths = g.reshape(lengths, &[batches, 1])?;
     let at = g.iota(times);
     let turned = sub(g, lengths, at)?;
@@ -474,16 +466,16 @@ fn reverse_sequence(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     let own = g.iota(batches);
     let own = f::times(g, own, times as f32)?;
     let own = g.reshape(own, &[batches, 1])?;
-    let numbers = f::add(g, from, own)?;
-    let numbers = g.cast(numbers, DType::I32)?;
-    let numbers = g.reshape(numbers, &[batches * times])?;
-    // [batch, time, rest..] and back.
+    let flat_indices = f::add(g, from, own)?;
+    let flat_indices = g.cast(flat_indices, DType::I32)?;
+    let flat_indices = g.reshape(flat_indices, &[batches * times])?;
+    // Moves batch and time to the front, and back.
     let rest: Vec<usize> = (0..have.len()).filter(|a| *a != batch && *a != time).collect();
     let order = [&[batch, time], &rest[..]].concat();
     let front = g.permute(x, &order)?;
     let shape = g.shape(front).to_vec();
     let flat = g.reshape(front, &[&[batches * times], &shape[2..]].concat())?;
-    let made = g.gather(flat, &[numbers])?;
+    let made = g.gather(flat, &[flat_indices])?;
     let made = g.reshape(made, &shape)?;
     let mut back = vec![0; order.len()];
     for (i, &a) in order.iter().enumerate() {

@@ -1,25 +1,23 @@
-//! Losses of classes, as models that are trained elsewhere still have them.
+//! Classification losses, which models exported from training contain.
 
 use nn::functions::{self as f, div, mul};
 use plan::graph::Tensor;
 
-use super::Operator;
+use crate::error::{NodeResult, invalid};
 use crate::import::{Import, Value};
-use crate::node::{Made, Node, why};
+use crate::node::{Node, Operator};
 
 pub(super) const OPERATORS: &[(&str, Operator)] =
     &[("NegativeLogLikelihoodLoss", loss), ("SoftmaxCrossEntropyLoss", loss)];
 
-/// Of logarithms `[N, C, ..]` those of the classes that are right, `[N, ..]`, each with its class's weight.
-fn loss(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+/// Negative log-likelihood of the target classes: logarithms `[N, C, ..]` to losses `[N, ..]`,
+/// weighted by class.
+fn loss(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let x = im.float(node.input(0)?)?;
     let target = im.float(node.input(1)?)?;
     let &[_, classes, ..] = im.g.shape(x) else { return Err("[N, C, ..] expected".into()) };
-    let weights = match node.optional(2) {
-        Some(weights) => Some(im.float(weights)?),
-        None => None,
-    };
+    let weights = im.float_if(node.optional(2))?;
     let ignored = node.integer("ignore_index", i64::MIN);
     let reduction = node.text("reduction", "mean")?;
     let g = &mut im.g;
@@ -54,7 +52,7 @@ fn loss(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     let picked = f::sum(g, picked, &[1])?;
     let lost = mul(g, picked, weights)?;
     let lost = f::neg(g, lost)?;
-    let scalar = |g: &mut plan::graph::Graph, x: Tensor| -> Made<Tensor> {
+    let scalar = |g: &mut plan::graph::Graph, x: Tensor| -> NodeResult<Tensor> {
         let total = f::total(g, x)?;
         Ok(g.reshape(total, &[])?)
     };
@@ -65,7 +63,7 @@ fn loss(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
             let (sum, whole) = (scalar(g, lost)?, scalar(g, weights)?);
             div(g, sum, whole)?
         }
-        other => return Err(why(format!("reduction {other}"))),
+        other => return Err(invalid(format!("reduction {other} is not supported"))),
     };
     Ok([made, logs].map(|tensor| Value::Device { elem, tensor }).into())
 }

@@ -1,15 +1,15 @@
-//! Products: matrices, and sums over named axes.
+//! Matrix products and `Einsum`.
 
 use nn::functions::{self as f, add, times};
 use nn::shape::transpose;
 use plan::DType;
 use plan::graph::Tensor;
 
-use super::Operator;
 use super::quantise::requantised;
 use crate::array::Elem;
-use crate::import::{Import, Value};
-use crate::node::{Made, Node, why};
+use crate::error::{NodeResult, invalid};
+use crate::import::{Import, Value, device};
+use crate::node::{Node, Operator};
 
 pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Einsum", einsum),
@@ -19,11 +19,7 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("QLinearMatMul", matmul_quantised),
 ];
 
-fn device(elem: Elem, tensor: Tensor) -> Vec<Value> {
-    vec![Value::Device { elem, tensor }]
-}
-
-fn gemm(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn gemm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let (a, b) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let (alpha, beta) = (node.float("alpha", 1.0), node.float("beta", 1.0));
@@ -43,12 +39,13 @@ fn gemm(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-/// `a` times `b` as NumPy has it: vectors are rows and columns, and lose that axis again.
-pub(super) fn product(im: &mut Import, a: Tensor, b: Tensor) -> Made<Tensor> {
+/// `a` times `b` like NumPy's `matmul`: vectors are treated as rows and columns, and lose that axis
+/// again.
+pub(super) fn product(im: &mut Import, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
     let g = &mut im.g;
     let (of_a, of_b) = (g.shape(a).to_vec(), g.shape(b).to_vec());
     if of_a.is_empty() || of_b.is_empty() {
-        return Err("a number has no product of matrices".into());
+        return Err("a matrix product needs at least one axis".into());
     }
     let wide_a = if of_a.len() == 1 { g.reshape(a, &[1, of_a[0]])? } else { a };
     let wide_b = if of_b.len() == 1 { g.reshape(b, &[of_b[0], 1])? } else { b };
@@ -63,7 +60,7 @@ pub(super) fn product(im: &mut Import, a: Tensor, b: Tensor) -> Made<Tensor> {
     Ok(g.reshape(made, &shape)?)
 }
 
-fn matmul(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn matmul(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let (a, b) = (im.float(node.input(0)?)?, im.float(node.input(1)?)?);
     let made = product(im, a, b)?;
@@ -71,13 +68,14 @@ fn matmul(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-/// Bytes of an input less their zero point, input `zero`: one, or one for each of an axis with `behind` axes behind it.
-pub(super) fn from_zero(
+/// A byte input minus its zero point (input `zero`): a scalar, or one value per entry of an axis
+/// that has `behind` axes after it.
+pub(super) fn minus_zero_point(
     im: &mut Import,
     node: &Node<'_>,
     [place, zero]: [usize; 2],
     behind: usize,
-) -> Made<Tensor> {
+) -> NodeResult<Tensor> {
     let x = im.float(node.input(place)?)?;
     if node.optional(zero).is_none() {
         return Ok(x);
@@ -86,13 +84,19 @@ pub(super) fn from_zero(
     Ok(f::sub(&mut im.g, x, zero)?)
 }
 
-/// An input of one number, or of one for each of an axis with `behind` axes behind it, to be broadcast.
-pub(super) fn along(im: &mut Import, node: &Node<'_>, place: usize, behind: usize) -> Made<Tensor> {
+/// An input that is a scalar, or has one value per entry of an axis with `behind` axes after it,
+/// reshaped to broadcast.
+pub(super) fn along(
+    im: &mut Import,
+    node: &Node<'_>,
+    place: usize,
+    behind: usize,
+) -> NodeResult<Tensor> {
     let x = im.float(node.input(place)?)?;
     let shape = im.g.shape(x).to_vec();
     let count: usize = shape.iter().product();
     match shape.len() {
-        // Matrices have theirs as columns and rows already.
+        // Matrices already have theirs as columns or rows.
         2.. if count > 1 => Ok(x),
         _ => {
             let behind = if count == 1 { 0 } else { behind };
@@ -101,32 +105,33 @@ pub(super) fn along(im: &mut Import, node: &Node<'_>, place: usize, behind: usiz
     }
 }
 
-/// In sums that `f32` has exactly up to 2^24.
-fn matmul_integer(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let (a, b) = (from_zero(im, node, [0, 2], 1)?, from_zero(im, node, [1, 3], 0)?);
+/// The sums are exact in `f32` up to 2^24.
+fn matmul_integer(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    let (a, b) = (minus_zero_point(im, node, [0, 2], 1)?, minus_zero_point(im, node, [1, 3], 0)?);
     let made = product(im, a, b)?;
     let made = im.g.cast(made, DType::I32)?;
     Ok(device(Elem::I32, made))
 }
 
-/// The same of scaled bytes, to scaled bytes.
-fn matmul_quantised(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    let (a, b) = (from_zero(im, node, [0, 2], 1)?, from_zero(im, node, [3, 5], 0)?);
+/// The same for scaled bytes, with a requantised result.
+fn matmul_quantised(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    let (a, b) = (minus_zero_point(im, node, [0, 2], 1)?, minus_zero_point(im, node, [3, 5], 0)?);
     let made = product(im, a, b)?;
     let scales = [along(im, node, 1, 1)?, along(im, node, 4, 0)?];
     requantised(im, node, made, scales)
 }
 
-/// The letters of an operand, one for each axis; those that the three dots stand for are digits.
-fn letters(term: &str, rank: usize) -> Made<Vec<char>> {
+/// Letters of an operand's axes; the axes of an ellipsis get digits.
+fn letters(term: &str, rank: usize) -> NodeResult<Vec<char>> {
     let plain = term.chars().filter(|c| *c != '.').count();
     let mut letters = Vec::new();
     let mut rest = term;
     while let Some(c) = rest.chars().next() {
         if let Some(after) = rest.strip_prefix("...") {
-            let dots =
-                rank.checked_sub(plain).ok_or_else(|| why(format!("{term} for {rank} axes")))?;
-            // Counted from the back, so that operands of different ranks meet.
+            let dots = rank
+                .checked_sub(plain)
+                .ok_or_else(|| invalid(format!("{term} does not fit {rank} axes")))?;
+            // Counts from the back, so that operands of different ranks align.
             letters.extend((0..dots).rev().filter_map(|i| char::from_digit(i as u32, 10)));
             rest = after;
         } else {
@@ -134,10 +139,14 @@ fn letters(term: &str, rank: usize) -> Made<Vec<char>> {
             rest = &rest[c.len_utf8()..];
         }
     }
-    if letters.len() == rank { Ok(letters) } else { Err(why(format!("{term} for {rank} axes"))) }
+    if letters.len() == rank {
+        Ok(letters)
+    } else {
+        Err(invalid(format!("{term} does not fit {rank} axes")))
+    }
 }
 
-fn einsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn einsum(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let equation = node.text("equation", "")?.replace(' ', "");
     let (left, right) = match equation.split_once("->") {
@@ -146,7 +155,7 @@ fn einsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     };
     let terms: Vec<&str> = left.split(',').collect();
     if terms.len() != node.inputs.len() {
-        return Err(why(format!("{equation} for {} operands", node.inputs.len())));
+        return Err(invalid(format!("{equation} does not fit {} operands", node.inputs.len())));
     }
     let mut made: Option<(Tensor, Vec<char>)> = None;
     let mut all = Vec::new();
@@ -178,7 +187,7 @@ fn einsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
                 .copied()
                 .filter(|c| c.is_ascii_digit() || all.iter().filter(|d| *d == c).count() == 1)
                 .collect();
-            // Digits come first and the greater before the less, letters after them in their order.
+            // Digits first, in descending order, then letters in alphabetical order.
             once.sort_by_key(|c| c.to_digit(10).map_or((1, *c as u32), |d| (0, 9 - d)));
             once.dedup();
             once
@@ -191,13 +200,14 @@ fn einsum(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         (0..have.len()).filter(|i| !sums.contains(i)).map(|i| im.g.shape(x)[i]).collect();
     x = im.g.reshape(x, &shape)?;
     let order = want.iter().map(|c| kept.iter().position(|k| k == c)).collect::<Option<Vec<_>>>();
-    let order = order.ok_or_else(|| why(format!("{equation}: a letter comes from nowhere")))?;
+    let order =
+        order.ok_or_else(|| invalid(format!("{equation}: an output letter is in no operand")))?;
     let made = im.g.permute(x, &order)?;
     Ok(device(elem, made))
 }
 
-/// A letter that stands twice is one axis, the diagonal of both.
-fn diagonal(im: &mut Import, x: Tensor, own: Vec<char>) -> Made<(Tensor, Vec<char>)> {
+/// A repeated letter is one axis, the diagonal of both.
+fn diagonal(im: &mut Import, x: Tensor, own: Vec<char>) -> NodeResult<(Tensor, Vec<char>)> {
     let twice =
         (0..own.len()).find_map(|i| (i + 1..own.len()).find(|&j| own[i] == own[j]).map(|j| (i, j)));
     let Some((i, j)) = twice else { return Ok((x, own)) };
@@ -205,14 +215,14 @@ fn diagonal(im: &mut Import, x: Tensor, own: Vec<char>) -> Made<(Tensor, Vec<cha
     let shape = g.shape(x).to_vec();
     let n = shape[i];
     if shape[j] != n {
-        return Err("axes of one letter have different extents".into());
+        return Err("axes with the same letter have different extents".into());
     }
     let mut order: Vec<usize> = (0..own.len()).filter(|a| *a != i && *a != j).collect();
     let rest = order.clone();
     order.extend([i, j]);
     let x = g.permute(x, &order)?;
     let outer: Vec<usize> = rest.iter().map(|a| shape[*a]).collect();
-    // Every (n + 1)th element of a square in a row.
+    // The diagonal is every (n + 1)th element of the flattened square.
     let flat = g.reshape(x, &[&outer[..], &[n * n]].concat())?;
     let made = nn::shape::every(g, flat, outer.len(), n + 1)?;
     let mut letters: Vec<char> = rest.iter().map(|a| own[*a]).collect();
@@ -220,15 +230,16 @@ fn diagonal(im: &mut Import, x: Tensor, own: Vec<char>) -> Made<(Tensor, Vec<cha
     diagonal(im, made, letters)
 }
 
-/// Two operands with all axes of both; what is summed is summed at the end, which the schedule makes one step of.
+/// Multiplies two operands over the union of their axes. The sum comes last; the schedule fuses
+/// both into one step.
 fn outer(
     im: &mut Import,
     (a, of_a): (Tensor, Vec<char>),
     (b, of_b): (Tensor, Vec<char>),
-) -> Made<(Tensor, Vec<char>)> {
+) -> NodeResult<(Tensor, Vec<char>)> {
     let mut all = of_a.clone();
     all.extend(of_b.iter().copied().filter(|c| !of_a.contains(c)));
-    let mut wide = |x: Tensor, own: &[char]| -> Made<Tensor> {
+    let mut wide = |x: Tensor, own: &[char]| -> NodeResult<Tensor> {
         let order: Vec<usize> =
             all.iter().filter_map(|c| own.iter().position(|o| o == c)).collect();
         let x = im.g.permute(x, &order)?;

@@ -1,13 +1,12 @@
-//! Norms over axes.
+//! Normalisation operators.
 
 use nn::functions::{self as f, add, div, mul, plus, sub, times};
 use nn::norm as n;
 use plan::graph::Tensor;
 
-use super::Operator;
-use crate::array::Elem;
-use crate::import::{Import, Value};
-use crate::node::{Made, Node, axis, why};
+use crate::error::{NodeResult, invalid};
+use crate::import::{Import, Value, device};
+use crate::node::{Node, Operator, axis};
 
 pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("BatchNormalization", batch),
@@ -15,18 +14,14 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("InstanceNormalization", instance),
     ("LRN", local_response),
     ("LayerNormalization", layer),
-    ("LpNormalization", of_length),
+    ("LpNormalization", lp_norm),
     ("MeanVarianceNormalization", mean_variance),
     ("RMSNormalization", root_mean),
 ];
 
-fn device(elem: Elem, tensor: Tensor) -> Vec<Value> {
-    vec![Value::Device { elem, tensor }]
-}
-
-fn batch(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    node.pass_over(&["momentum", "spatial"]);
-    if node.flag("training_mode") || node.wants(1) {
+fn batch(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    node.ignore(&["momentum", "spatial"]);
+    if node.flag("training_mode") || node.has_output(1) {
         return Err("training is not supported".into());
     }
     let elem = node.input(0)?.elem();
@@ -39,17 +34,17 @@ fn batch(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, n::batch_norm_by(&mut im.g, x, [mean, variance], weight, bias, eps)?))
 }
 
-fn group(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    node.pass_over(&["stash_type"]);
+fn group(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    node.ignore(&["stash_type"]);
     let elem = node.input(0)?.elem();
     let have = im.shape(node.input(0)?);
     let groups = usize::try_from(node.integer("num_groups", 0)).ok().filter(|n| *n > 0);
-    let groups = groups.ok_or_else(|| why("no groups".into()))?;
+    let groups = groups.ok_or_else(|| invalid("num_groups must be at least 1".into()))?;
     let x = im.float(node.input(0)?)?;
     let (mut weight, mut bias) = (im.float(node.input(1)?)?, im.float(node.input(2)?)?);
     let channels = have.get(1).copied().unwrap_or(0);
     let g = &mut im.g;
-    // Before opset 21 a value for each group.
+    // Before opset 21, weights are per group.
     for each in [&mut weight, &mut bias] {
         if g.shape(*each) == [groups] && groups != channels {
             let own = g.reshape(*each, &[groups, 1])?;
@@ -61,7 +56,7 @@ fn group(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, n::group_norm(g, x, groups, weight, bias, eps)?))
 }
 
-fn instance(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn instance(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let channels = im.shape(node.input(0)?).get(1).copied().unwrap_or(0);
     let x = im.float(node.input(0)?)?;
@@ -70,28 +65,35 @@ fn instance(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, n::group_norm(&mut im.g, x, channels, weight, bias, eps)?))
 }
 
-/// `x` less its mean where wanted, and one over the root of its mean square plus `eps`, over the axes from `at` on.
-fn standard(im: &mut Import, x: Tensor, at: usize, eps: f32, centre: bool) -> Made<[Tensor; 3]> {
+/// `x`, minus its mean if `centre`, the mean, and the inverse root of the mean square plus `eps`,
+/// over the axes from `at` on.
+fn standard(
+    im: &mut Import,
+    x: Tensor,
+    at: usize,
+    eps: f32,
+    centre: bool,
+) -> NodeResult<[Tensor; 3]> {
     let g = &mut im.g;
     let axes: Vec<usize> = (at..g.shape(x).len()).collect();
     let mean = f::mean(g, x, &axes)?;
-    let apart = if centre { sub(g, x, mean)? } else { x };
-    let squares = f::square(g, apart)?;
+    let centred = if centre { sub(g, x, mean)? } else { x };
+    let squares = f::square(g, centred)?;
     let variance = f::mean(g, squares, &axes)?;
     let wide = plus(g, variance, eps)?;
     let scale = f::rsqrt(g, wide)?;
-    Ok([apart, mean, scale])
+    Ok([centred, mean, scale])
 }
 
-fn layer(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    node.pass_over(&["stash_type"]);
+fn layer(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    node.ignore(&["stash_type"]);
     let elem = node.input(0)?.elem();
     let have = im.shape(node.input(0)?);
     let at = axis(node.integer("axis", -1), have.len())?;
     let eps = node.float("epsilon", 1e-5);
     let x = im.float(node.input(0)?)?;
-    let [apart, mean, scale] = standard(im, x, at, eps, true)?;
-    let mut made = mul(&mut im.g, apart, scale)?;
+    let [centred, mean, scale] = standard(im, x, at, eps, true)?;
+    let mut made = mul(&mut im.g, centred, scale)?;
     let weight = im.float(node.input(1)?)?;
     made = mul(&mut im.g, made, weight)?;
     if let Some(bias) = node.optional(2) {
@@ -101,8 +103,8 @@ fn layer(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok([made, mean, scale].map(|tensor| Value::Device { elem, tensor }).into())
 }
 
-fn root_mean(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
-    node.pass_over(&["stash_type"]);
+fn root_mean(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
+    node.ignore(&["stash_type"]);
     let elem = node.input(0)?.elem();
     let have = im.shape(node.input(0)?);
     let at = axis(node.integer("axis", -1), have.len())?;
@@ -113,23 +115,23 @@ fn root_mean(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, mul(&mut im.g, made, weight)?))
 }
 
-fn mean_variance(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn mean_variance(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let have = im.shape(node.input(0)?);
     let axes = node.integers("axes").unwrap_or_else(|| vec![0, 2, 3]);
-    let axes = axes.iter().map(|&a| axis(a, have.len())).collect::<Made<Vec<usize>>>()?;
+    let axes = axes.iter().map(|&a| axis(a, have.len())).collect::<NodeResult<Vec<usize>>>()?;
     let x = im.float(node.input(0)?)?;
     let g = &mut im.g;
     let mean = f::mean(g, x, &axes)?;
-    let apart = sub(g, x, mean)?;
-    let squares = f::square(g, apart)?;
+    let centred = sub(g, x, mean)?;
+    let squares = f::square(g, centred)?;
     let variance = f::mean(g, squares, &axes)?;
     let deviation = f::sqrt(g, variance)?;
     let below = plus(g, deviation, 1e-9)?;
-    Ok(device(elem, div(g, apart, below)?))
+    Ok(device(elem, div(g, centred, below)?))
 }
 
-fn of_length(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn lp_norm(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let have = im.shape(node.input(0)?);
     let at = axis(node.integer("axis", -1), have.len())?;
@@ -144,7 +146,7 @@ fn of_length(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         let sum = f::sum(g, squares, &[at])?;
         f::sqrt(g, sum)?
     };
-    // What has no length stays as it is.
+    // Vectors of length zero stay unchanged.
     let (zero, one) = (g.constant(0.0), g.constant(1.0));
     let nothing = f::equal(g, length, zero)?;
     let shape = g.shape(length).to_vec();
@@ -153,12 +155,12 @@ fn of_length(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, div(g, x, length)?))
 }
 
-/// `x / (bias + alpha / size * sum of squares of the channels beside)^beta`
-fn local_response(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+/// `x / (bias + alpha / size * sum of squares over neighbouring channels)^beta`
+fn local_response(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let have = im.shape(node.input(0)?);
     let size = usize::try_from(node.integer("size", 0)).ok().filter(|n| *n > 0);
-    let size = size.ok_or_else(|| why("a size of at least 1 expected".into()))?;
+    let size = size.ok_or_else(|| invalid("size must be at least 1".into()))?;
     let (alpha, beta, bias) =
         (node.float("alpha", 1e-4), node.float("beta", 0.75), node.float("bias", 1.0));
     if have.len() < 2 {

@@ -1,13 +1,13 @@
-//! Numbers as scaled integers and back, one scale for all, for an axis, or for blocks of it.
+//! Quantisation operators, with one scale per tensor, per axis or per block.
 
 use nn::functions::{self as f, add, mul, sub};
 use plan::DType;
 use plan::graph::{Graph, Tensor};
 
-use super::Operator;
 use crate::array::Elem;
-use crate::import::{Import, Value};
-use crate::node::{Made, Node, axis, why};
+use crate::error::{NodeResult, invalid};
+use crate::import::{Import, Value, device};
+use crate::node::{Node, Operator, axis};
 
 pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("DequantizeLinear", dequantise),
@@ -15,8 +15,8 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("QuantizeLinear", quantise),
 ];
 
-/// A scale or a zero point, as it lies beside an input of shape `have`.
-fn beside(im: &mut Import, node: &Node<'_>, place: usize, have: &[usize]) -> Made<Tensor> {
+/// A scale or zero point, broadcast to an input of shape `have`.
+fn parameter(im: &mut Import, node: &Node<'_>, place: usize, have: &[usize]) -> NodeResult<Tensor> {
     let of = im.float(node.input(place)?)?;
     let shape = im.g.shape(of).to_vec();
     let count: usize = shape.iter().product();
@@ -32,7 +32,7 @@ fn beside(im: &mut Import, node: &Node<'_>, place: usize, have: &[usize]) -> Mad
         return Ok(im.g.reshape(of, &line)?);
     }
     let block = usize::try_from(block).ok().filter(|n| *n > 0);
-    let block = block.ok_or_else(|| why("blocks without a size".into()))?;
+    let block = block.ok_or_else(|| invalid("block_size is missing".into()))?;
     let mut apart = shape.clone();
     apart.insert(at + 1, 1);
     let of = im.g.reshape(of, &apart)?;
@@ -44,48 +44,53 @@ fn beside(im: &mut Import, node: &Node<'_>, place: usize, have: &[usize]) -> Mad
     Ok(im.g.slice(of, at, 0, have[at])?)
 }
 
-fn dequantise(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn dequantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let have = im.shape(x);
     let elem = node.input(1)?.elem();
-    node.pass_over(&["output_dtype"]);
+    node.ignore(&["output_dtype"]);
     let x = im.float(x)?;
-    let scale = beside(im, node, 1, &have)?;
+    let scale = parameter(im, node, 1, &have)?;
     let moved = match node.optional(2) {
         Some(_) => {
-            let zero = beside(im, node, 2, &have)?;
+            let zero = parameter(im, node, 2, &have)?;
             sub(&mut im.g, x, zero)?
         }
         None => x,
     };
     let made = mul(&mut im.g, moved, scale)?;
     let tensor = im.g.reshape(made, &have)?;
-    Ok(vec![Value::Device { elem, tensor }])
+    Ok(device(elem, tensor))
 }
 
-fn quantise(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn quantise(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let have = im.shape(node.input(0)?);
-    node.pass_over(&["saturate", "precision"]);
+    node.ignore(&["saturate", "precision"]);
     let named = i32::try_from(node.integer("output_dtype", 0)).ok().and_then(Elem::of);
     let elem = node.optional(2).map(Value::elem).or(named).unwrap_or(Elem::U8);
     let Some((least, greatest)) = elem.range() else {
-        return Err(why(format!("elements of {}", elem.name())));
+        return Err(invalid(format!("element type {} is not supported", elem.name())));
     };
     let x = im.float(node.input(0)?)?;
-    let scale = beside(im, node, 1, &have)?;
+    let scale = parameter(im, node, 1, &have)?;
     let zero = match node.optional(2) {
-        Some(_) => Some(beside(im, node, 2, &have)?),
+        Some(_) => Some(parameter(im, node, 2, &have)?),
         None => None,
     };
     let g = &mut im.g;
     let made = quotient(g, x, scale)?;
-    let made = settled(g, made, zero, [least, greatest])?;
+    let made = quantised(g, made, zero, [least, greatest])?;
     let tensor = g.reshape(made, &have)?;
-    Ok(vec![Value::Device { elem, tensor }])
+    Ok(device(elem, tensor))
 }
 
-/// Quotients as integers from their zero point, in a range.
-fn settled(g: &mut Graph, x: Tensor, zero: Option<Tensor>, range: [f64; 2]) -> Made<Tensor> {
+/// Rounds quotients, adds the zero point, and clamps to the range.
+fn quantised(
+    g: &mut Graph,
+    x: Tensor,
+    zero: Option<Tensor>,
+    range: [f64; 2],
+) -> NodeResult<Tensor> {
     let mut made = f::round(g, x)?;
     if let Some(zero) = zero {
         made = add(g, made, zero)?;
@@ -95,31 +100,32 @@ fn settled(g: &mut Graph, x: Tensor, zero: Option<Tensor>, range: [f64; 2]) -> M
     Ok(g.cast(made, DType::I32)?)
 }
 
-/// Sums of products of integers that have scales, as integers of the scale and the zero point that inputs 6 and 7 are.
+/// Requantises sums of integer products: scales them, then quantises with the scale and zero point
+/// of inputs 6 and 7.
 pub(super) fn requantised(
     im: &mut Import,
     node: &Node<'_>,
     sums: Tensor,
     [a, b]: [Tensor; 2],
-) -> Made<Vec<Value>> {
+) -> NodeResult<Vec<Value>> {
     let elem = node.input(7)?.elem();
     let Some((least, greatest)) = elem.range() else {
-        return Err(why(format!("elements of {}", elem.name())));
+        return Err(invalid(format!("element type {} is not supported", elem.name())));
     };
     let (scale, zero) = (im.float(node.input(6)?)?, im.float(node.input(7)?)?);
     let g = &mut im.g;
     let scales = mul(g, a, b)?;
     let factor = quotient(g, scales, scale)?;
     let made = mul(g, sums, factor)?;
-    let tensor = settled(g, made, Some(zero), [least, greatest])?;
-    Ok(vec![Value::Device { elem, tensor }])
+    let tensor = quantised(g, made, Some(zero), [least, greatest])?;
+    Ok(device(elem, tensor))
 }
 
-/// `a / b` as it is rounded: half a step decides which integer it becomes. What the product by an inverse is off by is
-/// computed exactly, both factors in halves of 12 bits (Dekker, "A floating-point technique for extending the available
-/// precision", 1971).
-fn quotient(g: &mut Graph, a: Tensor, b: Tensor) -> Made<Tensor> {
-    let halves = |g: &mut Graph, x: Tensor| -> Made<[Tensor; 2]> {
+/// `a / b`, correctly rounded, since half a step decides the quantised value. The error of the
+/// product with the inverse is computed exactly, with both factors split into 12-bit halves
+/// (Dekker, "A floating-point technique for extending the available precision", 1971).
+fn quotient(g: &mut Graph, a: Tensor, b: Tensor) -> NodeResult<Tensor> {
+    let halves = |g: &mut Graph, x: Tensor| -> NodeResult<[Tensor; 2]> {
         let wide = f::times(g, x, 4097.0)?;
         let rest = sub(g, wide, x)?;
         let high = sub(g, wide, rest)?;
@@ -137,8 +143,8 @@ fn quotient(g: &mut Graph, a: Tensor, b: Tensor) -> Made<Tensor> {
     Ok(add(g, near, off)?)
 }
 
-/// Bytes without a sign, over the range of what there is and 0.
-fn dynamic(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+/// Dynamic quantisation to unsigned bytes, over the range of the values and 0.
+fn dynamic(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let have = im.shape(node.input(0)?);
     let x = im.float(node.input(0)?)?;
     let g = &mut im.g;

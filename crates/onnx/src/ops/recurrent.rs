@@ -1,33 +1,34 @@
-//! Recurrent layers, a step of the sequence after the other: sequences have the length of their input.
+//! Recurrent operators (GRU, LSTM, RNN), unrolled over the sequence. All sequences must have the
+//! full length.
 
 use nn::functions::{self as f, add, mul, sub};
 use nn::shape::{concat, stack, transpose};
 use plan::graph::{Graph, Tensor};
 
-use super::Operator;
+use crate::error::{NodeResult, invalid};
 use crate::import::{Import, Value};
-use crate::node::{Made, Node, why};
+use crate::node::{Node, Operator};
 
 pub(super) const OPERATORS: &[(&str, Operator)] =
     &[("GRU", recurrent), ("LSTM", recurrent), ("RNN", recurrent)];
 
-/// What a direction computes with.
+/// Weights and settings of one direction.
 struct Cell<'a> {
     op: &'a str,
     /// `[gates H, I]`, `[gates H, H]`, and biases `[gates H]` of both.
     input: Tensor,
     hidden: Tensor,
     biases: Option<[Tensor; 2]>,
-    /// Of an LSTM: input, output, forget gate look at the cell, `[3 H]`.
+    /// LSTM only: weights from the cell state to the input, output and forget gate, `[3 H]`.
     peepholes: Option<Tensor>,
-    /// Whether the reset gate of a GRU comes behind the product.
+    /// GRU only: true if the reset gate applies after the matrix product.
     reset_last: bool,
     activations: Vec<String>,
     width: usize,
     clip: Option<f32>,
 }
 
-fn recurrent(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn recurrent(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
     let by_batch = node.flag("layout");
     let width = usize::try_from(node.integer("hidden_size", 0)).unwrap_or(0);
@@ -61,55 +62,43 @@ fn recurrent(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     let directions = if direction == "bidirectional" { 2 } else { 1 };
     let names = named_activations(node, directions * defaults.len(), defaults)?;
     let reset_last = node.flag("linear_before_reset");
-    let part = |im: &mut Import, place: usize, d: usize| -> Made<Option<Tensor>> {
-        let Some(value) = node.optional(place) else { return Ok(None) };
-        let all = im.float(value)?;
-        let shape = im.g.shape(all).to_vec();
-        let own = im.g.slice(all, 0, d, 1)?;
-        Ok(Some(im.g.reshape(own, &shape[1..])?))
-    };
     let mut outputs = Vec::new();
     let mut last = Vec::new();
     let mut cells = Vec::new();
     for d in 0..directions {
-        let missing = |what: &str| why(format!("its {what} is missing"));
-        let input = part(im, 1, d)?.ok_or_else(|| missing("W"))?;
-        let hidden = part(im, 2, d)?.ok_or_else(|| missing("R"))?;
+        let missing = |what: &str| invalid(format!("{what} is missing"));
+        let input = part(im, node, 1, d)?.ok_or_else(|| missing("W"))?;
+        let hidden = part(im, node, 2, d)?.ok_or_else(|| missing("R"))?;
         if im.g.shape(hidden) != [gates * width, width] {
-            return Err(why(format!("R {:?} with hidden_size {width}", im.g.shape(hidden))));
+            return Err(invalid(format!(
+                "R has shape {:?}, which does not fit hidden_size {width}",
+                im.g.shape(hidden)
+            )));
         }
-        let biases = match part(im, 3, d)? {
+        let biases = match part(im, node, 3, d)? {
             Some(all) => Some([
                 im.g.slice(all, 0, 0, gates * width)?,
                 im.g.slice(all, 0, gates * width, gates * width)?,
             ]),
             None => None,
         };
-        let peepholes = if op == "LSTM" { part(im, 7, d)? } else { None };
+        let peepholes = if op == "LSTM" { part(im, node, 7, d)? } else { None };
         let activations = names[d * defaults.len()..][..defaults.len()].to_vec();
         let cell =
             Cell { op, input, hidden, biases, peepholes, reset_last, activations, width, clip };
         let zero = im.g.constant(0.0);
         let start = im.g.expand(zero, &[batch, width])?;
-        let first = |im: &mut Import, place: usize| -> Made<Tensor> {
+        let first = |im: &mut Import, place: usize| -> NodeResult<Tensor> {
             let Some(value) = node.optional(place) else { return Ok(start) };
             let all = im.float(value)?;
             let all = if by_batch { transpose(&mut im.g, all, 0, 1)? } else { all };
             let own = im.g.slice(all, 0, d, 1)?;
             Ok(im.g.reshape(own, &[batch, width])?)
         };
-        let mut h = first(im, 5)?;
-        let mut c = if op == "LSTM" { first(im, 6)? } else { start };
+        let h = first(im, 5)?;
+        let c = if op == "LSTM" { first(im, 6)? } else { start };
         let backward = direction == "reverse" || d == 1;
-        let mut steps = vec![h; length];
-        for i in 0..length {
-            let t = if backward { length - 1 - i } else { i };
-            let own = im.g.slice(x, 0, t, 1)?;
-            let inputs = im.g.shape(own)[2];
-            let own = im.g.reshape(own, &[batch, inputs])?;
-            [h, c] = cell.step(&mut im.g, own, h, c)?;
-            steps[t] = h;
-        }
+        let (steps, [h, c]) = cell.run(&mut im.g, x, [h, c], backward)?;
         outputs.push(stack(&mut im.g, &steps, 0)?);
         last.push(h);
         cells.push(c);
@@ -131,15 +120,15 @@ fn recurrent(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(all.into_iter().map(|tensor| Value::Device { elem, tensor }).collect())
 }
 
-fn named_activations(node: &Node<'_>, count: usize, defaults: &[&str]) -> Made<Vec<String>> {
+fn named_activations(node: &Node<'_>, count: usize, defaults: &[&str]) -> NodeResult<Vec<String>> {
     match node.texts("activations")? {
         Some(names) if names.len() == count => Ok(names),
-        Some(names) => Err(why(format!("{} activations, {count} expected", names.len()))),
+        Some(names) => Err(invalid(format!("{} activations, {count} expected", names.len()))),
         None => Ok(defaults.iter().cycle().take(count).map(|&name| name.to_owned()).collect()),
     }
 }
 
-fn activated(g: &mut Graph, name: &str, x: Tensor) -> Made<Tensor> {
+fn activated(g: &mut Graph, name: &str, x: Tensor) -> NodeResult<Tensor> {
     Ok(match name {
         "Sigmoid" => f::sigmoid(g, x)?,
         "Tanh" => f::tanh(g, x)?,
@@ -150,12 +139,21 @@ fn activated(g: &mut Graph, name: &str, x: Tensor) -> Made<Tensor> {
             f::div(g, x, below)?
         }
         "Softplus" => f::softplus(g, x)?,
-        other => return Err(why(format!("activation {other} is not supported"))),
+        other => return Err(invalid(format!("activation {other} is not supported"))),
     })
 }
 
+/// Direction `d` of an input that has one entry for each.
+fn part(im: &mut Import, node: &Node<'_>, place: usize, d: usize) -> NodeResult<Option<Tensor>> {
+    let Some(value) = node.optional(place) else { return Ok(None) };
+    let all = im.float(value)?;
+    let shape = im.g.shape(all).to_vec();
+    let own = im.g.slice(all, 0, d, 1)?;
+    Ok(Some(im.g.reshape(own, &shape[1..])?))
+}
+
 impl Cell<'_> {
-    fn activate(&self, g: &mut Graph, which: usize, x: Tensor) -> Made<Tensor> {
+    fn activate(&self, g: &mut Graph, which: usize, x: Tensor) -> NodeResult<Tensor> {
         let x = match self.clip {
             Some(clip) => f::clamp(g, x, -clip, clip)?,
             None => x,
@@ -164,20 +162,40 @@ impl Cell<'_> {
     }
 
     /// Columns of gate `i`.
-    fn gate(&self, g: &mut Graph, all: Tensor, i: usize) -> Made<Tensor> {
+    fn gate(&self, g: &mut Graph, all: Tensor, i: usize) -> NodeResult<Tensor> {
         Ok(g.slice(all, 1, i * self.width, self.width)?)
     }
 
-    /// What the cell's state adds to gate `i`.
-    fn peep(&self, g: &mut Graph, gate: Tensor, i: usize, c: Tensor) -> Made<Tensor> {
+    /// Adds the cell state's contribution to gate `i`.
+    fn peep(&self, g: &mut Graph, gate: Tensor, i: usize, c: Tensor) -> NodeResult<Tensor> {
         let Some(peepholes) = self.peepholes else { return Ok(gate) };
         let own = g.slice(peepholes, 0, i * self.width, self.width)?;
         let seen = mul(g, c, own)?;
         Ok(add(g, gate, seen)?)
     }
 
+    /// Runs the cell over `x [T, N, I]`: the hidden states in the order of `x`, and the last hidden and cell state.
+    fn run(
+        &self,
+        g: &mut Graph,
+        x: Tensor,
+        [mut h, mut c]: [Tensor; 2],
+        backward: bool,
+    ) -> NodeResult<(Vec<Tensor>, [Tensor; 2])> {
+        let &[length, batch, inputs] = g.shape(x) else { return Err("[T, N, I] expected".into()) };
+        let mut steps = vec![h; length];
+        for i in 0..length {
+            let t = if backward { length - 1 - i } else { i };
+            let own = g.slice(x, 0, t, 1)?;
+            let own = g.reshape(own, &[batch, inputs])?;
+            [h, c] = self.step(g, own, h, c)?;
+            steps[t] = h;
+        }
+        Ok((steps, [h, c]))
+    }
+
     /// The next hidden state and the next cell.
-    fn step(&self, g: &mut Graph, x: Tensor, h: Tensor, c: Tensor) -> Made<[Tensor; 2]> {
+    fn step(&self, g: &mut Graph, x: Tensor, h: Tensor, c: Tensor) -> NodeResult<[Tensor; 2]> {
         let mut from_x = g.matmul(x, self.input)?;
         let mut from_h = g.matmul(h, self.hidden)?;
         if let Some([of_x, of_h]) = self.biases {

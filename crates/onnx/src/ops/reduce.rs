@@ -1,14 +1,14 @@
-//! Reductions over axes, and what is made of them: softmax and its kin.
+//! Reductions over axes, and softmax operators.
 
 use nn::functions::{self as f, mul, sub};
 use plan::DType;
 use plan::graph::{Graph, Tensor};
 
-use super::shapes::{Reduced, reduction};
-use super::{Operator, flattened};
+use super::shapes::{Reduced, flattened, reduction};
 use crate::array::Elem;
-use crate::import::{Import, Value};
-use crate::node::{Made, Node, axis};
+use crate::error::NodeResult;
+use crate::import::{Import, Value, device};
+use crate::node::{Node, Operator, axis};
 
 pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Hardmax", along),
@@ -26,13 +26,13 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Softmax", along),
 ];
 
-fn reduce(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn reduce(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let input = node.input(0)?;
     let (elem, have) = (input.elem(), im.shape(input));
     let Some(Reduced { axes, keep }) = reduction(node, have.len())? else {
         return Ok(vec![input.clone()]);
     };
-    // What is left of nothing is what the reduction begins with.
+    // An empty reduction yields its initial value.
     let empty = axes.iter().any(|axis| have[*axis] == 0);
     let shape: Vec<usize> =
         (0..have.len()).map(|i| if axes.contains(&i) { 1 } else { have[i] }).collect();
@@ -61,10 +61,10 @@ fn reduce(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     if elem.is_integer() {
         made = g.cast(made, DType::I32)?;
     }
-    Ok(vec![Value::Device { elem, tensor: made }])
+    Ok(device(elem, made))
 }
 
-fn reduced(g: &mut Graph, op: &str, x: Tensor, axes: &[usize]) -> Made<Tensor> {
+fn reduced(g: &mut Graph, op: &str, x: Tensor, axes: &[usize]) -> NodeResult<Tensor> {
     Ok(match op {
         "ReduceL1" => {
             let size = f::abs(g, x)?;
@@ -96,8 +96,8 @@ fn reduced(g: &mut Graph, op: &str, x: Tensor, axes: &[usize]) -> Made<Tensor> {
     })
 }
 
-/// The product over an axis, which stays with extent 1: halves times halves.
-fn product(g: &mut Graph, x: Tensor, axis: usize) -> Made<Tensor> {
+/// Product over an axis, which stays with extent 1, by multiplying halves.
+fn product(g: &mut Graph, x: Tensor, axis: usize) -> NodeResult<Tensor> {
     let (mut x, mut odd) = (x, None);
     loop {
         let extent = g.shape(x)[axis];
@@ -120,13 +120,13 @@ fn product(g: &mut Graph, x: Tensor, axis: usize) -> Made<Tensor> {
     }
 }
 
-fn along(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn along(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let input = node.input(0)?;
     let have = im.shape(input);
     let x = im.float(input)?;
     let elem = input.elem();
     let g = &mut im.g;
-    // Before opset 13 all axes from the given one on are one.
+    // Before opset 13, the given axis and all later ones are flattened.
     let (x, at) = if node.opset < 13 {
         let flat = flattened(&have, node.integer("axis", 1))?;
         (g.reshape(x, &flat)?, 1)
@@ -148,5 +148,5 @@ fn along(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         }
     };
     let made = g.reshape(made, &have)?;
-    Ok(vec![Value::Device { elem, tensor: made }])
+    Ok(device(elem, made))
 }

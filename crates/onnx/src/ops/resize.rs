@@ -1,16 +1,17 @@
-//! Spatial axes brought to other extents. Which elements a new one is made of, and by what shares, follows from the
-//! shapes: the host tells, an axis at a time, and the device takes and adds.
+//! `Resize` and `Upsample`. The source elements of an output element and their weights follow from
+//! the shapes. The host computes them for each axis; the device gathers and adds.
 
 use nn::functions::{add, mul};
 use nn::shape as s;
 use plan::graph::Tensor;
 
 use crate::array::{Elem, Known};
-use crate::import::{Import, Value};
-use crate::node::{Made, Node, axis, why};
+use crate::error::{NodeResult, invalid};
+use crate::import::{Import, Value, device};
+use crate::node::{Node, axis};
 
-/// How elements of an axis are made.
-struct Way {
+/// Interpolation settings.
+struct Interpolation {
     mode: String,
     coordinates: String,
     nearest: String,
@@ -18,14 +19,14 @@ struct Way {
     exclude_outside: bool,
 }
 
-pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, have) = (x.elem(), im.shape(x));
     // Upsample, and Resize of opset 10, have scales as the second input.
     let (at_scales, at_sizes) =
         if node.op() == "Upsample" || node.opset < 11 { (1, 9) } else { (2, 3) };
     let old = at_scales == 1;
-    let way = Way {
+    let interpolation = Interpolation {
         mode: node.text("mode", "nearest")?,
         coordinates: node.text(
             "coordinate_transformation_mode",
@@ -38,10 +39,10 @@ pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     if node.flag("antialias") {
         return Err("antialias is not supported".into());
     }
-    node.pass_over(&["extrapolation_value"]);
+    node.ignore(&["extrapolation_value"]);
     let policy = node.text("keep_aspect_ratio_policy", "stretch")?;
     let axes = node.integers("axes").unwrap_or_else(|| (0..have.len() as i64).collect());
-    let axes = axes.iter().map(|&a| axis(a, have.len())).collect::<Made<Vec<usize>>>()?;
+    let axes = axes.iter().map(|&a| axis(a, have.len())).collect::<NodeResult<Vec<usize>>>()?;
     let given = |place: usize| {
         node.optional(place).filter(|v| !matches!(v, Value::Known(k) if k.values.is_empty()))
     };
@@ -67,14 +68,18 @@ pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         scales.iter().zip(&axes).map(of).collect()
     };
     if sizes.len() != axes.len() {
-        return Err(why(format!("{} scales or sizes for {} axes", sizes.len(), axes.len())));
+        return Err(invalid(format!(
+            "{} scales or sizes do not fit {} axes",
+            sizes.len(),
+            axes.len()
+        )));
     }
     crate::array::shape(&sizes.iter().map(|n| *n as i64).collect::<Vec<_>>())?;
     let mut x = im.float(x)?;
     let mut times = vec![1; have.len()];
     let mut whole = true;
     for ((&a, &size), &scale) in axes.iter().zip(&sizes).zip(&scales) {
-        let repeats = way.repeats(size, have[a], scale)?;
+        let repeats = interpolation.repeats(size, have[a], scale)?;
         whole &= repeats.is_some();
         times[a] = repeats.unwrap_or(1);
     }
@@ -83,18 +88,18 @@ pub(super) fn resize(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     } else {
         for ((&a, &size), &scale) in axes.iter().zip(&sizes).zip(&scales) {
             if size != have[a] || scale != 1.0 {
-                x = along(im, x, a, size, scale, &way)?;
+                x = along(im, x, a, size, scale, &interpolation)?;
             }
         }
     }
     if elem.is_integer() {
         x = im.g.cast(x, plan::DType::I32)?;
     }
-    Ok(vec![Value::Device { elem, tensor: x }])
+    Ok(device(elem, x))
 }
 
-/// Every element of an axis so many times, one after the other.
-fn repeated(im: &mut Import, x: Tensor, times: &[usize]) -> Made<Tensor> {
+/// Repeats the elements of each axis.
+fn repeated(im: &mut Import, x: Tensor, times: &[usize]) -> NodeResult<Tensor> {
     let have = im.g.shape(x).to_vec();
     if times.iter().all(|n| *n == 1) {
         return Ok(x);
@@ -109,15 +114,15 @@ fn repeated(im: &mut Import, x: Tensor, times: &[usize]) -> Made<Tensor> {
             repeated.push(times);
         }
     }
-    let made: Vec<usize> = have.iter().zip(times).map(|(n, times)| n * times).collect();
+    let shape: Vec<usize> = have.iter().zip(times).map(|(n, times)| n * times).collect();
     let x = im.g.reshape(x, &apart)?;
     let x = im.g.expand(x, &repeated)?;
-    Ok(im.g.reshape(x, &made)?)
+    Ok(im.g.reshape(x, &shape)?)
 }
 
-impl Way {
-    /// How often each element of an axis is repeated, where that is all that happens to it.
-    fn repeats(&self, size: usize, have: usize, scale: f64) -> Made<Option<usize>> {
+impl Interpolation {
+    /// Number of repeats of each element, if the axis is only repeated.
+    fn repeats(&self, size: usize, have: usize, scale: f64) -> NodeResult<Option<usize>> {
         if size == have && scale == 1.0 {
             return Ok(Some(1));
         }
@@ -126,15 +131,15 @@ impl Way {
         }
         let times = size / have;
         for i in 0..size {
-            if self.parts(self.place(i, size, have, scale)?, have)? != [(i / times, 1.0)] {
+            if self.parts(self.position(i, size, have, scale)?, have)? != [(i / times, 1.0)] {
                 return Ok(None);
             }
         }
         Ok(Some(times))
     }
 
-    /// Where element `i` of an axis of `size` lies in one of `have`.
-    fn place(&self, i: usize, size: usize, have: usize, scale: f64) -> Made<f64> {
+    /// Position in the input axis (extent `have`) of output element `i` (extent `size`).
+    fn position(&self, i: usize, size: usize, have: usize, scale: f64) -> NodeResult<f64> {
         let (x, size, have) = (i as f64, size as f64, have as f64);
         Ok(match &*self.coordinates {
             "half_pixel" => (x + 0.5) / scale - 0.5,
@@ -144,28 +149,28 @@ impl Way {
             }
             "pytorch_half_pixel" if size > 1.0 => (x + 0.5) / scale - 0.5,
             "pytorch_half_pixel" => 0.0,
-            // Of the length before it was made whole.
+            // Uses the exact length, before rounding to an integer.
             "align_corners" if scale * have != 1.0 => x * (have - 1.0) / (scale * have - 1.0),
             "align_corners" => 0.0,
             "asymmetric" => x / scale,
-            other => return Err(why(format!("{other} is not supported"))),
+            other => return Err(invalid(format!("{other} is not supported"))),
         })
     }
 
-    /// The elements that one at `place` is made of, and their shares.
-    fn parts(&self, place: f64, have: usize) -> Made<Vec<(usize, f64)>> {
+    /// Source elements and weights of a position.
+    fn parts(&self, position: f64, have: usize) -> NodeResult<Vec<(usize, f64)>> {
         let last = have as f64 - 1.0;
-        let clamp = |place: f64| place.clamp(0.0, last) as usize;
-        let low = place.floor();
-        let part = place - low;
+        let clamp = |position: f64| position.clamp(0.0, last) as usize;
+        let low = position.floor();
+        let part = position - low;
         Ok(match &*self.mode {
             "nearest" => {
                 let at = match &*self.nearest {
-                    "round_prefer_floor" => (place - 0.5).ceil(),
-                    "round_prefer_ceil" => (place + 0.5).floor(),
+                    "round_prefer_floor" => (position - 0.5).ceil(),
+                    "round_prefer_ceil" => (position + 0.5).floor(),
                     "floor" => low,
-                    "ceil" => place.ceil(),
-                    other => return Err(why(format!("{other} is not supported"))),
+                    "ceil" => position.ceil(),
+                    other => return Err(invalid(format!("{other} is not supported"))),
                 };
                 vec![(clamp(at), 1.0)]
             }
@@ -188,16 +193,23 @@ impl Way {
                 }
                 (-1i32..).zip(shares).map(|(i, share)| (clamp(low + f64::from(i)), share)).collect()
             }
-            other => return Err(why(format!("mode {other} is not supported"))),
+            other => return Err(invalid(format!("mode {other} is not supported"))),
         })
     }
 }
 
-fn along(im: &mut Import, x: Tensor, a: usize, size: usize, scale: f64, way: &Way) -> Made<Tensor> {
+fn along(
+    im: &mut Import,
+    x: Tensor,
+    a: usize,
+    size: usize,
+    scale: f64,
+    interpolation: &Interpolation,
+) -> NodeResult<Tensor> {
     let have = im.g.shape(x)[a];
     let mut all = Vec::new();
     for i in 0..size {
-        all.push(way.parts(way.place(i, size, have, scale)?, have)?);
+        all.push(interpolation.parts(interpolation.position(i, size, have, scale)?, have)?);
     }
     let mut line = vec![1; im.g.shape(x).len()];
     line[a] = size;
@@ -205,7 +217,7 @@ fn along(im: &mut Import, x: Tensor, a: usize, size: usize, scale: f64, way: &Wa
         let known = Known::new(elem, shape, values);
         Value::Known(known.unwrap_or_else(|| unreachable!("one for each element")))
     };
-    let mut made = None;
+    let mut sum = None;
     for part in 0..all.first().map_or(0, Vec::len) {
         let places = all.iter().map(|parts| parts[part].0 as f64).collect();
         let shares: Vec<f64> = all.iter().map(|parts| parts[part].1).collect();
@@ -215,10 +227,10 @@ fn along(im: &mut Import, x: Tensor, a: usize, size: usize, scale: f64, way: &Wa
             let shares = im.tensor(&of(shares, Elem::F32, &line))?;
             taken = mul(&mut im.g, taken, shares)?;
         }
-        made = Some(match made {
+        sum = Some(match sum {
             Some(sum) => add(&mut im.g, sum, taken)?,
             None => taken,
         });
     }
-    made.ok_or_else(|| "an axis without elements".into())
+    sum.ok_or_else(|| "an axis without elements".into())
 }

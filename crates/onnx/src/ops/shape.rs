@@ -1,17 +1,18 @@
-//! Tensors in another shape or order, joined, cut, filled; and what is known of shapes.
+//! Operators that reshape, reorder, join, cut, pad or fill tensors, and operators on shapes.
 
 use nn::conv::pad_with;
 use nn::shape as s;
 use plan::DType;
 
+use super::resize;
 use super::shapes::{Cut, cuts, expanded, flattened, order, parts, reshaped, squeezed, unsqueezed};
-use super::{Operator, resize};
 use crate::array::{self, Elem, Known};
-use crate::import::{Import, Value};
-use crate::node::{Made, Node, Why, axis, why};
+use crate::error::{NodeError, NodeResult, invalid};
+use crate::import::{Import, Value, device};
+use crate::node::{Node, Operator, axis};
 
 pub(super) const OPERATORS: &[(&str, Operator)] = &[
-    ("BlackmanWindow", of_data),
+    ("BlackmanWindow", host_only),
     ("CenterCropPad", center_crop_pad),
     ("Concat", concat),
     ("Constant", constant),
@@ -20,12 +21,12 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Expand", expand),
     ("EyeLike", eye_like),
     ("Flatten", reshape),
-    ("HammingWindow", of_data),
-    ("HannWindow", of_data),
-    ("MelWeightMatrix", of_data),
-    ("NonZero", of_data),
+    ("HammingWindow", host_only),
+    ("HannWindow", host_only),
+    ("MelWeightMatrix", host_only),
+    ("NonZero", host_only),
     ("Pad", pad),
-    ("Range", of_data),
+    ("Range", host_only),
     ("Reshape", reshape),
     ("Resize", resize::resize),
     ("Shape", shape),
@@ -41,16 +42,12 @@ pub(super) const OPERATORS: &[(&str, Operator)] = &[
     ("Upsample", resize::resize),
 ];
 
-fn device(elem: Elem, tensor: plan::graph::Tensor) -> Vec<Value> {
-    vec![Value::Device { elem, tensor }]
+/// Operators that only the host can compute, because their output shape depends on data.
+fn host_only(_: &mut Import, _: &Node<'_>) -> NodeResult<Vec<Value>> {
+    Err(NodeError { what: "its shape depends on data".into(), depends: true })
 }
 
-/// What the host computes where it is known, and cannot be drawn: its shape follows from data.
-fn of_data(_: &mut Import, _: &Node<'_>) -> Made<Vec<Value>> {
-    Err(Why { what: "its shape depends on data".into(), depends: true })
-}
-
-fn reshape(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn reshape(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, have) = (x.elem(), im.shape(x));
     let to = match node.op() {
@@ -66,14 +63,14 @@ fn reshape(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, im.g.reshape(x, &to)?))
 }
 
-fn transpose(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn transpose(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, order) = (x.elem(), order(node, im.shape(x).len())?);
     let x = im.tensor(x)?;
     Ok(device(elem, im.g.permute(x, &order)?))
 }
 
-fn expand(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn expand(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let to = expanded(&im.shape(x), &node.known_integers(1, "the shape")?)?;
     let elem = x.elem();
@@ -81,7 +78,7 @@ fn expand(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, im.g.expand(x, &to)?))
 }
 
-fn concat(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn concat(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let first = node.input(0)?;
     let elem = first.elem();
     let at = axis(node.integer("axis", 1), im.shape(first).len())?;
@@ -98,7 +95,7 @@ fn concat(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, s::concat(&mut im.g, &all, at)?))
 }
 
-fn split(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn split(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, (at, sizes)) = (x.elem(), parts(node, &im.shape(x))?);
     let x = im.tensor(x)?;
@@ -112,7 +109,7 @@ fn split(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(made)
 }
 
-fn slice(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn slice(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, cuts) = (x.elem(), cuts(node, &im.shape(x))?);
     let mut x = im.tensor(x)?;
@@ -122,7 +119,7 @@ fn slice(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, x))
 }
 
-fn kept(im: &mut Import, x: plan::graph::Tensor, cut: &Cut) -> Made<plan::graph::Tensor> {
+fn kept(im: &mut Import, x: plan::graph::Tensor, cut: &Cut) -> NodeResult<plan::graph::Tensor> {
     let Cut { axis, start, count, step } = *cut;
     if step == 1 || count <= 1 {
         return Ok(im.g.slice(x, axis, start, count)?);
@@ -138,7 +135,7 @@ fn kept(im: &mut Import, x: plan::graph::Tensor, cut: &Cut) -> Made<plan::graph:
     Ok(s::take(&mut im.g, x, axis, places)?)
 }
 
-fn tile(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn tile(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let times = array::shape(&node.known_integers(1, "repeats")?)?;
     let x = node.input(0)?;
     let elem = x.elem();
@@ -146,7 +143,7 @@ fn tile(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, s::repeat(&mut im.g, x, &times)?))
 }
 
-fn shape(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn shape(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let have = im.shape(node.input(0)?);
     let rank = have.len() as i64;
     let from_front = |at: i64| (if at < 0 { at + rank } else { at }).clamp(0, rank) as usize;
@@ -156,17 +153,17 @@ fn shape(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     known(&[end - start], values, Elem::I64)
 }
 
-fn size(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn size(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let count: usize = im.shape(node.input(0)?).iter().product();
     known(&[], vec![count as f64], Elem::I64)
 }
 
-fn known(shape: &[usize], values: Vec<f64>, elem: Elem) -> Made<Vec<Value>> {
+fn known(shape: &[usize], values: Vec<f64>, elem: Elem) -> NodeResult<Vec<Value>> {
     let known = Known::new(elem, shape, values);
     known.map(|known| vec![Value::Known(known)]).ok_or_else(|| "more values than its shape".into())
 }
 
-fn constant(_: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn constant(_: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     if let Some(value) = node.tensor("value")? {
         return Ok(vec![Value::Known(value)]);
     }
@@ -181,22 +178,22 @@ fn constant(_: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     }
     let value = node.integer("value_int", i64::MIN);
     if value == i64::MIN {
-        return Err("its value is of a kind that is not supported".into());
+        return Err("the kind of its value is not supported".into());
     }
     known(&[], vec![value as f64], Elem::I64)
 }
 
-fn constant_of_shape(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn constant_of_shape(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let shape = array::shape(&node.known_integers(0, "the shape")?)?;
     let value = node.tensor("value")?;
     let (elem, value) = match &value {
         Some(known) => {
-            (known.elem, known.scalar().ok_or_else(|| why("its value is not one number".into()))?)
+            (known.elem, known.scalar().ok_or_else(|| invalid("the value is not a scalar".into()))?)
         }
         None => (Elem::F32, 0.0),
     };
     let count = shape.iter().product::<usize>();
-    // Of a few the host knows; many are one number, which is repeated on the device.
+    // The host knows small tensors; a large one is a constant, expanded on the device.
     if count <= 4096 {
         return known(&shape, vec![value; count], elem);
     }
@@ -208,7 +205,7 @@ fn constant_of_shape(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, tensor))
 }
 
-fn eye_like(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn eye_like(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let [rows, columns] = im.shape(x)[..] else { return Err("two axes expected".into()) };
     let to = node.integer("dtype", 0);
@@ -223,7 +220,7 @@ fn eye_like(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, tensor))
 }
 
-fn trilu(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn trilu(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let k = match node.optional(1) {
         Some(_) => node.known_integers(1, "k")?.first().copied().unwrap_or(0),
         None => 0,
@@ -243,25 +240,25 @@ fn trilu(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, made))
 }
 
-fn pad(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn pad(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let x = node.input(0)?;
     let (elem, have) = (x.elem(), im.shape(x));
-    let by = node.integers_of(1, "pads")?.ok_or_else(|| why("it has no pads".into()))?;
+    let by = node.integers_of(1, "pads")?.ok_or_else(|| invalid("pads are missing".into()))?;
     let axes = match node.optional(3) {
         Some(_) => node.known_integers(3, "axes")?,
         None => (0..have.len() as i64).collect(),
     };
-    // What no axis can have; the sums below stay in range.
+    // Beyond any axis; keeps the sums below in range.
     if let Some(wide) = by.iter().find(|n| n.unsigned_abs() >= 1 << 31) {
-        return Err(why(format!("a pad of {wide}")));
+        return Err(invalid(format!("pad {wide} is out of range")));
     }
     if by.len() != 2 * axes.len() {
-        return Err(why(format!("{} pads for {} axes", by.len(), axes.len())));
+        return Err(invalid(format!("{} pads do not fit {} axes", by.len(), axes.len())));
     }
     let value = match node.optional(2) {
         Some(_) => {
             let value = node.known(2, "the value")?.scalar();
-            value.ok_or_else(|| why("its value is not one number".into()))? as f32
+            value.ok_or_else(|| invalid("the value is not a scalar".into()))? as f32
         }
         None => node.float("value", 0.0),
     };
@@ -270,12 +267,12 @@ fn pad(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     for (i, &a) in axes.iter().enumerate() {
         let at = axis(a, have.len())?;
         let (before, after) = (by[i], by[axes.len() + i]);
-        // Below 0 something is cut off.
+        // Negative pads crop.
         let cut = [before, after].map(|n| n.min(0).unsigned_abs() as usize);
         let [before, after] = [before, after].map(|n| n.max(0) as usize);
         let extent = im.g.shape(x)[at];
         let Some(kept) = extent.checked_sub(cut[0] + cut[1]) else {
-            return Err(why(format!("{cut:?} are cut off an axis of {extent}")));
+            return Err(invalid(format!("negative pads {cut:?} exceed an axis of {extent}")));
         };
         if cut != [0, 0] {
             x = im.g.slice(x, at, cut[0], kept)?;
@@ -285,27 +282,27 @@ fn pad(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         }
         x = if mode == "constant" {
             if elem.is_integer() && value != 0.0 {
-                return Err("integers are filled with 0 alone".into());
+                return Err("integers can only be padded with 0".into());
             }
             pad_with(&mut im.g, x, at, [before, after], value)?
         } else {
-            mirrored(im, x, at, [before, after], &mode)?
+            extend(im, x, at, [before, after], &mode)?
         };
     }
     Ok(device(elem, x))
 }
 
-/// An axis continued on both sides by what it has.
-fn mirrored(
+/// Pads an axis with its own elements, by `mode`.
+fn extend(
     im: &mut Import,
     x: plan::graph::Tensor,
     at: usize,
     by: [usize; 2],
     mode: &str,
-) -> Made<plan::graph::Tensor> {
+) -> NodeResult<plan::graph::Tensor> {
     let extent = im.g.shape(x)[at] as i64;
     if extent == 0 {
-        return Err("nothing to continue an axis with".into());
+        return Err("an empty axis cannot be extended".into());
     }
     let place = |i: i64| match mode {
         "edge" => Ok(i.clamp(0, extent - 1)),
@@ -315,21 +312,24 @@ fn mirrored(
             let i = i.rem_euclid(period);
             Ok(i.min(period - i).min(extent - 1))
         }
-        other => Err(why(format!("mode {other} is not supported"))),
+        other => Err(invalid(format!("mode {other} is not supported"))),
     };
     let from = -(by[0] as i64);
     let to = extent + by[1] as i64;
-    let places = (from..to).map(|i| place(i).map(|i| i as f64)).collect::<Made<Vec<f64>>>()?;
+    let places =
+        (from..to).map(|i| place(i).map(|i| i as f64)).collect::<NodeResult<Vec<f64>>>()?;
     let places = Known::new(Elem::I64, &[places.len()], places).map(Value::Known);
     let places = im.tensor(&places.unwrap_or_else(|| unreachable!("as many as counted")))?;
     Ok(s::take(&mut im.g, x, at, places)?)
 }
 
-fn depth_to_space(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn depth_to_space(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (elem, [n, c, h, w], b) = blocks(im, node)?;
     let x = im.tensor(node.input(0)?)?;
     if !c.is_multiple_of(b * b) {
-        return Err(why(format!("{c} channels in blocks of {b}")));
+        return Err(invalid(format!(
+            "{c} channels are not divisible by the square of blocksize {b}"
+        )));
     }
     let (apart, order) = if node.text("mode", "DCR")? == "CRD" {
         ([n, c / (b * b), b, b, h, w], [0, 1, 4, 2, 5, 3])
@@ -341,11 +341,11 @@ fn depth_to_space(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, im.g.reshape(x, &[n, c / (b * b), h * b, w * b])?))
 }
 
-fn space_to_depth(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+fn space_to_depth(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (elem, [n, c, h, w], b) = blocks(im, node)?;
     let x = im.tensor(node.input(0)?)?;
     if !h.is_multiple_of(b) || !w.is_multiple_of(b) {
-        return Err(why(format!("{h} x {w} in blocks of {b}")));
+        return Err(invalid(format!("{h} x {w} is not divisible by blocksize {b}")));
     }
     let x = im.g.reshape(x, &[n, c, h / b, b, w / b, b])?;
     let order =
@@ -354,14 +354,14 @@ fn space_to_depth(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, im.g.reshape(x, &[n, c * b * b, h / b, w / b])?))
 }
 
-/// The middle of axes, or zeroes around them.
-fn center_crop_pad(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+/// Crops axes around their centre, or pads them with zeroes.
+fn center_crop_pad(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let of = node.input(0)?;
     let (elem, have) = (of.elem(), im.shape(of));
-    let to = array::shape(&node.known_integers(1, "the shape")?).map_err(why)?;
+    let to = array::shape(&node.known_integers(1, "the shape")?).map_err(invalid)?;
     let axes = node.integers("axes").unwrap_or_else(|| (0..have.len() as i64).collect());
     if axes.len() != to.len() {
-        return Err(why(format!("{} extents of {} axes", to.len(), axes.len())));
+        return Err(invalid(format!("{} extents do not fit {} axes", to.len(), axes.len())));
     }
     let mut x = im.tensor(of)?;
     for (at, to) in axes.into_iter().zip(to) {
@@ -376,10 +376,10 @@ fn center_crop_pad(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     Ok(device(elem, x))
 }
 
-fn blocks(im: &Import, node: &Node<'_>) -> Made<(Elem, [usize; 4], usize)> {
+fn blocks(im: &Import, node: &Node<'_>) -> NodeResult<(Elem, [usize; 4], usize)> {
     let x = node.input(0)?;
     let shape: [usize; 4] =
-        im.shape(x).try_into().map_err(|s| why(format!("{s:?}: [N, C, H, W] expected")))?;
+        im.shape(x).try_into().map_err(|s| invalid(format!("{s:?}: [N, C, H, W] expected")))?;
     let block = usize::try_from(node.integer("blocksize", 0)).ok().filter(|n| *n > 0);
-    Ok((x.elem(), shape, block.ok_or_else(|| why("a blocksize of at least 1 expected".into()))?))
+    Ok((x.elem(), shape, block.ok_or_else(|| invalid("blocksize must be at least 1".into()))?))
 }

@@ -1,29 +1,25 @@
-//! Files and inputs that are wrong: an error that names what, and never more.
+//! Invalid files and inputs: a named error, never a crash.
 
 use std::collections::BTreeMap;
 
 use device::cpu::Cpu;
 use onnx::{Array, Elem, Model, Network};
+use orind_testing::external::field;
 use orind_testing::nodes::{Case, cases};
 use orind_testing::random::Random;
 
-use crate::told;
+use crate::report;
 
 fn case(name: &str) -> Case {
     cases().into_iter().find(|case| case.name == name).unwrap()
 }
 
-/// The error of a model's bytes.
-fn refused(bytes: &[u8]) -> String {
-    told(&Model::parse(bytes).unwrap_err())
+/// Error of a model's bytes.
+fn error_of(bytes: &[u8]) -> String {
+    report(&Model::parse(bytes).unwrap_err())
 }
 
-/// A message's field: key, length, bytes.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
-}
-
-/// A model of one node with one input and one output, of opset 17.
+/// A model with one node, one input and one output, opset 17.
 fn model(op: &str, domain: &str, input: &[u8]) -> Vec<u8> {
     let node = [
         field(1, b"x"),
@@ -39,24 +35,24 @@ fn model(op: &str, domain: &str, input: &[u8]) -> Vec<u8> {
     [field(7, &graph), field(8, &[16, 17])].concat()
 }
 
-/// A shape `[2, n]`, `n` being open.
+/// A shape `[2, n]` with open `n`.
 const OPEN: &[u8] = &[0x0a, 2, 8, 2, 0x0a, 3, 0x12, 1, b'n'];
 
 #[test]
-fn an_operator_that_is_not_there_is_named_before_anything_runs() {
-    let error = refused(&model("Frobnicate", "", OPEN));
+fn unsupported_operators_are_named_before_anything_runs() {
+    let error = error_of(&model("Frobnicate", "", OPEN));
     assert_eq!(error, "an operator is not supported: Frobnicate (opset 17, node the node)");
-    let error = refused(&model("Relu", "com.example", OPEN));
+    let error = error_of(&model("Relu", "com.example", OPEN));
     assert!(error.contains("com.example.Relu"), "{error}");
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_named() {
+fn mismatched_shapes_are_named() {
     let model = Model::parse(&model("Relu", "", OPEN)).unwrap();
     let device = Cpu::detect();
     let of = |shape: &[usize]| {
         let shapes = [("x".to_owned(), shape.to_vec())].into();
-        Network::new(&model, &device, &shapes, &BTreeMap::new()).err().map(|error| told(&error))
+        Network::new(&model, &device, &shapes, &BTreeMap::new()).err().map(|error| report(&error))
     };
     assert_eq!(of(&[2, 5]), None);
     let wrong = |shape: &[usize]| of(shape).unwrap();
@@ -64,14 +60,14 @@ fn shapes_that_do_not_fit_are_named() {
     assert_eq!(wrong(&[2]), "input `x`: [2] has 1 axes, the model says 2");
     assert!(wrong(&[2, 1 << 31]).contains("elements or more"), "{}", wrong(&[2, 1 << 31]));
     let none = Network::new(&model, &device, &BTreeMap::new(), &BTreeMap::new());
-    let error = told(&none.err().unwrap());
+    let error = report(&none.err().unwrap());
     assert_eq!(error, "input `x`: axis 1, `n`, is open; give its shape");
     let mut network = Network::of(&model, &device, &one("x", &[2, 2])).unwrap();
-    let error = told(&network.run(&one("x", &[2, 3])).unwrap_err());
+    let error = report(&network.run(&one("x", &[2, 3])).unwrap_err());
     assert_eq!(error, "input `x`: shape [2, 3], the network is for [2, 2]");
-    let error = told(&network.run(&BTreeMap::new()).unwrap_err());
+    let error = report(&network.run(&BTreeMap::new()).unwrap_err());
     assert_eq!(error, "input `x`: is missing");
-    let error = told(&Network::of(&model, &device, &one("z", &[2, 2])).err().unwrap());
+    let error = report(&Network::of(&model, &device, &one("z", &[2, 2])).err().unwrap());
     assert_eq!(error, "input `z`: the model has no such input; it has: x");
 }
 
@@ -81,17 +77,21 @@ fn one(name: &str, shape: &[usize]) -> BTreeMap<String, Array> {
 }
 
 #[test]
-fn what_is_no_model_is_said_to_be_none() {
-    assert!(refused(b"GGUF").starts_with("no ONNX model, or damaged"), "{}", refused(b"GGUF"));
-    assert_eq!(refused(b""), "the model has no graph");
+fn files_that_are_not_models_are_rejected() {
+    assert!(
+        error_of(b"GGUF").starts_with("not an ONNX model, or damaged"),
+        "{}",
+        error_of(b"GGUF")
+    );
+    assert_eq!(error_of(b""), "the model has no graph");
     let old = [field(7, &[]), field(8, &[16, 3])].concat();
-    assert_eq!(refused(&old), "opset 3 is not supported; 7 to 28 are");
+    assert_eq!(error_of(&old), "opset 3 is not supported; 7 to 28 are");
 }
 
-/// Cut and altered anywhere, a file is refused or is another model; nothing panics, and nothing takes more memory than
-/// its bytes can ask for.
+/// A truncated or altered file is rejected or parses as another model, without panics or memory
+/// beyond what its bytes can request.
 #[test]
-fn damaged_files_are_refused_or_are_other_models() {
+fn damaged_files_are_rejected_or_parse_as_other_models() {
     let device = Cpu::detect();
     let mut random = Random(27);
     for name in [

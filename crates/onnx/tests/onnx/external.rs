@@ -1,4 +1,4 @@
-//! Weights in a file beside the model: read from its folder, and from nowhere else.
+//! External data: read from the model's folder only.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use onnx::{Array, Elem, Model, Network};
 use orind_testing::external::model;
 use tempfile::TempDir;
 
-use crate::told;
+use crate::report;
 
-/// What the model answers to zeroes, or why it does not; `data` holds 1 to 8.
+/// Output for zero inputs, or the error; `data` contains 1 to 8.
 fn answer(w: &[(&str, &str)], v: &[(&str, &str)]) -> Result<Vec<f32>, String> {
     let dir = TempDir::new().unwrap();
     let folder = dir.path().join("models");
@@ -21,7 +21,7 @@ fn answer(w: &[(&str, &str)], v: &[(&str, &str)]) -> Result<Vec<f32>, String> {
     let path = folder.join("model.onnx");
     fs::write(&path, model(w, v)).unwrap();
     let model =
-        Model::read(&path).map_err(|e| told(&e).replace(dir.path().to_str().unwrap(), ""))?;
+        Model::read(&path).map_err(|e| report(&e).replace(dir.path().to_str().unwrap(), ""))?;
     let x = Array { elem: Elem::F32, shape: vec![2, 2], values: vec![0.0; 4] };
     let inputs = [("x".to_owned(), x)].into();
     let mut network = Network::of(&model, &Cpu::detect(), &inputs).unwrap();
@@ -29,7 +29,7 @@ fn answer(w: &[(&str, &str)], v: &[(&str, &str)]) -> Result<Vec<f32>, String> {
 }
 
 #[test]
-fn no_more_of_them_is_read_than_there_is_room_for() {
+fn external_data_is_limited() {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("data"), [0; 32]).unwrap();
     let path = dir.path().join("model.onnx");
@@ -38,11 +38,11 @@ fn no_more_of_them_is_read_than_there_is_room_for() {
     let read = Model::read_within(&path, 32).unwrap();
     assert_eq!(read.beside(), [dir.path().join("data")]);
     let refused = Model::read_within(&path, 31).err().unwrap();
-    assert!(told(&refused).contains("more than the 31 bytes that there is room for"), "{refused}");
+    assert!(report(&refused).contains("more than 31 bytes, the limit"), "{refused}");
 }
 
 #[test]
-fn weights_in_files_beside_the_model_are_read() {
+fn external_data_is_read() {
     let all = [("location", "data"), ("offset", "16"), ("length", "16")];
     let other = [("location", "part/data")];
     assert_eq!(answer(&all, &other), Ok(vec![6.0, 8.0, 10.0, 12.0]));
@@ -50,7 +50,7 @@ fn weights_in_files_beside_the_model_are_read() {
 }
 
 #[test]
-fn files_that_are_elsewhere_or_too_short_are_refused_by_name() {
+fn external_files_outside_the_folder_or_too_short_are_rejected() {
     let good = [("location", "data")];
     for (said, expected) in [
         (vec![], "tensor `w`: its values are in another file, which is not named"),
@@ -62,7 +62,10 @@ fn files_that_are_elsewhere_or_too_short_are_refused_by_name() {
             vec![("location", "/etc/passwd")],
             "tensor `w`: its values are in `/etc/passwd`, and only files in the model's folder are read",
         ),
-        (vec![("location", "part")], "tensor `w`: its values are in `part`, which is no file"),
+        (
+            vec![("location", "part")],
+            "tensor `w`: its values are in `part`, which is not a regular file",
+        ),
         (vec![("location", "none")], "/models/none: No such file or directory (os error 2)"),
         (
             vec![("location", "data"), ("offset", "20")],
@@ -74,7 +77,7 @@ fn files_that_are_elsewhere_or_too_short_are_refused_by_name() {
         ),
         (
             vec![("location", "data"), ("offset", "-1")],
-            "tensor `w`: offset `-1` is no number of bytes",
+            "tensor `w`: offset `-1` is not a number of bytes",
         ),
         (
             vec![("location", "data"), ("length", "12")],
@@ -85,21 +88,21 @@ fn files_that_are_elsewhere_or_too_short_are_refused_by_name() {
     }
 }
 
-/// A small file cannot make a model take more memory than it has.
+/// A small file cannot make a model use more memory than it has bytes.
 #[test]
-fn no_more_is_read_than_the_files_have() {
-    // Two tensors of 16 bytes are all of 32, whichever they are.
+fn tensors_cannot_share_bytes_of_external_files() {
+    // Two tensors of 16 bytes exhaust a file of 32, even if they overlap.
     assert!(answer(&[("location", "data")], &[("location", "data")]).is_ok());
     let bytes = model(&[("location", "data")], &[("location", "data")]);
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("data"), [0; 20]).unwrap();
     let path = dir.path().join("model.onnx");
     fs::write(&path, &bytes).unwrap();
-    let error = told(&Model::read(&path).unwrap_err());
+    let error = report(&Model::read(&path).unwrap_err());
     assert_eq!(error, "tensor `v`: tensors together want more than the 20 bytes of data");
     let error = Model::parse(&bytes).map(|model| {
         let x = Array { elem: Elem::F32, shape: vec![2, 2], values: vec![0.0; 4] };
-        told(&Network::of(&model, &Cpu::detect(), &[("x".to_owned(), x)].into()).err().unwrap())
+        report(&Network::of(&model, &Cpu::detect(), &[("x".to_owned(), x)].into()).err().unwrap())
     });
     assert!(error.unwrap().starts_with("tensor `w`: its values are in data, and only"));
 }

@@ -1,4 +1,4 @@
-//! ONNX's own backend tests of nodes, and files that are wrong, through the public door.
+//! ONNX's own backend tests of nodes, and invalid files, through the public interface.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -6,8 +6,8 @@ mod bad;
 mod external;
 mod nodes;
 
-/// An error in one line, with what is behind it.
-fn told(error: &dyn std::error::Error) -> String {
+/// An error with its causes, in one line.
+fn report(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {

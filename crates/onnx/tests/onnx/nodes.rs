@@ -1,5 +1,5 @@
-//! The backend tests of nodes that ONNX publishes, on the CPU. What does not pass stands in `expected.txt`, a line each;
-//! `ORIND_ONNX_WRITE=1` writes it anew.
+//! ONNX's published backend tests of nodes, on the CPU. Expected failures are listed in
+//! `expected.txt`, one per line; `ORIND_ONNX_WRITE=1` rewrites the file.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use device::cpu::Cpu;
 use onnx::{Array, Elem, Error, Model, Network};
 use orind_testing::nodes::{Case, cases, close};
 
-use crate::told;
+use crate::report;
 
 enum End {
     Passed,
@@ -31,7 +31,7 @@ fn run(case: &Case, device: &dyn Device) -> End {
     match end() {
         Ok(None) => End::Passed,
         Ok(Some(what)) => End::Failed(what),
-        Err(error) => End::Unsupported(told(&error)),
+        Err(error) => End::Unsupported(report(&error)),
     }
 }
 
@@ -40,7 +40,7 @@ fn wrong(name: &str, have: &Array, want: &Array) -> Option<String> {
     if have.shape != want.shape {
         return Some(format!("{name}: {:?}, not {:?}", have.shape, want.shape));
     }
-    // Of a bfloat16 two of the last place: the values are of a program that rounds each step to one.
+    // Two units in the last place of bfloat16: the reference rounds each step to bfloat16.
     let brain = |have: f32, want: f32| {
         elem == Elem::BF16 && (have - want).abs() <= 2.0 * want.abs().log2().floor().exp2() / 128.0
     };
@@ -50,7 +50,7 @@ fn wrong(name: &str, have: &Array, want: &Array) -> Option<String> {
     Some(format!("{name}[{i}]: {have}, not {want}"))
 }
 
-/// What every operator's cases come to, those of a case being all that its model has.
+/// Results of every operator's cases; a case counts for all operators of its model.
 #[derive(Default)]
 struct Rate {
     passed: usize,
@@ -58,14 +58,14 @@ struct Rate {
 }
 
 #[test]
-fn nodes_compute_what_onnx_says() {
+fn nodes_match_onnx() {
     let device = Cpu::detect();
     let mut lines = String::new();
     let mut rates: BTreeMap<String, Rate> = BTreeMap::new();
     let mut failed = Vec::new();
     for case in cases() {
         let end = run(&case, &device);
-        // The name begins with the operator's, but for tests of functions.
+        // The name starts with the operator's, except for tests of functions.
         let op = case.name.trim_start_matches("test_").split('_').next().unwrap_or("").to_owned();
         let rate = rates.entry(op).or_default();
         rate.all += 1;

@@ -1,7 +1,6 @@
-//! The named composites, each defined once in primitives. The definition is the meaning: the
-//! reference on every device.
+//! Composites, each defined once in primitives. The definition is the reference on every device.
 
-use super::{Caches, Graph, Result, Rows, Tensor};
+use super::builder::{Caches, Graph, Result, Rows, Tensor};
 use crate::{
     Activation, Attention, Binary, DType, Norm, NormKind, Normalise, Op, Reduce, RopeStyle,
     RopeTable, Scalar, Scores, Temperature, Unary,
@@ -13,9 +12,9 @@ impl Graph {
         self.normalise(x, Norm { kind: NormKind::Rms, weight, bias: None, eps: Scalar::new(eps) })
     }
 
-    /// `x` over the last axis, less its mean for LayerNorm, divided by the root of its mean square, times
-    /// `weight`, plus `bias`.
-    pub fn normalise(&mut self, x: Tensor, norm: super::Norm) -> Result {
+    /// Norm of `x` over the last axis: subtracts the mean (LayerNorm only), divides by the root
+    /// mean square, multiplies by `weight`, adds `bias`.
+    pub fn normalise(&mut self, x: Tensor, norm: super::builder::Norm) -> Result {
         let op = |out| Op::Normalise(Normalise { x, norm, out });
         self.composite(op, |g| {
             let axis = g.last_axis("normalise", x)?;
@@ -115,7 +114,7 @@ impl Graph {
         })
     }
 
-    /// The first R of each head's D values, `x [M, H, D]`, rotated by the table `[M, 2, R/2]`.
+    /// Rotates the first R of each head's D values, `x [M, H, D]`, by the table `[M, 2, R/2]`.
     pub fn rope(&mut self, x: Tensor, table: Tensor, style: RopeStyle) -> Result {
         let op = |out| Op::Rope { style, x, table, out };
         self.composite(op, |g| {
@@ -128,7 +127,7 @@ impl Graph {
             g.want(2 * half <= dim, "rope", &[x, table], "R must be at most D")?;
             let rest = g.slice(x, 2, 2 * half, dim - 2 * half)?;
             let x = g.slice(x, 2, 0, 2 * half)?;
-            // Pairs along `axis` of [M, H, ..]: [D/2, 2] interleaved, [2, D/2] split in halves.
+            // Pairs along `axis` of [M, H, ..]: [D/2, 2] interleaved, or [2, D/2] for split halves.
             let (split, axis) = match style {
                 RopeStyle::Interleaved => ([rows, heads, half, 2], 3),
                 RopeStyle::HalfSplit => ([rows, heads, 2, half], 2),
@@ -153,7 +152,8 @@ impl Graph {
         })
     }
 
-    /// The cache `[slots, C, KVH, D]` with `values [M, KVH, D]` at `(slot, position)`, in a ring modulo C.
+    /// Writes `values [M, KVH, D]` at `(slot, position)` into the cache `[slots, C, KVH, D]`; a
+    /// ring takes the position modulo C.
     pub fn kv_write(&mut self, cache: Tensor, rows: Rows, values: Tensor, ring: bool) -> Result {
         let op = |_| Op::KvWrite { rows, values, cache, ring };
         let &[_, capacity, ..] = self.shape(cache) else {
@@ -171,7 +171,8 @@ impl Graph {
     }
 
     /// Causal attention of `q [M, H, D]` over the first `context` positions of each row's slot in
-    /// the caches `[slots, C, KVH, D]`: `[M, H, D]`. A head's sink `[H]` is one more score, without a value.
+    /// the caches `[slots, C, KVH, D]`: `[M, H, D]`. An attention sink `[H]` is one extra score per
+    /// head, without a value.
     pub fn attention(
         &mut self,
         q: Tensor,
@@ -210,7 +211,8 @@ impl Graph {
                 let near = g.binary(Binary::LessEqual, positions, last_seen_by)?;
                 visible = g.binary(Binary::Mul, visible, near)?;
             }
-            // Each row's slot and positions; -1, so zeroes, where a position is not visible, whatever was left there.
+            // Index of each visible position, or -1, which gathers zeroes instead of stale cache
+            // contents.
             let mut places = at;
             if caches.ring {
                 let capacity = g.constant(capacity as f32);
@@ -243,7 +245,7 @@ impl Graph {
             if let Some(cap) = scores.cap {
                 products = g.capped(products, cap.get())?;
             }
-            // ln 1 = 0 where the position is visible, ln 0 = -inf where it is not.
+            // ln 1 = 0 for visible positions, ln 0 = -inf for the others.
             let bias = g.unary(Unary::Ln, visible)?;
             let bias = g.reshape(bias, &[m, 1, 1, context])?;
             let products = g.binary(Binary::Add, products, bias)?;
@@ -256,7 +258,7 @@ impl Graph {
         })
     }
 
-    /// `x * sigmoid(a x + b x^3)`, which every activation is.
+    /// `x * sigmoid(a x + b x^3)`, the form of every activation.
     pub(super) fn activated(&mut self, activation: Activation, x: Tensor) -> Result {
         let [linear, cubic] = activation.angle();
         let mut angle = x;
@@ -290,9 +292,9 @@ impl Graph {
         self.binary(Binary::Sub, wide, cap)
     }
 
-    /// The factor for each of `positions [M, 1]`, all below `context`: `[M, 1]`.
+    /// Temperature factor of each of `positions [M, 1]`, all below `context`: `[M, 1]`.
     fn temperature(&mut self, of: Temperature, positions: Tensor, context: usize) -> Result {
-        // As many lengths as lie up to the position.
+        // Counts the multiples of `length` up to the position.
         let lengths = self.iota(context.div_ceil(of.length.max(1)).max(1));
         let (one, length) = (self.constant(1.0), self.constant(of.length as f32));
         let lengths = self.binary(Binary::Add, lengths, one)?;
@@ -306,7 +308,7 @@ impl Graph {
         self.binary(Binary::Add, more, one)
     }
 
-    /// `exp(x) / sum(exp(x))` along the last axis; the sum is of `exp(sink)` too.
+    /// `exp(x) / sum(exp(x))` along the last axis; the sum includes `exp(sink)`.
     pub(super) fn softmax(&mut self, x: Tensor, sink: Option<Tensor>) -> Result {
         let axis = self.last_axis("softmax", x)?;
         let mut largest = self.reduce(Reduce::Max, x, axis)?;
@@ -325,7 +327,7 @@ impl Graph {
         self.binary(Binary::Mul, weights, inverse)
     }
 
-    /// `a` and `b` one after the other along `axis`.
+    /// Concatenates `a` and `b` along `axis`.
     fn concat(&mut self, a: Tensor, b: Tensor, axis: usize) -> Result {
         let (na, nb) = (self.shape(a)[axis], self.shape(b)[axis]);
         let a = self.pad(a, axis, 0, nb)?;
@@ -340,8 +342,8 @@ impl Graph {
             .ok_or_else(|| self.shape_error(op, &[x], "at least one axis"))
     }
 
-    /// Runs a definition with its nodes tagged as the operation that `op` makes of its result; composites
-    /// do not nest.
+    /// Runs a definition and tags its nodes with the operation that `op` returns for its result.
+    /// Composites do not nest.
     pub(super) fn composite(
         &mut self,
         op: impl FnOnce(Tensor) -> Op<Tensor>,

@@ -1,10 +1,11 @@
-//! The convolution in primitives: views of windows and one product of matrices (what BLAS libraries call im2col).
+//! Convolution in primitives: window views and one matrix product (im2col in BLAS terms).
 
-use super::{Graph, Result, Tensor};
+use super::builder::{Graph, Result, Tensor};
 use crate::{Binary, Conv, Op, Window, Windows};
 
 impl Graph {
-    /// Windows of `x [N, C, spatial..]` times `weight [O, C / groups, sizes..]`, and `bias [O]`: `[N, O, counts..]`.
+    /// Convolution of `x [N, C, spatial..]` with `weight [O, C / groups, sizes..]` and `bias [O]`:
+    /// `[N, O, counts..]`.
     pub fn conv(&mut self, x: Tensor, weight: Tensor, bias: Option<Tensor>, w: &Windows) -> Result {
         let (of_x, of_w) = (self.shape(x).to_vec(), self.shape(weight).to_vec());
         let axes = of_x.len().saturating_sub(2);
@@ -34,8 +35,8 @@ impl Graph {
                 seen = g.window(seen, 2 + axis, Window { size, stride, dilation })?;
             }
             let counts = g.shape(seen)[2..2 + axes].to_vec();
-            // [N, G, C / G, counts.., sizes..] to [G, C / G, sizes.., N, counts..]: neighbours along the last axis
-            // stay neighbours, and a window of one element is no copy.
+            // [N, G, C / G, counts.., sizes..] to [G, C / G, sizes.., N, counts..]: keeps
+            // neighbours along the last axis adjacent, so windows of one element need no copy.
             let split = [&[batch, w.groups, inner], &counts[..], &of_w[2..]].concat();
             let seen = g.reshape(seen, &split)?;
             let sizes = 3 + axes..3 + 2 * axes;

@@ -1,21 +1,20 @@
-//! Gradients in reverse mode: one rule per primitive, in primitives. Composites need none, as their nodes are
-//! primitives already, and what no gradient is asked of is left out when the graph is lowered.
+//! Reverse-mode gradients: one rule per primitive, itself in primitives. Composites need no rule,
+//! since their nodes are primitives. Lowering drops gradients that nothing reads.
 //!
-//! Gradients are `F32` whatever the type of the tensor is. Where several elements are a maximum they share its
-//! gradient evenly.
+//! Gradients are always `F32`. Equal maxima share the gradient evenly.
 
-use super::{Error, Graph, Kind, Node, Result, Tensor};
+use super::builder::{Error, Graph, Kind, Node, Result, Tensor};
 use crate::{Binary, Gather, Op, Reduce, Unary, Window};
 
-/// Inputs of a node, and what a gradient means for each.
+/// Inputs of a node, each with its gradient.
 type Parts = Vec<(Tensor, Tensor)>;
 
 impl Graph {
-    /// The derivatives of `loss`, a single `F32`, by each of the tensors in `of`, in their shapes: zeroes where it
-    /// does not depend on one.
+    /// Gradients of `loss`, a single `F32`, with respect to the tensors in `of`; zeroes for tensors
+    /// that it does not depend on.
     ///
     /// # Errors
-    /// [`Error::Gradient`] names the operation between them that has no derivative.
+    /// [`Error::Gradient`] names an operation in between that has no derivative.
     pub fn gradients(&mut self, loss: Tensor, of: &[Tensor]) -> Result<Vec<Tensor>> {
         let single = self.shape(loss).iter().all(|&extent| extent == 1);
         self.want(single, "gradients", &[loss], "of a single element")?;
@@ -50,7 +49,7 @@ impl Graph {
         of.collect()
     }
 
-    /// What the gradient `g` of the node `y` means for each of its inputs.
+    /// Gradients of the inputs of node `y`, from its own gradient `g`.
     fn rule(&mut self, y: Tensor, node: &Node, g: Tensor, depends: &[bool]) -> Result<Parts> {
         let wanted = |tensor: Tensor| depends[tensor.0];
         let op = match &node.kind {
@@ -113,7 +112,7 @@ impl Graph {
                 if self.dtype(*a).is_quantised() || self.dtype(*b).is_quantised() {
                     return none("one of its operands is quantised");
                 }
-                // g [.., M, N]: of a [.., M, K] it is g b, of b [.., N, K] the transpose of g times a.
+                // g [.., M, N]: the gradient of a [.., M, K] is g b, that of b [.., N, K] is g^T a.
                 let (a_columns, b_columns) = (self.transposed(*a)?, self.transposed(*b)?);
                 let mut of = Vec::new();
                 if wanted(*a) {
@@ -130,7 +129,7 @@ impl Graph {
                 Ok(vec![(*table, self.scatter_add(&leading, indices, g)?)])
             }
             Op::ScatterAdd { indices, values, .. } => Ok(vec![(*values, self.gather(g, indices)?)]),
-            // Indices name different rows: of two values for one row the gradient would be both's.
+            // Assumes distinct rows: two values for one row would both receive its gradient.
             Op::Scatter { indices, values, table } => {
                 let written = self.gather(g, indices)?;
                 let leading = self.shape(*table)[..indices.len()].to_vec();
@@ -139,15 +138,15 @@ impl Graph {
                 Ok(vec![(*values, written), (*table, kept)])
             }
             Op::Assign { value, .. } => Ok(vec![(*value, g)]),
-            // Nothing changes with a small change of what these come from.
+            // Piecewise constant: no gradient.
             Op::Iota { .. } | Op::TopK { .. } => Ok(vec![]),
             Op::Sample(_) => none("a choice has no derivative"),
             Op::ShortConv(_) | Op::DeltaRule(_) => none("it remembers from step to step"),
-            composite => unreachable!("{} is no node", composite.name()),
+            composite => unreachable!("{} is not a node", composite.name()),
         }
     }
 
-    /// Of the function `y` of `x`.
+    /// Gradient of `x` for `y = op(x)`.
     fn of_unary(&mut self, op: Unary, x: Tensor, y: Tensor, g: Tensor) -> Result {
         let slope = match op {
             Unary::Neg => return self.unary(Unary::Neg, g),
@@ -171,7 +170,7 @@ impl Graph {
         self.binary(Binary::Mul, g, slope)
     }
 
-    /// Of a function of two operands, both of the gradient's shape.
+    /// Gradients of both operands, which have the gradient's shape.
     fn of_binary(&mut self, op: Binary, a: Tensor, b: Tensor, g: Tensor) -> Result<Parts> {
         let of = match op {
             Binary::Add => [g, g],
@@ -187,7 +186,7 @@ impl Graph {
                 [self.select(not_below, if_a, zero)?, self.select(not_above, if_b, zero)?]
             }
             Binary::Rem => {
-                // As often as `b` was taken off.
+                // The integer multiple of `b` that was subtracted.
                 let (rest, inverse) = (self.binary(op, a, b)?, self.unary(Unary::Recip, b)?);
                 let taken = self.binary(Binary::Sub, a, rest)?;
                 let times = self.binary(Binary::Mul, taken, inverse)?;
@@ -199,7 +198,7 @@ impl Graph {
         Ok(vec![(a, of[0]), (b, of[1])])
     }
 
-    /// Sums over the axes that are `repeated`, which stay with extent 1. Neighbours are summed as one axis.
+    /// Sums over the `repeated` axes, which stay with extent 1. Adjacent axes are summed as one.
     fn sum_of(&mut self, mut x: Tensor, repeated: &[bool]) -> Result {
         let mut axis = repeated.len();
         while let Some(last) = repeated[..axis].iter().rposition(|&r| r) {
@@ -215,7 +214,8 @@ impl Graph {
         Ok(x)
     }
 
-    /// The windows `g` over an axis of `extent` elements laid back to where they were taken, overlaps summed.
+    /// Scatters the gradient `g` of windows back to an axis of `extent` elements; overlapping
+    /// windows add up.
     fn unwound(&mut self, g: Tensor, axis: usize, window: Window, extent: usize) -> Result {
         let Window { size, stride, dilation } = window;
         let (shape, last) = (self.shape(g).to_vec(), self.shape(g).len() - 1);
@@ -239,7 +239,7 @@ impl Graph {
         sum.ok_or_else(|| self.shape_error("window", &[g], "no window fits the axis"))
     }
 
-    /// The last two axes swapped.
+    /// Swaps the last two axes.
     fn transposed(&mut self, x: Tensor) -> Result {
         let rank = self.shape(x).len();
         let mut axes: Vec<usize> = (0..rank).collect();

@@ -1,12 +1,24 @@
-//! From graph to plan: liveness, views as strides, one step per remaining operation.
+//! Lowering of a graph to a plan: liveness, views as strides, one step per remaining operation.
 
-use super::{Graph, Kind, Node, Tensor};
+use super::builder::{Graph, Kind, Node, Result, Tensor};
+use crate::cost::cost_of;
 use crate::schedule::takes_any_order;
-use crate::{
-    Bucket, Buffer, BufferId, Class, DType, Op, Plan, Precision, ScopeId, Step, View, cost_of,
-};
+use crate::{Bucket, Buffer, BufferId, Class, DType, Op, Plan, Precision, ScopeId, Step, View};
 
-pub(super) fn lower(graph: &Graph, bucket: Bucket) -> Plan {
+impl Graph {
+    /// Lowers the graph to a plan of primitive steps. Drops nodes that no output or update needs,
+    /// turns views into strides, and tags each step with its composite.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if the result is invalid, which is a bug in a definition.
+    pub fn lower(&self, bucket: Bucket) -> Result<Plan> {
+        let plan = lower(self, bucket);
+        plan.validate()?;
+        Ok(plan)
+    }
+}
+
+fn lower(graph: &Graph, bucket: Bucket) -> Plan {
     let live = live_nodes(graph);
     let mut lowering = Lowering {
         graph,
@@ -31,7 +43,7 @@ pub(super) fn lower(graph: &Graph, bucket: Bucket) -> Plan {
     lowering.plan
 }
 
-/// Nodes that an output or an update needs, updates included.
+/// Marks the nodes that an output or an update needs, updates included.
 fn live_nodes(graph: &Graph) -> Vec<bool> {
     let mut live = vec![false; graph.nodes.len()];
     for (_, tensor) in &graph.outputs {
@@ -52,7 +64,7 @@ struct Lowering<'a> {
     graph: &'a Graph,
     plan: Plan,
     views: Vec<Option<View>>,
-    /// The composites that have steps, in the order of the plan's scopes.
+    /// Composites with at least one step, in the order of the plan's scopes.
     scopes: Vec<usize>,
     live: &'a [bool],
 }
@@ -120,14 +132,14 @@ impl Lowering<'_> {
         op.map(view, view)
     }
 
-    /// A new buffer, whole.
+    /// Adds a buffer and returns a view of all of it.
     fn buffer(&mut self, name: String, class: Class, dtype: DType, shape: &[usize]) -> View {
         let id = BufferId(self.plan.buffers.len() as u32);
         self.plan.buffers.push(Buffer { name, class, dtype, shape: shape.to_vec() });
         View::whole(id, shape)
     }
 
-    /// Puts operands in order that go backward, where a step does not take them so.
+    /// Copies reversed operands into forward order, for operations that cannot read them reversed.
     fn bring_forward(&mut self, op: &Op<Tensor>) {
         if takes_any_order(op) {
             return;
@@ -140,7 +152,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A view made contiguous, in the node's shape.
+    /// Copies a view into contiguous memory of the node's shape.
     fn copy(&mut self, node: &Node, x: View) -> View {
         let name = format!("copy{}", self.plan.buffers.len());
         let out = self.buffer(name, Class::Scratch, node.dtype, &x.shape);
@@ -150,7 +162,8 @@ impl Lowering<'_> {
     }
 
     fn step(&mut self, node: &Node, op: Op) {
-        // Of a composite whose result nobody needs (a gradient may need its parts) only the parts are left.
+        // A composite whose result is unused loses its tag; only the parts that something (such as
+        // a gradient) reads remain.
         let whole = |composite: &usize| {
             let op = &self.graph.composites[*composite];
             op.reads().into_iter().chain(op.writes()).all(|tensor| self.live[tensor.0])

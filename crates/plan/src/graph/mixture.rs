@@ -1,9 +1,9 @@
-//! The mixture of experts in primitives: route, gather by expert, multiply, add up.
+//! Mixture of experts in primitives: route, gather by expert, multiply, sum.
 
-use super::{Experts, Graph, Result, Tensor};
+use super::builder::{Experts, Graph, Result, Tensor};
 use crate::{Binary, DType, Gating, Mixture, Op, Reduce, RouterScores, Routing, Unary};
 
-/// The weights of a mixture.
+/// Weights of a mixture of experts.
 #[derive(Clone, Copy, Debug)]
 pub struct MixtureWeights {
     /// See [`Mixture::preference`].
@@ -18,7 +18,7 @@ pub struct MixtureWeights {
 }
 
 impl Graph {
-    /// Each row of `x [M, D]` through the experts that `logits [M, E]` choose: `[M, D]`.
+    /// Passes each row of `x [M, D]` through the experts that `logits [M, E]` select: `[M, D]`.
     pub fn mixture(
         &mut self,
         x: Tensor,
@@ -28,11 +28,9 @@ impl Graph {
         gating: Gating,
     ) -> Result {
         let MixtureWeights { preference, scales, gate, up, down } = weights;
-        let op = |out| {
-            let routed =
-                Mixture { x, logits, preference, scales, routing, gating, gate, up, down, out };
-            Op::Mixture(routed)
-        };
+        let mixture =
+            |out| Mixture { x, logits, preference, scales, routing, gating, gate, up, down, out };
+        let op = |out| Op::Mixture(mixture(out));
         let (&[rows, width], &[scored, experts]) = (self.shape(x), self.shape(logits)) else {
             return Err(self.shape_error("mixture", &[x, logits], "[M, D] and [M, E] expected"));
         };
@@ -47,12 +45,8 @@ impl Graph {
         ] {
             let fits = *self.shape(of.weight) == shape
                 && of.bias.is_none_or(|bias| *self.shape(bias) == shape[..2]);
-            self.want(
-                fits,
-                "mixture",
-                &[of.weight],
-                "a matrix (and bias) of every expert expected",
-            )?;
+            let reason = "a matrix (and bias) of every expert expected";
+            self.want(fits, "mixture", &[of.weight], reason)?;
         }
         self.composite(op, |g| {
             let count = routing.chosen;
@@ -60,7 +54,7 @@ impl Graph {
                 RouterScores::Softmax => g.softmax(logits, None)?,
                 RouterScores::Sigmoid => g.sigmoid(logits)?,
             };
-            // Scores are in the order of the logits, which are not rounded once more.
+            // Scores have the same order as the logits, which carry no extra rounding.
             let preferred = match preference {
                 Some(preference) => g.binary(Binary::Add, scores, preference)?,
                 None => logits,
@@ -100,7 +94,7 @@ impl Graph {
         })
     }
 
-    /// Each row of `x [N, C]` times the matrix of its expert: `[N, R]`.
+    /// Multiplies each row of `x [N, C]` with the matrix of its expert: `[N, R]`.
     fn by_expert(&mut self, x: Tensor, experts: Experts, chosen: Tensor) -> Result {
         let weight = self.gather(experts.weight, &[chosen])?;
         let &[n, rows, columns] = self.shape(weight) else {

@@ -1,6 +1,6 @@
-//! The primitives: sources, views, elementwise, reductions, products, gather and scatter.
+//! Primitives: sources, views, elementwise operations, reductions, products, gather and scatter.
 
-use super::{Error, Graph, Kind, Result, SampleInputs, Tensor};
+use super::builder::{Error, Graph, Kind, Result, SampleInputs, Tensor};
 use crate::sample::Adjustment;
 use crate::{Binary, Class, DType, Gather, MAX_INDICES, Op, Reduce, Sample, Scalar, Unary, Window};
 
@@ -28,7 +28,7 @@ impl Graph {
         self.compute(vec![len], DType::F32, |out| Op::Iota { out })
     }
 
-    /// The same elements in row-major order under another shape.
+    /// The same elements in row-major order with another shape.
     pub fn reshape(&mut self, x: Tensor, shape: &[usize]) -> Result {
         let node = self.node(x);
         let fits = node.shape.iter().product::<usize>() == shape.iter().product::<usize>();
@@ -79,7 +79,8 @@ impl Graph {
         Ok(self.push(Kind::Slice { x, axis, start }, shape, dtype))
     }
 
-    /// Windows over `axis`, which becomes their number; the place in a window is a last axis.
+    /// Windows over `axis`. The axis becomes the window count, and a new last axis indexes within a
+    /// window.
     pub fn window(&mut self, x: Tensor, axis: usize, window: Window) -> Result {
         let (mut shape, dtype) = (self.shape(x).to_vec(), self.dtype(x));
         let count = shape.get(axis).and_then(|&extent| window.count(extent));
@@ -91,14 +92,14 @@ impl Graph {
         Ok(self.push(Kind::Window { x, axis, window }, shape, dtype))
     }
 
-    /// `axis` in the opposite order.
+    /// `axis` in reverse order.
     pub fn flip(&mut self, x: Tensor, axis: usize) -> Result {
         let (shape, dtype) = (self.shape(x).to_vec(), self.dtype(x));
         self.want(axis < shape.len(), "flip", &[x], "no such axis")?;
         Ok(self.push(Kind::Flip { x, axis }, shape, dtype))
     }
 
-    /// Zeroes around `axis`.
+    /// Pads `axis` with zeroes.
     pub fn pad(&mut self, x: Tensor, axis: usize, before: usize, after: usize) -> Result {
         let (x, dtype) = self.word("pad", x)?;
         let mut shape = self.shape(x).to_vec();
@@ -111,7 +112,7 @@ impl Graph {
 
     pub fn unary(&mut self, op: Unary, x: Tensor) -> Result {
         let x = self.number("unary", x)?;
-        // What is exact is known of a constant.
+        // Folds operations on constants that are exact.
         if let Kind::Constant(value) = self.node(x).kind {
             match op {
                 Unary::Neg => return Ok(self.constant(-value.get())),
@@ -123,8 +124,8 @@ impl Graph {
         Ok(self.compute(shape, DType::F32, |out| Op::Unary { op, x, out }))
     }
 
-    /// Elementwise, two operands, broadcast against each other. Both numbers, both integers, or an integer and a
-    /// constant, of which the whole part counts.
+    /// Elementwise, two operands broadcast against each other: both floats, both integers, or an
+    /// integer and a constant (its integer part).
     pub fn binary(&mut self, op: Binary, a: Tensor, b: Tensor) -> Result {
         let (a, dtype) = self.word("binary", a)?;
         if op.is_of_bits() {
@@ -149,7 +150,7 @@ impl Graph {
         Ok(self.compute(shape, dtype, |out| Op::Binary { op, a, b, out }))
     }
 
-    /// `a` where the condition, `F32` or `BOOL`, is not 0, `b` elsewhere; all three broadcast against each other.
+    /// `a` where the condition (`F32` or `BOOL`) is not 0, else `b`; all three broadcast.
     pub fn select(&mut self, condition: Tensor, a: Tensor, b: Tensor) -> Result {
         let condition = self.number("where", condition)?;
         let (a, dtype) = self.word("where", a)?;
@@ -159,7 +160,7 @@ impl Graph {
         Ok(self.compute(shape, dtype, |out| Op::Where { condition, a, b, out }))
     }
 
-    /// Operands with their extents of 1 repeated as the others have them.
+    /// Expands the operands to their common shape.
     fn broadcast<const N: usize>(&mut self, all: [Tensor; N]) -> Result<([Tensor; N], Vec<usize>)> {
         let rank = all.iter().map(|t| self.shape(*t).len()).max().unwrap_or(0);
         let extent = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |j| s[j]);
@@ -175,9 +176,11 @@ impl Graph {
         Ok((expanded, shape))
     }
 
-    /// Conversion between all types but blocks, or of `F32` into the blocks of [`crate::quant::store`]. What is stored in
-    /// fewer bytes is converted by way of 4: numbers become integers towards 0, and those the lowest bits of them
-    /// ([`DType::stored`]). A truth value is 1 of what is not 0.
+    /// Converts between all types except block formats, and `F32` to the block formats of
+    /// [`crate::quant::store`].
+    ///
+    /// Narrow types convert through their 4-byte type. Floats truncate towards 0 to integers, which
+    /// keep their lowest bits ([`DType::stored`]). `BOOL` is 1 for every value that is not 0.
     pub fn cast(&mut self, x: Tensor, dtype: DType) -> Result {
         let found = self.dtype(x);
         if found == dtype {
@@ -202,7 +205,7 @@ impl Graph {
         Ok(self.converted(x, dtype))
     }
 
-    /// One step from or to what is computed in.
+    /// A single cast step, from or to the 4-byte type.
     fn converted(&mut self, x: Tensor, dtype: DType) -> Tensor {
         if self.dtype(x) == dtype {
             return x;
@@ -222,8 +225,8 @@ impl Graph {
         Ok(self.compute(shape, dtype, |out| Op::Reduce { op, axis, x, out }))
     }
 
-    /// `a [.., M, K]` times `b [.., N, K]` transposed: `[.., M, N]` in `F32`. `b` may be a quantised
-    /// matrix.
+    /// `a [.., M, K]` times the transpose of `b [.., N, K]`: `[.., M, N]` in `F32`. `b` may be a
+    /// quantised matrix.
     pub fn matmul(&mut self, a: Tensor, b: Tensor) -> Result {
         let a = self.number("matmul", a)?;
         let b = if self.dtype(b).block_bytes() == 1 { self.number("matmul", b)? } else { b };
@@ -239,8 +242,8 @@ impl Graph {
         Ok(self.compute(shape, DType::F32, |out| Op::MatMul { a, b, out }))
     }
 
-    /// Indices of the `count` greatest elements of each row of `x [M, E]`, best first: `I32 [M, count]`; see
-    /// [`crate::top_k`].
+    /// Indices of the `count` greatest elements of each row of `x [M, E]`, greatest first: `I32 [M,
+    /// count]`; see [`crate::top_k`].
     pub fn top_k(&mut self, x: Tensor, count: usize) -> Result {
         let x = self.number("top_k", x)?;
         let fits = matches!(self.shape(x), [_, extent] if (1..=*extent).contains(&count));
@@ -250,8 +253,8 @@ impl Graph {
         Ok(self.compute(vec![rows, count], DType::I32, |out| Op::TopK { x, out }))
     }
 
-    /// Rows of `table [A.., rest..]` chosen by one `I32 [M]` index per leading axis: `[M, rest..]`,
-    /// as `F32`, or `I32` of a table of integers. A negative index gives zeroes.
+    /// Rows of `table [A.., rest..]`, selected by one `I32 [M]` index per leading axis: `[M,
+    /// rest..]`, as `F32`, or `I32` for integer tables. A negative index yields zeroes.
     pub fn gather(&mut self, table: Tensor, indices: &[Tensor]) -> Result {
         let (rows, indices) = self.index_rows("gather", table, indices)?;
         let mut shape = vec![rows];
@@ -261,9 +264,9 @@ impl Graph {
         Ok(self.compute(shape, dtype, |out| Op::Gather(Gather { table, indices, out })))
     }
 
-    /// `state [A.., rest..]` with rows overwritten by `values [M, rest..]` (in the state's type),
-    /// chosen by one `I32 [M]` index per leading axis; a row with a negative index is skipped.
-    /// Happens in place: use the returned version afterwards.
+    /// Overwrites rows of `state [A.., rest..]` with `values [M, rest..]` (in the state's type),
+    /// selected by one `I32 [M]` index per leading axis. Rows with a negative index are skipped.
+    /// Updates in place: use the returned version afterwards.
     pub fn scatter(&mut self, state: Tensor, indices: &[Tensor], values: Tensor) -> Result {
         let (rows, indices) = self.index_rows("scatter", state, indices)?;
         let node = self.node(state);
@@ -277,9 +280,8 @@ impl Graph {
         Ok(self.push(Kind::Update(scatter), shape, dtype))
     }
 
-    /// Zeroes `[A.., rest..]` with the rows of `values [M, rest..]` added to those that one `I32 [M]` index for each of
-    /// the `leading` axes names, which is what [`Graph::gather`] takes from them; a row with a negative index is
-    /// skipped.
+    /// Adds the rows of `values [M, rest..]` to zeroes `[A.., rest..]`, at one `I32 [M]` index per
+    /// leading axis. The adjoint of [`Graph::gather`]. Rows with a negative index are skipped.
     pub fn scatter_add(&mut self, leading: &[usize], indices: &[Tensor], values: Tensor) -> Result {
         let values = self.number("scatter_add", values)?;
         let rows = self.shape(values).first().copied().unwrap_or(0);
@@ -295,7 +297,8 @@ impl Graph {
         Ok(self.compute(shape, DType::F32, |out| Op::ScatterAdd { indices, values, out }))
     }
 
-    /// A mailbox or state overwritten by `value`, for the next step. Use the returned version afterwards.
+    /// Overwrites a mailbox or state with `value`, for the next step. Use the returned version
+    /// afterwards.
     pub fn assign(&mut self, mailbox: Tensor, value: Tensor) -> Result {
         let (shape, dtype) = (self.shape(mailbox).to_vec(), self.dtype(mailbox));
         let fits = self.shape(value) == shape;
@@ -304,7 +307,7 @@ impl Graph {
         Ok(self.push(Kind::Update(Op::Assign { value, mailbox }), shape, dtype))
     }
 
-    /// Token ids `[N]` chosen from `logits [N, V]`; see [`crate::sample`].
+    /// Samples token ids `[N]` from `logits [N, V]`; see [`crate::sample`].
     pub fn sample(&mut self, logits: Tensor, inputs: SampleInputs) -> Result {
         let logits = self.number("sample", logits)?;
         let SampleInputs { temperature, top_k, top_p, min_p, seed, positions, adjustments } =
@@ -324,8 +327,8 @@ impl Graph {
         Ok(self.compute(vec![rows], DType::I32, op))
     }
 
-    /// An operand that lies in memory: what is a constant, seen through whatever views, is written first. Steps that are
-    /// more than elementwise read their operands element by element, in any order.
+    /// Copies an operand to memory if it is a constant behind any views. Steps other than
+    /// elementwise ones read their operands element by element, in any order.
     fn in_memory(&mut self, x: Tensor) -> Tensor {
         let mut root = x;
         loop {
@@ -343,7 +346,7 @@ impl Graph {
         self.gathered(x)
     }
 
-    /// The elements one after the other: as they are where no view has another order.
+    /// The elements contiguous in memory; a copy only if a view has another order.
     pub(super) fn dense(&mut self, x: Tensor) -> Tensor {
         let mut root = x;
         while let Kind::Reshape(inner) = &self.node(root).kind {
@@ -355,13 +358,13 @@ impl Graph {
         }
     }
 
-    /// The elements one after the other, in memory of their own.
+    /// Copies the elements into contiguous memory.
     pub(super) fn gathered(&mut self, x: Tensor) -> Tensor {
         let (shape, dtype) = (self.shape(x).to_vec(), self.dtype(x));
         self.compute(shape, dtype, |out| Op::Copy { x, out })
     }
 
-    /// How many rows indices name, and the indices.
+    /// Number of rows that the indices select, and the indices as `I32`.
     fn index_rows(
         &mut self,
         op: &'static str,
@@ -390,7 +393,8 @@ impl Graph {
         indices.iter().map(of).collect()
     }
 
-    /// An operand as what it is computed in, `F32` or `I32`, and which of them.
+    /// Converts an operand to the 4-byte type that it is computed in; returns it with that type,
+    /// `F32` or `I32`.
     fn word(&mut self, op: &'static str, x: Tensor) -> Result<(Tensor, DType)> {
         let found = self.dtype(x);
         let Some(dtype) = found.widened() else {
@@ -399,7 +403,8 @@ impl Graph {
         Ok((self.converted(x, dtype), dtype))
     }
 
-    /// An operand as `F32`, which holds halves and bytes exactly; an `I32` is refused, as it does not hold all of those.
+    /// Converts an operand to `F32`, which represents halves and bytes exactly. Rejects `I32`,
+    /// whose values it cannot all represent.
     fn number(&mut self, op: &'static str, x: Tensor) -> Result {
         let (found, expected) = (self.dtype(x), "F32");
         if found == DType::I32 || found.is_quantised() {
@@ -419,7 +424,7 @@ impl Graph {
         if fits(found) { Ok(()) } else { Err(Error::DType { op, found, expected }) }
     }
 
-    /// Refuses operands whose shapes do not fit.
+    /// Returns an error unless the operands' shapes fit.
     pub(super) fn want(
         &self,
         fits: bool,

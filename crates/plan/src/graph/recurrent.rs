@@ -1,11 +1,12 @@
-//! Layers with a state of fixed size: the two primitives, and gated delta attention made of them.
+//! Recurrent layers with a state of fixed size: the two primitives, and the gated delta rule built
+//! from them.
 
-use super::{Graph, Kind, Recurrence, Result, Tensor};
+use super::builder::{Graph, Kind, Recurrence, Result, Tensor};
 use crate::{
     Binary, Class, DType, DeltaHeads, DeltaRule, GatedDelta, Op, Reduce, Scalar, ShortConv, Unary,
 };
 
-/// What decides how a head's matrix is moved on, see [`GatedDelta`].
+/// Gates of a [`GatedDelta`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaGates {
     pub step: Tensor,
@@ -14,7 +15,7 @@ pub struct DeltaGates {
     pub bias: Tensor,
 }
 
-/// What moves a head's matrix on and asks it, see [`DeltaRule`].
+/// Operands of a [`DeltaRule`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaOperands {
     pub query: Tensor,
@@ -32,13 +33,9 @@ impl Graph {
             return Err(self.shape_error("short_conv", &[x, weight], "[M, C] and [C, L] expected"));
         };
         let fits = channels == of && taps > 1;
-        self.want(
-            fits,
-            "short_conv",
-            &[x, weight],
-            "two weights or more of each channel expected",
-        )?;
-        self.remembers("short_conv", memory, rows, &[taps - 1, channels])?;
+        let reason = "two weights or more of each channel expected";
+        self.want(fits, "short_conv", &[x, weight], reason)?;
+        self.check_state("short_conv", memory, rows, &[taps - 1, channels])?;
         let op = |out| Op::ShortConv(ShortConv { x, weight, memory, out });
         Ok(self.compute(vec![rows, channels], DType::F32, op))
     }
@@ -60,21 +57,11 @@ impl Graph {
             && keys > 0
             && values.is_multiple_of(keys);
         self.want(fits, "gated_delta", &[mixed], reason)?;
-        self.remembers("gated_delta", memory, rows, &[values, key_size, value_size])?;
-        let op = |out| {
-            let eps = Scalar::new(eps);
-            Op::GatedDelta(GatedDelta {
-                mixed,
-                step,
-                strength,
-                rate,
-                bias,
-                heads,
-                eps,
-                memory,
-                out,
-            })
-        };
+        self.check_state("gated_delta", memory, rows, &[values, key_size, value_size])?;
+        let added = Scalar::new(eps);
+        let delta =
+            |out| GatedDelta { mixed, step, strength, rate, bias, heads, eps: added, memory, out };
+        let op = |out| Op::GatedDelta(delta(out));
         self.composite(op, |g| {
             let keyed = |g: &mut Self, at: usize, factor: f32| {
                 let x = g.slice(mixed, 1, at * keys * key_size, keys * key_size)?;
@@ -82,7 +69,7 @@ impl Graph {
                 let x = g.of_length_1(x, eps)?;
                 let factor = g.constant(factor);
                 let x = g.binary(Binary::Mul, x, factor)?;
-                // Every head of values with its own.
+                // Repeats keys so that every value head has its own.
                 let [one, all] = if grouped {
                     [[rows, keys, 1, key_size], [rows, keys, values / keys, key_size]]
                 } else {
@@ -122,19 +109,15 @@ impl Graph {
         };
         let fits = of_keys.iter().all(|&tensor| *self.shape(tensor) == [rows, heads, keys])
             && *self.shape(value) == [rows, heads, values];
-        self.want(
-            fits,
-            "delta_rule",
-            &[query, decay, key, value, take, add],
-            "[M, H, K], and [M, H, V] of values, expected",
-        )?;
-        self.remembers("delta_rule", memory, rows, &[heads, keys, values])?;
+        let all = [query, decay, key, value, take, add];
+        self.want(fits, "delta_rule", &all, "[M, H, K], and [M, H, V] of values, expected")?;
+        self.check_state("delta_rule", memory, rows, &[heads, keys, values])?;
         let op =
             |out| Op::DeltaRule(DeltaRule { query, decay, key, value, take, add, memory, out });
         Ok(self.compute(vec![rows, heads, values], DType::F32, op))
     }
 
-    /// Rows of `x` over their length; `eps` is added to its square.
+    /// L2-normalises the rows of `x`; `eps` is added to the squared norm.
     pub fn of_length_1(&mut self, x: Tensor, eps: f32) -> Result {
         let axis = self.shape(x).len() - 1;
         let square = self.binary(Binary::Mul, x, x)?;
@@ -159,8 +142,8 @@ impl Graph {
         self.binary(Binary::Add, positive, rest)
     }
 
-    /// Refuses a state that is not two versions of `size` for each slot.
-    fn remembers(
+    /// Returns an error unless the state has two versions of `size` per slot.
+    fn check_state(
         &self,
         op: &'static str,
         memory: Recurrence,

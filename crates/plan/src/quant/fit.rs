@@ -1,27 +1,27 @@
-//! Finding a scale for some numbers: what the quantisers have in common.
+//! Least-squares fits of scales and minima, shared by the quantisers.
 
-/// `1 / x`, or 0 where that is not finite: values that small are stored as 0.
+/// `1 / x`, or 0 if that is not finite: such small values are stored as 0.
 pub(super) fn inverse(x: f32) -> f32 {
     let inverse = 1.0 / x;
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// The nearest integer, ties to even; exact for magnitudes below 2^22. The sum leaves the integer in
-/// the mantissa, which is quicker than a call where the CPU has no rounding instruction.
+/// Nearest integer, ties to even; exact for magnitudes below 2^22. The addition leaves the integer
+/// in the mantissa, which is faster than a call on CPUs without a rounding instruction.
 pub(super) fn nearest(x: f32) -> i32 {
     const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23
     (x + SHIFT).to_bits().wrapping_sub(SHIFT.to_bits()) as i32
 }
 
-/// The nearest integer, halves away from zero; of magnitudes that an `i8` holds. Adding 0.5 first would
-/// round in the sum.
+/// Nearest integer, halves away from zero, for magnitudes that fit an `i8`. Adding 0.5 first would
+/// round the sum.
 pub(super) fn nearest_away(x: f32) -> i8 {
     let whole = x as i32;
     let rest = x - whole as f32;
     (whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5)) as i8
 }
 
-/// The element of largest magnitude, the first of equals. A NaN anywhere gives a NaN.
+/// Element of largest magnitude, the first among equals. NaN if any element is NaN.
 pub(super) fn extreme(values: &[f32]) -> f32 {
     let (mut best, mut nan) = (0.0_f32, false);
     for v in values {
@@ -33,7 +33,7 @@ pub(super) fn extreme(values: &[f32]) -> f32 {
     if nan { f32::NAN } else { best }
 }
 
-/// The least and the greatest element. A NaN anywhere gives two.
+/// Smallest and largest element; both NaN if any element is NaN.
 pub(super) fn ends(values: &[f32]) -> (f32, f32) {
     let (mut low, mut high, mut nan) = (f32::INFINITY, f32::NEG_INFINITY, false);
     for v in values {
@@ -44,8 +44,9 @@ pub(super) fn ends(values: &[f32]) -> (f32, f32) {
     if nan { (f32::NAN, f32::NAN) } else { (low, high) }
 }
 
-/// The scale, of either sign, for which `scale * level` comes near `values`. It begins with the one that makes
-/// `least`, the level of greatest magnitude, of the extreme element; `level` finds the nearest one.
+/// Scale, of either sign, with which `scale * level` approximates `values`. The first guess maps
+/// the extreme element to `least`, the level of greatest magnitude. `level` returns the nearest
+/// level.
 pub(super) fn fit_scale<const N: usize>(
     values: &[f32; N],
     least: f32,
@@ -73,8 +74,8 @@ pub(super) fn fit_scale<const N: usize>(
     scale
 }
 
-/// Scale and minimum, neither negative, for which `scale * q - min` comes near `values` with `q`
-/// from 0 to `MAX`.
+/// Non-negative scale and minimum with which `scale * q - min` approximates `values`, `q` from 0 to
+/// `MAX`.
 pub(super) fn fit_scale_and_min<const MAX: i32, const N: usize>(
     values: &[f32; N],
     steps: usize,

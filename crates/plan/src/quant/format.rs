@@ -1,38 +1,46 @@
-//! What a format of blocks is: a layout in files, the numbers that its bits stand for, and a quantiser.
+//! Traits of a block format: its layout in files, the numbers that its bits represent, its
+//! quantiser.
 
 use half::f16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::SUPER_BLOCK;
 use crate::DType;
 
-/// Numbers that may have a scale of their own: a format has one for 16, for 32 or for all of a block.
+/// Elements of a block of the simple formats (ggml `QK8_0`, `QK4_0`).
+pub const BLOCK: usize = 32;
+
+/// Elements of a block of the K formats (ggml `QK_K`).
+pub const SUPER_BLOCK: usize = 256;
+
+/// Smallest group of elements with a scale of its own: formats have one scale per 16, per 32 or per
+/// block.
 pub const SUB_BLOCK: usize = 16;
 
-/// A format of blocks of `N` numbers. The type that implements it is the block as it lies in files (ggml
-/// `ggml-common.h`): every field is bytes, so it may lie at any address; `f16` fields are little-endian.
+/// A format with blocks of `N` elements. The implementing type is the block as stored in files
+/// (ggml `ggml-common.h`). All fields are bytes, so it has no alignment; `f16` fields are
+/// little-endian.
 pub trait Format<const N: usize>:
     FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Sized + Suspect
 {
     const DTYPE: DType;
     const LEVELS: Levels;
 
-    /// The block taken apart.
+    /// Unpacks the block.
     fn parts(&self) -> Parts<N>;
 
-    /// The block that comes near `values`.
+    /// Quantises `values`.
     ///
     /// # Errors
-    /// [`Unstorable`]: no scale can hold them, or the format has no quantiser here.
+    /// [`Unstorable`] if a scale is out of range or the format has no quantiser here.
     fn quantise(values: &[f32; N]) -> Result<Self, Unstorable> {
         let _ = values;
         Err(Unstorable::NoQuantiser)
     }
 }
 
-/// A scale as stored, or a block by its scales.
+/// A quick check for scales that are not finite, on one scale or on a block.
 pub trait Suspect {
-    /// Whether it may make a NaN or an infinity of a code.
+    /// True if the scale may produce a NaN or an infinity.
     fn is_suspect(&self) -> bool;
 }
 
@@ -45,12 +53,12 @@ impl Suspect for [u8; 2] {
     }
 }
 
-/// What codes stand for, before they are scaled.
+/// Numbers that codes represent, before scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Levels {
-    /// The code less this.
+    /// The code minus this offset.
     Minus(u8),
-    /// The entry of that index. Codes have as many bits as all entries that are used need.
+    /// The table entry at that index. Codes have only as many bits as the used entries need.
     Table([i8; 16]),
 }
 
@@ -65,48 +73,48 @@ impl Levels {
     }
 }
 
-/// A block taken apart. Number `i`, of the sub-block `s = i / 16`, is
+/// An unpacked block. Element `i` of sub-block `s = i / 16` is
 /// `(d * scales[s]) * level of codes[i] - dmin * minima[s]`, each operation rounded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parts<const N: usize> {
     pub codes: [u8; N],
     pub d: f32,
-    /// Of the first `N / 16` sub-blocks.
+    /// Scales of the first `N / 16` sub-blocks.
     pub scales: [i8; SUPER_BLOCK / SUB_BLOCK],
     pub dmin: f32,
     pub minima: [i8; SUPER_BLOCK / SUB_BLOCK],
 }
 
 impl<const N: usize> Parts<N> {
-    /// Codes with one scale for all of them, and no minimum.
+    /// Codes with a single scale and no minimum.
     pub(super) const fn scaled(d: f32, codes: [u8; N]) -> Self {
         Self { codes, d, scales: [1; _], dmin: 0.0, minima: [0; _] }
     }
 }
 
-/// Why numbers make no block.
+/// Reason why numbers cannot be quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unstorable {
     /// A scale of the block would not be finite.
     OutOfRange,
-    /// The format can be read, but not made.
+    /// The format can be read but not written.
     NoQuantiser,
 }
 
-/// The whole blocks in `bytes`; what is left over at the end is not part of the result.
+/// The whole blocks in `bytes`; ignores trailing bytes.
 #[must_use]
 pub fn blocks<F: Format<N>, const N: usize>(bytes: &[u8]) -> &[F] {
     let Ok((blocks, _)) = <[F]>::ref_from_prefix(bytes) else { unreachable!("{ANYWHERE}") };
     blocks
 }
 
-/// The whole blocks in `bytes`, to be written.
+/// The whole blocks in `bytes`, mutable.
 pub(super) fn blocks_mut<F: Format<N>, const N: usize>(bytes: &mut [u8]) -> &mut [F] {
     let Ok((blocks, _)) = <[F]>::mut_from_prefix(bytes) else { unreachable!("{ANYWHERE}") };
     blocks
 }
 
-/// Why there are always blocks, if none at all.
+/// Reason why the cast to blocks cannot fail.
 const ANYWHERE: &str = "a block may lie at any address, and there may be none";
 
 #[inline]
@@ -114,7 +122,7 @@ pub(super) fn half_to_f32(bytes: [u8; 2]) -> f32 {
     f16::from_le_bytes(bytes).to_f32()
 }
 
-/// A scale as stored, and the number that it then is.
+/// Rounds a scale to `f16`: the stored bytes and their value.
 pub(super) fn store_scale(d: f32) -> Result<([u8; 2], f32), Unstorable> {
     let stored = f16::from_f32(d);
     if stored.is_finite() {

@@ -1,9 +1,10 @@
-//! Block formats: their layout, the reference dequantiser, the quantisers.
+//! Block formats: layouts, the reference dequantiser, the quantisers.
 //!
-//! Owns how bits become numbers. Every format is a file in `formats`: the block, its levels, how it is taken apart and how it
-//! is made. [`dequantise`] is scalar and agrees bit for bit with ggml's reference; devices have their own fast paths and
-//! are held against it, and lay weights out from the same parts. [`quantise`] is deterministic and does one to three
-//! least-squares steps instead of ggml's searches.
+//! Owns how bits become numbers. Every format is a file in `formats`: block layout, levels,
+//! unpacking, quantiser. [`dequantise`] is scalar and agrees bit for bit with ggml's reference.
+//! Devices have their own fast paths, which are tested against it, and repack weights from the same
+//! parts. [`quantise`] is deterministic and takes one to three least-squares steps instead of
+//! ggml's searches.
 //!
 //! Rows are stored as consecutive blocks, so everything here works on flat slices.
 
@@ -14,7 +15,7 @@ mod formats;
 #[cfg(test)]
 mod tests;
 
-pub use format::{Format, Levels, Parts, SUB_BLOCK, Unstorable, blocks};
+pub use format::{BLOCK, Format, Levels, Parts, SUB_BLOCK, SUPER_BLOCK, Unstorable, blocks};
 pub use formats::*;
 
 use half::{bf16, f16};
@@ -22,27 +23,21 @@ use half::{bf16, f16};
 use crate::DType;
 use format::{blocks_mut, half_to_f32};
 
-/// Elements of a block of the simple formats (ggml `QK8_0`, `QK4_0`).
-pub const BLOCK: usize = 32;
-
-/// Elements of a block of the K formats (ggml `QK_K`).
-pub const SUPER_BLOCK: usize = 256;
-
-/// A slice or a value that a format cannot take.
+/// A slice or value that a format cannot store.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    #[error("{dtype} is not a format of real numbers; the others are: {}", real())]
+    #[error("{dtype} is not a type of real numbers; expected one of: {}", real())]
     NotReal { dtype: DType },
     #[error("{elements} elements of {dtype} are not {bytes} bytes ({} elements take {})", .dtype.block_len(), .dtype.block_bytes())]
     Length { dtype: DType, elements: usize, bytes: usize },
     /// A number that is not finite, or too large for the format's half-precision scale.
     #[error("element {at} is {value}: {dtype} cannot represent it")]
     Range { dtype: DType, at: usize, value: f32 },
-    #[error("{dtype} can be read but not made: its quantisers need the importance of every weight")]
+    #[error("{dtype} can be read but not written: its quantiser needs an importance matrix")]
     NoQuantiser { dtype: DType },
 }
 
-/// The names of all types of real numbers.
+/// Names of all real-number types.
 fn real() -> String {
     let real = DType::ALL.into_iter().filter(|dtype| !dtype.is_integer());
     real.map(DType::name).collect::<Vec<_>>().join(", ")
@@ -56,12 +51,11 @@ fn check(dtype: DType, elements: usize, bytes: usize) -> Result<(), Error> {
     }
 }
 
-/// Turns stored elements into numbers: bit for bit what ggml's reference gives (the payload of a
-/// NaN excepted).
+/// Dequantises stored elements, bit for bit like ggml's reference (except for NaN payloads).
 ///
 /// # Errors
-/// [`Error::NotReal`] for integer types, [`Error::Length`] unless `bytes` holds exactly
-/// `out.len()` elements.
+/// [`Error::NotReal`] for integer types, [`Error::Length`] unless `bytes` holds exactly `out.len()`
+/// elements.
 pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
     check(dtype, out.len(), bytes.len())?;
     match dtype {
@@ -74,7 +68,8 @@ pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Err
     Ok(())
 }
 
-/// Stored elements as 4 bytes each: numbers as [`dequantise`] has them, integers as the bits of an `i32`.
+/// Widens stored elements to 4 bytes each: real numbers as in [`dequantise`], integers as the bits
+/// of an `i32`.
 ///
 /// # Errors
 /// [`Error::Length`] unless `bytes` holds exactly `out.len()` elements.
@@ -89,8 +84,8 @@ pub fn widen(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The first NaN or infinity among stored elements: where it is, and what. Bytes behind the last whole block are not
-/// looked at, and integers are all numbers.
+/// Index and value of the first NaN or infinity among stored elements. Ignores bytes after the last
+/// whole block; integers are always finite.
 #[must_use]
 pub fn not_finite(dtype: DType, bytes: &[u8]) -> Option<(usize, f32)> {
     let (len, size) = (dtype.block_len(), dtype.block_bytes());
@@ -106,7 +101,7 @@ pub fn not_finite(dtype: DType, bytes: &[u8]) -> Option<(usize, f32)> {
     }
 }
 
-/// The first block whose numbers may not all be finite, by its scales alone.
+/// First block whose scales allow a number that is not finite.
 fn suspect(dtype: DType, bytes: &[u8]) -> Option<usize> {
     match dtype {
         _ if dtype.is_integer() => None,
@@ -121,7 +116,7 @@ fn first_suspect<F: Format<N>, const N: usize>(bytes: &[u8]) -> Option<usize> {
     blocks::<F, N>(bytes).iter().position(F::is_suspect)
 }
 
-/// The first element of which that is true; looked for in runs, since all of a run are compared at once.
+/// First element for which the predicate is true. Tests runs of elements at once.
 fn first<const N: usize>(bytes: &[u8], is: impl Fn([u8; N]) -> bool) -> Option<usize> {
     const RUN: usize = 256;
     let runs = bytes.as_chunks().0.chunks(RUN);
@@ -130,13 +125,13 @@ fn first<const N: usize>(bytes: &[u8], is: impl Fn([u8; N]) -> bool) -> Option<u
     run.iter().position(|element| is(*element)).map(|at| number * RUN + at)
 }
 
-/// Stores numbers as elements of `dtype`. The same numbers always give the same bytes.
+/// Stores numbers as elements of `dtype`. The same numbers always produce the same bytes.
 ///
 /// # Errors
 /// [`Error::NotReal`] for integer types, [`Error::Length`] unless `out` has room for exactly
 /// `values.len()` elements, [`Error::Range`] for a number that is not finite or too large for a
-/// block's scale (`F32`, `F16` and `BF16` take any number and round as IEEE 754 says),
-/// [`Error::NoQuantiser`] for what can only be read.
+/// block's scale (`F32`, `F16` and `BF16` accept any number and round like IEEE 754),
+/// [`Error::NoQuantiser`] for read-only formats.
 pub fn quantise(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
     check(dtype, values.len(), out.len())?;
     match dtype {
@@ -149,20 +144,20 @@ pub fn quantise(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), Erro
     Ok(())
 }
 
-/// [`quantise`] for what is computed and not given, `Q8_0` or `Q4_0`: a block with a value that its type cannot store
-/// becomes NaN throughout.
+/// [`quantise`] for computed values, to `Q8_0` or `Q4_0`: a block with a value that the type cannot
+/// store becomes NaN throughout.
 ///
 /// # Panics
-/// Values and bytes are not of as many whole blocks, or the type is another.
+/// If values and bytes are not the same number of whole blocks, or for other types.
 pub fn store(dtype: DType, values: &[f32], out: &mut [u8]) {
-    assert!(matches!(dtype, DType::Q8_0 | DType::Q4_0), "{dtype} is none of a cache's types");
+    assert!(matches!(dtype, DType::Q8_0 | DType::Q4_0), "{dtype} is not a KV cache type");
     match quantise(dtype, values, out) {
         Ok(()) => {}
         Err(Error::Range { .. }) => {
             let blocks = values.chunks_exact(dtype.block_len());
             for (values, block) in blocks.zip(out.chunks_exact_mut(dtype.block_bytes())) {
                 if quantise(dtype, values, block).is_err() {
-                    // Both begin with the scale.
+                    // Both formats begin with the scale.
                     block.fill(0);
                     block[..2].copy_from_slice(&f16::NAN.to_le_bytes());
                 }
@@ -209,7 +204,7 @@ fn make<F: Format<N>, const N: usize>(values: &[f32], out: &mut [u8]) -> Result<
     Ok(())
 }
 
-/// Names the element that made a block's scale not finite: the first NaN or the largest.
+/// The element that made a block's scale not finite: the first NaN, or the largest.
 fn worst(dtype: DType, first: usize, values: &[f32]) -> Error {
     let rank = |v: f32| if v.is_nan() { f32::INFINITY } else { v.abs() };
     let (mut at, mut value) = (first, 0.0);

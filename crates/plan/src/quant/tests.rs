@@ -1,4 +1,5 @@
-//! The room against the numpy reference's vectors, and round trips with their bounds.
+//! Dequantisers and quantisers against the numpy reference's vectors; round trips within error
+//! bounds.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -43,7 +44,7 @@ fn dequantise_agrees_with_the_reference_bit_for_bit() {
     }
 }
 
-/// What the reference quantises too.
+/// Types that the reference quantises too.
 const REFERENCE: [DType; 10] = [
     DType::F16,
     DType::BF16,
@@ -73,8 +74,8 @@ fn noise(index: u64) -> f32 {
     (x >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// What ggml 0.9's own quantisers reach on the values of the test below: root mean square of the
-/// error over that of the values.
+/// Errors of ggml 0.9's own quantisers on the values of the test below: RMS of the error over RMS
+/// of the values.
 const GGML_ERROR: [(DType, f64); 17] = [
     (DType::F16, 0.00021),
     (DType::BF16, 0.00166),
@@ -95,7 +96,7 @@ const GGML_ERROR: [(DType, f64); 17] = [
     (DType::TQ2_0, 0.79879),
 ];
 
-/// Types that ggml makes by the importance of every weight, and that are not made here.
+/// Types with a quantiser here. ggml quantises the others by an importance matrix.
 fn made() -> impl Iterator<Item = DType> {
     let mut block = [0_u8; 4096];
     real().filter(move |dtype| {
@@ -105,12 +106,12 @@ fn made() -> impl Iterator<Item = DType> {
 }
 
 #[test]
-fn all_but_the_types_with_tables_of_several_values_can_be_made() {
+fn all_types_but_those_with_lookup_tables_can_be_quantised() {
     let read_only = real().filter(|dtype| made().all(|other| other != *dtype));
     let names: Vec<&str> = read_only.map(DType::name).collect();
     assert_eq!(names, ["IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"]);
     let error = Error::NoQuantiser { dtype: DType::IQ1_S }.to_string();
-    assert!(error.starts_with("IQ1_S can be read but not made"), "{error}");
+    assert!(error.starts_with("IQ1_S can be read but not written"), "{error}");
 }
 
 #[test]
@@ -140,9 +141,9 @@ fn lengths_and_types_are_checked() {
 }
 
 #[test]
-fn numbers_without_a_scale_are_named() {
+fn values_that_no_scale_can_store_are_named() {
     for dtype in made().filter(|t| t.is_quantised()) {
-        // The scales of MXFP4 reach as far as numbers do.
+        // The scales of MXFP4 cover the whole range of `f32`.
         let large: &[f32] = if dtype == DType::MXFP4 { &[] } else { &[f32::MAX, -1e30] };
         for &value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].iter().chain(large) {
             let mut values = vec![1.0; 512];
@@ -153,7 +154,7 @@ fn numbers_without_a_scale_are_named() {
                 other => panic!("{dtype} {value}: {other:?}"),
             }
         }
-        // Of equal ones the first.
+        // The first of two invalid elements is named.
         let mut values = vec![1.0; 512];
         (values[300], values[301]) = (f32::NAN, f32::INFINITY);
         let mut bytes = vec![0; dtype.size_of(512).unwrap() as usize];
@@ -162,31 +163,30 @@ fn numbers_without_a_scale_are_named() {
     }
 }
 
-/// The largest distance between a number and what is stored for it, for a block of numbers.
-///
-/// Half a step of the format's grid, with the step made from the range of the whole block (a
-/// K format's sub-block has at most that range), plus what rounding the scales themselves costs.
+/// Upper bound of the quantisation error for a block of numbers: half a step of the format's grid,
+/// with the step from the range of the whole block (a sub-block's range is at most that), plus the
+/// rounding of the scales.
 fn bound(dtype: DType, block: &[f32]) -> f32 {
     let low = block.iter().fold(0.0_f32, |a, b| a.min(*b));
     let high = block.iter().fold(0.0_f32, |a, b| a.max(*b));
     let (largest, range) = (high.max(-low), high - low);
-    // Below half precision's normal numbers a scale is off by half of the least number, and that
-    // times the largest scale and value.
+    // For subnormal scales the rounding error is half of the smallest number, times the largest
+    // scale and code.
     let tiny = |factor: f32| factor * 2_f32.powi(-25);
     match dtype {
         DType::F32 => 0.0,
         DType::F16 => largest * 2_f32.powi(-11) + tiny(1.0),
         DType::BF16 => largest * 2_f32.powi(-8),
         DType::Q8_0 => largest / 127.0 * 0.6 + tiny(128.0),
-        // The grid is -8 to 7: the side opposite to the extreme is cut by up to a step.
+        // The grid is -8 to 7: the side opposite to the extreme is clipped by up to one step.
         DType::Q4_0 => largest / 8.0 * 1.05 + tiny(16.0),
         DType::Q5_0 => largest / 16.0 * 1.05 + tiny(32.0),
         DType::Q4_1 => range / 15.0 * 0.6 + largest * 2_f32.powi(-10) + tiny(32.0),
         DType::Q5_1 => range / 31.0 * 0.6 + largest * 2_f32.powi(-10) + tiny(64.0),
-        // The widest gap of the levels is 24 of 127; fitted scales cut the ends.
+        // The widest gap between levels is 24 of 127; fitted scales clip the ends.
         DType::IQ4_NL => largest * 0.25 + tiny(127.0),
         DType::IQ4_XS => largest * 0.25 + tiny(127.0 * 32.0),
-        // From 6 to 8 of a power of two all is 6.
+        // Values from 6 to 8 times a power of two are all stored as 6.
         DType::MXFP4 => largest * 0.26,
         DType::TQ1_0 | DType::TQ2_0 => largest * 0.51 + tiny(1.0),
         DType::Q2_K => range / 3.0 + range / 15.0 + tiny(15.0 * 4.0),
@@ -202,7 +202,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_stored_is_near(
+    fn round_trip_errors_are_within_bounds(
         values in vec(-1.0_f32..1.0, 256),
         exponent in -12_i32..5,
         sparse in 0_usize..4,
@@ -226,9 +226,9 @@ proptest! {
         }
     }
 
-    /// Any bits at all: an answer or an error, and the same one each time.
+    /// Arbitrary bits give a result or an error, and always the same one.
     #[test]
-    fn any_input_is_deterministic_and_harmless(bits in vec(any::<u32>(), 256), shift in 0_u32..32) {
+    fn quantisation_of_arbitrary_bits_is_deterministic(bits in vec(any::<u32>(), 256), shift in 0_u32..32) {
         let values: Vec<f32> = bits.iter().map(|b| f32::from_bits(b >> shift)).collect();
         for dtype in made() {
             let size = dtype.size_of(256).unwrap() as usize;
@@ -247,9 +247,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// In blocks of any bits, of which many have a scale that is no number, and in those of numbers.
+    /// In blocks of arbitrary bits, many with a scale that is not finite, and in valid blocks.
     #[test]
-    fn the_first_that_is_not_finite_is_found(
+    fn the_first_value_that_is_not_finite_is_found(
         noise in vec(any::<u8>(), 0..4000),
         sound in vec(-1.0_f32..1.0, 2048),
         from in 0_usize..8,

@@ -1,15 +1,15 @@
-//! The tables of the types that store several values as an index (ggml `iq2xxs_grid` and its siblings), and what
-//! their codes mean.
+//! Lookup tables of the IQ types, which store several values as one index (ggml `iq2xxs_grid` and
+//! its siblings), and the codes of their entries.
 //!
-//! A table in `grids` (made by `tests/data/quant/make.py`) has 16 bits, little-endian, for each entry: eight pairs of
-//! bits or four nibbles, which say of a value which of the type's magnitudes it has. With its sign that is a code.
+//! A table in `grids` (made by `tests/data/quant/make.py`) has 16 bits, little-endian, per entry:
+//! eight 2-bit or four 4-bit magnitude numbers. A magnitude number and a sign make a code.
 
-use crate::quant::SUPER_BLOCK;
+use crate::quant::format::SUPER_BLOCK;
 
-/// Eight values to an entry.
+/// Table with eight values per entry.
 pub(super) struct Eights(&'static [u8]);
 
-/// Four values to an entry.
+/// Table with four values per entry.
 pub(super) struct Fours(&'static [u8]);
 
 pub(super) const IQ2_XXS: Eights = Eights(include_bytes!("grids/iq2_xxs.bin"));
@@ -19,10 +19,10 @@ pub(super) const IQ1: Eights = Eights(include_bytes!("grids/iq1.bin"));
 pub(super) const IQ3_XXS: Fours = Fours(include_bytes!("grids/iq3_xxs.bin"));
 pub(super) const IQ3_S: Fours = Fours(include_bytes!("grids/iq3_s.bin"));
 
-/// The levels of the IQ2 types: magnitudes 8, 25 and 43 with either sign.
+/// Levels of the IQ2 types: magnitudes 8, 25 and 43 with either sign.
 pub(super) const IQ2_LEVELS: [i8; 16] = [-43, -25, -8, 8, 25, 43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// The levels of the IQ1 types: eighths of -1, 0 and 1, each less or more by one.
+/// Levels of the IQ1 types, in eighths: -1, 0 and 1, each shifted by an eighth up or down.
 pub(super) const IQ1_LEVELS: [i8; 16] = [-9, -7, -1, 1, 7, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn entry(table: &[u8], index: usize) -> u16 {
@@ -30,14 +30,14 @@ fn entry(table: &[u8], index: usize) -> u16 {
 }
 
 impl Eights {
-    /// Which magnitudes the eight values of an entry have.
+    /// Magnitude numbers of the eight values of an entry.
     #[inline]
     pub(super) fn of(&self, index: usize) -> [u8; 8] {
         let entry = entry(self.0, index);
         std::array::from_fn(|i| (entry >> (2 * i) & 3) as u8)
     }
 
-    /// Codes for `2 * MAGNITUDES` levels of an entry with a bit for each sign.
+    /// Codes of an entry, with one bit per sign.
     #[inline]
     pub(super) fn signed(&self, index: usize, signs: u8) -> [u8; 8] {
         with_signs::<3, 8>(self.of(index), signs)
@@ -45,7 +45,7 @@ impl Eights {
 }
 
 impl Fours {
-    /// Codes of two entries, one after the other, with a bit for each sign.
+    /// Codes of two consecutive entries, with one bit per sign.
     #[inline]
     pub(super) fn signed(&self, indices: [usize; 2], signs: u8) -> [u8; 8] {
         let entries = indices.map(|index| entry(self.0, index));
@@ -54,7 +54,7 @@ impl Fours {
     }
 }
 
-/// Levels are in order: the greatest magnitude with a minus is the first.
+/// Levels are sorted: the first is the negative of the greatest magnitude.
 #[inline]
 fn with_signs<const MAGNITUDES: u8, const N: usize>(magnitudes: [u8; N], signs: u8) -> [u8; N] {
     std::array::from_fn(|i| match signs >> i & 1 {
@@ -63,14 +63,14 @@ fn with_signs<const MAGNITUDES: u8, const N: usize>(magnitudes: [u8; N], signs: 
     })
 }
 
-/// Eight signs of which seven are stored: their number is even (ggml `ksigns_iq2xs`).
+/// Eight signs of which seven are stored: an even number of them is negative (ggml `ksigns_iq2xs`).
 #[inline]
 pub(super) const fn even_signs(seven: u32) -> u8 {
     let seven = (seven & 127) as u8;
     seven | (seven.count_ones() as u8 & 1) << 7
 }
 
-/// A super-block of 32 groups of eight.
+/// Codes of a super-block, from 32 groups of eight.
 #[inline]
 pub(super) fn groups(group: impl Fn(usize) -> [u8; 8]) -> [u8; SUPER_BLOCK] {
     let mut codes = [0; SUPER_BLOCK];
@@ -80,7 +80,7 @@ pub(super) fn groups(group: impl Fn(usize) -> [u8; 8]) -> [u8; SUPER_BLOCK] {
     codes
 }
 
-/// The odd number that a small one stands for: `2 n + 1`.
+/// Maps a stored scale to an odd number: `2 n + 1`.
 #[inline]
 pub(super) const fn odd(n: u8) -> i8 {
     (2 * n + 1).cast_signed()

@@ -1,11 +1,11 @@
-//! `IQ1_M`: 256 values near -1, 0 or 1, eight to an index and each with a shift, and a 3-bit scale for 16.
+//! `IQ1_M`: 256 values near -1, 0 or 1; one index and one shift per 8 values, one 3-bit scale per
+//! 16.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::grids;
 use crate::DType;
-use crate::quant::SUPER_BLOCK;
-use crate::quant::format::{Format, Levels, Parts, Suspect, half_to_f32};
+use crate::quant::format::{Format, Levels, Parts, SUPER_BLOCK, Suspect, half_to_f32};
 
 /// 256 values `(d * (2 scale + 1) / 8) * level`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -13,15 +13,15 @@ use crate::quant::format::{Format, Levels, Parts, Suspect, half_to_f32};
 pub struct IQ1_M {
     /// Lower eight bits of the index of each 8 values.
     pub qs: [u8; SUPER_BLOCK / 8],
-    /// A nibble for each 8 values: three upper bits of the index, and whether they are an eighth less than the table
-    /// says or an eighth more.
+    /// A nibble for each 8 values: three upper bits of the index, and a bit that is set if all are
+    /// an eighth below the table's values instead of above.
     pub qh: [u8; SUPER_BLOCK / 16],
-    /// Little-endian, in each of four three bits for the scales of four times 16 values and, topmost, a nibble of the
-    /// `f16` that is the scale of the scales.
+    /// Four little-endian words. The lower 12 bits are four 3-bit scales, of 16 values each. The
+    /// upper nibble is a quarter of the `f16` scale of the scales.
     pub scales: [[u8; 2]; SUPER_BLOCK / 64],
 }
 
-/// The nibbles of the scale of the scales: the third and the fourth have its exponent.
+/// The third and fourth nibble contain the exponent of the scale of the scales.
 impl Suspect for [[u8; 2]; SUPER_BLOCK / 64] {
     #[inline]
     fn is_suspect(&self) -> bool {

@@ -1,11 +1,11 @@
-//! `IQ1_S`: 256 values near -1, 0 or 1, eight to an index, with a 3-bit scale and a shift for 32.
+//! `IQ1_S`: 256 values near -1, 0 or 1; one index per 8 values, one 3-bit scale and one shift per
+//! 32.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::grids;
 use crate::DType;
-use crate::quant::SUPER_BLOCK;
-use crate::quant::format::{Format, Levels, Parts, half_to_f32};
+use crate::quant::format::{Format, Levels, Parts, SUPER_BLOCK, half_to_f32};
 
 /// 256 values `(d * (2 scale + 1) / 8) * level`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -15,8 +15,8 @@ pub struct IQ1_S {
     pub d: [u8; 2],
     /// Lower eight bits of the index of each 8 values.
     pub qs: [u8; SUPER_BLOCK / 8],
-    /// For each 32 values, little-endian: three upper bits of four indices, three of the scale, and whether all
-    /// are an eighth less than the table says or an eighth more.
+    /// For each 32 values, little-endian: three upper bits of four indices, three bits of the
+    /// scale, and a bit that is set if all are an eighth below the table's values instead of above.
     pub qh: [[u8; 2]; SUPER_BLOCK / 32],
 }
 

@@ -1,11 +1,11 @@
-//! `IQ2_S`: 256 values of a magnitude out of three, eight to an index, with a 4-bit scale for 16.
+//! `IQ2_S`: 256 values with one of three magnitudes; one index per 8 values, one 4-bit scale per
+//! 16.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::grids;
 use crate::DType;
-use crate::quant::SUPER_BLOCK;
-use crate::quant::format::{Format, Levels, Parts, half_to_f32};
+use crate::quant::format::{Format, Levels, Parts, SUPER_BLOCK, half_to_f32};
 
 /// 256 values `(d * (2 scale + 1) / 8) * level`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -15,7 +15,7 @@ pub struct IQ2_S {
     pub d: [u8; 2],
     /// Lower eight bits of the index of each 8 values.
     pub qs: [u8; SUPER_BLOCK / 8],
-    /// A bit for each value.
+    /// One sign bit per value.
     pub signs: [u8; SUPER_BLOCK / 8],
     /// Upper two bits of the indices, four to a byte.
     pub qh: [u8; SUPER_BLOCK / 32],

@@ -1,11 +1,11 @@
-//! `IQ2_XXS`: 256 values of a magnitude out of three, eight to an index, with a 4-bit scale for 32.
+//! `IQ2_XXS`: 256 values with one of three magnitudes; one index per 8 values, one 4-bit scale per
+//! 32.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::grids;
 use crate::DType;
-use crate::quant::SUPER_BLOCK;
-use crate::quant::format::{Format, Levels, Parts, half_to_f32};
+use crate::quant::format::{Format, Levels, Parts, SUPER_BLOCK, half_to_f32};
 
 /// 256 values `(d * (2 scale + 1) / 8) * level`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -13,7 +13,8 @@ use crate::quant::format::{Format, Levels, Parts, half_to_f32};
 pub struct IQ2_XXS {
     /// Scale of the scales, `f16`.
     pub d: [u8; 2],
-    /// For each 32 values four indices, then little-endian four times seven signs and, topmost, the scale.
+    /// For each 32 values: four indices, then little-endian four times seven signs and, in the top
+    /// bits, the scale.
     pub qs: [[u8; 8]; SUPER_BLOCK / 32],
 }
 

@@ -1,12 +1,11 @@
-//! `IQ4_NL`: 32 codes for 16 unequal levels, with one scale.
+//! `IQ4_NL`: 32 indices into 16 non-uniform levels, with one scale.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{iq4, nibbles};
 use crate::DType;
-use crate::quant::BLOCK;
 use crate::quant::fit::inverse;
-use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
+use crate::quant::format::{BLOCK, Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
 
 /// 32 values `d * level`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -14,7 +13,7 @@ use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store
 pub struct IQ4_NL {
     /// Scale, `f16`.
     pub d: [u8; 2],
-    /// Byte `j` holds code `j` in its low nibble and code `j + 16` in its high one.
+    /// Byte `j` contains code `j` in its low nibble and code `j + 16` in its high nibble.
     pub qs: [u8; BLOCK / 2],
 }
 

@@ -1,12 +1,13 @@
-//! `IQ4_XS`: 256 codes for the levels of `IQ4_NL`, in 8 sub-blocks with a 6-bit scale each.
+//! `IQ4_XS`: 256 indices into the levels of `IQ4_NL`, in 8 sub-blocks with a 6-bit scale each.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{iq4, nibbles};
 use crate::DType;
 use crate::quant::fit::{extreme, inverse, nearest};
-use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
-use crate::quant::{BLOCK, SUPER_BLOCK};
+use crate::quant::format::{
+    BLOCK, Format, Levels, Parts, SUPER_BLOCK, Unstorable, half_to_f32, store_scale,
+};
 
 /// 256 values in 8 sub-blocks of 32: `(d * (scale - 32)) * level`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -14,9 +15,9 @@ use crate::quant::{BLOCK, SUPER_BLOCK};
 pub struct IQ4_XS {
     /// Scale of the scales, `f16`.
     pub d: [u8; 2],
-    /// The upper two bits of the scale of sub-block `b` at bit `2 b`.
+    /// Upper two bits of the scales; those of sub-block `b` start at bit `2 b`.
     pub scales_h: [u8; 2],
-    /// The lower four: two sub-blocks a byte, the even one in the low nibble.
+    /// Lower four bits of the scales: two sub-blocks per byte, the even one in the low nibble.
     pub scales_l: [u8; SUPER_BLOCK / 64],
     /// 16 bytes for each sub-block, in the order of [`IQ4_NL`](super::IQ4_NL).
     pub qs: [[u8; BLOCK / 2]; SUPER_BLOCK / BLOCK],
@@ -53,7 +54,8 @@ impl Format<SUPER_BLOCK> for IQ4_XS {
         let mut block =
             Self { d, scales_h: [0; _], scales_l: [0; _], qs: [[0; _]; SUPER_BLOCK / BLOCK] };
         let mut upper = 0_u16;
-        for (b, (scale, values)) in scales.into_iter().zip(values.as_chunks::<BLOCK>().0).enumerate()
+        for (b, (scale, values)) in
+            scales.into_iter().zip(values.as_chunks::<BLOCK>().0).enumerate()
         {
             let stored = (scale + 32) as u8;
             block.scales_l[b / 2] |= (stored & 15) << (b % 2 * 4);

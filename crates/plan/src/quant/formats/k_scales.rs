@@ -1,14 +1,13 @@
-//! What `Q4_K` and `Q5_K` have in common: a scale and a minimum of 6 bits for each 32 values.
+//! Fit and packing of scales and minima in the K formats.
 
-use crate::quant::SUPER_BLOCK;
 use crate::quant::fit::{fit_scale_and_min, inverse, nearest};
-use crate::quant::format::{Parts, Unstorable, half_to_f32, store_scale};
+use crate::quant::format::{Parts, SUPER_BLOCK, Unstorable, half_to_f32, store_scale};
 
 /// The 6-bit scale and minimum of sub-block `index` (0 to 7).
 ///
-/// Bytes 0 to 3 have the scales of sub-blocks 0 to 3 in their lower six bits, bytes 4 to 7 the
-/// minima. Bytes 8 to 11 have the lower four bits of scale (low nibble) and minimum (high) of
-/// sub-blocks 4 to 7, whose upper two bits are the upper two of bytes 0 to 7.
+/// The lower six bits of bytes 0 to 3 are the scales of sub-blocks 0 to 3, those of bytes 4 to 7
+/// their minima. Bytes 8 to 11 contain the lower four bits of scale (low nibble) and minimum (high
+/// nibble) of sub-blocks 4 to 7; their upper two bits are the upper two bits of bytes 0 to 7.
 #[inline]
 #[must_use]
 pub const fn scale_and_min(scales: &[u8; 12], index: usize) -> (u8, u8) {
@@ -21,7 +20,7 @@ pub const fn scale_and_min(scales: &[u8; 12], index: usize) -> (u8, u8) {
 }
 
 /// The inverse of [`scale_and_min`] for all sub-blocks; each number must be below 64.
-fn pack_scales(pairs: [(u8, u8); 8]) -> [u8; 12] {
+pub(super) fn pack_scales(pairs: [(u8, u8); 8]) -> [u8; 12] {
     let mut scales = [0; 12];
     for (index, (scale, min)) in pairs.into_iter().enumerate() {
         if index < 4 {
@@ -53,7 +52,8 @@ pub(super) fn parts(
     }
 }
 
-/// Nibbles: 32 bytes for each pair of sub-blocks, low ones are the even one, high ones the odd.
+/// Splits nibbles: 32 bytes per pair of sub-blocks, low nibbles for the even one, high nibbles for
+/// the odd one.
 #[inline]
 pub(super) fn split(qs: &[u8; SUPER_BLOCK / 2]) -> [u8; SUPER_BLOCK] {
     let mut codes = [0; SUPER_BLOCK];
@@ -66,7 +66,7 @@ pub(super) fn split(qs: &[u8; SUPER_BLOCK / 2]) -> [u8; SUPER_BLOCK] {
     codes
 }
 
-/// The inverse of [`split`], of the lower four bits.
+/// The inverse of [`split`], for the lower four bits.
 pub(super) fn join(codes: &[u8; SUPER_BLOCK]) -> [u8; SUPER_BLOCK / 2] {
     let mut qs = [0; SUPER_BLOCK / 2];
     for (bytes, codes) in qs.chunks_exact_mut(32).zip(codes.chunks_exact(64)) {
@@ -77,37 +77,44 @@ pub(super) fn join(codes: &[u8; SUPER_BLOCK]) -> [u8; SUPER_BLOCK / 2] {
     qs
 }
 
-/// Scales and minima as stored, and the codes that go with them.
-pub(super) struct Fitted {
+/// Scales and minima as stored, and the codes to go with them.
+pub(super) struct Fitted<const SUBS: usize> {
     pub(super) d: [u8; 2],
     pub(super) dmin: [u8; 2],
-    pub(super) scales: [u8; 12],
+    /// Scale and minimum of each sub-block.
+    pub(super) pairs: [(u8, u8); SUBS],
     pub(super) codes: [u8; SUPER_BLOCK],
 }
 
-/// Scales, minima and codes from 0 to `MAX` of a block.
-pub(super) fn fit<const MAX: i32>(values: &[f32; SUPER_BLOCK]) -> Result<Fitted, Unstorable> {
-    let mut fits = [(0.0_f32, 0.0_f32); 8];
-    for (fit, values) in fits.iter_mut().zip(values.as_chunks::<32>().0) {
-        *fit = fit_scale_and_min::<MAX, 32>(values, 1);
+/// Fits scales and minima (0 to `limit`) of `SUBS` sub-blocks of `SUB` values, and codes (0 to
+/// `MAX`), by `steps` least-squares steps.
+pub(super) fn fit<const MAX: i32, const SUB: usize, const SUBS: usize>(
+    values: &[f32; SUPER_BLOCK],
+    steps: usize,
+    limit: u8,
+) -> Result<Fitted<SUBS>, Unstorable> {
+    let mut fits = [(0.0_f32, 0.0_f32); SUBS];
+    for (fit, values) in fits.iter_mut().zip(values.as_chunks::<SUB>().0) {
+        *fit = fit_scale_and_min::<MAX, SUB>(values, steps);
     }
-    // A NaN or an infinity among the values is one among the scales; `max` would drop a NaN.
+    // A value that is not finite makes a scale that is not finite; `max` would drop a NaN.
     if fits.iter().any(|(scale, min)| !(scale + min).is_finite()) {
         return Err(Unstorable::OutOfRange);
     }
-    let largest = |pick: fn(&(f32, f32)) -> f32| fits.iter().map(pick).fold(0.0, f32::max) / 63.0;
+    let largest =
+        |pick: fn(&(f32, f32)) -> f32| fits.iter().map(pick).fold(0.0, f32::max) / f32::from(limit);
     let (d, d_value) = store_scale(largest(|fit| fit.0))?;
     let (dmin, dmin_value) = store_scale(largest(|fit| fit.1))?;
-    let six_bits = |x: f32, unit: f32| nearest(x * inverse(unit)).clamp(0, 63) as u8;
-    let pairs = fits.map(|(scale, min)| (six_bits(scale, d_value), six_bits(min, dmin_value)));
+    let stored = |x: f32, unit: f32| nearest(x * inverse(unit)).clamp(0, i32::from(limit)) as u8;
+    let pairs = fits.map(|(scale, min)| (stored(scale, d_value), stored(min, dmin_value)));
 
     let mut codes = [0; SUPER_BLOCK];
-    let subs = codes.as_chunks_mut::<32>().0.iter_mut();
-    for ((to, from), (scale, min)) in subs.zip(values.as_chunks::<32>().0).zip(pairs) {
+    let subs = codes.as_chunks_mut::<SUB>().0.iter_mut();
+    for ((to, from), (scale, min)) in subs.zip(values.as_chunks::<SUB>().0).zip(pairs) {
         let (scale, min) = (inverse(d_value * f32::from(scale)), dmin_value * f32::from(min));
         *to = from.map(|v| nearest((v + min) * scale).clamp(0, MAX) as u8);
     }
-    Ok(Fitted { d, dmin, scales: pack_scales(pairs), codes })
+    Ok(Fitted { d, dmin, pairs, codes })
 }
 
 #[cfg(test)]

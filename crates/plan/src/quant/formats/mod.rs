@@ -1,4 +1,4 @@
-//! Every format, a file each, and what several of them share.
+//! Registry of formats, one file each, and the helpers that several of them share.
 
 mod grids;
 mod iq4;
@@ -9,8 +9,7 @@ mod ternary;
 
 pub use k_scales::scale_and_min;
 
-/// Declares the formats, each the file of that name with its fields that are scales of the whole block, and what finds
-/// one by its type.
+/// Declares the formats: file, type, and the fields that scale the whole block.
 macro_rules! formats {
     ($d:tt $($file:ident: $name:ident ($($scale:ident),*)),* $(,)?) => {
         $(
@@ -26,13 +25,14 @@ macro_rules! formats {
             }
         )*
 
-        /// Calls a function that is generic over a format and the numbers of its block, for a type of blocks.
+        /// Calls a function that is generic over a format and its block length, for a block type
+        /// known at run time.
         macro_rules! with_format {
             ($d dtype:expr, $d call:ident($d($d argument:expr),*)) => {
                 match $d dtype {
                     $(
                         crate::DType::$name => $d call::<
-                            crate::quant::$name,
+                            crate::quant::formats::$name,
                             { crate::DType::$name.block_len() },
                         >($d($d argument),*),
                     )*

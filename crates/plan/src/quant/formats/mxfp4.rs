@@ -4,9 +4,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::nibbles;
 use crate::DType;
-use crate::quant::BLOCK;
 use crate::quant::fit::{ends, extreme};
-use crate::quant::format::{Format, Levels, Parts, Suspect, Unstorable};
+use crate::quant::format::{BLOCK, Format, Levels, Parts, Suspect, Unstorable};
 
 /// Twice the numbers of E2M1, so that they are integers.
 const LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -16,11 +15,12 @@ const LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -1
 #[repr(C)]
 pub struct MXFP4 {
     pub e: u8,
-    /// Byte `j` holds code `j` in its low nibble and code `j + 16` in its high one.
+    /// Byte `j` contains code `j` in its low nibble and code `j + 16` in its high nibble.
     pub qs: [u8; BLOCK / 2],
 }
 
-/// `2^(e - 128)`: half of what E8M0 says, since levels are doubled. Every `e` is a number here, as for ggml.
+/// `2^(e - 128)`: half of the E8M0 value, since levels are doubled. Every `e` is a number here, as
+/// in ggml.
 fn scale(e: u8) -> f32 {
     let bits = match e {
         0 | 1 => 0x0020_0000 << e,
@@ -29,7 +29,7 @@ fn scale(e: u8) -> f32 {
     f32::from_bits(bits)
 }
 
-/// E8M0, by which the greatest level may be beyond `f32`.
+/// An E8M0 scale; above 252 the greatest level may overflow `f32`.
 impl Suspect for u8 {
     #[inline]
     fn is_suspect(&self) -> bool {
@@ -46,8 +46,8 @@ impl Format<BLOCK> for MXFP4 {
         Parts::scaled(scale(self.e), nibbles::split(&self.qs))
     }
 
-    /// The bytes that ggml's reference gives. It takes the exponent from a logarithm, which may be rounded up just
-    /// below a power of two; here it is the number's own.
+    /// Matches ggml's reference, except that ggml takes the exponent from a logarithm, which may
+    /// round up just below a power of two; this takes it from the number's bits.
     fn quantise(values: &[f32; BLOCK]) -> Result<Self, Unstorable> {
         let (low, high) = ends(values);
         if !low.is_finite() || !high.is_finite() {

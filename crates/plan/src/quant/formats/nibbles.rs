@@ -1,7 +1,7 @@
-//! The order of nibbles and of fifth bits in blocks of 32: byte `j` holds value `j` in its low nibble and value
-//! `j + 16` in its high one, bit `j` of four bytes is the fifth of value `j`.
+//! Order of nibbles and fifth bits in blocks of 32. Byte `j` contains value `j` in its low nibble
+//! and value `j + 16` in its high nibble; bit `j` of four bytes is the fifth bit of value `j`.
 
-use crate::quant::BLOCK;
+use crate::quant::format::BLOCK;
 
 #[inline]
 pub(super) fn split(qs: &[u8; BLOCK / 2]) -> [u8; BLOCK] {
@@ -13,7 +13,7 @@ pub(super) fn split(qs: &[u8; BLOCK / 2]) -> [u8; BLOCK] {
     codes
 }
 
-/// The inverse of [`split`], of the lower four bits.
+/// The inverse of [`split`], for the lower four bits.
 pub(super) fn join(codes: &[u8; BLOCK]) -> [u8; BLOCK / 2] {
     std::array::from_fn(|j| (codes[j] & 15) | (codes[j + BLOCK / 2] << 4))
 }

@@ -1,7 +1,7 @@
-//! The order of pairs of bits in super-blocks: each half (128 values) has 32 bytes, whose byte `l` has value
+//! Order of bit pairs in super-blocks: each half (128 values) has 32 bytes; byte `l` contains value
 //! `l + 32 k` at bit `2 k`.
 
-use crate::quant::SUPER_BLOCK;
+use crate::quant::format::SUPER_BLOCK;
 
 #[inline]
 pub(super) fn split(qs: &[u8; SUPER_BLOCK / 4]) -> [u8; SUPER_BLOCK] {
@@ -14,7 +14,7 @@ pub(super) fn split(qs: &[u8; SUPER_BLOCK / 4]) -> [u8; SUPER_BLOCK] {
     codes
 }
 
-/// The inverse of [`split`], of the lower two bits.
+/// The inverse of [`split`], for the lower two bits.
 pub(super) fn join(codes: &[u8; SUPER_BLOCK]) -> [u8; SUPER_BLOCK / 4] {
     let mut qs = [0; SUPER_BLOCK / 4];
     for (half, qs) in codes.as_chunks::<128>().0.iter().zip(qs.as_chunks_mut::<32>().0) {

@@ -4,9 +4,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::pairs;
 use crate::DType;
-use crate::quant::SUPER_BLOCK;
 use crate::quant::fit::{extreme, fit_scale, inverse, nearest};
-use crate::quant::format::{Format, Levels, Parts, SUB_BLOCK, Unstorable, half_to_f32, store_scale};
+use crate::quant::format::{
+    Format, Levels, Parts, SUB_BLOCK, SUPER_BLOCK, Unstorable, half_to_f32, store_scale,
+};
 
 /// 256 values in 16 sub-blocks of 16: `(d * (scale - 32)) * (q - 4)`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -14,11 +15,12 @@ use crate::quant::format::{Format, Levels, Parts, SUB_BLOCK, Unstorable, half_to
 pub struct Q3_K {
     /// Bit `b` of byte `l` is the third bit of value `l + 32 b`.
     pub hmask: [u8; SUPER_BLOCK / 8],
-    /// The lower two bits: each half of the block (128 values) has 32 bytes; byte `l` has value `l + 32 k` at
-    /// bit `2 k`.
+    /// Lower two bits: each half of the block (128 values) has 32 bytes; byte `l` contains value
+    /// `l + 32 k` at bit `2 k`.
     pub qs: [u8; SUPER_BLOCK / 4],
-    /// Lower four bits of the scales: byte `j` of the first eight has those of sub-block `j` (low nibble) and `j + 8`
-    /// (high); the upper two bits of sub-block `j` are in byte `8 + j % 4` at bit `j / 4 * 2`.
+    /// Lower four bits of the scales: byte `j` of the first eight contains those of sub-block `j`
+    /// (low nibble) and `j + 8` (high nibble). The upper two bits of sub-block `j` are in byte `8 +
+    /// j % 4` at bit `j / 4 * 2`.
     pub scales: [u8; 12],
     /// Scale of the scales, `f16`.
     pub d: [u8; 2],

@@ -4,9 +4,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::nibbles;
 use crate::DType;
-use crate::quant::BLOCK;
 use crate::quant::fit::{extreme, inverse};
-use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
+use crate::quant::format::{BLOCK, Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
 
 /// 32 values `d * (q - 8)`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -14,7 +13,7 @@ use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store
 pub struct Q4_0 {
     /// Scale, `f16`.
     pub d: [u8; 2],
-    /// Byte `j` holds value `j` in its low nibble and value `j + 16` in its high one.
+    /// Byte `j` contains value `j` in its low nibble and value `j + 16` in its high nibble.
     pub qs: [u8; BLOCK / 2],
 }
 
@@ -27,7 +26,7 @@ impl Format<BLOCK> for Q4_0 {
         Parts::scaled(half_to_f32(self.d), nibbles::split(&self.qs))
     }
 
-    /// The bytes that ggml's reference gives.
+    /// Matches ggml's reference bit for bit.
     fn quantise(values: &[f32; BLOCK]) -> Result<Self, Unstorable> {
         let d = extreme(values) / -8.0;
         let scale = inverse(d);

@@ -1,12 +1,11 @@
-//! `Q4_1`: 32 nibbles with one scale and what is added to them.
+//! `Q4_1`: 32 nibbles with one scale and one offset.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::nibbles;
 use crate::DType;
-use crate::quant::BLOCK;
 use crate::quant::fit::{ends, inverse};
-use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
+use crate::quant::format::{BLOCK, Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
 
 /// 32 values `d * q + m`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -14,9 +13,9 @@ use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store
 pub struct Q4_1 {
     /// Scale, `f16`.
     pub d: [u8; 2],
-    /// What is added, `f16`.
+    /// Offset, `f16`.
     pub m: [u8; 2],
-    /// Byte `j` holds value `j` in its low nibble and value `j + 16` in its high one.
+    /// Byte `j` contains value `j` in its low nibble and value `j + 16` in its high nibble.
     pub qs: [u8; BLOCK / 2],
 }
 
@@ -30,7 +29,7 @@ impl Format<BLOCK> for Q4_1 {
         Parts { dmin, minima, ..Parts::scaled(half_to_f32(self.d), nibbles::split(&self.qs)) }
     }
 
-    /// The bytes that ggml's reference gives.
+    /// Matches ggml's reference bit for bit.
     fn quantise(values: &[f32; BLOCK]) -> Result<Self, Unstorable> {
         let (low, high) = ends(values);
         let d = (high - low) / 15.0;

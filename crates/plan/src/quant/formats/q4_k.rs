@@ -4,8 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::k_scales;
 use crate::DType;
-use crate::quant::SUPER_BLOCK;
-use crate::quant::format::{Format, Levels, Parts, Unstorable};
+use crate::quant::format::{Format, Levels, Parts, SUPER_BLOCK, Unstorable};
 
 /// 256 values in 8 sub-blocks of 32: `(d * scale) * q - (dmin * min)`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -17,7 +16,7 @@ pub struct Q4_K {
     pub dmin: [u8; 2],
     /// Eight 6-bit scales and minima (`k_scales`).
     pub scales: [u8; 12],
-    /// 32 bytes for each pair of sub-blocks: low nibbles are the even one, high nibbles the odd.
+    /// 32 bytes per pair of sub-blocks: low nibbles for the even one, high nibbles for the odd one.
     pub qs: [u8; SUPER_BLOCK / 2],
 }
 
@@ -31,7 +30,8 @@ impl Format<SUPER_BLOCK> for Q4_K {
     }
 
     fn quantise(values: &[f32; SUPER_BLOCK]) -> Result<Self, Unstorable> {
-        let k_scales::Fitted { d, dmin, scales, codes } = k_scales::fit::<15>(values)?;
+        let k_scales::Fitted { d, dmin, pairs, codes } = k_scales::fit::<15, 32, 8>(values, 1, 63)?;
+        let scales = k_scales::pack_scales(pairs);
         Ok(Self { d, dmin, scales, qs: k_scales::join(&codes) })
     }
 }

@@ -4,9 +4,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::nibbles;
 use crate::DType;
-use crate::quant::BLOCK;
 use crate::quant::fit::{extreme, inverse};
-use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
+use crate::quant::format::{BLOCK, Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
 
 /// 32 values `d * (q - 16)`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -16,7 +15,8 @@ pub struct Q5_0 {
     pub d: [u8; 2],
     /// Bit `j` is the fifth bit of value `j`.
     pub qh: [u8; 4],
-    /// The lower four bits: byte `j` holds value `j` in its low nibble and value `j + 16` in its high one.
+    /// Lower four bits: byte `j` contains value `j` in its low nibble and value `j + 16` in its
+    /// high nibble.
     pub qs: [u8; BLOCK / 2],
 }
 
@@ -29,7 +29,7 @@ impl Format<BLOCK> for Q5_0 {
         Parts::scaled(half_to_f32(self.d), nibbles::split_five(self.qh, &self.qs))
     }
 
-    /// The bytes that ggml's reference gives.
+    /// Matches ggml's reference bit for bit.
     fn quantise(values: &[f32; BLOCK]) -> Result<Self, Unstorable> {
         let d = extreme(values) / -16.0;
         let scale = inverse(d);

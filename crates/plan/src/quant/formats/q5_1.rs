@@ -1,12 +1,11 @@
-//! `Q5_1`: 32 five-bit values with one scale and what is added to them.
+//! `Q5_1`: 32 five-bit values with one scale and one offset.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::nibbles;
 use crate::DType;
-use crate::quant::BLOCK;
 use crate::quant::fit::{ends, inverse};
-use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
+use crate::quant::format::{BLOCK, Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
 
 /// 32 values `d * q + m`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -14,11 +13,12 @@ use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store
 pub struct Q5_1 {
     /// Scale, `f16`.
     pub d: [u8; 2],
-    /// What is added, `f16`.
+    /// Offset, `f16`.
     pub m: [u8; 2],
     /// Bit `j` is the fifth bit of value `j`.
     pub qh: [u8; 4],
-    /// The lower four bits: byte `j` holds value `j` in its low nibble and value `j + 16` in its high one.
+    /// Lower four bits: byte `j` contains value `j` in its low nibble and value `j + 16` in its
+    /// high nibble.
     pub qs: [u8; BLOCK / 2],
 }
 
@@ -29,10 +29,14 @@ impl Format<BLOCK> for Q5_1 {
     #[inline]
     fn parts(&self) -> Parts<BLOCK> {
         let (dmin, minima) = (-half_to_f32(self.m), [1; _]);
-        Parts { dmin, minima, ..Parts::scaled(half_to_f32(self.d), nibbles::split_five(self.qh, &self.qs)) }
+        Parts {
+            dmin,
+            minima,
+            ..Parts::scaled(half_to_f32(self.d), nibbles::split_five(self.qh, &self.qs))
+        }
     }
 
-    /// The bytes that ggml's reference gives.
+    /// Matches ggml's reference bit for bit.
     fn quantise(values: &[f32; BLOCK]) -> Result<Self, Unstorable> {
         let (low, high) = ends(values);
         let d = (high - low) / 31.0;

@@ -4,10 +4,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::k_scales;
 use crate::DType;
-use crate::quant::SUPER_BLOCK;
-use crate::quant::format::{Format, Levels, Parts, Unstorable};
+use crate::quant::format::{Format, Levels, Parts, SUPER_BLOCK, Unstorable};
 
-/// As [`Q4_K`](super::Q4_K) with a fifth bit.
+/// Like [`Q4_K`](super::Q4_K) with a fifth bit.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Q5_K {
@@ -39,7 +38,8 @@ impl Format<SUPER_BLOCK> for Q5_K {
     }
 
     fn quantise(values: &[f32; SUPER_BLOCK]) -> Result<Self, Unstorable> {
-        let k_scales::Fitted { d, dmin, scales, codes } = k_scales::fit::<31>(values)?;
+        let k_scales::Fitted { d, dmin, pairs, codes } = k_scales::fit::<31, 32, 8>(values, 1, 63)?;
+        let scales = k_scales::pack_scales(pairs);
         let mut qh = [0; SUPER_BLOCK / 8];
         for (s, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
             for (byte, code) in qh.iter_mut().zip(codes) {

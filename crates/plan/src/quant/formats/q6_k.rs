@@ -4,9 +4,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::pairs;
 use crate::DType;
-use crate::quant::SUPER_BLOCK;
 use crate::quant::fit::{extreme, fit_scale, inverse, nearest};
-use crate::quant::format::{Format, Levels, Parts, SUB_BLOCK, Unstorable, half_to_f32, store_scale};
+use crate::quant::format::{
+    Format, Levels, Parts, SUB_BLOCK, SUPER_BLOCK, Unstorable, half_to_f32, store_scale,
+};
 
 /// 256 values in 16 sub-blocks of 16: `(d * scale) * (q - 32)`.
 ///
@@ -14,9 +15,10 @@ use crate::quant::format::{Format, Levels, Parts, SUB_BLOCK, Unstorable, half_to
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Q6_K {
-    /// Lower four bits: byte `l` of a half is value `l` (low nibble) and `l + 64` (high).
+    /// Lower four bits: byte `l` of a half contains value `l` (low nibble) and `l + 64` (high
+    /// nibble).
     pub ql: [u8; SUPER_BLOCK / 2],
-    /// Upper two bits: byte `l` of a half has those of value `l + 32 k` at bit `2 k`.
+    /// Upper two bits: byte `l` of a half contains those of value `l + 32 k` at bit `2 k`.
     pub qh: [u8; SUPER_BLOCK / 4],
     pub scales: [i8; SUPER_BLOCK / SUB_BLOCK],
     /// Scale of the scales, `f16`.

@@ -3,9 +3,8 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::DType;
-use crate::quant::BLOCK;
 use crate::quant::fit::{extreme, inverse, nearest_away};
-use crate::quant::format::{Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
+use crate::quant::format::{BLOCK, Format, Levels, Parts, Unstorable, half_to_f32, store_scale};
 
 /// 32 values `d * q`.
 #[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -25,7 +24,7 @@ impl Format<BLOCK> for Q8_0 {
         Parts::scaled(half_to_f32(self.d), self.qs.map(|q| q.cast_unsigned() ^ 128))
     }
 
-    /// The bytes that ggml's reference gives.
+    /// Matches ggml's reference bit for bit.
     fn quantise(values: &[f32; BLOCK]) -> Result<Self, Unstorable> {
         let d = extreme(values).abs() / 127.0;
         let scale = inverse(d);

@@ -1,24 +1,25 @@
-//! Where things are: rotations of rows by their positions, and grids of points.
+//! Operators on positions: rotary embedding and affine grids.
 
 use nn::functions::{add, mul, sub};
 use nn::shape::{concat, stack};
 
-use super::Operator;
 use super::gather::indices;
 use crate::array::{self, Elem, Known};
-use crate::import::{Import, Value};
-use crate::node::{Made, Node, why};
+use crate::error::{NodeResult, invalid};
+use crate::import::{Import, Value, device};
+use crate::node::{Node, Operator};
 
 pub(super) const OPERATORS: &[(&str, Operator)] =
     &[("AffineGrid", affine_grid), ("RotaryEmbedding", rotary_embedding)];
 
-/// Points of a grid from -1 to 1 on each axis, each moved by an affine map: `[N, extents.., axes]`, the last axis first.
-fn affine_grid(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+/// Points of a grid from -1 to 1 on each axis, transformed by an affine map: `[N, extents..,
+/// axes]`, the last axis first.
+fn affine_grid(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let elem = node.input(0)?.elem();
-    let size = array::shape(&node.known_integers(1, "the size")?).map_err(why)?;
+    let size = array::shape(&node.known_integers(1, "the size")?).map_err(invalid)?;
     let Some((&count, extents)) = size.get(2..).and_then(|extents| Some((size.first()?, extents)))
     else {
-        return Err(why(format!("a grid of {size:?}: [N, C, extents..] expected")));
+        return Err(invalid(format!("invalid grid size {size:?}: [N, C, extents..] expected")));
     };
     let (corners, points) = (node.flag("align_corners"), extents.iter().product::<usize>());
     let mut values = Vec::new();
@@ -36,17 +37,17 @@ fn affine_grid(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
     }
     let wide = extents.len() + 1;
     let grid = Known::new(Elem::F32, &[1, points, wide], values);
-    let grid = grid.ok_or_else(|| why(format!("a grid of {size:?}")))?;
+    let grid = grid.ok_or_else(|| invalid(format!("invalid grid size {size:?}")))?;
     let grid = im.tensor(&Value::Known(grid))?;
     let theta = im.float(node.input(0)?)?;
     let grid = im.g.expand(grid, &[count, points, wide])?;
     let made = im.g.matmul(grid, theta)?;
     let tensor = im.g.reshape(made, &[&[count], extents, &[extents.len()]].concat())?;
-    Ok(vec![Value::Device { elem, tensor }])
+    Ok(device(elem, tensor))
 }
 
-/// Pairs of each head's first values turned by the angles of a row's position.
-fn rotary_embedding(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
+/// Rotates pairs of each head's first values by the angles of the row's position.
+fn rotary_embedding(im: &mut Import, node: &Node<'_>) -> NodeResult<Vec<Value>> {
     let (elem, have) = (node.input(0)?.elem(), im.shape(node.input(0)?));
     let whole = |name| usize::try_from(node.integer(name, 0)).unwrap_or(0);
     let (heads, interleaved) = (whole("num_heads"), node.flag("interleaved"));
@@ -57,11 +58,11 @@ fn rotary_embedding(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
             let apart = [b, s, heads, wide / heads];
             (im.g.reshape(x, &apart)?, apart)
         }
-        _ => return Err(why(format!("{have:?} in {heads} heads"))),
+        _ => return Err(invalid(format!("{have:?} cannot be split into {heads} heads"))),
     };
     let turned = Some(whole("rotary_embedding_dim")).filter(|n| *n > 0).unwrap_or(d);
     if turned > d || !turned.is_multiple_of(2) {
-        return Err(why(format!("{turned} values of heads of {d} in pairs")));
+        return Err(invalid(format!("cannot rotate {turned} of {d} values per head in pairs")));
     }
     let half = turned / 2;
     let mut tables = Vec::new();
@@ -102,5 +103,5 @@ fn rotary_embedding(im: &mut Import, node: &Node<'_>) -> Made<Vec<Value>> {
         4 => g.permute(made, &[0, 2, 1, 3])?,
         _ => g.reshape(made, &have)?,
     };
-    Ok(vec![Value::Device { elem, tensor }])
+    Ok(device(elem, tensor))
 }

@@ -1,0 +1,162 @@
+//! The graph under construction: tensors, nodes, and the operation that computes each node.
+
+use crate::{Class, DType, Op, Scalar, Window};
+
+/// Handle of a tensor; valid only for the graph that created it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tensor(pub(super) usize);
+
+pub type Rows = crate::Rows<Tensor>;
+pub type Caches = crate::Caches<Tensor>;
+pub type Norm = crate::Norm<Tensor>;
+pub type Experts = crate::Experts<Tensor>;
+pub type Recurrence = crate::Recurrence<Tensor>;
+
+/// Per-row parameters of [`Graph::sample`].
+pub type SampleInputs = crate::SampleInputs<Tensor>;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("{op}: shapes {shapes:?} do not fit: {reason}")]
+    Shape { op: &'static str, shapes: Vec<Vec<usize>>, reason: &'static str },
+    #[error("{op}: {found} operand, {expected} expected")]
+    DType { op: &'static str, found: DType, expected: &'static str },
+    #[error("{op} cannot be differentiated: {reason}")]
+    Gradient { op: String, reason: &'static str },
+    #[error("{class:?} `{name}` is declared twice, with different shapes or types")]
+    Redeclared { class: Class, name: String },
+    /// The lowered plan is invalid: a bug in a definition.
+    #[error("lowering gave an invalid plan: {0}")]
+    Plan(#[from] crate::Invalid),
+}
+
+/// Result of adding an operation; an [`Error`] if the operands' shapes or types do not fit.
+pub type Result<T = Tensor> = std::result::Result<T, Error>;
+
+/// Operation of a node, and its inputs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kind {
+    /// A named buffer.
+    Source { class: Class, name: String },
+    /// A scalar.
+    Constant(Scalar),
+    /// The first of the views, which are free if the strides allow it.
+    Reshape(Tensor),
+    /// Reorders axes.
+    Permute(Tensor, Vec<usize>),
+    /// Repeats axes of extent 1.
+    Expand(Tensor),
+    /// A range of an axis.
+    Slice { x: Tensor, axis: usize, start: usize },
+    /// Windows over an axis.
+    Window { x: Tensor, axis: usize, window: Window },
+    /// Reverses an axis.
+    Flip { x: Tensor, axis: usize },
+    /// A step that writes this node, and possibly a state in place.
+    Compute(Op<Tensor>),
+    /// A step that writes a new version of a state or mailbox in place; the node is that version.
+    Update(Op<Tensor>),
+}
+
+impl Kind {
+    /// Inputs of the node `own`.
+    pub(super) fn inputs(&self, own: Tensor) -> Vec<Tensor> {
+        match self {
+            Self::Source { .. } | Self::Constant(_) => vec![],
+            Self::Reshape(x)
+            | Self::Permute(x, _)
+            | Self::Expand(x)
+            | Self::Slice { x, .. }
+            | Self::Window { x, .. }
+            | Self::Flip { x, .. } => vec![*x],
+            Self::Compute(op) => {
+                let all = op.reads().into_iter().chain(op.writes());
+                all.copied().filter(|&tensor| tensor != own).collect()
+            }
+            Self::Update(op) => op.writes().into_iter().chain(op.reads()).copied().collect(),
+        }
+    }
+
+    /// True if the node changes a state or mailbox.
+    pub(super) fn lasts(&self) -> bool {
+        match self {
+            Self::Compute(op) => op.memory().is_some(),
+            Self::Update(_) => true,
+            _ => false,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) kind: Kind,
+    pub(super) shape: Vec<usize>,
+    pub(super) dtype: DType,
+    pub(super) scope: Option<usize>,
+    pub(super) label: usize,
+}
+
+/// A graph under construction. Steps run in the order in which nodes are added.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    pub(super) nodes: Vec<Node>,
+    pub(super) composites: Vec<Op<Tensor>>,
+    pub(super) open_composite: bool,
+    pub(super) labels: Vec<String>,
+    pub(super) outputs: Vec<(String, Tensor)>,
+}
+
+impl Graph {
+    #[must_use]
+    pub fn new() -> Self {
+        Self { labels: vec![String::new()], ..Self::default() }
+    }
+
+    /// Labels the following operations with a place in the model.
+    pub fn at(&mut self, label: impl Into<String>) {
+        self.labels.push(label.into());
+    }
+
+    #[must_use]
+    pub fn shape(&self, tensor: Tensor) -> &[usize] {
+        &self.node(tensor).shape
+    }
+
+    #[must_use]
+    pub fn dtype(&self, tensor: Tensor) -> DType {
+        self.node(tensor).dtype
+    }
+
+    /// Makes a tensor readable by the host after a step, under a name.
+    pub fn output(&mut self, name: impl Into<String>, tensor: Tensor) {
+        let node = self.node(tensor);
+        let tensor = match node.kind {
+            Kind::Compute(_) => tensor,
+            _ => {
+                let (shape, dtype) = (node.shape.clone(), node.dtype);
+                self.compute(shape, dtype, |out| Op::Copy { x: tensor, out })
+            }
+        };
+        self.outputs.push((name.into(), tensor));
+    }
+
+    pub(super) fn node(&self, tensor: Tensor) -> &Node {
+        &self.nodes[tensor.0]
+    }
+
+    pub(super) fn push(&mut self, kind: Kind, shape: Vec<usize>, dtype: DType) -> Tensor {
+        let scope = self.open_composite.then_some(self.composites.len());
+        self.nodes.push(Node { kind, shape, dtype, scope, label: self.labels.len() - 1 });
+        Tensor(self.nodes.len() - 1)
+    }
+
+    pub(super) fn compute(
+        &mut self,
+        shape: Vec<usize>,
+        dtype: DType,
+        op: impl FnOnce(Tensor) -> Op<Tensor>,
+    ) -> Tensor {
+        let out = Tensor(self.nodes.len());
+        self.push(Kind::Compute(op(out)), shape, dtype)
+    }
+}
