@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use libfuzzer_sys::fuzz_target;
 use model::gguf::Gguf;
 use model::tokenizer::{Tokenizer, Vocabulary};
-use orind::engine::{Grammar, Grammars};
+use engine::{Grammar, Grammars};
 
 static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/models/tiny-llama-Q8_0.gguf");
