@@ -47,6 +47,8 @@ rustPlatform.buildRustPackage {
     "--package=tegra-sim"
     "--package=tegra-sim-preload"
   ];
+  # Optimised for speed and stripped; see the profile in Cargo.toml.
+  buildType = "dist";
   # The simulator's library is installed separately, so the program does not embed it.
   env = {
     TEGRA_SIM_CARRY = "no";
