@@ -1,5 +1,5 @@
-//! LoRA adapters on the simulated Orin: the CPU's logits to the bit, of rows with different adapters in one step, and the
-//! CPU's answers through the engine.
+//! LoRA adapters on the simulated Orin: logits and answers equal the CPU's bit for bit, also when rows of one step use
+//! different adapters.
 
 use ::engine::{AdapterSpec, LoadSpec, Request, Scales};
 use device::cpu::Cpu;
@@ -17,18 +17,18 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 const LAYOUT: KvLayout = KvLayout { slots: 3, context: 64, ring: None };
-/// Rows of a prompt's chunk: more than kernels take few at a time.
+/// Rows of a prompt's chunk: more than the kernels for few rows take.
 const CHUNK: usize = 40;
 
-/// Two adapters in different types.
+/// Writes two adapters of different types.
 fn adapters(model: &str, dir: &Path) -> [String; 2] {
     let single = Noise { dtype: DType::F32, every: 2, ..Noise::new(2, 3) };
     [(Noise::new(1, 8), "first.gguf"), (single, "second.gguf")]
         .map(|(noise, name)| noise.write(model, &dir.join(name)))
 }
 
-/// The logits of a chunk with an adapter, and of steps of two sequences that take different ones: with adapters, then
-/// the chunk without, by the plan for it and by the one with adapters.
+/// Logits of a chunk with adapters, of decode steps whose two sequences use different ones, and of a chunk without
+/// adapters: by the plan without them, and by the plan with all scales zero.
 fn logits(device: &dyn Device, model: &Model) -> [Vec<u32>; 4] {
     let context = LAYOUT.context;
     let buckets = [Bucket::prefill(CHUNK, context, Outputs::All), Bucket::decode(2, context)];
@@ -54,21 +54,27 @@ fn logits(device: &dyn Device, model: &Model) -> [Vec<u32>; 4] {
     let with = run(2, &chunk, Some(&[1.0, 0.5]));
     let mut decoded = Vec::new();
     for at in 35..38 {
-        // One takes both, one nothing.
+        // The first sequence uses both adapters, the second none.
         decoded.extend(run(3, &[row(at, 0), row(at, 2)], Some(&[1.0, 0.5, 0.0, 0.0])));
     }
     [with, decoded, base, nothing]
 }
 
+/// Quantised and plain matrices, biases, and a recurrent layer.
 #[test]
-fn logits_are_the_cpus_to_the_bit() {
-    for (name, mix) in [
-        ("llama", Mix::Q8_0),
-        ("qwen2", Mix::F16),
-        ("phi3", Mix::Q8_0),
-        ("qwen35", Mix::Q8_0),
-        ("gemma3", Mix::Q8_0),
-    ] {
+fn logits_with_adapters_equal_the_cpu() {
+    check_logits(&[("llama", Mix::Q8_0), ("qwen2", Mix::F16), ("qwen35", Mix::Q8_0)]);
+}
+
+/// A matrix that holds queries, keys and values, and norms behind projections.
+#[test]
+#[ignore = "nightly"]
+fn nightly_logits_with_adapters_of_more_models_equal_the_cpu() {
+    check_logits(&[("phi3", Mix::Q8_0), ("gemma3", Mix::Q8_0)]);
+}
+
+fn check_logits(models: &[(&str, Mix)]) {
+    for &(name, mix) in models {
         let dir = tempfile::tempdir().unwrap();
         let file = data(&format!("architectures/{name}.gguf")).to_str().unwrap().to_owned();
         let path = dir.path().join("model.gguf");
@@ -82,13 +88,13 @@ fn logits_are_the_cpus_to_the_bit() {
             let differ = nv.iter().zip(cpu).filter(|(a, b)| a != b).count();
             assert_eq!(differ, 0, "{name} {}, part {i}: of {} logits", mix.name(), cpu.len());
         }
-        assert!(nv[2] == nv[3], "{name}: who takes nothing has the bits of the plan without");
+        assert!(nv[2] == nv[3], "{name}: scales of zero change the logits");
         assert!(nv[0] != nv[2]);
     }
 }
 
 #[test]
-fn answers_are_the_cpus_in_mixed_company() {
+fn answers_to_concurrent_requests_with_adapters_equal_the_cpu() {
     let (model, dir) = (tiny("tiny-llama-Q8_0"), tempfile::tempdir().unwrap());
     let adapters = adapters(&model, dir.path()).map(|path| AdapterSpec { path, scale: 1.0 });
     let start = |backend| {
@@ -97,7 +103,7 @@ fn answers_are_the_cpus_in_mixed_company() {
         engine::start(LoadSpec { slots: 4, context: 128, adapters, ..spec })
     };
     let (nv, cpu) = (start("nv"), start("cpu"));
-    // What eight tokens launch, with the first adapter or without any.
+    // Launches for eight tokens, with the first adapter at this scale.
     let launches = |scale| {
         let before = nv.snapshot().activity.launches;
         let mut adapters = Scales::NONE;

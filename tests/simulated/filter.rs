@@ -1,5 +1,5 @@
-//! The ioctl filter: its program evaluated over recorded calls and over every request of the drivers'
-//! headers, and the kernel's own verdict in a child process; then a simulated Orin under it.
+//! The ioctl filter: its program evaluated for recorded calls and for every request of the drivers' headers, the
+//! kernel's verdict in a child process, and a generation on the simulated Orin under the filter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 
-/// What the program answers to a system call: classic BPF, as `seccomp(2)` defines it for a
+/// The program's verdict on a system call: classic BPF, as `seccomp(2)` defines it for a
 /// `struct seccomp_data`.
 fn verdict(program: &[sock_filter], architecture: u32, call: i64, arguments: [u64; 6]) -> u32 {
     let mut data = Vec::new();
@@ -51,7 +51,7 @@ fn ioctl(request: u64) -> u32 {
     verdict(&program, ARCHITECTURE, libc::SYS_ioctl, [3, request, 0, 0, 0, 0])
 }
 
-/// Requests of all releases' headers, as a C compiler gives them, by name.
+/// Requests of the drivers' headers by name, computed by a C compiler.
 fn headers() -> BTreeMap<&'static str, u64> {
     include_str!("../../tegra/tests/data/ioctls.csv")
         .lines()
@@ -63,9 +63,8 @@ fn headers() -> BTreeMap<&'static str, u64> {
         .collect()
 }
 
-/// Of the drivers' many requests exactly those pass that the daemon's driver layer can make.
 #[test]
-fn of_the_headers_requests_only_those_we_know_pass() {
+fn only_requests_that_the_daemon_makes_pass() {
     let known: BTreeMap<&str, u64> =
         tegra::abi::requests().map(|(name, number)| (name, number.into())).collect();
     let headers = headers();
@@ -77,7 +76,7 @@ fn of_the_headers_requests_only_those_we_know_pass() {
     }
     assert!(known.keys().all(|name| headers.contains_key(name)));
     assert!(refused > 50, "{refused} of {}", headers.len());
-    // Another size is another request; the upper half of the argument is not looked at by the kernel.
+    // The size is part of the request number. The kernel ignores the upper half of the argument.
     let open = headers["NVGPU_GPU_IOCTL_OPEN_TSG"];
     assert_eq!(ioctl(open ^ (8 << 16)), REFUSE);
     assert_eq!(ioctl(open | 1 << 40), ALLOW);
@@ -85,8 +84,8 @@ fn of_the_headers_requests_only_those_we_know_pass() {
 
 #[test]
 fn recorded_traces_pass_and_dangerous_requests_do_not() {
-    // Who, then name and number: what `strace -f -e trace=ioctl` saw the daemon do on a CPU, and what
-    // the simulator saw it ask the drivers for while a model was loaded, served and unloaded.
+    // Device, name and number of each request: recorded by `strace -f -e trace=ioctl` on a CPU, and by the simulator
+    // while a model was loaded, served and unloaded.
     let trace = include_str!("../data/ioctls.csv");
     let mut seen = BTreeMap::<&str, usize>::new();
     for line in trace.lines().skip(1) {
@@ -112,7 +111,7 @@ fn recorded_traces_pass_and_dangerous_requests_do_not() {
 }
 
 #[test]
-fn other_calls_pass_but_ways_around_do_not() {
+fn other_system_calls_pass_except_ways_around_the_filter() {
     let program = filter::program().unwrap();
     let call = |number| verdict(&program, ARCHITECTURE, number, [0; 6]);
     for number in [libc::SYS_read, libc::SYS_mmap, libc::SYS_openat, libc::SYS_futex] {
@@ -121,12 +120,12 @@ fn other_calls_pass_but_ways_around_do_not() {
     assert_eq!(call(libc::SYS_io_uring_setup), REFUSE);
     #[cfg(target_arch = "x86_64")]
     assert_eq!(call(0x4000_0000 + 514), REFUSE);
-    // A 32-bit call has other numbers: the process ends.
+    // System calls of 32-bit code have other numbers, so they end the process.
     let foreign = verdict(&program, 0x4000_0003, libc::SYS_read, [0; 6]);
     assert_eq!(foreign, libc::SECCOMP_RET_KILL_PROCESS);
 }
 
-/// Says what the kernel answers under the filter; on a thread that was there before it too.
+/// Prints the kernel's answers under the filter, also on a thread that is older than the filter.
 #[test]
 #[ignore = "run by another test, in a process of its own"]
 fn probe() {
@@ -155,7 +154,7 @@ fn probe() {
 }
 
 #[test]
-fn the_kernel_agrees() {
+fn the_kernel_refuses_the_same_requests() {
     let said = said(&mut again(module_path!(), "probe"));
     let answers: BTreeMap<&str, i32> = said
         .lines()
@@ -164,7 +163,7 @@ fn the_kernel_agrees() {
         .collect();
     let known: BTreeSet<&str> = tegra::abi::requests().map(|(name, _)| name).collect();
     for name in headers().keys() {
-        // Past the filter the kernel finds that there is no such descriptor.
+        // Requests that pass the filter fail because the descriptor does not exist.
         let expected = if known.contains(name) { libc::EBADF } else { libc::EPERM };
         assert_eq!(answers.get(name), Some(&expected), "{name}");
     }
@@ -190,8 +189,8 @@ fn generation() {
     assert_eq!(generate(), free);
 }
 
-/// The simulator stands in below libc and never asks the kernel for a driver's request, so nothing
-/// that it needs is refused.
+/// The simulator replaces system calls in libc and never passes a driver's request to the kernel, so the filter
+/// refuses nothing that it needs.
 #[test]
 fn the_simulated_orin_works_under_the_filter() {
     said(&mut again(module_path!(), "generation"));

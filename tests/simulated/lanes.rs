@@ -1,4 +1,4 @@
-//! A control loop on the simulated Orin, in a TSG of its own beside the model's.
+//! A control loop on the simulated Orin, in a TSG of its own, while a model uses the GPU.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use tegra_sim::gpu::{Latency, TICK, TIMESLICE_US};
 use tegra_sim::trace::{Event, Record};
 
 const CONTEXT: usize = 256;
-/// Tokens of a chunk of a long prompt.
+/// Tokens in a chunk of a prompt.
 const CHUNK: usize = 64;
-/// Steps of the lane beside each of decode and prompts.
+/// Steps of the control loop during decode, and as many during prompts.
 const ROUNDS: usize = 4;
 
 #[test]
-fn a_lane_beside_a_model_on_the_same_gpu() {
+fn a_control_loop_and_a_model_share_a_gpu() {
     let state = tempfile::tempdir().unwrap();
     let mut command = daemon::orind();
     command.env("LD_PRELOAD", preload_library());
@@ -45,7 +45,7 @@ fn a_lane_beside_a_model_on_the_same_gpu() {
     let same = Client::open(&daemon, "same").unwrap().step(&observation);
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&want), bits(&same), "the CPU and the GPU give the same bits");
-    // Through first light, the load and an answer.
+    // Steps go on during first light, the load and an answer.
     while daemon.get("/orin/v1/status").json()["state"]["name"] != "ready" {
         assert_eq!(client.step(&observation), want);
     }
@@ -63,10 +63,10 @@ fn a_lane_beside_a_model_on_the_same_gpu() {
     assert_eq!(lane["behind_s"], json!(behind));
 }
 
-/// A policy's steps beside a model that has a long queue of work each time: decode steps, then chunks of a prompt.
+/// Runs steps of a policy while a model has a long queue of work: decode steps, then chunks of a prompt.
 #[test]
 #[ignore = "run by the other test, in a process of its own"]
-fn beside_a_queue() {
+fn steps_during_queued_work() {
     let policy = onnx::Model::read(&data("lanes/policy.onnx")).unwrap();
     let shapes = BTreeMap::from([("observation".to_owned(), vec![1, 12])]);
     let of_loops = device::for_loops("nv").unwrap();
@@ -91,14 +91,14 @@ fn beside_a_queue() {
             session.load(plan, rows);
             let prepared = session.plans[plan].1;
             let tickets = [(); 4].map(|()| session.instance.submit(prepared, steps).unwrap());
-            assert_eq!(step(), alone, "the same bits with company and without");
+            assert_eq!(step(), alone, "a queue of work changes bits");
             tickets.into_iter().for_each(|ticket| session.instance.wait(ticket).unwrap());
             println!("launches {}", session.instance.activity().launches - before);
         }
     }
 }
 
-/// Nanoseconds from one release of a channel's to the next within a turn, at most: its longest chain.
+/// Nanoseconds of a channel's longest chain: the longest time between two releases within a turn.
 fn longest_chain(records: &[Record], of: u16) -> u64 {
     let (mut longest, mut last) = (0, None);
     for Record { time, event } in records {
@@ -115,10 +115,10 @@ fn longest_chain(records: &[Record], of: u16) -> u64 {
 }
 
 #[test]
-fn a_lane_has_its_turn_in_the_middle_of_a_models_work() {
+fn a_control_loop_gets_its_turn_during_a_models_work() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("trace");
-    let said = said(again(module_path!(), "beside_a_queue").env("TEGRA_SIM_TRACE", &trace));
+    let said = said(again(module_path!(), "steps_during_queued_work").env("TEGRA_SIM_TRACE", &trace));
     let queued: Vec<usize> =
         said.lines().filter_map(|line| line.split_once("launches ")?.1.parse().ok()).collect();
     assert_eq!(queued.len(), 2 * ROUNDS, "{said}");
@@ -132,7 +132,7 @@ fn a_lane_has_its_turn_in_the_middle_of_a_models_work() {
     let launches: Vec<u16> = launches.collect();
     let lane = launches[0];
     let model = *launches.iter().find(|channel| **channel != lane).unwrap();
-    // Steps of the lane, each as how many launches of the model came before it.
+    // For each step of the control loop, the number of the model's launches before it.
     let (mut before, mut steps) = (0, Vec::new());
     for channel in launches {
         if channel != lane {
@@ -141,7 +141,7 @@ fn a_lane_has_its_turn_in_the_middle_of_a_models_work() {
             steps.push(before);
         }
     }
-    assert_eq!(steps.remove(0), 0, "the first, alone");
+    assert_eq!(steps.remove(0), 0, "the first step runs alone");
     assert_eq!((steps.len(), before), (2 * ROUNDS, queued.iter().sum()), "{steps:?}");
     let (mut begun, mut within) = (0, 0);
     for (round, (queued, step)) in queued.iter().zip(&steps).enumerate() {
@@ -156,7 +156,7 @@ fn a_lane_has_its_turn_in_the_middle_of_a_models_work() {
         _ => None,
     });
     let waits: Vec<u64> = waits.collect();
-    // Until the timeslice is over and the chain that began in it, and the switch; a tick or two for the doorbell.
+    // The rest of a timeslice, the chain that began in it, and the switch; a tick or two for the doorbell.
     let chain = longest_chain(&records, model);
     let switch = (Latency::default().switch + 100) * TICK;
     let bound = u64::from(TIMESLICE_US) * 1000 + chain + switch;

@@ -1,4 +1,4 @@
-//! Networks of ONNX files through the daemon's socket, on the simulated Orin beside a model.
+//! ONNX networks through the daemon's socket, on a simulated Orin that also serves a model.
 
 use nn::files::{Array, read_npy, write_npy};
 use orind_testing::daemon::{self, Answer, Daemon, MODEL, orinctl};
@@ -15,7 +15,7 @@ fn launch(state: &TempDir, settings: &str) -> Daemon {
     Daemon::launch_with(command, &format!("threads = 1\nstate_dir = '{dir}'\n{settings}"))
 }
 
-/// What the policy of 12-128-128-4 answers, where it is asked for a backend or not.
+/// The daemon's answer for the 12-128-128-4 policy, on a backend or on the default one.
 fn policy(daemon: &Daemon, backend: Option<&str>) -> Answer {
     let (observation, _) = example();
     let file = data("lanes/policy.onnx");
@@ -37,7 +37,7 @@ fn action(answer: &Value) -> Vec<f64> {
 fn a_network_runs_on_the_models_gpu() {
     let state = tempfile::tempdir().unwrap();
     let daemon = launch(&state, &format!("model = '{MODEL}'\ncontext = 128\nbackend = 'nv'\n"));
-    // While the model is being loaded, which may have first light before it.
+    // The model is still being loaded, perhaps after first light.
     let first = policy(&daemon, None).json();
     assert!(first["device"].as_str().unwrap().contains("SMs"), "{first}");
     let (_, numpy) = example();
@@ -79,9 +79,9 @@ fn a_network_runs_on_the_models_gpu() {
     }
 }
 
-/// The reserve is the system's. The CPU's memory can be swapped, so there `auto` ends.
+/// The reserve applies to GPU memory. CPU memory can be swapped, so `auto` falls back to the CPU.
 #[test]
-fn a_network_leaves_the_reserve_of_memory() {
+fn a_network_respects_the_memory_reserve() {
     let state = tempfile::tempdir().unwrap();
     let daemon = launch(&state, "backend = 'auto'\nmemory_reserve_mib = 65536\n");
     let refused = policy(&daemon, Some("nv"));

@@ -1,4 +1,4 @@
-//! Logits that are not finite on the simulated Orin: because of the model's weights, or of the GPU.
+//! Non-finite logits on the simulated Orin, caused by weights or by the GPU.
 
 use ::engine::{GenerateError, Handle, LoadSpec, Request, State};
 use orind_testing::engine::{self, ask, collect};
@@ -25,10 +25,10 @@ fn device(handle: &Handle) -> (String, String) {
     (model.device.name, model.device.reason)
 }
 
-/// Neither to who is in the same batch, nor to who gets its slot next. A GPU that has given good logits of
+/// Other requests of the batch and later requests in the slot are unaffected. A GPU that has computed finite logits of
 /// this model stays in use.
 #[test]
-fn an_embedding_that_leads_to_no_number_is_the_fault_of_its_token_alone() {
+fn a_token_with_a_non_finite_embedding_fails_only_its_request() {
     const TOKEN: u32 = 77;
     let dir = tempfile::tempdir().unwrap();
     let model = overflowing(&tiny(MODEL), dir.path(), Some(TOKEN));
@@ -58,9 +58,9 @@ fn an_embedding_that_leads_to_no_number_is_the_fault_of_its_token_alone() {
     assert_eq!(device(&handle).0, "nv");
 }
 
-/// The CPU is asked too where that is possible. Then the message is its own.
+/// With `auto`, the CPU repeats the step, and the message does not name the GPU.
 #[test]
-fn weights_that_give_no_finite_logits_are_told_wherever_the_model_is() {
+fn weights_that_lead_to_non_finite_logits_are_reported_on_every_device() {
     let dir = tempfile::tempdir().unwrap();
     let model = odd(&tiny(MODEL), dir.path(), "blk.1.attn_norm.weight", 0..1, f32::MAX);
     let nv = start(&model, "nv");
@@ -81,7 +81,7 @@ fn answer_of(handle: &Handle) -> Vec<u32> {
     ask(handle, engine::request(1..12, 10)).ids
 }
 
-/// One answer on whatever `auto` takes.
+/// Prints an answer on the device that `auto` selects.
 #[test]
 #[ignore = "run by the next test, in a process of its own"]
 fn answer() {
@@ -90,9 +90,9 @@ fn answer() {
     println!("device {:?}", device(&handle));
 }
 
-/// A GPU that computes no numbers, and that nobody has looked at before.
+/// A GPU that computes NaN, without first light.
 #[test]
-fn what_only_the_gpu_gets_wrong_is_right_on_the_next_device() {
+fn the_next_device_answers_if_only_the_gpu_computes_nan() {
     let on =
         |machine: &str| said(again(module_path!(), "answer").env("TEGRA_SIM_MACHINE", machine));
     let line = |text: &str, name: &str| {

@@ -1,5 +1,5 @@
-//! A benchmark on the simulated Orin: what decode is held against is how fast the GPU itself reads. The
-//! numbers are the host's; what is checked is who read what, and that nothing of it stays.
+//! A benchmark on the simulated Orin: decode is compared with the bandwidth of the GPU's own reads. Times are
+//! meaningless; the tests check which memory is read, and that everything is freed.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use plan::graph::Graph;
 use plan::{Bucket, Buffer, Class, DType, Outputs, fuse};
 use telemetry::{Probe, Root};
 
-/// Rows of a prompt, in one chunk: launches of 8, 8 and 4.
+/// Rows of a prompt, which is one chunk.
 const PROMPT: u32 = 20;
 
 fn report() -> Report {
@@ -37,7 +37,7 @@ fn report() -> Report {
     report.blocking_recv().unwrap().unwrap().unwrap()
 }
 
-/// What is alive on the simulated Orin when nothing runs any more.
+/// Objects of the simulated Orin after all work has finished.
 fn live() -> impl PartialEq + std::fmt::Debug {
     let orin = tegra_sim_preload::orin().unwrap();
     orin.gpu().drain();
@@ -45,7 +45,7 @@ fn live() -> impl PartialEq + std::fmt::Debug {
 }
 
 #[test]
-fn the_roof_is_what_the_gpu_reads_and_gpu_memory_is_told_apart() {
+fn the_roof_is_read_by_the_gpu_and_gpu_memory_is_reported() {
     said(&mut again(module_path!(), "roof"));
 }
 
@@ -63,12 +63,12 @@ fn roof() {
     drop(bandwidth);
     assert_eq!(live(), before);
     assert!(alive.into_inner() >= 3);
-    several_steps_of_a_plan_without_tokens(&nv);
+    run_several_steps_without_tokens(&nv);
     assert_eq!(live(), before);
     drop(nv);
 
     let report = report();
-    // Of the kernels that its plans launch.
+    // Code of the kernels that its plans launch.
     let code = report.memory.code.unwrap();
     assert!(report.memory.gpu && (64 << 10..4 << 20).contains(&code), "{:?}", report.memory);
     let roof = &report.roof;
@@ -80,26 +80,26 @@ fn roof() {
         let fraction = row.bytes_per_second / roof.bytes_per_second;
         assert!((row.fraction_of_roof / fraction - 1.0).abs() < 1e-9);
     }
-    weights_are_counted_as_often_as_they_are_read(&report);
+    check_weight_bytes(&report);
     assert!(report.memory.gpu);
     let text = analysis::table(&report);
     assert!(!text.contains("threads,") && !text.contains("0 threads"), "{text}");
     assert!(text.contains(&matrix) && text.contains("GPU memory"), "{text}");
 }
 
-/// A prompt's rows share one reading of each matrix.
-fn weights_are_counted_as_often_as_they_are_read(report: &Report) {
+/// The rows of a prompt share one read of each matrix.
+fn check_weight_bytes(report: &Report) {
     let gguf = Gguf::open(tiny("tiny-llama-Q8_0")).unwrap();
     let once: u64 = gguf.tensors().iter().map(|tensor| tensor.bytes).sum();
     let prefill = report.rows.iter().find(|row| row.name == "pp20").unwrap();
     let read = prefill.weight_bytes_per_token * f64::from(PROMPT);
     let expected = once as f64;
-    // Rows of the embedding are the rest.
+    // The difference is the embedding's rows.
     assert!((read / expected - 1.0).abs() < 0.01, "{read} {expected}");
 }
 
-/// As a quick GPU is asked for; the simulated one is not quick.
-fn several_steps_of_a_plan_without_tokens(nv: &Nv) {
+/// The bandwidth test submits several steps at once only to fast GPUs, so not to the simulated one.
+fn run_several_steps_without_tokens(nv: &Nv) {
     let mut g = Graph::new();
     let x = g.source(Class::Mailbox, "x", DType::F32, &[1, 256]).unwrap();
     let w = g.source(Class::Weight, "w", DType::F16, &[64, 256]).unwrap();

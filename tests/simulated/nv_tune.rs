@@ -1,6 +1,5 @@
-//! Tuning the NV device on the simulated Orin, with the simulator's counts as the clock: the same search and
-//! the same bench as on hardware. What is printed is counted, not measured: it says how much work a variant is, not
-//! how long it takes.
+//! Tuning of the NV device on the simulated Orin, with the simulator's counts as the clock: the same search and the
+//! same bench as on hardware. The printed numbers are counts of work, not times.
 
 use device::gpu::nv::Nv;
 use device::tune::beam::{Bench, Known, Settings, search};
@@ -20,7 +19,7 @@ fn case(family: &str, dtype: DType, rows: u32, cols: u32, batch: u32) -> Case {
     Case { family: family.into(), dtype, rows, cols, batch }
 }
 
-/// What another search has left about a case.
+/// A record of the store, as if another search had written it.
 fn record(case: &Case, space: &Space, choice: Choice) -> Record {
     Record {
         case: case.clone(),
@@ -56,10 +55,10 @@ fn all(nv: &Nv, case: &Case) -> Vec<Choice> {
 
 #[test]
 #[ignore = "run by the other test, in a process of its own"]
-fn counted() {
+fn the_search_finds_the_cheapest_variant() {
     let nv = Nv::detect().unwrap();
     let pace = Pace::default();
-    // Columns enough for two warps to share a row.
+    // Enough columns for two warps to share a row.
     for case in
         [case("project", DType::Q8_0, 256, 2048, 1), case("gate", DType::Q6_K, 128, 4096, 1)]
     {
@@ -83,19 +82,19 @@ fn counted() {
             println!("{cost:>8}  {}  {counts:?}", describe(choice));
         }
         let mut bench = CaseBench::new(&nv, &case, None, &space, 0, &pace, &mut watch).unwrap();
-        // Counts do not scatter: as few pairs as have an interval.
+        // Counts have no noise, so the smallest number of pairs with an interval is enough.
         let settings = Settings { pairs: 6, ..Settings::default() };
         let found = search(&space, settings, Known::default(), &mut bench, &mut |_, _| {}).unwrap();
         println!("found {} at {}", describe(&found.choice), found.cost.median);
         assert!(found.complete && found.rejected.is_empty(), "{found:?}");
-        // One parameter at a time: the best of pairs of changes may be missed by a little.
+        // The search changes one parameter at a time, so it may miss the best pair of changes by a little.
         assert!(found.cost.median <= 1.01 * order[0].0 as f64, "{found:?}");
     }
 }
 
 #[test]
 #[ignore = "run by the other test, in a process of its own"]
-fn a_count_is_remembered_as_a_count() {
+fn a_count_is_stored_as_a_count() {
     let nv = Nv::detect().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let (store, pace) = (Store::new(dir.path()), Pace::default());
@@ -111,7 +110,7 @@ fn a_count_is_remembered_as_a_count() {
     let (counted, measured) = (read(Clock::Counted), read(Clock::Measured));
     assert!(measured.current.is_empty(), "a count is never used as a time");
     assert_eq!(measured.stale.len(), counted.current.len());
-    // The machine's clock says nothing about a simulator, and is found out.
+    // Wall-clock times of the simulator are rejected.
     let wall = go(&mut engine::tuning::bench::WallClock::default());
     let why = wall.rows[0].why.clone().unwrap();
     assert!(why.contains("no GPU is as slow"), "{why}");
@@ -150,7 +149,7 @@ fn a_variant_is_compiled_loaded_checked_and_counted() {
             assert!(cost != heuristic);
         }
     }
-    // A search among them, and what is remembered of it.
+    // A search among these variants, and its record.
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path());
     let spec = Spec { counted: true, beam: 1, ..Spec::default() };
@@ -166,7 +165,7 @@ fn a_variant_is_compiled_loaded_checked_and_counted() {
 
 #[test]
 #[ignore = "run by the other test, in a process of its own"]
-fn without_a_compiler_the_prebuilt_ones_are_left() {
+fn without_a_compiler_only_prebuilt_variants_are_used() {
     let nv = Nv::detect().unwrap();
     let space = nv.space(&case("project", DType::Q8_0, 512, 256, 1)).unwrap();
     assert_eq!(space.candidates, Candidates::Prebuilt);
@@ -175,7 +174,7 @@ fn without_a_compiler_the_prebuilt_ones_are_left() {
     choice.insert("unroll".into(), 1);
     let why = space.check(&choice).unwrap_err().to_string();
     assert!(why.contains("not prebuilt, and cannot be compiled here"), "{why}");
-    // What a compiler made elsewhere is kept and not used.
+    // Records of compiled variants stay in the store, unused.
     let case = case("project", DType::Q8_0, 512, 256, 1);
     let record = Record { candidates: Candidates::Nvrtc(12, 6), ..record(&case, &space, choice) };
     let prebuilt = Record { choice: space.heuristic, ..record.clone() };
@@ -192,7 +191,7 @@ fn without_a_compiler_the_prebuilt_ones_are_left() {
 
 #[test]
 #[ignore = "run by the other test, in a process of its own"]
-fn an_entry_that_these_kernels_do_not_take_is_told_and_not_used() {
+fn an_invalid_entry_is_reported_and_not_used() {
     let nv = Nv::detect().unwrap();
     let case = case("project", DType::Q8_0, 512, 2048, 1);
     let space = nv.space(&case).unwrap();
@@ -223,18 +222,29 @@ fn an_entry_that_these_kernels_do_not_take_is_told_and_not_used() {
 }
 
 #[test]
-fn variants_are_right_and_their_counts_are_printed() {
-    for test in [
-        "counted",
-        "a_count_is_remembered_as_a_count",
+fn variants_are_compiled_checked_and_counted() {
+    run_each(&[
+        "a_count_is_stored_as_a_count",
         "a_variant_is_compiled_loaded_checked_and_counted",
-        "without_a_compiler_the_prebuilt_ones_are_left",
-        "an_entry_that_these_kernels_do_not_take_is_told_and_not_used",
-    ] {
+        "without_a_compiler_only_prebuilt_variants_are_used",
+        "an_invalid_entry_is_reported_and_not_used",
+    ]);
+}
+
+/// Counts every variant of two kernels.
+#[test]
+#[ignore = "nightly"]
+fn nightly_search_finds_the_cheapest_variant() {
+    run_each(&["the_search_finds_the_cheapest_variant"]);
+}
+
+/// Runs tests in processes of their own.
+fn run_each(tests: &[&str]) {
+    for &test in tests {
         let dir = tempfile::tempdir().unwrap();
         let mut command = again(module_path!(), test);
         command.env("TEGRA_SIM_TRACE", dir.path().join("trace"));
-        // The others are the same wherever they run.
+        // The other tests run without a compiler, so that they behave alike on every machine.
         if test != "a_variant_is_compiled_loaded_checked_and_counted" {
             command.env("ORIND_NVRTC", dir.path().join("none"));
         }

@@ -1,4 +1,4 @@
-//! Two models on the simulated Orin, each with a queue of its own: whoever is served beside it does not show in an answer.
+//! Two models on the simulated Orin, each with a queue of its own: requests to one do not change answers of the other.
 
 use std::thread;
 

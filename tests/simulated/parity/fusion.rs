@@ -1,4 +1,4 @@
-//! Scheduling and fusion: a fused step is its parts, and known models take known numbers of launches.
+//! Fusion: a fused step equals its parts, and unfused plans have more steps.
 
 use device::{Device, Error, Footprint, Info, Instance, Request, Tunable};
 use parity::model::{Task, Tolerance, Trace};
@@ -6,7 +6,7 @@ use plan::{Bucket, Fusions, fuse};
 
 use super::{devices, model};
 
-/// A device that admits to fewer fused steps than it knows.
+/// A device that reports fewer fusions than it supports.
 struct Plain<'a>(&'a dyn Device, Fusions);
 
 impl Device for Plain<'_> {
@@ -31,7 +31,7 @@ impl Device for Plain<'_> {
     }
 }
 
-/// Norm and residual by themselves, which devices also run.
+/// Fusions without norm and residual, which devices also run as steps of their own.
 const FEWER: [(&str, Fusions); 3] = [
     ("norm", Fusions { norm: false, ..Fusions::ALL }),
     ("residual", Fusions { residual: false, ..Fusions::ALL }),
@@ -41,29 +41,28 @@ const FEWER: [(&str, Fusions); 3] = [
 #[test]
 fn fused_equals_unfused() {
     let tolerance = Tolerance { divergence: 1e-3, mean: 0.01, margin: 8.0 };
-    for name in ["tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M"] {
-        let model = model(name);
-        let prompts = [vec![3, 1, 4, 1, 5]];
-        let task = Task { model: &model, prompts: &prompts, steps: 2 };
-        for device in devices() {
-            let fused = Trace::record(&*device, &task, None).unwrap();
-            for (what, fusions) in FEWER {
-                let apart = Plain(&*device, fusions);
-                let trace = Trace::record(&apart, &task, Some(&fused)).unwrap();
-                let found = trace.compare(&fused, &tolerance);
-                assert!(
-                    found.passed,
-                    "{name} on {} without {what}: {:?}",
-                    device.info().name,
-                    found.steps
-                );
-            }
+    let name = "tiny-qwen3-Q4_K_M";
+    let model = model(name);
+    let prompts = [vec![3, 1, 4, 1, 5]];
+    let task = Task { model: &model, prompts: &prompts, steps: 2 };
+    for device in devices() {
+        let fused = Trace::record(&*device, &task, None).unwrap();
+        for (what, fusions) in FEWER {
+            let apart = Plain(&*device, fusions);
+            let trace = Trace::record(&apart, &task, Some(&fused)).unwrap();
+            let found = trace.compare(&fused, &tolerance);
+            assert!(
+                found.passed,
+                "{name} on {} without {what}: {:?}",
+                device.info().name,
+                found.steps
+            );
         }
     }
 }
 
 #[test]
-fn steps_that_are_left_apart_are_more() {
+fn unfused_plans_have_more_steps() {
     let model = model("tiny-llama-Q8_0");
     let layout = model::KvLayout { slots: 1, context: 64, ring: None };
     let plan = model.plan(layout, Bucket::decode(1, 64)).unwrap();

@@ -1,4 +1,4 @@
-//! Queues of the Orin on the simulator: signals, waits, copies and timestamps across many of them.
+//! Signals, waits, copies and timestamps across many queues of the simulated Orin.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const PAGE: u64 = 4096;
 const QUEUES: u64 = 6;
 
 #[test]
-fn a_value_goes_through_many_queues_in_the_order_that_they_wait() {
+fn queues_copy_a_value_in_the_order_of_their_waits() {
     let space = AddressSpace::new(&Orin::open().unwrap(), L2::Volatile).unwrap();
     let mut context = Context::new(&space, Options::default()).unwrap();
     let queues: Vec<_> =
@@ -29,7 +29,7 @@ fn a_value_goes_through_many_queues_in_the_order_that_they_wait() {
     let mut tickets: Vec<tegra::context::Ticket> = Vec::new();
     for index in 0..QUEUES {
         let mut stream = PushBuffer::<class::Copy>::new();
-        // The first waits for the CPU, each other for the queue before it.
+        // The first queue waits for the CPU, each other one for the queue before it.
         stream.acquire(match tickets.last() {
             None => {
                 Acquire::new(gate.at(0).unwrap(), Payload::Long(1), Condition::Reached).unwrap()

@@ -1,4 +1,4 @@
-//! Recordings replayed: with new inputs, many of them, interleaved; none leaves anything behind.
+//! Replayed recordings: new inputs, many recordings, interleaved, without residue.
 
 use model::KvLayout;
 use orind_testing::session::{Row, Session};
@@ -8,17 +8,17 @@ use super::{devices, model};
 
 const LAYOUT: KvLayout = KvLayout { slots: 4, context: 64, ring: None };
 
-/// A step: which recording, and token, position and slot of each row.
+/// A step: recording, and token, position and slot of each row.
 type Play = (usize, Vec<Row>);
 
-/// Runs a step and gives the bits of all its logits.
+/// Runs a step; returns the bits of all its logits.
 fn play(session: &mut Session, (which, rows): &Play) -> Vec<u32> {
     session.load(*which, rows);
     session.run(*which, 1);
     session.logits(*which).into_iter().map(f32::to_bits).collect()
 }
 
-/// A chunk of a prompt in each of three slots, then decoding of one, two, and three of them.
+/// A prompt's chunk, then decode of one, two, and three rows.
 fn buckets() -> Vec<Bucket> {
     let decode = [1, 2, 3].map(|batch| Bucket::decode(batch, LAYOUT.context));
     std::iter::once(Bucket::prefill(4, LAYOUT.context, Outputs::Last)).chain(decode).collect()
@@ -29,12 +29,12 @@ fn prompt(slot: i32, seed: i32) -> Play {
 }
 
 #[test]
-fn recordings_see_their_own_inputs_and_nothing_else() {
+fn recordings_read_only_their_own_inputs() {
     let model = model("tiny-llama-Q6_K");
     for device in devices() {
         let name = device.info().name;
         let mut player = Session::new(&*device, &model, LAYOUT, &buckets());
-        // New inputs each time, recordings in turn.
+        // New inputs each time, alternating recordings.
         let plays: Vec<Play> = vec![
             prompt(0, 1),
             prompt(1, 2),
@@ -46,10 +46,10 @@ fn recordings_see_their_own_inputs_and_nothing_else() {
             (2, vec![(17, 7, 0), (18, 6, 2)]),
         ];
         let mixed: Vec<_> = plays.iter().map(|step| play(&mut player, step)).collect();
-        // Once more in the same memory: what lies there from before is not seen.
+        // Again in the same memory: old contents have no effect.
         let again: Vec<_> = plays.iter().map(|step| play(&mut player, step)).collect();
         assert!(mixed == again, "{name}: the second time differs");
-        // Each slot by itself, with the recording of one row alone.
+        // Each slot alone, with the recording of one row.
         for slot in 0..3 {
             let mut alone = Session::new(&*device, &model, LAYOUT, &buckets()[..2]);
             for ((which, rows), mixed) in plays.iter().zip(&mixed) {
@@ -67,7 +67,7 @@ fn recordings_see_their_own_inputs_and_nothing_else() {
 }
 
 #[test]
-fn a_recorded_step_is_counted_once_and_submitted_once() {
+fn a_recorded_step_is_one_submission() {
     let model = model("tiny-qwen3-Q8_0");
     let layers = model.hyperparameters().layers.len() as u64;
     for device in devices() {

@@ -1,4 +1,4 @@
-//! Every step by itself.
+//! Each step compared with the reference, and NV bit for bit with the CPU.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use plan::{Bucket, DType, Outputs, quant};
 use super::devices;
 
 #[test]
-fn every_step_computes_what_the_reference_computes() {
+fn every_step_matches_the_reference() {
     let cases = steps::all().unwrap();
     let expected: Vec<_> = cases.iter().map(|case| case.run(&Reference).unwrap()).collect();
     let mut failed = Vec::new();
-    // Of the CPU, which comes first: the bits of the one arithmetic.
+    // The CPU's results, whose bits other devices must have. The CPU is the first device.
     let mut page = Vec::new();
     for device in devices() {
         let name = device.info().name;
@@ -53,9 +53,9 @@ fn every_step_computes_what_the_reference_computes() {
     assert!(failed.is_empty(), "{} of {}:\n{}", failed.len(), cases.len(), failed.join("\n"));
 }
 
-/// A case with other weights than it says would pass on every device.
+/// Otherwise a case with wrong weights would pass on every device.
 #[test]
-fn weights_that_their_type_does_not_take_make_no_case() {
+fn weights_that_do_not_fit_their_type_are_refused() {
     let make = |dtype, shape: &[usize], values: &[f32]| {
         let bucket = Bucket { batch: 1, chunk: 1, context: 1, outputs: Outputs::None };
         let case = Case::new("any", "any", 0.0);

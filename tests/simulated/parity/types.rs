@@ -1,4 +1,4 @@
-//! Models of every type that devices run, through prompt and decode.
+//! Models of each type through prompt and decode.
 
 use device::reference::Reference;
 use parity::model::{Task, Tolerance, Trace};
@@ -6,7 +6,7 @@ use parity::model::{Task, Tolerance, Trace};
 use super::{devices, model};
 
 #[test]
-fn logits_of_every_type_are_near_the_references() {
+fn logits_of_every_type_are_near_the_reference() {
     let prompts = [vec![1], vec![5, 9, 2, 77, 301, 8, 5]];
     for name in [
         "tiny-llama-f16",
@@ -32,7 +32,7 @@ fn logits_of_every_type_are_near_the_references() {
                 100.0 * found.top1_agreement
             );
             assert!(found.passed, "{name} on {}: {:?}", device.info().name, found.steps);
-            // The CPU comes first: the others have its bits.
+            // The CPU is the first device; the others must have its bits.
             let page = page.get_or_insert_with(|| trace.clone());
             assert_eq!(trace.first_unequal(page), None, "{name} on {}", device.info().name);
         }

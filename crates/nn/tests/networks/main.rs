@@ -17,6 +17,11 @@ fn devices() -> Vec<Box<dyn Device>> {
     vec![Box::new(Reference), Box::new(Cpu::detect())]
 }
 
+#[test]
+fn losses_match_pytorch() {
+    training::check_losses(training::LOSSES.lines());
+}
+
 /// Every operation, forward and backward, in one process.
 #[test]
 fn operations_match_pytorch_on_the_reference_and_the_cpu() {

@@ -13,7 +13,8 @@ use nn::{Failure, Result, Tensor, Trainer};
 use parity::ops::unit;
 use plan::DType;
 
-const LOSSES: &str = include_str!("../../../../tests/data/nn/losses.txt");
+/// Lines of network, optimiser and losses.
+pub(super) const LOSSES: &str = include_str!("../../../../tests/data/nn/losses.txt");
 const BATCH: usize = 16;
 
 fn numbers(seed: u64, n: usize, low: f64, high: f64) -> Vec<f32> {
@@ -66,9 +67,9 @@ fn trainer(device: &dyn Device, network: fn(&mut Net) -> Result, by: Optimiser) 
     Trainer::new(device, by, 1, step, network).unwrap()
 }
 
-#[test]
-fn losses_match_pytorch() {
-    for line in LOSSES.lines() {
+/// Trains as each of [`LOSSES`]' `lines` describes, and compares the losses.
+pub(super) fn check_losses<'a>(lines: impl Iterator<Item = &'a str>) {
+    for line in lines {
         let words: Vec<&str> = line.split(' ').collect();
         let want: Vec<f32> = words[2..].iter().map(|word| word.parse().unwrap()).collect();
         let (network, inputs): (fn(&mut Net) -> Result, usize) =
