@@ -58,61 +58,70 @@ fn same(answer: &Answer, alone: &Answer, what: &str) {
 
 /// Conversations that fork and come back with this adapter, that one, both or none, several at a time.
 #[test]
-fn whatever_adapters_others_take_each_is_answered_as_if_alone() {
-    for (seed, model) in (1..).zip(MODELS.map(tiny)) {
-        println!("{model}: seed {seed}");
-        let dir = tempfile::tempdir().unwrap();
-        let adapters = adapters(&model, dir.path());
-        let (handle, other) =
-            (engine::start(spec(&model, &adapters, 3)), engine::start(spec(&model, &adapters, 1)));
-        let without = engine::start(spec(&model, &[], 1));
-        let choices = [Scales::NONE, scales(1.0, 0.0), scales(0.0, 1.0), scales(0.5, -0.25)];
-        let mut random = Random(seed);
-        let (mut spared, mut differ) = (0, 0);
-        // Of every request that was answered, and with what.
-        let mut said = vec![(vec![1], Scales::NONE)];
-        for _ in 0..8 {
-            let requests: Vec<Request> = (0..1 + random.below(5))
-                .map(|_| {
-                    let (before, adapters) = &said[random.below(said.len())];
-                    let mut prompt = before[..1 + random.below(before.len())].to_vec();
-                    prompt.truncate(120);
-                    prompt.extend((0..1 + random.below(30)).map(|_| 2 + random.below(200) as u32));
-                    let sampling = Sampling {
-                        temperature: random.pick(&[0.0, 1.0]),
-                        top_k: 40,
-                        top_p: 0.95,
-                        seed: random.bits(),
-                        ..Sampling::GREEDY
-                    };
-                    let logprobs = (random.below(2) == 0).then_some(1);
-                    let change = random.below(2) == 0;
-                    let adapters = if change { random.pick(&choices) } else { *adapters };
-                    let request = engine::request(prompt, 1 + random.below(30) as u32);
-                    Request { sampling, logprobs, adapters, ..request }
-                })
-                .collect();
-            let streams: Vec<_> =
-                requests.iter().map(|request| handle.generate(request.clone()).unwrap()).collect();
-            for (request, events) in requests.iter().zip(streams) {
-                let answer = collect(events).unwrap();
-                let what = format!("seed {seed}, {:?}", request.adapters);
-                same(&answer, &lone(&other, request), &what);
-                let plain = Request { adapters: Scales::NONE, ..request.clone() };
-                let base = lone(&without, &plain);
-                if request.adapters == Scales::NONE {
-                    same(&answer, &base, "as without adapters");
-                } else {
-                    differ += usize::from(answer.ids != base.ids);
-                }
-                spared += cached(&answer);
-                let all = [&request.prompt[..], &answer.ids].concat();
-                said.push((all, request.adapters));
+fn adapters_of_other_requests_change_no_answer() {
+    check_conversations(1, MODELS[0]);
+}
+
+#[test]
+#[ignore = "nightly"]
+fn nightly_adapters_of_other_requests_change_no_answer_of_another_model() {
+    check_conversations(2, MODELS[1]);
+}
+
+fn check_conversations(seed: u64, model: &str) {
+    let model = tiny(model);
+    println!("{model}: seed {seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let adapters = adapters(&model, dir.path());
+    let (handle, other) =
+        (engine::start(spec(&model, &adapters, 3)), engine::start(spec(&model, &adapters, 1)));
+    let without = engine::start(spec(&model, &[], 1));
+    let choices = [Scales::NONE, scales(1.0, 0.0), scales(0.0, 1.0), scales(0.5, -0.25)];
+    let mut random = Random(seed);
+    let (mut spared, mut differ) = (0, 0);
+    // Of every request that was answered, and with what.
+    let mut said = vec![(vec![1], Scales::NONE)];
+    for _ in 0..8 {
+        let requests: Vec<Request> = (0..1 + random.below(5))
+            .map(|_| {
+                let (before, adapters) = &said[random.below(said.len())];
+                let mut prompt = before[..1 + random.below(before.len())].to_vec();
+                prompt.truncate(120);
+                prompt.extend((0..1 + random.below(30)).map(|_| 2 + random.below(200) as u32));
+                let sampling = Sampling {
+                    temperature: random.pick(&[0.0, 1.0]),
+                    top_k: 40,
+                    top_p: 0.95,
+                    seed: random.bits(),
+                    ..Sampling::GREEDY
+                };
+                let logprobs = (random.below(2) == 0).then_some(1);
+                let change = random.below(2) == 0;
+                let adapters = if change { random.pick(&choices) } else { *adapters };
+                let request = engine::request(prompt, 1 + random.below(30) as u32);
+                Request { sampling, logprobs, adapters, ..request }
+            })
+            .collect();
+        let streams: Vec<_> =
+            requests.iter().map(|request| handle.generate(request.clone()).unwrap()).collect();
+        for (request, events) in requests.iter().zip(streams) {
+            let answer = collect(events).unwrap();
+            let what = format!("seed {seed}, {:?}", request.adapters);
+            same(&answer, &lone(&other, request), &what);
+            let plain = Request { adapters: Scales::NONE, ..request.clone() };
+            let base = lone(&without, &plain);
+            if request.adapters == Scales::NONE {
+                same(&answer, &base, "as without adapters");
+            } else {
+                differ += usize::from(answer.ids != base.ids);
             }
+            spared += cached(&answer);
+            let all = [&request.prompt[..], &answer.ids].concat();
+            said.push((all, request.adapters));
         }
-        println!("{spared} tokens spared, {differ} answers changed");
-        assert!(spared > 20 && differ > 5, "{spared} spared, {differ} answers changed");
     }
+    println!("{spared} tokens spared, {differ} answers changed");
+    assert!(spared > 20 && differ > 5, "{spared} spared, {differ} answers changed");
 }
 
 /// Rows of a draft take what the sequence does.

@@ -105,7 +105,8 @@ fn an_honest_peer_computes_the_model_and_every_number_is_there() {
 }
 
 #[test]
-fn the_references_answers_are_kept_and_a_damaged_file_is_not_believed() {
+#[ignore = "nightly"]
+fn nightly_reference_answers_are_cached_and_a_damaged_file_is_recomputed() {
     use std::os::unix::fs::MetadataExt;
     let bench = Bench::new();
     let peer = bench.peer("cat");
@@ -185,7 +186,8 @@ fn a_peer_that_is_missing_or_fails_is_told_and_the_others_go_on() {
 }
 
 #[test]
-fn ctrl_c_keeps_what_was_measured_and_leaves_no_process() {
+#[ignore = "nightly"]
+fn nightly_ctrl_c_keeps_measured_rounds_and_leaves_no_process() {
     let bench = Bench::new();
     let peer = bench.peer("cat");
     let mut command = bench.compare(&peer, &["--no-reference", "--rounds", "1000"]);

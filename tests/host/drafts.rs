@@ -44,7 +44,7 @@ fn tokens_are_those_without_greedy_and_sampled() {
         let (with, without, another) = (start(model, 7), start(model, 0), start(model, 0));
         let hybrid = model == MODELS[2];
         let (mut drafted, mut accepted) = (0, 0);
-        for i in 0..12 {
+        for i in 0..8 {
             let temperature = [0.0, 0.0, 0.4, 1.0][i % 4];
             let sampling = Sampling {
                 temperature,
@@ -249,7 +249,7 @@ fn what_a_draft_has_left_is_gone_on_from() {
         let mut random = Random(seed);
         let mut said: Vec<u32> = vec![1, 2, 3];
         let mut cached = 0;
-        for i in 0..24 {
+        for i in 0..12 {
             if said.len() > 300 {
                 said.truncate(3);
             }

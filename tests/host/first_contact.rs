@@ -1,6 +1,5 @@
-//! First contact with the simulated Orin, through the real programs: every question gets an answer, what
-//! breaks does not stop the rest, what may take a machine down is made only by name, a run that was ended
-//! goes on without what was under way, and the simulator takes the file back.
+//! `orinctl first-contact` on the simulated Orin: every experiment gets an answer, failures do not stop the others,
+//! dangerous experiments run only by name, interrupted runs resume, and the simulator loads the profile.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -30,7 +29,7 @@ fn names(choose: impl Fn(&tegra_probe::Experiment) -> bool) -> String {
     chosen.map(|experiment| experiment.name).collect::<Vec<_>>().join(",")
 }
 
-/// All but some, for `--skip`.
+/// All experiments except these, for `--skip`.
 fn all_but(kept: &[&str]) -> String {
     names(|experiment| !kept.contains(&experiment.name))
 }
@@ -39,7 +38,7 @@ fn is_dangerous(experiment: &tegra_probe::Experiment) -> bool {
     matches!(experiment.risk, Risk::Dangerous(_))
 }
 
-/// The profile of a whole run with what was printed, made once for all tests.
+/// Profile and output of a whole run, once for all tests.
 fn whole() -> &'static (Profile, Output) {
     static WHOLE: OnceLock<(Profile, Output)> = OnceLock::new();
     WHOLE.get_or_init(|| {
@@ -69,11 +68,11 @@ fn on_the_simulator_every_experiment_has_an_answer() {
         assert!(verdict.is_answer(), "{name}: {error:?}");
         assert!(table.contains(name.as_str()), "{table}");
         assert!(!record.question.is_empty() && !record.method.is_empty() && record.seconds > 0.0);
-        // What the rules forbid ends with the finding that says so; everything else is answered.
+        // This experiment breaks a rule of the simulator, which stops it; all others have answers.
         if name == "handover-l2-unmaintained" {
             assert_eq!(*verdict, Verdict::Crashed);
             assert!(error.as_ref().unwrap().contains("stale-l2"), "{error:?}");
-            // And nobody is left to take it for a defect, before or after.
+            // The output explains that the crash is no defect.
             assert!(stderr(output).contains("its crash is expected"), "{}", stderr(output));
             let row = table.lines().find(|line| line.starts_with(name.as_str())).unwrap();
             assert!(row.contains("crashed") && row.contains("as it should"), "{row}");
@@ -93,7 +92,7 @@ fn on_the_simulator_every_experiment_has_an_answer() {
         Risk::Dangerous(_) => 2,
     };
     assert!(EXPERIMENTS.is_sorted_by_key(harm), "the more harm, the later");
-    let largest = None; // Nothing beyond it was refused.
+    let largest = None; // No size was refused.
     let proven = Proven {
         read_only_maps: Some(true),
         longest_chain: Some(4096),
@@ -109,7 +108,7 @@ fn on_the_simulator_every_experiment_has_an_answer() {
 }
 
 #[test]
-fn what_is_dangerous_is_made_by_name_alone() {
+fn dangerous_experiments_run_only_by_name() {
     let directory = TempDir::new().unwrap();
     let file = |name: &str| directory.path().join(name).display().to_string();
     let made = |file: &str| {
@@ -150,9 +149,9 @@ fn a_file_is_never_overwritten() {
     assert_eq!(std::fs::read(&file).unwrap(), before);
 }
 
-/// On a machine where nothing of it holds, the file says so, and the rest is answered.
+/// On a machine with defects, the profile reports them, and the other experiments have answers.
 #[test]
-fn what_a_machine_does_not_do_is_not_proven() {
+fn defects_of_the_machine_are_not_proven() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("profile.json");
     let only = "page-sizes,switch-timeout,first-light-event,first-light-order,read-only-maps";
@@ -179,9 +178,8 @@ fn what_a_machine_does_not_do_is_not_proven() {
     assert_eq!(record("page-sizes").verdict, Verdict::Expected);
 }
 
-/// A class of instructions that computes wrongly is named, and others are not.
 #[test]
-fn wrong_results_are_told_by_class() {
+fn wrong_results_are_reported_by_instruction_class() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("profile.json");
     let mut run = command(&[], &["--only", "kernel-results", "-o", &file.display().to_string()]);
@@ -198,10 +196,11 @@ fn wrong_results_are_told_by_class() {
     }
 }
 
-/// With a desktop beside it, chains of 150 ms that it has to wait for end a channel after 3 s in all, unless
-/// the channel was given another limit. Launches are timed and not executed: there are many.
+/// On a GPU shared with a desktop, chains of 150 ms end a channel after 3 s of waiting in all, unless the channel has
+/// another limit. Launches are timed, not executed, since there are many.
 #[test]
-fn what_holds_others_up_for_long_is_torn_down() {
+#[ignore = "nightly"]
+fn nightly_a_channel_that_blocks_others_for_long_is_closed() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("profile.json");
     let (only, name) = ("chain-preemption,ctxsw-accumulation", file.display().to_string());
@@ -219,7 +218,7 @@ fn what_holds_others_up_for_long_is_torn_down() {
     assert_eq!(verdict(&profile, "chain-preemption"), Verdict::Expected);
 }
 
-/// Kills a run, as a machine does that goes down, once `name` is under way.
+/// Kills a run while the experiment `name` is under way, like a crash of the machine.
 fn kill_in(name: &str, run: &mut Command, file: &Path) -> Profile {
     let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let under_way = |profile: &Profile| {
@@ -227,7 +226,7 @@ fn kill_in(name: &str, run: &mut Command, file: &Path) -> Profile {
     };
     let started = Instant::now();
     while !Profile::read(file).is_ok_and(|profile| under_way(&profile)) {
-        assert!(started.elapsed() < Duration::from_secs(60), "it never came to {name}");
+        assert!(started.elapsed() < Duration::from_secs(60), "{name} never began");
         std::thread::sleep(Duration::from_millis(5));
     }
     run.kill().unwrap();
@@ -240,7 +239,7 @@ fn verdict(profile: &Profile, name: &str) -> Verdict {
 }
 
 #[test]
-fn a_run_that_was_ended_goes_on_behind_what_was_under_way() {
+fn a_killed_run_resumes_after_the_interrupted_experiment() {
     const THREE: [&str; 3] = ["placement", "doorbell-latency", "submission-cost"];
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("profile.json");
@@ -281,9 +280,9 @@ fn a_run_that_was_ended_goes_on_behind_what_was_under_way() {
     refuse(&|other| other.tool = "orinctl 99".into(), "orinctl 99 made it");
 }
 
-/// A machine that freezes when an engine is given to a channel is not frozen again by the next run.
+/// The machine freezes when an engine is bound to a channel. The next run skips what would freeze it again.
 #[test]
-fn what_stands_on_what_froze_the_machine_is_left_out() {
+fn experiments_that_depend_on_a_freezing_one_are_skipped() {
     const FOUR: [&str; 4] = ["page-sizes", "bring-up", "first-light-channel", "submission-cost"];
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("profile.json");
@@ -303,7 +302,7 @@ fn what_stands_on_what_froze_the_machine_is_left_out() {
         assert!(record.error.as_ref().unwrap().contains("it stands on bring-up"), "{record:?}");
     }
 
-    // Whoever knows why names it, and what stands on it is made again.
+    // Named experiments run again, and so do those that depend on them.
     for arguments in [["--only", FOUR[1], "--resume", &name], ["--skip", &rest, "--resume", &name]]
     {
         let output = contact(&[], &arguments);
@@ -313,7 +312,7 @@ fn what_stands_on_what_froze_the_machine_is_left_out() {
     assert!(FOUR.iter().all(|name| verdict(&whole, name).is_answer()), "{whole:?}");
 }
 
-/// Without times and what depends on the machine or the moment: what every run answers alike.
+/// The answers that are equal in every run: without times and values that depend on the machine or the moment.
 fn stable(profile: &Profile) -> Profile {
     let mut stable = Profile::new(
         "orinctl",
@@ -345,10 +344,9 @@ fn stable(profile: &Profile) -> Profile {
     stable
 }
 
-/// What `tegra-sim profile diff` holds a real Orin against is what the simulator does. With
-/// `ORIND_BLESS=1` this test writes it.
+/// `tegra-sim profile diff` compares a real Orin with this record. `ORIND_BLESS=1` writes it anew.
 #[test]
-fn the_simulator_answers_as_its_own_record_says() {
+fn the_simulators_answers_match_its_record() {
     let now = stable(&whole().0);
     if std::env::var_os("ORIND_BLESS").is_some() {
         let file = orind_testing::repository("tegra/sim/src/simulated.json");
@@ -373,9 +371,9 @@ fn the_simulator_answers_as_its_own_record_says() {
     assert_eq!(record.experiments.len(), now.experiments.len());
 }
 
-/// Times, engines and limits of a profile become the simulator's.
+/// The simulator uses times, engines and limits of a profile.
 #[test]
-fn the_simulator_takes_a_profile_back() {
+fn the_simulator_loads_a_profile() {
     let mut profile = stable(&whole().0);
     let mut set = |experiment: &str, fact: &str, value: Value| {
         let found = profile.experiments.iter_mut().find(|e| e.name == experiment).unwrap();
@@ -394,7 +392,7 @@ fn the_simulator_takes_a_profile_back() {
     }
     set(facts::ENGINES, facts::ENGINE_LIST, "0.0@0 1.0@0 2.0@5".into());
     set(facts::MEMORY.experiment, facts::MEMORY.name, (1u64 << 36).into());
-    // Both GPCs powered: their number and their mask.
+    // Number and mask of GPCs, with both powered.
     let record = whole().0.fact(facts::CHARACTERISTICS, facts::RECORD).unwrap().text().unwrap();
     let mut record = record.to_owned();
     record.replace_range(24..26, "02");
@@ -425,7 +423,7 @@ fn the_simulator_takes_a_profile_back() {
     let left_out = made.experiment("recovery").unwrap();
     assert_eq!(left_out.verdict, Verdict::Skipped);
 
-    // The difference between the two, printed.
+    // Prints the differences between both profiles.
     let diff = tegra_sim().args(["profile", "diff", &given]).output().unwrap();
     let table = stdout(&diff);
     assert!(diff.status.success(), "{}", stderr(&diff));
@@ -436,9 +434,9 @@ fn the_simulator_takes_a_profile_back() {
     assert!(!table.contains("page-sizes:"), "what is the same is left out: {table}");
 }
 
-/// A release that never comes (of three in a row, which each submission has, one is the timeline's): the experiment is killed, the rest has answers.
+/// A stuck semaphore release (one of three in a row is the timeline's) hangs an experiment; the others have answers.
 #[test]
-fn an_experiment_that_hangs_is_killed_and_the_rest_goes_on() {
+fn an_experiment_that_hangs_is_killed_and_the_others_run() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("profile.json").display().to_string();
     let only = "placement,doorbell-latency,page-sizes";
@@ -459,7 +457,7 @@ fn an_experiment_that_hangs_is_killed_and_the_rest_goes_on() {
     );
 }
 
-/// A profile with values that cannot be true, or that is none, is refused before the program runs.
+/// Malformed profiles, and profiles with impossible values, are refused before the program runs.
 #[test]
 fn hostile_profiles_are_refused() {
     let mut wrong = stable(&whole().0);

@@ -1,5 +1,5 @@
-//! The example of a LoRA adapter as a test: trained on one thread of the CPU to the loss that is stated here, written,
-//! loaded beside its model by a daemon, and asked.
+//! The LoRA example as a test: trains an adapter on one CPU thread to the loss stated here, and asks a daemon that has
+//! loaded it.
 
 #[expect(dead_code, reason = "an example's main")]
 #[path = "../../examples/lora.rs"]
@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 const MODEL: &str = "tiny-llama-f16";
 
 #[test]
-fn a_trained_adapter_answers_as_it_was_taught_and_its_model_as_before() {
+#[ignore = "nightly"]
+fn nightly_a_trained_adapter_changes_answers_and_the_model_does_not() {
     let model = tiny(MODEL);
     let llama = example::Llama::open(Path::new(&model)).unwrap();
     let device = Cpu::new(Isa::detect(), NonZeroUsize::MIN);

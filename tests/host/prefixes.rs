@@ -39,7 +39,18 @@ fn lone(handle: &Handle, request: &Request) -> Answer {
 /// Conversations that grow, fork and come back, several at a time, with a seed for each answer. The last model sees
 /// 20 positions, which it has in rings of 64: what a conversation left there is soon overwritten.
 #[test]
-fn trees_of_conversations_are_answered_as_if_each_were_alone() {
+fn cached_prefixes_change_no_answer_of_forking_conversations() {
+    check_conversations(|seed| [2, 4].contains(&seed));
+}
+
+#[test]
+#[ignore = "nightly"]
+fn nightly_cached_prefixes_change_no_answer_of_more_conversations() {
+    check_conversations(|seed| [1, 3].contains(&seed));
+}
+
+/// Runs the models whose seed is selected.
+fn check_conversations(selected: impl Fn(u64) -> bool) {
     let dir = tempfile::tempdir().unwrap();
     let window = [("llama.attention.sliding_window", Value::U32(20))];
     let near = odd::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
@@ -49,7 +60,7 @@ fn trees_of_conversations_are_answered_as_if_each_were_alone() {
         ("q8_0", tiny("tiny-qwen3-Q8_0")),
         ("f16", near),
     ];
-    for (seed, (kv_type, model)) in (1..).zip(&models) {
+    for (seed, (kv_type, model)) in (1..).zip(&models).filter(|(seed, _)| selected(*seed)) {
         println!("{model}: seed {seed}");
         let (handle, other) = (start_in(kv_type, model, SLOTS), start_in(kv_type, model, 1));
         let mut random = Random(seed);
@@ -165,7 +176,7 @@ fn a_beginning_of_a_model_with_states_or_rings_is_evaluated_twice() {
         };
         let (handle, other) = (start(3), start(1));
         let system: Vec<u32> = (0..700).map(|i| 2 + i * i % 113).collect();
-        for (who, expected) in [(1, 0), (2, 0), (3, 640), (4, 640), (5, 640)] {
+        for (who, expected) in [(1, 0), (2, 0), (3, 640), (4, 640)] {
             let prompt = system.iter().copied().chain((0..400).map(|i| 2 + (i * i + who) % 109));
             let asked = Request { logprobs: Some(1), ..engine::request(prompt, 6) };
             let (answer, alone) = (ask(&handle, asked.clone()), lone(&other, &asked));
@@ -202,15 +213,27 @@ fn an_engine_that_starts_again_answers_as_if_nothing_had_been_kept() {
     }
 }
 
-/// The same of models that go on from the rest of a slot alone: rings of 64 positions; matrices beside keys and values;
-/// short convolutions; no keys at all.
+/// Ring caches of 64 positions, and a model with recurrent and attention layers.
 #[test]
-fn an_engine_that_starts_again_finds_rings_and_states() {
+fn a_restarted_engine_reads_rings_and_recurrent_states() {
+    check_restarts_with_states(|seed| [1, 3].contains(&seed));
+}
+
+/// Windows, short convolutions, and a model without attention.
+#[test]
+#[ignore = "nightly"]
+fn nightly_a_restarted_engine_reads_states_of_more_models() {
+    check_restarts_with_states(|seed| ![1, 3].contains(&seed));
+}
+
+/// Runs the models whose seed is selected.
+fn check_restarts_with_states(selected: impl Fn(u64) -> bool) {
     let dir = tempfile::tempdir().unwrap();
     let window = [("llama.attention.sliding_window", Value::U32(20))];
     let near = odd::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
     let drawn = ["gemma3", "qwen35", "lfm2", "rwkv7"].map(|name| odd::speaking(name, dir.path()));
-    for (seed, model) in (1..).zip(std::iter::once(near).chain(drawn)) {
+    let models = (1..).zip(std::iter::once(near).chain(drawn));
+    for (seed, model) in models.filter(|(seed, _)| selected(*seed)) {
         println!("{model}: seed {seed}");
         let (written, read) = started_again(seed, "f16", &model, 520);
         assert!(written > 3 && read > 0, "{model}: {written} written, {read} read");

@@ -52,12 +52,24 @@ fn near(what: &str, found: f64, expected: &Value, tolerance: f64) {
     assert!((found - expected).abs() <= tolerance, "{what}: {found}, numpy has {expected}");
 }
 
-/// The reference's arithmetic is exact but for rounding and the F16 of the KV cache.
+/// The reference is exact except for rounding and the F16 KV cache.
 #[test]
-fn numbers_are_numpys() {
+fn numbers_of_the_reference_match_numpy() {
+    check_reference(|name| name.ends_with("Q4_K_M"));
+}
+
+#[test]
+#[ignore = "nightly"]
+fn nightly_numbers_of_the_reference_match_numpy_for_more_types() {
+    check_reference(|name| !name.ends_with("Q4_K_M"));
+}
+
+/// Compares the models whose name is selected with numpy's numbers.
+fn check_reference(selected: impl Fn(&str) -> bool) {
     let expected = expected();
     let base = expected["base"].as_str().unwrap();
-    for (name, numpy) in expected["models"].as_object().unwrap() {
+    let models = expected["models"].as_object().unwrap();
+    for (name, numpy) in models.iter().filter(|(name, _)| selected(name)) {
         let found = divergence(&Reference, base, name, &expected);
         let part = |of: &str| numpy[of][0].as_f64().unwrap();
         near(&format!("{name} ln ppl"), found.perplexity.mean.ln(), &numpy["cost"][0], 2e-3);
@@ -248,7 +260,7 @@ fn ctrl_c_ends_a_text_with_what_is_known() {
     let file = home.file("text", WORDS.repeat(20_000));
     let args = ["perplexity", &*file, "-m", &*tiny("tiny-llama-Q8_0"), "-c", "16", "--json"];
     let child = home.orinctl(&args).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(1));
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let begin = Instant::now();
     let output = child.wait_with_output().unwrap();

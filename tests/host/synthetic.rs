@@ -1,5 +1,5 @@
-//! Synthetic models through the engine: thousands of tokens stay finite, and the tiny ones choose
-//! their tokens by margins that no device's rounding reaches.
+//! Synthetic models through the engine: long generations stay finite, and the margins of tiny models are larger than
+//! any device's rounding errors.
 
 use ::engine::{Handle, LoadSpec, Request, TokenLogprobs};
 use orind_testing::engine;
@@ -20,10 +20,20 @@ fn greedy(handle: &Handle, prompt: u32, max_tokens: u32) -> Vec<TokenLogprobs> {
 }
 
 #[test]
-fn thousands_of_tokens_stay_finite_and_clear() {
+fn long_generations_have_finite_logits_and_large_margins() {
+    check_margins(800, 300);
+}
+
+#[test]
+#[ignore = "nightly"]
+fn nightly_longer_generations_have_finite_logits_and_large_margins() {
+    check_margins(2500, 1200);
+}
+
+fn check_margins(prompt: u32, max_tokens: u32) {
     for model in ["synthetic:tiny-llama:q8_0", "synthetic:tiny-qwen3:q4_k_m"] {
         let handle = start(model, "cpu", 4096);
-        let tokens = greedy(&handle, 2500, 1200);
+        let tokens = greedy(&handle, prompt, max_tokens);
         for (i, token) in tokens.iter().enumerate() {
             let [first, second] = &token.top[..] else { panic!("two were asked for") };
             let margin = first.logprob - second.logprob;
@@ -31,7 +41,7 @@ fn thousands_of_tokens_stay_finite_and_clear() {
             assert!(margin > 1.0, "{model} token {i}: margin {margin}");
         }
         let ids: std::collections::BTreeSet<u32> = tokens.iter().map(|t| t.token.id).collect();
-        assert!(ids.len() > 50, "{model}: the text does not run in a short circle");
+        assert!(ids.len() > 50, "{model}: the text repeats itself");
     }
 }
 

@@ -124,9 +124,10 @@ fn what_is_found_is_used_by_the_next_load_and_not_measured_again() {
     handle.stop(Duration::from_secs(5));
 }
 
-/// A case that is interrupted midway is not searched again from its start, in whichever process.
+/// An interrupted search continues in another process.
 #[test]
-fn an_interrupted_case_goes_on_where_it_was() {
+#[ignore = "nightly"]
+fn nightly_an_interrupted_case_is_continued() {
     let dir = tempfile::tempdir().unwrap();
     let handle = engine();
     load(&handle, tuning(Mode::Load, dir.path()));
@@ -246,9 +247,10 @@ fn orinctl(home: &Path, args: &[&str]) -> String {
     said(daemon::orinctl(home).args(args))
 }
 
-/// A case gets its share of the budget, and what the others leave over.
+/// A case gets its share of the budget, and the time that other cases do not use.
 #[test]
-fn no_time_is_left_over_while_a_case_is_unfinished() {
+#[ignore = "nightly"]
+fn nightly_the_budget_is_used_while_a_case_is_unfinished() {
     let dir = tempfile::tempdir().unwrap();
     let handle = engine();
     load(&handle, tuning(Mode::Load, dir.path()));

@@ -1,5 +1,5 @@
-//! Clients of every dialect at once, of two models, whole and streamed: each gets what it would get alone.
-//! `ORIND_MIXED=CLIENTS:SECONDS` says how many there are, and for how long.
+//! Concurrent clients of every dialect, whole and streamed, on two models: each gets the answer that it gets alone.
+//! `ORIND_MIXED=CLIENTS:SECONDS` sets their number and the duration.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -13,10 +13,10 @@ use super::{CHAT, COMPLETIONS};
 
 const OTHER: &str = "synthetic:tiny-qwen3:q8_0";
 
-/// Where a request goes, and its body.
+/// Path and body of a request.
 type Asked = (&'static str, Value);
 
-/// Every kind of request, for both models.
+/// Requests of every kind, for both models.
 fn catalogue() -> Vec<Asked> {
     let mut all = Vec::new();
     let texts =
@@ -68,14 +68,14 @@ fn catalogue() -> Vec<Asked> {
             _ => body,
         };
         let mut forms = vec![(path, whole)];
-        // Tokens have no stream.
+        // `/tokenize` has no stream.
         forms.extend((path != "/tokenize").then_some((path, streamed)));
         forms
     };
     models.flat_map(streamed).collect()
 }
 
-/// What an answer says, without what belongs to the moment: of each of its parts texts in their order, and how it ended.
+/// Status and texts of an answer by part, with the finish reason, without ids and times.
 fn said(answer: &Answer) -> (u16, BTreeMap<u64, Vec<String>>) {
     let mut words = BTreeMap::new();
     for line in answer.body.lines() {
@@ -88,7 +88,7 @@ fn said(answer: &Answer) -> (u16, BTreeMap<u64, Vec<String>>) {
     (answer.status, words)
 }
 
-/// Parts of one stream come as their tokens do: each has its own order.
+/// Collects texts of each part of a stream; the order between parts may vary.
 fn collect(value: &Value, part: u64, words: &mut BTreeMap<u64, Vec<String>>) {
     const WORDS: [&str; 12] = [
         "text",
@@ -123,8 +123,8 @@ fn collect(value: &Value, part: u64, words: &mut BTreeMap<u64, Vec<String>>) {
 }
 
 #[test]
-fn clients_of_every_dialect_get_what_each_would_get_alone() {
-    let wanted = std::env::var("ORIND_MIXED").unwrap_or_else(|_| "16:4".into());
+fn concurrent_clients_of_every_dialect_get_the_answers_of_single_ones() {
+    let wanted = std::env::var("ORIND_MIXED").unwrap_or_else(|_| "12:2".into());
     let (clients, seconds) = wanted.split_once(':').unwrap();
     let (clients, seconds): (u64, u64) = (clients.parse().unwrap(), seconds.parse().unwrap());
     let seed = 26;

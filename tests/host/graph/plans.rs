@@ -1,5 +1,5 @@
-//! What every plan of every model promises, before and after any fusion: it is valid, it reads each
-//! weight once, and its steps are the ones that a device is meant to launch.
+//! Properties of every plan of every model, before and after any fusion: it is valid, it reads each weight once, and
+//! its steps are those that devices launch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,21 +34,34 @@ fn buckets() -> Vec<Bucket> {
     buckets
 }
 
-fn all_fusions() -> impl Iterator<Item = Fusions> {
-    (0u32..128).map(|bits| {
-        let bit = |i: u32| bits >> i & 1 == 1;
-        Fusions {
-            composites: bit(0),
-            projections: bit(1),
-            norm: bit(2),
-            residual: bit(3),
-            rope_kv: bit(4),
-            sample_advance: bit(5),
-            epilogue: bit(6),
-            // Models have none.
-            convolutions: bit(6),
-        }
-    })
+/// Number of independent flags in `fusions`.
+const FLAGS: u32 = 7;
+
+fn fusions(bits: u32) -> Fusions {
+    let bit = |i: u32| bits >> i & 1 == 1;
+    Fusions {
+        composites: bit(0),
+        projections: bit(1),
+        norm: bit(2),
+        residual: bit(3),
+        rope_kv: bit(4),
+        sample_advance: bit(5),
+        epilogue: bit(6),
+        // Models have no convolutions.
+        convolutions: bit(6),
+    }
+}
+
+/// All fusions, none, all but one, and only one.
+fn some_fusions() -> Vec<Fusions> {
+    let all = (1 << FLAGS) - 1;
+    let each = (0..FLAGS).flat_map(|flag| [1 << flag, all & !(1 << flag)]);
+    [0, all].into_iter().chain(each).map(fusions).collect()
+}
+
+/// Every combination of fusions.
+fn all_fusions() -> Vec<Fusions> {
+    (0..1 << FLAGS).map(fusions).collect()
 }
 
 fn names(plan: &Plan, class: Class) -> BTreeSet<&str> {
@@ -60,17 +73,28 @@ fn count(plan: &Plan, matches: impl Fn(&Op) -> bool) -> usize {
 }
 
 #[test]
-fn every_fusion_of_every_bucket_is_valid_and_moves_the_same_weights() {
+fn fused_plans_of_every_bucket_are_valid_and_read_the_same_weights() {
+    check_buckets(&some_fusions());
+}
+
+#[test]
+#[ignore = "nightly"]
+fn nightly_every_combination_of_fusions_is_valid() {
+    check_buckets(&all_fusions());
+    check_architectures(&all_fusions());
+}
+
+fn check_buckets(all: &[Fusions]) {
     for (name, model) in models() {
         for bucket in buckets() {
             let unfused = model.plan(LAYOUT, bucket).unwrap();
             assert_eq!(fuse(&unfused, Fusions::NONE), unfused, "{name} {bucket:?}");
-            for fusions in all_fusions() {
+            for &fusions in all {
                 let place = format!("{name} {bucket:?} {fusions:?}");
                 let plan = fuse(&unfused, fusions);
                 plan.validate().unwrap_or_else(|e| panic!("{place}: {e}"));
                 assert_eq!(plan.bucket, bucket);
-                // The doors stay: same weights, same caches, same mailboxes, same outputs.
+                // Fusion keeps weights, caches, mailboxes and outputs.
                 for class in [Class::Weight, Class::State, Class::Mailbox, Class::Output] {
                     assert_eq!(names(&plan, class), names(&unfused, class), "{place}");
                 }
@@ -88,7 +112,7 @@ fn every_fusion_of_every_bucket_is_valid_and_moves_the_same_weights() {
 }
 
 #[test]
-fn a_fully_fused_plan_holds_nothing_but_the_fused_steps() {
+fn a_fully_fused_plan_has_only_fused_steps() {
     for (name, model) in models() {
         let layers = model.hyperparameters().layers.len();
         for bucket in buckets() {
@@ -104,7 +128,7 @@ fn a_fully_fused_plan_holds_nothing_but_the_fused_steps() {
             let rope = count(&plan, |op| matches!(op, Op::RopeKv(_)));
             let kv = names(&plan, Class::State).len();
             assert_eq!(kv, 2 * layers, "{place}: every layer's keys and values are written");
-            // Without logits the last layer only fills its cache: nothing asks for its queries.
+            // Without logits the last layer only fills its cache, so its queries are not computed.
             let silent = usize::from(bucket.outputs == Outputs::None);
             assert_eq!(rope, layers, "{place}");
             let asked =
@@ -118,9 +142,9 @@ fn a_fully_fused_plan_holds_nothing_but_the_fused_steps() {
     }
 }
 
-/// All weights once, and of the embedding only the rows looked up.
+/// A decode step reads all weights, but only the needed rows of the embedding.
 #[test]
-fn a_decode_step_reads_the_weights_and_the_band_once() {
+fn a_decode_step_reads_weights_and_caches_once() {
     for (name, model) in models() {
         let hyper = model.hyperparameters();
         let weights: BTreeMap<_, _> = model.weights().map(|w| (w.name.as_str(), w)).collect();
@@ -147,15 +171,15 @@ fn flops_grow_with_the_rows_and_bytes_do_not() {
         let cost = |chunk| fuse(&plan(chunk), Fusions::ALL).cost();
         let (few, many) = (cost(8), cost(16));
         assert_eq!(many.flops, 2 * few.flops);
-        // Steps are counted as what they are made of.
-        for fusions in all_fusions().filter(|fusions| fusions.composites) {
+        // The cost of a fused step is the sum of its parts' costs.
+        for fusions in some_fusions().into_iter().filter(|fusions| fusions.composites) {
             let flops = fuse(&plan(8), fusions).cost().flops;
             assert_eq!(flops, few.flops, "{name} {fusions:?}");
         }
         let embedding = model.weights().next().unwrap();
         let row = embedding.dtype.size_of(model.hyperparameters().width as u64).unwrap();
         assert_eq!(many.weight_bytes, few.weight_bytes + 8 * row);
-        // Two flops for each weight but the embedding's, and the attention on top.
+        // Two flops for each weight except the embedding's, and those of attention.
         let matrices: u64 = model
             .weights()
             .filter(|w| w.shape.len() == 2 && w.name != "token_embd.weight")
@@ -193,8 +217,8 @@ fn launches_of_llama_3_2_1b() {
     }
     let chunk = Bucket::prefill(256, 4096, Outputs::Last);
     let fused = fuse(&shapes.model.plan(layout, chunk).unwrap(), Fusions::ALL);
-    // Two gathers of the rows that go on after the last attention, one of their positions; no
-    // assignment of next inputs.
+    // Two gathers of the rows that continue after the last attention and one of their positions; no
+    // assignment of the next inputs.
     assert_eq!(fused.steps.len(), 16 * PER_LAYER + AROUND + 3);
 }
 
@@ -237,7 +261,7 @@ fn a_norm_that_the_host_reads_stays_a_step() {
 }
 
 #[test]
-fn the_doors_of_a_decode_plan() {
+fn a_decode_plan_has_these_mailboxes_and_outputs() {
     for (name, model) in models() {
         let plan = fuse(&model.plan(LAYOUT, Bucket::decode(2, 64)).unwrap(), Fusions::ALL);
         let vocabulary = model.hyperparameters().vocabulary;
@@ -268,25 +292,28 @@ fn architecture(name: &str) -> Model {
     Model::open(data(&format!("architectures/{name}.gguf"))).unwrap()
 }
 
-/// Whatever an architecture has, fused or not, is a valid plan over the same weights.
 #[test]
 fn every_architecture_fuses_to_valid_plans() {
+    check_architectures(&some_fusions());
+}
+
+fn check_architectures(all: &[Fusions]) {
     for name in Architecture::names().split(", ") {
         let model = architecture(name);
         for bucket in [Bucket::decode(2, 64), Bucket::prefill(5, 48, Outputs::Last)] {
             let unfused = model.plan(LAYOUT, bucket).unwrap();
-            for fusions in all_fusions() {
+            for &fusions in all {
                 let plan = fuse(&unfused, fusions);
                 plan.validate().unwrap_or_else(|e| panic!("{name} {bucket:?} {fusions:?}: {e}"));
                 assert_eq!(names(&plan, Class::Weight), names(&unfused, Class::Weight), "{name}");
-                // The definition reads sinks for the largest score and for the sum, attention once.
-                let (read, all) = (plan.cost().weight_bytes, unfused.cost().weight_bytes);
+                // Without fusion, sinks are read twice: for the largest score and for the sum.
+                let (read, whole) = (plan.cost().weight_bytes, unfused.cost().weight_bytes);
                 let sinks = model.weights().filter(|weight| weight.name.contains("attn_sinks"));
                 let sinks: u64 = sinks.map(plan::Buffer::bytes).sum();
-                assert!(read == all || read + sinks == all, "{name}: {read} of {all} bytes");
+                assert!(read == whole || read + sinks == whole, "{name}: {read} of {whole} bytes");
             }
             let fused = fuse(&unfused, Fusions::ALL);
-            // A convolution is activated by itself.
+            // The activation of a short convolution is a step of its own.
             let convolutions = count(&fused, |op| matches!(op, Op::ShortConv(_)));
             let apart =
                 |op: &Op| matches!(op, Op::MatMul { .. } | Op::Bias { .. } | Op::Activate { .. });
@@ -295,7 +322,7 @@ fn every_architecture_fuses_to_valid_plans() {
     }
 }
 
-/// Two of Gemma 2's four layers here see seven positions, their own the last.
+/// Two of the four layers of this Gemma 2 have a window of seven positions.
 #[test]
 fn a_window_bounds_what_a_step_reads() {
     let model = architecture("gemma2");
@@ -311,7 +338,7 @@ fn a_window_bounds_what_a_step_reads() {
 }
 
 #[test]
-fn a_band_wider_than_the_cache_is_refused() {
+fn a_context_larger_than_the_cache_is_refused() {
     let (_, model) = models().remove(0);
     let error = model.plan(LAYOUT, Bucket::decode(1, LAYOUT.context + 1)).unwrap_err();
     assert!(error.to_string().contains("context"), "{error}");

@@ -313,7 +313,7 @@ fn gather(case: &mut Case, x: Tensor, a: &Array, n: usize) -> (Tensor, Array) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn programs_of_primitives_compute_what_they_say(
