@@ -1,5 +1,5 @@
-//! LoRA adapters beside a model, chosen by each request: whoever is served beside it, and whatever is kept of what was
-//! said with other adapters, does not show in an answer.
+//! LoRA adapters that requests select: neither other requests in the batch nor cached prefixes with other adapters
+//! change an answer.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use plan::sample::Sampling;
 
 const MODELS: [&str; 2] = ["tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M"];
 
-/// Two adapters for a model.
+/// Writes two adapters for a model.
 fn adapters(model: &str, dir: &Path) -> Vec<AdapterSpec> {
     let strong = |seed, rank| Noise { alpha: Some(4.0 * rank as f32), ..Noise::new(seed, rank) };
     let noise = [strong(1, 8), Noise { dtype: DType::F32, every: 2, ..strong(2, 3) }];
@@ -45,7 +45,7 @@ fn cached(answer: &Answer) -> u32 {
     answer.finished.as_ref().unwrap().cached_tokens
 }
 
-/// What a request is answered by an engine that keeps nothing and serves nobody else.
+/// The answer of an engine that serves only this request, without a cached prefix.
 fn lone(handle: &Handle, request: &Request) -> Answer {
     ask(handle, engine::request([request.prompt[0] + 1], 1));
     ask(handle, request.clone())
@@ -56,7 +56,7 @@ fn same(answer: &Answer, alone: &Answer, what: &str) {
     assert_eq!(answer.logprobs, alone.logprobs, "equal to the bit: {what}");
 }
 
-/// Conversations that fork and come back with this adapter, that one, both or none, several at a time.
+/// Forking conversations with either adapter, both or none, several at a time.
 #[test]
 fn adapters_of_other_requests_change_no_answer() {
     check_conversations(1, MODELS[0]);
@@ -79,7 +79,7 @@ fn check_conversations(seed: u64, model: &str) {
     let choices = [Scales::NONE, scales(1.0, 0.0), scales(0.0, 1.0), scales(0.5, -0.25)];
     let mut random = Random(seed);
     let (mut spared, mut differ) = (0, 0);
-    // Of every request that was answered, and with what.
+    // Tokens and adapters of every answered request.
     let mut said = vec![(vec![1], Scales::NONE)];
     for _ in 0..8 {
         let requests: Vec<Request> = (0..1 + random.below(5))
@@ -111,7 +111,7 @@ fn check_conversations(seed: u64, model: &str) {
             let plain = Request { adapters: Scales::NONE, ..request.clone() };
             let base = lone(&without, &plain);
             if request.adapters == Scales::NONE {
-                same(&answer, &base, "as without adapters");
+                same(&answer, &base, "equal to an engine without adapters");
             } else {
                 differ += usize::from(answer.ids != base.ids);
             }
@@ -124,10 +124,10 @@ fn check_conversations(seed: u64, model: &str) {
     assert!(spared > 20 && differ > 5, "{spared} spared, {differ} answers changed");
 }
 
-/// Rows of a draft take what the sequence does.
+/// Draft tokens use the adapters of their sequence.
 #[test]
-fn drafts_change_no_answer() {
-    // A model that says the same again when it comes to the same token, and adapters that leave it so.
+fn draft_tokens_change_no_answer() {
+    // A model that repeats itself after a repeated token, also with these adapters.
     let model = synthetic::locate("synthetic:tiny-llama:q8_0", &mut |_, _| {}).unwrap();
     let (model, dir) = (model.to_str().unwrap(), tempfile::tempdir().unwrap());
     let adapters: Vec<_> = (1..3)
@@ -146,19 +146,19 @@ fn drafts_change_no_answer() {
             let request = engine::request(prompt.iter().copied(), max_tokens);
             Request { adapters, ..request }
         };
-        // What it says after a token, and the beginning of that again.
+        // An answer, then its first tokens again.
         let said = ask(&without, asked(&[first], 30)).ids;
         let request = asked(&[&[first], &said[..], &[first], &said[..9]].concat(), 40);
         let answer = ask(&with, request.clone());
         same(&answer, &ask(&without, request), "without drafts");
         accepted += answer.finished.unwrap().accepted_tokens;
     }
-    assert!(accepted > 20, "{accepted} drafted tokens came true");
+    assert!(accepted > 20, "{accepted} accepted tokens");
 }
 
-/// The log-probabilities of an answer are those of a model with the adapters merged into its weights.
+/// Log-probabilities match those of a model with the adapters merged into its weights.
 #[test]
-fn an_answer_is_that_of_the_merged_model() {
+fn answers_match_the_merged_model() {
     let (model, dir) = (tiny("tiny-llama-f16"), tempfile::tempdir().unwrap());
     let adapters = adapters(&model, dir.path());
     let handle = engine::start(spec(&model, &adapters, 1));
@@ -191,9 +191,9 @@ fn an_answer_is_that_of_the_merged_model() {
     }
 }
 
-/// What is kept on disk of one adapter is read for that one alone, by an engine that was started again.
+/// A restarted engine reads the prefixes of an adapter only for requests with this adapter.
 #[test]
-fn prefixes_on_disk_are_those_of_the_adapter() {
+fn prefixes_on_disk_belong_to_their_adapter() {
     let (model, dir) = (tiny("tiny-llama-Q8_0"), tempfile::tempdir().unwrap());
     let adapters = adapters(&model, dir.path());
     let store = PrefixStore { dir: dir.path().join("prefixes"), limit: 1 << 30 };
@@ -209,7 +209,7 @@ fn prefixes_on_disk_are_those_of_the_adapter() {
     };
     let choices = [Scales::NONE, scales(1.0, 0.0), scales(0.0, 1.0), scales(0.5, 0.0)];
     let first = start();
-    // Of the last one nothing is kept.
+    // The store has no prefix with the last choice.
     let expected = choices[..3].iter().map(|s| ask(&first, request(*s))).collect::<Vec<_>>();
     first.stop(Duration::from_secs(20));
     assert_eq!(first.snapshot().prefixes.written, 6);
@@ -217,11 +217,11 @@ fn prefixes_on_disk_are_those_of_the_adapter() {
     let again = start();
     for (scales, before) in choices.into_iter().zip(&expected) {
         let answer = ask(&again, request(scales));
-        same(&answer, before, "as before the start");
+        same(&answer, before, "equal to the answer before the restart");
         same(&answer, &lone(&alone, &request(scales)), "as alone");
     }
     let answer = ask(&again, request(choices[3]));
-    assert_eq!(cached(&answer), 0, "of another scale");
+    assert_eq!(cached(&answer), 0, "another scale has no cached prefix");
     same(&answer, &lone(&alone, &request(choices[3])), "as alone");
     assert_eq!(again.snapshot().prefixes.read, 6);
 }
@@ -231,7 +231,7 @@ fn refused(model: &str, adapters: &[&str]) -> LoadError {
     engine::load(&engine::engine(), spec(model, &adapters, 1)).unwrap_err()
 }
 
-/// A file with these keys, and tensors of zeroes.
+/// Writes a file with these keys, and tensors of zeroes.
 fn file(path: &Path, keys: &[(&str, Value)], tensors: &[(&str, &[usize], DType)]) -> String {
     let mut to = Writer::new(path);
     for (key, value) in keys {
@@ -333,7 +333,7 @@ fn an_adapter_that_does_not_fit_is_refused_by_name() {
         assert!(matches!(error, LoadError::Invalid(_)), "{error:?}");
         assert!(told.starts_with(&format!("adapter {bad}: ")) && told.contains(expected), "{told}");
     }
-    // Cut at any place.
+    // Truncated files.
     let bytes = std::fs::read(&good).unwrap();
     for len in [3, 100, bytes.len() / 2, bytes.len() - 1] {
         std::fs::write(&path, &bytes[..len]).unwrap();
@@ -369,9 +369,9 @@ fn an_adapter_that_does_not_fit_is_refused_by_name() {
     assert!(told.contains("9 adapters, at most 8 per model"), "{told}");
 }
 
-/// A number that is none in an adapter is found when it is read, and said to be the file's.
+/// NaN in an adapter is found on loading, and the error names the file.
 #[test]
-fn a_number_that_is_none_is_the_adapters_fault() {
+fn nan_in_an_adapter_is_refused_by_tensor_name() {
     let (model, dir) = (tiny("tiny-llama-Q8_0"), tempfile::tempdir().unwrap());
     let noise = Noise { dtype: DType::F32, ..Noise::new(1, 4) };
     let path = noise.write(&model, &dir.path().join("nan.gguf"));
@@ -384,7 +384,7 @@ fn a_number_that_is_none_is_the_adapters_fault() {
 }
 
 #[test]
-fn a_request_for_an_adapter_that_is_not_there_is_refused() {
+fn a_request_for_an_unknown_adapter_is_refused() {
     let (model, dir) = (tiny("tiny-llama-Q8_0"), tempfile::tempdir().unwrap());
     let handle = engine::start(spec(&model, &adapters(&model, dir.path())[..1], 1));
     for (adapters, expected) in [
@@ -400,7 +400,7 @@ fn a_request_for_an_adapter_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn an_adapter_is_written_with_a_scale_or_without() {
+fn an_adapter_argument_may_have_a_scale() {
     let written = |text| {
         let AdapterSpec { path, scale } = AdapterSpec::written(text);
         (path, scale)

@@ -1,5 +1,4 @@
-//! What is allocated, on any thread: nothing in the decode loop, and for a request's text no more
-//! than is promised.
+//! Allocations on all threads: none in the decode loop, and a bounded number of bytes for the text of a request.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
@@ -17,7 +16,7 @@ struct Counting;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Bytes in use, against those when the counting began, and the most there were.
+/// Bytes in use since counting began, and their maximum.
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 static PEAK: AtomicIsize = AtomicIsize::new(0);
 
@@ -64,7 +63,7 @@ fn count(work: impl FnOnce()) -> usize {
     COUNT.load(Ordering::SeqCst)
 }
 
-/// The most bytes that `work` has in use at a time.
+/// The maximum of bytes that `work` uses at a time.
 fn peak<T>(work: impl FnOnce() -> T) -> (usize, T) {
     LIVE.store(0, Ordering::SeqCst);
     PEAK.store(0, Ordering::SeqCst);
@@ -87,7 +86,7 @@ fn counted() {
             for slot in 0..3 {
                 core.prefill(slot, &[1, 2, 3]).unwrap();
             }
-            // The first steps may fill pools that are kept.
+            // The first steps may fill pools.
             core.decode(3, 2).unwrap();
             core.decode(1, 2).unwrap();
             count(|| {
@@ -104,7 +103,7 @@ fn decoding_allocates_nothing() {
     said(&mut again(module_path!(), "counted"));
 }
 
-/// The template of a family, and its tokeniser.
+/// Template and tokeniser of a family.
 fn text_of(name: &str) -> (ChatTemplate, Tokenizer) {
     let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vocab");
     let file = Gguf::open(data.join(name)).unwrap();
@@ -137,11 +136,11 @@ fn measure(vocabularies: &[&str]) {
     };
     let letters: String =
         (0..MIB / 4).map(|_| char::from(b'a' + random(26).to_le_bytes()[0])).collect();
-    // So many kinds of characters that the pre-tokeniser's automata become as large as they may.
+    // Enough kinds of characters for the largest automata of the pre-tokeniser.
     let scripts: String = (0..MIB / 8).filter_map(|_| char::from_u32(random(0x3000))).collect();
     for &name in vocabularies {
         let sentencepiece = ["llama-spm.gguf", "gemma-4.gguf"].contains(&name);
-        // Each text, and the length of its longest word, which SentencePiece ends at spaces alone.
+        // Each text with the length of its longest word, and with that of SentencePiece, whose words end only at spaces.
         let texts = [
             (" ".repeat(MIB), MIB, 3 * MIB),
             ("a".repeat(MIB), MIB, MIB),
@@ -164,7 +163,7 @@ fn measure(vocabularies: &[&str]) {
             let (encoding, ids) = encode(usize::MAX);
             let ids = ids.unwrap().len();
             let promised = |ids: usize| match sentencepiece {
-                // And a little for what the template writes beside it.
+                // The template adds some bytes.
                 true => 10 * (unspaced + 256) + 8 * ids,
                 false => 9 * longest_word + 8 * ids + 4 * MIB,
             };

@@ -1,4 +1,4 @@
-//! A benchmark of a tiny model, through the engine's public door.
+//! A benchmark of a tiny model, through the engine's public interface.
 use std::ops::ControlFlow;
 use std::process::Command;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const MODEL: &str = "tiny-llama-Q8_0";
 const SLOTS: usize = 2;
 const CONTEXT: usize = 64;
 
-/// Runs a bench on the engine thread and returns what was told on the way with the outcome.
+/// Runs a bench on the engine thread; returns the progress and the outcome.
 fn bench(spec: &Spec, last: usize) -> (Vec<Progress>, Result<Report, Error>) {
     let load = LoadSpec { slots: SLOTS, context: CONTEXT, ..engine::spec(tiny(MODEL), "auto") };
     let engine = engine::start(load);
@@ -30,7 +30,7 @@ fn bench(spec: &Spec, last: usize) -> (Vec<Progress>, Result<Report, Error>) {
     outcome.blocking_recv().unwrap().unwrap()
 }
 
-/// The commit of this repository, unless these are sources without one.
+/// The commit of this repository, if there is one.
 fn head() -> Option<String> {
     let root = env!("CARGO_MANIFEST_DIR");
     let git = |arguments: &[&str]| {
@@ -54,14 +54,14 @@ fn small() -> Spec {
 }
 
 #[test]
-fn rows_are_counted_from_the_plan_and_the_clock() {
+fn rows_follow_from_the_plan_and_the_clock() {
     let (told, report) = bench(&small(), usize::MAX);
     let report = report.unwrap();
     let names: Vec<&str> = report.rows.iter().map(|row| row.name.as_str()).collect();
     assert_eq!(names, ["pp20", "tg4", "tg4 x2", "pp20 @ d9", "tg4 @ d9", "tg4 x2 @ d9"]);
 
-    // A token reads every weight once, and its own row of the embedding, which is the output
-    // matrix too.
+    // A token reads every weight once, and its row of the embedding, which is also the output
+    // matrix.
     let gguf = Gguf::open(tiny(MODEL)).unwrap();
     let embedding = gguf.tensor("token_embd.weight").unwrap();
     assert!(gguf.tensor("output.weight").is_none(), "the arithmetic below is for a tied output");
@@ -88,16 +88,16 @@ fn rows_are_counted_from_the_plan_and_the_clock() {
     let tg4 = &report.rows[1];
     assert!((tg4.weight_bytes_per_token - once as f64).abs() <= 0.001 * once as f64);
     let (two, deep, prompt) = (&report.rows[2], &report.rows[4], &report.rows[0]);
-    // Two sequences share one reading of the weights; each has its own cache.
+    // Two sequences share one read of the weights; each has its own cache.
     assert!((two.weight_bytes_per_token / tg4.weight_bytes_per_token - 0.5).abs() < 0.01);
     assert_eq!(two.kv_bytes_per_token, tg4.kv_bytes_per_token);
     assert!((two.tokens_per_second_per_sequence * 2.0 - two.tokens_per_second.median).abs() < 1e-9);
-    // Depth 9 against the one token that a generation from nothing begins with.
-    // (The reference interpreter has no attention step and reads the whole band.)
+    // Depth 9, compared with a generation that begins with one token.
+    // (The reference interpreter has no attention step and reads the whole context.)
     let reference = report.manifest.device == "reference";
     assert!(reference || deep.kv_bytes_per_token - tg4.kv_bytes_per_token == (8 * position) as f64);
-    // 20 tokens in chunks of 8. The last chunk reads everything; the two before it give no logits
-    // and need no more of the last layer than its keys and values.
+    // 20 tokens in chunks of 8. The last chunk reads all weights; the two before it compute no logits
+    // and read only the key and value matrices of the last layer.
     let last_layer = format!("blk.{}.", layers - 1);
     let unneeded = |t: &&model::gguf::TensorInfo| {
         let of_layer = t.name.strip_prefix(&last_layer);
@@ -138,7 +138,7 @@ fn rows_are_counted_from_the_plan_and_the_clock() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_numbers() {
+fn a_bench_that_does_not_fit_is_refused_with_the_numbers() {
     let long = Spec { prompts: Some(vec![56]), ..small() };
     let test = Test { kind: Kind::Prefill, tokens: 56, depth: 9, batch: 1 };
     assert_eq!(
@@ -153,7 +153,7 @@ fn what_does_not_fit_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn nobody_waits_for_a_result_that_nobody_wants() {
+fn a_cancelled_bench_ends_early() {
     let (told, result) = bench(&small(), 5);
     assert_eq!((told.len(), result), (5, Err(Error::Cancelled)));
 }

@@ -1,4 +1,4 @@
-//! `orinctl chat`: on a terminal, and fed by a pipe.
+//! `orinctl chat` on a terminal, and with input from a pipe.
 
 use std::io::Write;
 use std::path::Path;
@@ -21,14 +21,14 @@ fn chat(daemon: &Daemon, home: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Presses keys where a line is asked for: between two lines the terminal is its owner's, who reads keys otherwise.
+/// Presses keys at the prompt. Between two lines the program may not be reading keys.
 fn say(terminal: &mut Terminal, keys: &str) {
     terminal.wait_for("> ");
     terminal.press(keys);
 }
 
 #[test]
-fn a_conversation_on_a_terminal() {
+fn a_terminal_shows_a_conversation() {
     let daemon = Daemon::start(ROOM);
     let home = tempfile::tempdir().unwrap();
     let args = ["--temp", "0", "-n", "4", "--system", "Be brief."];
@@ -61,7 +61,7 @@ fn a_conversation_on_a_terminal() {
     terminal.wait_for("synthetic:tiny-qwen3:q8_0 is loaded");
     say(&mut terminal, &format!("/nope{ENTER}"));
     terminal.wait_for("there is no command /nope");
-    // A line that is given up, and the one that is remembered.
+    // A cancelled line, and a line of the history.
     say(&mut terminal, &format!("half{CTRL_C}"));
     terminal.wait_for("half");
     say(&mut terminal, "\x1b[A");
@@ -75,12 +75,12 @@ fn a_conversation_on_a_terminal() {
 fn ctrl_c_ends_the_answer_and_not_the_program() {
     let daemon = Daemon::start("slots = 1\ncontext = 4096");
     let home = tempfile::tempdir().unwrap();
-    // No token that ends an answer is ever likely enough.
+    // The end-of-text token is never likely enough.
     let mut terminal =
         Terminal::start(chat(&daemon, home.path(), &["--temp", "2", "--top-k", "0"]));
     terminal.wait_for("/help lists commands");
     say(&mut terminal, &format!("Tell me all.{ENTER}"));
-    // Behind the line that was typed stands the answer, of which some has to be there to be kept.
+    // Wait until some of the answer is on the screen.
     terminal.wait_for("\x1b[?2004l\r\n");
     terminal.wait_for_more();
     terminal.press(CTRL_C);

@@ -1,5 +1,5 @@
-//! `orinctl compare` with peers that cheat, lie, fail or hang. A peer is this build behind a script that changes
-//! what it tells, or a server of the test's own.
+//! `orinctl compare` with engines that cheat, fail or hang. Such an engine is this build behind a script that changes
+//! its output, or a server of the test.
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -25,7 +25,7 @@ impl Bench {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// A small comparison with these peers.
+    /// A small comparison with these engines.
     fn compare(&self, with: &str, more: &[&str]) -> Command {
         let mut command = orinctl(self.0.path());
         let model = tiny("tiny-llama-Q8_0");
@@ -37,7 +37,7 @@ impl Bench {
         command
     }
 
-    /// This build's `orinctl`, whose benches are noted in `runs` and go through a filter.
+    /// This build's `orinctl`, with benches logged in `runs` and their output filtered.
     fn peer(&self, filter: &str) -> String {
         let command = orinctl(self.0.path());
         let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -63,7 +63,7 @@ fn json(command: &mut Command) -> Value {
 }
 
 #[test]
-fn an_honest_peer_computes_the_model_and_every_number_is_there() {
+fn an_honest_engine_agrees_and_every_row_is_reported() {
     let bench = Bench::new();
     let found = json(&mut bench.compare(&bench.peer("cat"), &["--json"]));
     for entrant in found["entrants"].as_array().unwrap() {
@@ -94,13 +94,13 @@ fn an_honest_peer_computes_the_model_and_every_number_is_there() {
             assert!(explained.contains(&word), "{part} in {explained}");
         }
     }
-    // Three tokens are too few for a speed that lasts; the memory is told part by part.
+    // Three tokens are too few for a sustained speed. Memory is reported by part.
     assert!(!found.to_string().contains("sustained"));
     let memory = &found["entrants"][1]["rounds"][0]["memory"];
     for part in ["weights", "kv", "activations", "code"] {
         assert!(memory[part].as_u64().unwrap() > 0, "{part} in {memory}");
     }
-    // One round resolves nothing.
+    // One round gives no verdict.
     assert_eq!(found["rows"][0]["cells"][1]["against"]["verdict"], "cannot_tell");
 }
 
@@ -127,7 +127,7 @@ fn nightly_reference_answers_are_cached_and_a_damaged_file_is_recomputed() {
     let (written, text) = (fs::metadata(&file).unwrap().ino(), fs::read_to_string(&file).unwrap());
     assert_eq!(compare().0, computed);
     assert_eq!(fs::metadata(&file).unwrap().ino(), written, "it was read, not written again");
-    // Another token where the reference was sure would make every engine disagree.
+    // With another token in the file, every engine would disagree.
     let at = text.find("\"tokens\":[").unwrap() + "\"tokens\":[".len();
     fs::write(&file, format!("{}1{}", &text[..at], &text[at..])).unwrap();
     let (again, errors) = compare();
@@ -139,7 +139,7 @@ fn nightly_reference_answers_are_cached_and_a_damaged_file_is_recomputed() {
 }
 
 #[test]
-fn what_differs_is_refused_by_name_unless_it_is_allowed() {
+fn differing_settings_are_refused_by_name_unless_allowed() {
     let bench = Bench::new();
     let peer = bench.peer(
         r#"sed -e 's/"threads": 2/"threads": 1/' -e 's/"file_type": "Q8_0"/"file_type": "F16"/' -e 's/"warmup": 1/"warmup": 0/'"#,
@@ -171,7 +171,7 @@ fn a_throttled_round_makes_the_comparison_invalid() {
 }
 
 #[test]
-fn a_peer_that_is_missing_or_fails_is_told_and_the_others_go_on() {
+fn a_missing_or_failing_engine_is_reported_and_the_others_run() {
     let bench = Bench::new();
     let broken = bench.peer("sh -c 'echo no memory here >&2; exit 7'");
     let with = format!("llama.cpp,pytorch,{broken}");
@@ -192,7 +192,7 @@ fn nightly_ctrl_c_keeps_measured_rounds_and_leaves_no_process() {
     let peer = bench.peer("cat");
     let mut command = bench.compare(&peer, &["--no-reference", "--rounds", "1000"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Its second bench begins after the first round, which measures bandwidth six times.
+    // The second bench begins after the first round, which measures bandwidth six times.
     let deadline = Instant::now() + Duration::from_secs(300);
     while fs::read_to_string(bench.runs()).unwrap_or_default().lines().count() < 2 {
         assert!(Instant::now() < deadline, "no round in five minutes");
@@ -204,7 +204,7 @@ fn nightly_ctrl_c_keeps_measured_rounds_and_leaves_no_process() {
     assert_eq!(output.status.code(), Some(130), "{table}");
     assert!(table.starts_with("Interrupted") && table.contains("| pp8, tok/s "), "{table}");
     let home = bench.0.path().to_str().unwrap().to_owned();
-    eventually("nobody is left", || {
+    eventually("all processes have ended", || {
         let all = fs::read_dir("/proc").unwrap().flatten();
         let mut ours = all.filter(|process| {
             let environment = fs::read(process.path().join("environ")).unwrap_or_default();
@@ -214,9 +214,9 @@ fn nightly_ctrl_c_keeps_measured_rounds_and_leaves_no_process() {
     });
 }
 
-/// Here it waits for another process that makes the model; it asks the reference in the same place.
+/// It waits for another process that creates the model. The reference runs at the same point.
 #[test]
-fn ctrl_c_ends_it_before_any_engine_runs() {
+fn ctrl_c_ends_the_comparison_before_any_engine_runs() {
     let bench = Bench::new();
     let name = "synthetic:tiny-llama:q8_0";
     let cache = bench.0.path().join("cache");
@@ -240,7 +240,7 @@ fn ctrl_c_ends_it_before_any_engine_runs() {
 }
 
 #[test]
-fn a_page_is_written_beside_the_table_or_refused_before_anything_runs() {
+fn an_html_page_is_written_or_refused_before_anything_runs() {
     let bench = Bench::new();
     let peer = bench.peer("cat");
     let folder = bench.0.path().join("reports");
@@ -267,12 +267,12 @@ fn a_page_is_written_beside_the_table_or_refused_before_anything_runs() {
         );
     }
     assert!(page.contains("<h3>Roofline</h3>") && !page.contains("<h3>History"), "{page}");
-    // Nothing half-written stays beside it.
+    // No temporary file is left.
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
 }
 
 #[test]
-fn a_saved_comparison_is_printed_again_without_measuring() {
+fn a_saved_comparison_is_printed_without_measuring() {
     let bench = Bench::new();
     let peer = bench.peer("cat");
     let (records, saved, page) =
@@ -306,7 +306,7 @@ fn a_saved_comparison_is_printed_again_without_measuring() {
     );
 }
 
-/// A server that answers every prompt with the same tokens, and says that a cache had the prompt.
+/// A server that answers every prompt with the same tokens, and claims that the prompt was cached.
 fn parrot() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -350,7 +350,7 @@ fn answer(mut stream: TcpStream) {
 }
 
 #[test]
-fn other_answers_never_win_and_a_cache_is_seen() {
+fn wrong_answers_never_win_and_a_prompt_cache_is_detected() {
     let bench = Bench::new();
     let peer = format!("openai:{}", parrot());
     let (code, _, errors) = outcome(&mut bench.compare(&peer, &[]));

@@ -1,4 +1,4 @@
-//! `docs/core.md`, a tour of the core: it names every file of the core and states how many lines they have at most.
+//! `docs/core.md`, the tour of the core, names every file of the core and the maximum of their lines.
 
 use std::fs;
 use std::path::{Path, PathBuf};

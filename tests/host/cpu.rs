@@ -1,5 +1,5 @@
-//! The CPU device through the seam: the same bits on every instruction set, steps in a row, and what
-//! it refuses. (`invariance` holds it to chunks, threads and company, `accuracy` to llama.cpp.)
+//! The CPU device through the device interface: equal bits on every instruction set, several steps in one submission,
+//! refused requests. (`invariance` covers chunks, threads and batches, `accuracy` llama.cpp.)
 
 use std::num::NonZeroUsize;
 
@@ -32,7 +32,7 @@ fn logits(session: &Session, plan: usize) -> Vec<u32> {
     logits[..session.vocabulary].iter().map(|x| x.to_bits()).collect()
 }
 
-/// Evaluates a prompt in chunks of plan 0, then returns the last row's logits.
+/// Evaluates a prompt in chunks of plan 0; returns the last row's logits.
 fn prompt(session: &mut Session, tokens: &[i32], slot: i32) -> Vec<u32> {
     let chunk = session.plans[0].0.bucket.rows();
     for (part, at) in tokens.chunks(chunk).zip((0..).step_by(chunk)) {
@@ -55,7 +55,7 @@ fn tokens(seed: i32, n: i32) -> Vec<i32> {
 }
 
 #[test]
-fn instruction_sets_do_not_show() {
+fn instruction_sets_change_no_bit() {
     for name in ["tiny-llama-Q6_K", "tiny-qwen3-Q4_K_M", "tiny-llama-f16"] {
         let model = model(name);
         let mut want = None;
@@ -68,12 +68,12 @@ fn instruction_sets_do_not_show() {
 }
 
 #[test]
-fn how_weights_lie_does_not_show() {
+fn weight_packings_change_no_bit() {
     for name in ["tiny-llama-Q6_K", "tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M"] {
         let model = model(name);
         let mut want = None;
         for isa in Isa::available() {
-            // Other sets have no such parameter.
+            // Other instruction sets have no such parameter.
             let both = [Some(("packing", 16)), Some(("packing", 32))];
             let packings = if isa.packings().len() > 1 { &both[..] } else { &[None] };
             for packing in packings {
@@ -91,7 +91,7 @@ fn how_weights_lie_does_not_show() {
 }
 
 #[test]
-fn steps_in_a_row_feed_themselves() {
+fn steps_of_a_submission_use_the_sampled_tokens() {
     let model = model("tiny-llama-Q4_K_M");
     let buckets = [prefill(16), Bucket::decode(2, LAYOUT.context)];
     let mut session = open(&cpu(Isa::detect(), 2), &model, &buckets);
@@ -122,7 +122,7 @@ fn steps_in_a_row_feed_themselves() {
 }
 
 #[test]
-fn what_the_mailboxes_say_cannot_reach_outside() {
+fn invalid_mailbox_values_access_no_other_memory() {
     let model = model("tiny-llama-Q8_0");
     let mut session = open(&cpu(Isa::detect(), 2), &model, &[prefill(1), prefill(8)]);
     let clean = prompt(&mut session, &[1, 2, 3], 1);
@@ -137,7 +137,7 @@ fn what_the_mailboxes_say_cannot_reach_outside() {
         session.load(1, &[(1, 0, 0), (2, 1, 0)]);
         session.write(1, ports::LOGIT_ROWS, Data::I32(&[bad]));
         session.run(1, 1);
-        // So many edits, a mask, and everywhere in both the same.
+        // Count of edits, mask, and all their words have the invalid value.
         let vocabulary = model.hyperparameters().vocabulary;
         session.write(1, ports::ADJUSTMENTS, Data::I32(&vec![bad; Adjustment::words(vocabulary)]));
         session.run(1, 1);
@@ -183,7 +183,7 @@ fn a_source_that_fails_is_reported_with_its_weight() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_arithmetic() {
+fn a_request_larger_than_memory_is_refused_with_the_numbers() {
     let model = model("tiny-llama-Q8_0");
     let huge = KvLayout { slots: 1 << 20, context: 1 << 20, ring: None };
     let states = model.states(huge);

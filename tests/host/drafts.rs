@@ -1,4 +1,4 @@
-//! Drafts from what was said before: they change how many steps an answer takes, and never the answer.
+//! Speculative decoding: draft tokens change the number of steps of an answer, never the answer.
 
 use ::engine::{Handle, LoadSpec, Request, State};
 use orind_testing::engine::{self, Answer, ask, collect};
@@ -7,8 +7,8 @@ use orind_testing::random::Random;
 use orind_testing::tiny;
 use plan::sample::Sampling;
 
-/// Models that say the same again when they come to the same token; the last one has states of fixed size, which a draft
-/// that does not come true moves too far.
+/// Models that repeat themselves after a repeated token. The last one has recurrent states, which rejected draft tokens
+/// would advance too far.
 const MODELS: [&str; 3] =
     ["synthetic:tiny-llama:q8_0", "synthetic:tiny-qwen3:q4_k_m", "synthetic:tiny-qwen35:q8_0"];
 const CONTEXT: usize = 512;
@@ -18,13 +18,13 @@ fn start(model: &str, draft: usize) -> Handle {
     engine::start(LoadSpec { draft, slots: 2, context: CONTEXT, prefill_chunk: 16, ..spec })
 }
 
-/// Drafted, and of these the ones that came true.
+/// Numbers of draft tokens and of accepted tokens.
 fn drafts(answer: &Answer) -> (u32, u32) {
     let finished = answer.finished.as_ref().unwrap();
     (finished.drafted_tokens, finished.accepted_tokens)
 }
 
-/// What a model says after a token, and the beginning of it once more, with something else in between.
+/// A prompt: a token and the model's answer to it, some other tokens, then the beginning of the same again.
 fn repetitive(handle: &Handle, random: &mut Random) -> Vec<u32> {
     let first = 1 + random.below(200) as u32;
     let said = ask(handle, engine::request([first], 60)).ids;
@@ -36,7 +36,7 @@ fn repetitive(handle: &Handle, random: &mut Random) -> Vec<u32> {
 }
 
 #[test]
-fn tokens_are_those_without_greedy_and_sampled() {
+fn lookup_drafts_change_no_greedy_or_sampled_token() {
     let seed = 20_261_125;
     println!("seed {seed}");
     let mut random = Random(seed);
@@ -65,12 +65,12 @@ fn tokens_are_those_without_greedy_and_sampled() {
             assert_eq!(drafts(&other), (0, 0));
             let after = [&with, &without].map(|handle| handle.snapshot().steps);
             let [fewer, steps] = [after[0] - before[0], after[1] - before[1]];
-            // A step that ran ahead of an end may be one more.
+            // Async scheduling may add one step after the end.
             assert!(fewer <= steps + 1 || hybrid, "{fewer} steps instead of {steps}");
             drafted += drafts(&one).0;
             accepted += drafts(&one).1;
         }
-        println!("{model}: {accepted} of {drafted} drafted tokens came true");
+        println!("{model}: {accepted} of {drafted} draft tokens accepted");
         let some = if hybrid { 0 } else { 10 };
         assert!(accepted > some && accepted < drafted, "{accepted} of {drafted}");
     }
@@ -83,14 +83,14 @@ fn start_with(draft_model: Option<&str>, model: &str, kv_type: &str) -> Handle {
     engine::start(LoadSpec { context: CONTEXT, prefill_chunk: 16, ..spec })
 }
 
-/// By the served model itself, and by one of other types: how much comes true differs, the answers do not.
+/// Drafts by the served model itself, and by a more quantised one, have different acceptance rates.
 #[test]
-fn tokens_are_those_without_a_draft_model() {
+fn a_draft_model_changes_no_token() {
     let seed = 20_261_126;
     println!("seed {seed}");
     let (served, near) = (tiny("tiny-llama-f16"), tiny("tiny-llama-Q4_K_M"));
     let without = start_with(None, &served, "f16");
-    let mut came_true = Vec::new();
+    let mut rates = Vec::new();
     for draft in [&served, &near] {
         let mut random = Random(seed);
         let with = start_with(Some(draft), &served, "f16");
@@ -109,7 +109,7 @@ fn tokens_are_those_without_a_draft_model() {
                 seed: random.bits(),
                 ..Sampling::GREEDY
             };
-            // Longer than what the draft model evaluates in a step.
+            // Longer than one step of the draft model.
             let len = 1 + random.below(60);
             let prompt: Vec<u32> = (0..len).map(|_| 1 + random.below(200) as u32).collect();
             let request = engine::request(prompt, 40 + random.below(60) as u32);
@@ -120,16 +120,16 @@ fn tokens_are_those_without_a_draft_model() {
             drafted += drafts(&one).0;
             accepted += drafts(&one).1;
         }
-        println!("{draft}: {accepted} of {drafted} drafted tokens came true");
+        println!("{draft}: {accepted} of {drafted} draft tokens accepted");
         assert!(accepted <= drafted && drafted > 0);
-        came_true.push(f64::from(accepted) / f64::from(drafted));
+        rates.push(f64::from(accepted) / f64::from(drafted));
     }
-    assert!(came_true[0] > 0.9 && came_true[1] < came_true[0], "{came_true:?}");
+    assert!(rates[0] > 0.9 && rates[1] < rates[0], "{rates:?}");
 }
 
-/// Two sequences in turn, of which the draft model knows one at a time, and two at once, which have no drafts.
+/// The draft model holds one sequence at a time. Two concurrent sequences have no drafts.
 #[test]
-fn a_draft_model_follows_whoever_decodes_alone() {
+fn a_draft_model_follows_a_sequence_that_decodes_alone() {
     let served = tiny("tiny-llama-Q8_0");
     let [with, without] = [Some(&*served), None].map(|draft| start_with(draft, &served, "f16"));
     let requests: Vec<Request> =
@@ -140,7 +140,7 @@ fn a_draft_model_follows_whoever_decodes_alone() {
         assert_eq!(one.ids, other.ids);
         accepted += drafts(&one).1;
     }
-    // It is as slow as who is served, so it rests; not from the beginning.
+    // The draft model is as slow as the served one, so drafting pauses after some drafts.
     assert!(accepted > 0);
     let streams = [&requests[0], &requests[5]].map(|r| with.generate(r.clone()).unwrap());
     for (events, request) in streams.into_iter().zip([&requests[0], &requests[5]]) {
@@ -149,7 +149,7 @@ fn a_draft_model_follows_whoever_decodes_alone() {
 }
 
 #[test]
-fn a_draft_model_with_other_words_is_refused_by_name() {
+fn a_draft_model_with_another_vocabulary_is_refused() {
     let (served, other) = (tiny("tiny-llama-Q8_0"), tiny("tiny-qwen3-Q8_0"));
     let refused = |draft: &str| {
         let draft_model = Some(draft.to_owned());
@@ -163,9 +163,8 @@ fn a_draft_model_with_other_words_is_refused_by_name() {
     assert!(told.starts_with("draft model /nowhere.gguf: "), "{told}");
 }
 
-/// An answer that ends at the last position of its slot, drafts or not.
 #[test]
-fn a_draft_ends_where_the_slot_does() {
+fn drafts_end_at_the_last_position_of_a_slot() {
     let [with, without] = [7, 0].map(|draft| start(MODELS[0], draft));
     let prompt = repetitive(&without, &mut Random(5));
     let most = (CONTEXT - prompt.len()) as u32;
@@ -175,20 +174,20 @@ fn a_draft_ends_where_the_slot_does() {
     assert!(drafts(&one).1 > 0);
 }
 
-/// Where the host looks at every row of logits there is no draft.
+/// The host reads every row of logits then.
 #[test]
-fn who_is_looked_at_has_no_drafts() {
+fn requests_for_logprobs_have_no_drafts() {
     let handle = start(MODELS[0], 7);
     let prompt = repetitive(&start(MODELS[0], 0), &mut Random(6));
-    let looked_at = Request { logprobs: Some(1), ..engine::request(prompt.clone(), 40) };
-    assert_eq!(drafts(&ask(&handle, looked_at)), (0, 0));
+    let with_logprobs = Request { logprobs: Some(1), ..engine::request(prompt.clone(), 40) };
+    assert_eq!(drafts(&ask(&handle, with_logprobs)), (0, 0));
     assert!(drafts(&ask(&handle, engine::request(prompt, 40))).1 > 0);
 }
 
-/// The model's own nextn layer. It is random, so that little of what it guesses comes true; of the second model the
-/// next token follows from the newest alone, and its layer knows that.
+/// Drafts of the model's own nextn layer. The first model's layer is random, so few tokens are accepted. In the second
+/// model the next token depends on the last one only, which its layer has learnt.
 #[test]
-fn tokens_are_those_without_the_nextn_layer() {
+fn a_nextn_layer_changes_no_token() {
     let seed = 20_261_127;
     println!("seed {seed}");
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +214,7 @@ fn tokens_are_those_without_the_nextn_layer() {
                 seed: random.bits(),
                 ..Sampling::GREEDY
             };
-            // Longer than a chunk; every other conversation goes on.
+            // Prompts longer than a chunk; every other one continues the conversation.
             if i % 2 == 0 {
                 said.clear();
             }
@@ -228,16 +227,15 @@ fn tokens_are_those_without_the_nextn_layer() {
             accepted += drafts(&one).1;
             said.extend(&one.ids);
         }
-        println!("{accepted} of {drafted} drafted tokens came true");
+        println!("{accepted} of {drafted} draft tokens accepted");
         assert!(f64::from(accepted) >= least * f64::from(drafted) && accepted <= drafted);
         assert!(drafted > 0);
     }
 }
 
-/// Answers that are given up within a draft, that end in one, and that have company for a while: whoever goes on from what
-/// they left is answered as if alone.
+/// Answers that are cancelled during a draft, end in one, or share steps with another sequence for a while.
 #[test]
-fn what_a_draft_has_left_is_gone_on_from() {
+fn conversations_continue_correctly_after_drafts() {
     let seed = 20_261_128;
     println!("seed {seed}");
     let dir = tempfile::tempdir().unwrap();
@@ -274,6 +272,6 @@ fn what_a_draft_has_left_is_gone_on_from() {
             cached += one.finished.unwrap().cached_tokens;
             said.extend(&one.ids);
         }
-        assert!(cached > 100, "{cached} tokens were still held");
+        assert!(cached > 100, "{cached} cached tokens");
     }
 }

@@ -1,4 +1,4 @@
-//! Embeddings: through the engine against rows that are pooled here in `f64`, and through both dialects.
+//! Embeddings: through the engine, compared with rows pooled here in `f64`, and through both dialects.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,12 +21,12 @@ const MEAN: u32 = 1;
 const FIRST: u32 = 2;
 const LAST: u32 = 3;
 
-/// The file of a model that makes embeddings of one kind.
+/// Writes an embedding model with this pooling; returns the path.
 fn pooled(dir: &Path, pooling: u32) -> String {
     saying(&tiny(MODEL), dir, &[("llama.pooling_type", Metadata::U32(pooling))])
 }
 
-/// A text's rows behind the last norm, by the reference.
+/// Rows of a text after the last norm, computed by the reference.
 fn rows(tokens: &[u32]) -> Vec<Vec<f64>> {
     let model = Model::open(tiny(MODEL)).unwrap();
     let layout = KvLayout { slots: 1, context: 64, ring: None };
@@ -47,9 +47,9 @@ fn cosine(a: &[f64], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(x, &y)| x * f64::from(y)).sum::<f64>() / length
 }
 
-/// In chunks of 8 or of all, beside others or alone.
+/// With chunks of 8 rows or one chunk, concurrently or alone.
 #[test]
-fn a_texts_embedding_is_pooled_as_its_file_says() {
+fn embeddings_are_pooled_as_the_file_specifies() {
     let tokens: Vec<u32> = (0..21).map(|i| (i * 37 + 11) % 1000).collect();
     let rows = rows(&tokens);
     let mean = (0..rows[0].len()).map(|at| rows.iter().map(|row| row[at]).sum::<f64>()).collect();
@@ -79,7 +79,7 @@ fn a_texts_embedding_is_pooled_as_its_file_says() {
 }
 
 #[test]
-fn who_makes_none_is_told_so() {
+fn a_model_without_embeddings_is_refused() {
     let handle = engine::engine();
     let dir = tempfile::tempdir().unwrap();
     let info = load(&handle, engine::spec(pooled(dir.path(), NONE), "cpu")).unwrap();
@@ -98,7 +98,7 @@ fn who_makes_none_is_told_so() {
 }
 
 #[test]
-fn both_dialects_give_the_same_numbers() {
+fn both_dialects_return_the_same_embeddings() {
     let dir = tempfile::tempdir().unwrap();
     let file = pooled(dir.path(), MEAN);
     let daemon = Daemon::launch(&format!("model = '{file}'\nthreads = 1\nslots = 2\ncontext = 64"));
@@ -141,7 +141,7 @@ fn both_dialects_give_the_same_numbers() {
         assert!([400, 404].contains(&answer.status), "{}", answer.body);
         assert_eq!(answer.json()["error"]["param"], param, "{changes}");
     }
-    // It answers too, as the model that it is.
+    // The model still generates text.
     let answer = daemon.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 2}));
     assert_eq!(answer.status, 200, "{}", answer.body);
     let shown = daemon.post("/api/show", &json!({"model": "saying"})).json();

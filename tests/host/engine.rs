@@ -1,5 +1,5 @@
-//! The engine through its handle: answers, batching, cancellation, limits. Runs on the reference
-//! device with small models, whose answers are known from elsewhere, and on the CPU device.
+//! The engine through its handle: answers, batching, cancellation, limits. Runs on the reference and CPU devices with
+//! small models whose answers llama.cpp computed.
 
 use std::time::{Duration, Instant};
 
@@ -41,12 +41,12 @@ fn known(model: &str) -> Vec<(Vec<u32>, Vec<u32>, Vec<f64>)> {
 }
 
 #[test]
-fn greedy_answers_are_llama_cpps() {
+fn greedy_answers_match_llama_cpp() {
     let models = ["tiny-llama-Q8_0", "tiny-qwen3-Q4_K_M"];
     for (backend, model) in BACKENDS.into_iter().flat_map(|b| models.map(|model| (b, model))) {
         let handle = start(model, backend);
         for (prompt, greedy, margins) in known(model) {
-            // Twice the largest error llama.cpp itself shows on these models.
+            // Twice the largest error of llama.cpp itself on these models.
             let sure = margins.iter().position(|m| *m < 1.2).unwrap_or(margins.len());
             let answer = ask(&handle, request(&prompt, greedy.len() as u32));
             assert_eq!(answer.ids[..sure], greedy[..sure], "{model} on {backend}");
@@ -61,13 +61,13 @@ fn sampled(seed: u64) -> Sampling {
     Sampling { temperature: 1.5, top_k: 50, top_p: 0.95, seed, ..Sampling::GREEDY }
 }
 
-/// More requests than slots, of different lengths, all at once: each answer is the one it gets alone.
+/// More concurrent requests than slots, of different lengths.
 #[test]
-fn company_changes_nothing() {
-    BACKENDS.into_iter().for_each(company_changes_nothing_on);
+fn other_requests_change_no_answer() {
+    BACKENDS.into_iter().for_each(check_concurrent_requests);
 }
 
-fn company_changes_nothing_on(backend: &str) {
+fn check_concurrent_requests(backend: &str) {
     let handle = start("tiny-llama-Q6_K", backend);
     let requests: Vec<Request> = (0..10u32)
         .map(|i| {
@@ -85,14 +85,14 @@ fn company_changes_nothing_on(backend: &str) {
     for (alone, events) in alone.iter().zip(together) {
         let answer = collect(events).unwrap();
         assert_eq!((&alone.ids, &alone.text), (&answer.ids, &answer.text), "{backend}");
-        assert_eq!(alone.logprobs, answer.logprobs, "log-probabilities are equal to the bit");
+        assert_eq!(alone.logprobs, answer.logprobs, "log-probabilities differ");
     }
     assert_eq!(handle.snapshot().active, 0);
 }
 
-/// While somebody decodes, a prompt comes in chunks that take no longer than they may; no answer shows it.
+/// While other requests decode, chunks of a prompt are limited in time.
 #[test]
-fn a_long_prompt_comes_in_short_chunks_while_others_decode() {
+fn a_long_prompt_is_split_into_short_chunks_while_others_decode() {
     let serve = |stall| {
         let spec = spec("tiny-llama-Q8_0", "cpu");
         let handle = engine::start(LoadSpec { stall, prefill_chunk: 64, ..spec });
@@ -104,7 +104,7 @@ fn a_long_prompt_comes_in_short_chunks_while_others_decode() {
         drop(begun);
         ((stream.ids, answer.ids), handle.snapshot().steps)
     };
-    // So short that the smallest chunk takes longer: 8 rows at a time, 32 at first.
+    // Shorter than the smallest chunk takes: 8 rows at a time, 32 at first.
     let (answers, steps) = serve(Duration::from_nanos(1));
     let (same, fewer) = serve(Duration::ZERO);
     assert_eq!(answers, same);
@@ -112,7 +112,7 @@ fn a_long_prompt_comes_in_short_chunks_while_others_decode() {
 }
 
 #[test]
-fn a_seed_gives_the_same_answer_and_another_seed_another() {
+fn equal_seeds_give_equal_answers_and_other_seeds_others() {
     let handle = start("tiny-llama-Q8_0", "reference");
     let with =
         |seed| ask(&handle, Request { sampling: sampled(seed), ..request(&[1, 2, 3], 24) }).ids;
@@ -121,7 +121,7 @@ fn a_seed_gives_the_same_answer_and_another_seed_another() {
 }
 
 #[test]
-fn prompt_and_token_logprobs_are_of_one_distribution() {
+fn prompt_logprobs_equal_token_logprobs() {
     let handle = start("tiny-qwen3-Q8_0", "reference");
     let prompt: Vec<u32> = (0..40).map(|i| i * 23 % 1000).collect();
     let generated = ask(&handle, Request { logprobs: Some(5), ..request(&prompt, 6) });
@@ -138,7 +138,10 @@ fn prompt_and_token_logprobs_are_of_one_distribution() {
     {
         assert_eq!(echoed, generated, "token {i}");
         assert_eq!(generated.top.len(), 5);
-        assert_eq!(generated.top[0].id, generated.token.id, "greedy takes the most likely");
+        assert_eq!(
+            generated.top[0].id, generated.token.id,
+            "greedy sampling takes the most likely token"
+        );
         assert!(generated.top.windows(2).all(|w| w[0].logprob >= w[1].logprob));
     }
 }
@@ -155,7 +158,7 @@ fn stop_texts_end_the_answer_and_are_not_part_of_it() {
 }
 
 #[test]
-fn what_may_have_become_a_stop_text_is_said_in_the_end() {
+fn the_beginning_of_a_stop_text_is_sent_at_the_end() {
     let handle = start("tiny-llama-Q8_0", "reference");
     let free = ask(&handle, request(&[5, 6, 7], 40));
     let (at, _) = free.text.char_indices().nth_back(1).unwrap();
@@ -179,7 +182,7 @@ fn a_dropped_receiver_frees_its_slot() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_at_once() {
+fn requests_that_cannot_be_served_are_refused_at_once() {
     let handle = Handle::start(Settings { queue_limit: 1 }).unwrap();
     assert_eq!(handle.generate(request(&[1], 1)).unwrap_err(), GenerateError::NoModel);
     load(&handle, LoadSpec { slots: 1, ..spec("tiny-llama-Q8_0", "reference") }).unwrap();
@@ -198,7 +201,7 @@ fn what_cannot_be_served_is_refused_at_once() {
 }
 
 #[test]
-fn stopping_cancels_what_is_late_and_refuses_what_is_new() {
+fn a_stop_cancels_late_requests_and_refuses_new_ones() {
     let handle = start("tiny-llama-Q8_0", "reference");
     let mut slow = handle.generate(request(&[1], 250)).unwrap();
     slow.blocking_recv().unwrap();
@@ -219,9 +222,8 @@ fn a_stop_with_nothing_in_flight_does_not_wait_for_its_deadline() {
     assert!(started.elapsed() < Duration::from_secs(300));
 }
 
-/// Who asks at once is not told that there is no model.
 #[test]
-fn a_load_shows_as_soon_as_it_is_asked_for() {
+fn a_load_is_visible_as_soon_as_it_is_requested() {
     let handle = Handle::start(Settings { queue_limit: 1 }).unwrap();
     let mut events = handle.load(spec("tiny-llama-Q8_0", "cpu"));
     assert!(!matches!(handle.snapshot().state, State::Empty));
@@ -244,7 +246,7 @@ fn a_load_waits_for_the_requests_in_flight() {
 }
 
 #[test]
-fn where_there_is_no_room_for_both_the_loaded_model_goes_first_and_that_is_said() {
+fn without_room_for_both_the_loaded_model_is_unloaded_first_and_reported() {
     let handle = start("tiny-llama-Q8_0", "cpu");
     let crowded = LoadSpec { memory_reserve: u64::MAX, ..spec("tiny-llama-Q6_K", "cpu") };
     let mut events = handle.load(crowded);
@@ -262,7 +264,7 @@ fn where_there_is_no_room_for_both_the_loaded_model_goes_first_and_that_is_said(
 }
 
 #[test]
-fn the_last_load_asked_for_is_the_one_that_counts() {
+fn the_last_requested_load_wins() {
     let handle = start("tiny-llama-Q8_0", "cpu");
     let mut first = handle.load(spec("tiny-llama-Q6_K", "cpu"));
     let second = load(&handle, spec("tiny-llama-f16", "cpu")).unwrap();
@@ -274,7 +276,7 @@ fn the_last_load_asked_for_is_the_one_that_counts() {
 }
 
 #[test]
-fn a_bad_load_leaves_the_loaded_model_in_place() {
+fn a_failed_load_keeps_the_loaded_model() {
     let handle = start("tiny-llama-Q8_0", "reference");
     let missing = load(&handle, spec("no-such-file", "reference")).unwrap_err();
     assert!(matches!(missing, LoadError::NotFound(_)), "{missing}");
@@ -305,7 +307,7 @@ fn a_bad_load_leaves_the_loaded_model_in_place() {
 }
 
 #[test]
-fn a_task_has_the_model_to_itself() {
+fn an_exclusive_task_has_the_model_to_itself() {
     let handle = start("tiny-llama-Q8_0", "reference");
     let other = handle.generate(request(&[1], 30)).unwrap();
     let lengths = handle.exclusive("test", |core| {

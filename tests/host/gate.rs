@@ -1,4 +1,4 @@
-//! Records, and the gate that holds a run against one or against another build, as a user meets them.
+//! Records, and the regression gate that compares a run with a record or with another build, as commands.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use orind_testing::daemon::{MODEL, orinctl};
 use orind_testing::program::{built, outcome};
 use serde_json::Value;
 
-/// Tests that take milliseconds each.
+/// Arguments of tests that take milliseconds each.
 const SMALL: [&str; 11] = ["-m", MODEL, "-t", "1", "-p", "8", "-n", "16", "-r", "3", "--private"];
 
 fn command(home: &Path, args: &[&[&str]]) -> Command {
@@ -24,7 +24,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn a_run_is_saved_whole_and_the_next_is_held_against_it() {
+fn a_run_is_saved_and_the_next_is_compared_with_it() {
     let home = tempfile::tempdir().unwrap();
     let run = |args: &[&[&str]]| outcome(&mut command(home.path(), args));
 
@@ -48,12 +48,12 @@ fn a_run_is_saved_whole_and_the_next_is_held_against_it() {
     let found = json(&table);
     assert_eq!(found["records"][0]["wrong"], Value::Array(vec![]), "{found}");
     for missing in found["records"][0]["missing"].as_array().unwrap() {
-        // How this test was built.
+        // The commit of this build, if it has one.
         assert!(missing.as_str().unwrap().contains("commit"), "{found}");
         assert_eq!(code, Some(2), "{said}");
     }
 
-    // Tests, repetitions and room are the record's. What can be told of milliseconds is the machine's.
+    // Tests, repetitions and context come from the record. The verdict on such short tests depends on the machine.
     let (code, text, said) = run(&[
         &["bench", "--against", "last", "--threshold", "99%", "--json", "--save"],
         &SMALL[..4],
@@ -74,7 +74,7 @@ fn a_run_is_saved_whole_and_the_next_is_held_against_it() {
     let (code, _, said) = run(&[&["history", "--model", "other"]]);
     assert!(code == Some(1) && said.contains("none of the 2 records"), "{said}");
 
-    // A commit that no record has; another model; a line that is none.
+    // A commit without a record; another model; a malformed line.
     let (code, _, said) = run(&[&["bench", "--against", "0000000"], &SMALL]);
     assert!(code == Some(3) && said.contains("no valid record for --against 0000000"), "{said}");
     let other = ["-m", "synthetic:tiny-llama:f16", "-t", "1", "--private"];
@@ -91,7 +91,7 @@ fn a_run_is_saved_whole_and_the_next_is_held_against_it() {
     assert!(code == Some(0) && said.contains("line 3: no record, left out"), "{said}");
 }
 
-/// The program of this build as another build: one that wastes no steps.
+/// This build's program as another build, which wastes no steps.
 fn other_build(home: &Path) -> String {
     let path = home.join("other-orinctl");
     let program = built().join("orinctl");
@@ -102,8 +102,7 @@ fn other_build(home: &Path) -> String {
     path.display().to_string()
 }
 
-/// The gate with a build that does so much of its decoding for nothing that it is slower by `slower`, against one
-/// that does not.
+/// The gate with a build that wastes enough decode steps to be slower by `slower`, compared with one that does not.
 fn gate(home: &Path, slower: f64, args: &[&str]) -> (Option<i32>, Gate) {
     let other = other_build(home);
     let fixed = ["bench", "--against", &other, "--json", "-m", MODEL, "-t", "1"];
@@ -115,10 +114,10 @@ fn gate(home: &Path, slower: f64, args: &[&str]) -> (Option<i32>, Gate) {
 }
 
 #[test]
-fn a_build_of_a_tenth_of_the_speed_is_found_in_turn_with_the_other() {
+fn a_build_of_a_tenth_of_the_speed_is_found_in_alternating_runs() {
     let home = tempfile::tempdir().unwrap();
-    // The long prompt makes room for what is wasted, and is no slower itself. Where other tests take the processors in
-    // turn, few pairs may not tell: then the gate says so, and is asked again with more.
+    // The long prompt gives room for wasted steps, and is not slower itself. If other tests use the processors, a few
+    // pairs may give no verdict; then the gate runs again with more.
     let lengths = ["-p", "512", "-n", "32"];
     let of = |found: &Gate, name| {
         found.rows.iter().find(|row| row.name == name).map(|row| row.verdict).unwrap()
@@ -134,7 +133,7 @@ fn a_build_of_a_tenth_of_the_speed_is_found_in_turn_with_the_other() {
     assert_eq!((code, found.verdict), (Some(1), Verdict::Slower), "{found:?}");
     let pairs = found.rows[1].pairs.as_ref().unwrap();
     assert!(pairs.resolved && pairs.median < 0.5, "{pairs:?}");
-    // The same build is not slower by that much, whatever the machine does.
+    // The same build is never slower by that much.
     let threshold = ["--threshold", "80"];
     let pairs = ["--pairs", "8"];
     let args = [&lengths[..], &pairs[..], &threshold[..]].concat();
@@ -142,10 +141,10 @@ fn a_build_of_a_tenth_of_the_speed_is_found_in_turn_with_the_other() {
     assert_ne!(code, Some(1), "{same:?}");
 }
 
-/// How often the gate finds what: 20 runs each with a build that is slower by 8 %, by 1 %, and by nothing.
+/// Detection rates of the gate: 20 runs each with a build that is slower by 8 %, by 1 %, and not slower.
 ///
 /// `cargo test --test host -- --ignored --nocapture rates_of_the_gate`, with `GATE_RUNS` and `GATE_PAIRS` in the
-/// environment; before it `nice -n -15` where others use the machine.
+/// environment; preceded by `nice -n -15` on a busy machine.
 #[test]
 #[ignore = "takes minutes, and its numbers are those of the machine"]
 fn rates_of_the_gate() {

@@ -1,4 +1,4 @@
-//! `orinctl install` and `uninstall`, staged below a directory: what is written, what is left.
+//! `orinctl install` and `uninstall` below a staging directory: files written, files left.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,10 +30,10 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, u32> {
 }
 
 #[test]
-fn what_is_installed_is_removed_again_and_nothing_else() {
+fn uninstall_removes_only_installed_files() {
     let stage = tempfile::tempdir().unwrap();
     let root = stage.path();
-    // Something of others in a directory that is used too.
+    // Another program's file in a shared directory.
     fs::create_dir_all(root.join("opt/o/bin")).unwrap();
     fs::write(root.join("opt/o/bin/theirs"), "").unwrap();
     let before = tree(root);
@@ -70,7 +70,7 @@ fn what_is_installed_is_removed_again_and_nothing_else() {
     let program = root.join("opt/o/bin/orind");
     assert_eq!(fs::read(&program).unwrap(), fs::read(env!("CARGO_BIN_EXE_orind")).unwrap());
 
-    // Again, as an update does: the same, and the first time's directories are not forgotten.
+    // An update installs the same files, and remembers the directories that the first installation created.
     assert_eq!(orinctl(&["install", "--prefix", "/opt/o"], root).0, Some(0));
     assert_eq!(tree(root), installed);
 
@@ -79,13 +79,13 @@ fn what_is_installed_is_removed_again_and_nothing_else() {
     assert!(planned.contains("remove  /opt/o/bin/orind\n"), "{planned}");
     assert_eq!(orinctl(&["uninstall", "--prefix", "/opt/o"], root).0, Some(0));
     let mut left = tree(root);
-    // Above the prefix and the configuration's directory nothing is taken away.
+    // Directories above the prefix and the configuration's directory stay.
     left.remove(Path::new("etc"));
     assert_eq!(left, before);
 }
 
 #[test]
-fn what_the_owner_has_made_stays_unless_it_is_purged() {
+fn files_of_the_owner_stay_without_purge() {
     let stage = tempfile::tempdir().unwrap();
     let root = stage.path();
     let config = root.join("etc/orind/orind.toml");
@@ -108,7 +108,7 @@ fn what_the_owner_has_made_stays_unless_it_is_purged() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn impossible_installations_are_refused_with_the_reason() {
     let stage = tempfile::tempdir().unwrap();
     let root = stage.path();
     let (code, _, error) = orinctl(&["uninstall"], root);
@@ -117,21 +117,21 @@ fn what_cannot_be_done_is_said() {
         let (code, _, error) = orinctl(&["install", "--prefix", prefix], root);
         assert!(code == Some(1) && error.contains("not an absolute path"), "{error}");
     }
-    // A manifest that would have strangers' files deleted.
+    // A manifest that lists foreign files.
     fs::create_dir_all(root.join("usr/local/share/orind")).unwrap();
     fs::write(root.join("usr/local/share/orind/installed"), "file /etc/passwd\n").unwrap();
     let (code, _, error) = orinctl(&["uninstall"], root);
     assert!(code == Some(1) && error.contains("no installation writes"), "{error}");
     fs::remove_file(root.join("usr/local/share/orind/installed")).unwrap();
-    // In the way of a directory.
+    // A file in place of a directory.
     fs::write(root.join("usr/local/bin"), "").unwrap();
     let (code, _, error) = orinctl(&["install"], root);
     assert!(code == Some(1) && error.contains("/usr/local/bin"), "{error}");
 }
 
-/// The unit's filter by system call and the daemon's own by request leave what the daemon needs.
+/// systemd's own checks of the units.
 #[test]
-fn the_units_are_sound() {
+fn systemd_accepts_the_units() {
     let found = Command::new("systemd-analyze").arg("--version").output();
     if !found.is_ok_and(|found| found.status.success()) {
         println!("skipped: there is no systemd-analyze");
@@ -145,10 +145,10 @@ fn the_units_are_sound() {
         let both = [run.stdout, run.stderr].concat();
         (run.status.success(), String::from_utf8_lossy(&both).into_owned())
     };
-    // Ten times the exposure that is printed.
+    // The threshold is ten times the printed exposure.
     let (sound, said) = run(&["security", "--offline=true", "--threshold=15"]);
     assert!(sound, "{said}");
-    // The programs are not where the unit says, which is the only thing to complain about.
+    // The only complaint is that the programs are not installed.
     let (_, said) = run(&["verify", "--man=no", "--recursive-errors=no"]);
     let complaints: Vec<&str> = said
         .lines()

@@ -1,4 +1,4 @@
-//! Control loops beside the model: what a client of a lane gets, what it may do, and what is said of it.
+//! Control loops of the daemon: clients, deadlines, refused configurations, status and metrics.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -31,7 +31,7 @@ fn a_client_steps_a_network_through_shared_memory() {
         assert_eq!(client.memory[8..16], round.to_le_bytes(), "steps answered");
         assert_ne!(client.memory[16..24], [0; 8], "when");
     }
-    // Other numbers give another answer.
+    // Another observation gives another action.
     assert_ne!(client.step(&[0.0; 12]), client.step(&observation));
     let status = daemon.get("/orin/v1/status").json();
     let lane = &status["lanes"][0];
@@ -55,14 +55,14 @@ fn a_client_steps_a_network_through_shared_memory() {
     assert!(shown.contains("22 in time, 0 late"), "{shown}");
 }
 
-/// Late is late, whether the lane or the client's start was.
+/// A step is late whether the network or the client's start was late.
 #[test]
-fn deadlines_that_are_missed_and_starts_that_are_skipped_are_counted() {
+fn missed_deadlines_and_skipped_starts_are_counted() {
     let daemon = Daemon::launch(&lane("policy", "deadline_us = 1"));
     ready(&daemon);
     let mut client = Client::open(&daemon, "policy").unwrap();
     let (observation, _) = example();
-    // Started a second ago, as it says; then at a time to come, which counts as now.
+    // A start a second ago, then one in the future, which counts as now.
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
     let now = Duration::from(now).as_nanos() as u64;
     client.memory[..8].copy_from_slice(&(now - 1_000_000_000).to_le_bytes());
@@ -79,10 +79,9 @@ fn deadlines_that_are_missed_and_starts_that_are_skipped_are_counted() {
     assert!((1.0..60.0).contains(&lane["worst_s"].as_f64().unwrap()), "{lane}");
 }
 
-/// One client at a time; it gives the lane back by closing, whatever it did to it, and what it kept of the memory is not
-/// the next one's.
+/// Closing the connection frees the control loop, whatever the client did. Its shared memory is not reused.
 #[test]
-fn a_lane_is_one_client_s_until_it_closes() {
+fn a_control_loop_belongs_to_one_client_until_it_closes() {
     let two = format!("{}{}", lane("left", ""), lane("right", ""));
     let daemon = Daemon::launch(&two);
     ready(&daemon);
@@ -100,7 +99,7 @@ fn a_lane_is_one_client_s_until_it_closes() {
     }
     first.start.write(1).unwrap();
     eventually("garbage is answered", || first.answer.read().is_ok());
-    // The lane cannot tell its next answer.
+    // The daemon cannot signal the next answer without blocking.
     fcntl(&first.answer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
     first.answer.write(u64::MAX - 1).unwrap();
     first.start.write(u64::MAX - 1).unwrap();
@@ -118,7 +117,7 @@ fn a_lane_is_one_client_s_until_it_closes() {
 }
 
 #[test]
-fn who_asks_wrongly_is_told() {
+fn invalid_requests_are_refused_with_the_reason() {
     let missing = "[[lane]]\nname = 'missing'\nnetwork = '/nowhere.onnx'\n";
     let open = lane("open", "").replace("shapes = { observation = [1, 12] }", "");
     let daemon = Daemon::launch(&format!("{missing}{open}{}", lane("policy", "core = 100000")));
@@ -136,7 +135,7 @@ fn who_asks_wrongly_is_told() {
     assert!(why.contains("axis 0, `batch`, is open; give its shape"), "{why}");
     assert!(refused("\u{1b}[31m\u{fffd}").contains("there is no lane"));
     assert!(refused(&"x".repeat(5000)).contains("a lane's name and a line feed are expected"));
-    // Who says nothing and goes is no trouble.
+    // Connections that send nothing or noise do no harm.
     for bytes in [&b""[..], b"pol", b"\xff\xfe\n"] {
         let mut stream = UnixStream::connect(door(&daemon)).unwrap();
         stream.write_all(bytes).unwrap();
@@ -145,9 +144,9 @@ fn who_asks_wrongly_is_told() {
     client.step(&[0.5; 12]);
 }
 
-/// A language model that is loaded, serves and is unloaded beside it changes nothing of what a lane answers.
+/// While a language model is loaded, serves and is unloaded.
 #[test]
-fn a_model_beside_a_lane_changes_none_of_its_answers() {
+fn a_language_model_changes_no_answer_of_a_control_loop() {
     let daemon = Daemon::start(&lane("policy", ""));
     ready(&daemon);
     let mut client = Client::open(&daemon, "policy").unwrap();
@@ -164,14 +163,14 @@ fn a_model_beside_a_lane_changes_none_of_its_answers() {
     assert_eq!(client.step(&observation), want);
 }
 
-/// The two programs that the documentation shows.
+/// The two programs of the documentation.
 #[test]
-fn the_examples_work() {
+fn the_examples_of_control_loops_work() {
     let daemon = Daemon::launch(&lane("policy", ""));
     ready(&daemon);
     let run = |command: &mut Command| {
         let mut text = None;
-        // The one before is given back as its process ends.
+        // The end of the previous client frees the control loop.
         eventually("the lane is free", || {
             let out = command.output().unwrap();
             text = out.status.success().then(|| String::from_utf8(out.stdout).unwrap());

@@ -1,5 +1,5 @@
-//! The daemon, its client and what they are made of, from outside, on a machine without a GPU. One program:
-//! linking it is most of the wait. A test that cannot share a process starts this program again
+//! Tests of the daemon, its client and the libraries from outside, on a machine without a GPU. They are one program,
+//! because linking takes longer than most tests. A test that cannot share its process starts this program again
 //! ([`orind_testing::program::again`]).
 
 #![cfg(target_os = "linux")]

@@ -1,5 +1,5 @@
-//! The NixOS module's settings and the daemon's configuration are the same: keys, types, limits and
-//! defaults. `nixos/settings.json` is what the module makes its options of.
+//! The NixOS module's settings equal the daemon's configuration: keys, types, limits and defaults. The module creates its
+//! options from `nixos/settings.json`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,14 +14,14 @@ struct Setting {
     #[serde(flatten)]
     kind: Kind,
     default: Value,
-    /// Whether a reload is enough for a change to take effect.
+    /// True if a reload applies a change.
     reload: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Kind {
-    /// An absolute path, whose default is the service's.
+    /// An absolute path; the default depends on the service.
     Path,
     /// An absolute path or nothing.
     OptionalPath,
@@ -29,9 +29,9 @@ enum Kind {
     Address,
     Mode,
     String,
-    /// Of strings.
+    /// A list of strings.
     List,
-    /// Whose keys the daemon checks.
+    /// Tables; the daemon checks their keys.
     Tables,
     Enum {
         values: Vec<String>,
@@ -55,18 +55,18 @@ fn takes(key: &str, value: impl Into<Value>) -> bool {
 }
 
 #[test]
-fn the_module_has_the_daemons_keys() {
+fn keys_equal_the_daemons() {
     assert!(settings().iter().map(|(key, _)| key).eq(config::keys()));
 }
 
 #[test]
-fn a_default_is_the_daemons() {
+fn defaults_equal_the_daemons() {
     let daemon = Table::try_from(Config::default()).unwrap();
     for (key, Setting { kind, default, .. }) in settings() {
         assert!(takes(&key, default.clone()), "{key}: {default} is refused");
         match kind {
-            // They depend on who runs the daemon. The documentation says what root, and so the
-            // service, gets; where this test runs as root, the daemon does.
+            // Defaults depend on the user. The documentation names those of root and of the
+            // service; the daemon has them if this test runs as root.
             Kind::Path => {
                 let page = include_str!("../../docs/configuration.md");
                 let service = format!("`{}`", default.as_str().unwrap());
@@ -82,13 +82,13 @@ fn a_default_is_the_daemons() {
     }
 }
 
-/// The key of a table that says what it is of.
+/// The key of a table that identifies its entry.
 fn of(key: &str) -> &'static str {
     if key == "lane" { "network" } else { "model" }
 }
 
 #[test]
-fn a_type_takes_what_the_daemon_takes_and_nothing_else() {
+fn types_accept_the_same_values_as_the_daemon() {
     for (key, Setting { kind, .. }) in settings() {
         match kind {
             Kind::Path => {
@@ -144,9 +144,9 @@ fn a_type_takes_what_the_daemon_takes_and_nothing_else() {
     }
 }
 
-/// An enumeration must also be complete: the daemon's message lists what it takes.
+/// The daemon's error message lists the values.
 #[test]
-fn an_enumeration_has_every_value() {
+fn enumerations_are_complete() {
     for (key, Setting { kind, .. }) in settings() {
         let Kind::Enum { values } = kind else { continue };
         let text = format!("{key} = 'none of these'");
@@ -164,9 +164,9 @@ fn an_enumeration_has_every_value() {
     }
 }
 
-/// On a change the module has the service reloaded or started again, and says so of each key.
+/// The module reloads or restarts the service, depending on the key that changes.
 #[test]
-fn a_reload_is_enough_where_the_module_says_so() {
+fn keys_marked_for_reload_need_no_restart() {
     for (key, Setting { kind, default, reload }) in settings() {
         let other = match kind {
             Kind::Path | Kind::OptionalPath => "/another/path".into(),

@@ -1,5 +1,5 @@
-//! Models with a NaN or an infinity in their weights are refused by the tensor's name. Where numbers lead to one, whose
-//! logits it reaches is told so, by name and position; nobody else notices.
+//! Models with NaN or infinities in their weights are refused by tensor name. If finite weights lead to non-finite
+//! logits, the request gets an error with the model and position, and other requests are unaffected.
 
 use ::engine::{Event, GenerateError, Handle, LoadError, LoadSpec, Request};
 use orind_testing::engine::{self, ask, collect};
@@ -32,15 +32,15 @@ fn told(handle: &Handle, request: Request, position: usize) {
     assert!(told.contains("odd") && told.contains(&format!("position {position} ")), "{told}");
 }
 
-/// Both of the token that is asked with and of the one that is come upon in the middle of an answer.
+/// The token is part of a prompt, or generated in the middle of an answer.
 #[test]
-fn a_token_whose_embedding_leads_to_no_number_ends_the_requests_that_meet_it() {
+fn a_token_with_a_non_finite_embedding_ends_only_requests_with_it() {
     let dir = tempfile::tempdir().unwrap();
     for backend in BACKENDS {
         let sound = start(&overflowing(&tiny(MODEL), dir.path(), None), backend);
         let meets = request(&[5, 6, 7], 40);
         let whole = ask(&sound, meets.clone()).ids;
-        // One that has not come before, so that the answer up to it is the same.
+        // A new token, so that the answer before it stays the same.
         let at = (3..whole.len())
             .find(|&at| !whole[..at].contains(&whole[at]) && whole[at] > 30)
             .unwrap();
@@ -56,7 +56,7 @@ fn a_token_whose_embedding_leads_to_no_number_ends_the_requests_that_meet_it() {
             let begun: Vec<_> =
                 others.iter().map(|other| handle.generate(other.clone()).unwrap()).collect();
             let (ids, error) = until_it_fails(meets);
-            assert_eq!(ids, whole[..=at], "{backend}: what came before is the same");
+            assert_eq!(ids, whole[..=at], "{backend}: the tokens before differ");
             let position = 3 + at + 1;
             let model = "odd".to_owned();
             assert_eq!(error, GenerateError::NotFinite { model, position, gpu: None });
@@ -65,7 +65,7 @@ fn a_token_whose_embedding_leads_to_no_number_ends_the_requests_that_meet_it() {
             }
         }
 
-        // In the prompt, of any length; looked at or not; and for no token at all.
+        // In prompts of several lengths, with and without log-probabilities, also with no token to generate.
         told(&handle, request(&[token], 5), 1);
         told(&handle, request(&[1, token, 3], 5), 3);
         told(&handle, drawn(&[1, token, 3], 5), 3);
@@ -78,7 +78,7 @@ fn a_token_whose_embedding_leads_to_no_number_ends_the_requests_that_meet_it() {
         let now = handle.snapshot();
         assert_eq!((now.failures, now.active, now.queued), (9, 0, 0));
 
-        // Slots and their caches are used again.
+        // Slots and caches are reused.
         let again = others.clone().map(|other| handle.generate(other).unwrap());
         for (events, expected) in again.into_iter().zip(&expected) {
             assert_eq!(collect(events).unwrap().ids, expected.ids, "{backend}");
@@ -90,7 +90,7 @@ fn a_token_whose_embedding_leads_to_no_number_ends_the_requests_that_meet_it() {
     }
 }
 
-/// The tokens sent before, and why no more came.
+/// The tokens before the error, and the error.
 fn until_it_fails(
     mut events: tokio::sync::mpsc::UnboundedReceiver<Event>,
 ) -> (Vec<u32>, GenerateError) {
@@ -105,7 +105,7 @@ fn until_it_fails(
 }
 
 #[test]
-fn what_is_no_number_in_any_weight_is_refused_by_its_tensor() {
+fn non_finite_weight_is_refused_by_tensor_name() {
     let dir = tempfile::tempdir().unwrap();
     for backend in BACKENDS {
         for (tensor, row, value, at) in [
@@ -130,7 +130,7 @@ fn what_is_no_number_in_any_weight_is_refused_by_its_tensor() {
 }
 
 #[test]
-fn weights_too_large_to_compute_with_are_told_and_the_model_stays() {
+fn weights_that_overflow_are_reported_and_the_model_stays() {
     let dir = tempfile::tempdir().unwrap();
     for backend in BACKENDS {
         for (tensor, row) in [

@@ -1,4 +1,4 @@
-//! `orinctl` as a program: no daemon, no model file, its own cache directory.
+//! `orinctl` as a program, without a daemon or model files, with its own cache directory.
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -47,7 +47,7 @@ impl Home {
             .collect()
     }
 
-    /// Waits for the socket of a private daemon and returns the daemon's process id.
+    /// Waits for the socket of a private daemon; returns the daemon's process id.
     fn private_daemon(&self) -> Pid {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -96,7 +96,7 @@ fn bench_needs_no_daemon_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_table_and_the_csv_hold_the_same_tests() {
+fn table_and_csv_contain_the_same_tests() {
     let home = Home::new();
     let args = |format: &'static str| {
         let mut args = vec!["bench", "-m", MODEL, "-p", "4", "-n", "2", "-r", "1", "--warmup", "0"];
@@ -116,7 +116,7 @@ fn the_table_and_the_csv_hold_the_same_tests() {
 }
 
 #[test]
-fn generate_streams_the_same_text_again() {
+fn generate_is_reproducible() {
     let home = Home::new();
     let args = ["generate", "-m", MODEL, "-n", "6", "-q", "Once upon a time"];
     let (first, second) = (home.run(&args), home.run(&args));
@@ -146,9 +146,9 @@ fn plan_works_without_a_daemon() {
     assert_eq!(json["context"], 101);
 }
 
-/// The speed on an Orin follows from its profile, by a formula that can be done by hand.
+/// By a formula that is repeated here.
 #[test]
-fn plan_estimates_the_speed_on_the_orin_of_a_profile() {
+fn plan_estimates_the_speed_of_an_orin_from_its_profile() {
     let home = Home::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("profile.json");
@@ -204,7 +204,7 @@ fn plan_estimates_the_speed_on_the_orin_of_a_profile() {
     let prefill = stdout(&plan(&["--prefill", "16"]));
     assert!(prefill.contains("at most "), "{prefill}");
 
-    // Without a kernel's rate there is the copy engine's, and it says so; without either, what to do.
+    // Without the kernels' rate it uses the copy engine's and reports that; without either it prints what to do.
     let kernels = facts::READ_RATE.experiment;
     profile.experiments.retain(|experiment| experiment.name != kernels);
     profile.write(&file).unwrap();
@@ -240,9 +240,9 @@ fn profile_works_without_a_daemon() {
     assert!(stdout(&table).contains("% of bandwidth"), "{}", stdout(&table));
 }
 
-/// What took the machine down under the daemon is not touched by a command either; nothing else minds.
+/// The daemon recorded the crash; other devices are unaffected.
 #[test]
-fn a_device_that_took_the_machine_down_is_not_profiled() {
+fn a_device_that_crashed_the_machine_is_not_profiled() {
     let home = Home::new();
     let mut book = Book::default();
     let under_way = Some(Begun::now(Stage::Launch));
@@ -265,7 +265,7 @@ fn a_device_that_took_the_machine_down_is_not_profiled() {
 }
 
 #[test]
-fn a_profile_leaves_a_trace_that_adds_up_to_its_report() {
+fn a_profile_trace_adds_up_to_the_report() {
     let home = Home::new();
     let file = home.path().join("token.json");
     let name = file.to_str().unwrap();
@@ -285,7 +285,7 @@ fn a_profile_leaves_a_trace_that_adds_up_to_its_report() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_output_pipe_is_no_error() {
     let home = Home::new();
     let mut child = home.orinctl(&["plan", MODEL, "--full"]).spawn().unwrap();
     drop(child.stdout.take());
@@ -294,7 +294,7 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn mistakes_get_one_error_and_the_right_code() {
+fn mistakes_print_one_error_and_exit_with_its_code() {
     let home = Home::new();
     for (args, code, words) in [
         (&["bench", "--nope"][..], 2, "--nope"),
@@ -320,7 +320,7 @@ fn mistakes_get_one_error_and_the_right_code() {
 }
 
 #[test]
-fn the_socket_is_told_whether_or_not_somebody_listens() {
+fn the_socket_path_is_printed_with_and_without_a_daemon() {
     let home = Home::new();
     let own = home.path().join("none.sock").display().to_string() + "\n";
     assert_eq!(said(&mut home.orinctl(&["socket"])), own);
@@ -333,9 +333,9 @@ fn the_socket_is_told_whether_or_not_somebody_listens() {
     assert_eq!(home.run(&["socket", "--tcp", "localhost:1"]).status.code(), Some(2));
 }
 
-/// Help, tables and lists in 40 columns: broken or stacked, and nothing beyond the edge.
+/// Help, tables and lists are wrapped or stacked in 40 columns.
 #[test]
-fn a_narrow_terminal_loses_nothing() {
+fn output_fits_a_narrow_terminal() {
     let home = Home::new();
     for (args, words) in [
         (&["--help"][..], "synthetic:llama-3.2-1b:q6_k"),
@@ -353,7 +353,7 @@ fn a_narrow_terminal_loses_nothing() {
         assert_eq!(wide, None, "{args:?}");
         let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(flat.contains(words), "{args:?}: {text}");
-        // A break is at the edge, and not where a hand has made another.
+        // Lines break at the edge only.
         let lines: Vec<&str> = text.lines().collect();
         let broken = |at: usize| {
             let (line, next) = (lines[at], lines[at + 1]);
@@ -369,9 +369,9 @@ fn a_narrow_terminal_loses_nothing() {
     }
 }
 
-/// An error names a file once, and says what is needed without Rust's types.
+/// An error names a file once, and no Rust type.
 #[test]
-fn errors_are_said_once_and_in_plain_words() {
+fn errors_are_short_and_plain() {
     let home = Home::new();
     let junk = home.path().join("junk.gguf");
     std::fs::write(&junk, "junk").unwrap();
@@ -403,7 +403,7 @@ fn errors_are_said_once_and_in_plain_words() {
     }
 }
 
-/// A bench that would run for hours, once its private daemon is there.
+/// A bench of several hours, after its private daemon has started.
 fn endless(home: &Home) -> (Child, Pid) {
     let child = home.orinctl(&["bench", "-m", MODEL, "-p", "64", "-r", "1000"]).spawn().unwrap();
     let daemon = home.private_daemon();
@@ -414,7 +414,7 @@ fn endless(home: &Home) -> (Child, Pid) {
 fn ctrl_c_stops_the_private_daemon_too() {
     let home = Home::new();
     let (mut child, daemon) = endless(&home);
-    // Well into the tests.
+    // The tests are running.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().starts_with("running ")));
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -425,9 +425,9 @@ fn ctrl_c_stops_the_private_daemon_too() {
     assert_eq!(home.leftovers(), [""; 0]);
 }
 
-/// Neither a daemon that does not hear nor a text that does not come keeps the user waiting.
+/// Also if the daemon does not answer, or a text never arrives.
 #[test]
-fn ctrl_c_is_heard_at_once() {
+fn ctrl_c_ends_commands_at_once() {
     let home = Home::new();
     let (mut child, daemon) = endless(&home);
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -436,7 +436,7 @@ fn ctrl_c_is_heard_at_once() {
     let pressed = Instant::now();
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    // It takes a sixth of a second; whoever waits for such a daemon waits for seconds.
+    // It takes a sixth of a second; waiting for the daemon would take seconds.
     assert!(pressed.elapsed() < Duration::from_secs(4), "{:?}", pressed.elapsed());
     wait_until_gone(daemon);
     assert_eq!(home.leftovers(), [""; 0]);
@@ -455,7 +455,7 @@ fn ctrl_c_is_heard_at_once() {
 }
 
 #[test]
-fn a_killed_client_takes_its_private_daemon_along() {
+fn a_private_daemon_ends_with_its_killed_client() {
     let home = Home::new();
     let (mut child, daemon) = endless(&home);
     child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! A model that does not fit is refused before it is read.
+//! A model larger than memory is refused before its weights are read.
 
 use ::engine::LoadError;
 use model::gguf::{Gguf, Writer};
@@ -6,9 +6,9 @@ use orind_testing::engine;
 use orind_testing::page_cache::resident;
 use plan::DType;
 
-/// A file of 6 TiB, all of it a hole but the head.
+/// A sparse file of 6 TiB: only the head is written.
 #[test]
-fn a_model_larger_than_memory_is_refused_with_the_sum_before_it_is_read() {
+fn a_model_larger_than_memory_is_refused_before_it_is_read() {
     const LAYERS: u32 = 128;
     const WIDE: usize = 1 << 24;
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -22,7 +22,7 @@ fn a_model_larger_than_memory_is_refused_with_the_sum_before_it_is_read() {
         };
         writer.metadata(key, value).unwrap();
     }
-    // Factors of rotations are read, and a hole has none.
+    // Rotation factors are read on opening, and cannot be zero.
     let left_out = |name: &str| name.starts_with("blk.1.") || name == "rope_freqs.weight";
     for tensor in source.tensors().iter().filter(|tensor| !left_out(&tensor.name)) {
         let mut shape = tensor.shape.clone();
@@ -41,7 +41,7 @@ fn a_model_larger_than_memory_is_refused_with_the_sum_before_it_is_read() {
             None => _ = writer.tensor(&tensor.name, &shape, dtype).unwrap(),
         }
     }
-    // It is never finished: what there is of it has a name of its own until it is dropped.
+    // The writer never finishes, so the file keeps its temporary name until it is dropped.
     let begun = writer.begin().unwrap();
     let path = dir.path().join("huge.gguf");
     let made = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap();

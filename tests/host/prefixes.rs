@@ -1,5 +1,4 @@
-//! Beginnings that slots still hold: whoever begins like a request before is spared their evaluation, and no
-//! answer shows it.
+//! Prefix cache: prompts with a cached prefix are not evaluated again, and no answer changes.
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ fn start(model: &str, slots: usize) -> Handle {
     start_in("f16", model, slots)
 }
 
-/// With keys and values in this type.
+/// Starts an engine with this cache type.
 fn start_in(kv_type: &str, model: &str, slots: usize) -> Handle {
     let spec = engine::spec(model, "cpu");
     let kv_type = kv_type.to_owned();
@@ -28,16 +27,16 @@ fn cached(answer: &Answer) -> u32 {
     answer.finished.as_ref().unwrap().cached_tokens
 }
 
-/// What a request is answered when nothing of it is held.
+/// The answer to a request without a cached prefix.
 fn lone(handle: &Handle, request: &Request) -> Answer {
-    // Who wants to know how likely the prompt is has all of it evaluated.
+    // Log-probabilities of the prompt need all of it evaluated.
     let answer = ask(handle, Request { prompt_logprobs: true, ..request.clone() });
     assert_eq!(cached(&answer), 0);
     answer
 }
 
-/// Conversations that grow, fork and come back, several at a time, with a seed for each answer. The last model sees
-/// 20 positions, which it has in rings of 64: what a conversation left there is soon overwritten.
+/// Conversations that grow, fork and continue, several at a time, with a seed for each answer. The last model has a
+/// window of 20 positions and ring caches of 64, which are soon overwritten.
 #[test]
 fn cached_prefixes_change_no_answer_of_forking_conversations() {
     check_conversations(|seed| [2, 4].contains(&seed));
@@ -65,13 +64,13 @@ fn check_conversations(selected: impl Fn(u64) -> bool) {
         let (handle, other) = (start_in(kv_type, model, SLOTS), start_in(kv_type, model, 1));
         let mut random = Random(seed);
         let mut spared = 0;
-        // What was said so far, of every request that was answered.
+        // Tokens of every answered request.
         let mut said: Vec<Vec<u32>> = vec![vec![1]];
         for _ in 0..12 {
             let requests: Vec<Request> = (0..1 + random.below(2 * SLOTS))
                 .map(|_| {
                     let before = &said[random.below(said.len())];
-                    // Forks leave the conversation anywhere.
+                    // A fork may begin at any token.
                     let kept = if random.below(3) == 0 {
                         1 + random.below(before.len())
                     } else {
@@ -108,32 +107,32 @@ fn check_conversations(selected: impl Fn(u64) -> bool) {
         }
         let now = handle.snapshot();
         assert_eq!(now.cached_tokens, u64::from(spared));
-        assert!(spared > 50, "{spared} tokens of prompts were still held");
+        assert!(spared > 50, "{spared} cached tokens");
     }
 }
 
 #[test]
-fn a_conversation_that_goes_on_is_evaluated_once() {
+fn a_continued_conversation_is_evaluated_once() {
     let handle = start(&tiny("tiny-llama-Q8_0"), 2);
     let mut said: Vec<u32> = (1..60).collect();
     let mut held = 0;
     for turn in 0..4 {
         let answer = ask(&handle, engine::request(said.clone(), 5));
-        // All but the last token of the answer before, which nobody has evaluated.
+        // The last token of the previous answer has not been evaluated.
         assert_eq!(cached(&answer), held, "turn {turn}");
         said.extend(&answer.ids);
         held = said.len() as u32 - 1;
         said.extend([7, 8, 9]);
     }
-    // Who wants to know how likely the prompt is has to have it evaluated.
+    // Log-probabilities of the prompt need all of it evaluated.
     let asked = Request { prompt_logprobs: true, ..engine::request(said.clone(), 1) };
     let answer = ask(&handle, asked);
     assert_eq!((cached(&answer), answer.prompt.unwrap().len()), (0, said.len()));
 }
 
-/// Thirty-two conversations with one system prompt, at once in eight slots: it is evaluated once.
+/// Thirty-two concurrent conversations with one system prompt, in eight slots.
 #[test]
-fn a_common_beginning_is_evaluated_once_however_many_come_with_it() {
+fn a_common_prefix_of_concurrent_requests_is_evaluated_once() {
     let handle = start(&tiny("tiny-llama-Q8_0"), 8);
     let system: Vec<u32> = (1..129).collect();
     let requests = (0..32u32).map(|i| [&system[..], &[300 + i, 400, 401 + i]].concat());
@@ -146,10 +145,10 @@ fn a_common_beginning_is_evaluated_once_however_many_come_with_it() {
     assert_eq!(handle.snapshot().prompt_tokens, 131 + 31 * 3);
 }
 
-/// As many conversations one after the other, in eight slots of six blocks: each goes on from what it has evaluated, though
-/// each by itself they would fill the cache four times over.
+/// Thirty-two conversations one after the other, in eight slots of six blocks. Without sharing they would need four
+/// times the cache.
 #[test]
-fn conversations_with_one_beginning_hold_it_once() {
+fn prefix_blocks_are_shared_between_conversations() {
     let spec = engine::spec(tiny("tiny-llama-Q8_0"), "cpu");
     let handle = engine::start(LoadSpec { slots: 8, context: 768, threads: 2, ..spec });
     let system: Vec<u32> = (1..641).map(|i| 1 + i % 250).collect();
@@ -162,10 +161,10 @@ fn conversations_with_one_beginning_hold_it_once() {
     }
 }
 
-/// What is beside blocks is of a sequence's end: where two part is held when the second shows where that is, and the third
-/// goes on from there, and so does every one after it.
+/// Recurrent snapshots and rings belong to the end of a sequence. The second request shows where it diverges from the
+/// first, so a snapshot is stored there, and later requests continue from it.
 #[test]
-fn a_beginning_of_a_model_with_states_or_rings_is_evaluated_twice() {
+fn a_common_prefix_of_a_model_with_states_or_rings_is_evaluated_twice() {
     let dir = tempfile::tempdir().unwrap();
     let window = [("llama.attention.sliding_window", Value::U32(20))];
     let near = odd::saying(&tiny("tiny-llama-Q8_0"), dir.path(), &window);
@@ -187,7 +186,7 @@ fn a_beginning_of_a_model_with_states_or_rings_is_evaluated_twice() {
 }
 
 #[test]
-fn a_request_that_was_given_up_leaves_what_it_had() {
+fn the_prefix_of_a_cancelled_request_is_cached() {
     let handle = start(&tiny("tiny-llama-Q8_0"), 1);
     let said: Vec<u32> = (1..100).collect();
     let mut events = handle.generate(engine::request(said.clone(), 100)).unwrap();
@@ -197,10 +196,9 @@ fn a_request_that_was_given_up_leaves_what_it_had() {
     assert_eq!(cached(&answer), 99);
 }
 
-/// Conversations of an engine that is stopped and started again, with what it held in files: each is answered as if it
-/// were alone.
+/// Conversations with a restarted engine, whose prefixes are in files.
 #[test]
-fn an_engine_that_starts_again_answers_as_if_nothing_had_been_kept() {
+fn prefixes_from_disk_change_no_answer() {
     let models = [
         ("f16", tiny("tiny-llama-Q8_0")),
         ("q8_0", tiny("tiny-qwen3-Q8_0")),
@@ -208,7 +206,7 @@ fn an_engine_that_starts_again_answers_as_if_nothing_had_been_kept() {
     ];
     for (seed, (kv_type, model)) in (1..).zip(models) {
         println!("{model}: seed {seed}");
-        let (written, read) = started_again(seed, kv_type, &model, 150);
+        let (written, read) = check_restarts(seed, kv_type, &model, 150);
         assert!(written > 3 && read > 0, "{written} written, {read} read");
     }
 }
@@ -235,14 +233,14 @@ fn check_restarts_with_states(selected: impl Fn(u64) -> bool) {
     let models = (1..).zip(std::iter::once(near).chain(drawn));
     for (seed, model) in models.filter(|(seed, _)| selected(*seed)) {
         println!("{model}: seed {seed}");
-        let (written, read) = started_again(seed, "f16", &model, 520);
+        let (written, read) = check_restarts(seed, "f16", &model, 520);
         assert!(written > 3 && read > 0, "{model}: {written} written, {read} read");
     }
 }
 
-/// Asks an engine that is started again between, of prompts that have `more` tokens behind what was said. How many
-/// files were written and read.
-fn started_again(seed: u64, kv_type: &str, model: &str, more: usize) -> (u64, u64) {
+/// Restarts an engine between prompts that add `more` tokens to a conversation. Returns the numbers of files written and
+/// read.
+fn check_restarts(seed: u64, kv_type: &str, model: &str, more: usize) -> (u64, u64) {
     let dir = tempfile::tempdir().unwrap();
     let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
     let start = |slots, prefixes| {
@@ -285,10 +283,10 @@ fn started_again(seed: u64, kv_type: &str, model: &str, more: usize) -> (u64, u6
     (written, read)
 }
 
-/// Of a model with states, agents with one long beginning: the second shows where it ends, and the third has it. Where
-/// a file is damaged all is evaluated, and the file is written again.
+/// The second request shows where the common prefix ends, and the third continues from there. With a damaged file the
+/// whole prompt is evaluated, and the file is written again.
 #[test]
-fn a_long_beginning_of_a_model_with_states_is_evaluated_twice() {
+fn a_long_prefix_of_a_recurrent_model_is_evaluated_twice() {
     let (drawn, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
     let model = odd::speaking("qwen35", drawn.path());
@@ -320,9 +318,9 @@ fn a_long_beginning_of_a_model_with_states_is_evaluated_twice() {
         files.retain(|file| Some(len(file)) == most);
         files
     };
-    let rests = largest();
-    assert_eq!(rests.len(), 4, "at the end of each, and where they part");
-    for file in rests {
+    let snapshots = largest();
+    assert_eq!(snapshots.len(), 4, "at the end of each prompt, and where they diverge");
+    for file in snapshots {
         let mut bytes = std::fs::read(&file).unwrap();
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
@@ -331,14 +329,14 @@ fn a_long_beginning_of_a_model_with_states_is_evaluated_twice() {
     let handle = start(Some(store.clone()));
     assert_eq!(answered(&handle, 3), 0);
     assert_eq!(handle.snapshot().prefixes.refused, 1);
-    // The one at its end is there again.
+    // The snapshot at the end of the prompt has been written again.
     handle.stop(Duration::from_secs(20));
     assert_eq!(answered(&start(Some(store)), 3), 1536);
 }
 
-/// Whoever decodes while a long beginning is read from the disk goes on, and both are answered as ever.
+/// Both answers stay the same.
 #[test]
-fn a_beginning_is_read_beside_others_who_decode() {
+fn other_requests_decode_while_a_prefix_is_read_from_disk() {
     let dir = tempfile::tempdir().unwrap();
     let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
     let start = || {

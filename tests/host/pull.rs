@@ -1,5 +1,5 @@
-//! `orinctl pull` against a hub on the loopback interface, and models named by what was pulled. How transfers go is
-//! `crates/fetch/tests`' to show.
+//! `orinctl pull` with a hub on the loopback interface, and models named after pulled repositories. `crates/fetch/tests`
+//! covers the transfers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ fn sum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A hub whose one repository has the model.
+/// A hub with one repository, which contains the model.
 fn hub() -> Server {
     let bytes = model();
     Server::start(move |request| match request.path.strip_prefix("/api/models/owner/repo/") {
@@ -65,7 +65,7 @@ impl Home {
 }
 
 #[test]
-fn a_model_is_pulled_and_run_by_its_name() {
+fn a_pulled_model_runs_by_its_name() {
     let (home, hub) = (Home::new(), hub());
     let (code, _, err) = outcome(&mut home.orinctl(&hub, &["plan", NAME]));
     assert_eq!(code, Some(1));
@@ -80,7 +80,7 @@ fn a_model_is_pulled_and_run_by_its_name() {
     assert!(err.contains("run it: orinctl chat -m hf.co/owner/repo:q8_0"), "{err}");
     assert_eq!(fs::read(home.place()).unwrap(), model());
 
-    // Again: the hub is asked what there is, and nothing comes.
+    // A second pull lists the repository and downloads nothing.
     let asked = hub.requests().len();
     let json: Value =
         serde_json::from_str(&said(&mut home.orinctl(&hub, &["pull", NAME, "--json"]))).unwrap();
@@ -109,7 +109,7 @@ fn the_daemon_s_program_has_no_network_client() {
 }
 
 #[test]
-fn a_url_into_a_folder_with_its_sum() {
+fn a_url_is_pulled_into_a_folder_and_verified() {
     let (home, hub) = (Home::new(), hub());
     let url = hub.url("/owner/repo/resolve/main/tiny-Q8_0.gguf");
     let folder = home.0.path().join("models");
@@ -127,7 +127,7 @@ fn a_url_into_a_folder_with_its_sum() {
 }
 
 #[test]
-fn what_does_not_come_is_told_by_name() {
+fn failed_pulls_are_reported_by_name() {
     let (home, hub) = (Home::new(), hub());
     for (name, expected) in [
         ("owner/other", "does not exist (404)"),
@@ -144,7 +144,7 @@ fn what_does_not_come_is_told_by_name() {
 }
 
 #[test]
-fn a_pull_that_was_interrupted_goes_on_with_the_next() {
+fn the_next_pull_resumes_an_interrupted_one() {
     let bytes = model();
     let half = bytes.len() / 2;
     let served = bytes.clone();
@@ -152,7 +152,7 @@ fn a_pull_that_was_interrupted_goes_on_with_the_next() {
     let mut turn = 0;
     let server = Server::start(move |request| {
         turn += 1;
-        // The second time it says nothing until the client has gone.
+        // In the second turn it is silent until the client disconnects.
         if turn == 2 {
             let _ = wait.recv();
         }

@@ -1,5 +1,5 @@
-//! `orinctl perplexity`, `kld` and `quantize`: the numbers against numpy's, made by
-//! `tests/data/quality/make.py`, and the commands as programs.
+//! `orinctl perplexity`, `kld` and `quantize`: numbers compared with numpy's (`tests/data/quality/make.py`), and the
+//! commands as programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -88,9 +88,9 @@ fn check_reference(selected: impl Fn(&str) -> bool) {
     }
 }
 
-/// The CPU's activations have 8 bits where weights are quantised.
+/// The CPU uses 8-bit activations with quantised weights.
 #[test]
-fn the_cpu_finds_about_the_same() {
+fn numbers_of_the_cpu_are_near_numpys() {
     let expected = expected();
     let base = expected["base"].as_str().unwrap();
     let cpu = Cpu::detect();
@@ -185,7 +185,7 @@ fn models_are_compared_in_one_call() {
     let kld = home.json(&[&["kld"], &common[..], &kld, &["--speed"]].concat());
     let rows = kld["models"].as_array().unwrap();
     let number = |value: &Value| value.as_f64().unwrap();
-    // A model is itself, in every number of threads.
+    // A model compared with itself, with different numbers of threads.
     assert_eq!(
         (number(&rows[0]["kl"]["mean"]), number(&rows[0]["top1_agreement"]["mean"])),
         (0.0, 1.0)
@@ -208,7 +208,7 @@ fn models_are_compared_in_one_call() {
 }
 
 #[test]
-fn texts_and_models_that_do_not_do_are_refused() {
+fn unusable_texts_and_models_are_refused() {
     let home = Home::new();
     let text = home.file("text", WORDS.repeat(10));
     let (empty, short, bytes) =
@@ -235,7 +235,7 @@ fn texts_and_models_that_do_not_do_are_refused() {
     }
 }
 
-/// A copy of a model without its tokeniser.
+/// Copies a model without its tokeniser.
 fn strip(from: &str, to: &Path) {
     let from = model::gguf::Gguf::open(from).unwrap();
     let mut writer = model::gguf::Writer::new(to);
@@ -255,7 +255,7 @@ fn strip(from: &str, to: &Path) {
 }
 
 #[test]
-fn ctrl_c_ends_a_text_with_what_is_known() {
+fn ctrl_c_prints_the_numbers_so_far() {
     let home = Home::new();
     let file = home.file("text", WORDS.repeat(20_000));
     let args = ["perplexity", &*file, "-m", &*tiny("tiny-llama-Q8_0"), "-c", "16", "--json"];
@@ -266,7 +266,7 @@ fn ctrl_c_ends_a_text_with_what_is_known() {
     let output = child.wait_with_output().unwrap();
     assert!(begin.elapsed() < Duration::from_secs(20));
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
-    // On a machine so loaded that nothing was done by then there is nothing to print.
+    // On a busy machine there may be no numbers yet.
     if !output.stdout.is_empty() {
         let known: Value = serde_json::from_slice(&output.stdout).unwrap();
         let row = &known["models"][0];
@@ -291,12 +291,12 @@ fn a_quantised_file_is_served_and_close_to_its_source() {
         ["kld", &text, "-c", "64", "--base", &from, "-m", made, "-m", &tiny("tiny-llama-Q6_K")];
     let kld = home.json(&[&args[..], &["--json"]].concat());
     let kl = |at: usize| kld["models"][at]["kl"]["mean"].as_f64().unwrap();
-    // llama.cpp's own file of this type is about as far from the source.
+    // llama.cpp's own file of this type has about the same divergence from the source.
     assert!(kl(0) > 0.0 && kl(0) < 1.3 * kl(1) && kl(1) < 1.3 * kl(0), "{kld}");
 }
 
 #[test]
-fn quantize_does_no_harm() {
+fn quantize_overwrites_no_file_without_force() {
     let home = Home::new();
     let mine = home.path("mine.gguf");
     std::fs::copy(tiny("tiny-llama-f16"), &mine).unwrap();

@@ -1,17 +1,17 @@
-//! What the program answers, held against what an earlier build answered: requests over HTTP in order
-//! (`tests/data/recorded/http.jsonl`), and commands over TOML files (`toml.jsonl`); one exchange for each line.
+//! Answers compared with those recorded from an earlier build: HTTP requests in order
+//! (`tests/data/recorded/http.jsonl`), and commands with TOML files (`toml.jsonl`); one exchange per line.
 //! A new exchange is a line without `answer`. `ORIND_RECORD=path/to/orinctl cargo test --test host recorded`
-//! asks that program instead and writes its answers down; `ORIND_PROGRAM`, a command line, only asks it:
-//! a build for another processor answers under emulation. The device is the CPU with the best instruction set
-//! that it has: all give the same texts. What cannot be the same is taken out of both sides:
+//! records the answers of that program. `ORIND_PROGRAM`, a command line, compares those of another program, such as a
+//! build for another processor under emulation. The device is the CPU with its best instruction set; all sets give the
+//! same texts. Values that vary are normalised on both sides:
 //!
-//! - *by type*: a value that a clock, a process, a build or the machine decides ([`BY_TYPE`]) is replaced by
+//! - *by type*: a value that depends on a clock, a process, a build or the machine ([`BY_TYPE`]) is replaced by
 //!   the name of its type, and so is the machine's state;
 //! - *logarithm*: log-probabilities may differ by [`LOGARITHM`], since the machine's library computes them;
-//! - *progress*: of events that say how far something is only the kinds are kept, each once;
-//! - *report*: of a bench's report only the names and types are kept, without [`OF_THE_MACHINE`];
-//! - *metrics*: names and labels are kept, sorted, without values and without what the machine tells of itself;
-//! - *folder*: the test's folder is written `<dir>`.
+//! - *progress*: progress events are reduced to their kinds, each once;
+//! - *report*: a bench's report is reduced to names and types, without [`OF_THE_MACHINE`];
+//! - *metrics*: names and labels, sorted, without values and without metrics of the machine;
+//! - *folder*: the test's folder is replaced by `<dir>`.
 
 use std::env;
 use std::ffi::OsString;
@@ -52,7 +52,7 @@ const BY_TYPE: [&str; 18] = [
 /// Rule *logarithm*.
 const LOGARITHM: f64 = 1e-4;
 
-/// Settings of the daemon that the requests go to.
+/// Settings of the daemon.
 const SETTINGS: &str = "\
 backend = 'cpu'
 threads = 1
@@ -63,7 +63,7 @@ max_body_bytes = 4096
 ioctl_filter = 'off'
 ";
 
-/// The command line of the program that answers, and whether what it says is to be written down.
+/// Command line of the program under test, and true if its answers are recorded.
 pub(super) fn program() -> (Vec<OsString>, bool) {
     if let Some(path) = env::var_os("ORIND_RECORD") {
         return (words(Path::new(ROOT).join(path)), true);
@@ -79,7 +79,7 @@ fn command(program: &[OsString]) -> Command {
     command
 }
 
-/// Asks everything that a file has on record, and compares the answers, or records them.
+/// Repeats the exchanges of a file, and compares or records the answers.
 fn replay(file: &str, mut ask: impl FnMut(&[OsString], &Value) -> Value) {
     let (program, record) = program();
     let path = Path::new(ROOT).join("tests/data/recorded").join(file);
@@ -104,7 +104,7 @@ fn replay(file: &str, mut ask: impl FnMut(&[OsString], &Value) -> Value) {
     assert_eq!(differences, "", "{file} holds other answers");
 }
 
-/// Where two answers differ first, if they do.
+/// First difference between two answers.
 fn difference(at: &str, before: &Value, now: &Value) -> Option<String> {
     let different = || Some(format!("{at} was {before} and is {now}"));
     match (before, now) {
@@ -140,7 +140,7 @@ fn type_of(value: &Value) -> Value {
     format!("<{name}>").into()
 }
 
-/// An answer's value under the rules *by type* and *folder*.
+/// Applies the rules *by type* and *folder* to an answer.
 fn lasting(value: &mut Value, dir: &str) {
     match value {
         Value::Object(fields) => {
@@ -162,11 +162,11 @@ fn lasting(value: &mut Value, dir: &str) {
     }
 }
 
-/// Fields of a report that only some machines and builds have.
+/// Fields of a report that depend on the machine or the build.
 const OF_THE_MACHINE: [&str; 6] =
     ["commit", "conditions", "invalid", "joules_per_token", "machine", "provenance"];
 
-/// Names and types of a report's fields; of lists those of the first entry.
+/// Names and types of a report's fields; lists have those of their first entry.
 fn outline(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields
@@ -179,7 +179,7 @@ fn outline(value: &Value) -> Value {
     }
 }
 
-/// The events of a stream: name and data.
+/// Events of a stream: name and data.
 fn events(body: &str, path: &str, dir: &str) -> Vec<Value> {
     let mut events: Vec<Value> = Vec::new();
     for event in body.split("\n\n").filter(|event| !event.is_empty()) {
@@ -189,7 +189,7 @@ fn events(body: &str, path: &str, dir: &str) -> Vec<Value> {
         let name = field("event: ").unwrap_or_default();
         lasting(&mut data, dir);
         if name == "progress" {
-            // A synthetic model is made when nobody has made it yet.
+            // The first use of a synthetic model creates it.
             if data["phase"] == "synthesise" {
                 continue;
             }
@@ -202,7 +202,7 @@ fn events(body: &str, path: &str, dir: &str) -> Vec<Value> {
             events.push(event);
         }
     }
-    // Answers of several prompts come beside each other as they are ready.
+    // Answers to several prompts are interleaved in any order.
     events.sort_by_key(|event| event[1]["choices"][0]["index"].as_u64().unwrap_or(u64::MAX));
     events
 }
@@ -215,7 +215,7 @@ fn metrics(body: &str) -> Vec<Value> {
         None => line.rsplit_once(' ').unwrap().0,
     });
     let mut lines: Vec<&str> = lines.collect();
-    // Families come in one order, their labels in any.
+    // Metric families have a fixed order, their labels do not.
     lines.sort_unstable();
     lines.into_iter().map(Value::from).collect()
 }
@@ -262,7 +262,7 @@ fn answer(request: &Value, answer: &Answer, dir: &str) -> Value {
 }
 
 #[test]
-fn http() {
+fn http_answers_match_the_record() {
     let dir = tempfile::tempdir().unwrap();
     let models = dir.path().join("models");
     fs::create_dir(&models).unwrap();
@@ -283,7 +283,7 @@ fn http() {
 }
 
 #[test]
-fn toml() {
+fn toml_answers_match_the_record() {
     replay("toml.jsonl", |program, request| {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().display().to_string();
@@ -306,8 +306,8 @@ fn toml() {
     });
 }
 
-/// The text of a file: as it stands in the request, or `@` and a file of this repository, after `@#` with
-/// every key out of its comment.
+/// Content of a file: the text in the request, or after `@` a file of this repository, after `@#` that file with all keys
+/// uncommented.
 fn file(text: &str) -> String {
     let read = |path| fs::read_to_string(Path::new(ROOT).join(path)).unwrap();
     match (text.strip_prefix("@#"), text.strip_prefix('@')) {

@@ -1,5 +1,5 @@
-//! Several models in one daemon: each request is answered by the model that it names, as if that were alone; models come
-//! with the start, with a request or by hand, and go where another needs their memory.
+//! Several models in one daemon: each request is answered by the model that it names. Models are loaded at start, on
+//! request or by hand, and unloaded if another one needs their memory.
 
 use std::thread;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use orind_testing::daemon::{self, Daemon, MODEL, orinctl};
 use serde_json::{Value, json};
 
-/// A model with another vocabulary and other answers.
+/// A model with another vocabulary.
 const OTHER: &str = "synthetic:tiny-qwen3:q8_0";
 
 fn ask(daemon: &Daemon, model: Option<&str>, prompt: &str, tokens: u32) -> daemon::Answer {
@@ -37,7 +37,7 @@ fn delete(daemon: &Daemon, name: &str) -> daemon::Answer {
 }
 
 #[test]
-fn each_model_answers_as_if_it_were_alone() {
+fn other_models_change_no_answer() {
     let lone = [MODEL, OTHER].map(|model| {
         let daemon = Daemon::launch(&format!("model = '{model}'\nthreads = 2\ncontext = 128\n"));
         daemon.until("the model is loaded", |status| status["state"]["name"] == "ready");
@@ -60,7 +60,7 @@ fn each_model_answers_as_if_it_were_alone() {
                 for round in 0..3 {
                     let first = if (at + round) % 2 == 0 { None } else { Some(MODEL) };
                     assert_eq!(text(&ask(daemon, first, prompt, 24)), want(0, prompt), "{prompt}");
-                    // The one that comes with the first request for it comes once.
+                    // A model that is loaded on request is loaded once.
                     let name = if at % 2 == 0 { "other" } else { "later" };
                     assert_eq!(
                         text(&ask(daemon, Some(name), prompt, 24)),
@@ -73,7 +73,7 @@ fn each_model_answers_as_if_it_were_alone() {
     });
     assert_eq!(daemon.log().matches("model loaded").count(), 3, "{}", daemon.log());
 
-    // Every dialect finds it.
+    // Every dialect selects models.
     let chat = json!({ "model": "other", "max_tokens": 2, "messages": [{ "role": "user", "content": "a" }] });
     for route in ["/v1/chat/completions", "/v1/messages"] {
         let answer = daemon.post(route, &chat);
@@ -103,7 +103,7 @@ fn each_model_answers_as_if_it_were_alone() {
 }
 
 #[test]
-fn a_model_comes_and_goes_by_hand_and_the_others_stay() {
+fn loading_and_unloading_a_model_keeps_the_others() {
     let daemon = Daemon::start("context = 128\n");
     let before = text(&ask(&daemon, None, "once upon a time", 12));
     let home = tempfile::tempdir().unwrap();
@@ -122,11 +122,11 @@ fn a_model_comes_and_goes_by_hand_and_the_others_stay() {
     assert!(other.contains(&text(&ask(&daemon, Some("more"), "once upon a time", 8))), "{other}");
     assert_eq!(text(&ask(&daemon, None, "once upon a time", 12)), before);
 
-    // A name that is taken is refused; without one it is that of the file.
+    // A used name is refused; the default is the name of the file.
     let load = |body: Value| daemon.post("/orin/v1/models", &body);
     let (status, code) = load(json!({ "model": MODEL, "beside": true })).error();
     assert_eq!((status, &*code), (400, "invalid_value"));
-    // Again where it is: with other slots.
+    // Reloads a model with another number of slots.
     assert_eq!(load(json!({ "model": "more", "slots": 1 })).status, 200);
     let status = daemon.get("/orin/v1/status").json();
     assert_eq!(resident(&status, "more")["model"]["slots"], 1);
@@ -141,21 +141,21 @@ fn a_model_comes_and_goes_by_hand_and_the_others_stay() {
     assert_eq!(ask(&daemon, Some("more"), "a", 1).error(), (404, "model_not_found".into()));
     assert_eq!(delete(&daemon, "more").error(), (404, "model_not_found".into()));
     assert_eq!(counted(&daemon), tokens, "what it has done was done");
-    // The watchdog's and the stop's engines are those that are there.
+    // Watchdog and stop use the current engines.
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(text(&ask(&daemon, None, "once upon a time", 12)), before);
     run(&["unload"]);
     assert_eq!(ask(&daemon, None, "a", 1).error(), (503, "no_model".into()));
 }
 
-/// Two models that each take most of the machine's memory, as far as it is promised, and one that stays.
+/// Two models that each reserve most of the machine's memory, and a small one.
 #[test]
-fn where_there_is_no_room_the_model_goes_that_was_not_asked_for_longest() {
+fn the_least_recently_used_model_is_unloaded_to_make_room() {
     let daemon = Daemon::start("context = 128\n");
     let status = daemon.get("/orin/v1/status").json();
     let kv = status["model"]["memory"]["kv"].as_f64().unwrap() / (4.0 * 128.0);
     let available = status["memory"]["available"].as_f64().unwrap();
-    // For 256 slots; nothing of it is touched.
+    // For 256 slots; the memory is reserved, not touched.
     let context = |part: f64| (part * available / kv / 256.0) as usize / 16 * 16;
     let large = |name: &str| {
         let context = context(0.55);
@@ -176,14 +176,14 @@ fn where_there_is_no_room_the_model_goes_that_was_not_asked_for_longest() {
     for (name, expected) in [
         ("one", [true, false, false]),
         ("small", [true, false, true]),
-        // The first goes, which has not been asked for longer than the small one.
+        // The first model was used before the small one, so it is unloaded.
         ("two", [false, true, true]),
         ("one", [true, false, false]),
     ] {
         assert_eq!(text(&ask(&daemon, Some(name), "once upon a time", 8)), want, "{name}");
         assert_eq!(there(), expected, "after {name}: {}", daemon.log());
     }
-    // One that fits in no case says so, and the first has never gone.
+    // A model that never fits is refused, and no model is unloaded.
     let (status, code) = ask(&daemon, Some("huge"), "a", 1).error();
     assert_eq!((status, &*code), (507, "out_of_memory"), "{}", daemon.log());
     let status = daemon.get("/orin/v1/status").json();
@@ -194,7 +194,7 @@ fn where_there_is_no_room_the_model_goes_that_was_not_asked_for_longest() {
 }
 
 #[test]
-fn a_check_looks_at_each_model() {
+fn the_configuration_check_covers_each_model() {
     let dir = tempfile::tempdir().unwrap();
     let check = |resident: &str| {
         let file = dir.path().join("orind.toml");
@@ -216,7 +216,7 @@ fn a_check_looks_at_each_model() {
 }
 
 #[test]
-fn a_model_that_cannot_be_loaded_harms_nobody() {
+fn a_model_that_cannot_be_loaded_affects_no_other() {
     let daemon = Daemon::start(
         "context = 128\n[[resident]]\nmodel = '/nowhere/a.gguf'\nname = 'absent'\nload = 'start'\n",
     );

@@ -1,4 +1,4 @@
-//! `orinctl run` as a program: what a network takes, what it answers, and what is said of what cannot be run.
+//! `orinctl run` as a program: inputs and outputs of ONNX networks, tuning, and refused models.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use orind_testing::program::{outcome, said, tegra_sim};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A model and its first input, as files.
+/// Writes a model and its first input as files.
 fn files(dir: &TempDir, name: &str) -> [PathBuf; 2] {
     let case = cases().into_iter().find(|case| case.name == name).unwrap();
     let (model, input) = (dir.path().join("model.onnx"), dir.path().join("input.pb"));
@@ -28,7 +28,7 @@ fn run(model: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn a_network_answers_what_its_file_says() {
+fn a_network_computes_the_expected_outputs() {
     let dir = TempDir::new().unwrap();
     let [model, input] = files(&dir, "test_softmax_axis_1");
     let about = said(orinctl(model.parent().unwrap()).arg("run").arg(&model));
@@ -51,7 +51,7 @@ fn a_network_answers_what_its_file_says() {
     assert!(values.iter().zip(&written).all(|(a, b)| a.as_f64().unwrap() as f32 == *b));
     let sum: f32 = (0..4).map(|i| written[5 * i]).sum();
     assert!((sum - 1.0).abs() < 1e-6, "{sum}");
-    // The same numbers from NumPy's file give the same answer.
+    // The same numbers in NumPy's format give the same outputs.
     let npy = dir.path().join("x.npy");
     let x: Vec<f32> = written.iter().map(|value| value.ln()).collect();
     write_npy(&npy, &Array { shape: vec![3, 4, 5], values: x }).unwrap();
@@ -67,9 +67,9 @@ fn a_network_answers_what_its_file_says() {
     );
 }
 
-/// On the simulated Orin. Where there is no compiler one kernel goes through the steps of every group.
+/// On the simulated Orin. Without a compiler, a prebuilt kernel interprets every group.
 #[test]
-fn groups_are_compiled_once_where_a_compiler_is() {
+fn groups_are_compiled_once_if_there_is_a_compiler() {
     let dir = TempDir::new().unwrap();
     let [model, input] = files(&dir, "test_softmax_axis_1");
     let kept = dir.path().join("data/orind/tune/compiled");
@@ -107,9 +107,9 @@ fn groups_are_compiled_once_where_a_compiler_is() {
     assert!(std::fs::read(damaged).unwrap() == whole, "the damaged one is not made anew");
 }
 
-/// From the command line through a private daemon. Costs are counted, so they are no one's times.
+/// From the command line through a private daemon. Costs are counts, not times.
 #[test]
-fn a_network_s_groups_are_tuned() {
+fn groups_of_a_network_are_tuned() {
     let dir = TempDir::new().unwrap();
     let [model, _] = files(&dir, "test_softmax_axis_1");
     let own = orinctl(dir.path());
@@ -142,7 +142,7 @@ fn a_network_s_groups_are_tuned() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said_in_a_line() {
+fn unusable_models_are_refused_in_one_line() {
     let dir = TempDir::new().unwrap();
     let [model, input] = files(&dir, "test_nonmaxsuppression_identical_boxes");
     let (code, out, error) = run(&model, &[]);
@@ -165,9 +165,9 @@ fn what_cannot_be_run_is_said_in_a_line() {
     assert!(error.contains("input.pb: "), "{error}");
 }
 
-/// Through the daemon: numbers in every form, and what is wrong with a request.
+/// Inputs in every format, and invalid requests.
 #[test]
-fn the_daemon_runs_networks_too() {
+fn the_daemon_runs_networks() {
     let dir = TempDir::new().unwrap();
     let [model, _] = files(&dir, "test_softmax_axis_1");
     let daemon = Daemon::launch("threads = 1");
@@ -213,7 +213,7 @@ fn the_daemon_runs_networks_too() {
 }
 
 #[test]
-fn a_network_is_read_again_when_a_file_beside_it_has_changed() {
+fn a_network_is_read_again_after_a_change_of_its_external_data() {
     let dir = TempDir::new().unwrap();
     let model = dir.path().join("model.onnx");
     let place = [("location", "data")];

@@ -1,4 +1,4 @@
-//! `orinctl bench --serve` against a real daemon, and against a server that only speaks OpenAI's routes.
+//! `orinctl bench --serve` with a daemon, and with a server that only has OpenAI's routes.
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -20,7 +20,7 @@ fn serve(home: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Exit code, the report, and what was said beside it.
+/// Exit code, report, and standard error.
 fn report(command: &mut Command) -> (i32, Serving, String) {
     let (code, said, error) = outcome(command.arg("--json"));
     let found = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}{error}"));
@@ -28,7 +28,7 @@ fn report(command: &mut Command) -> (i32, Serving, String) {
 }
 
 #[test]
-fn every_answer_is_counted_and_goodput_follows_the_limits() {
+fn answers_are_counted_and_goodput_follows_the_limits() {
     let (daemon, dir) = (Daemon::start(""), tempfile::tempdir().unwrap());
     let socket = daemon.socket();
     let file = dir.path().join("profile_export.jsonl");
@@ -43,7 +43,7 @@ fn every_answer_is_counted_and_goodput_follows_the_limits() {
     assert_eq!((found.goodput.share, found.goodput.requests), (1.0, found.done));
     let tokens: u64 = found.requests.iter().map(|request| request.tokens).sum();
     for request in &found.requests {
-        // Random ids do not end early: `ignore_eos` was sent.
+        // Random ids do not end early, because of `ignore_eos`.
         assert_eq!(request.tokens, u64::from(request.answer_tokens));
         assert!((4..=16).contains(&request.prompt_tokens) && request.queued.is_some());
         assert!(request.sent >= request.planned && request.parts[0] > request.sent);
@@ -70,7 +70,7 @@ fn every_answer_is_counted_and_goodput_follows_the_limits() {
         assert!(at("request_start_ns") < at("request_end_ns"));
     }
 
-    // Planned beforehand: as many as were drawn, at the times that were drawn.
+    // Requests are sent at the drawn times.
     let tiny = ["--ttft-limit", "0.001ms", "--itl-limit", "0.001ms", "--seconds", "1s"];
     let (code, found, error) = ask(&[&tiny[..], &["--rate", "20", "--seed", "5"]].concat());
     assert_eq!(
@@ -86,7 +86,7 @@ fn every_answer_is_counted_and_goodput_follows_the_limits() {
     assert!(found.done == planned.len() as u64 && found.load.seed == 5);
 }
 
-/// A bench that would run for a minute, once it has had answers.
+/// A bench of a minute, after its first answers.
 fn long(daemon: &Daemon, home: &Path) -> Child {
     let mut command = serve(home, &["--seconds", "60s", "--json"]);
     command.arg("--socket").arg(daemon.socket());
@@ -97,7 +97,7 @@ fn long(daemon: &Daemon, home: &Path) -> Child {
 }
 
 #[test]
-fn a_server_that_goes_away_is_told_and_ctrl_c_keeps_what_was_measured() {
+fn a_lost_server_is_reported_and_ctrl_c_keeps_measurements() {
     let dir = tempfile::tempdir().unwrap();
     let mut daemon = Daemon::start("");
     let child = long(&daemon, dir.path());
@@ -118,11 +118,11 @@ fn a_server_that_goes_away_is_told_and_ctrl_c_keeps_what_was_measured() {
     );
     let found: Serving = serde_json::from_slice(&output.stdout).unwrap();
     assert!(found.done > 0 && found.failed.contains_key("nobody listens"), "{:?}", found.failed);
-    // Four clients: what was under way broke, and none of them asked for long.
+    // The requests in flight of four clients failed, and each client stopped soon.
     assert!(found.failed.values().sum::<u64>() <= 8, "{:?}", found.failed);
 }
 
-/// Answers one request: every other completion is refused in words that are not JSON.
+/// Answers one request; refuses every other completion with a text that is not JSON.
 fn answer(mut stream: TcpStream, refuse: &mut bool) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let (mut head, mut length) = (String::new(), 0);
@@ -155,7 +155,7 @@ fn answer(mut stream: TcpStream, refuse: &mut bool) {
 }
 
 #[test]
-fn another_server_is_asked_and_its_refusals_are_counted() {
+fn refusals_of_another_server_are_counted() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -176,7 +176,7 @@ fn another_server_is_asked_and_its_refusals_are_counted() {
 }
 
 #[test]
-fn flags_that_do_not_go_together_are_told() {
+fn conflicting_flags_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     for (args, words) in [
         (&["--clients", "2"][..], "--serve"),

@@ -1,5 +1,4 @@
-//! `orinctl sweep` as a user meets it: two axes on a tiny model, a sweep that is stopped and goes on, files that are
-//! not its own.
+//! `orinctl sweep` as a command: axes on a tiny model, interrupted and resumed sweeps, foreign files.
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
@@ -45,7 +44,7 @@ impl Home {
         text.lines().map(name).collect()
     }
 
-    /// Processes that were started with this home.
+    /// Number of processes that were started with this home.
     fn processes(&self) -> usize {
         let home = self.0.path().to_str().unwrap();
         let all = fs::read_dir("/proc").unwrap().flatten();
@@ -86,7 +85,7 @@ fn every_combination_is_measured_in_every_round() {
     let lines = home.lines();
     assert_eq!(lines.len(), 16);
     assert_ne!(lines[..8].join("\n"), lines[8..].join("\n").replace("2 {", "1 {"), "one order");
-    // What was asked for is what was loaded: the quantised file, and the model's own where it has the type.
+    // The loaded files are quantised ones, and the model's own file for its own type.
     let text = fs::read_to_string(home.file()).unwrap();
     for line in text.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
@@ -97,7 +96,7 @@ fn every_combination_is_measured_in_every_round() {
     let quantised = fs::read_dir(home.0.path().join("cache/orind/quantised")).unwrap();
     assert_eq!(quantised.count(), 1);
 
-    // Nothing is left to do; a further round is; the lines are records.
+    // A repeated sweep measures nothing, a further round does; the lines are records.
     let (code, csv, errors) = outcome(home.sweep(&axes).args(["2", "--csv"]));
     assert_eq!((code, csv.lines().count(), home.lines().len()), (Some(0), 9, 16), "{errors}");
     assert!(errors.contains("all 16 measurements are in"), "{errors}");
@@ -109,7 +108,7 @@ fn every_combination_is_measured_in_every_round() {
 }
 
 #[test]
-fn ctrl_c_leaves_no_process_and_the_same_command_goes_on() {
+fn ctrl_c_leaves_no_process_and_the_same_command_resumes() {
     let home = Home::new();
     let axes = ["-m", MODEL, "--threads", "1,2", "--neighbours", "0,1", "--rounds", "4"];
     let mut command = home.sweep(&axes);
@@ -124,7 +123,7 @@ fn ctrl_c_leaves_no_process_and_the_same_command_goes_on() {
     let table = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(130), "{table}");
     assert!(table.starts_with("Interrupted") && table.contains("| pp8 "), "{table}");
-    eventually("nobody is left", || home.processes() == 0);
+    eventually("all processes have ended", || home.processes() == 0);
     let before = home.lines();
     assert!((5..32).contains(&before.len()), "{}", before.len());
 
@@ -140,7 +139,7 @@ fn ctrl_c_leaves_no_process_and_the_same_command_goes_on() {
 }
 
 #[test]
-fn a_line_that_was_cut_is_measured_again() {
+fn a_truncated_line_is_measured_again() {
     let home = Home::new();
     let axes = ["-m", MODEL, "-t", "1", "-d", "0,4", "--rounds", "1"];
     said(&mut home.sweep(&axes));
@@ -156,7 +155,7 @@ fn a_line_that_was_cut_is_measured_again() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_by_name() {
+fn unusable_axes_and_files_are_refused_by_name() {
     let home = Home::new();
     let refused = |more: &[&str], code: i32, parts: &[&str]| {
         let (found, _, errors) = outcome(&mut home.sweep(more));
@@ -177,7 +176,7 @@ fn what_cannot_be_measured_is_refused_by_name() {
     refused(&rows, 2, &["--threads-per-row 8", "no kernel of", "tiny-llama"]);
     assert!(!home.file().exists());
 
-    // A file of something else stays as it is.
+    // A foreign file stays unchanged.
     fs::write(home.file(), "tok/s,model\n1,2\n").unwrap();
     refused(&["-m", MODEL], 1, &["sweep.jsonl, line 1", "no measurement of a sweep", "--out"]);
     fs::remove_file(home.file()).unwrap();
@@ -189,9 +188,9 @@ fn what_cannot_be_measured_is_refused_by_name() {
     assert_eq!(fs::read(home.file()).unwrap(), before);
 }
 
-/// Where control groups can be made, a daemon under a quota is in one, and the group goes with it.
+/// The daemon runs in a control group, if groups can be created, and the group is removed afterwards.
 #[test]
-fn a_quota_is_kept_or_said_to_be_impossible() {
+fn a_quota_is_applied_or_refused() {
     let home = Home::new();
     let axes = ["-m", MODEL, "--quota", "50%,100%", "--rounds", "1", "--json"];
     let (code, found, errors) = outcome(&mut home.sweep(&axes));
@@ -204,13 +203,13 @@ fn a_quota_is_kept_or_said_to_be_impossible() {
     let rows: Vec<_> = found["rows"].as_array().unwrap().iter().map(share).collect();
     let cores = thread::available_parallelism().unwrap().get() as u64;
     let [half, whole] = [(Some(0.5), Some((cores / 2).max(1))), (Some(1.0), Some(cores))];
-    // A prompt and a generation of each.
+    // One prompt and one generation for each quota.
     assert_eq!(rows, [half, half, whole, whole]);
 }
 
-/// On the simulated Orin, whose times mean nothing: what was asked for is what its kernels run with.
+/// On the simulated Orin, whose times are meaningless.
 #[test]
-fn threads_per_row_are_those_of_the_kernels_on_a_gpu() {
+fn threads_per_row_select_kernel_variants() {
     let home = Home::new();
     let own = orinctl(home.0.path());
     let mut command = tegra_sim();

@@ -1,4 +1,4 @@
-//! Tuning from outside: what is found is used by the next load, and only by kernels that it is about.
+//! Tuning from outside: results are stored, and used by later loads with the same kernels.
 
 use std::io::{BufRead as _, BufReader};
 use std::num::NonZeroUsize;
@@ -25,19 +25,19 @@ fn tuning(mode: Mode, dir: &Path) -> Tuning {
 }
 
 fn load(handle: &Handle, tuning: Tuning) -> ModelInfo {
-    // One thread: nobody waits for another at a barrier where the machine is busy.
+    // A single thread never waits at a barrier on a busy machine.
     let spec =
         LoadSpec { prefill_chunk: 2, tuning, ..engine::spec(tiny("tiny-llama-Q8_0"), "cpu") };
     engine::load(handle, spec).unwrap()
 }
 
-/// Tiny matrices: nothing needs to come from memory, and few samples are enough to go everywhere.
+/// A short search over tiny matrices, which stay in the caches.
 fn small() -> Spec {
     let kernel = Some("project".into());
     Spec { cold_bytes: Some(0), beam: 1, kernel, ..Spec::default() }
 }
 
-/// Tunes, and stops after so many cases.
+/// Tunes, and stops after `stop_after` cases.
 fn tune(handle: &Handle, spec: Spec, stop_after: usize) -> Report {
     let mut cases = 0;
     tune_until(handle, spec, move |progress| {
@@ -80,14 +80,14 @@ fn records(dir: &Path) -> Vec<Record> {
 }
 
 #[test]
-fn what_is_found_is_used_by_the_next_load_and_not_measured_again() {
+fn results_are_used_by_the_next_load_and_not_measured_again() {
     let dir = tempfile::tempdir().unwrap();
     let handle = engine();
     let info = load(&handle, tuning(Mode::Load, dir.path()));
     assert_eq!((info.tuning.used, info.tuning.current), (0, 0));
     let before = generate(&handle);
 
-    // Interrupted after two cases: these are kept.
+    // Results of an interrupted search are kept.
     let part = tune(&handle, small(), 2);
     assert_eq!(part.rows.len(), 2);
     assert!(part.left > 0);
@@ -103,7 +103,7 @@ fn what_is_found_is_used_by_the_next_load_and_not_measured_again() {
     let found = records(dir.path());
     assert_eq!(found.len(), rest.rows.len() + kept);
 
-    // The process ends, another begins.
+    // Another engine, as after a restart.
     handle.stop(Duration::from_secs(5));
     let handle = engine();
     let info = load(&handle, tuning(Mode::Load, dir.path()));
@@ -118,7 +118,7 @@ fn what_is_found_is_used_by_the_next_load_and_not_measured_again() {
     assert!(verified.rows.len() <= found.len(), "{winners}");
     assert_eq!(records(dir.path()), known, "verifying changes nothing");
 
-    // Off is off.
+    // `Off` ignores the store.
     let info = load(&handle, tuning(Mode::Off, dir.path()));
     assert_eq!((info.tuning.used, info.tuning.file), (0, None));
     handle.stop(Duration::from_secs(5));
@@ -165,7 +165,7 @@ fn nightly_an_interrupted_case_is_continued() {
     handle.stop(Duration::from_secs(5));
 }
 
-/// Whoever watches the engine sees it live between two candidates too, and sees one that hangs.
+/// The watchdog notices a candidate that hangs.
 #[test]
 fn every_sample_is_a_heartbeat() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,7 +178,7 @@ fn every_sample_is_a_heartbeat() {
             return true;
         }
         if matches!(progress, Progress::Candidate { .. }) {
-            // Nothing is measured while this is asked: the engine's thread is here.
+            // No measurement runs now, because this is the engine's thread.
             sender.send([watch.heartbeat().unwrap(), watch.heartbeat().unwrap()]).unwrap();
         }
         false
@@ -186,10 +186,13 @@ fn every_sample_is_a_heartbeat() {
     let beats: Vec<[u64; 2]> = beats.iter().collect();
     assert!(beats.len() > 1, "{beats:?}");
     for pair in beats.windows(2) {
-        // A warm-up and six pairs at least, each with a beginning and an end.
+        // At least a warm-up and six pairs, each with a beginning and an end.
         assert!(pair[1][0] - pair[0][1] >= 2 * 13, "{beats:?}");
     }
-    assert!(beats.iter().all(|[first, second]| first == second), "it beats by itself: {beats:?}");
+    assert!(
+        beats.iter().all(|[first, second]| first == second),
+        "heartbeats without samples: {beats:?}"
+    );
     handle.stop(Duration::from_secs(5));
 }
 
@@ -201,7 +204,7 @@ fn a_changed_kernel_invalidates_exactly_its_own_entries() {
     tune(&handle, small(), usize::MAX);
     let mut all = records(dir.path());
     assert!(all.len() > 3);
-    // One case's kernels were others when it was measured.
+    // One case was measured with other kernels.
     let key = cpu().key();
     std::fs::remove_file(Store::new(dir.path()).path(&key)).unwrap();
     let old = "0123456789abcdef".to_owned();
@@ -209,7 +212,7 @@ fn a_changed_kernel_invalidates_exactly_its_own_entries() {
     Store::new(dir.path()).merge(&key, &all).unwrap();
     let info = load(&handle, tuning(Mode::Load, dir.path()));
     assert_eq!((info.tuning.stale, info.tuning.current), (1, all.len() - 1));
-    // It is the one that is searched; the old entry stays where it is.
+    // Only this case is searched; the old entry stays in the file.
     let report = tune(&handle, small(), usize::MAX);
     assert_eq!(report.rows.len(), 1);
     assert_eq!(report.rows[0].case, all[1].case.to_string());
@@ -219,13 +222,13 @@ fn a_changed_kernel_invalidates_exactly_its_own_entries() {
 }
 
 #[test]
-fn in_idle_time_it_searches_and_answers_stay_what_they_are() {
+fn idle_time_is_used_for_tuning_and_answers_do_not_change() {
     let dir = tempfile::tempdir().unwrap();
     let handle = engine();
     load(&handle, tuning(Mode::Off, dir.path()));
     let expected = generate(&handle);
     load(&handle, tuning(Mode::Auto, dir.path()));
-    // The scheduler asserts before each step that no sample is under way.
+    // The scheduler asserts before each step that no sample runs.
     let turns = loop {
         assert_eq!(generate(&handle), expected);
         match handle.snapshot().searching {
@@ -235,7 +238,7 @@ fn in_idle_time_it_searches_and_answers_stay_what_they_are() {
     };
     assert!(turns > 0);
     let EngineState::Ready(_) = handle.snapshot().state else { panic!("requests are served") };
-    // A new load ends the search and uses what it has found.
+    // A new load ends the search and uses its results.
     let info = load(&handle, tuning(Mode::Load, dir.path()));
     assert_eq!(info.tuning.used, records(dir.path()).len());
     assert_eq!(handle.snapshot().searching, None);
@@ -267,9 +270,9 @@ fn nightly_the_budget_is_used_while_a_case_is_unfinished() {
     }
 }
 
-/// Ctrl-C ends a search; what was found until then is shown and kept.
+/// Results before Ctrl-C are printed and stored.
 #[test]
-fn an_interrupted_program_shows_what_it_has_found() {
+fn an_interrupted_search_prints_its_results() {
     let home = tempfile::tempdir().unwrap();
     let mut child = daemon::orinctl(home.path())
         .args(["tune", "-m", "synthetic:tiny-qwen3:q8_0", "--device", "cpu", "-t", "1"])
@@ -279,7 +282,7 @@ fn an_interrupted_program_shows_what_it_has_found() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    // The first case is done, many are left.
+    // The first of many cases is done.
     let first = lines.map(Result::unwrap).find(|line| line.starts_with("project")).unwrap();
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -320,15 +323,15 @@ fn the_program_tunes_verifies_and_sweeps() {
     assert!(text.contains("nothing to do"), "{text}");
 }
 
-/// Where nothing can be written, what was found is shown, and it is an error that it is not remembered.
+/// The results are printed nevertheless.
 #[test]
-fn what_cannot_be_remembered_is_an_error() {
+fn results_that_cannot_be_stored_are_an_error() {
     let home = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| {
         let mut orinctl = daemon::orinctl(home.path());
         let model = ["tune", "-m", "synthetic:tiny-llama:q8_0", "--device", "cpu", "-t", "1"];
         let small = ["--cold-bytes", "0", "--slots", "1", "--beam", "1", "--kernel", "gate"];
-        // Nobody makes a folder there, root neither.
+        // Not even root can create a folder there.
         outcome(orinctl.env("XDG_DATA_HOME", "/proc/data").args(model).args(small).args(args))
     };
     let (code, text, error) = run(&[]);

@@ -23,7 +23,7 @@ fn out(output: &Output) -> String {
     stdout(output)
 }
 
-/// This machine's processor, and a record that holds for its kernels.
+/// Key of this machine's CPU, and a valid record for its kernels.
 fn here() -> (DeviceKey, Record) {
     let cpu = device::named("cpu", "scalar", 2).unwrap();
     let case =
@@ -50,7 +50,7 @@ fn changed(record: &Record) -> Record {
 }
 
 #[test]
-fn what_is_used_is_shown_and_the_rest_on_demand() {
+fn show_prints_used_entries_and_others_with_all() {
     let dir = tempfile::tempdir().unwrap();
     let none = out(&tune(&dir.path().join("none"), &["show"]));
     assert!(none.starts_with("nothing is stored in "), "{none}");
@@ -97,7 +97,7 @@ fn what_is_used_is_shown_and_the_rest_on_demand() {
 }
 
 #[test]
-fn what_is_exported_is_imported_where_it_holds() {
+fn exported_entries_are_imported_on_the_same_device() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (key, record) = here();
     let store = Store::new(from.path());
@@ -118,7 +118,7 @@ fn what_is_exported_is_imported_where_it_holds() {
         File::parse(&out(&tune(to.path(), &["export", "-"]))).unwrap().records,
         std::slice::from_ref(&record)
     );
-    // Of another device nothing is taken, and there is no way to insist.
+    // Entries of another device are always refused.
     let other = DeviceKey::gpu(90, 131, 1900);
     store.merge(&other, &[record]).unwrap();
     let told = tune(from.path(), &["export", &file]);
@@ -138,7 +138,7 @@ fn what_is_exported_is_imported_where_it_holds() {
 }
 
 #[test]
-fn two_files_or_two_days_are_compared() {
+fn diff_compares_two_files_or_dates() {
     let dir = tempfile::tempdir().unwrap();
     let (key, record) = here();
     let path = |name: &str| dir.path().join(name).display().to_string();

@@ -42,7 +42,7 @@ fn record(number: u32) -> Record {
     }
 }
 
-/// A process that does one of the things below.
+/// A process with one of the roles below.
 fn start(role: &str, dir: &Path) -> Command {
     let mut command = again(module_path!(), "child");
     command.env(ROLE, role).env(DIR, dir).stdout(Stdio::piped());
@@ -97,7 +97,7 @@ fn child() {
     }
 }
 
-/// A full disk is called so, and nothing half written stays.
+/// Checks that the error names the full disk, and that no temporary file is left.
 fn refused(store: &Store, error: &StoreError) {
     assert!(matches!(error, StoreError::Full { .. }), "{error:?}");
     assert!(error.to_string().contains("free some space"), "{error}");
@@ -142,13 +142,13 @@ fn check_kills(kills: u32) {
             let mut writer = writer.spawn().unwrap();
             let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();
             let mut note = |line: String| {
-                // The test harness may have begun the line.
+                // The line may begin with output of the test harness.
                 if let Some((_, number)) = line.split_once("merged ") {
                     confirmed = number.parse().unwrap();
                     merges += 1;
                 }
             };
-            // Into the middle of its work, then on to some moment within a merge.
+            // Waits for some merges, then for a random moment within the next one.
             let seen = 3 + random.below(3);
             lines.by_ref().take(seen).for_each(|line| note(line.unwrap()));
             std::thread::sleep(Duration::from_micros(random.below(4000) as u64));
@@ -162,7 +162,7 @@ fn check_kills(kills: u32) {
             let file = store::open(&path).unwrap_or_else(|e| panic!("seed {SEED}: {e}"));
             assert!(file.unusable.is_empty(), "seed {SEED}: {:?}", file.unusable);
             let kept = file.records.len() as u32;
-            // What was being merged may be there or not.
+            // The merge under way may be complete or not.
             assert!(kept == confirmed || kept == confirmed + 1, "seed {SEED}: {kept}, {confirmed}");
             assert_eq!(file.records, (1..=kept).map(record).collect::<Vec<_>>(), "seed {SEED}");
         }
@@ -173,7 +173,7 @@ fn check_kills(kills: u32) {
 }
 
 #[test]
-fn a_disk_that_takes_no_more_leaves_the_old_file() {
+fn a_failed_write_keeps_the_old_file() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path());
     let old: Vec<Record> = (1..=20).map(record).collect();
@@ -182,13 +182,13 @@ fn a_disk_that_takes_no_more_leaves_the_old_file() {
     let output = start("limited 21", dir.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert_eq!(fs::read(store.path(&key())).unwrap(), before);
-    // With room again it goes on.
+    // With free space, merging works again.
     assert_eq!(store.merge(&key(), &[record(21)]).unwrap().added, 1);
 }
 
-/// In a file system of 96 KiB, where the system lets a process mount one.
+/// In a file system of 96 KiB, if this process may mount one.
 #[test]
-fn a_full_file_system_leaves_the_old_file() {
+fn a_full_file_system_keeps_the_old_file() {
     let dir = tempfile::tempdir().unwrap();
     let inner = start("full 1", dir.path());
     let mount = format!("mount -t tmpfs -o size=96k none \"${DIR}\" && exec \"$@\"");

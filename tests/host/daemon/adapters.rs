@@ -1,4 +1,4 @@
-//! Adapters through the daemon: configured, named behind the model in every dialect, or listed with their scales.
+//! Adapters through the daemon: configured, named after the model in every dialect, or listed with scales.
 
 use orind_testing::adapters::Noise;
 use orind_testing::daemon::{Daemon, orind};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const MODEL: &str = "tiny-llama-Q8_0";
 
-/// A daemon with two adapters, of which requests that do not choose take the second.
+/// A daemon with two adapters; the second is the default.
 fn start(dir: &std::path::Path) -> Daemon {
     let model = tiny(MODEL);
     let [first, second] = [(1, "tools"), (2, "style")].map(|(seed, name)| {
@@ -32,7 +32,7 @@ fn said(daemon: &Daemon, more: &Value) -> String {
 }
 
 #[test]
-fn an_adapter_is_named_behind_the_model_or_listed_with_its_scale() {
+fn an_adapter_is_named_after_the_model_or_listed_with_a_scale() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path());
     let models = daemon.get("/v1/models").json();
@@ -54,14 +54,14 @@ fn an_adapter_is_named_behind_the_model_or_listed_with_its_scale() {
     assert!(base != tools && base != style && tools != style, "{base} {tools} {style}");
     assert_eq!(listed(json!([{"id": 0, "scale": 1.0}])), tools);
     assert_eq!(listed(json!([{"id": 1, "scale": 1}])), style);
-    // Who does not choose takes what was configured.
+    // Without a choice, the configured adapter applies.
     assert_eq!(said(&daemon, &json!({})), style);
     assert_eq!(said(&daemon, &json!({"model": MODEL})), style);
     assert_ne!(listed(json!([{"id": 0, "scale": 0.5}, {"id": 1, "scale": 0.5}])), base);
 }
 
 #[test]
-fn every_dialect_takes_the_name() {
+fn every_dialect_accepts_the_name_of_an_adapter() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path());
     let name = format!("{MODEL}:tools");
@@ -87,7 +87,7 @@ fn every_dialect_takes_the_name() {
 }
 
 #[test]
-fn an_adapter_that_is_not_there_is_refused_with_those_that_are() {
+fn an_unknown_adapter_is_refused_with_the_known_names() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path());
     let refused = |path: &str, body: Value| {

@@ -1,4 +1,4 @@
-//! How clients use their side of a connection: who stops sending, who goes, who says too much or too little.
+//! Clients that close their sending side, disconnect, or send too much or too little.
 
 use std::fs::Permissions;
 use std::io::{Read, Write};
@@ -19,12 +19,12 @@ use super::tcp::address;
 use super::{CHAT, COMPLETIONS, LONG, MODELS, SMALL, endless};
 
 #[test]
-fn a_client_that_has_said_all_still_gets_its_answer() {
+fn a_client_that_closes_its_sending_side_gets_its_answer() {
     let daemon = Daemon::start(SMALL);
     for stream in [false, true] {
         let request =
             json!({"prompt": "a", "max_tokens": 40, "ignore_eos": true, "stream": stream});
-        // Without `connection: close`: the daemon closes since nothing more can come.
+        // Without `connection: close`, the daemon closes because the client can send nothing more.
         let request = post(COMPLETIONS, &request.to_string()).replace("connection: close\r\n", "");
         let mut client = daemon.connect();
         client.write_all(request.as_bytes()).unwrap();
@@ -38,7 +38,7 @@ fn a_client_that_has_said_all_still_gets_its_answer() {
 }
 
 #[test]
-fn a_client_that_has_said_all_and_goes_frees_its_slot() {
+fn a_client_that_disconnects_after_its_request_frees_its_slot() {
     let daemon = Daemon::start(LONG);
     for stream in [false, true] {
         let mut client = daemon.connect();
@@ -50,9 +50,9 @@ fn a_client_that_has_said_all_and_goes_frees_its_slot() {
     }
 }
 
-/// TCP tells nobody that a client which stops sending still reads.
+/// On TCP the daemon cannot tell whether a client that stops sending still reads.
 #[test]
-fn on_tcp_the_end_of_what_a_client_sends_frees_its_slot() {
+fn on_tcp_the_end_of_sending_frees_the_slot() {
     let daemon = Daemon::start(&format!("{LONG}\nlisten = '127.0.0.1:0'"));
     let mut client = TcpStream::connect(address(&daemon)).unwrap();
     let request = post(COMPLETIONS, &endless(false).to_string());
@@ -62,7 +62,7 @@ fn on_tcp_the_end_of_what_a_client_sends_frees_its_slot() {
     daemon.until("the slot is free", |s| s["requests"]["active"] == 0);
 }
 
-/// On the socket and on a port alike; RFC 9112, 3.2.
+/// On the unix socket and on TCP; RFC 9112, 3.2.
 #[test]
 fn a_request_has_one_host() {
     let daemon = Daemon::launch("listen = '127.0.0.1:0'");
@@ -80,13 +80,13 @@ fn a_request_has_one_host() {
         }
     }
     assert!(ask("1.1", "host: localhost\r\n").iter().all(|answer| answer.status == 200));
-    // HTTP/1.0 had none; a port without a token still wants to hear of this machine.
+    // HTTP/1.0 has no `host`; a port without a token still requires one that names this machine.
     assert_eq!(ask("1.0", "").map(|answer| answer.status), [200, 403]);
 }
 
-/// More than any buffer holds, of a client that reads only when it has sent all.
+/// The body is larger than all buffers, and the client reads only after it has sent everything.
 #[test]
-fn a_refusal_reaches_who_is_still_sending() {
+fn a_refusal_reaches_a_client_that_is_still_sending() {
     let daemon = Daemon::launch("listen = '127.0.0.1:0'\nmax_body_bytes = 1024");
     let body = post(COMPLETIONS, &"x".repeat(32 << 20)).replace("host: x", "host: localhost");
     let refused = Answer::bytes(&mut daemon.connect(), &body);
@@ -94,13 +94,13 @@ fn a_refusal_reaches_who_is_still_sending() {
     let mut tcp = TcpStream::connect(address(&daemon)).unwrap();
     let refused = Answer::parse(&Answer::bytes(&mut tcp, &body));
     assert_eq!(refused.error(), (413, "body_too_large".into()));
-    // Whatever the refusal.
+    // Another refusal.
     let body = body.replacen("application/json", "text/plain", 1);
     let refused = Answer::parse(&Answer::bytes(&mut daemon.connect(), &body));
     assert_eq!(refused.error(), (415, "unsupported_media_type".into()));
 }
 
-/// A server that answers after the head and closes: what `orinctl` tells is the answer.
+/// A server answers after the head and closes; `orinctl` reports this answer.
 #[tokio::test]
 async fn the_client_reads_the_answer_when_its_request_is_cut_off() {
     let dir = tempfile::tempdir().unwrap();
@@ -121,9 +121,9 @@ async fn the_client_reads_the_answer_when_its_request_is_cut_off() {
     assert!(matches!(error, Error::Api { status: 413, .. }), "{error:?}");
 }
 
-/// A folder in /tmp that any user can make first. Skipped by users who cannot be another one.
+/// Any user can create the folder in /tmp first. Skipped without the right to change the user.
 #[test]
-fn nobody_listens_in_anothers_place() {
+fn no_other_user_can_listen_in_the_daemons_place() {
     let user = 64_000 + std::process::id() % 1000;
     let folder = PathBuf::from(format!("/tmp/orind-{user}"));
     let run = |program: &mut Command| program.env_clear().uid(user).gid(user).output();
@@ -135,7 +135,7 @@ fn nobody_listens_in_anothers_place() {
     };
     assert!(stderr(&nobody).contains("no daemon is listening"), "{}", stderr(&nobody));
 
-    // A stranger's folder, with somebody who listens.
+    // Another user's folder, with a listening socket.
     std::fs::create_dir(&folder).unwrap();
     let listener = UnixListener::bind(folder.join("orind.sock")).unwrap();
     let refused = |why: &str| {
@@ -154,7 +154,7 @@ fn nobody_listens_in_anothers_place() {
     mode(0o777);
     let said = stderr(&run(orinctl().arg("status")).unwrap());
     assert!(said.contains(&format!("other users may write to {}", folder.display())), "{said}");
-    // The folder is right, the socket is a stranger's.
+    // The folder is the user's own, the socket another user's.
     mode(0o700);
     chown(folder.join("orind.sock"), Some(user + 1), None).unwrap();
     let said = stderr(&run(orinctl().arg("status")).unwrap());
@@ -162,7 +162,7 @@ fn nobody_listens_in_anothers_place() {
     drop(listener);
     std::fs::remove_dir_all(&folder).unwrap();
 
-    // The user's own daemon makes it for its user alone.
+    // The user's own daemon creates the folder for this user only.
     let mut daemon = orind().env_clear().uid(user).gid(user).stderr(Stdio::null()).spawn().unwrap();
     eventually("it listens", || run(orinctl().arg("status")).unwrap().status.success());
     assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
@@ -171,7 +171,7 @@ fn nobody_listens_in_anothers_place() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// What is wrong is repeated as far as it helps, in the answer and in the log.
+/// Errors repeat only the beginning of a long value, in the answer and in the log.
 #[test]
 fn a_long_value_is_not_repeated() {
     let daemon = Daemon::start("context = 64\nslots = 1");

@@ -1,4 +1,4 @@
-//! Chat dialects: the official clients, where Python has them, and what each stream consists of, event by event.
+//! Chat dialects: the official clients, if they are installed, and the events of each stream.
 
 use std::process::Command;
 
@@ -14,11 +14,11 @@ use super::{CHAT, COMPLETIONS, MODEL, said};
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
 
-/// Room for tools in the prompt.
+/// A context with room for tools.
 const ROOM: &str = "slots = 4\ncontext = 512\nprefill_chunk = 16";
 
-/// Runs the script of a client, over the socket and over TCP, or says why not. `ORIND_TEST_PYTHON` names another
-/// interpreter.
+/// Runs the script of a client, over the socket and over TCP, or prints why it is skipped. `ORIND_TEST_PYTHON` names
+/// the interpreter.
 #[expect(clippy::print_stdout, reason = "a test says that it is skipped")]
 fn client(name: &str, modules: &str, over_socket: bool) {
     let python = std::env::var("ORIND_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
@@ -38,28 +38,28 @@ fn client(name: &str, modules: &str, over_socket: bool) {
 }
 
 #[test]
-fn openais_python_client_is_content() {
+fn the_openai_python_client_works() {
     client("openai_client", "httpx, openai", true);
 }
 
 #[test]
-fn anthropics_python_client_is_content() {
+fn the_anthropic_python_client_works() {
     client("anthropic_client", "httpx, anthropic", true);
 }
 
 #[test]
-fn ollamas_python_client_is_content() {
+fn the_ollama_python_client_works() {
     client("ollama_client", "httpx, ollama", true);
 }
 
 #[test]
-fn litellm_is_content() {
+fn litellm_works() {
     client("litellm_client", "litellm", false);
 }
 
-/// `ORIND_TEST_NODE` names a folder with `node_modules`: `npm install openai @anthropic-ai/sdk ollama` makes it.
+/// `ORIND_TEST_NODE` names a folder with `node_modules`, from `npm install openai @anthropic-ai/sdk ollama`.
 #[test]
-fn the_clients_of_npm_are_content() {
+fn the_npm_clients_work() {
     let Some(folder) = std::env::var_os("ORIND_TEST_NODE") else {
         println!("skipped: ORIND_TEST_NODE names no folder with node_modules");
         return;
@@ -85,14 +85,14 @@ fn tools() -> Value {
     json!([{"type": "function", "function": {"name": "weather", "parameters": place()}}])
 }
 
-/// A call that has to be made.
+/// A required tool call.
 fn required() -> Value {
     json!({"messages": user("The weather?"), "max_tokens": 60, "temperature": 0, "tools": tools(),
         "tool_choice": "required"})
 }
 
 #[test]
-fn a_call_whole_and_streamed_is_the_same() {
+fn a_tool_call_is_equal_whole_and_streamed() {
     let daemon = Daemon::start(ROOM);
     let mut request = required();
     let whole = daemon.post(CHAT, &request).json();
@@ -123,7 +123,7 @@ fn a_call_whole_and_streamed_is_the_same() {
 }
 
 #[test]
-fn what_tools_are_refused_and_why() {
+fn invalid_tools_are_refused_with_the_reason() {
     let daemon = Daemon::start(ROOM);
     let param = |changes: Value| {
         let mut request = required();
@@ -154,9 +154,9 @@ fn what_tools_are_refused_and_why() {
     }
 }
 
-/// The prompt of an answer between two texts is what its parts are made of.
+/// The prompt consists of the tokens of both texts and the infill tokens.
 #[test]
-fn an_answer_between_two_texts() {
+fn infill_answers_between_two_texts() {
     let dir = tempfile::tempdir().unwrap();
     let marks = [("fim_pre", 5), ("fim_suf", 6), ("fim_mid", 7)]
         .map(|(name, id)| (format!("tokenizer.ggml.{name}_token_id"), Metadata::U32(id)));
@@ -189,9 +189,9 @@ fn an_answer_between_two_texts() {
     assert_eq!(refused.json()["error"]["param"], "suffix");
 }
 
-/// Nothing that would change an answer is ignored.
+/// No field that would change an answer is ignored.
 #[test]
-fn what_only_other_servers_do_is_refused_by_name() {
+fn unsupported_fields_are_refused_by_name() {
     let daemon = Daemon::start(ROOM);
     let chat = || json!({"messages": user("Hi"), "max_tokens": 1});
     let responses = || json!({"input": "Hi", "max_output_tokens": 1});
@@ -277,8 +277,8 @@ fn samplers_change_what_is_chosen() {
         neutral["logit_bias"] = json!({"1": 0});
         assert_eq!(ask(neutral), ask(sampling));
     }
-    // Each by itself, beside the answer without it: greedy answers say one of two tokens again and again, and drawn
-    // ones meet every kind of distribution.
+    // Each field alone, compared with the answer without it. Greedy answers repeat one of two tokens, and sampled
+    // ones meet many distributions.
     let greedy = json!({"max_tokens": 48, "logit_bias": {"70": 60, "71": 58}});
     let drawn = json!({"temperature": 2, "top_k": 0, "top_p": 1, "seed": 5, "max_tokens": 48});
     let mut few = drawn.clone();
@@ -290,7 +290,7 @@ fn samplers_change_what_is_chosen() {
             json!({"repeat_penalty": 1}),
         ),
         (&greedy, json!({"frequency_penalty": 2}), json!({"frequency_penalty": 0})),
-        // Too little to turn what is likeliest by far.
+        // Too small to change a very likely token.
         (&few, json!({"presence_penalty": 2}), json!({"presence_penalty": 0})),
         (
             &greedy,
@@ -323,7 +323,7 @@ fn samplers_change_what_is_chosen() {
 }
 
 #[test]
-fn several_answers_to_one_prompt() {
+fn a_prompt_may_have_several_answers() {
     let daemon = Daemon::start(ROOM);
     let mut request = json!({"messages": user("Hi"), "n": 3, "max_tokens": 6, "temperature": 2,
         "top_k": 0, "top_p": 1, "seed": 4, "ignore_eos": true});
@@ -343,7 +343,7 @@ fn several_answers_to_one_prompt() {
     assert_eq!(texts, whole);
 }
 
-/// The names of a stream's events, each run of one name once.
+/// Names of a stream's events, without repetitions.
 fn names(events: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (name, data) in events {
@@ -356,9 +356,9 @@ fn names(events: impl Iterator<Item = (String, String)>) -> Vec<String> {
     names
 }
 
-/// As Anthropic documents them.
+/// Anthropic's documentation lists them.
 #[test]
-fn the_events_of_messages() {
+fn messages_streams_have_the_documented_events() {
     let daemon = Daemon::start(ROOM);
     let mut request =
         json!({"max_tokens": 6, "messages": user("Hi"), "temperature": 0, "stream": true});
@@ -379,9 +379,9 @@ fn the_events_of_messages() {
     assert_eq!(missing.json()["error"]["param"], "max_tokens");
 }
 
-/// As OpenAI documents them.
+/// OpenAI's documentation lists them.
 #[test]
-fn the_events_of_responses() {
+fn responses_streams_have_the_documented_events() {
     let daemon = Daemon::start(ROOM);
     let request = json!({"input": "Hi", "max_output_tokens": 6, "temperature": 0, "stream": true});
     let message = [
@@ -418,7 +418,7 @@ fn the_events_of_responses() {
 }
 
 #[test]
-fn text_to_tokens_and_back_and_into_the_template() {
+fn texts_are_tokenized_detokenized_and_rendered() {
     let daemon = Daemon::start(ROOM);
     let ok = |answer: Answer| {
         assert_eq!(answer.status, 200, "{}", answer.body);
@@ -449,7 +449,7 @@ fn text_to_tokens_and_back_and_into_the_template() {
 }
 
 #[test]
-fn ollamas_routes_tell_of_the_model_and_stream_lines() {
+fn ollama_routes_describe_the_model_and_stream_lines() {
     let daemon = Daemon::start(ROOM);
     assert!(daemon.get("/api/version").json()["version"].is_string());
     let tags = daemon.get("/api/tags").json();

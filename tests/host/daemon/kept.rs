@@ -1,4 +1,4 @@
-//! Prefixes on disk, through the daemon: it is stopped and started again between requests.
+//! Prefixes on disk, through a daemon that is restarted between requests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn settings(dir: &Path) -> String {
     )
 }
 
-/// The tokens of an answer with their log-probabilities, and how many tokens of the prompt were cached.
+/// Tokens and log-probabilities of an answer, and the number of cached prompt tokens.
 fn ask(daemon: &Daemon) -> (Value, u64) {
     let prompt: Vec<u32> = (0..600).map(|i| 2 + i * i % 211).collect();
     let body =
@@ -45,25 +45,25 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_restart_finds_its_prefixes_again_and_what_is_damaged_is_evaluated() {
+fn a_restarted_daemon_reads_its_prefixes_and_recomputes_damaged_ones() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("kept");
     let mut daemon = Daemon::start(&settings(&dir));
     let (expected, cached) = ask(&daemon);
     assert_eq!(cached, 0);
-    // In idle time, and not only at the end.
-    eventually("blocks are kept", || metric(&daemon, "orind_prefix_blocks_written_total") == 4);
+    // Blocks are written in idle time, not only when the daemon stops.
+    eventually("blocks are written", || metric(&daemon, "orind_prefix_blocks_written_total") == 4);
     assert_eq!(files(&dir).len(), 4);
     restart(&mut daemon);
     assert_eq!(ask(&daemon), (expected.clone(), 512));
     assert_eq!(metric(&daemon, "orind_prefix_blocks_read_total"), 4);
     assert_eq!(metric(&daemon, "orind_prefix_files_refused_total"), 0);
-    // Killed, it has lost nothing of that.
+    // A killed daemon loses none of them.
     daemon.signal(Signal::SIGKILL);
     daemon.restart();
     daemon.until("the model is loaded", |status| status["state"]["name"] == "ready");
     assert_eq!(ask(&daemon), (expected.clone(), 512));
-    // One bit of each, then half of one, then somebody else's.
+    // One bit of each file, then half of one, then a foreign file.
     let kept = files(&dir);
     let whole: Vec<Vec<u8>> = kept.iter().map(|file| fs::read(file).unwrap()).collect();
     let damages: [fn(&mut Vec<u8>); 3] = [
@@ -81,8 +81,10 @@ fn a_restart_finds_its_prefixes_again_and_what_is_damaged_is_evaluated() {
         assert_eq!(ask(&daemon), (expected.clone(), 0));
         assert_eq!(metric(&daemon, "orind_prefix_files_refused_total"), 1);
         assert!(daemon.log().contains("a kept prefix is not used"), "{}", daemon.log());
-        // The first was looked at; it is written again, the others are there still, and no better.
-        eventually("a block is kept", || metric(&daemon, "orind_prefix_blocks_written_total") == 1);
+        // Only the first block was read. It is written again; the other files stay damaged.
+        eventually("a block is written", || {
+            metric(&daemon, "orind_prefix_blocks_written_total") == 1
+        });
         assert_eq!(files(&dir), kept);
         assert_eq!(
             kept.iter().zip(&whole).filter(|(f, whole)| fs::read(f).unwrap() == **whole).count(),

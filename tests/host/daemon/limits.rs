@@ -1,4 +1,4 @@
-//! What one client, or many of one kind, can take from the others: places, memory, time.
+//! Limits on connections, memory and time that one client, or many of one kind, can use.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use orind_testing::daemon::{Answer, Daemon, MODEL, eventually, head, post};
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// A request whose body does not come.
+/// A request without its body.
 fn stalled() -> String {
     head("POST", COMPLETIONS, "content-type: application/json\r\ncontent-length: 9\r\n")
 }
@@ -24,7 +24,7 @@ fn peak(daemon: &Daemon) -> u64 {
     daemon.get("/orin/v1/status").json()["memory"]["peak_resident"].as_u64().unwrap()
 }
 
-/// The resident set is what it was, or nearly.
+/// Waits until the resident set is about what it was before.
 fn settles(daemon: &Daemon, before: u64) {
     let mut now = 0;
     eventually(&format!("the resident set is {before} bytes again"), || {
@@ -40,7 +40,7 @@ fn idle_connections_make_room() {
     for i in 0..40 {
         let mut stream = daemon.connect();
         if i % 2 == 0 {
-            // A head that does not end is no request either.
+            // An incomplete head counts as idle too.
             stream.write_all(b"GET /health HTTP/1.1\r\n").unwrap();
         }
         idle.push(stream);
@@ -48,13 +48,13 @@ fn idle_connections_make_room() {
     }
 }
 
-/// However many come at once: whose place is taken before their request is read would get no answer at all.
+/// A connection replaced before its request was read would get no answer.
 #[test]
-fn whoever_comes_with_a_request_is_answered() {
+fn every_connection_with_a_request_is_answered() {
     let daemon = Daemon::launch("max_connections = 2");
     let health = head("GET", "/health", "connection: close\r\n");
     for _ in 0..50 {
-        // They wait in the socket's queue with all that they have to say.
+        // Connections wait in the socket's queue with their whole requests.
         daemon.signal(Signal::SIGSTOP);
         let mut clients: Vec<UnixStream> = (0..8).map(|_| daemon.connect()).collect();
         for client in &mut clients {
@@ -63,7 +63,7 @@ fn whoever_comes_with_a_request_is_answered() {
         daemon.signal(Signal::SIGCONT);
         for client in &mut clients {
             let mut bytes = Vec::new();
-            // The answer, then perhaps a reset: a refusal reads nothing.
+            // An answer, perhaps followed by a reset, since a refusal does not read the request.
             let _ = client.read_to_end(&mut bytes);
             let answer = Answer::parse(&bytes);
             assert!(["no_model", "too_many_connections"].contains(&answer.error().1.as_str()));
@@ -72,7 +72,7 @@ fn whoever_comes_with_a_request_is_answered() {
 }
 
 #[test]
-fn busy_connections_do_not() {
+fn busy_connections_do_not_make_room() {
     let daemon = Daemon::launch("max_connections = 2");
     let mut busy: Vec<UnixStream> = Vec::new();
     eventually("all places are taken", || {
@@ -87,7 +87,7 @@ fn busy_connections_do_not() {
 }
 
 #[test]
-fn one_connection_too_many_hears_so_whatever_it_sends() {
+fn a_connection_beyond_the_limit_is_refused_whatever_it_sends() {
     let daemon = Daemon::launch("listen = '127.0.0.1:0'\nmax_connections = 1");
     let address = super::tcp::address(&daemon);
     let mut busy = daemon.connect();
@@ -101,7 +101,7 @@ fn one_connection_too_many_hears_so_whatever_it_sends() {
     let body = "x".repeat(8 << 20);
     for _ in 0..20 {
         let mut stream = TcpStream::connect(&address).unwrap();
-        // All that there is to send, before the answer is looked at.
+        // Sends everything before it reads the answer.
         stream.write_all(post(COMPLETIONS, &body).as_bytes()).unwrap();
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
@@ -135,7 +135,7 @@ fn roomy() -> Daemon {
 #[test]
 fn prompts_of_clients_that_are_gone_cost_nothing() {
     let daemon = roomy();
-    // As long as any text that could fit, and then some that could not.
+    // The longest text that could fit, and longer ones.
     let refused =
         daemon.post(COMPLETIONS, &json!({"prompt": " ".repeat(7 << 20), "max_tokens": 1}));
     assert_eq!(refused.error(), (400, "context_length_exceeded".into()));
@@ -148,7 +148,7 @@ fn prompts_of_clients_that_are_gone_cost_nothing() {
     let requests = [post(COMPLETIONS, &spaces), post("/v1/chat/completions", &chat)];
     let ask = json!({"prompt": "a", "max_tokens": 2, "ignore_eos": true});
     assert_eq!(daemon.post(COMPLETIONS, &ask).status, 200);
-    // The cache's first pages, the allocator's pools and the program's pages are there after the first ones.
+    // After the first requests, the cache's pages, the allocator's pools and the program's pages are resident.
     for request in requests.iter().cycle().take(4) {
         assert_eq!(daemon.raw(request).error(), (400, "context_length_exceeded".into()));
     }
@@ -160,7 +160,7 @@ fn prompts_of_clients_that_are_gone_cost_nothing() {
     daemon.until("nothing is left of them", |status| {
         status["requests"]["active"] == 0 && status["requests"]["queued"] == 0
     });
-    // What docs/reliability.md states for two at a time, and for bodies that arrive.
+    // The bound of docs/reliability.md for two tokenizations at a time, and for bodies in transfer.
     let most = 2 * 40 * most as u64 + (128 << 20);
     let grown = peak(&daemon) - before;
     assert!(grown < most, "{grown} bytes more, {most} are stated");
@@ -168,7 +168,7 @@ fn prompts_of_clients_that_are_gone_cost_nothing() {
 }
 
 #[test]
-fn answers_are_bounded_beforehand() {
+fn memory_of_answers_is_limited_in_advance() {
     let daemon = Daemon::start("slots = 1\ncontext = 8192\nprefill_chunk = 64");
     let ask = |prompts: usize, tokens: usize| json!({"prompt": vec![vec![7; tokens]; prompts], "max_tokens": 0, "echo": true, "logprobs": 20});
     let refused = daemon.post(COMPLETIONS, &ask(64, 4000));
@@ -178,21 +178,21 @@ fn answers_are_bounded_beforehand() {
         let answer = daemon.post(COMPLETIONS, &ask(1, 1500)).json();
         assert_eq!(answer["choices"][0]["logprobs"]["tokens"].as_array().unwrap().len(), 1500);
     };
-    // The cache's first pages and the allocator's pools are there after the first one.
+    // After the first request, the cache's pages and the allocator's pools are resident.
     large();
     let before = resident(&daemon);
     large();
-    // 21 log-probabilities for each token, in the engine's words and in JSON.
+    // 21 log-probabilities for each token, in the engine's types and in JSON.
     let grown = peak(&daemon) - before;
     assert!(grown < 1500 * 21 * 1024, "{grown} bytes more");
     settles(&daemon, before);
-    // Nobody has said how many tokens: as many as can be reported.
+    // Without `max_tokens`, the answer ends at the limit.
     let open = json!({"prompt": [1], "logprobs": 20, "ignore_eos": true, "stream": true});
     assert!(daemon.stream(COMPLETIONS, &open).next().is_some());
 }
 
 #[test]
-fn a_request_that_can_never_be_served_is_not_told_to_try_again() {
+fn a_request_that_can_never_be_served_gets_no_retry_after() {
     let daemon = Daemon::start("slots = 1\ncontext = 256\nprefill_chunk = 16\nqueue_limit = 3");
     let many = json!({"prompt": vec!["a"; 5], "max_tokens": 1, "model": MODEL});
     let refused = daemon.post(COMPLETIONS, &many);

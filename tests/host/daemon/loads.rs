@@ -1,4 +1,4 @@
-//! A load keeps nobody waiting who has not asked for it, whatever its file does.
+//! A load delays only the client that requested it, even if reading the file hangs.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,11 +12,11 @@ use orind_testing::daemon::{Daemon, MODEL, orind};
 
 const MODELS: &str = "/orin/v1/models";
 
-/// Another model than the one that is served; its file is still to be made.
+/// A model that is not served; its file does not exist yet.
 const OTHER: &str = "synthetic:tiny-llama:q6_k";
 
-/// A daemon whose loads of [`OTHER`] hang as long as the file given back is there: it is locked, as by another
-/// process that makes the same model and does not come to an end.
+/// A daemon whose loads of [`OTHER`] hang while the returned file is locked, as if another process were creating the
+/// same model.
 fn daemon(cache: &Path) -> (Daemon, File) {
     let mut command = orind();
     command.env("XDG_CACHE_HOME", cache);
@@ -33,7 +33,7 @@ fn ask(daemon: &Daemon) -> u16 {
     daemon.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 3})).status
 }
 
-/// The code of the error that ends a load which has been going on for a while.
+/// Code of the error that ends a hanging load.
 fn end(mut events: impl Iterator<Item = (String, String)>) -> String {
     let (name, data) = events.find(|(name, _)| name != "progress").unwrap();
     assert_eq!(name, "error", "{data}");
@@ -42,23 +42,23 @@ fn end(mut events: impl Iterator<Item = (String, String)>) -> String {
 }
 
 #[test]
-fn a_load_that_hangs_keeps_nobody_waiting() {
+fn a_load_that_hangs_delays_no_other_client() {
     let cache = tempfile::tempdir().unwrap();
     let (mut daemon, lock) = daemon(cache.path());
     let load = |model: &str| daemon.stream(MODELS, &json!({"model": model}));
 
-    // What is served goes on.
+    // The loaded model is still served.
     let hangs = load(OTHER);
     let status = daemon.until("it loads", |status| status["loading"]["model"] == OTHER);
     assert_eq!(status["state"]["name"], "ready", "{status}");
     assert_eq!((daemon.get("/health").status, ask(&daemon)), (200, 200));
 
-    // Another load takes its place.
+    // Another load replaces it.
     assert_eq!(load(MODEL).last().unwrap().0, "result");
     assert_eq!(end(hangs), "load_given_up");
     assert_eq!(ask(&daemon), 200);
 
-    // So does the wish to have nothing loaded.
+    // An unload replaces it.
     let hangs = load(OTHER);
     daemon.until("it loads", |status| status["loading"]["model"] == OTHER);
     let unloaded =
@@ -68,26 +68,26 @@ fn a_load_that_hangs_keeps_nobody_waiting() {
     let now = daemon.get("/orin/v1/status").json();
     assert!(now["state"]["name"] == "empty" && now["loading"].is_null(), "{now}");
 
-    // And whoever stops the daemon.
+    // SIGTERM ends it.
     let hangs = load(OTHER);
     daemon.until("it loads", |status| status["state"]["name"] == "loading");
     let asked = Instant::now();
     daemon.signal(Signal::SIGTERM);
     assert_eq!(end(hangs), "stopping");
     assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
-    // The deadline for requests in flight is 30 s, and there are none.
+    // No request is in flight, so the deadline of 30 s does not apply.
     assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
     drop(lock);
 }
 
 #[test]
-fn a_bench_that_is_asked_for_during_a_load_measures_the_new_model() {
+fn a_bench_requested_during_a_load_measures_the_new_model() {
     let cache = tempfile::tempdir().unwrap();
     let (daemon, lock) = daemon(cache.path());
     let load = daemon.stream(MODELS, &json!({"model": OTHER}));
     daemon.until("it loads", |status| status["loading"]["model"] == OTHER);
     let spec = json!({"prompts": [4], "generate": [2], "repetitions": 1});
-    // Answered with events when it has not failed at once.
+    // The answer is a stream unless the bench fails at once.
     let bench = daemon.stream("/orin/v1/bench", &spec);
     drop(lock);
     assert_eq!(load.last().unwrap().0, "result");

@@ -1,4 +1,4 @@
-//! The whole program: the real binary on a real socket.
+//! The daemon as a program, on a socket of its own.
 
 mod adapters;
 mod clients;
@@ -28,10 +28,10 @@ use orind_testing::program::{command, outcome, said, words};
 use orind_testing::tiny;
 use serde_json::{Value, json};
 
-/// Answers soon on any device.
+/// Settings for short answers.
 const SMALL: &str = "slots = 4\ncontext = 256\nprefill_chunk = 16";
 
-/// Room for generations that do not end by themselves while a test looks on.
+/// Settings for generations that last longer than a test.
 const LONG: &str = "slots = 1\ncontext = 8192\nprefill_chunk = 16\nshutdown_deadline_s = 0";
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -56,7 +56,7 @@ fn collect(events: impl Iterator<Item = (String, String)>) -> (String, Vec<Value
 }
 
 #[test]
-fn says_how_it_is() {
+fn status_and_health_describe_the_daemon() {
     let daemon = Daemon::start(SMALL);
     let health = daemon.get("/health");
     assert_eq!((health.status, health.json()), (200, json!({"status": "ok"})));
@@ -107,7 +107,7 @@ fn says_how_it_is() {
 }
 
 #[test]
-fn completions_whole_and_streamed_are_the_same() {
+fn completions_are_equal_whole_and_streamed() {
     let daemon = Daemon::start(SMALL);
     let mut request = json!({
         "model": MODEL, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0,
@@ -137,7 +137,7 @@ fn completions_whole_and_streamed_are_the_same() {
         assert_eq!(choice["logprobs"][list], streamed.collect::<Value>(), "{list}");
     }
 
-    // The same tokens as a prompt have the same log-probabilities, bit for bit.
+    // As a prompt, the same tokens have the same log-probabilities, bit for bit.
     let echo = json!({"prompt": ids, "max_tokens": 0, "echo": true, "logprobs": 3});
     let scored = daemon.post(COMPLETIONS, &echo).json();
     assert_eq!(scored["usage"]["completion_tokens"], 0);
@@ -147,7 +147,7 @@ fn completions_whole_and_streamed_are_the_same() {
 }
 
 #[test]
-fn several_prompts_stops_and_seeds() {
+fn completions_take_several_prompts_stops_and_seeds() {
     let daemon = Daemon::start(SMALL);
     let ask = |extra: Value| {
         let mut request = json!({"prompt": "One", "max_tokens": 16, "temperature": 0});
@@ -164,7 +164,7 @@ fn several_prompts_stops_and_seeds() {
     assert_eq!(choices[2]["text"], one.as_str());
     assert_eq!(several["usage"]["completion_tokens"], 48);
 
-    // Stop at a text from the middle of the answer, which is then not part of it.
+    // The answer ends before a stop text from its middle.
     let (at, _) = one.char_indices().nth(one.chars().count() / 2).unwrap();
     let stop: String = one[at..].chars().take(3).collect();
     let stopped = ask(json!({"stop": ["never to be seen", stop]}));
@@ -177,7 +177,7 @@ fn several_prompts_stops_and_seeds() {
 }
 
 #[test]
-fn chat_whole_and_streamed_are_the_same() {
+fn chat_answers_are_equal_whole_and_streamed() {
     let daemon = Daemon::start(SMALL);
     let mut request = json!({
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
@@ -199,9 +199,9 @@ fn chat_whole_and_streamed_are_the_same() {
     assert_eq!(parts.last().unwrap()["choices"][0]["finish_reason"], "length");
 }
 
-/// Who writes a message cannot end it and begin another one's; who writes a raw prompt writes tokens.
+/// Control tokens in a message are text; in a raw prompt they are tokens.
 #[test]
-fn what_a_message_says_is_text() {
+fn control_tokens_in_messages_are_text() {
     let daemon = Daemon::start(SMALL);
     let forged = "<|eot_id|>".repeat(20);
     let chat = |content: &str| {
@@ -209,14 +209,14 @@ fn what_a_message_says_is_text() {
         let request = json!({"messages": messages, "max_completion_tokens": 1});
         daemon.post(CHAT, &request).json()["usage"]["prompt_tokens"].as_u64().unwrap()
     };
-    // `<|`, `eot`, `_`, `id` and `|>` are words, and each has a token at least.
+    // `<|`, `eot`, `_`, `id` and `|>` are words of at least one token each.
     assert!(chat(&forged) >= chat("x") + 99);
     let raw = daemon.post(COMPLETIONS, &json!({"prompt": forged, "max_tokens": 1})).json();
     assert_eq!(raw["usage"]["prompt_tokens"], 21, "BOS and twenty");
 }
 
 #[test]
-fn thirty_two_clients_get_what_each_would_get_alone() {
+fn thirty_two_clients_get_the_answers_of_single_ones() {
     let daemon = Daemon::start(SMALL);
     let request = |i: u64| {
         let prompt: Vec<u64> = (0..1 + i * 5 % 23).map(|j| 3 + (i * 37 + j * 11) % 1000).collect();
@@ -238,11 +238,11 @@ fn thirty_two_clients_get_what_each_would_get_alone() {
 }
 
 #[test]
-fn a_client_that_goes_away_frees_its_slot() {
+fn a_client_that_disconnects_frees_its_slot() {
     let daemon = Daemon::start(LONG);
     let idle = |s: &Value| s["requests"]["active"] == 0 && s["requests"]["queued"] == 0;
 
-    // In the middle of a stream, with another one waiting behind it.
+    // During a stream, while another request waits.
     let mut served = daemon.stream(COMPLETIONS, &endless(true));
     served.next().unwrap();
     let mut waiting = daemon.connect();
@@ -255,7 +255,7 @@ fn a_client_that_goes_away_frees_its_slot() {
     drop(served);
     daemon.until("the slot is free", idle);
 
-    // Before any part of an answer was sent.
+    // Before any part of the answer is sent.
     let mut whole = daemon.connect();
     whole.write_all(post(COMPLETIONS, &endless(false).to_string()).as_bytes()).unwrap();
     daemon.until("it is served", |s| s["requests"]["active"] == 1);
@@ -268,7 +268,7 @@ fn a_client_that_goes_away_frees_its_slot() {
 }
 
 #[test]
-fn beyond_the_queue_there_is_429() {
+fn requests_beyond_the_queue_limit_get_429() {
     let daemon = Daemon::start(&format!("{LONG}\nqueue_limit = 0"));
     let mut served = daemon.stream(COMPLETIONS, &endless(true));
     served.next().unwrap();
@@ -279,7 +279,7 @@ fn beyond_the_queue_there_is_429() {
         let retry = refused.headers.split("retry-after: ").nth(1).unwrap();
         assert!(retry.lines().next().unwrap().parse::<u64>().unwrap() >= 1);
     }
-    // They are no failures, and neither is a request that is wrong.
+    // These do not count as failures, and neither does an invalid request.
     assert_eq!(daemon.post(CHAT, &json!({"messages": 1})).status, 400);
     let requests = daemon.get("/orin/v1/status").json()["requests"].clone();
     assert_eq!((&requests["failed"], &requests["refused"]), (&json!(0), &json!(3)));
@@ -297,7 +297,7 @@ fn beyond_the_queue_there_is_429() {
 }
 
 #[test]
-fn bad_requests_are_told_what_is_wrong() {
+fn invalid_requests_get_the_reason() {
     let daemon = Daemon::start(&format!("{SMALL}\nmax_body_bytes = 4096"));
     let error = |answer: Answer| answer.error();
     let refused = |path: &str, body: Value| daemon.post(path, &body).error();
@@ -314,7 +314,7 @@ fn bad_requests_are_told_what_is_wrong() {
     let text = post(COMPLETIONS, "{}").replace("application/json", "text/plain");
     assert_eq!(error(daemon.raw(&text)), (415, "unsupported_media_type".into()));
 
-    // Too large: said in the head, and only found out.
+    // Too large, according to the head, and without a length.
     let large = "x".repeat(5000);
     assert_eq!(refused(COMPLETIONS, json!({"prompt": large})), (413, "body_too_large".into()));
     let chunked =
@@ -350,7 +350,7 @@ fn bad_requests_are_told_what_is_wrong() {
     assert_eq!(refused(COMPLETIONS, other), (404, "model_not_found".into()));
     assert_eq!(refused(MODELS, json!({"model": MODEL, "slot": 3})), bad("invalid_value"));
     assert_eq!(refused("/orin/v1/bench", json!({"repetition": 3})), bad("invalid_value"));
-    // What the loaded model has no room for too, before anything is streamed.
+    // Requests that do not fit the loaded model are refused before anything is streamed.
     for (body, code, param) in [
         (json!({"prompts": [9999], "generate": [1]}), "context_length_exceeded", "prompts"),
         (
@@ -368,13 +368,13 @@ fn bad_requests_are_told_what_is_wrong() {
         assert_eq!(error(answer), bad(code), "{body}");
     }
 
-    // After all that it serves as before.
+    // Afterwards it serves as before.
     assert_eq!(daemon.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 1})).status, 200);
 }
 
-/// With a status of its own as a whole answer, and as an event in a stream that has begun; never as text.
+/// An error status of a whole answer, an event of a stream that has begun; never text.
 #[test]
-fn logits_that_are_not_finite_are_an_error_of_the_request() {
+fn non_finite_logits_are_an_error_of_the_request() {
     let dir = tempfile::tempdir().unwrap();
     let token = 77;
     let model = overflowing(&tiny("tiny-llama-Q8_0"), dir.path(), Some(token));
@@ -409,7 +409,7 @@ fn slow_clients_are_cut_off() {
     // A head that never ends.
     let mut slow = daemon.connect();
     slow.write_all(b"GET /health HTTP/1.1\r\nhost:").unwrap();
-    // A body that never comes.
+    // A head without its body.
     let headers = "content-type: application/json\r\ncontent-length: 10\r\nconnection: close\r\n";
     let body = daemon.raw(&head("POST", COMPLETIONS, headers));
     assert_eq!(body.error(), (408, "request_timeout".into()));
@@ -421,7 +421,7 @@ fn slow_clients_are_cut_off() {
 }
 
 #[test]
-fn a_killed_daemon_leaves_nothing_that_stops_the_next() {
+fn a_killed_daemon_does_not_prevent_the_next_start() {
     let mut daemon = Daemon::start(LONG);
     let mut served = daemon.stream(COMPLETIONS, &endless(true));
     served.next().unwrap();
@@ -437,7 +437,7 @@ fn a_killed_daemon_leaves_nothing_that_stops_the_next() {
 }
 
 #[test]
-fn a_second_daemon_is_refused_and_told_who_holds_the_socket() {
+fn a_second_daemon_is_refused_with_the_pid_of_the_first() {
     let daemon = Daemon::launch("");
     let (code, _, message) = outcome(orind().arg("--socket").arg(daemon.socket()));
     assert_eq!(code, Some(1));
@@ -502,9 +502,9 @@ fn a_second_signal_ends_it_at_once() {
     assert!(!daemon.socket().exists());
 }
 
-/// As `timeout` sends them: to the process, and then to its group.
+/// `timeout` signals the process, then its group.
 #[test]
-fn a_signal_that_comes_twice_at_once_is_one() {
+fn two_signals_at_the_same_time_count_as_one() {
     let mut daemon = Daemon::start("context = 512\nprefill_chunk = 16\nshutdown_deadline_s = 60");
     let request = json!({"prompt": "a", "max_tokens": 300, "ignore_eos": true, "stream": true});
     let mut events = daemon.stream(COMPLETIONS, &request);
@@ -517,7 +517,7 @@ fn a_signal_that_comes_twice_at_once_is_one() {
 }
 
 #[test]
-fn who_comes_while_it_stops_is_told_so() {
+fn requests_during_a_stop_are_refused_with_the_reason() {
     let mut daemon = Daemon::start(&LONG.replace("_s = 0", "_s = 60"));
     let mut events = daemon.stream(COMPLETIONS, &endless(true));
     events.next().unwrap();
@@ -529,14 +529,14 @@ fn who_comes_while_it_stops_is_told_so() {
     assert_eq!(daemon.get("/orin/v1/status").json()["state"]["name"], "stopping");
     assert_eq!(daemon.post(COMPLETIONS, &endless(false)).error(), (503, "stopping".into()));
     assert_eq!(daemon.post(MODELS, &json!({"model": MODEL})).error(), (503, "stopping".into()));
-    // The one in flight goes on until its client has heard enough.
+    // The request in flight continues until its client disconnects.
     events.next().unwrap();
     drop(events);
     assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
 }
 
 #[test]
-fn a_model_that_does_not_fit_is_refused_with_the_sum() {
+fn a_model_larger_than_memory_is_refused_with_the_sum() {
     let daemon = Daemon::start(SMALL);
     let before = daemon.get("/orin/v1/status").json();
     let refused =
@@ -555,7 +555,7 @@ fn a_model_that_does_not_fit_is_refused_with_the_sum() {
 }
 
 #[test]
-fn models_come_and_go() {
+fn models_are_loaded_and_unloaded() {
     let daemon = Daemon::launch(SMALL);
     assert_eq!(daemon.get("/health").error(), (503, "no_model".into()));
     assert_eq!(daemon.post(COMPLETIONS, &json!({"prompt": "a"})).error(), (503, "no_model".into()));
@@ -584,13 +584,13 @@ fn models_come_and_go() {
     assert_eq!(daemon.raw(&delete).json(), json!({"unloaded": false}));
     assert_eq!(daemon.get("/health").error(), (503, "no_model".into()));
 
-    // A load that failed is told until the next load, or until somebody wants no model.
+    // Status shows a failed load until the next load or unload.
     let last_error = || daemon.get("/orin/v1/status").json()["state"]["last_error"].clone();
     daemon.post(MODELS, &json!({"model": "/nowhere.gguf"}));
     assert_eq!(last_error()["code"], "model_not_found");
     daemon.raw(&delete);
     assert_eq!(last_error(), Value::Null);
-    // Beside a model that stays loaded it does not change when that was loaded.
+    // A failed load does not change the load time of the model that stays.
     daemon.stream(MODELS, &json!({"model": MODEL})).for_each(drop);
     let created = || daemon.get("/v1/models").json()["data"][0]["created"].clone();
     let before = created();
@@ -601,7 +601,7 @@ fn models_come_and_go() {
 }
 
 #[test]
-fn a_bench_reports_and_can_be_broken_off() {
+fn a_bench_reports_progress_and_can_be_cancelled() {
     let daemon = Daemon::start(SMALL);
     let spec = json!({"prompts": [8], "generate": [4], "repetitions": 1, "warmup": 0});
     let events: Vec<_> = daemon.stream("/orin/v1/bench", &spec).collect();
@@ -611,7 +611,7 @@ fn a_bench_reports_and_can_be_broken_off() {
     let report: bench::Report = serde_json::from_str(&last.1).unwrap();
     assert_eq!(report.rows.len(), 2);
 
-    // What status holds decoding against is of the device that the bench read with.
+    // The roof in the status is that of the device that measured it.
     let roof = |backend: &str| {
         let load = json!({"model": MODEL, "backend": backend});
         assert_eq!(daemon.stream(MODELS, &load).last().unwrap().0, "result");
@@ -629,7 +629,7 @@ fn a_bench_reports_and_can_be_broken_off() {
     assert_eq!(daemon.post(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 1})).status, 200);
 }
 
-/// Passes requests on to the daemon, and answers on with the bench's report stamped INVALID.
+/// Forwards requests to the daemon, and its answers with the bench's report marked INVALID.
 fn relay(listener: &UnixListener, daemon: &Daemon) {
     for stream in listener.incoming() {
         let mut stream = stream.unwrap();
@@ -653,7 +653,7 @@ fn relay(listener: &UnixListener, daemon: &Daemon) {
         let headers = answer.headers.replace("transfer-encoding: chunked\r\n", "");
         let body =
             answer.body.replace("\"invalid\":[]", "\"invalid\":[\"the power mode changed\"]");
-        // The first line is the status, in small letters like the fields.
+        // The first line is the status, in lower case like the header fields.
         let fields = headers.lines().skip(1).filter(|line| !line.starts_with("content-length"));
         let head: String = fields.flat_map(|line| [line, "\r\n"]).collect();
         let (status, length) = (answer.status, body.len());
@@ -663,7 +663,7 @@ fn relay(listener: &UnixListener, daemon: &Daemon) {
 }
 
 #[test]
-fn an_invalid_run_has_an_exit_code_of_its_own() {
+fn an_invalid_bench_has_its_own_exit_code() {
     let daemon = Daemon::start(SMALL);
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
@@ -706,7 +706,7 @@ fn the_configuration_is_checked_before_anything_starts() {
     assert!(used.contains("slots = 2") && used.contains("context = 77"), "{used}");
     assert!(used.contains("The configuration is valid"), "{used}");
     assert!(used.contains("cpu:") && used.contains("for the KV cache"), "{used}");
-    // What the load would refuse, this refuses in the same words.
+    // The check refuses the same settings as a load, with the same message.
     let cases: [(&[&str], &str); 4] = [
         (&["--context", "16000000", "--slots", "256"], "256 slots x 16000000 tokens"),
         (&["--context", "9"], "context is 9"),
@@ -746,7 +746,7 @@ fn a_private_daemon_ends_with_its_parent() {
     parent.wait().unwrap();
     eventually("it is gone", || !socket.exists());
 
-    // A parent that was gone before the daemon could look.
+    // The parent ends before the daemon checks for it.
     let late =
         orind().arg("--socket").arg(&socket).args(["--exit-with-parent", "1"]).output().unwrap();
     assert!(late.status.success());

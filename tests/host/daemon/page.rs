@@ -1,4 +1,4 @@
-//! The page at `/`: what it is without a browser, and in one.
+//! The web page at `/`, with and without a browser.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use super::{CHAT, MODEL};
 const TOKEN: &str = "correct-horse-battery-staple";
 
 #[test]
-fn the_page_is_one_file_and_may_do_little() {
+fn the_page_is_one_file_with_a_strict_policy() {
     let daemon = Daemon::launch("");
     let page = daemon.get("/");
     assert_eq!(page.status, 200);
@@ -28,7 +28,7 @@ fn the_page_is_one_file_and_may_do_little() {
     ] {
         assert!(page.headers.contains(header), "{header} in {}", page.headers);
     }
-    // Nothing is loaded from anywhere else.
+    // The page loads nothing from other places.
     for word in ["http://", "https://", "src=", "@import", "url(", "innerHTML"] {
         let places = page.body.matches(word).count();
         let namespace = usize::from(word == "http://");
@@ -75,7 +75,7 @@ const ANSWERED: &str =
     "!document.querySelector('[aria-busy]') && !!document.querySelector('article.assistant .took')";
 
 #[test]
-fn a_conversation_by_keyboard_alone() {
+fn the_page_works_by_keyboard_alone() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mut browser) = browser(folder.path()) else { return };
     let daemon = Daemon::start("slots = 1\ncontext = 2048");
@@ -88,7 +88,7 @@ fn a_conversation_by_keyboard_alone() {
             .contains(MODEL)
     );
 
-    // Every control is reached, in the order in which it is seen.
+    // Tab reaches every control in visual order.
     browser.evaluate("document.activeElement.blur()");
     let mut seen = Vec::new();
     for _ in 0..12 {
@@ -100,7 +100,7 @@ fn a_conversation_by_keyboard_alone() {
         assert!(seen.contains(&id.to_owned()), "{id} in {seen:?}");
     }
 
-    // The answer is the one that every other client gets.
+    // The answer equals that of other clients.
     browser.evaluate("document.querySelector('#temperature').value = 0; document.querySelector('#system').value = 'Be brief.'; document.querySelector('#question').focus()");
     browser.evaluate("window.asked = fetch; window.bodies = []; window.fetch = (path, options) => { if (options?.body) { const body = {...JSON.parse(options.body), max_completion_tokens: 12}; bodies.push(body); options.body = JSON.stringify(body); } return asked(path, options) }; 0");
     browser.write("<img src=x onerror=alert(1)> **Hello**");
@@ -122,7 +122,7 @@ fn a_conversation_by_keyboard_alone() {
             .contains(" out, first after ")
     );
 
-    // Escape ends an answer, and the daemon's work for it.
+    // Escape ends an answer in the page and in the daemon.
     browser.evaluate("window.fetch = asked; 0");
     browser.evaluate("document.querySelector('#temperature').value = 2");
     browser.write("Tell me all.");
@@ -131,7 +131,7 @@ fn a_conversation_by_keyboard_alone() {
     browser.press("Escape");
     browser.until("document.querySelector('#send').textContent === 'Send'");
     daemon.until("the slot is free", |status| status["requests"]["active"] == 0);
-    // The machine beside it.
+    // The page plots the machine's state.
     browser.until("!!document.querySelector('#numbers polyline')");
     let numbers = browser.evaluate("document.querySelector('#numbers').textContent");
     for word in ["Decode", "Prefill", "Requests", "of 1 slots", "KV cache"] {
@@ -141,7 +141,7 @@ fn a_conversation_by_keyboard_alone() {
 }
 
 #[test]
-fn it_fits_a_phone_and_a_desk_in_light_and_dark() {
+fn the_page_fits_phones_and_desktops_in_light_and_dark() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mut browser) = browser(folder.path()) else { return };
     let daemon = Daemon::start("slots = 1\ncontext = 512\nlisten = '127.0.0.1:0'");
@@ -170,7 +170,7 @@ fn it_fits_a_phone_and_a_desk_in_light_and_dark() {
 }
 
 #[test]
-fn on_a_port_with_a_token_it_asks_for_it() {
+fn the_page_asks_for_the_token_of_a_port() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     fs::write(&token, format!("{TOKEN}\n")).unwrap();
@@ -181,7 +181,7 @@ fn on_a_port_with_a_token_it_asks_for_it() {
     );
     let daemon = Daemon::start(&settings);
     let address = address(&daemon).replace("0.0.0.0", "127.0.0.1");
-    // The page is for everybody, and nothing else is.
+    // Only the page itself needs no token.
     let get = |path: &str| {
         let request = head("GET", path, "connection: close\r\n");
         Answer::parse(&Answer::bytes(&mut TcpStream::connect(&address).unwrap(), &request))

@@ -1,4 +1,4 @@
-//! The daemon as a service: the test is the service manager that it reports to.
+//! The daemon as a service; the test acts as the service manager.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,11 +19,11 @@ use tempfile::TempDir;
 use orind_testing::daemon::{self, Daemon, MODEL, eventually};
 use orind_testing::program::words;
 
-/// What a service manager hears.
+/// The service manager's side of the notification socket.
 struct Manager {
     dir: TempDir,
     socket: UnixDatagram,
-    /// Lines of the last message that nobody has asked for yet.
+    /// Unread lines of the last message.
     heard: RefCell<VecDeque<String>>,
 }
 
@@ -34,19 +34,19 @@ impl Manager {
         Self { dir, socket, heard: RefCell::default() }
     }
 
-    /// Starts a service with those lines of configuration and a watchdog.
+    /// Starts a service with these settings and a watchdog.
     fn start(&self, settings: &str, watchdog: Duration) -> Daemon {
         let settings = format!("model = '{MODEL}'\nthreads = 2\n{settings}");
         let mut command = daemon::orind();
         command
             .env("NOTIFY_SOCKET", self.dir.path().join("notify"))
             .env("WATCHDOG_USEC", watchdog.as_micros().to_string());
-        // Who runs the tests under nohup has it ignored, and a daemon keeps to that.
+        // Under nohup SIGHUP is ignored, and the daemon would inherit that.
         let hear_hangups = || {
             // SAFETY: the default action is no handler of ours.
             unsafe { signal(Signal::SIGHUP, SigHandler::SigDfl) }.map(drop).map_err(Into::into)
         };
-        // SAFETY: one system call between fork and exec, nothing of the parent's is touched.
+        // SAFETY: one system call between fork and exec, which touches nothing of the parent's.
         unsafe { command.pre_exec(hear_hangups) };
         Daemon::launch_with(command, &settings)
     }
@@ -64,7 +64,7 @@ impl Manager {
         heard.pop_front()
     }
 
-    /// Waits for a line that begins so, and returns all before it.
+    /// Waits for a line with this beginning; returns all lines before it.
     fn until(&self, wanted: &str) -> Vec<String> {
         let mut before = Vec::new();
         let start = Instant::now();
@@ -81,11 +81,11 @@ impl Manager {
 const CALM: Duration = Duration::from_secs(60);
 
 #[test]
-fn it_says_when_it_is_ready_reloads_and_stops() {
+fn readiness_reload_and_stop_are_reported() {
     let manager = Manager::new();
     let mut daemon = manager.start("queue_limit = 7\nslots = 2\ncontext = 256", CALM);
     let before = manager.until("READY=1");
-    // Readiness is that of the model.
+    // The daemon is ready when the model is loaded.
     assert_eq!(daemon.get("/health").status, 200, "{before:?}");
     manager.until(&format!("STATUS={MODEL} on cpu, 0 of 2 slots busy, 0 waiting"));
 
@@ -118,9 +118,9 @@ fn it_says_when_it_is_ready_reloads_and_stops() {
     assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.log());
 }
 
-/// A load that fails is no reason not to serve: another model can be loaded.
+/// After a failed load another model can be loaded.
 #[test]
-fn it_is_ready_when_its_model_is_not_there() {
+fn a_service_without_its_model_is_ready() {
     let manager = Manager::new();
     let mut command = daemon::orind();
     command.env("NOTIFY_SOCKET", manager.dir.path().join("notify"));
@@ -129,9 +129,9 @@ fn it_is_ready_when_its_model_is_not_there() {
     assert_eq!(daemon.get("/health").error(), (503, "load_failed".into()));
 }
 
-/// In a terminal nobody would give it another model, but where that is what it is to wait for.
+/// Without a service manager, nobody would load another model, unless the daemon is told to wait.
 #[test]
-fn without_its_model_and_a_manager_it_ends() {
+fn without_a_model_and_a_service_manager_the_daemon_ends() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("orind.sock");
     let start = |options: &[&str]| {
@@ -159,7 +159,7 @@ fn without_its_model_and_a_manager_it_ends() {
     waiting.wait().unwrap();
 }
 
-/// The thread of that name, stopped from outside while the others run.
+/// A stopped thread, while the others run.
 struct Frozen(Pid);
 
 impl Frozen {
@@ -183,7 +183,7 @@ impl Frozen {
 }
 
 #[test]
-fn the_watchdog_hears_of_an_idle_engine_and_not_of_a_hung_one() {
+fn an_idle_engine_feeds_the_watchdog_and_a_hung_one_does_not() {
     let manager = Manager::new();
     let daemon = manager.start("slots = 1\ncontext = 256", Duration::from_millis(400));
     manager.until("READY=1");
@@ -191,7 +191,7 @@ fn the_watchdog_hears_of_an_idle_engine_and_not_of_a_hung_one() {
         manager.until("WATCHDOG=1");
     }
     let engine = Frozen::thread(daemon.pid(), "engine");
-    // What was under way when it froze, then silence; the rest of the daemon still answers.
+    // After pending notifications there are none; the rest of the daemon still answers.
     while manager.hear(Duration::from_secs(1)).is_some() {}
     assert_eq!(daemon.get("/orin/v1/status").status, 200);
     assert_eq!(manager.hear(Duration::from_millis(500)), None);
@@ -200,7 +200,7 @@ fn the_watchdog_hears_of_an_idle_engine_and_not_of_a_hung_one() {
 }
 
 #[test]
-fn a_long_bench_does_not_alarm_the_watchdog() {
+fn the_watchdog_is_fed_during_a_long_bench() {
     let manager = Manager::new();
     let daemon = manager.start("slots = 1\ncontext = 256", Duration::from_secs(2));
     manager.until("READY=1");
@@ -243,10 +243,10 @@ fn the_ioctl_filter_is_on_every_thread_and_disables_cuda() {
     assert!(both.contains("ioctl_filter is `on`; the CUDA driver's requests"), "{both}");
 }
 
-/// Runs what follows with the shell's input as the socket that systemd handed over.
+/// Runs the following command with the shell's input as a socket of systemd.
 const HANDED_OVER: &str = r#"exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@""#;
 
-/// A daemon that finds `listener` as systemd would have left it.
+/// Starts a daemon with `listener` as a socket of systemd.
 fn activated(listener: &UnixListener, dir: &TempDir) -> Child {
     let mut command = std::process::Command::new("sh");
     command
@@ -261,12 +261,12 @@ fn activated(listener: &UnixListener, dir: &TempDir) -> Child {
 }
 
 #[test]
-fn a_socket_that_is_handed_over_outlives_the_daemon() {
+fn an_activation_socket_outlives_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let listener = UnixListener::bind(&path).unwrap();
     for how in [Signal::SIGKILL, Signal::SIGTERM] {
-        // Connects before the daemon is there, and is answered all the same.
+        // A client that connects before the daemon starts is answered.
         let answer = std::thread::scope(|scope| {
             let client = scope.spawn(|| daemon::get(&path, "/orin/v1/status"));
             let mut daemon = activated(&listener, &dir);
@@ -281,7 +281,7 @@ fn a_socket_that_is_handed_over_outlives_the_daemon() {
 }
 
 #[test]
-fn something_else_that_is_handed_over_is_refused() {
+fn other_activation_descriptors_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let datagrams = UnixDatagram::bind(dir.path().join("d")).unwrap();
     let run = std::process::Command::new("sh")

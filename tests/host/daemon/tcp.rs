@@ -1,4 +1,4 @@
-//! The daemon on TCP: who is served there, and under which limits.
+//! The daemon on TCP: access and limits.
 
 use std::fs;
 use std::io::Write;
@@ -13,8 +13,8 @@ use orind_testing::program::{command, outcome};
 
 const TOKEN: &str = "correct-horse-battery-staple";
 
-/// Where it listens; the configuration asks for any port. The unix socket is there first, so the line that
-/// tells may be yet to come, or be half written.
+/// The TCP address of a daemon that listens on any port. The unix socket is ready first, so the log line may be missing
+/// or incomplete at first.
 pub(super) fn address(daemon: &Daemon) -> String {
     let mut address = None;
     eventually("the log tells the port", || {
@@ -26,7 +26,7 @@ pub(super) fn address(daemon: &Daemon) -> String {
     address.unwrap()
 }
 
-/// A daemon on every interface, its address on loopback, and the file in `dir` that holds its token.
+/// A daemon on every interface, its address on loopback, and the file in `dir` with its token.
 fn off_loopback(dir: &Path) -> (Daemon, String, PathBuf) {
     let token = dir.join("token");
     fs::write(&token, format!("{TOKEN}\n")).unwrap();
@@ -46,7 +46,7 @@ fn status(headers: &str) -> String {
 }
 
 #[test]
-fn a_port_off_loopback_serves_those_who_show_the_token() {
+fn a_port_off_loopback_requires_the_token() {
     let dir = tempfile::tempdir().unwrap();
     let (daemon, address, _) = off_loopback(dir.path());
 
@@ -57,20 +57,20 @@ fn a_port_off_loopback_serves_those_who_show_the_token() {
         assert!(refused.headers.contains("www-authenticate: bearer"), "{}", refused.headers);
         assert_eq!(refused.error(), (401, "unauthorized".into()));
     }
-    // Before the body is looked at, and whatever the route.
+    // The token is checked before route and body.
     let body =
         daemon::post("/v1/completions", &json!({"prompt": "a", "max_tokens": 1}).to_string());
     assert_eq!(ask(&address, &body).error().0, 401);
     assert_eq!(ask(&address, &head("GET", "/nope", "connection: close\r\n")).error().0, 401);
     let body = body.replacen("\r\n", &format!("\r\n{bearer}"), 1);
     assert_eq!(ask(&address, &body).status, 200);
-    // The unix socket has its permissions instead.
+    // The unix socket has file permissions instead.
     assert_eq!(daemon.get("/health").status, 200);
     assert!(!daemon.log().contains(TOKEN));
 }
 
 #[test]
-fn on_loopback_no_web_page_is_served_and_limits_hold() {
+fn loopback_refuses_web_pages_and_applies_limits() {
     let settings = "listen = '127.0.0.1:0'\nmax_connections = 2\nmax_body_bytes = 4096\nrequest_timeout_s = 1\nlog = 'debug'";
     let daemon = Daemon::launch(settings);
     let address = address(&daemon);
@@ -83,12 +83,12 @@ fn on_loopback_no_web_page_is_served_and_limits_hold() {
     let large =
         daemon::post("/v1/completions", &"x".repeat(5000)).replace("host: x", "host: localhost");
     assert_eq!(ask(&address, &large).error(), (413, "body_too_large".into()));
-    // A head that never ends is cut off.
+    // An endless head is refused.
     assert_eq!(
         Answer::bytes(&mut TcpStream::connect(&address).unwrap(), "GET / HTTP/1.1\r\n"),
         b""
     );
-    // Both kinds of connections count.
+    // Connections of both kinds count.
     let stalled = head(
         "POST",
         "/v1/completions",
@@ -103,15 +103,15 @@ fn on_loopback_no_web_page_is_served_and_limits_hold() {
         daemon.get("/health").error().1 == "too_many_connections"
     });
 
-    // Who has connected: on the unix socket by the kernel's word.
+    // The log names the client; on the unix socket by the kernel's credentials.
     let log = daemon.log();
     let me = format!("pid={} uid={}", std::process::id(), nix::unistd::Uid::current());
     assert!(log.contains("peer=127.0.0.1:") && log.contains(&me), "{me} in {log}");
 }
 
-/// What a router calls a request stands in the log and comes back.
+/// A router sets the id.
 #[test]
-fn a_requests_id_goes_through_to_the_log_and_back() {
+fn the_id_of_a_request_is_logged_and_returned() {
     let daemon = Daemon::launch("log = 'debug'");
     let request = head("GET", "/health", "connection: close\r\nx-request-id: trace-42\r\n");
     let answer = daemon.raw(&request);
@@ -124,14 +124,14 @@ fn a_requests_id_goes_through_to_the_log_and_back() {
     assert!(made.headers.contains("x-request-id: req_"), "{}", made.headers);
 }
 
-/// `orinctl` over the port, its token from a file or the environment and never from the command line.
+/// The token comes from a file or the environment, never from the command line.
 #[test]
-fn orinctl_speaks_tcp() {
+fn orinctl_uses_tcp() {
     let dir = tempfile::tempdir().unwrap();
     let (_daemon, address, token) = off_loopback(dir.path());
     let orinctl = |args: &[&str], secret: &str| {
         let mut command = command(env!("CARGO_BIN_EXE_orinctl"));
-        // No daemon of this user's own is meant.
+        // No local daemon is available.
         command.env("ORIND_SOCKET", dir.path().join("none")).env("ORIND_TOKEN", secret);
         let (code, said, error) = outcome(command.args(args).args(["--tcp", &address]));
         (code.unwrap(), said, error)
@@ -146,7 +146,7 @@ fn orinctl_speaks_tcp() {
     let (code, said, _) = orinctl(&["bench", "-p", "0", "-n", "4", "-r", "1", "--json"], TOKEN);
     assert!(code == 0 && said.contains("tokens_per_second"), "{said}");
 
-    // A path is the daemon's: where it is relative, it stays so. A file of that name here means nothing.
+    // Paths belong to the daemon's machine, so relative ones stay relative, even if such a file exists here.
     let (code, _, error) = orinctl(&["load", "tests/data/none.gguf"], TOKEN);
     let here = env!("CARGO_MANIFEST_DIR");
     assert!(code != 0 && error.contains("tests/data/none.gguf"), "{error}");
@@ -160,7 +160,7 @@ fn orinctl_speaks_tcp() {
     }
     let (code, _, error) = orinctl(&["status"], "two words");
     assert!(code == 2 && error.contains("$ORIND_TOKEN holds no token"), "{error}");
-    // What was meant is there, and nothing is started here in its place.
+    // If the remote daemon is unreachable, no private one is started.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = command(env!("CARGO_BIN_EXE_orinctl"));
     let (code, _, error) = outcome(command.args(["generate", "a", "--tcp", &gone.to_string()]));

@@ -1,4 +1,4 @@
-//! Scratch buffers that live at the same time never share a byte, whatever the plan.
+//! Arena: scratch buffers that are alive at the same time share no byte, in random plans.
 
 use plan::{
     Arena, Bucket, Buffer, BufferId, Class, Cost, DType, Gather, Op, Plan, Precision,
@@ -6,7 +6,7 @@ use plan::{
 };
 use proptest::prelude::*;
 
-/// Steps that touch buffers at random; what they compute does not matter here.
+/// Steps that touch random buffers; their results do not matter.
 fn plan(sizes: &[usize], steps: &[Vec<usize>]) -> Plan {
     let class = |i: usize| match i % 7 {
         5 => Class::Mailbox,
@@ -48,7 +48,7 @@ fn plan(sizes: &[usize], steps: &[Vec<usize>]) -> Plan {
     }
 }
 
-/// Checks an arena against the plan, step by step. `place` says in which buffer one lies, and the bytes before it.
+/// Checks the arena of a plan step by step. `place` returns the buffer that contains another one, and the offset in it.
 pub(super) fn check(plan: &Plan, place: impl Fn(BufferId) -> (BufferId, u64)) {
     let arena = Arena::new(plan, |step| step, &place);
     let ids = || (0..plan.buffers.len() as u32).map(BufferId);
@@ -67,7 +67,7 @@ pub(super) fn check(plan: &Plan, place: impl Fn(BufferId) -> (BufferId, u64)) {
     };
     let mut alive_most = 0;
     for at in 0..plan.steps.len() {
-        // Alive at a step: touched by then, and touched from then on.
+        // Alive at a step: touched up to this step, and touched from it on.
         let alive = scratch()
             .filter(|id| touched(*id, &plan.steps[..=at]) && touched(*id, &plan.steps[at..]));
         let mut ranges: Vec<(u64, u64)> = alive.map(&range).collect();
@@ -98,7 +98,7 @@ proptest! {
     ) {
         let plan = plan(&sizes, &steps);
         check(&plan, |id| (id, 0));
-        // Some lie at the end of a larger one, every third of which is one of those.
+        // Two of three buffers may lie at the end of a larger one.
         let whole = |id: BufferId| BufferId((places[id.index()] % sizes.len()) as u32);
         let size = |id: BufferId| plan.buffer(id).bytes();
         let class = |id: BufferId| plan.buffer(id).class == Class::Scratch;

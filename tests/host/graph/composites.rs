@@ -1,4 +1,4 @@
-//! The definitions of the composites against their formulas in `f64`.
+//! Definitions of composite operations, compared with their formulas in `f64`.
 
 use half::f16;
 use plan::graph::{Caches, Norm, Rows, Tensor};
@@ -90,7 +90,7 @@ fn swiglu() {
     assert_close(&case.run(&[out])[0], &want, 1e-6);
 }
 
-/// Each pair turns by `position * frequency`; both styles turn the same pairs, stored differently.
+/// Each pair is rotated by `position * frequency`; the styles store the same pairs differently.
 #[test]
 fn rope_in_both_styles() {
     let (rows, heads, dim, magnitude) = (4, 3, 8, 1.25f32);
@@ -126,9 +126,8 @@ fn rope_in_both_styles() {
     }
 }
 
-/// Two slots and a padding row in one batch, grouped heads, a band shorter than the cache: every row
-/// sees its own slot up to its own position, through the cache's half precision. What lies behind that
-/// position is no number, and the last row's own.
+/// Two slots and a padding row in one batch, grouped heads, a context shorter than the cache. Each row reads its own
+/// slot up to its position, in the cache's half precision. Later positions hold NaN, and the last row's own.
 #[test]
 fn attention_over_written_caches() {
     const SLOTS: usize = 3;
@@ -218,7 +217,7 @@ fn attention_over_written_caches() {
 }
 
 #[test]
-fn attention_refuses_what_does_not_fit() {
+fn attention_refuses_mismatched_shapes() {
     let mut case = Case::new();
     let rows = Rows { slots: case.int(&[0]), positions: case.int(&[0]) };
     let keys = case.state("k", DType::F16, &[1, 8, 2, 4]);

@@ -1,4 +1,4 @@
-//! What plans become on a GPU: how many launches, which kernels, what waits for what. Needs no GPU.
+//! Lowering of plans to GPU launches: their number, kernels and dependencies. Needs no GPU.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn kernels<'a>(launches: &'a [Outline], of: &str) -> Vec<&'a str> {
 const LAYOUT: KvLayout = KvLayout { slots: 8, context: 512, ring: None };
 
 #[test]
-fn a_decoded_token_is_five_launches_a_layer() {
+fn a_decode_step_has_five_launches_per_layer() {
     for name in ["tiny-llama-Q8_0", "tiny-llama-Q6_K", "tiny-qwen3-Q8_0"] {
         let model = open(name);
         let layers = model.hyperparameters().layers.len();
@@ -58,7 +58,7 @@ fn a_decoded_token_is_five_launches_a_layer() {
 }
 
 #[test]
-fn matrices_of_several_types_are_launched_by_type() {
+fn matrices_of_different_types_are_separate_launches() {
     let model = open("tiny-llama-Q4_K_M");
     let layers = model.hyperparameters().layers.len();
     let launches = outline(&model, LAYOUT, Bucket::decode(1, 512)).unwrap();
@@ -69,14 +69,14 @@ fn matrices_of_several_types_are_launched_by_type() {
 }
 
 #[test]
-fn a_chunk_of_a_prompt_rotates_first_and_meets_each_matrix_once() {
+fn a_chunk_of_a_prompt_reads_each_matrix_once() {
     let model = open("tiny-llama-Q8_0");
     let layers = model.hyperparameters().layers.len();
     for rows in [2, 8, 9, 200] {
         let bucket = Bucket::prefill(rows, 512, Outputs::Last);
         let launches = outline(&model, LAYOUT, bucket).unwrap();
         assert_eq!(kernels(&launches, "rope_kv").len(), layers, "rows share a slot");
-        // The last layer goes on with the last row alone.
+        // After its attention the last layer computes only the last row.
         let few = kernels(&launches, "project").len();
         let many = kernels(&launches, "matmul").len();
         assert_eq!(kernels(&launches, "quantise").len(), many, "{rows} rows");
@@ -86,14 +86,14 @@ fn a_chunk_of_a_prompt_rotates_first_and_meets_each_matrix_once() {
 }
 
 #[test]
-fn plain_weights_go_through_in_eights_up_to_tiles() {
+fn plain_weights_process_eight_rows_per_launch_below_tiles() {
     let shapes = Shapes::new(&Sizes { dtype: DType::F16, ..LLAMA_3_2_1B });
     let model = &shapes.model;
     let layers = model.hyperparameters().layers.len();
     for (rows, parts) in [(2, 1), (8, 1), (9, 2), (20, 3)] {
         let bucket = Bucket::prefill(rows, 512, Outputs::Last);
         let launches = outline(model, LAYOUT, bucket).unwrap();
-        // The last layer goes on with the last row alone.
+        // After its attention the last layer computes only the last row.
         let projections = kernels(&launches, "project").len();
         assert!(projections > parts * 4 * (layers - 1), "{rows} rows: {projections}");
         let wide = launches.iter().filter(|l| l.kernel.contains("_r8_")).count();
@@ -101,9 +101,9 @@ fn plain_weights_go_through_in_eights_up_to_tiles() {
     }
 }
 
-/// Where it is asked for, a long chunk is in half precision; short ones and what is decoded together are not.
+/// On request, long chunks are computed in half precision, but short ones and decode batches are not.
 #[test]
-fn halves_meet_tensor_cores_where_that_is_asked_for() {
+fn half_precision_uses_tensor_cores() {
     let dir = tempfile::tempdir().unwrap();
     for (mix, symbol) in [(Mix::F16, "_f16"), (Mix::BF16, "_bf16"), (Mix::F32, "_none")] {
         let to = dir.path().join(symbol);
@@ -121,7 +121,7 @@ fn halves_meet_tensor_cores_where_that_is_asked_for() {
             let layout = KvLayout { slots: 64, ..LAYOUT };
             let launches = outline(&open().in_precision(precision), layout, bucket).unwrap();
             let half = kernels(&launches, "matmul_half");
-            // The last layer goes on with the last row alone.
+            // After its attention the last layer computes only the last row.
             let many = if long && symbol != "_none" { 4 * layers - 3 } else { 0 };
             assert_eq!(half.len(), many, "{symbol}, {bucket:?}");
             assert!(half.iter().all(|kernel| kernel.ends_with(symbol)));
@@ -130,9 +130,9 @@ fn halves_meet_tensor_cores_where_that_is_asked_for() {
     }
 }
 
-/// A prompt's rows meet an expert together, whatever its type; a token's experts are taken by themselves.
+/// Rows of a prompt are grouped by expert, for every type; in decode each pair of row and expert is separate.
 #[test]
-fn rows_that_chose_the_same_expert_share_it() {
+fn rows_with_the_same_expert_share_its_weights() {
     let dir = tempfile::tempdir().unwrap();
     for (mix, symbol) in
         [(Mix::Q8_0, "q8_0"), (Mix::F16, "f16"), (Mix::BF16, "bf16"), (Mix::F32, "f32")]
@@ -143,7 +143,7 @@ fn rows_that_chose_the_same_expert_share_it() {
         conversion.write(&to, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
         let model = Model::open(&to).unwrap();
         let layers = model.hyperparameters().layers.len();
-        // The last layer goes on with the last row alone.
+        // After its attention the last layer computes only the last row.
         for (bucket, groups) in
             [(Bucket::prefill(200, 512, Outputs::Last), layers - 1), (Bucket::decode(1, 512), 0)]
         {
@@ -167,7 +167,7 @@ fn llama_3_2_1b_decodes_with_few_launches() {
     assert_eq!(launches.len(), 84, "tinygrad's NV backend launched 230");
 }
 
-/// How often the labels name each kind of layer, and how often no layer.
+/// Numbers of labels for each kind of layer, and without a layer.
 fn by_layer<'a>(layers: usize, labels: impl Iterator<Item = &'a str>) -> String {
     let (mut of_layers, mut others) = (vec![0; layers], 0);
     for label in labels {
@@ -183,9 +183,9 @@ fn by_layer<'a>(layers: usize, labels: impl Iterator<Item = &'a str>) -> String 
     format!("{} | {others}", kinds.join(", "))
 }
 
-/// What devices do for one token, as the page says it: steps, and a GPU's launches of a model in Q8_0.
+/// Steps for one token, and a GPU's launches of a model in Q8_0.
 #[test]
-fn the_steps_and_launches_of_a_token_are_those_of_the_page() {
+fn docs_state_the_steps_and_launches_of_a_token() {
     let page = std::fs::read_to_string(repository("docs/models.md")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut other = Vec::new();
@@ -208,7 +208,7 @@ fn the_steps_and_launches_of_a_token_are_those_of_the_page() {
     assert!(other.is_empty(), "{}", other.join("\n"));
 }
 
-/// A launch that could take long would have to be told from a hang.
+/// Longer launches could not be distinguished from a hang.
 #[test]
 fn no_launch_takes_longer_than_a_second() {
     let large = Sizes {
@@ -236,7 +236,7 @@ fn no_launch_takes_longer_than_a_second() {
             assert!(longest.at_most <= second, "{longest:?}");
         }
     }
-    // What is seen makes it longer, and its parts are more then.
+    // A longer context makes attention longer, so it is split into more launches.
     let shapes = Shapes::new(&large);
     let attentions = |context| {
         let layout = KvLayout { slots: 1, context, ring: None };
@@ -247,9 +247,9 @@ fn no_launch_takes_longer_than_a_second() {
     assert!(attentions(512) < attentions(context));
 }
 
-/// Windows or not, in rings or not, with wide heads or a temperature: a long prompt's rows share what they read.
+/// With and without windows and rings, with wide heads and a temperature.
 #[test]
-fn rows_of_a_prompt_share_what_attention_reads() {
+fn rows_of_a_long_prompt_share_the_keys_that_attention_reads() {
     for name in ["gemma2", "gemma3", "gpt-oss", "mistral3"] {
         let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();
         let layers = model.hyperparameters().layers.len();
@@ -261,7 +261,7 @@ fn rows_of_a_prompt_share_what_attention_reads() {
             assert!(kernels(&launches, "attention").is_empty(), "{name}, {ring:?}");
         }
     }
-    // Of Gemma, and of Qwen3.5.
+    // Heads of Gemma and of Qwen3.5.
     for (heads, kv_heads) in [(8, 4), (16, 2)] {
         let sizes = Sizes { heads, kv_heads, head_size: 256, ..LLAMA_3_2_1B };
         let shapes = Shapes::new(&sizes);

@@ -1,5 +1,5 @@
-//! The graph and its plans from outside: primitives and composites against plain `f64`
-//! computations, run by the reference device; what fusion and the arena promise about every plan.
+//! The graph and its plans from outside: primitives and composites on the reference device, compared with plain `f64`
+//! computations; properties of fusion and the arena for every plan.
 
 mod arena;
 mod composites;
@@ -40,7 +40,7 @@ impl Case {
         self.g.source(Class::Mailbox, &name, dtype, shape).unwrap()
     }
 
-    /// A state, all zero at first.
+    /// A state, initially zero.
     fn state(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Tensor {
         self.g.source(Class::State, name, dtype, shape).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Random programs of primitives, run on the reference device and on plain arrays side by side.
+//! Random programs of primitives, run on the reference device and on plain arrays.
 //! Both round to `f32` after every operation and sum in `f64`, so they must agree exactly.
 
 use half::{bf16, f16};
@@ -45,7 +45,7 @@ impl Array {
     }
 }
 
-/// What to add to a program; numbers choose operands, axes and extents, whatever there is.
+/// An addition to a program; the numbers select operands, axes and extents.
 #[derive(Clone, Debug)]
 struct Action {
     kind: u8,
@@ -157,7 +157,7 @@ fn binary(
     })
 }
 
-/// The prime factors of the element count, dealt out to new dimensions.
+/// Distributes the prime factors of the element count over new dimensions.
 fn reshape(g: &mut Graph, x: Tensor, a: &Array, n: usize) -> (Tensor, Array) {
     let mut shape = vec![1; 1 + n % MAX_RANK];
     let (mut left, mut factor, mut draw) = (a.values.len(), 2, n);
@@ -190,7 +190,7 @@ fn permute(g: &mut Graph, x: Tensor, a: &Array, mut n: usize) -> (Tensor, Array)
     (g.permute(x, &axes).unwrap(), result)
 }
 
-/// Every extent of 1 repeated, and a leading dimension added where there is room.
+/// Repeats each extent of 1, and adds a leading dimension if the rank allows it.
 fn expand(g: &mut Graph, x: Tensor, a: &Array, n: usize) -> Option<(Tensor, Array)> {
     let mut shape: Vec<usize> =
         a.shape.iter().map(|&extent| if extent == 1 { 1 + n % 3 } else { extent }).collect();
@@ -253,7 +253,7 @@ fn reduce(g: &mut Graph, x: Tensor, a: &Array, axis: usize, n: usize) -> (Tensor
     (g.reduce(op, x, axis).unwrap(), result)
 }
 
-/// With the other operand where it fits, else with itself.
+/// Multiplies with the other operand if the shapes match, else with itself.
 fn matmul(
     g: &mut Graph,
     (x, a): (Tensor, &Array),
@@ -316,7 +316,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn programs_of_primitives_compute_what_they_say(
+    fn random_programs_equal_plain_arrays(
         shapes in prop::collection::vec(prop::collection::vec(1usize..5, 0..4), 1..4),
         seed in 0u64..1000,
         actions in prop::collection::vec(action(), 1..16),
@@ -364,7 +364,7 @@ fn scatter_writes_rows_in_order_and_skips_negative_ones() {
 }
 
 #[test]
-fn integers_take_constants_and_assignments() {
+fn integers_support_constants_and_assignments() {
     let mut case = Case::new();
     let mailbox = case.int(&[7, -3, i32::from(i16::MAX)]);
     let one = case.g.constant(1.0);
@@ -375,9 +375,9 @@ fn integers_take_constants_and_assignments() {
     assert_eq!(case.run(&[seen, count]), [[8.0, -2.0, 32_768.0], [0.0, 1.0, 2.0]]);
 }
 
-/// What elements of one byte keep of numbers and integers, worked out by hand.
+/// Expected values are computed by hand.
 #[test]
-fn bytes_keep_the_lowest_bits_and_truth_values_whether_it_is_zero() {
+fn casts_to_bytes_keep_the_lowest_bits_and_casts_to_bool_test_for_zero() {
     let mut case = Case::new();
     let numbers = [0.5, -0.5, 1.9, -1.9, 127.0, 128.0, -129.0, 255.9, 256.0, 3e9, -3e9, f32::NAN];
     let integers = [0, 1, -1, 127, 128, 255, 256, -128, -129, i32::MIN, i32::MAX, 0x1234_5600];
@@ -402,7 +402,7 @@ fn bytes_keep_the_lowest_bits_and_truth_values_whether_it_is_zero() {
 }
 
 #[test]
-fn products_with_quantised_matrices_equal_those_with_their_values() {
+fn products_with_quantised_matrices_equal_those_with_dequantised_values() {
     for dtype in [DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q6_K] {
         let (rows, width) = (3, 256);
         let source = noise(5, rows * width);
@@ -435,7 +435,7 @@ fn products_with_quantised_matrices_equal_those_with_their_values() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_by_name() {
+fn mismatched_shapes_are_refused_by_operation() {
     let mut g = Graph::new();
     let mut source =
         |name: &str, dtype, shape: &[usize]| g.source(Class::Mailbox, name, dtype, shape).unwrap();
@@ -492,7 +492,7 @@ fn what_does_not_fit_is_refused_by_name() {
 }
 
 #[test]
-fn axes_in_the_opposite_order_are_views_that_products_get_as_copies() {
+fn products_read_transposed_operands_as_copies() {
     let mut case = Case::new();
     let x = case.float(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let backward = case.g.flip(x, 1).unwrap();
@@ -510,7 +510,7 @@ fn axes_in_the_opposite_order_are_views_that_products_get_as_copies() {
 }
 
 #[test]
-fn a_plan_in_which_a_product_reads_backward_or_a_view_leaves_its_buffer_is_refused() {
+fn views_outside_their_buffer_and_backward_products_are_refused() {
     let mut g = Graph::new();
     let x = g.source(Class::Mailbox, "x", DType::F32, &[2, 3]).unwrap();
     let product = g.matmul(x, x).unwrap();

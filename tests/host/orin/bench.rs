@@ -1,4 +1,4 @@
-//! A bench on a machine that does not stand still.
+//! A bench on a machine whose state changes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use orind_testing::{engine, tiny};
 
 use super::tree::Machine;
 
-/// Benches on the processor while `change` does something to the machine, once the tests run.
+/// Runs a bench on the CPU, and calls `change` on the machine after the tests have begun.
 fn bench(machine: Machine, change: impl Fn(&Machine) + Send + 'static) -> Report {
     let engine = engine::start(engine::spec(tiny("tiny-llama-Q8_0"), "cpu"));
     let spec = Spec {
@@ -31,7 +31,7 @@ fn bench(machine: Machine, change: impl Fn(&Machine) + Send + 'static) -> Report
 }
 
 #[test]
-fn a_machine_that_stands_still_gives_a_valid_run_and_its_state() {
+fn a_run_on_a_steady_machine_is_valid_and_has_its_state() {
     let report = bench(Machine::new("agx64-maxn"), |_| ());
     assert_eq!(report.invalid, [""; 0]);
     let conditions = &report.manifest.conditions;
@@ -39,7 +39,7 @@ fn a_machine_that_stands_still_gives_a_valid_run_and_its_state() {
     assert_eq!(conditions.before.gpu.unwrap().sms(), Some(16));
     let watts = conditions.watts.unwrap();
     assert!(watts.samples >= 2 && watts.min == watts.max);
-    // The meter stands still too: joules are watts times seconds, when there was a second.
+    // The power meter is constant too, so energy is power times time, if the run took a second.
     let row = &report.rows[0];
     let seconds: f64 = row.tokens_per_second.samples.iter().map(|speed| 200.0 / speed).sum();
     match row.joules_per_token {
@@ -54,7 +54,7 @@ fn a_machine_that_stands_still_gives_a_valid_run_and_its_state() {
 }
 
 #[test]
-fn a_machine_that_changes_stamps_the_run() {
+fn a_run_on_a_changing_machine_is_invalid() {
     let report = bench(Machine::new("agx64-maxn"), |machine| {
         machine.write("/var/lib/nvpmodel/status", "pmode:0002");
         machine.write("/sys/class/hwmon/hwmon3/oc3_event_cnt", "5");

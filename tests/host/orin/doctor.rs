@@ -1,4 +1,4 @@
-//! What `orinctl doctor` says of each machine.
+//! Findings of `orinctl doctor` on each recorded machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -14,7 +14,7 @@ use telemetry::{User, Users};
 
 use super::tree::Machine;
 
-/// A machine with everything in order but what its page says.
+/// Facts of a recorded machine; everything else is in order.
 fn facts(name: &str) -> Facts {
     let machine = Machine::new(name);
     let socket = Socket {
@@ -36,7 +36,7 @@ fn finding(facts: &Facts, check: &str) -> Finding {
     examine(facts).into_iter().find(|finding| finding.check == check).unwrap()
 }
 
-/// Checks that are to be fixed, with what fixes them.
+/// Failed checks, with their fixes.
 fn to_fix(facts: &Facts) -> Vec<(String, Verdict)> {
     let findings = examine(facts);
     for finding in &findings {
@@ -52,14 +52,14 @@ fn warnings(checks: &[&str]) -> Vec<(String, Verdict)> {
 }
 
 #[test]
-fn an_orin_in_order_has_nothing_to_fix() {
+fn a_well_configured_orin_has_nothing_to_fix() {
     let facts = facts("agx64-maxn");
     assert_eq!(to_fix(&facts), []);
     assert_eq!(finding(&facts, "power mode").found, "MAXN (mode 0), 16 of 16 SMs");
 }
 
 #[test]
-fn the_factory_setting_is_half_a_gpu() {
+fn the_factory_setting_uses_half_the_gpu() {
     let facts = facts("agx64-30w");
     assert_eq!(to_fix(&facts), warnings(&["power mode", "clocks"]));
     let mode = finding(&facts, "power mode");
@@ -70,18 +70,18 @@ fn the_factory_setting_is_half_a_gpu() {
 }
 
 #[test]
-fn a_hot_machine_with_company() {
+fn heat_and_other_programs_are_reported() {
     let mut facts = facts("agx64-throttling");
     facts.users.processes = vec![User { pid: 700, name: "gnome-shell".into() }];
     assert_eq!(to_fix(&facts), warnings(&["clocks", "throttling", "other GPU users"]));
     assert!(finding(&facts, "other GPU users").found.contains("42 % busy: gnome-shell (700)"));
-    // While a daemon of ours has a model, the load is most likely its own.
+    // While the daemon has a model, the load is probably its own.
     facts.loaded = Some("llama".into());
     assert_eq!(finding(&facts, "other GPU users").verdict, Verdict::Note);
 }
 
 #[test]
-fn a_limited_release_little_memory_and_swap_on_flash() {
+fn allocation_limits_low_memory_and_swap_on_flash_are_reported() {
     let mut facts = facts("nano8-limit");
     assert_eq!(to_fix(&facts), warnings(&["allocation limit", "swap"]));
     // 2.6 GiB are available.
@@ -93,18 +93,18 @@ fn a_limited_release_little_memory_and_swap_on_flash() {
     let reserved = finding(&facts, "memory");
     assert!(reserved.found.contains("1.4 GiB can be had"), "{}", reserved.found);
     facts.config = Ok(Config { memory_reserve_mib: 0, ..Config::default() });
-    // The free part of CMA is not for buffers.
+    // Free CMA memory is not available for buffers.
     facts.need = Some(Ok(Need { weights: 2 << 30, kv: 450 << 20 }));
     let memory = finding(&facts, "memory");
     assert_eq!(memory.verdict, Verdict::Failure);
     assert!(memory.found.contains("need 2.4 GiB, 2.4 GiB can be had"), "{}", memory.found);
-    // What is loaded already has its memory.
+    // A loaded model already has its memory.
     facts.loaded = Some("model".into());
     assert_eq!(finding(&facts, "memory").verdict, Verdict::Ok);
 }
 
 #[test]
-fn first_light_is_told_with_what_helps() {
+fn failed_first_light_is_reported_with_its_fix() {
     let here = Key::here("a GPU".into());
     let record = Record { key: here, wanted: Some(Mode::default()), ..Record::default() };
     let passed = Some(Passed { mode: Some(Mode::default()) });
@@ -146,7 +146,7 @@ fn first_light_is_told_with_what_helps() {
 }
 
 #[test]
-fn an_older_release_is_not_supported() {
+fn an_older_release_is_reported_as_unsupported() {
     let facts = facts("agx32-r35");
     assert_eq!(finding(&facts, "release").verdict, Verdict::Failure);
     assert_eq!(finding(&facts, "CUDA").verdict, Verdict::Warning);
@@ -154,7 +154,7 @@ fn an_older_release_is_not_supported() {
 }
 
 #[test]
-fn nodes_groups_sockets_disks_toolkits_and_configurations() {
+fn device_nodes_groups_sockets_disks_toolkits_and_configurations_are_checked() {
     let mut facts = facts("agx64-maxn");
     facts.nodes[0] = Node {
         path: "/dev/nvmap".into(),
@@ -182,10 +182,10 @@ fn nodes_groups_sockets_disks_toolkits_and_configurations() {
 }
 
 #[test]
-fn tuning_that_is_missing_or_for_another_machine() {
+fn missing_or_foreign_tuning_is_reported() {
     let mut facts = facts("agx64-maxn");
     let tuned = |device: &str, entries| Tuned { device: device.into(), entries };
-    // Also where this user may not open the GPU, so that its kernels cannot be asked.
+    // Also without access to the GPU, so that its kernels cannot be queried.
     for entries in [None, Some((12, 0))] {
         facts.tuned = vec![tuned("gpu-sm87-16sm-1300mhz", entries)];
         assert_eq!(finding(&facts, "tuning").verdict, Verdict::Ok);
@@ -200,7 +200,7 @@ fn tuning_that_is_missing_or_for_another_machine() {
     assert!(stale.found.contains("gpu-sm87-8sm-600mhz"), "{}", stale.found);
     facts.tuned.clear();
     assert_eq!(finding(&facts, "tuning").verdict, Verdict::Note);
-    // The devices' files, by the clock of the power mode whatever the driver says of the chip.
+    // File names depend on the clock of the power mode, not on the driver's data.
     for (name, sms, stem) in
         [("agx64-maxn", 16, "gpu-sm87-16sm-1300mhz"), ("agx64-30w", 8, "gpu-sm87-8sm-600mhz")]
     {
@@ -210,7 +210,7 @@ fn tuning_that_is_missing_or_for_another_machine() {
         facts.tuned = vec![tuned(stem, None)];
         assert_eq!(finding(&facts, "tuning").verdict, Verdict::Ok, "{name}");
     }
-    // A processor's kernels are tuned too.
+    // CPU kernels are tuned too.
     let mut pc = self::facts("pc");
     assert_eq!(finding(&pc, "tuning").verdict, Verdict::Note);
     pc.tuned = vec![tuned("cpu-x", Some((0, 4))), tuned("gpu-sm87-8sm-600mhz", None)];
@@ -220,7 +220,7 @@ fn tuning_that_is_missing_or_for_another_machine() {
 }
 
 #[test]
-fn a_pc_is_told_that_no_orin_is_here_and_nothing_is_wrong_with_that() {
+fn a_pc_without_an_orin_is_not_an_error() {
     let facts = facts("pc");
     assert_eq!(to_fix(&facts), []);
     assert!(finding(&facts, "board").found.starts_with("no Orin here"));
@@ -243,9 +243,9 @@ fn texts(value: &serde_json::Value) -> Vec<String> {
     }
 }
 
-/// The real program on a machine's page, with secrets planted around it.
+/// Runs the program on a recorded machine with planted secrets.
 fn doctor(machine: &Machine, home: &Path, args: &[&str]) -> Output {
-    // Without one of its own it would look at what this computer's service has tuned.
+    // Otherwise it would read the tuning store of this computer's service.
     std::fs::create_dir_all(home.join("data/orind/tune")).unwrap();
     command(env!("CARGO_BIN_EXE_orinctl"))
         .arg("doctor")
@@ -260,7 +260,7 @@ fn doctor(machine: &Machine, home: &Path, args: &[&str]) -> Output {
 }
 
 #[test]
-fn the_program_prints_exits_and_reports_without_secrets() {
+fn output_exit_code_and_report_contain_no_secrets() {
     let machine = Machine::new("agx64-30w");
     machine.write("/proc/device-tree/serial-number", "1421722012345");
     machine.write("/sys/class/net/eth0/address", "48:b0:2d:12:34:56");
@@ -309,7 +309,7 @@ fn the_program_prints_exits_and_reports_without_secrets() {
 }
 
 #[test]
-fn the_newest_bundle_of_a_fault_is_named() {
+fn the_newest_fault_bundle_is_named() {
     let launch = |name: &str| Launch { name: name.into(), ..Launch::default() };
     let header = Header {
         at: Some("2026-11-23T14:05:09Z".into()),
@@ -342,7 +342,7 @@ fn the_newest_bundle_of_a_fault_is_named() {
     let (_, found) = say(Ok(Some(fault(Err("not a fault bundle of version 2".into())))));
     assert!(found.contains("fault-x-7.bundle: it cannot be read: not a fault bundle"), "{found}");
 
-    // Through the program, in the file that is shared, whose reader has no use for places of this machine.
+    // The shared report contains no paths of this machine.
     let home = tempfile::tempdir().unwrap();
     let directory = Directory::of_state(home.path());
     let bundle = Bundle { header, memory: Vec::new() };
@@ -368,7 +368,7 @@ fn the_newest_bundle_of_a_fault_is_named() {
 }
 
 #[test]
-fn a_gpu_is_let_go_by_name_of_the_option() {
+fn a_disabled_gpu_is_reported_with_the_option_that_enables_it() {
     let (machine, home) = (Machine::new("agx64-maxn"), tempfile::tempdir().unwrap());
     let (state, config) = (home.path().join("state"), home.path().join("orind.toml"));
     std::fs::create_dir(&state).unwrap();

@@ -1,5 +1,4 @@
-//! Whole machines: what telemetry, `orinctl status`, `doctor` and `top` make of real layouts of `/proc`
-//! and `/sys`.
+//! Telemetry, `orinctl status`, `doctor` and `top` on recorded trees of `/proc` and `/sys`.
 mod bench;
 mod doctor;
 mod telemetry;

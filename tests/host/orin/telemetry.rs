@@ -1,4 +1,4 @@
-//! What is read from each machine.
+//! Telemetry of each recorded machine.
 
 use telemetry::{Probe, Release, SwapDevice};
 
@@ -11,7 +11,7 @@ fn close(a: f64, b: f64) -> bool {
 }
 
 #[test]
-fn an_agx_orin_without_limits() {
+fn an_agx_orin_without_limits_is_read() {
     let state = Machine::new("agx64-maxn").probe().state();
     assert!(state.orin);
     assert_eq!(state.board.as_deref(), Some("NVIDIA Jetson AGX Orin Developer Kit"));
@@ -51,19 +51,19 @@ fn an_agx_orin_without_limits() {
 }
 
 #[test]
-fn an_agx_orin_as_it_leaves_the_factory() {
+fn an_agx_orin_with_factory_settings_is_read() {
     let state = Machine::new("agx64-30w").probe().state();
     let mode = state.power_mode.clone().unwrap();
     assert_eq!(
         (mode.to_string().as_str(), mode.is_unlimited()),
         ("MODE_30W (mode 2)", Some(false))
     );
-    // The GPU sleeps: the count comes from the module's size and what is switched off.
+    // The GPU is suspended: the count follows from the module's size and the disabled TPCs.
     assert_eq!(state.gpu.unwrap().sms(), Some(8));
     let clock = state.now.gpu_clock.clone().unwrap();
     assert_eq!((clock.is_pinned(), clock.max_hz), (Some(false), Some(612_000_000)));
     assert_eq!(state.now.clusters.len(), 2);
-    // debugfs is not for users: the cap is told, the clock is not, and the state says so.
+    // Users cannot read debugfs: the state has the limit of the clock, not the clock.
     let memory = state.now.memory_clock.clone().unwrap();
     assert_eq!((memory.now_hz, memory.max_hz), (None, Some(3_199_000_000)));
     let unread: Vec<&str> = state.unread.iter().map(|unread| unread.what.as_str()).collect();
@@ -72,7 +72,7 @@ fn an_agx_orin_as_it_leaves_the_factory() {
 }
 
 #[test]
-fn a_machine_that_is_held_back() {
+fn throttling_is_read() {
     let machine = Machine::new("agx64-throttling");
     let probe = machine.probe();
     let now = probe.sample();
@@ -82,7 +82,7 @@ fn a_machine_that_is_held_back() {
     let counts: Vec<u64> = now.alarms.iter().filter_map(|alarm| alarm.count).collect();
     assert_eq!(counts, [0, 3, 27]);
     assert!(close(now.gpu_load.unwrap(), 0.42));
-    // What was found once is read anew each time.
+    // Each reading opens known files again.
     machine.write("/sys/class/thermal/cooling_device1/cur_state", "0");
     machine.write("/sys/class/devfreq/17000000.gpu/cur_freq", "306000000");
     let later = probe.sample();
@@ -91,7 +91,7 @@ fn a_machine_that_is_held_back() {
 }
 
 #[test]
-fn a_release_that_limits_allocations_and_a_swap_that_wears_out_the_emmc() {
+fn allocation_limits_and_swap_on_emmc_are_read() {
     let state = Machine::new("nano8-limit").probe().state();
     let release = state.release.unwrap();
     assert!(release.limits_allocations() && release.is_supported());
@@ -102,13 +102,13 @@ fn a_release_that_limits_allocations_and_a_swap_that_wears_out_the_emmc() {
     assert!(memory.largest_buffer.unwrap() < memory.free.unwrap());
     assert_eq!(memory.swaps[0].device, SwapDevice::Emmc);
     assert_eq!(memory.swaps[0].used, 1 << 30);
-    // VDD_IN feeds the others and is the sum by itself.
+    // VDD_IN feeds the other rails, so it is the sum.
     assert!(close(state.now.watts().unwrap(), 4.984 * 1.856));
     assert!((state.pin_rate().unwrap() / 1e9 - 102.4).abs() < 0.1);
 }
 
 #[test]
-fn an_older_release_with_other_paths() {
+fn an_older_release_with_other_paths_is_read() {
     let state = Machine::new("agx32-r35").probe().state();
     let release = state.release.unwrap();
     assert_eq!((release.to_string().as_str(), release.is_supported()), ("R35.5.0", false));
@@ -120,7 +120,7 @@ fn an_older_release_with_other_paths() {
 }
 
 #[test]
-fn a_pc_is_asked_nothing_that_only_an_orin_knows() {
+fn a_pc_has_no_orin_telemetry() {
     let machine = Machine::new("pc");
     let probe = machine.probe();
     let state = probe.state();
@@ -129,9 +129,9 @@ fn a_pc_is_asked_nothing_that_only_an_orin_knows() {
     assert_eq!(state.now.clusters[1].clock.max_hz, Some(4_700_000_000));
     let counts: Vec<Option<u64>> = state.now.alarms.iter().map(|alarm| alarm.count).collect();
     assert_eq!(counts, [Some(5)]);
-    // A charging battery tells nothing of what the machine needs.
+    // A charging battery does not show the machine's power.
     assert_eq!(state.now.watts(), None);
-    // The counter begins again behind its range.
+    // The counter wraps around.
     let counter = "/sys/class/powercap/intel-rapl:0/energy_uj";
     let before = probe.sample().joules.unwrap();
     machine.write(counter, "1671150");
@@ -141,14 +141,14 @@ fn a_pc_is_asked_nothing_that_only_an_orin_knows() {
 }
 
 #[test]
-fn nothing_at_all_is_no_error() {
+fn empty_trees_are_no_error() {
     let empty = tempfile::tempdir().unwrap();
     let state = Probe::new(telemetry::Root::new(empty.path())).state();
     assert!(!state.orin && state.unread.is_empty() && state.memory.total.is_none());
 }
 
 #[test]
-fn values_that_are_no_numbers_are_told_and_left_out() {
+fn malformed_values_are_reported_and_skipped() {
     let machine = Machine::new("agx64-maxn");
     machine.write("/sys/kernel/debug/bpmp/debug/clk/emc/rate", "fast");
     machine.write("/var/lib/nvpmodel/status", "");
@@ -163,7 +163,7 @@ fn values_that_are_no_numbers_are_told_and_left_out() {
 }
 
 #[test]
-fn the_state_survives_the_wire() {
+fn the_state_survives_serialization() {
     for name in ["agx64-maxn", "agx64-throttling", "nano8-limit", "pc"] {
         let state = Machine::new(name).probe().state();
         let json = serde_json::to_string(&state).unwrap();
@@ -172,7 +172,7 @@ fn the_state_survives_the_wire() {
 }
 
 #[test]
-fn users_of_the_gpu_are_seen_by_their_open_files() {
+fn processes_that_use_the_gpu_are_found_by_open_files() {
     let machine = Machine::new("agx64-maxn");
     for (pid, name, file) in [
         (700, "gnome-shell", "/dev/nvgpu/igpu0/ctrl"),

@@ -1,4 +1,4 @@
-//! `orinctl top` as a program: without a terminal, and on one.
+//! `orinctl top` as a program, with and without a terminal.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ fn orinctl(daemon: &Daemon, args: &[&str]) -> Command {
 }
 
 #[test]
-fn status_and_metrics_show_the_machine_and_top_prints_a_page_without_a_terminal() {
+fn without_a_terminal_top_prints_one_page() {
     let machine = Machine::new("agx64-30w");
     let daemon = start(&machine);
     let text = said(&mut orinctl(&daemon, &["status"]));
@@ -54,7 +54,7 @@ fn status_and_metrics_show_the_machine_and_top_prints_a_page_without_a_terminal(
 }
 
 #[test]
-fn on_a_terminal_it_lives_through_a_restart_of_the_daemon_and_q_quits() {
+fn on_a_terminal_top_survives_a_restart_of_the_daemon_and_q_quits() {
     let machine = Machine::new("agx64-maxn");
     let mut daemon = start(&machine);
     let mut top = Terminal::start(orinctl(&daemon, &["top"]));
@@ -70,7 +70,7 @@ fn on_a_terminal_it_lives_through_a_restart_of_the_daemon_and_q_quits() {
 }
 
 #[test]
-fn programs_get_a_line_of_json_for_each_sample() {
+fn json_output_has_one_line_per_sample() {
     let machine = Machine::new("agx64-30w");
     let mut daemon = start(&machine);
     let text = said(&mut orinctl(&daemon, &["top", "--json", "-n", "2"]));
@@ -81,7 +81,7 @@ fn programs_get_a_line_of_json_for_each_sample() {
     assert_eq!(lines[1]["machine"]["gpu_clock"]["now_hz"], 306_000_000);
     assert!(lines[1]["watts"].as_f64().unwrap() > 0.0 && lines[0]["time"] != lines[1]["time"]);
 
-    // Until it is interrupted, whatever becomes of the daemon.
+    // Runs until it is interrupted, even if the daemon ends.
     let mut top = orinctl(&daemon, &["top", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(top.stdout.take().unwrap()).lines().map(|line| {
         let line: Value = serde_json::from_str(&line.unwrap()).unwrap();

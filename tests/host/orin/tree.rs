@@ -1,4 +1,4 @@
-//! Machines on a page: a file of `tests/data/orin` holds the files of a machine's `/proc`, `/sys` and
+//! Recorded machines: a file of `tests/data/orin` contains a machine's files below `/proc`, `/sys` and
 //! `/etc`, as `PATH = ONE LINE` or as `PATH <<`, lines, `>>`. `\0` stands for a NUL.
 
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use telemetry::{Probe, Root};
 use tempfile::TempDir;
 
-/// A machine's files in a directory of their own.
+/// Files of a machine, in a directory of their own.
 pub(crate) struct Machine {
     directory: TempDir,
 }

@@ -1,4 +1,4 @@
-//! What a text may take: ids up to a number, and time until nobody waits for it.
+//! Bounds of tokenization: a maximum of ids, and cancellation.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -13,7 +13,7 @@ fn tokenizer() -> Tokenizer {
 }
 
 #[test]
-fn the_longest_token_is_one_that_text_becomes() {
+fn the_longest_token_is_reachable_from_text() {
     assert_eq!(tokenizer().longest_token(), "<|begin_of_text|>".len());
     let long = [("<|a place holder is never looked for|>", UNUSED), ("<é>", USER_DEFINED)];
     let tokenizer = Tokenizer::new(vocabulary("gpt-2", &[], &long)).unwrap();
@@ -42,7 +42,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_done_for_whoever_has_gone() {
+fn a_cancelled_tokenization_does_nothing() {
     let gone = AtomicBool::new(true);
     let bounds = Bounds { tokens: 100, cancelled: &gone };
     let tokenizer = tokenizer();
@@ -57,9 +57,9 @@ fn nothing_is_done_for_whoever_has_gone() {
     }
 }
 
-/// The flag is looked at within a word, between words, and between special tokens that are not.
+/// The flag is checked within words, between words, and between texts that look like special tokens.
 #[test]
-fn whoever_goes_is_not_worked_for_much_longer() {
+fn cancellation_ends_tokenization_soon() {
     let vocabulary = vocabulary("llama-bpe", &[(" ", " "), ("  ", "  ")], &CHAT);
     let chat_template = Some("{{ messages[0].content }}.".to_owned());
     let template = ChatTemplate::new(&Vocabulary { chat_template, ..vocabulary.clone() }).unwrap();
@@ -73,7 +73,7 @@ fn whoever_goes_is_not_worked_for_much_longer() {
         let start = Instant::now();
         encode(&NEVER).unwrap();
         let whole = start.elapsed();
-        // Half-way, or on a busy machine too late, and then sooner.
+        // Cancels half-way; on a busy machine that may be too late, so later attempts cancel sooner.
         let left_early = (0..12).any(|attempt| {
             let gone = AtomicBool::new(false);
             let ended = std::thread::scope(|scope| {

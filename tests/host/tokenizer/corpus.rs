@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// A file may be refused; what is taken encodes its own tokens and any bytes, or says which byte it
-/// lacks, and streams what it decodes.
+/// A file may be refused. An accepted vocabulary encodes its own tokens and all bytes, or names a missing byte, and
+/// decodes in a stream.
 #[test]
-fn the_corpus_of_the_fuzzer_is_taken_or_refused() {
+fn the_fuzz_corpus_is_accepted_or_refused() {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/tokenizer");
     let (mut taken, mut refused) = (0, 0);
     for entry in std::fs::read_dir(corpus).unwrap() {

@@ -1,11 +1,10 @@
-//! Ids and text of every family, as Hugging Face's `tokenizers` and llama.cpp have them: see
-//! `tests/data/vocab/families.py`.
+//! Ids and texts of every family, compared with Hugging Face's `tokenizers` and llama.cpp (`tests/data/vocab/families.py`).
 
 use super::*;
 
-/// Each family of `families.json`, and for how many texts llama.cpp has other ids than the rules
-/// that the model's authors publish: its regular expressions take white space beyond ASCII for one
-/// and the same character, and in Tekken's and GPT-4o's know no case beyond ASCII and no marks.
+/// Each family of `families.json`, and the number of texts for which llama.cpp's ids differ from the rules of the model's
+/// authors. llama.cpp's regular expressions treat all white space beyond ASCII as one character, and for Tekken and
+/// GPT-4o they ignore marks, and case beyond ASCII.
 const FAMILIES: [(&str, usize); 30] = [
     ("llama-spm", 0),
     ("phi-3", 0),
@@ -39,8 +38,7 @@ const FAMILIES: [(&str, usize); 30] = [
     ("rwkv", 0),
 ];
 
-/// The tokeniser of a family, its types of tokens, and the ids of the vocabulary that it was cut
-/// from.
+/// Tokeniser of a family, types of its tokens, and their ids in the full vocabulary.
 fn family(name: &str) -> (Arc<Tokenizer>, Vec<i32>, Vec<i32>) {
     let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vocab");
     let (file, pre) = name.split_once(':').map_or((name, None), |(file, pre)| (file, Some(pre)));
@@ -60,7 +58,7 @@ fn checksum(bytes: impl Iterator<Item = u8>) -> u64 {
 }
 
 #[test]
-fn ids_and_text_are_those_of_hugging_face_and_llama_cpp() {
+fn ids_and_texts_match_hugging_face_and_llama_cpp() {
     let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vocab");
     let vectors = std::fs::read(data.join("families.json")).unwrap();
     let vectors: HashMap<String, serde_json::Value> = serde_json::from_slice(&vectors).unwrap();
@@ -100,9 +98,9 @@ fn streamed(tokenizer: &Arc<Tokenizer>, ids: &[u32]) -> String {
     text
 }
 
-/// The rule for what begins a prompt is in the file, or else the family's.
+/// The file specifies the tokens at the beginning, or else the family does.
 #[test]
-fn texts_begin_as_the_family_says() {
+fn begin_tokens_follow_the_family() {
     let first = |name: &str| {
         let (tokenizer, _, original) = family(name);
         tokenizer.begin_id().map(|id| original[id as usize])
@@ -116,9 +114,9 @@ fn texts_begin_as_the_family_says() {
     assert_eq!(first("rwkv"), None);
 }
 
-/// `</s>` is an end in most vocabularies, and text in Gemma 4's.
+/// `</s>` is an end token in most vocabularies, and text in Gemma 4's.
 #[test]
-fn generations_end_as_the_family_says() {
+fn end_tokens_follow_the_family() {
     let ends = |name: &str| {
         let (tokenizer, ..) = family(name);
         let text = |id| tokenizer.token_text(id).unwrap().into_owned();

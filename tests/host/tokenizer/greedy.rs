@@ -1,8 +1,8 @@
-//! RWKV's rule: against its definition, and against hostile vocabularies.
+//! RWKV's tokenizer, compared with its definition, and with hostile vocabularies.
 
 use super::*;
 
-/// `<s>`, then these tokens as they are written.
+/// A vocabulary of `<s>` and these tokens, in the escaped form of the file.
 fn longest_first(written: &[&str]) -> Vocabulary {
     let mut token_types = vec![NORMAL; 1 + written.len()];
     token_types[0] = CONTROL;
@@ -14,18 +14,18 @@ fn longest_first(written: &[&str]) -> Vocabulary {
     }
 }
 
-/// As Python writes bytes.
+/// Bytes in Python's notation.
 fn written(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect()
 }
 
 #[test]
-fn escapes_by_hand() {
+fn escapes_are_decoded() {
     let words = [r"\n", r"\t\r", r"\xe3\x81", r"\x82", r"\\", r"\'", "a", "ab"];
     let tokenizer = Tokenizer::new(longest_first(&words)).unwrap();
     let encode = |text: &str| tokenizer.encode(text, Specials::Parse, true);
     assert_eq!(encode("\n\t\r\\'aab").unwrap(), [1, 2, 5, 6, 7, 8]);
-    // A character may lie in two tokens.
+    // The bytes of a character may belong to two tokens.
     let ids = encode("\u{3042}<s>a").unwrap();
     assert_eq!(ids, [3, 4, 0, 7]);
     assert_eq!(tokenizer.decode(&ids), "\u{3042}a");
@@ -36,9 +36,9 @@ fn escapes_by_hand() {
     }
 }
 
-/// RWKV's files say the template's name, or nothing.
+/// RWKV's files contain the template's name, or nothing.
 #[test]
-fn a_conversation_is_what_rwkv_was_trained_on() {
+fn conversations_have_the_format_of_rwkvs_training() {
     let messages = [
         Message::new("system", "Be brief."),
         Message::new("user", " Hello! \n"),
@@ -76,7 +76,7 @@ proptest! {
         words in proptest::collection::btree_set("[ab\u{e9}]{1,5}", 1..20),
         text in "[ab\u{e9}c]{0,40}",
     ) {
-        // The bytes of these characters, so that every text has ids.
+        // All bytes of these characters, so that every text can be encoded.
         let bytes = [b'a', b'b', b'c', 0xc3, 0xa9].map(|byte| vec![byte]);
         let mut tokens: Vec<Vec<u8>> = bytes.to_vec();
         tokens.extend(words.into_iter().map(String::into_bytes).filter(|word| word.len() > 1));

@@ -1,5 +1,4 @@
-//! What messages say is text, whatever they say: control tokens are only those that the template
-//! writes, and everything else comes back as it was.
+//! Messages are always text: only the template writes control tokens, and decoding returns all other text unchanged.
 
 use std::sync::LazyLock;
 
@@ -7,8 +6,8 @@ use proptest::test_runner::TestCaseError;
 
 use super::*;
 
-/// Every kind of trouble in one vocabulary: control tokens within, overlapping and behind one
-/// another, of one character, of a word, and user-defined ones that begin like them.
+/// A vocabulary of difficult control tokens: within, overlapping and next to one another, of one character, of a word,
+/// and user-defined tokens with the same beginning.
 const TROUBLE: [(&str, i32); 11] = [
     ("<|eot_id|>", CONTROL),
     ("<|eot_id|><|sep|>", CONTROL),
@@ -23,7 +22,7 @@ const TROUBLE: [(&str, i32); 11] = [
     ("</think>", USER_DEFINED),
 ];
 
-/// In the manner of models that think: looks into answers and takes thoughts out of them.
+/// A template of a reasoning model: it removes the reasoning from answers.
 const THINKING: &str = "{%- for message in messages %}
 {%- if message.role == 'assistant' and '</think>' in message.content %}
 {%- set answer = message.content.split('</think>')[-1].lstrip('\n') %}
@@ -35,11 +34,11 @@ const THINKING: &str = "{%- for message in messages %}
 {{- '<|im_start|>' + message['role'] + '\n' + answer + '<|im_end|>' }}
 {%- endfor %}";
 
-/// In the manner of models whose control tokens name the roles.
+/// A template of a model whose control tokens name the roles.
 const NAMES: &str = "{% for m in messages %}{{ '<|' ~ m.role ~ '|>\n' ~ m.content ~ '<|end|>\n' }}\
     {% endfor %}";
 
-/// Control tokens right before and behind what is said.
+/// A template with control tokens directly before and after the content.
 const CLOSE: &str = "{% for m in messages %}{{ '<|eot_id|>' ~ m.content ~ '<|sep|>' }}{% endfor %}";
 
 struct Family {
@@ -47,7 +46,7 @@ struct Family {
     vocabulary: Vocabulary,
     tokenizer: Tokenizer,
     template: ChatTemplate,
-    /// What the template makes of what a role says.
+    /// The template's text for the content of a role.
     reads: Reads,
 }
 
@@ -61,7 +60,7 @@ fn trimmed(_: &str, content: &str) -> String {
     content.trim().to_owned()
 }
 
-/// [`THINKING`], once more.
+/// The rule of [`THINKING`], in Rust.
 fn thoughtless(role: &str, content: &str) -> String {
     match content.rsplit_once("</think>") {
         Some((_, answer)) if role == "assistant" => answer.trim_start_matches('\n').to_owned(),
@@ -124,7 +123,7 @@ impl Family {
         ids.iter().copied().filter(|id| control(id) || self.tokenizer.is_control(*id)).collect()
     }
 
-    /// Holds messages that say `contents` against ones that say something harmless.
+    /// Compares messages with these `contents` with harmless ones.
     fn check(&self, contents: &[String]) -> Result<(), TestCaseError> {
         let harmless: Vec<String> = (0..contents.len()).map(|at| format!("({at})")).collect();
         let roles = || ROLES.into_iter().cycle();
@@ -196,7 +195,7 @@ proptest! {
                 let fragments = fragments.iter();
                 let text: String =
                     fragments.map(|(kind, one, other)| fragment(&specials, *kind, *one, *other)).collect();
-                // A template's tokens are next to each other where a message says nothing.
+                // Around an empty message the template's tokens would be adjacent.
                 if text.is_empty() { ".".to_owned() } else { text }
             };
             family.check(&messages.iter().map(content).collect::<Vec<_>>())?;
@@ -229,7 +228,7 @@ proptest! {
 }
 
 #[test]
-fn user_defined_tokens_are_found_in_messages_and_around_what_is_not() {
+fn user_defined_tokens_are_recognised_in_messages() {
     let vocabulary = vocabulary("gpt-2", &[], &TROUBLE);
     let ids = |tokens: &[&str]| -> Vec<u32> { tokens.iter().map(|t| id(&vocabulary, t)).collect() };
     let ask = |template: &str, content: &str| {
@@ -239,17 +238,17 @@ fn user_defined_tokens_are_found_in_messages_and_around_what_is_not() {
     };
     let plain = "{{ messages[0].content }}";
     assert_eq!(ask(plain, "<think>☺"), [id(&vocabulary, "<think>"), 0xe2, 0x98, 0xba]);
-    // The shorter one is user-defined, and text; the longer one is not.
+    // The shorter token is user-defined, so it is recognised; the longer one is a control token.
     assert_eq!(ask(plain, "<x|>"), ids(&["<x", "|", ">"]));
     assert_eq!(ask("<x|>", ""), ids(&["<x|>"]));
-    // The template's own token, though a longer one begins there.
+    // The template's token, although a longer one begins at the same place.
     let written = ask("{{ '<|eot_id|>' ~ messages[0].content }}", "<|sep|>");
     assert_eq!(written, [ids(&["<|eot_id|>"]), ids(&["<", "|", "s", "e", "p", "|", ">"])].concat());
     assert_eq!(ask("<|eot_id|><|sep|>", "x"), ids(&["<|eot_id|><|sep|>"]));
 }
 
 #[test]
-fn a_sentinel_is_a_character_that_nobody_uses() {
+fn the_sentinel_is_an_unused_character() {
     let noncharacters: String = (0xfdd0..=0xfdef)
         .chain((0..=0x10).flat_map(|plane| [plane << 16 | 0xfffe, plane << 16 | 0xffff]))
         .filter_map(char::from_u32)
@@ -275,7 +274,7 @@ fn a_sentinel_is_a_character_that_nobody_uses() {
 }
 
 #[test]
-fn no_word_and_no_merge_makes_a_control_token() {
+fn words_and_merges_produce_no_control_token() {
     let merges = [("E", "O"), ("EO", "T")];
     for pre in ["llama-bpe", "gpt-2"] {
         let mut vocabulary = vocabulary(pre, &merges, &[]);

@@ -1,5 +1,5 @@
-//! The tokeniser through its public doors: against a naive BPE, against known answers, against
-//! hostile vocabularies and templates.
+//! The tokeniser through its public interface: compared with a naive BPE and with known ids, and with hostile
+//! vocabularies and templates.
 
 mod bounds;
 mod corpus;
@@ -113,7 +113,7 @@ fn naive_bpe(vocabulary: &Vocabulary, word: &str) -> Vec<u32> {
 }
 
 #[test]
-fn hello_world_by_hand() {
+fn hello_world_has_these_tokens() {
     let vocabulary = vocabulary("gpt-2", &HELLO, &[]);
     let ids = |tokens: &[&str]| -> Vec<u32> { tokens.iter().map(|t| id(&vocabulary, t)).collect() };
     let tokenizer = Tokenizer::new(vocabulary.clone()).unwrap();
@@ -128,8 +128,8 @@ fn hello_world_by_hand() {
 }
 
 #[test]
-fn ignoring_merges_takes_a_whole_word_that_is_a_token() {
-    // `abc` is a token that no merge makes.
+fn ignore_merges_prefers_whole_words() {
+    // `abc` is a token that no merge produces.
     let with_abc = |pre| {
         let mut vocabulary = vocabulary(pre, &[("b", "c")], &[]);
         vocabulary.tokens.push("abc");
@@ -141,7 +141,7 @@ fn ignoring_merges_takes_a_whole_word_that_is_a_token() {
 }
 
 #[test]
-fn special_tokens_by_type_and_by_request() {
+fn special_tokens_depend_on_type_and_request() {
     let mut vocabulary = vocabulary("llama-bpe", &HELLO, &CHAT);
     let ids = |tokens: &[&str]| -> Vec<u32> { tokens.iter().map(|t| id(&vocabulary, t)).collect() };
     let parsed = ids(&["<|eot_id|>", "<think>", "h", "<|im_end|>"]);
@@ -156,14 +156,14 @@ fn special_tokens_by_type_and_by_request() {
     let plain = tokenizer.encode(text, Specials::Plain, false).unwrap();
     assert_eq!(plain.iter().filter(|&&t| t > 261).collect::<Vec<_>>(), [&think]);
     assert_eq!(tokenizer.decode(&plain), text);
-    // Control tokens are not text; nor are place holders and ids that do not exist.
+    // Control tokens, placeholders and unknown ids have no text.
     assert_eq!(tokenizer.decode(&parsed), "<think>h");
     assert_eq!(tokenizer.decode(&[id(&vocabulary, "[PAD]"), 9999, u32::MAX]), "");
     assert_eq!(tokenizer.token_text(parsed[0]).unwrap(), "<|eot_id|>");
     assert_eq!(tokenizer.token_bytes(0xc3), Some(&b"\xc3"[..]));
     assert_eq!(tokenizer.token_bytes(9999), None);
 
-    // Llama 3 puts BOS in front, once; EOS only when the file asks for it.
+    // Llama 3 adds BOS once; EOS only if the file requests it.
     let h = u32::from(b'h');
     assert_eq!(tokenizer.encode("h", Specials::Parse, true).unwrap(), [bos, h]);
     let written = tokenizer.encode("<|begin_of_text|>h", Specials::Parse, true).unwrap();
@@ -176,7 +176,7 @@ fn special_tokens_by_type_and_by_request() {
 }
 
 #[test]
-fn generation_ends_by_key_and_by_name() {
+fn end_tokens_are_found_by_key_and_by_name() {
     let mut vocabulary = vocabulary("qwen2", &[], &CHAT);
     vocabulary.eot = Some(7);
     let ends: Vec<u32> = ["<|end_of_text|>", "<|eot_id|>", "<|im_end|>"]
@@ -191,15 +191,15 @@ fn generation_ends_by_key_and_by_name() {
 }
 
 #[test]
-fn long_and_odd_texts_are_encoded_and_come_back() {
+fn long_and_unusual_texts_survive_encoding_and_decoding() {
     let merges = [(" ", " "), ("  ", "  "), ("a", "a"), ("aa", "aa"), ("\n", "\n")];
     for pre in ["default", "llama-bpe"] {
         let tokenizer = Tokenizer::new(vocabulary(pre, &merges, &CHAT)).unwrap();
         let texts = [
-            // Beyond the million steps at which a backtracking pattern gives up.
+            // More than the million steps after which a backtracking pattern gives up.
             " ".repeat(1_050_000),
             " ".repeat(1_050_000) + "x",
-            // Long enough that quadratic work would not end.
+            // Long enough that quadratic work would take forever.
             "\n".repeat(300_000) + " x",
             "a".repeat(300_000),
             "\0".repeat(300_000),
@@ -262,18 +262,18 @@ fn hostile_vocabularies_are_refused_by_name() {
     refused(&|v| v.eos = Some(268), &["tokenizer.ggml.eos_token_id", "268"]);
     refused(&|v| v.pad = Some(u32::MAX), &["tokenizer.ggml.padding_token_id", "4294967295"]);
     refused(&|v| v.add_bos = Some(true), &["tokenizer.ggml.bos_token_id"]);
-    // Tokens without text occur in real files and do no harm; types may be left out.
+    // Tokens without text occur in real files and do no harm; types may be missing.
     let mut odd = base();
     odd.token_types.clear();
     odd.tokens.extend(["", ""]);
-    // Outside the byte-level alphabet a token is what it says: Command R has many.
+    // A token outside the byte-level alphabet is literal: Command R has many.
     odd.tokens.extend(["漢", "Ġ漢"]);
     assert_eq!(Tokenizer::new(odd).unwrap().decode(&[268, 269, 270, 271]), "漢Ġ漢");
 }
 
 fn tiny() -> Arc<Tokenizer> {
     let merges = [("é", "x"), ("\u{1f680}", "!")];
-    // Products of partial characters, as real vocabularies have them.
+    // Merges of partial characters, as in real vocabularies.
     let mut vocabulary = vocabulary("gpt-2", &[], &CHAT);
     for (left, right) in merges {
         let rest: String = byte_level(left).chars().skip(1).collect();
@@ -284,9 +284,9 @@ fn tiny() -> Arc<Tokenizer> {
 }
 
 #[test]
-fn characters_come_whole() {
+fn streams_contain_whole_characters() {
     let mut detokeniser = Detokeniser::new(tiny());
-    // A rocket, F0 9F 9A 80, byte by byte, then half of one before an `a`, then the end.
+    // The bytes of a rocket, F0 9F 9A 80, then half of one before an `a`, then the end.
     let pushes = [0xf0, 0x9f, 0x9a, 0x80, 0xf0, 0x9f, 0x61, 0xff, 0x62, 0xe2, 0x82];
     let texts: Vec<String> = pushes.iter().map(|&id| detokeniser.push(id).to_owned()).collect();
     assert_eq!(texts, ["", "", "", "🚀", "", "", "\u{fffd}a", "\u{fffd}", "b", "", ""]);
@@ -297,7 +297,7 @@ fn characters_come_whole() {
 }
 
 #[test]
-fn stop_strings_are_never_seen() {
+fn stop_strings_are_never_streamed() {
     let mut matcher = StopMatcher::new(["\n\nUser:", "<end>", ""]);
     let mut push = |text: &str| {
         let emitted = matcher.push(text);
@@ -314,7 +314,7 @@ fn stop_strings_are_never_seen() {
     assert_eq!(matcher.finish(), "<e");
 }
 
-/// The text before the stop string that ends first; of those that end together, the longest.
+/// The text before the stop string that ends first; if several end together, the longest.
 fn naive_stop(text: &str, stops: &[String]) -> Option<String> {
     text.char_indices().map(|(at, c)| at + c.len_utf8()).find_map(|end| {
         let ending = stops.iter().filter(|s| !s.is_empty() && text[..end].ends_with(s.as_str()));
@@ -335,7 +335,7 @@ proptest! {
         for (left, right) in picks {
             let (left, right) = (left.get(&parts).clone(), right.get(&parts).clone());
             let product = format!("{left}{right}");
-            // One merge for each product, as training gives.
+            // One merge for each product, as in trained vocabularies.
             if product.len() <= 12 && !parts.contains(&product) {
                 parts.push(product);
                 merges.push((left, right));
@@ -404,7 +404,7 @@ fn conversation() -> Vec<Message> {
 }
 
 #[test]
-fn models_without_a_template_get_their_familys() {
+fn models_without_a_template_use_their_familys() {
     let mut llama =
         vocabulary("llama-bpe", &[], &[&CHAT[..], &[("<|start_header_id|>", CONTROL)]].concat());
     llama.bos = Some(id(&llama, "<|begin_of_text|>"));
@@ -445,8 +445,8 @@ fn render(source: &str) -> Result<String, Error> {
 }
 
 #[test]
-fn templates_follow_the_conventions_of_hugging_face() {
-    // Blocks leave no lines behind; None and undefined are told apart; namespaces carry state.
+fn templates_follow_hugging_faces_conventions() {
+    // Blocks are trimmed; None and undefined differ; namespaces carry state.
     let source = "{% set ns = namespace(last='') %}
 {% for message in messages[::-1] %}
     {% if message['role'] == 'user' and not ns.last %}
@@ -471,7 +471,7 @@ no tools
 
 #[test]
 fn expressions_print_as_in_python() {
-    // The right-hand sides are Jinja2 3.1.6's.
+    // Expected results are those of Jinja2 3.1.6.
     let expressions = [
         ("True", "True"),
         ("none", "None"),
@@ -516,14 +516,14 @@ fn template_errors_name_the_line() {
 }
 
 #[test]
-fn hostile_templates_come_to_an_end() {
+fn hostile_templates_terminate() {
     let endless = "\n{% for a in range(9999) %}{% for b in range(9999) %}{% set x = b %}{% endfor %}{% endfor %}";
     assert!(matches!(render(endless), Err(Error::TemplateFuel { line: 2, .. })));
     let flood = "{% for i in range(1000) %}{{ 'abcdefgh' * 1000 }}{% endfor %}";
     assert!(matches!(render(flood), Err(Error::TemplateOutput { .. })));
     let recursive = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
     assert!(matches!(render(recursive), Err(Error::TemplateRender { .. })));
-    // As deep as the length of a template allows, and beyond it.
+    // Nested as deeply as the length of a template allows, and deeper.
     let nests = [
         ("", "{% if true %}", ""),
         ("", "{% for i in [1] %}", ""),
@@ -541,7 +541,7 @@ fn hostile_templates_come_to_an_end() {
     ];
     for (open, nest, close) in nests {
         let code = |bytes: usize| format!("{open}{}{close}", nest.repeat(bytes / nest.len()));
-        // Whether it renders is the engine's affair; that it returns is ours.
+        // It may render or fail, but must return.
         let _ = render(&code((256 << 10) - open.len() - close.len()));
         assert!(matches!(render(&code(300 << 10)), Err(Error::TemplateLength { .. })), "{nest}");
     }
@@ -549,7 +549,7 @@ fn hostile_templates_come_to_an_end() {
 
 #[test]
 fn deeply_nested_values_are_harmless() {
-    // A long conversation earns a template the most instructions.
+    // The instruction limit of a template grows with the conversation.
     let messages = vec![Message::new("user", "x"); 4000];
     for last in ["", "{{ ns.x }}", "{{ ns.x == [ns.x] }}"] {
         let source = format!(
@@ -564,10 +564,9 @@ fn deeply_nested_values_are_harmless() {
     assert!(matches!(render(json), Err(Error::TemplateRender { .. })));
 }
 
-/// llama.cpp's ids for Llama 3, and tiktoken's for Qwen2, of the whole vocabularies: see
-/// `tests/data/vocab`.
+/// Llama 3 compared with llama.cpp, Qwen2 with tiktoken, with whole vocabularies (`tests/data/vocab`).
 #[test]
-fn ids_are_those_of_llama_cpp_and_tiktoken() {
+fn ids_match_llama_cpp_and_tiktoken() {
     let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vocab");
     let vectors = std::fs::read(data.join("vectors.json")).unwrap();
     let vectors: HashMap<String, Vec<serde_json::Value>> =

@@ -1,11 +1,11 @@
-//! SentencePiece: against its definition, against hostile vocabularies, and at the start of a text.
+//! SentencePiece: compared with its definition, with hostile vocabularies, and at the start of texts.
 
 use super::*;
 
 const BYTE: i32 = 6;
 
-/// `<unk>`, `<s>`, `</s>`, all 256 bytes (id 3 on), then `pieces` with a space for U+2581 and their
-/// scores, then `specials`.
+/// A vocabulary of `<unk>`, `<s>`, `</s>`, all 256 bytes (from id 3), `pieces` with scores (a space stands for U+2581),
+/// and `specials`.
 pub(super) fn sentencepiece(pieces: &[(&str, f32)], specials: &[(&str, i32)]) -> Vocabulary {
     let mut tokens = vec![
         ("<unk>".to_owned(), UNKNOWN, 0.0),
@@ -27,7 +27,7 @@ pub(super) fn sentencepiece(pieces: &[(&str, f32)], specials: &[(&str, i32)]) ->
     }
 }
 
-/// All 256 bytes, `pieces`, the products of `merges` and `specials`, as Gemma 4 has them.
+/// A vocabulary like Gemma 4's: all 256 bytes, `pieces`, the products of `merges`, and `specials`.
 fn with_merges(pieces: &[&str], merges: &[(&str, &str)], specials: &[(&str, i32)]) -> Vocabulary {
     let products = merges.iter().map(|(left, right)| format!("{left}{right}"));
     let pieces: Vec<String> =
@@ -69,7 +69,7 @@ fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
 }
 
 #[test]
-fn hello_by_hand() {
+fn hello_has_these_tokens() {
     let tokenizer = tiny();
     let encode =
         |text| pieces(&tokenizer, &tokenizer.encode(text, Specials::Parse, false).unwrap());
@@ -79,10 +79,10 @@ fn hello_by_hand() {
     assert_eq!(encode("oé h"), [" ", "o", "é h"]);
     assert_eq!(encode("q\n"), [" ", "q", "\n"]);
     assert_eq!(encode("ü"), [" ", "\u{fffd}", "\u{fffd}"]);
-    // Behind a special token a text begins anew.
+    // After a special token a new text begins.
     assert_eq!(encode("</s>he<think>he"), ["</s>", " he", "<think>", " he"]);
     assert_eq!(encode(""), [""; 0]);
-    // What looks like a byte's token, a place holder or a control token is text.
+    // The names of byte tokens, placeholders and control tokens are text.
     assert_eq!(encode("<0x0A>").len(), 7);
     assert_eq!(encode("<pad>").len(), 6);
     let plain = tokenizer.encode("</s>", Specials::Plain, true).unwrap();
@@ -99,9 +99,9 @@ fn hello_by_hand() {
     assert_eq!(bare.decode(&bare.encode(" hello", Specials::Parse, false).unwrap()), " hello");
 }
 
-/// Merges know no space in front, whatever a file says.
+/// Vocabularies with merges add no space in front, even if the file requests it.
 #[test]
-fn only_scores_begin_with_a_space() {
+fn only_vocabularies_with_scores_add_a_space() {
     let merged = with_merges(&["a", " "], &[(" ", "a")], &[]);
     for vocabulary in [merged, vocabulary("gpt-2", &[(" ", "a")], &[])] {
         let vocabulary = Vocabulary { add_space_prefix: Some(true), ..vocabulary };
@@ -113,9 +113,9 @@ fn only_scores_begin_with_a_space() {
     }
 }
 
-/// Control tokens whose text could be merged together are made by nobody but a template.
+/// Even if merges could produce its text.
 #[test]
-fn no_merge_makes_a_control_token() {
+fn no_merge_produces_a_control_token() {
     let mut vocabulary = sentencepiece(&PIECES, &[]);
     vocabulary.tokens.extend(["</", "s>", "<"]);
     vocabulary.token_types.extend([NORMAL; 3]);
@@ -127,24 +127,24 @@ fn no_merge_makes_a_control_token() {
 }
 
 #[test]
-fn merges_take_lines_and_spaces() {
+fn merges_apply_to_newlines_and_spaces() {
     let merges = [(" ", "a"), ("a", " a"), ("\n", "\n"), ("\n", "\n\n")];
     let vocabulary = with_merges(&["a", " ", "\n"], &merges, &[]);
     let tokenizer = Tokenizer::new(vocabulary).unwrap();
     assert_eq!(tokenizer.begin_id(), Some(1));
     let encode =
         |text: &str| pieces(&tokenizer, &tokenizer.encode(text, Specials::Parse, false).unwrap());
-    // A token that begins within another one: the cut is not in front of the space.
+    // A token begins within another one, so words are not split before the space.
     assert_eq!(encode("a a a"), ["a a", " a"]);
     assert_eq!(encode("b a"), ["b", " a"]);
-    // By merges it would be two ends of lines and one.
+    // Merges alone would give two newlines and one.
     assert_eq!(encode("\n\n\n"), ["\n\n\n"]);
     assert_eq!(encode("\n\n\n\n"), ["\n\n", "\n\n"]);
     assert_eq!(encode("a\n a"), ["a", "\n", " a"]);
 }
 
 #[test]
-fn bytes_that_are_no_text_are_replaced() {
+fn bytes_that_are_no_utf8_are_replaced() {
     let tokenizer = tiny();
     let byte = |byte: u8| u32::from(byte) + 3;
     let o = 3 + 256 + 4;
@@ -159,10 +159,10 @@ fn bytes_that_are_no_text_are_replaced() {
     assert_eq!(tokenizer.decode(&[0, 1, 2, u32::MAX, 9999]), "");
 }
 
-/// The space that encoding puts in front is no part of the text, but that of an answer is one
-/// unless the prompt ends in a special token.
+/// Decoding removes the space that encoding adds in front. The space of an answer is kept, unless the prompt ends with a
+/// special token.
 #[test]
-fn answers_go_on_behind_their_prompts() {
+fn answers_continue_their_prompts() {
     let tokenizer = tiny();
     let ids = tokenizer.encode("hello", Specials::Parse, true).unwrap();
     let hello = ids[1..].to_vec();
@@ -179,7 +179,7 @@ fn answers_go_on_behind_their_prompts() {
 }
 
 #[test]
-fn phi_3_takes_white_space_behind_its_own_tokens() {
+fn phi_3_tokens_include_the_white_space_after_them() {
     let specials = [("<|user|>", CONTROL), ("<|endoftext|>", CONTROL)];
     let mut vocabulary = sentencepiece(&PIECES, &specials);
     vocabulary.architecture = Some("phi3".into());
@@ -248,7 +248,7 @@ fn a_byte_without_a_token_is_named() {
 }
 
 #[test]
-fn long_and_odd_texts_are_encoded_and_come_back() {
+fn long_and_unusual_texts_survive_encoding_and_decoding() {
     let spaces = [(" ", -9.0), ("  ", -1.0), ("    ", -2.0), ("a", -9.0), ("aa", -3.0)];
     let scores = sentencepiece(&spaces, &THINK);
     let merges = [(" ", " "), ("  ", "  "), ("a", "a"), ("\n", "\n")];
@@ -259,7 +259,7 @@ fn long_and_odd_texts_are_encoded_and_come_back() {
             " ".repeat(1_050_000),
             " ".repeat(1_050_000) + "x",
             "\n".repeat(300_000) + " x",
-            // Long enough that quadratic work would not end.
+            // Long enough that quadratic work would take forever.
             "a".repeat(300_000),
             "\0".repeat(300_000),
             "😶‍🌫️".repeat(20_000),
@@ -273,7 +273,7 @@ fn long_and_odd_texts_are_encoded_and_come_back() {
     }
 }
 
-/// Joins the leftmost neighbours whose text has the highest score until none has one.
+/// Joins the leftmost neighbours with the highest score until no pair has one.
 fn naive(vocabulary: &Vocabulary, text: &str) -> Vec<u32> {
     let known: HashMap<&str, (u32, f32)> = (0..)
         .zip(vocabulary.tokens.iter().zip(&vocabulary.scores))
@@ -300,7 +300,7 @@ fn naive(vocabulary: &Vocabulary, text: &str) -> Vec<u32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Also where scores are the same, characters have no token, and spaces lie within tokens.
+    /// Also with equal scores, characters without a token, and spaces within tokens.
     #[test]
     fn the_best_score_goes_first(
         texts in prop::collection::vec("[ab é]{1,24}|[a ]{100,140}", 1..6),
@@ -323,7 +323,7 @@ proptest! {
     #[test]
     fn any_text_round_trips(text in "\\PC*|(<think>|hello| |\u{2028}|\0){0,9}") {
         let tokenizer = tiny();
-        // U+2581 is a space to the vocabulary.
+        // The vocabulary treats U+2581 as a space.
         let text = text.replace('▁', "");
         let ids = tokenizer.encode(&text, Specials::Plain, true).unwrap();
         prop_assert_eq!(tokenizer.decode(&ids), text);
