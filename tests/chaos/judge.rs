@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use crate::answer::{Answer, End};
-use crate::lone::Lone;
 use crate::plan::{Device, File};
+use crate::reference::Reference;
 use crate::request::catalogue;
 use crate::subject::{Fate, Subject};
 
@@ -20,7 +20,7 @@ const BUSY: [&str; 6] =
 const DISTURBED: [&str; 4] = ["device_error", "out_of_memory", "invalid_model", "tune_failed"];
 
 pub(crate) struct Judge {
-    pub(crate) lone: Arc<Lone>,
+    pub(crate) reference: Arc<Reference>,
     pub(crate) device: Device,
     /// Most requests that are served or queued at once.
     pub(crate) places: usize,
@@ -51,7 +51,7 @@ impl Judge {
         if excused && answer.choices.is_empty() {
             return;
         }
-        match self.lone.expects(self.device, request, answer, excused) {
+        match self.reference.expects(self.device, request, answer, excused) {
             Ok(()) => {}
             Err(difference) => panic!("request {request}: {difference}"),
         }

@@ -18,8 +18,8 @@ use crate::answer::{Answer, End};
 use crate::census::{Census, SETTLING};
 use crate::clients::{self, REQUEST_TIMEOUT};
 use crate::judge::Judge;
-use crate::lone::Lone;
 use crate::plan::{Action, Device, File, Plan, Settings};
+use crate::reference::Reference;
 use crate::request::{CONTEXT, catalogue};
 use crate::subject::Subject;
 
@@ -42,14 +42,14 @@ const SHORT: Duration = Duration::from_millis(30);
 
 /// State shared by all trials.
 pub(crate) struct World {
-    lone: Arc<Lone>,
+    reference: Arc<Reference>,
     /// Print each step as it is executed.
     tell: bool,
 }
 
 impl World {
     pub(crate) fn new(tell: bool) -> Self {
-        Self { lone: Arc::default(), tell }
+        Self { reference: Arc::default(), tell }
     }
 }
 
@@ -379,7 +379,7 @@ impl<'a> Trial<'a> {
 
     fn judge(&self) -> Judge {
         Judge {
-            lone: Arc::clone(&self.world.lone),
+            reference: Arc::clone(&self.world.reference),
             device: self.settings().device,
             places: self.settings().slots + self.settings().queue_limit,
             disturbed: Arc::clone(&self.disturbed),

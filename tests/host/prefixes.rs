@@ -148,7 +148,7 @@ fn a_common_prefix_of_concurrent_requests_is_evaluated_once() {
 /// Thirty-two conversations one after the other, in eight slots of six blocks. Without sharing they would need four
 /// times the cache.
 #[test]
-fn prefix_blocks_are_shared_between_conversations() {
+fn prefix_blocks_are_shared_between_slots() {
     let spec = engine::spec(tiny("tiny-llama-Q8_0"), "cpu");
     let handle = engine::start(LoadSpec { slots: 8, context: 768, threads: 2, ..spec });
     let system: Vec<u32> = (1..641).map(|i| 1 + i % 250).collect();

@@ -1,5 +1,4 @@
-// What the official clients of npm make of the daemon's answers. Arguments: the folder in which `node_modules` lies, the
-// URL, the model's id.
+// Checks the daemon with the official npm clients. Arguments: folder with `node_modules`, URL, id of the model.
 
 import assert from "node:assert/strict";
 import {createRequire} from "node:module";
@@ -16,7 +15,7 @@ const refused = async (work, status) => {
   await assert.rejects(work, (error) => (error.status ?? error.status_code) === status);
 };
 
-// What does not depend on what was asked before: of a prompt also what was still held.
+// Token counts with cached prompt tokens included, which depend on earlier requests.
 const counted = (usage) => ({
   input: usage.prompt_tokens ?? usage.input_tokens + usage.cache_read_input_tokens,
   output: usage.completion_tokens ?? usage.output_tokens,

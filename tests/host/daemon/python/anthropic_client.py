@@ -1,10 +1,10 @@
-"""What Anthropic's own client makes of the daemon's answers. Arguments: the socket or the URL, the model's id."""
+"""Checks the daemon with Anthropic's client. Arguments: socket or URL, id of the model."""
 
 import sys
 
 import anthropic
 
-try:  # what newer ones are made on
+try:  # newer versions use it
     import httpx2 as httpx
 except ImportError:
     import httpx
@@ -21,7 +21,7 @@ client = anthropic.Anthropic(
 )
 
 ask = dict(model=model, max_tokens=6, system="Be brief.", messages=[{"role": "user", "content": "Hello"}],
-           extra_body={"temperature": 0})  # newer clients have no argument for it
+           extra_body={"temperature": 0})  # newer clients have no such argument
 whole = client.messages.create(**ask)
 assert whole.type == "message" and whole.role == "assistant" and whole.model == model
 assert whole.stop_reason in ["end_turn", "max_tokens"], whole
@@ -35,13 +35,13 @@ with client.messages.stream(**ask) as stream:
 assert text == whole.content[0].text == final.content[0].text
 assert final.stop_reason == whole.stop_reason and final.usage.output_tokens == whole.usage.output_tokens
 
-# More than the slot has room for ends where it does.
+# `max_tokens` beyond the context ends at the context.
 long = client.messages.create(**{**ask, "max_tokens": 100_000, "stop_sequences": ["e"]})
 assert long.stop_reason in ["end_turn", "max_tokens", "stop_sequence"]
 if long.stop_reason == "stop_sequence":
     assert long.stop_sequence == "e" and "e" not in long.content[0].text
 
-# Tools: a call that has to be made, whole and streamed; then the tool's answer goes back.
+# Tools: a required call, whole and streamed, then the result of the tool.
 place = {"type": "object", "properties": {"city": {"enum": ["Bern", "Rome"]}}, "required": ["city"],
          "additionalProperties": False}
 ask = dict(model=model, max_tokens=60, messages=[{"role": "user", "content": "The weather?"}], extra_body={"temperature": 0},

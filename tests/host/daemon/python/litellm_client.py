@@ -1,4 +1,4 @@
-"""What LiteLLM makes of the daemon's answers, by three dialects. Arguments: the URL, the model's id."""
+"""Checks three dialects of the daemon with LiteLLM. Arguments: URL, id of the model."""
 
 import json
 import sys

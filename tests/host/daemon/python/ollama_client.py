@@ -1,4 +1,4 @@
-"""What ollama's own client makes of the daemon's answers. Arguments: the socket or the URL, the model's id."""
+"""Checks the daemon with ollama's client. Arguments: socket or URL, id of the model."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What OpenAI's own client makes of the daemon's answers. Arguments: the socket or the URL, the model's id."""
+"""Checks the daemon with OpenAI's client. Arguments: socket or URL, id of the model."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ assert [m.id for m in client.models.list()] == [model]
 
 
 def counted(usage):
-    """What does not depend on what was asked before."""
+    """Token counts without cached ones, which depend on earlier requests."""
     return usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
 
 
@@ -72,7 +72,7 @@ assert [c.index for c in several.choices] == [0, 1, 2]
 assert several.usage.prompt_tokens == whole.usage.prompt_tokens
 assert several.usage.completion_tokens == 18
 
-# Tools: a call that has to be made, whole and streamed; then the tool's answer goes back.
+# Tools: a required call, whole and streamed, then the result of the tool.
 place = {"type": "object", "properties": {"city": {"enum": ["Bern", "Rome"]}}, "required": ["city"],
          "additionalProperties": False}
 tools = [{"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": place}}]
@@ -96,13 +96,13 @@ messages = ask["messages"] + [
 told = client.chat.completions.create(model=model, messages=messages, tools=tools, max_tokens=4)
 assert told.usage.prompt_tokens > 0
 
-# A schema.
+# Structured output.
 shape = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": place}}
 ask = dict(model=model, messages=[{"role": "user", "content": "Where?"}], temperature=0, max_tokens=60)
 said = client.chat.completions.create(**ask, response_format=shape).choices[0]
 assert said.finish_reason == "stop" and json.loads(said.message.content)["city"] in ["Bern", "Rome"]
 
-# Responses: whole, streamed, going on, and with a call.
+# Responses: whole, streamed, continued, and with a tool call.
 ask = dict(model=model, input="Hello", temperature=0, max_output_tokens=6, extra_body={"top_k": 1})
 whole = client.responses.create(**ask, instructions="Be brief.")
 assert whole.object == "response" and whole.status in ["completed", "incomplete"]
@@ -127,7 +127,7 @@ done = [event for event in client.responses.create(**ask, stream=True)
         if event.type == "response.function_call_arguments.done"]
 assert [event.arguments for event in done] == [call.arguments]
 
-# Errors arrive as its own exceptions.
+# Errors raise the client's exceptions.
 def refused(kind, code, **changes):
     try:
         client.completions.create(**{"model": model, "prompt": "a", "max_tokens": 1, **changes})

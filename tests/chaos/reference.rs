@@ -12,9 +12,9 @@ use crate::run::{Place, load};
 
 /// Answers by device and model, in the catalogue's order.
 #[derive(Default)]
-pub(crate) struct Lone(Mutex<HashMap<&'static str, HashMap<String, Vec<Answer>>>>);
+pub(crate) struct Reference(Mutex<HashMap<&'static str, HashMap<String, Vec<Answer>>>>);
 
-impl Lone {
+impl Reference {
     /// Checks that `answer` is the reference answer on this device, or on either device if the CPU may have taken over.
     pub(crate) fn expects(
         &self,
@@ -48,10 +48,10 @@ impl Lone {
                 }
             });
         }
-        let same = |lone: &Answer| match (&answer.end, &lone.end) {
-            (End::Error(..), End::Error(..)) => answer.end == lone.end,
-            (End::Error(..) | End::Cut, _) => excused && answer.is_like(lone, tolerance),
-            (End::Whole, _) => answer.is_like(lone, tolerance),
+        let same = |reference: &Answer| match (&answer.end, &reference.end) {
+            (End::Error(..), End::Error(..)) => answer.end == reference.end,
+            (End::Error(..) | End::Cut, _) => excused && answer.is_like(reference, tolerance),
+            (End::Whole, _) => answer.is_like(reference, tolerance),
         };
         match wanted.iter().any(same) {
             true => Ok(()),
