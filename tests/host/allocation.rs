@@ -140,7 +140,8 @@ fn measure(vocabularies: &[&str]) {
     let scripts: String = (0..MIB / 8).filter_map(|_| char::from_u32(random(0x3000))).collect();
     for &name in vocabularies {
         let sentencepiece = ["llama-spm.gguf", "gemma-4.gguf"].contains(&name);
-        // Each text with the length of its longest word, and with that of SentencePiece, whose words end only at spaces.
+        // Each text with the length of its longest word, and with that of SentencePiece, whose words end only at
+        // spaces.
         let texts = [
             (" ".repeat(MIB), MIB, 3 * MIB),
             ("a".repeat(MIB), MIB, MIB),

@@ -19,13 +19,13 @@ fn bench(spec: &Spec, last: usize) -> (Vec<Progress>, Result<Report, Error>) {
     let engine = engine::start(load);
     let spec = spec.clone();
     let outcome = engine.exclusive("bench", move |core| {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         let probe = Arc::new(Probe::new(Root::system()));
         let result = bench::run(core, &probe, &spec, &mut |progress| {
-            told.push(progress);
-            if told.len() < last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            events.push(progress);
+            if events.len() < last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        (told, result)
+        (events, result)
     });
     outcome.blocking_recv().unwrap().unwrap()
 }
@@ -55,7 +55,7 @@ fn small() -> Spec {
 
 #[test]
 fn rows_follow_from_the_plan_and_the_clock() {
-    let (told, report) = bench(&small(), usize::MAX);
+    let (events, report) = bench(&small(), usize::MAX);
     let report = report.unwrap();
     let names: Vec<&str> = report.rows.iter().map(|row| row.name.as_str()).collect();
     assert_eq!(names, ["pp20", "tg4", "tg4 x2", "pp20 @ d9", "tg4 @ d9", "tg4 x2 @ d9"]);
@@ -123,8 +123,8 @@ fn rows_follow_from_the_plan_and_the_clock() {
         gguf.tensors().iter().map(model::gguf::TensorInfo::elements).sum::<u64>()
     );
 
-    assert_eq!(told[0], Progress::Probe);
-    let dones: Vec<u32> = told
+    assert_eq!(events[0], Progress::Probe);
+    let dones: Vec<u32> = events
         .iter()
         .filter_map(|p| match p {
             Progress::Test { done, total, .. } => {
@@ -154,6 +154,6 @@ fn a_bench_that_does_not_fit_is_refused_with_the_numbers() {
 
 #[test]
 fn a_cancelled_bench_ends_early() {
-    let (told, result) = bench(&small(), 5);
-    assert_eq!((told.len(), result), (5, Err(Error::Cancelled)));
+    let (events, result) = bench(&small(), 5);
+    assert_eq!((events.len(), result), (5, Err(Error::Cancelled)));
 }

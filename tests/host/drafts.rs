@@ -156,11 +156,11 @@ fn a_draft_model_with_another_vocabulary_is_refused() {
         let spec = LoadSpec { draft: 7, draft_model, ..engine::spec(&*served, "cpu") };
         engine::load(&engine::engine(), spec).unwrap_err().to_string()
     };
-    let told = refused(&other);
-    assert!(told.starts_with(&format!("draft model {other}: its ")), "{told}");
-    assert!(told.contains("the served model's"), "{told}");
-    let told = refused("/nowhere.gguf");
-    assert!(told.starts_with("draft model /nowhere.gguf: "), "{told}");
+    let message = refused(&other);
+    assert!(message.starts_with(&format!("draft model {other}: its ")), "{message}");
+    assert!(message.contains("the served model's"), "{message}");
+    let message = refused("/nowhere.gguf");
+    assert!(message.starts_with("draft model /nowhere.gguf: "), "{message}");
 }
 
 #[test]

@@ -147,13 +147,13 @@ fn a_different_hash_is_an_error_with_both_hashes() {
     let name = &tiny("tiny-qwen3-Q8_0");
     let expect = ["--longest", "40", "--json", "--expect", "0123456789abcdef0123456789ABCDEF"];
     let (code, said, errors) = outcome(&mut command(&home, name, &expect));
-    let told: Value = serde_json::from_str(&said).unwrap();
-    let hash = told["hash"].as_str().unwrap();
-    assert_eq!((code, &told["as_expected"]), (Some(1), &Value::Bool(false)));
+    let report: Value = serde_json::from_str(&said).unwrap();
+    let hash = report["hash"].as_str().unwrap();
+    assert_eq!((code, &report["as_expected"]), (Some(1), &Value::Bool(false)));
     assert!(errors.contains(hash) && errors.contains("0123456789abcdef"), "{errors}");
-    assert_eq!((&told["numerics"], &told["longest"]), (&NUMERICS.into(), &40.into()));
+    assert_eq!((&report["numerics"], &report["longest"]), (&NUMERICS.into(), &40.into()));
 
-    let parts = told["parts"].as_array().unwrap();
+    let parts = report["parts"].as_array().unwrap();
     let of = |begin: &str| -> Vec<&Value> {
         let named = parts.iter().filter(|part| part["name"].as_str().unwrap().starts_with(begin));
         named.map(|part| &part["hash"]).collect()

@@ -125,9 +125,10 @@ fn a_build_of_a_tenth_of_the_speed_is_found_in_alternating_runs() {
     let found = ["8", "16", "32"].iter().find_map(|pairs| {
         let (code, found) = gate(home.path(), 0.9, &[&lengths[..], &["--pairs", pairs]].concat());
         assert_eq!(found.rows[1].pairs.as_ref().unwrap().ratios.len().to_string(), *pairs);
-        let told = of(&found, "tg32") == Verdict::Slower && of(&found, "pp512") != Verdict::Slower;
-        assert!(told || found.verdict != Verdict::Same, "{found:?}");
-        told.then_some((code, found))
+        let found_slower =
+            of(&found, "tg32") == Verdict::Slower && of(&found, "pp512") != Verdict::Slower;
+        assert!(found_slower || found.verdict != Verdict::Same, "{found:?}");
+        found_slower.then_some((code, found))
     });
     let (code, found) = found.expect("a build of a tenth of the speed, in 32 pairs");
     assert_eq!((code, found.verdict), (Some(1), Verdict::Slower), "{found:?}");

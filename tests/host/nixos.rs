@@ -1,5 +1,5 @@
-//! The NixOS module's settings equal the daemon's configuration: keys, types, limits and defaults. The module creates its
-//! options from `nixos/settings.json`.
+//! The NixOS module's settings equal the daemon's configuration: keys, types, limits and defaults. The module creates
+//! its options from `nixos/settings.json`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -25,11 +25,14 @@ fn drawn(prompt: &[u32], max_tokens: u32) -> Request {
 }
 
 #[track_caller]
-fn told(handle: &Handle, request: Request, position: usize) {
+fn expect_not_finite(handle: &Handle, request: Request, position: usize) {
     let error = collect(handle.generate(request).unwrap()).unwrap_err();
     assert_eq!(error, GenerateError::NotFinite { model: "odd".into(), position, gpu: None });
-    let told = error.to_string();
-    assert!(told.contains("odd") && told.contains(&format!("position {position} ")), "{told}");
+    let message = error.to_string();
+    assert!(
+        message.contains("odd") && message.contains(&format!("position {position} ")),
+        "{message}"
+    );
 }
 
 /// The token is part of a prompt, or generated in the middle of an answer.
@@ -66,15 +69,15 @@ fn a_token_with_a_non_finite_embedding_ends_only_requests_with_it() {
         }
 
         // In prompts of several lengths, with and without log-probabilities, also with no token to generate.
-        told(&handle, request(&[token], 5), 1);
-        told(&handle, request(&[1, token, 3], 5), 3);
-        told(&handle, drawn(&[1, token, 3], 5), 3);
-        told(&handle, Request { logprobs: Some(3), ..request(&[1, token, 3], 5) }, 3);
-        told(&handle, request(&[1, token, 3], 0), 3);
+        expect_not_finite(&handle, request(&[token], 5), 1);
+        expect_not_finite(&handle, request(&[1, token, 3], 5), 3);
+        expect_not_finite(&handle, drawn(&[1, token, 3], 5), 3);
+        expect_not_finite(&handle, Request { logprobs: Some(3), ..request(&[1, token, 3], 5) }, 3);
+        expect_not_finite(&handle, request(&[1, token, 3], 0), 3);
         let long: Vec<u32> = (0..100).map(|i| if i == 70 { token } else { 1 + i % 20 }).collect();
-        told(&handle, request(&long, 5), 100);
+        expect_not_finite(&handle, request(&long, 5), 100);
         let echoed = Request { logprobs: Some(0), prompt_logprobs: true, ..request(&long, 0) };
-        told(&handle, echoed, 71);
+        expect_not_finite(&handle, echoed, 71);
         let now = handle.snapshot();
         assert_eq!((now.failures, now.active, now.queued), (9, 0, 0));
 
@@ -84,8 +87,8 @@ fn a_token_with_a_non_finite_embedding_ends_only_requests_with_it() {
             assert_eq!(collect(events).unwrap().ids, expected.ids, "{backend}");
         }
         let bench = handle.exclusive("bench", move |core| core.prefill(0, &[1, token]));
-        let told = bench.blocking_recv().unwrap().unwrap().unwrap_err().to_string();
-        assert!(told.contains("odd") && told.contains("not finite"), "{told}");
+        let message = bench.blocking_recv().unwrap().unwrap().unwrap_err().to_string();
+        assert!(message.contains("odd") && message.contains("not finite"), "{message}");
         assert_eq!(ask(&handle, others[0].clone()).ids, expected[0].ids);
     }
 }
@@ -143,7 +146,7 @@ fn weights_that_overflow_are_reported_and_the_model_stays() {
             for request in [request(&[1, 2, 3], 8), drawn(&[1, 2, 3], 8), request(&[4], 2)] {
                 let position = request.prompt.len();
                 println!("{backend}, {tensor}");
-                told(&handle, request, position);
+                expect_not_finite(&handle, request, position);
             }
             assert_eq!(handle.snapshot().given_up, None);
         }

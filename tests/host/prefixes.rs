@@ -28,7 +28,7 @@ fn cached(answer: &Answer) -> u32 {
 }
 
 /// The answer to a request without a cached prefix.
-fn lone(handle: &Handle, request: &Request) -> Answer {
+fn ask_alone(handle: &Handle, request: &Request) -> Answer {
     // Log-probabilities of the prompt need all of it evaluated.
     let answer = ask(handle, Request { prompt_logprobs: true, ..request.clone() });
     assert_eq!(cached(&answer), 0);
@@ -63,7 +63,7 @@ fn check_conversations(selected: impl Fn(u64) -> bool) {
         println!("{model}: seed {seed}");
         let (handle, other) = (start_in(kv_type, model, SLOTS), start_in(kv_type, model, 1));
         let mut random = Random(seed);
-        let mut spared = 0;
+        let mut from_cache = 0;
         // Tokens of every answered request.
         let mut said: Vec<Vec<u32>> = vec![vec![1]];
         for _ in 0..12 {
@@ -97,17 +97,17 @@ fn check_conversations(selected: impl Fn(u64) -> bool) {
                 requests.iter().map(|request| handle.generate(request.clone()).unwrap()).collect();
             for (request, events) in requests.iter().zip(streams) {
                 let answer = collect(events).unwrap();
-                let alone = lone(&other, request);
+                let alone = ask_alone(&other, request);
                 assert_eq!((&answer.ids, &answer.text), (&alone.ids, &alone.text), "seed {seed}");
                 assert_eq!(answer.logprobs, alone.logprobs, "equal to the bit, seed {seed}");
                 assert!((cached(&answer) as usize) < request.prompt.len());
-                spared += cached(&answer);
+                from_cache += cached(&answer);
                 said.push([&request.prompt[..], &answer.ids].concat());
             }
         }
         let now = handle.snapshot();
-        assert_eq!(now.cached_tokens, u64::from(spared));
-        assert!(spared > 50, "{spared} cached tokens");
+        assert_eq!(now.cached_tokens, u64::from(from_cache));
+        assert!(from_cache > 50, "{from_cache} cached tokens");
     }
 }
 
@@ -178,7 +178,7 @@ fn a_common_prefix_of_a_model_with_states_or_rings_is_evaluated_twice() {
         for (who, expected) in [(1, 0), (2, 0), (3, 640), (4, 640)] {
             let prompt = system.iter().copied().chain((0..400).map(|i| 2 + (i * i + who) % 109));
             let asked = Request { logprobs: Some(1), ..engine::request(prompt, 6) };
-            let (answer, alone) = (ask(&handle, asked.clone()), lone(&other, &asked));
+            let (answer, alone) = (ask(&handle, asked.clone()), ask_alone(&other, &asked));
             assert_eq!((&answer.ids, &answer.logprobs), (&alone.ids, &alone.logprobs));
             assert_eq!(cached(&answer), expected, "{model}: {who}");
         }
@@ -238,8 +238,8 @@ fn check_restarts_with_states(selected: impl Fn(u64) -> bool) {
     }
 }
 
-/// Restarts an engine between prompts that add `more` tokens to a conversation. Returns the numbers of files written and
-/// read.
+/// Restarts an engine between prompts that add `more` tokens to a conversation. Returns the numbers of files written
+/// and read.
 fn check_restarts(seed: u64, kv_type: &str, model: &str, more: usize) -> (u64, u64) {
     let dir = tempfile::tempdir().unwrap();
     let store = PrefixStore { dir: dir.path().into(), limit: 1 << 30 };
@@ -270,7 +270,7 @@ fn check_restarts(seed: u64, kv_type: &str, model: &str, more: usize) -> (u64, u
                 ..Sampling::GREEDY
             };
             let request = Request { sampling, logprobs: Some(1), ..engine::request(prompt, 10) };
-            let (answer, alone) = (ask(&handle, request.clone()), lone(&other, &request));
+            let (answer, alone) = (ask(&handle, request.clone()), ask_alone(&other, &request));
             assert_eq!((&answer.ids, &answer.text), (&alone.ids, &alone.text), "seed {seed}");
             assert_eq!(answer.logprobs, alone.logprobs, "equal to the bit, seed {seed}");
             said.push([&request.prompt[..], &answer.ids].concat());
@@ -301,7 +301,7 @@ fn a_long_prefix_of_a_recurrent_model_is_evaluated_twice() {
     };
     let other = start(None);
     let answered = |handle: &Handle, who| {
-        let (answer, alone) = (ask(handle, asked(who)), lone(&other, &asked(who)));
+        let (answer, alone) = (ask(handle, asked(who)), ask_alone(&other, &asked(who)));
         assert_eq!((&answer.ids, &answer.logprobs), (&alone.ids, &alone.logprobs));
         cached(&answer)
     };

@@ -229,9 +229,9 @@ fn unusable_texts_and_models_are_refused() {
         (&["kld", &text, "-c", "64", "-m", &qwen, "--base", &llama], 1, "another vocabulary than"),
     ] {
         let output = home.run(args);
-        let told = stderr(&output);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {told}");
-        assert!(told.contains(words) && output.stdout.is_empty(), "{args:?}: {told}");
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
+        assert!(message.contains(words) && output.stdout.is_empty(), "{args:?}: {message}");
     }
 }
 
@@ -280,10 +280,10 @@ fn a_quantised_file_is_served_and_close_to_its_source() {
     let home = Home::new();
     let (from, made) = (tiny("tiny-llama-f16"), home.path("made.gguf"));
     let made = made.to_str().unwrap();
-    let told = home.json(&["quantize", &from, made, "q4_k_m", "--dry-run", "--json"]);
-    assert!(told["dry_run"] == true && home.files().is_empty(), "{told}");
-    let told = said(&mut home.orinctl(&["quantize", &from, made, "Q6_K"]));
-    assert!(told.contains("is Q6_K") && told.contains("bits a weight"), "{told}");
+    let report = home.json(&["quantize", &from, made, "q4_k_m", "--dry-run", "--json"]);
+    assert!(report["dry_run"] == true && home.files().is_empty(), "{report}");
+    let message = said(&mut home.orinctl(&["quantize", &from, made, "Q6_K"]));
+    assert!(message.contains("is Q6_K") && message.contains("bits a weight"), "{message}");
     let generated = home.run(&["generate", "-m", made, "The cat", "-n", "4", "--quiet"]);
     assert!(generated.status.success(), "{}", stderr(&generated));
     let text = home.file("text", WORDS.repeat(10));
@@ -317,9 +317,9 @@ fn quantize_overwrites_no_file_without_force() {
         (&["/nowhere/x.gguf", new, "q4_0"], 1, "/nowhere/x.gguf"),
     ] {
         let output = home.run(&[&["quantize"], args].concat());
-        let told = stderr(&output);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {told}");
-        assert!(told.contains(words) && output.stdout.is_empty(), "{args:?}: {told}");
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
+        assert!(message.contains(words) && output.stdout.is_empty(), "{args:?}: {message}");
         assert_eq!((home.files(), std::fs::read(&mine).unwrap()), before, "{args:?}");
     }
     let forced = home.run(&["quantize", &mine, &other, "q8_0", "--force"]);

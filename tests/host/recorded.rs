@@ -306,8 +306,8 @@ fn toml_answers_match_the_record() {
     });
 }
 
-/// Content of a file: the text in the request, or after `@` a file of this repository, after `@#` that file with all keys
-/// uncommented.
+/// Content of a file: the text in the request, or after `@` a file of this repository, after `@#` that file with all
+/// keys uncommented.
 fn file(text: &str) -> String {
     let read = |path| fs::read_to_string(Path::new(ROOT).join(path)).unwrap();
     match (text.strip_prefix("@#"), text.strip_prefix('@')) {

@@ -51,8 +51,8 @@ fn answers_are_counted_and_goodput_follows_the_limits() {
     }
     assert!((found.output_tokens_per_second * found.elapsed - tokens as f64).abs() < 1e-6);
     assert!(found.total_tokens_per_second > found.output_tokens_per_second);
-    let told = found.first_token.zip(found.between).zip(found.queued);
-    assert!(told.is_some_and(|((first, _), queued)| first.p50 > queued.p50));
+    let percentiles = found.first_token.zip(found.between).zip(found.queued);
+    assert!(percentiles.is_some_and(|((first, _), queued)| first.p50 > queued.p50));
     let status = daemon.get("/orin/v1/status").json();
     assert_eq!(found.model, status["model"]["id"]);
 

@@ -116,8 +116,8 @@ fn a_machine_freezes_at_most_twice_and_never_again_after_a_crash() {
     fs::write(state.path().join(FILE), book.to_string()).unwrap();
     let text = said(&mut on("freeze=launch", state.path()));
     assert_eq!(line(&text, "device "), "cpu", "{text}");
-    let told = line(&text, "disabled ");
-    assert!(told.contains("went down in stage `") && told.contains("--retry-gpu"), "{text}");
+    let message = line(&text, "disabled ");
+    assert!(message.contains("went down in stage `") && message.contains("--retry-gpu"), "{text}");
 
     bring_up::forget(state.path()).unwrap();
     let text = said(&mut on("", state.path()));

@@ -86,8 +86,8 @@ fn a_network_respects_the_memory_reserve() {
     let daemon = launch(&state, "backend = 'auto'\nmemory_reserve_mib = 65536\n");
     let refused = policy(&daemon, Some("nv"));
     assert_eq!(refused.error(), (507, "out_of_memory".into()));
-    let told = refused.json()["error"]["message"].to_string();
-    assert!(told.contains("memory_reserve_mib = 65536") && told.contains("weights"), "{told}");
+    let message = refused.json()["error"]["message"].to_string();
+    assert!(message.contains("memory_reserve_mib = 65536") && message.contains("weights"), "{message}");
     let answer = policy(&daemon, None).json();
     assert!(!answer["device"].as_str().unwrap().contains("SMs"), "{answer}");
 }

@@ -14,7 +14,7 @@ fn start(model: impl Into<String>, backend: &str) -> Handle {
 }
 
 #[track_caller]
-fn told(handle: &Handle, request: Request, at: usize, on: Option<&'static str>) -> String {
+fn expect_not_finite(handle: &Handle, request: Request, at: usize, on: Option<&'static str>) -> String {
     let error = collect(handle.generate(request).unwrap()).unwrap_err();
     assert_eq!(error, GenerateError::NotFinite { model: "odd".into(), position: at, gpu: on });
     error.to_string()
@@ -45,7 +45,7 @@ fn a_token_with_a_non_finite_embedding_fails_only_its_request() {
     for _ in 0..2 {
         assert_eq!(ask(&handle, good[0].clone()).ids, expected[0]);
         let begun = good.clone().map(|request| handle.generate(request).unwrap());
-        let why = told(&handle, engine::request([1, 2, TOKEN, 4], 9), 4, Some("nv"));
+        let why = expect_not_finite(&handle, engine::request([1, 2, TOKEN, 4], 9), 4, Some("nv"));
         for words in ["odd", "position 4 ", "`orinctl parity --devices nv`", "`orinctl doctor`"] {
             assert!(why.contains(words), "{why}");
         }
@@ -54,7 +54,7 @@ fn a_token_with_a_non_finite_embedding_fails_only_its_request() {
         }
     }
     let echoed = Request { logprobs: Some(1), prompt_logprobs: true, ..good[0].clone() };
-    told(&handle, Request { prompt: vec![1, TOKEN, 3, 4], ..echoed }, 2, Some("nv"));
+    expect_not_finite(&handle, Request { prompt: vec![1, TOKEN, 3, 4], ..echoed }, 2, Some("nv"));
     assert_eq!(device(&handle).0, "nv");
 }
 
@@ -65,13 +65,13 @@ fn weights_that_lead_to_non_finite_logits_are_reported_on_every_device() {
     let model = odd(&tiny(MODEL), dir.path(), "blk.1.attn_norm.weight", 0..1, f32::MAX);
     let nv = start(&model, "nv");
     for len in [1, 9] {
-        told(&nv, engine::request(1..len + 1, 5), len as usize, Some("nv"));
+        expect_not_finite(&nv, engine::request(1..len + 1, 5), len as usize, Some("nv"));
     }
     assert_eq!(device(&nv).0, "nv");
     drop(nv);
     for len in [1, 9] {
         let auto = start(&model, "auto");
-        told(&auto, engine::request(1..len + 1, 5), len as usize, None);
+        expect_not_finite(&auto, engine::request(1..len + 1, 5), len as usize, None);
         let (device, reason) = device(&auto);
         assert!(device == "cpu" && reason.contains("first step are not finite"), "{reason}");
     }

@@ -184,8 +184,8 @@ fn without_a_compiler_only_prebuilt_variants_are_used() {
         store.merge(&key, &[record]).unwrap();
         let read = store.read(&key, Clock::Counted, &Kernels(&nv)).unwrap();
         assert_eq!((read.current.len(), read.stale.len()), (current.into(), (!current).into()));
-        let told = read.stale.first().map(|(_, why)| why.as_str());
-        assert!(current || told == Some("compiled by nvrtc 12.6, which is not here"), "{told:?}");
+        let message = read.stale.first().map(|(_, why)| why.as_str());
+        assert!(current || message == Some("compiled by nvrtc 12.6, which is not here"), "{message:?}");
     }
 }
 
@@ -216,8 +216,8 @@ fn an_invalid_entry_is_reported_and_not_used() {
         store.merge(&key, &[record]).unwrap();
         let read = store.read(&key, Clock::Counted, &Kernels(&nv)).unwrap();
         assert!(read.current.is_empty());
-        let told = if stale { &read.stale[0].1 } else { &read.ignored[0].1 };
-        assert!(told.contains(why), "{told}");
+        let message = if stale { &read.stale[0].1 } else { &read.ignored[0].1 };
+        assert!(message.contains(why), "{message}");
     }
 }
 

@@ -245,10 +245,9 @@ fn answers_follow_their_schema_and_grammar() {
     assert_eq!(wrong.error(), (400, "grammar_failed".into()), "{}", wrong.body);
 }
 
-/// A token that is favoured is chosen, one that is banned is not; the same seed gives the same answer, however
-/// tokens are chosen, and beside whom.
+/// Biases select and ban tokens. A seed gives the same answer for every sampler and batch.
 #[test]
-fn samplers_change_what_is_chosen() {
+fn samplers_change_the_chosen_tokens() {
     let daemon = Daemon::start(ROOM);
     let ask = |changes: Value| {
         let mut request = json!({"prompt": "Once upon", "max_tokens": 8, "temperature": 0,

@@ -5,10 +5,10 @@ use orind_testing::random::Random;
 use serde_json::{Value, json};
 
 /// Changed requests for each route.
-const ODD: u64 = 40;
+const CHANGED: u64 = 40;
 
 /// A valid request for each route, with as many fields as possible.
-fn sound() -> Vec<(&'static str, Value)> {
+fn valid() -> Vec<(&'static str, Value)> {
     let schema =
         json!({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]});
     let function = json!({"name": "f", "description": "d", "parameters": schema});
@@ -98,7 +98,7 @@ fn sound() -> Vec<(&'static str, Value)> {
 }
 
 /// An unexpected value.
-fn odd(random: &mut Random) -> Value {
+fn unexpected(random: &mut Random) -> Value {
     let values = [
         Value::Null,
         true.into(),
@@ -132,7 +132,7 @@ fn change(value: &mut Value, random: &mut Random) {
             let key = map.keys().nth(random.below(map.len())).unwrap().clone();
             match random.below(8) {
                 0 => drop(map.remove(&key)),
-                1 => drop(map.insert("nobody knows this".into(), odd(random))),
+                1 => drop(map.insert("nobody knows this".into(), unexpected(random))),
                 _ => change(&mut map[&key], random),
             }
         }
@@ -140,22 +140,22 @@ fn change(value: &mut Value, random: &mut Random) {
             let at = random.below(list.len());
             match random.below(8) {
                 0 => drop(list.remove(at)),
-                1 => list.push(odd(random)),
+                1 => list.push(unexpected(random)),
                 _ => change(&mut list[at], random),
             }
         }
-        _ => *value = odd(random),
+        _ => *value = unexpected(random),
     }
 }
 
 #[test]
 fn changed_requests_are_answered_or_refused_by_field() {
     let daemon = Daemon::start("slots = 2\ncontext = 512\nqueue_limit = 64");
-    for (route, sound) in sound() {
+    for (route, valid) in valid() {
         let (mut answered, mut refused) = (0, 0);
-        for seed in 0..ODD {
+        for seed in 0..CHANGED {
             let mut random = Random(seed);
-            let mut request = sound.clone();
+            let mut request = valid.clone();
             for _ in 0..=random.below(2) {
                 change(&mut request, &mut random);
             }

@@ -199,10 +199,10 @@ fn docs_state_the_steps_and_launches_of_a_token() {
         let steps = by_layer(layers, plan.steps.iter().map(|step| &*step.label));
         let launches = outline(&model, LAYOUT, bucket).unwrap();
         let launches = by_layer(layers, launches.iter().map(|launch| &*launch.label));
-        let told = format!("| {steps} | {launches} |");
+        let numbers = format!("| {steps} | {launches} |");
         let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |"))).unwrap();
-        if !row.ends_with(&told) {
-            other.push(format!("{name} has {told}"));
+        if !row.ends_with(&numbers) {
+            other.push(format!("{name} has {numbers}"));
         }
     }
     assert!(other.is_empty(), "{}", other.join("\n"));

@@ -22,7 +22,7 @@ fn the_longest_token_is_reachable_from_text() {
 
 proptest! {
     #[test]
-    fn so_many_ids_and_no_more(text in "( {1,9}|[abhelo]{1,9}|<\\|eot_id\\|>|<think>|\\PC){0,12}") {
+    fn the_number_of_ids_is_limited(text in "( {1,9}|[abhelo]{1,9}|<\\|eot_id\\|>|<think>|\\PC){0,12}") {
         let tokenizer = tokenizer();
         for (specials, add) in [(Specials::Parse, true), (Specials::Plain, false)] {
             let ids = tokenizer.encode(&text, specials, add).unwrap();

@@ -1,10 +1,11 @@
-//! Ids and texts of every family, compared with Hugging Face's `tokenizers` and llama.cpp (`tests/data/vocab/families.py`).
+//! Ids and texts of every family, compared with Hugging Face's `tokenizers` and llama.cpp
+//! (`tests/data/vocab/families.py`).
 
 use super::*;
 
-/// Each family of `families.json`, and the number of texts for which llama.cpp's ids differ from the rules of the model's
-/// authors. llama.cpp's regular expressions treat all white space beyond ASCII as one character, and for Tekken and
-/// GPT-4o they ignore marks, and case beyond ASCII.
+/// Each family of `families.json`, and the number of texts for which llama.cpp's ids differ from the rules of the
+/// model's authors. llama.cpp's regular expressions treat all white space beyond ASCII as one character, and for
+/// Tekken and GPT-4o they ignore marks, and case beyond ASCII.
 const FAMILIES: [(&str, usize); 30] = [
     ("llama-spm", 0),
     ("phi-3", 0),

@@ -184,7 +184,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn whatever_messages_say_it_is_text(
+    fn each_message_is_text(
         messages in prop::collection::vec(
             prop::collection::vec((0u8..8, any::<prop::sample::Index>(), 0usize..64), 1..8), 1..5),
     ) {
@@ -203,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn what_messages_say_together_is_text_too(
+    fn adjacent_messages_are_text(
         contents in prop::collection::vec(prop::collection::vec(
             (0u8..6, any::<prop::sample::Index>(), 0usize..64), 1..3), 1..6),
     ) {

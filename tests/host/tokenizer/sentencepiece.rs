@@ -159,8 +159,8 @@ fn bytes_that_are_no_utf8_are_replaced() {
     assert_eq!(tokenizer.decode(&[0, 1, 2, u32::MAX, 9999]), "");
 }
 
-/// Decoding removes the space that encoding adds in front. The space of an answer is kept, unless the prompt ends with a
-/// special token.
+/// Decoding removes the space that encoding adds in front. The space of an answer is kept, unless the prompt ends
+/// with a special token.
 #[test]
 fn answers_continue_their_prompts() {
     let tokenizer = tiny();
