@@ -44,7 +44,7 @@ fn lookup_drafts_change_no_greedy_or_sampled_token() {
         let (with, without, another) = (start(model, 7), start(model, 0), start(model, 0));
         let hybrid = model == MODELS[2];
         let (mut drafted, mut accepted) = (0, 0);
-        for i in 0..8 {
+        for i in 0..12 {
             let temperature = [0.0, 0.0, 0.4, 1.0][i % 4];
             let sampling = Sampling {
                 temperature,
@@ -247,7 +247,7 @@ fn conversations_continue_correctly_after_drafts() {
         let mut random = Random(seed);
         let mut said: Vec<u32> = vec![1, 2, 3];
         let mut cached = 0;
-        for i in 0..12 {
+        for i in 0..16 {
             if said.len() > 300 {
                 said.truncate(3);
             }
