@@ -1,7 +1,7 @@
-//! `.nv.info`: the attributes of a file and of each kernel.
+//! `.nv.info` sections: attributes of a file and of each kernel.
 //!
-//! A record is a format byte, an attribute byte and a `u16`: format 1 has no value, 2 a byte and 3 a
-//! `u16` in the record itself, 4 as many bytes after it as the `u16` says.
+//! A record is a format byte, an attribute byte and a `u16`. Format 1 has no value, 2 a byte and 3
+//! a `u16` in the record itself; for format 4 the `u16` is the length of the value that follows.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use super::{Error, malformed};
 /// One parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its place in the list.
+    /// Index in the parameter list.
     pub ordinal: u16,
     /// Offset from the start of the parameters, in bytes.
     pub offset: u16,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u32,
 }
 
@@ -22,9 +22,9 @@ pub struct Parameter {
 #[derive(Clone, Copy)]
 struct Attribute<'a> {
     id: u8,
-    /// The value in the record.
+    /// Value in the record.
     short: u16,
-    /// The bytes after it.
+    /// Value after the record.
     long: &'a [u8],
 }
 
@@ -53,7 +53,7 @@ fn attributes<'a>(section: &str, mut bytes: &'a [u8]) -> Result<Vec<Attribute<'a
     if bytes.is_empty() { Ok(all) } else { Err(malformed(section, "a record is cut short")) }
 }
 
-/// `.nv.info`: sizes by symbol.
+/// File-level attributes: sizes by symbol.
 #[derive(Default)]
 pub(super) struct FileInfo {
     registers: BTreeMap<u32, u32>,
@@ -96,7 +96,7 @@ impl FileInfo {
     }
 }
 
-/// `.nv.info.<kernel>`.
+/// Attributes of one kernel.
 #[derive(Default)]
 pub(super) struct KernelInfo {
     pub(super) params: Vec<Parameter>,
@@ -136,7 +136,7 @@ impl KernelInfo {
         Ok(info)
     }
 
-    /// The parameters must lie in bank 0, and each of them in the parameters.
+    /// Checks that the parameters are inside bank 0 and each parameter inside the block.
     pub(super) fn check(&self, kernel: &str, bank0: usize) -> Result<(), Error> {
         let section = format!(".nv.info.{kernel}");
         let end = u64::from(self.params_offset) + u64::from(self.params_bytes);

@@ -1,5 +1,5 @@
-//! The cubin loader on real files, and on files that are damaged in every way: it may refuse them,
-//! it may not panic.
+//! Tests of the cubin parser on real files, and on files damaged in every way: it may reject them
+//! but must not panic.
 
 use orind_kernels::catalogue::Unit;
 use orind_kernels::cubin::{Cubin, Error};
@@ -46,7 +46,7 @@ fn every_truncation_is_survived() {
     let bytes = &rows(Target::Sm87);
     let whole = Cubin::parse(bytes).unwrap();
     for end in (0..bytes.len()).step_by(7) {
-        // What is only for debuggers may be missing at the end.
+        // Debug sections may be missing at the end.
         if let Ok(cubin) = Cubin::parse(&bytes[..end]) {
             assert_eq!(cubin.kernels, whole.kernels);
         }
@@ -70,7 +70,7 @@ proptest! {
         let _ = Cubin::parse(&bytes);
     }
 
-    /// The tables that lead everywhere else: the header, and one section's entry.
+    /// Tables that refer to everything else: the header, and one section's entry.
     #[test]
     fn damaged_tables_are_survived(
         header in any::<bool>(),

@@ -1,4 +1,4 @@
-//! Kernels compiled on the machine: where NVRTC is, and what is said where it is not.
+//! Tests of run-time compilation, with and without NVRTC.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use orind_kernels::params::{Action, Reduction, TensorParams, Width, step};
 use orind_kernels::source::Target;
 use orind_testing::program::{again, said};
 
-/// A variant that is not checked in.
+/// A variant that is not prebuilt.
 fn odd(weight: Weight) -> Kernel {
     let variant = ProjectVariant { warps: 4, unroll: 1, ..ProjectVariant::heuristic(weight) };
     Kernel::Project { weight, rows: 2, planes: 1, variant }
@@ -42,9 +42,9 @@ fn a_variant_that_is_not_checked_in_is_compiled_once() {
     assert!(String::from_utf8_lossy(ptx).contains(".target sm_80"));
 }
 
-/// `[2][3]` numbers, of which the maximum of each row is doubled.
+/// Maximum of each row of `[2][3]` values, doubled.
 fn group(base: u64) -> TensorParams {
-    let mut params = TensorParams { chain: 1, tail: 3, from: 8, into: 8, ..Default::default() };
+    let mut params = TensorParams { body: 1, tail: 3, from: 8, into: 8, ..Default::default() };
     (params.outer, params.length, params.inner) = (2, 3, 1);
     params.reduce = Reduction::Largest as u32;
     let source = &mut params.sources[0];
@@ -76,7 +76,7 @@ fn a_group_is_the_same_kernel_wherever_its_tensors_lie() {
     assert_eq!((found.stack_bytes, found.shared_bytes, cubin.relocations.len()), (0, 0, 0));
 }
 
-/// Under another symbol each, with as many threads as it says, and without a stack.
+/// Each variant has its own symbol, its number of threads, and no stack.
 #[test]
 fn a_group_has_variants() {
     let params = group(1 << 20);
@@ -99,7 +99,7 @@ fn a_group_has_variants() {
     }
 }
 
-/// Rows that are few have many threads where they are long, and blocks of their own; rows that are many have 16 each.
+/// Few long rows have many threads and their own blocks; many rows have 16 threads each.
 #[test]
 fn a_row_has_as_many_threads_as_it_is_long_and_rows_are_few() {
     for (rows, length, warps, threads_per_row) in [
@@ -110,12 +110,12 @@ fn a_row_has_as_many_threads_as_it_is_long_and_rows_are_few() {
         (1, 700, 2, 64),
         (1, 4096, 8, 256),
         (1, u32::MAX, 8, 256),
-        // Blocks for every SM before blocks of more rows.
+        // Blocks for every SM before blocks of several rows.
         (5, 700, 2, 64),
         (16, 256, 1, 16),
         (64, 256, 2, 16),
         (128, 256, 4, 16),
-        // As many threads as keep the GPU busy, and no more.
+        // No more threads than keep the GPU busy.
         (32, 4096, 8, 256),
         (64, 4096, 4, 128),
         (128, 1024, 4, 64),
@@ -140,7 +140,7 @@ fn a_row_has_as_many_threads_as_it_is_long_and_rows_are_few() {
     }
 }
 
-/// The most that a kernel declares of shared memory: 8 rows, and 16 warps that fold two planes.
+/// Most static shared memory of a kernel: 8 rows, and 16 warps that fold two planes.
 #[test]
 fn the_largest_exchange_is_left_room_for() {
     if let Err(why) = Compiler::load() {
@@ -173,11 +173,10 @@ fn what_does_not_compile_is_told_with_the_compiler_s_words() {
     assert!(text.contains("x.cu") && text.contains("\"y\" is undefined"), "{text}");
 }
 
-/// Both of CUDA 12, which an Orin has, and of CUDA 13, which has the number in its name alone where the
-/// development package is not installed.
+/// Names of CUDA 12, which an Orin has, and of CUDA 13, with and without the development package.
 #[test]
 fn nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it() {
-    // Any library will do: that it lacks the functions says that it was found.
+    // Any library will do: the error about a missing function shows that it was loaded.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let library = maps
         .lines()

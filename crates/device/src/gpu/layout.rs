@@ -1,4 +1,4 @@
-//! How much memory an instance takes, and where everything lies in it: arithmetic only.
+//! Memory layout of an instance: sizes and offsets of weights, states and scratch.
 
 use std::collections::HashMap;
 
@@ -17,22 +17,22 @@ use plan::{Attention, Buffer, DType, GatedDelta, NormKind, Op, Plan, Sample, Sho
 
 const _: () = assert!(BLOCK == CACHE_BLOCK as usize, "blocks are the kernels'");
 
-/// Alignment of everything: what the widest loads and constant banks need.
+/// Alignment of everything, enough for the widest loads and for constant banks.
 pub(super) const ALIGN: u64 = 256;
 
-/// Blocks that share the vocabulary when a token is chosen.
+/// Blocks that share the vocabulary when a token is sampled.
 pub(super) const SAMPLE_PARTS: u32 = 32;
-/// Scratch of one part of one row.
+/// Scratch bytes per part and row.
 const SAMPLE_PART_BYTES: u64 = 16;
 
-/// The name of whatever GPU it is, where there may be none: see [`of_device`].
+/// Placeholder for a GPU's name, replaced by [`of_device`].
 const ANY: &str = "gpu";
 
 pub(super) fn unsupported(what: String) -> Error {
     Error::Unsupported { device: ANY, what }
 }
 
-/// What drivers share, as one of them says it.
+/// Replaces the placeholder device name of an error.
 pub(super) fn of_device(device: &'static str) -> impl Fn(Error) -> Error {
     move |error| match error {
         Error::Unsupported { device: ANY, what } => Error::Unsupported { device, what },
@@ -40,10 +40,10 @@ pub(super) fn of_device(device: &'static str) -> impl Fn(Error) -> Error {
     }
 }
 
-/// How a weight lies: as matrices, as plain numbers, or first as the ones and behind them as the others.
+/// Layout of a weight: as matrices, as plain numbers, or first matrices and then numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WeightLayout {
-    /// So many of one layout, one after the other.
+    /// Layout and number of matrices, one after the other.
     matrices: Option<(repack::Layout, usize)>,
     numbers: Option<Numbers>,
 }
@@ -51,14 +51,14 @@ pub(super) struct WeightLayout {
 /// Numbers in the order of their buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
-    /// Where they begin in the weight.
+    /// Offset in the weight.
     pub(super) at: u64,
     pub(super) bytes: u64,
-    /// Their type in the file.
+    /// Type in the file.
     pub(super) dtype: DType,
 }
 
-/// The type of which plain numbers of a weight are: blocks are taken apart.
+/// Type of a weight's plain numbers: quantised blocks are decoded.
 pub(super) const fn plain(dtype: DType) -> DType {
     if dtype.is_quantised() { DType::F32 } else { dtype }
 }
@@ -99,7 +99,7 @@ impl WeightLayout {
         }
     }
 
-    /// Bytes from a matrix to the next one.
+    /// Bytes between consecutive matrices.
     pub(super) const fn stride(&self) -> u64 {
         match &self.matrices {
             Some((layout, _)) => (layout.bytes() as u64).next_multiple_of(ALIGN),
@@ -107,7 +107,7 @@ impl WeightLayout {
         }
     }
 
-    /// Its matrices' layout, and how many there are.
+    /// Layout and number of matrices.
     pub(super) const fn matrices(&self) -> Option<(&repack::Layout, usize)> {
         match &self.matrices {
             Some((layout, count)) => Some((layout, *count)),
@@ -120,8 +120,8 @@ impl WeightLayout {
     }
 }
 
-/// Shape of a KV buffer, laid out `[block][kv head]`, or a ring's `[slot][kv head]`, in tiles
-/// of [`orind_kernels::catalogue::launch::CACHE_TILE`] positions.
+/// Shape of a KV cache buffer: `[block][kv head]`, or `[slot][kv head]` for a ring, in tiles of
+/// [`orind_kernels::catalogue::launch::CACHE_TILE`] positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cache {
     pub(super) slots: u32,
@@ -133,12 +133,11 @@ pub(super) struct Cache {
     pub(super) ring: bool,
 }
 
-/// What lasts from step to step.
+/// Persistent state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Cache(Cache),
-    /// So many bytes as its buffer says, of a layer of fixed memory or of a parameter that is trained, and how many
-    /// slots share them.
+    /// State of a recurrent layer, or a trained parameter: bytes of the buffer and number of slots.
     Recurrent {
         bytes: u64,
         slots: u32,
@@ -179,7 +178,7 @@ impl State {
 }
 
 impl Cache {
-    /// As it lies at `begin`.
+    /// Pieces of a state at `begin`.
     fn at(self, begin: u64) -> Pieces {
         let (positions, blocks) = if self.ring {
             (self.capacity, 1)
@@ -197,20 +196,20 @@ impl Cache {
     }
 }
 
-/// Memory that plans share, beyond weights and caches: only one plan runs at a time.
+/// Memory shared by plans, besides weights and caches: one plan runs at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Workspace {
     pub(super) arena: u64,
     pub(super) attention: u64,
     pub(super) sample: u64,
     pub(super) candidates: u64,
-    /// What a mixture keeps between its launches.
+    /// Intermediate results of an MoE layer.
     pub(super) mixture: u64,
-    /// Rows with their LayerNorm, which projections do not take themselves.
+    /// Rows after a LayerNorm, which projections do not fuse.
     pub(super) normed: u64,
     /// Quantised activations of many rows.
     pub(super) activations: u64,
-    /// Counters of the blocks of attention or of a sequence, then of sampling: zero between launches.
+    /// Counters of blocks of attention or of a sequence, then of sampling; zero between launches.
     pub(super) block_counters: u64,
     pub(super) sample_counters: u64,
 }
@@ -272,7 +271,7 @@ impl Workspace {
                     let rows = inputs.temperature.elements() as u64;
                     let vocabulary = logits.shape.last().copied().unwrap_or(0) as u64;
                     grow(&mut w.sample, rows * u64::from(SAMPLE_PARTS) * SAMPLE_PART_BYTES);
-                    // Behind them the logits of rows that something is done to.
+                    // Followed by the edited logits.
                     let each = if inputs.adjustments.is_some() { 12 } else { 8 };
                     grow(&mut w.candidates, each * rows * vocabulary);
                     grow(&mut w.sample_counters, 4 * (rows + 1));
@@ -298,7 +297,7 @@ impl Workspace {
         }
     }
 
-    /// Bytes that only the GPU touches.
+    /// Bytes that only the GPU accesses.
     pub(super) const fn scratch(&self) -> u64 {
         let Self { arena, attention, sample, candidates, mixture, normed, activations, .. } = *self;
         arena + attention + sample + candidates + mixture + normed + activations
@@ -317,20 +316,21 @@ pub(super) struct Layout {
     /// Offset and kind of each state.
     pub(super) states: HashMap<String, (u64, State)>,
     pub(super) state_bytes: u64,
-    /// Where what slots hold lies in the states.
+    /// Pieces of states, by block and slot.
     pub(super) slots: States,
     pub(super) table: Table,
     pub(super) workspace: Workspace,
     plan_bytes: u64,
-    /// The most bytes of mailboxes that a plan has.
+    /// Largest mailbox size of a plan.
     pub(super) mailbox_bytes: u64,
 }
 
 impl Layout {
-    /// Lays out what a request asks for.
+    /// Computes the layout of a request.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a weight, cache or step that the kernels do not know.
+    ///
+    /// [`Error::Unsupported`] for a weight, cache or step that no kernel supports.
     pub(super) fn new(request: &Request<'_>) -> Result<Self> {
         let mut weights = HashMap::new();
         let mut weight_bytes = 0u64;
@@ -382,17 +382,17 @@ impl Layout {
         })
     }
 
-    /// Bytes of the table that says which blocks are whose.
+    /// Size of the block table in bytes.
     pub(super) const fn table_bytes(&self) -> u64 {
         4 * self.table.blocks() as u64
     }
 
-    /// Where each state lies when they begin at an address.
+    /// Addresses of states that start at `base`.
     pub(super) fn states_at(&self, base: u64) -> HashMap<String, (u64, State)> {
         self.states.iter().map(|(name, (at, state))| (name.clone(), (base + at, *state))).collect()
     }
 
-    /// Refuses a plan that was not counted.
+    /// Rejects a plan that the layout was not computed for.
     pub(super) fn admits(&self, plan: &Plan) -> Result<()> {
         if self.workspace.max(Workspace::of(plan)?) == self.workspace
             && PlanBuffers::new(plan).mailbox_bytes <= self.mailbox_bytes
@@ -418,7 +418,7 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// Twice the room only where both forms are read.
+    /// A weight takes twice the memory only if both forms are read.
     #[test]
     fn a_weight_lies_as_it_is_read() {
         let line = |dtype, shape: &[usize]| Buffer {
@@ -432,7 +432,7 @@ mod tests {
             rows: what.contains('r'),
             numbers: what.contains('n'),
         };
-        // 16 rows of 96: of 102 bytes in Q8_0. Matrices, and bytes of plain numbers.
+        // 16 rows of 96 (102 bytes each in Q8_0): bytes as matrices, and as plain numbers.
         for (dtype, shape, what, matrices, numbers) in [
             (DType::F16, &[16, 96][..], "m", 1, None),
             (DType::F16, &[16, 96], "mr", 1, None),

@@ -1,19 +1,19 @@
-//! The primitives that remember: one row after the other, from one version of a slot's state to the other.
+//! Recurrent primitives: row by row, from one version of a slot's state to the other.
 
 use std::ops::Range;
 
 use super::interpret::{Operand, Storage, offsets};
 use plan::{DeltaRule, Recurrence, ShortConv, Turn};
 
-/// What a step does with the state of one sequence.
+/// State of one sequence in a step.
 struct Sequence {
     slot: usize,
     turn: Turn,
-    /// Its rows, padding left out.
+    /// Rows without padding.
     rows: Range<usize>,
 }
 
-/// The sequences of a step that have a slot and rows.
+/// Sequences of a step that have a slot and rows.
 fn sequences(memory: &Recurrence, storage: &[Storage]) -> Vec<Sequence> {
     let ints = |view| Operand::of(view, storage).ints().collect::<Vec<i32>>();
     let (slots, positions) = (ints(&memory.rows.slots), ints(&memory.rows.positions));
@@ -28,7 +28,7 @@ fn sequences(memory: &Recurrence, storage: &[Storage]) -> Vec<Sequence> {
     (0..slots.len()).step_by(memory.chunk).filter_map(sequence).collect()
 }
 
-/// Runs `each` over every sequence, with its state, and keeps what it leaves there.
+/// Runs `each` on every sequence with its state, and stores the new state.
 fn remember(
     memory: &Recurrence,
     storage: &mut [Storage],
@@ -55,7 +55,7 @@ fn remember(
     }
 }
 
-/// Results of all rows, zero for padding.
+/// Results of all rows; zero for padding.
 pub(super) fn short_conv(conv: &ShortConv, storage: &mut [Storage]) -> Vec<f32> {
     let [_, channels] = conv.x.shape[..] else { unreachable!("plans are validated") };
     let mut out = vec![0.0; conv.out.elements()];
@@ -83,7 +83,7 @@ pub(super) fn short_conv(conv: &ShortConv, storage: &mut [Storage]) -> Vec<f32> 
     out
 }
 
-/// Results of all rows, zero for padding.
+/// Results of all rows; zero for padding.
 pub(super) fn delta_rule(rule: &DeltaRule, storage: &mut [Storage]) -> Vec<f32> {
     let [_, heads, size] = rule.query.shape[..] else { unreachable!("plans are validated") };
     let width = rule.value.shape[2];

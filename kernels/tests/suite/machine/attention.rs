@@ -1,4 +1,4 @@
-//! Attention with and without rotation and KV write, and the rotation by itself.
+//! Tests of attention with and without fused RoPE and KV cache write, and of both separately.
 
 use half::f16;
 use orind_kernels::catalogue::launch::{
@@ -15,33 +15,33 @@ use super::numbers;
 use orind_testing::random::Random;
 use sass::count::Counters;
 
-/// A model's heads, and the rows of a step.
+/// Heads of a model, and rows of a step.
 #[derive(Clone, Copy)]
 struct Shape<'a> {
     heads: usize,
     kv_heads: usize,
     dim: usize,
-    /// Blocks that divide a row's positions; they decide no bit.
+    /// Blocks that share a row's positions; they change no bit.
     splits: usize,
     interleaved: bool,
-    /// Values of a head that are rotated, if not all.
+    /// Number of rotated values of a head, if not all.
     rotated: Option<usize>,
     norm: bool,
-    /// Positions that a row sees at most, and the soft cap of its scores; 0 for none.
+    /// Size of the window, and soft cap of the scores; 0 for none.
     window: usize,
     cap: f32,
-    /// Slope and length of the scores' temperature; a length of 0 for none.
+    /// Slope and length of the attention temperature; a length of 0 for none.
     temperature: (f32, u32),
-    /// Of each head in turn, where there are sinks.
+    /// Sinks, repeated over the heads; empty for none.
     sinks: &'a [f32],
     capacity: usize,
-    /// Positions begin anew after the capacity.
+    /// Positions wrap around at the capacity.
     ring: bool,
-    /// Slots have blocks one after the other, not here and there.
+    /// Slots have consecutive blocks instead of scattered ones.
     in_order: bool,
-    /// Blocks of every slot, the last ones, that it does not have.
+    /// Number of each slot's last blocks that are unmapped.
     lacking: usize,
-    /// What keys and values are stored in.
+    /// Type of the KV cache.
     cache: CacheType,
     /// Slot and position of each row.
     rows: &'a [(i32, i32)],
@@ -52,12 +52,12 @@ impl Shape<'_> {
         self.rotated.unwrap_or(self.dim)
     }
 
-    /// The sinks of all heads.
+    /// Sinks of all heads.
     fn sinks(&self) -> Vec<f32> {
         self.sinks.iter().copied().cycle().take(self.heads).collect()
     }
 
-    /// The factor on the scores of a row that stands at `position`.
+    /// Factor on the scores of a row at `position`.
     fn factor(&self, position: i32) -> f32 {
         let (scale, (slope, length)) = (self.scale(), self.temperature);
         if length == 0 {
@@ -71,7 +71,7 @@ impl Shape<'_> {
         1.0 / (self.dim as f32).sqrt()
     }
 
-    /// The first position that a row sees that stands at `position`.
+    /// First visible position of a row at `position`.
     fn first(&self, position: i32) -> usize {
         let count = position as usize + 1;
         if self.window == 0 { 0 } else { count.saturating_sub(self.window) }
@@ -81,25 +81,25 @@ impl Shape<'_> {
 const SLOTS: usize = 4;
 const EPS: f32 = 1e-6;
 
-/// The kernels that a step takes.
+/// Kernels of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
-    /// Rotation, KV write and attention in one.
+    /// RoPE, KV write and attention in one kernel.
     Fused,
-    /// Rotation and KV write, then a block for each row.
+    /// RoPE and KV write, then a block per row.
     Rows,
-    /// Rotation and KV write, then blocks that many rows share.
+    /// RoPE and KV write, then blocks that rows share.
     Prefill,
     /// The same in half precision.
     Half,
 }
 
 impl How {
-    /// Those whose rows share blocks.
+    /// Kernels whose rows share blocks.
     const SHARED: [Self; 2] = [Self::Prefill, Self::Half];
 }
 
-/// What a step reads.
+/// Inputs of a step.
 struct Inputs {
     q: Vec<f32>,
     k: Vec<f32>,
@@ -142,7 +142,7 @@ impl Inputs {
         }
     }
 
-    /// One head normalised and rotated.
+    /// Normalises and rotates one head.
     fn rotate(&self, s: &Shape<'_>, row: usize, x: &[f32], norm: &[f32]) -> Vec<f32> {
         let mut x = x.to_vec();
         if s.norm {
@@ -155,7 +155,7 @@ impl Inputs {
     }
 }
 
-/// One of the two caches.
+/// Keys or values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
     Keys,
@@ -165,7 +165,7 @@ enum Which {
 /// Slot, KV head and position.
 type Place = (usize, usize, usize);
 
-/// Every place that there is, those behind the capacity in the last block or tile too.
+/// Every place that exists, including those behind the capacity in the last block or tile.
 fn all(s: &Shape<'_>) -> impl Iterator<Item = Place> {
     let (heads, positions) = (s.kv_heads, positions(s));
     let of_slot =
@@ -173,17 +173,17 @@ fn all(s: &Shape<'_>) -> impl Iterator<Item = Place> {
     (0..SLOTS).flat_map(of_slot)
 }
 
-/// Positions of a slot that there is room for.
+/// Positions that a slot has memory for.
 fn positions(s: &Shape<'_>) -> usize {
     s.capacity.next_multiple_of(if s.ring { CACHE_TILE } else { CACHE_BLOCK } as usize)
 }
 
-/// Blocks of a slot.
+/// Block table entries of a slot.
 fn entries(s: &Shape<'_>) -> usize {
     if s.ring { 0 } else { positions(s) / CACHE_BLOCK as usize }
 }
 
-/// Which block is a slot's so manieth.
+/// Block of an entry of a slot.
 fn block(s: &Shape<'_>, slot: usize, entry: usize) -> usize {
     let (all, number) = (SLOTS * entries(s), slot * entries(s) + entry);
     if s.in_order {
@@ -193,7 +193,7 @@ fn block(s: &Shape<'_>, slot: usize, entry: usize) -> usize {
     (number * factor + 3) % all
 }
 
-/// What the kernels are told of them.
+/// Block table.
 fn table(s: &Shape<'_>) -> Vec<i32> {
     let has = entries(s) - s.lacking.min(entries(s));
     let entry = |at: usize| {
@@ -207,7 +207,7 @@ fn row_bytes(s: &Shape<'_>) -> usize {
     s.cache.row_bytes(s.dim as u32) as usize
 }
 
-/// Where a row lies: for each number the byte that it begins in, and for each block where its scale does.
+/// Layout of a row: byte offset of each value, and of each block's scale.
 fn lies(s: &Shape<'_>, which: Which, (slot, g, position): Place) -> [Vec<usize>; 2] {
     let of_block = CACHE_BLOCK as usize;
     let (piece, size, position) = if s.ring {
@@ -220,7 +220,7 @@ fn lies(s: &Shape<'_>, which: Which, (slot, g, position): Place) -> [Vec<usize>;
     let number = |i: usize| {
         let byte = match s.cache {
             CacheType::F16 | CacheType::Q8_0 => i * bits / 8,
-            // Eight are a word, the low nibbles first.
+            // Eight nibbles per word, low nibbles first.
             CacheType::Q4_0 => i / 8 * 4 + i % 4,
         };
         match which {
@@ -240,7 +240,7 @@ fn half_at(cache: &[u8], at: usize) -> f16 {
     f16::from_le_bytes([cache[at], cache[at + 1]])
 }
 
-/// What a row of a cache stands for.
+/// Values of a row of a cache.
 fn stored(s: &Shape<'_>, cache: &[u8], which: Which, place: Place) -> Vec<f32> {
     let [numbers, scales] = lies(s, which, place);
     let value = |(i, &at): (usize, &usize)| {
@@ -254,7 +254,7 @@ fn stored(s: &Shape<'_>, cache: &[u8], which: Which, place: Place) -> Vec<f32> {
     numbers.iter().enumerate().map(value).collect()
 }
 
-/// Puts a row into a cache, rounded as files' blocks are.
+/// Writes a row to a cache, quantised as in files.
 fn store(s: &Shape<'_>, cache: &mut [u8], which: Which, place: Place, x: &[f32]) {
     let [numbers, scales] = lies(s, which, place);
     let mut made = vec![0; row_bytes(s)];
@@ -281,7 +281,7 @@ fn store(s: &Shape<'_>, cache: &mut [u8], which: Which, place: Place, x: &[f32])
     }
 }
 
-/// Output, keys and values after a step, and what its attention did.
+/// Runs a step. Returns output, keys and values, and attention's counters.
 fn run(
     s: &Shape<'_>,
     inputs: &Inputs,
@@ -352,7 +352,7 @@ fn run(
     (device.read(params.out), cache(params.keys), cache(params.values), counters)
 }
 
-/// Equal bits, but of no numbers all are alike.
+/// Equal bits; all NaNs are equal.
 fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
@@ -361,8 +361,8 @@ fn check(s: &Shape<'_>, how: How, seed: u64) {
     check_with(s, how, seed, |_| {});
 }
 
-/// A step with changed inputs against the definition, to the bit, but in half precision; and that against exact numbers
-/// where all are finite.
+/// Runs a step with changed inputs and compares it with the definition: bit-exact, except in half
+/// precision. The definition is compared with exact values if all are finite.
 fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) {
     let mut inputs = Inputs::random(s, &mut Random(seed));
     change(&mut inputs);
@@ -385,7 +385,7 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
     for (which, got, want) in
         [(Which::Keys, &keys, &want_keys), (Which::Values, &values, &want_values)]
     {
-        // A block of no numbers has any codes.
+        // The codes of a block without finite values are arbitrary.
         let equal = |place| {
             let [got, want] = [got, want].map(|cache| stored(s, cache, which, place));
             got.into_iter().zip(want).all(|(got, want)| same(got, want))
@@ -432,7 +432,7 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
     }
 }
 
-/// What attention gives is near what it is in exact numbers.
+/// Compares attention with exact arithmetic.
 fn near(
     s: &Shape<'_>,
     position: i32,
@@ -463,7 +463,7 @@ fn near(
     }
 }
 
-/// What attention of the rows of a prompt from its first token on does, for one KV head of a group.
+/// Counters of attention over a prompt from its first token, for one KV head.
 pub(crate) fn of_prompt(dim: usize, group: usize, rows: i32, how: How) -> Counters {
     let rows: Vec<(i32, i32)> = (0..rows).map(|position| (0, position)).collect();
     let shape = Shape {
@@ -502,7 +502,7 @@ const LLAMA: Shape<'_> = Shape {
 fn decode_rows_of_every_length() {
     for seed in 1..4 {
         check(&LLAMA, How::Fused, seed);
-        // Qwen3: pairs split in halves, QK-norm; and a dim, a group and splits of no power of two.
+        // Qwen3 (split pairs, QK-norm); and sizes that are not powers of two.
         let rows = &[(3, 300), (0, 17)];
         let qwen =
             Shape { heads: 4, dim: 128, splits: 8, interleaved: false, norm: true, rows, ..LLAMA };
@@ -512,7 +512,7 @@ fn decode_rows_of_every_length() {
     }
 }
 
-/// Rows of one prompt share a slot: rotation and write first, then attention.
+/// Rows of one prompt share a slot: RoPE and KV write first, then attention.
 #[test]
 fn a_chunk_of_a_prompt() {
     let rows = &[(1, 126), (1, 127), (1, 128), (1, 129), (4, 0), (0, 320)];
@@ -522,9 +522,9 @@ fn a_chunk_of_a_prompt() {
     }
 }
 
-/// Rows that share a block see spans in part, whole, or not at all, of one run and of several; groups of every
-/// size, those that leave some of a block's queries without a row; more tiles than one; rows without a place
-/// and of other slots among them.
+/// Rows that share a block and see spans partly, fully or not at all, in one run or several; groups
+/// of every size, including those that leave queries of a block unused; several tiles; rows outside
+/// the cache and of other slots.
 #[test]
 fn rows_of_a_prompt_share_a_block() {
     let chunk = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
@@ -552,7 +552,7 @@ fn rows_of_a_prompt_share_a_block() {
         let shape = Shape { heads, dim, capacity: 700, norm: seed % 2 == 0, rows: &rows, ..LLAMA };
         How::SHARED.into_iter().for_each(|how| check(&shape, how, seed));
     }
-    // An infinity reaches rows from its own on, and none before it, in the span that all of them share.
+    // An infinity affects the rows from its own on, but none before, in a span that all share.
     for dim in [64, 256] {
         let shape = Shape { dim, rows: &chunk(250, 18), ..LLAMA };
         for odd in [f32::INFINITY, f32::NEG_INFINITY] {
@@ -575,8 +575,8 @@ fn company_and_order_change_no_bit() {
     assert_eq!(first, out[..width], "whatever the batch");
 }
 
-/// Lengths around spans and groups, heads of every width, groups of every size, with rows of one block and of
-/// several.
+/// Lengths around spans and groups, heads of every width, groups of every size, rows with one block
+/// and with several.
 #[test]
 fn every_length_width_and_group() {
     let rows =
@@ -605,8 +605,8 @@ fn every_length_width_and_group() {
     );
 }
 
-/// Heads of 256 and 512 values, rotated in part; windows that end in spans and between them, over one group and
-/// several; soft caps.
+/// Heads of 256 and 512 values, partly rotated; windows that end inside and between spans, over one
+/// group and several; soft caps.
 #[test]
 fn wide_heads_parts_of_heads_windows_and_caps() {
     let rows = &[(0, 299), (1, 31), (3, 600), (2, 0)];
@@ -629,8 +629,8 @@ fn wide_heads_parts_of_heads_windows_and_caps() {
     }
 }
 
-/// Rows that share a block see windows that begin in one span and in several, in one group and in several; steps that
-/// none of them sees, spans that some do; other slots and rows without a place among them.
+/// Rows that share a block with windows that begin in one span or several, one group or several;
+/// steps that no row sees, spans that some see; other slots and rows outside the cache.
 #[test]
 fn rows_that_share_a_block_have_windows() {
     let chunk = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
@@ -663,7 +663,7 @@ fn rows_that_share_a_block_have_windows() {
         let shape = Shape { heads, dim, window, cap, sinks, capacity: 700, rows: &rows, ..LLAMA };
         How::SHARED.into_iter().for_each(|how| check(&shape, how, seed));
     }
-    // An infinity reaches rows in whose spans it lies, and no other.
+    // An infinity affects only rows that see its span.
     let shape = Shape { window: 20, rows: &chunk(250, 66), heads: 2, ..LLAMA };
     let shape = Shape { capacity: 320, ..shape };
     for odd in [f32::INFINITY, f32::NEG_INFINITY] {
@@ -672,8 +672,8 @@ fn rows_that_share_a_block_have_windows() {
     }
 }
 
-/// Sinks of every size beside rows of one block and of several, with and without a window, in decode and in a prompt;
-/// one that is no number makes its head none.
+/// Sinks of every size, with one block and several, with and without window, in decode and prefill;
+/// a NaN sink makes its head NaN.
 #[test]
 fn sinks_take_weight_and_have_no_value() {
     let decode = &[(0, 299), (1, 31), (3, 600), (2, 0)];
@@ -690,7 +690,8 @@ fn sinks_take_weight_and_have_no_value() {
     }
 }
 
-/// Scores sharper with the position, in decode and in a prompt whose rows cross from one length into the next.
+/// Temperature that sharpens scores with the position, in decode and in a prompt that crosses
+/// multiples of the length.
 #[test]
 fn temperatures_grow_with_the_position() {
     let prompt: Vec<(i32, i32)> = (250..268).map(|position| (1, position)).collect();
@@ -707,8 +708,8 @@ fn temperatures_grow_with_the_position() {
     }
 }
 
-/// A slot that holds a window and a little more: positions far beyond it, windows that lie across its end, rows of one
-/// block and of several.
+/// Rings slightly larger than the window: positions far beyond, windows across the end, rows with
+/// one block and several.
 #[test]
 fn rings_hold_the_window() {
     let prompt: Vec<(i32, i32)> = (1000..1010).map(|position| (1, position)).collect();
@@ -728,7 +729,7 @@ fn rings_hold_the_window() {
     }
 }
 
-/// Whichever blocks are a slot's, its rows have the same bits; a row whose position is in none of them has zeroes and
+/// Results do not depend on the blocks of a slot; a row at an unmapped position reads zeroes and
 /// writes nothing.
 #[test]
 fn blocks_change_no_bit_wherever_they_lie() {
@@ -749,7 +750,7 @@ fn blocks_change_no_bit_wherever_they_lie() {
                 (out, held)
             });
             assert!(there == here, "{cache:?}, heads of {dim}, seed {seed}");
-            // Of six blocks three, so that rows from 384 on have none; or none at all.
+            // Three of six blocks, so rows from 384 on are unmapped; or none.
             for lacking in [3, 6] {
                 check(&Shape { rows, lacking, ..shape }, how, seed);
             }
@@ -757,13 +758,13 @@ fn blocks_change_no_bit_wherever_they_lie() {
     }
 }
 
-/// Scores far apart, infinities and what is no number, in one span and in several.
+/// Scores far apart, infinities and NaN, in one span and in several.
 #[test]
 fn odd_scores_to_the_bit() {
     let rows = &[(0, 40), (1, 299)];
     for (seed, splits, how) in [(40, 1, How::Fused), (41, 2, How::Fused), (42, 1, How::Prefill)] {
         let shape = Shape { heads: 2, kv_heads: 1, rows, splits, capacity: 320, ..LLAMA };
-        // From one span to the next the largest score rises and falls by hundreds.
+        // From one span to the next the largest score changes by hundreds.
         check_with(&shape, how, seed, |inputs| {
             for position in 0..300 {
                 let factor = [1.0, 30.0, 0.01, 100.0, 7.0][position / 16 % 5];
@@ -779,7 +780,7 @@ fn odd_scores_to_the_bit() {
             for (position, whole_span) in [(3, false), (33, false), (32, true), (290, false)] {
                 check_with(&shape, how, seed, |inputs| {
                     let length = if whole_span { 32 } else { 1 };
-                    // One column alone: the score is infinite where the query's is not zero.
+                    // A single column: the score is infinite unless the query is zero there.
                     for (slot, p) in (0..2)
                         .flat_map(|slot| (position..position + length).map(move |p| (slot, p)))
                     {
@@ -790,24 +791,23 @@ fn odd_scores_to_the_bit() {
                 });
             }
         }
-        // Scores whose exponentials have no power of two.
+        // Scores whose exponentials are out of range.
         check_with(&shape, how, seed, |inputs| inputs.q.iter_mut().for_each(|q| *q *= 1e6));
     }
 }
 
-/// Whatever a key or a value is that is no number: who sees it gets no number, who does not see it gets the
-/// same bits as without it.
+/// NaN in keys or values: rows that see it get NaN, other rows are unchanged.
 #[test]
 fn what_is_no_number_reaches_who_sees_it_and_nobody_else() {
     // Of nine positions each group of lanes has one at most.
     reaches(&Shape { rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Fused);
-    // A prompt's rows share what a block reads.
+    // Rows of a prompt share the positions that a block reads.
     for dim in [64, 256] {
         reaches(&Shape { dim, rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Prefill);
     }
 }
 
-/// The same of one shape and kernel.
+/// The test for one shape and kernel.
 fn reaches(shape: &Shape<'_>, how: How) {
     let inputs = || Inputs::random(shape, &mut Random(12));
     let (out, ..) = run(shape, &inputs(), how, 1);
@@ -815,14 +815,14 @@ fn reaches(shape: &Shape<'_>, how: How) {
     for (row, position) in [(0, 0), (0, 5), (1, 62), (2, 0), (2, 100), (2, 318)] {
         for (odd, in_keys) in [(f32::NAN, true), (f32::INFINITY, true), (f32::NAN, false)] {
             let mut inputs = inputs();
-            // All of a position's key or value, of the second head.
+            // The whole key or value of a position, of the second head.
             let mut fill = |which, slot: i32, position| {
                 let cache =
                     if which == Which::Keys { &mut inputs.keys } else { &mut inputs.values };
                 let place = (slot as usize, 1, position);
                 store(shape, cache, which, place, &vec![odd; shape.dim]);
             };
-            // Behind the positions of all rows there are more of them.
+            // Positions behind all rows are included.
             for &(slot, last) in shape.rows.iter().filter(|(_, last)| *last + 1 < 320) {
                 fill(Which::Keys, slot, last as usize + 1);
                 fill(Which::Values, slot, last as usize + 1);
@@ -842,8 +842,9 @@ fn reaches(shape: &Shape<'_>, how: How) {
     }
 }
 
-/// Keys and values in blocks, in decode and in a prompt: heads of every width and groups of every size, over one span and
-/// several groups, with windows and in rings, with sinks and caps; numbers of every size, and what a block cannot hold.
+/// Quantised caches in decode and prefill: heads of every width, groups of every size, one span and
+/// several groups, windows, rings, sinks and caps; values of every size, and values that cannot be
+/// quantised.
 #[test]
 fn caches_of_blocks() {
     let prompt = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
@@ -887,13 +888,13 @@ fn caches_of_blocks() {
         for how in [How::Rows, How::Prefill, How::Half] {
             check(&Shape { rows: &prompt(1000, 10), ..ring }, how, seed);
         }
-        // From one number to the next, from one block to the next.
+        // Sizes that vary between values and between blocks.
         let sizes = [0.0, -0.0, 1.0, -1.0, 1e-3, 3e-8, 1e-30, 1e-41, 30.0, 60_000.0];
         for (seed, odd) in (seed + 40..).zip([
             Some(f32::NAN),
             Some(f32::INFINITY),
             Some(f32::NEG_INFINITY),
-            // Beyond what a scale can be.
+            // Beyond the range of a scale.
             Some(1e9),
             None,
             None,
@@ -904,7 +905,7 @@ fn caches_of_blocks() {
                     *v *= sizes[i / 32 % sizes.len()];
                     *v = if random.real(1.0) > 0.5 { *v * sizes[i % sizes.len()] } else { *v };
                 }
-                // Of two that are as large the first decides.
+                // Of two equal magnitudes the first one decides.
                 (inputs.v[3], inputs.v[9]) = (-7.0, 7.0);
                 (inputs.v[35], inputs.v[41]) = (7.0, -7.0);
                 if let Some(odd) = odd {

@@ -1,5 +1,5 @@
-//! First light's kernels, executed: the probe against a model of it written here and against the words
-//! that are checked in, the others against their rules.
+//! Execution of first light's kernels: the probe is compared with a Rust model and the checked-in
+//! words, the others with their rules.
 
 use orind_kernels::catalogue::Unit;
 use orind_kernels::cubin::Cubin;
@@ -54,12 +54,12 @@ fn high(a: u32, b: u32) -> u32 {
     ((u64::from(a) * u64::from(b)) >> 32) as u32
 }
 
-/// What the probe means, written from its description: each part a step over the values of all threads.
+/// Rust model of the probe: each part is a function of all threads' values.
 fn model(ProbeParams { seed, turns, table, .. }: ProbeParams) -> Vec<u32> {
     let mut v: Vec<u32> = (1..=THREADS as u32)
         .map(|number| {
             let v = number.wrapping_mul(0x9e37_79b9).wrapping_add(seed);
-            // A block is 16 by 4 threads, the grid 2 by 1 blocks.
+            // A block has 16 by 4 threads, the grid 2 by 1 blocks.
             let v = v.wrapping_mul(16).wrapping_add(4);
             let v = v.wrapping_mul(2 + 5).wrapping_add(1);
             let entry = table[(number - 1) as usize % 4];
@@ -187,7 +187,7 @@ fn the_checked_in_words_are_those_of_the_machine_code() {
     }
 }
 
-/// The words that real hardware is held to, made by execution.
+/// Generates the expected words by execution.
 #[test]
 #[ignore = "writes kernels/first_light/probe.bin"]
 fn the_words_are_written() {
@@ -195,7 +195,7 @@ fn the_words_are_written() {
     std::fs::write(orind_testing::repository("kernels/first_light/probe.bin"), bytes).unwrap();
 }
 
-/// The part of the machine code that the words are for: what it should use, it uses.
+/// The probe's machine code contains the instructions it should test.
 #[test]
 fn the_probe_uses_what_it_tells_about() {
     let file = prebuilt::file(Unit::FirstLight, Target::Sm87).unwrap();
@@ -280,7 +280,7 @@ fn every_block_adds_up_all_words_each_way() {
     }
     let expected: Vec<u32> = given.iter().map(|word| copied(*word, key)).collect();
     assert_eq!(device.words(copy), expected);
-    // A word that is another changes the sum.
+    // Changing any word changes the sum.
     let mut other = given.clone();
     other[1234] ^= 1;
     assert_ne!(sums(&other, key), sums(&given, key));

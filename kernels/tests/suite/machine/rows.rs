@@ -1,4 +1,4 @@
-//! The steps between projections, and the RoPE table.
+//! Tests of row operations, elementwise functions and the RoPE table.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
@@ -50,7 +50,7 @@ fn norm_sum_and_gate() {
             eps: 1e-5,
             reserved: 0,
         };
-        // To the bit what is defined, and that near what is meant.
+        // Bit-exact with the definition, which is close to the exact value.
         let check = |got: Vec<f32>,
                      defined: &dyn Fn(usize) -> f32,
                      meant: &dyn Fn(usize) -> f64,
@@ -97,7 +97,7 @@ fn norm_sum_and_gate() {
     }
 }
 
-/// The gate from end to end of the exponential's range, and beyond.
+/// Gate values over the range of the exponential and beyond.
 #[test]
 fn the_gate_is_that_of_the_definition_everywhere() {
     let mut gates: Vec<f32> = (-12_000..12_000).map(|i| i as f32 / 128.0 + 0.001).collect();
@@ -134,7 +134,7 @@ fn the_gate_is_that_of_the_definition_everywhere() {
     }
 }
 
-/// RMSNorm and LayerNorm: to the bit what is defined, and that near what is meant.
+/// RMSNorm and LayerNorm: bit-exact with the definition, which is close to the exact value.
 #[test]
 fn norms_of_rows() {
     let mut random = Random(2);
@@ -177,7 +177,7 @@ fn norms_of_rows() {
     }
 }
 
-/// What `elementwise` makes of `a` and of `b`, which lies with strides.
+/// Result of `elementwise` for `a` and a strided `b`.
 fn elementwise(
     function: Function,
     a: &[f32],
@@ -205,7 +205,7 @@ fn same(got: f32, want: f32) -> bool {
     got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan())
 }
 
-/// Every function, from end to end of the exponential's range and beyond.
+/// Every function over the range of the exponential and beyond.
 #[test]
 fn every_function_is_that_of_the_definition_everywhere() {
     let mut x: Vec<f32> = (-12_000..12_000).map(|i| i as f32 / 128.0 + 0.001).collect();
@@ -247,7 +247,7 @@ fn every_function_is_that_of_the_definition_everywhere() {
     }
 }
 
-/// One row for all, a value for each row, columns of wider rows.
+/// One row for all, one value per row, columns of wider rows.
 #[test]
 fn the_other_operand_has_strides() {
     let mut random = Random(8);

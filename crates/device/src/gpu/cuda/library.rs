@@ -1,8 +1,8 @@
 //! libcuda, loaded at run time through `cudarc`.
 //!
-//! `cudarc` finds the library and gives the types; the functions are looked up here, all of them
-//! before the first call, because its own wrappers panic where a symbol is missing and read results as
-//! an enum that a newer driver's codes are outside of.
+//! `cudarc` finds the library and defines the types. Functions are resolved here, all at once,
+//! because cudarc's own wrappers panic on a missing symbol and read results as an enum that does
+//! not include the codes of newer drivers.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
@@ -27,17 +27,18 @@ macro_rules! functions {
         pub(super) struct Library { $($name: unsafe extern "C" fn($($argument),*) -> u32,)* }
 
         impl Library {
-            /// Finds libcuda and every function that is called here.
+            /// Loads libcuda and resolves every used function.
             ///
             /// # Errors
-            /// Why there is no driver to use, in one line.
+            ///
+            /// Why there is no usable driver, on one line.
             #[expect(non_snake_case, reason = "the names of `cuda.h`")]
             pub(super) fn load() -> Result<Self, String> {
-                // SAFETY: loading runs the initialisers of what the system calls libcuda.
+                // SAFETY: loading runs the initialisers of the system's libcuda.
                 if !unsafe { is_culib_present() } {
                     return Err("no CUDA driver: libcuda.so.1 is not here".into());
                 }
-                // SAFETY: as above; it is there, so this does not panic.
+                // SAFETY: as above; the library exists, so this does not panic.
                 let library = unsafe { culib() };
                 $(
                     // SAFETY: the signature is that of `cuda.h`.
@@ -95,12 +96,12 @@ functions! {
     cuEventElapsedTime(*mut f32, Pointer, Pointer);
 }
 
-/// Calls a function and names it where it fails.
+/// Calls a function; the error contains its name.
 macro_rules! call {
     ($library:expr, $name:ident($($argument:expr),*)) => {{
         // SAFETY: the signature is that of `cuda.h`. Results are written to locals that outlive the
-        // call; handles are the driver's own and live; what else a pointer must hold to is promised
-        // by the caller of the method that this stands in.
+        // call; handles are the driver's own and alive; other requirements on pointers are promised
+        // by the caller of the enclosing method.
         let code = unsafe { ($library.$name)($($argument),*) };
         if code == 0 { Ok(()) } else { Err(Fault::new(stringify!($name), Code(code))) }
     }};
@@ -308,7 +309,7 @@ impl Driver for Library {
         let (mut graph, mut ready) = (ptr::null_mut(), ptr::null_mut());
         call!(self, cuStreamEndCapture(pointer(stream.0), &raw mut graph))?;
         let made = call!(self, cuGraphInstantiateWithFlags(&raw mut ready, graph, 0));
-        // What can be launched does not need what it was made from.
+        // The instantiated graph does not need its source.
         call!(self, cuGraphDestroy(graph))?;
         made.map(|()| Graph(handle(ready)))
     }

@@ -1,4 +1,4 @@
-//! Launches of what stands between other steps: functions of single elements, norms.
+//! Launches of elementwise functions and norms.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
@@ -10,20 +10,20 @@ use crate::gpu::launch::{Params, Region};
 use crate::gpu::layout::unsupported;
 use plan::{Activation, Binary, Norm, NormKind, Op, View};
 
-/// What a function takes beside the element.
+/// Second operand of a function.
 enum Beside<'a> {
-    /// A number.
+    /// A constant.
     Number(f32),
     /// The same element of another operand.
     Same(&'a View),
-    /// The column of one row.
+    /// The same column of one row.
     Row(&'a View),
-    /// The row's one value.
+    /// One value per row.
     Column(&'a View),
 }
 
 impl Lowering<'_> {
-    /// A step that is a function of single elements; false for any other.
+    /// Launches an elementwise step; false for any other step.
     pub(super) fn elementwise(&mut self, label: &str, op: &Op) -> Result<bool> {
         let (function, x, beside, out) = match op {
             Op::Binary { op: Binary::Add, a, b, out } => (Function::Add, a, Beside::Same(b), out),
@@ -72,7 +72,7 @@ impl Lowering<'_> {
         let (n, rows) = (count(n)?, count(rows)?);
         let grid = elements_grid(n, rows);
         let reads = std::iter::once(a).chain(b).collect();
-        // Both operands whole: what has a kernel of its own.
+        // Both operands whole: these functions have their own kernels.
         let own = match function {
             Function::Add => Some(Kernel::Add),
             Function::SwiGlu => Some(Kernel::SwiGlu),
@@ -108,7 +108,7 @@ impl Lowering<'_> {
         Ok(true)
     }
 
-    /// A matrix whose rows are dense, and the distance between them in elements.
+    /// A matrix with dense rows, and the row stride in elements.
     fn rows_apart(&self, view: &View) -> Result<(Region, u32)> {
         let (&[rows, n], Some(&[stride, 1])) = (&view.shape[..], view.forward().as_deref()) else {
             let name = &self.buffer(view).name;
@@ -118,7 +118,7 @@ impl Lowering<'_> {
         Ok((Region::new(self.address(view)?, 4 * elements as u64), count(stride)?))
     }
 
-    /// The norm of `rows` rows of `n` values.
+    /// Launches the norm of `rows` rows of `n` values.
     pub(super) fn norm(
         &mut self,
         label: &str,

@@ -1,4 +1,4 @@
-//! The launch that chooses tokens.
+//! Launch of the sampler.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::SampleParams;

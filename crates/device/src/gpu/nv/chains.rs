@@ -1,8 +1,9 @@
-//! Chains: how many launches the hardware is given at once.
+//! QMD chains: how many launches the hardware is given at once.
 //!
-//! Completion of one launch of a chain starts the next; behind a chain the host unit waits until the GPU
-//! is idle and releases a semaphore. Only there others on the GPU can get their turn, and what was
-//! released says how far a step is: no time between two releases may be longer than the watchdog waits.
+//! Completion of a launch starts the next one of its chain. Behind a chain the host unit waits
+//! until the GPU is idle and releases a semaphore. Other programs get their turn only there, and
+//! releases are the progress that the watchdog sees, so no chain may take longer than the watchdog
+//! waits.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use super::super::limit;
 use super::watchdog;
 use crate::first_light;
 
-/// Most launches of a chain that is not to be longer than what has run on an Orin.
+/// Most launches of a chain, unless longer ones are proven on this Orin.
 const SHORT: usize = 32;
 
-/// What no chain exceeds by the estimate, unless a single launch does.
+/// Most time of a chain by the estimate, except for a single launch.
 pub(crate) const fn turn(chains: first_light::Chains) -> Duration {
     match chains {
         first_light::Chains::Full => limit::LONGEST,
@@ -22,16 +23,16 @@ pub(crate) const fn turn(chains: first_light::Chains) -> Duration {
     }
 }
 
-/// A step's launches, chain by chain.
+/// Launches of a step, divided into chains.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::gpu) struct Chains {
-    /// How many launches each has.
+    /// Number of launches of each chain.
     pub(in crate::gpu) lengths: Vec<usize>,
     /// Polls without progress after which the channel counts as hung.
     pub(super) polls: u32,
 }
 
-/// How long a launch takes at most, and by the estimate.
+/// Upper bound and estimate of a launch's duration.
 #[derive(Clone, Copy)]
 struct Times {
     at_most: Duration,
@@ -39,7 +40,7 @@ struct Times {
 }
 
 impl Chains {
-    /// Those of a plan whose rows see `context` positions.
+    /// Chains of a plan whose rows see `context` positions.
     pub(in crate::gpu) fn of(launches: &[Launch], context: u64, mode: first_light::Mode) -> Self {
         let times = |launch| Times {
             at_most: limit::at_most(launch, context),

@@ -1,4 +1,4 @@
-//! The store by itself: what is written is read again, what is wrong is not used and not lost.
+//! Tests of the store: what is written is read back; invalid content is ignored but preserved.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -28,7 +28,7 @@ fn sample(rows: u32) -> Record {
     }
 }
 
-/// Kernels of one source that take `threads_per_row` of 8 to 64.
+/// Kernels of one source that accept `threads_per_row` of 8 to 64.
 struct Kernels(&'static str);
 
 impl Declared for Kernels {
@@ -51,7 +51,7 @@ impl Declared for Kernels {
 
 const NOW: Kernels = Kernels("0123456789abcdef");
 
-/// A store in a directory of its own.
+/// A store in a temporary directory.
 fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path().join("tune"));
@@ -102,7 +102,7 @@ rejected    = [
 "#
     );
     assert!(check.ends_with("\"\n\n[end]\n"), "{check}");
-    // The same again changes nothing, not even the file.
+    // Merging the same records does not touch the file.
     let before = fs::metadata(store.path(&orin())).unwrap();
     let again = store.merge(&orin(), &[record]).unwrap();
     assert_eq!(again, Merged { known: 1, ..Merged::default() });
@@ -121,7 +121,7 @@ fn a_changed_kernel_makes_its_entries_stale_and_they_are_kept() {
     assert_eq!(store.merge(&orin(), std::slice::from_ref(&fresh)).unwrap().added, 1);
     let loaded = store.read(&orin(), Clock::Measured, &changed).unwrap();
     assert_eq!((loaded.current, loaded.stale.len()), (vec![fresh], 2));
-    // Back to the old kernels: what was found for them holds again.
+    // With the old kernels their records are valid again.
     assert_eq!(read(&store).current, [sample(1), sample(2)]);
     let unknown = Record { case: Case { family: "conv".into(), ..sample(1).case }, ..sample(1) };
     assert_eq!(
@@ -144,7 +144,7 @@ fn a_count_of_the_simulator_is_never_read_as_a_time() {
     let loaded = read(&store);
     assert!(loaded.current.is_empty(), "{loaded:?}");
     assert_eq!(loaded.stale, [(counted.clone(), "counted by the simulator, not measured".into())]);
-    // A time beside it replaces nothing, however much later or smaller.
+    // A time does not replace a count, however much later or smaller it is.
     store.merge(&orin(), &[sample(1)]).unwrap();
     assert_eq!(read(&store).current, [sample(1)]);
     let loaded = store.read(&orin(), Clock::Counted, &NOW).unwrap();
@@ -180,7 +180,7 @@ fn the_later_record_is_kept_and_what_was_wrong_stays_rejected() {
     assert_eq!(older.clone().merged(later.clone()), later, "a later measurement counts");
     assert_eq!(at(1, 20.0, 4).merged(older.clone()), older, "of the same second the faster");
     let wrong = |warps| Rejected { choice: choice(&[("warps", warps)]), why: "row 3".into() };
-    // Elsewhere the later one's choice was found to be wrong.
+    // Another machine found the later choice to be wrong.
     let warned = Record { rejected: vec![wrong(4), wrong(8)], ..older };
     let merged = later.merged(warned.clone());
     assert_eq!(merged, warned);
@@ -296,7 +296,7 @@ fn an_entry_edited_by_hand_is_not_used_and_kept() {
         assert!(loaded.current.is_empty() && loaded.damaged.is_none(), "{to}: {loaded:?}");
         assert_eq!(loaded.ignored.len(), 1, "{to}");
         assert!(loaded.ignored[0].1.contains(why), "{to}: {:?}", loaded.ignored);
-        // What one merge keeps the next one keeps too.
+        // Entries that one merge preserves, the next preserves too.
         let kept = |text: &str| format!("{:?}", File::parse(text).unwrap().unusable);
         for rows in [1, 2] {
             store.merge(&orin(), &[sample(rows)]).unwrap();
@@ -328,7 +328,7 @@ fn what_another_device_found_is_not_used() {
     let other = DeviceKey::gpu(90, 132, 1980);
     store.merge(&other, &[sample(1)]).unwrap();
     let theirs = fs::read_to_string(store.path(&other)).unwrap();
-    // The whole file under this device's name.
+    // Another device's file under this device's name.
     fs::copy(store.path(&other), store.path(&orin())).unwrap();
     let loaded = read(&store);
     assert!(loaded.current.is_empty());
@@ -341,7 +341,7 @@ fn what_another_device_found_is_not_used() {
     let aside = merged.set_aside.unwrap();
     assert!(aside.ends_with("gpu-sm87-16sm-1300mhz.toml.foreign-1"), "{}", aside.display());
     assert_eq!(fs::read_to_string(aside).unwrap(), theirs);
-    // One entry of it, pasted; and its header changed to this device's.
+    // An entry of it pasted, and its header changed to this device's.
     let ours = fs::read_to_string(store.path(&orin())).unwrap();
     let pasted = theirs.split_once("[[entry]]").unwrap().1;
     let (head, own) = ours.split_once("[[entry]]").unwrap();
@@ -509,7 +509,7 @@ mod properties {
             prop_assert_eq!(File::parse(&text), Ok(file), "{}", text);
         }
 
-        /// Two writers may come in either order, and one of them twice.
+        /// Two writers in any order, one of them twice.
         #[test]
         fn merging_does_not_depend_on_the_order(a in records(), b in records()) {
             let b = Record { case: a.case.clone(), source: a.source.clone(), ..b };

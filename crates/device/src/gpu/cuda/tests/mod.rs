@@ -1,5 +1,5 @@
-//! The CUDA driver without CUDA: a fake libcuda behind the same calls, whose kernels are executed from
-//! their machine code. What it computes is held against the CPU device.
+//! CUDA backend over a fake libcuda that executes kernels from their machine code. Results are
+//! compared with the CPU device.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use plan::{Buffer, BufferId, Class, Cost, DType, Plan};
 const HIDDEN: usize = 256;
 const VOCABULARY: usize = 96;
 
-/// A step by hand: a row of a table, twice through a projection of each type, a sampled token.
+/// A manual step: a gathered row, two projections of each type, a sampled token.
 mod sketch {
     use super::*;
     use plan::{
@@ -42,7 +42,7 @@ mod sketch {
         }
     }
 
-    /// The same with a step that reads its matrices number by number too.
+    /// The same with a step that also reads its matrices as numbers.
     pub(super) fn with_numbers(dtype: DType) -> Plan {
         let mut plan = decode(dtype);
         let find = |name| plan.find(Class::Weight, name).unwrap();
@@ -98,7 +98,7 @@ mod sketch {
     }
 }
 
-/// Seeded values in a weight's own type.
+/// Seeded values in a weight's type.
 fn weight(buffer: &Buffer) -> Vec<u8> {
     let mut state = buffer.name.bytes().fold(7u64, |h, b| h.wrapping_mul(31) + u64::from(b));
     let mut random = || {
@@ -143,7 +143,7 @@ impl Running {
         self.plan.find(class, name).unwrap()
     }
 
-    /// Tokens of a few steps from a first one, and the last logits.
+    /// Tokens of a few steps, and the last logits.
     fn run(&mut self, token: i32, steps: u32) -> Result<(Vec<i32>, Vec<f32>)> {
         for (name, value) in [("tokens", token), ("positions", 0)] {
             let mailbox = self.find(Class::Mailbox, name);
@@ -199,7 +199,7 @@ fn steps_compute_what_the_cpu_computes() {
     }
 }
 
-/// What first light says of a GPU, with the stages that it came to.
+/// Result of first light, and the bring-up steps that were run.
 fn prove(fake: &Arc<Fake>) -> (Result<Option<Mode>>, Vec<Stage>) {
     let device = cuda(fake).unwrap();
     let mut begun = Vec::new();
@@ -306,7 +306,7 @@ fn the_contract_of_the_seam_is_kept() {
     assert!(fake.leaks().is_empty(), "{:?}", fake.leaks());
 }
 
-/// Graphs are queued one behind the other, and the driver is not asked to wait before the host does.
+/// Graphs are queued back to back, and the driver does not wait before the host does.
 #[test]
 fn as_many_submissions_as_allowed_are_under_way_before_the_first_wait() {
     let fake = Arc::new(Fake::new(&[ORIN]));
@@ -334,7 +334,7 @@ fn a_step_is_one_graph() {
     assert_eq!(fake.calls("launch_graph"), 7);
     let activity = running.instance.activity();
     assert_eq!((activity.submits, activity.launches), (7, 28));
-    // Launch by launch it is the same step.
+    // Launched individually it is the same step.
     let alone = running.run(9, 2).unwrap();
     for (name, value) in [("tokens", 9), ("positions", 0)] {
         let mailbox = running.find(Class::Mailbox, name);
@@ -403,7 +403,7 @@ fn whichever_call_fails_it_is_an_error_and_nothing_is_left_behind() {
     let calls = fake.all_calls();
     for code in [Code::OUT_OF_MEMORY.0, Code::ILLEGAL_ADDRESS.0, 46, 12_345] {
         let mut failed = 0;
-        // Every call of the start, and some of the many of the steps.
+        // Every call during start-up, and some of the many during steps.
         for at in (0..calls).step_by(3) {
             let fake = Arc::new(Fake::new(&[ORIN]));
             fake.fail_after(at, code);
@@ -453,7 +453,7 @@ fn what_cannot_be_used_is_refused_in_one_line() {
     busy.context = 101;
     let reason = with(&Arc::new(busy), None, None).unwrap_err();
     assert!(reason.contains("in use by another process"), "{reason}");
-    // The next one is taken.
+    // The next GPU is used.
     let old = FakeGpu { name: "old", capability: (6, 1), ..ORIN };
     let device = cuda(&Arc::new(Fake::new(&[old, ORIN]))).unwrap();
     assert!(device.info().description.starts_with("Orin, 4 SMs, sm_87"), "{:?}", device.info());
@@ -474,14 +474,14 @@ fn a_gpu_that_is_too_small_says_so_before_anything_is_allocated() {
 
 #[test]
 fn without_the_library_there_is_a_reason() {
-    // Wherever this runs, it must not panic.
+    // Must not panic on any machine.
     match Cuda::detect() {
         Ok(device) => assert_eq!(device.info().name, "cuda"),
         Err(reason) => assert_eq!(reason.lines().count(), 1, "{reason}"),
     }
 }
 
-/// Rows of which one takes an adapter and the other nothing.
+/// Two rows, one with an adapter and one without.
 #[test]
 fn a_step_with_adapters_computes_what_the_cpu_computes() {
     use model::gguf::Writer;
