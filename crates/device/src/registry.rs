@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cpu::{Cpu, Isa, pool::default_threads};
-use super::first_light::{Chains, Mode};
 use super::gpu::nv::{Nv, TIMESLICE, chains::turn};
 use super::gpu::{TURN, cuda::Cuda};
+use super::modes::{Chains, Mode};
 use super::{Device, reference::Reference};
 
 /// Devices that `auto` tries, best first.

@@ -15,7 +15,8 @@ use orind_kernels::source::Target;
 
 use super::launch::{Launch, Params};
 use super::launches;
-use super::layout::{Layout, unsupported};
+use super::layout::Layout;
+use super::storage::unsupported;
 use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space};
 use crate::{Request, Result};
 use plan::{Class, DType, Plan};

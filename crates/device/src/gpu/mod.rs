@@ -1,6 +1,6 @@
 //! GPU devices: lowers fused plans to kernel launches, independent of the driver.
 //!
-//! `layout` computes sizes and addresses; `lower` turns a plan into launches; `dependencies` finds
+//! `storage` defines how weights and states are stored; `layout` computes sizes and addresses; `lower` turns a plan into launches; `dependencies` finds
 //! which launches must wait; `limit` bounds their duration; `variant` and `groups` declare tuning
 //! spaces. A driver ([`nv`], [`cuda`]) allocates memory and submits the launches. Kernels and their
 //! variants are in the crate `orind-kernels`.
@@ -13,6 +13,7 @@ mod layout;
 mod limit;
 mod lower;
 pub mod nv;
+mod storage;
 pub mod variant;
 mod weights;
 
@@ -23,13 +24,15 @@ use std::time::Duration;
 
 use orind_kernels::source::Target;
 
-use crate::first_light::{FirstLight, Mode};
+use crate::FirstLight;
+use crate::modes::Mode;
 use crate::plan_buffers::PlanBuffers;
 use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
 use crate::{Device, Error, Footprint, Info, Instance, Request, Result, Tunable};
 use launch::Launch;
-use layout::{Layout, of_device};
+use layout::Layout;
 use plan::{Cost, Fusions, Plan};
+use storage::of_device;
 use telemetry::Probe;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,7 +188,7 @@ fn launches(plan: &Plan, layout: &Layout, request: &Request<'_>, sms: u32) -> Re
     let mut at = BASE;
     let mut place = |bytes: u64| {
         let address = at;
-        at += bytes.next_multiple_of(layout::ALIGN);
+        at += bytes.next_multiple_of(storage::ALIGN);
         address
     };
     let weights: HashMap<_, _> = layout

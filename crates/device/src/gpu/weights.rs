@@ -1,6 +1,6 @@
 //! Upload of a weight: reads it from its source and packs it into CPU-visible memory.
 
-use super::layout::{Numbers, WeightLayout};
+use super::storage::{Numbers, WeightLayout};
 use crate::{Error, Result, Source, WeightSource};
 use plan::quant;
 

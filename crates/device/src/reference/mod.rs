@@ -4,6 +4,7 @@
 
 mod interpret;
 mod recurrent;
+mod storage;
 
 use std::collections::HashMap;
 
@@ -16,9 +17,9 @@ use super::{
     Result, Ticket, Timing, Tunable, WeightSource,
 };
 use crate::tune::Choices;
-use interpret::Storage;
 use plan::quant;
 use plan::{Buffer, BufferId, Class, Fusions, Op, Plan};
+use storage::Storage;
 
 const DEVICE: &str = "reference";
 

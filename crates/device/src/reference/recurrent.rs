@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::interpret::{Operand, Storage, offsets};
+use super::storage::{Operand, Storage, offsets};
 use plan::{DeltaRule, Recurrence, ShortConv, Turn};
 
 /// State of one sequence in a step.

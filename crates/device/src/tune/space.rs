@@ -9,7 +9,7 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Candidates, Case, Choice};
+use super::store::{Candidates, Case, Choice};
 use plan::DType;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

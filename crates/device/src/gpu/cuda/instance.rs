@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::launch::Launch;
-use super::super::layout::{Layout, of_device};
+use super::super::layout::Layout;
 use super::super::lower::{Addresses, lower};
+use super::super::storage::of_device;
 use super::super::variant::{Tuning, compiles};
 use super::DEVICE;
 use super::code::{Code, target};

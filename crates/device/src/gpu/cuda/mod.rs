@@ -26,7 +26,7 @@ use orind_kernels::source::Target;
 
 use super::GpuDevice;
 use super::layout::Layout;
-use crate::first_light::FirstLight;
+use crate::FirstLight;
 use crate::tune::{Choices, DeviceKey};
 use crate::{Instance, Result};
 use driver::{Attribute, ComputeMode, Driver, Kind};

@@ -15,7 +15,8 @@ use super::driver::{Call, Function, Graph, Kind, Module, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
 use super::{Cuda, DEVICE, code};
-use crate::first_light::{FirstLight, Mode, Note, Stage};
+use crate::FirstLight;
+use crate::modes::{Mode, Note, Stage};
 use crate::{Device, Error, Result, Scope};
 
 /// Launches of a graph, about as many as a model's step has.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use orind_kernels::repack::PANEL;
 
-use super::super::layout::{ALIGN, Layout, WeightLayout};
+use super::super::layout::Layout;
+use super::super::storage::{ALIGN, WeightLayout};
 use super::super::weights::{WHOLE, fill};
 use super::driver::{Event, Kind, Stream};
 use super::fault::Fault;

@@ -11,8 +11,8 @@ use super::matmul::takes_half;
 use super::{Lowering, count};
 use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::unsupported;
 use crate::gpu::limit;
+use crate::gpu::storage::unsupported;
 use plan::{
     Attention, Caches, QkNorm, Queries, RopeKv, RopeStyle, Rows, Scalar, Scores, Temperature, View,
 };

@@ -1,7 +1,7 @@
 //! Rejects plans with steps that no kernel supports, before anything is laid out or launched.
 
 use crate::Result;
-use crate::gpu::layout::unsupported;
+use crate::gpu::storage::unsupported;
 use orind_kernels::catalogue::launch::{CACHE_TILE, MOST_EXPERTS, MOST_KEY, MOST_TAPS};
 use plan::{Attention, Caches, Op, Plan, RopeKv, ShortConv};
 

@@ -7,7 +7,7 @@ use orind_kernels::params::{ElementwiseParams, Function, NormParams, RowsParams}
 use super::{Lowering, count, rows_of};
 use crate::Result;
 use crate::gpu::launch::{Params, Region};
-use crate::gpu::layout::unsupported;
+use crate::gpu::storage::unsupported;
 use plan::{Activation, Binary, Norm, NormKind, Op, View};
 
 /// Second operand of a function.

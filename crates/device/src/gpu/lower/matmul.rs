@@ -12,7 +12,7 @@ use super::project::{Matrix, Projection, segments};
 use super::{Lowering, count};
 use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::unsupported;
+use crate::gpu::storage::unsupported;
 use crate::gpu::{limit, variant};
 use plan::{Plan, Precision};
 

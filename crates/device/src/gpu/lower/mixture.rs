@@ -16,8 +16,8 @@ use orind_kernels::params::{
 use super::{Lowering, count, number_of};
 use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::{ALIGN, unsupported};
 use crate::gpu::limit;
+use crate::gpu::storage::{ALIGN, unsupported};
 use plan::{Class, Experts, Gating, Mixture, Plan, RouterScores};
 
 /// Blocks per SM that the pairs of a step share.

@@ -23,7 +23,7 @@ use orind_kernels::catalogue::launch::{elements_grid, embed_grid, rows_grid};
 use orind_kernels::params::{self, EmbedParams, GatherParams, RopeTableParams};
 
 use super::launch::{Launch, Params, Region};
-use super::layout::{Cache, State, WeightLayout, Workspace, plain, unsupported};
+use super::storage::{Cache, State, WeightLayout, Workspace, plain, unsupported};
 use super::variant::Tuning;
 use crate::plan_buffers::PlanBuffers;
 use crate::slots::Table;

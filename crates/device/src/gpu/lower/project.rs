@@ -11,7 +11,7 @@ use orind_kernels::params::{ProjectParams, Segment};
 
 use super::{Addresses, Lowering, count, number_of, rows_of};
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::unsupported;
+use crate::gpu::storage::unsupported;
 use crate::gpu::variant::{self, Shape};
 use crate::{Result, precision};
 use plan::{Class, Cost, Linear, NormKind, Op, Plan, Product, Project, View};

@@ -7,7 +7,7 @@ use orind_kernels::params::{self, DeltaRuleParams, GatedDeltaParams, ShortConvPa
 use super::{Lowering, count};
 use crate::Result;
 use crate::gpu::launch::{Params, Region};
-use crate::gpu::layout::{State, unsupported};
+use crate::gpu::storage::{State, unsupported};
 use plan::{DeltaRule, GatedDelta, Recurrence, ShortConv, View};
 
 /// Parameters of a state, with the memory that a launch reads and writes.

@@ -5,7 +5,7 @@ use orind_kernels::params::SampleParams;
 
 use super::{Lowering, count, rows_of};
 use crate::gpu::launch::{Params, Region};
-use crate::gpu::layout::SAMPLE_PARTS;
+use crate::gpu::storage::SAMPLE_PARTS;
 use crate::{RING_STEPS, Result};
 use plan::Sample;
 use plan::sample::Adjustment;

@@ -22,7 +22,7 @@ use crate::Result;
 use crate::axes::merged;
 use crate::gpu::groups;
 use crate::gpu::launch::{Params, Region};
-use crate::gpu::layout::unsupported;
+use crate::gpu::storage::unsupported;
 use plan::{
     Binary, Buffer, BufferId, Class, DType, Gather, Group, Op, Plan, Reduce, Scalar, Step, Unary,
     View,

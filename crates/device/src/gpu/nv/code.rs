@@ -12,7 +12,7 @@ use tegra::local_memory::LocalMemorySize;
 use tegra::qmd::Program;
 use tegra::space::AddressSpace;
 
-use super::super::layout::ALIGN;
+use super::super::storage::ALIGN;
 use super::{DEVICE, TARGET, failed};
 use crate::{Error, Result};
 

@@ -24,8 +24,9 @@ use tegra::queue::Wake;
 use tegra::space::AddressSpace;
 
 use super::super::launch::Launch;
-use super::super::layout::{ALIGN, Layout, of_device};
+use super::super::layout::Layout;
 use super::super::lower::{Addresses, lower};
+use super::super::storage::{ALIGN, of_device};
 use super::super::variant::{Tuning, compiles};
 use super::super::weights::fill;
 use super::code::Code;
@@ -36,8 +37,8 @@ use super::slots::Slots;
 use super::uploads::Uploads;
 use super::watchdog::watch;
 use super::{DEVICE, TARGET, failed};
-use crate::first_light::{Mode, WakeBy};
 use crate::ledger::{self, Ledger, Write, invalid, words};
+use crate::modes::{Mode, WakeBy};
 use crate::plan_buffers::PlanBuffers;
 use crate::tune::Choices;
 use crate::{

@@ -31,8 +31,9 @@ use tegra::orin::Orin;
 use tegra::space::{self, Access, AddressSpace, L2, Options};
 
 use super::{layout::Layout, limit};
-use crate::first_light::{FirstLight, Maps, Mode, Range};
+use crate::FirstLight;
 use crate::gpu::{self, GpuDevice};
+use crate::modes::{Maps, Mode, Range};
 use crate::tune::{Choices, DeviceKey};
 use crate::{Error, Instance, Result, Scope};
 use instance::NvInstance;

@@ -6,7 +6,8 @@ use sha2::{Digest, Sha256};
 use tegra_first_light::{Failure, LENGTHS, Trial};
 
 use super::{Nv, range};
-use crate::first_light::{Chains, FirstLight, Mode, Note, Range, Stage, WakeBy};
+use crate::FirstLight;
+use crate::modes::{Chains, Mode, Note, Range, Stage, WakeBy};
 use crate::{Device, Error, Result, Scope};
 
 type Tell<'a> = &'a mut dyn FnMut(Note<'_>) -> Result<()>;

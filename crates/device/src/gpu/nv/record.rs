@@ -21,12 +21,12 @@ use tegra::space::AddressSpace;
 
 use super::super::dependencies::{Wait, waits};
 use super::super::launch::Launch;
-use super::super::layout::ALIGN;
+use super::super::storage::ALIGN;
 use super::chains::Chains;
 use super::code::{Code, Loaded};
 use super::failed;
 use crate::Result;
-use crate::first_light::{self, Mode};
+use crate::modes::{self, Mode};
 
 pub(super) const COPIES: usize = 2;
 
@@ -265,12 +265,7 @@ fn stream(
     Ok(stream.into_words())
 }
 
-fn describe(
-    launch: &Launch,
-    loaded: &Loaded,
-    wait: Wait,
-    chains: first_light::Chains,
-) -> QmdLaunch {
+fn describe(launch: &Launch, loaded: &Loaded, wait: Wait, chains: modes::Chains) -> QmdLaunch {
     let mut qmd = QmdLaunch::new(loaded.program, launch.grid, [launch.kernel.threads(), 1, 1]);
     qmd.shared_bytes = loaded.shared_bytes + launch.shared_bytes;
     qmd.constants[2] =
@@ -278,11 +273,11 @@ fn describe(
     qmd.membar = Membar::System;
     match chains {
         // As in all launches that are known to run on an Orin.
-        first_light::Chains::Split | first_light::Chains::Serial => {
+        modes::Chains::Split | modes::Chains::Serial => {
             qmd.invalidate = Invalidate::default();
             qmd.program.barriers = qmd.program.barriers.max(1);
         }
-        first_light::Chains::Full => {
+        modes::Chains::Full => {
             qmd.invalidate = Invalidate {
                 texture: false,
                 data: wait == Wait::Visible,

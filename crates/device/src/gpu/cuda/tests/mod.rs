@@ -8,7 +8,7 @@ mod fake;
 use super::weights::Weights;
 use super::*;
 use crate::cpu::Cpu;
-use crate::first_light::{Mode, Note, Stage};
+use crate::modes::{Mode, Note, Stage};
 use crate::{Data, Device, Error, MAX_SUBMISSIONS, Prepared, Request, Scope};
 use fake::{Fake, FakeGpu, ORIN};
 use plan::{Buffer, BufferId, Class, Cost, DType, Plan};

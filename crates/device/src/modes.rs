@@ -1,15 +1,10 @@
-//! First light: the proofs that a device must pass on this machine before it loads a model, and the
-//! operating mode that follows from them.
+//! Bring-up steps of first light, and operating modes of a device.
 //!
-//! Defines bring-up steps, modes and the interface. The device implements the steps; the engine
-//! stores results and runs [`Stage::Model`].
+//! A device implements the steps; the engine stores results and runs [`Stage::Model`].
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-
-use crate::{Device, Result};
 
 /// Bring-up steps, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -198,27 +193,4 @@ pub enum Note<'a> {
     Passed(Stage),
     /// The step failed, and a lower mode works without it; with the reason.
     Degraded(Stage, &'a str),
-}
-
-/// A device with bring-up steps.
-pub trait FirstLight {
-    /// Hardware and driver for which results are valid.
-    fn key(&self) -> String;
-
-    /// Runs the device's bring-up steps, except for [`Stage::Model`]. Calls `note` before and after
-    /// each. Returns the best mode that they allow, at most `wanted`, or `None` for a device
-    /// without modes.
-    ///
-    /// # Errors
-    ///
-    /// [`crate::Error::Lost`] with the step in its reason if no mode works without it; any error of
-    /// `note`, immediately.
-    fn prove(
-        &self,
-        wanted: Mode,
-        note: &mut dyn FnMut(Note<'_>) -> Result<()>,
-    ) -> Result<Option<Mode>>;
-
-    /// The same device, opening instances in this mode.
-    fn in_mode(&self, mode: Mode) -> Arc<dyn Device>;
 }
