@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_found_whole_or_not_at_all() {
+    fn cached_files_are_read_whole_or_not_at_all() {
         let folder = std::env::temp_dir().join(format!("orind-kept-{}", std::process::id()));
         keep_in(folder.join("below"));
         let name = name("abc", (12, 6));

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_limit_counts() {
+    fn each_limit_applies() {
         assert_eq!(blocks_per_sm(32, 16, 0), 16, "blocks");
         assert_eq!(blocks_per_sm(256, 32, 0), 6, "warps");
         assert_eq!(blocks_per_sm(256, 128, 0), 2, "registers");

@@ -26,19 +26,19 @@ const CONTEXT: usize = 2 * BLOCK + 16;
 const TEMPERATURE: f32 = 0.0;
 
 pub(crate) fn check(device: &dyn Device) {
-    types_and_places_are_checked(device);
+    types_and_bounds_are_checked(device);
     submissions_are_limited_and_finish_in_order(device);
-    what_is_under_way_is_not_read(device);
+    plans_in_flight_cannot_be_read(device);
     writes_take_effect_in_order(device);
-    writes_that_wait_are_limited(device);
-    tokens_are_those_of_their_ticket(device);
+    staged_writes_are_limited(device);
+    tickets_give_their_own_tokens(device);
     a_profile_is_two_steps(device);
-    slots_are_mapped_at_rest(device);
-    parts_are_read_written_and_copied_at_rest(device);
-    no_token_follows_from_logits_that_are_not_finite(device);
-    a_row_that_is_not_finite_is_alone(device);
-    rows_are_adjusted_as_they_are_asked_to_be(device);
-    what_is_not_supported_names_the_device(device);
+    slots_are_mapped_while_idle(device);
+    parts_are_read_written_and_copied_while_idle(device);
+    logits_that_are_not_finite_give_no_token(device);
+    a_row_that_is_not_finite_does_not_affect_others(device);
+    logit_edits_match_their_definition(device);
+    unsupported_errors_name_the_device(device);
 }
 
 /// A counting decode step, and a step that copies floats.
@@ -99,7 +99,7 @@ fn one_hot(weight: &str) -> Vec<u8> {
     bytes
 }
 
-fn slots_are_mapped_at_rest(device: &dyn Device) {
+fn slots_are_mapped_while_idle(device: &dyn Device) {
     let mut s = Session::new(device);
     let blocks = s.instance.blocks();
     if blocks == 0 {
@@ -125,7 +125,7 @@ fn slots_are_mapped_at_rest(device: &dyn Device) {
 
 /// Checks that writes to a part affect that part only, and that copies equal it. Returns the number
 /// of channel rebuilds.
-pub(crate) fn parts_are_read_written_and_copied_at_rest(device: &dyn Device) -> u64 {
+pub(crate) fn parts_are_read_written_and_copied_while_idle(device: &dyn Device) -> u64 {
     let mut s = Session::new(device);
     let (blocks, rest) = (s.instance.blocks(), Part::Rest(0));
     s.instance.copy_part(rest, Part::Rest(1)).unwrap();
@@ -289,7 +289,7 @@ fn refused<T>(result: Result<T, Error>) {
 }
 
 /// Mailboxes and outputs are checked for type and bounds.
-fn types_and_places_are_checked(device: &dyn Device) {
+fn types_and_bounds_are_checked(device: &dyn Device) {
     let mut s = Session::new(device);
     let (tokens, temperature) = (s.mailbox("tokens"), s.mailbox("temperature"));
     let (logits, sampled) = (s.output("logits"), s.output("sampled"));
@@ -365,7 +365,7 @@ fn submissions_are_limited_and_finish_in_order(device: &dyn Device) {
 
 /// In flight, neither outputs nor tokens can be read and no weight uploaded, even if the step has
 /// finished.
-fn what_is_under_way_is_not_read(device: &dyn Device) {
+fn plans_in_flight_cannot_be_read(device: &dyn Device) {
     let mut s = Session::new(device);
     let (logits, mut row) = (s.output("logits"), [0.0; VOCABULARY]);
     s.start(1);
@@ -421,7 +421,7 @@ pub(crate) fn pipelined(device: &dyn Device) -> ([[i32; 4]; 4], u64) {
 }
 
 /// Staged writes are limited in number and total size.
-fn writes_that_wait_are_limited(device: &dyn Device) {
+fn staged_writes_are_limited(device: &dyn Device) {
     let mut s = Session::new(device);
     let x = s.x();
     let one = |s: &mut Session, at: usize, value: f32| {
@@ -452,7 +452,7 @@ fn writes_that_wait_are_limited(device: &dyn Device) {
 }
 
 /// A ticket gives its own tokens until the ring overwrites them.
-fn tokens_are_those_of_their_ticket(device: &dyn Device) {
+fn tickets_give_their_own_tokens(device: &dyn Device) {
     let mut s = Session::new(device);
     s.start(0);
     let first = s.submit(2);
@@ -511,7 +511,7 @@ fn a_profile_is_two_steps(device: &dyn Device) {
 
 /// One token's embedding is NaN: sampling it is valid, its own step samples no token, and the next
 /// step, without input token, is zero.
-fn no_token_follows_from_logits_that_are_not_finite(device: &dyn Device) {
+fn logits_that_are_not_finite_give_no_token(device: &dyn Device) {
     for odd in [[0x00, 0x7e], [0x00, 0x7c], [0x00, 0xfc]] {
         let mut s = Session::with(device, |weight| {
             let mut bytes = one_hot(weight);
@@ -574,7 +574,7 @@ fn chosen(
 }
 
 /// Finite and non-finite rows of logits side by side, with every kind of sampling.
-fn a_row_that_is_not_finite_is_alone(device: &dyn Device) {
+fn a_row_that_is_not_finite_does_not_affect_others(device: &dyn Device) {
     const NONE: i32 = NOT_FINITE.cast_signed();
     let (nan, infinity) = (f32::NAN, f32::INFINITY);
     // Logits other than -1, and the expected token. At most one logit of a row is far above the
@@ -617,7 +617,7 @@ fn a_row_that_is_not_finite_is_alone(device: &dyn Device) {
 }
 
 /// Rows with and without logit edits, compared with their definition.
-fn rows_are_adjusted_as_they_are_asked_to_be(device: &dyn Device) {
+fn logit_edits_match_their_definition(device: &dyn Device) {
     let plans = [choices(device.fusions())];
     let request = Request { weights: &[], states: &[], plans: &plans, choices: None };
     let mut instance = device.open(&request).unwrap();
@@ -703,7 +703,7 @@ fn rows_are_adjusted_as_they_are_asked_to_be(device: &dyn Device) {
 }
 
 /// Blocks of a state that is no KV cache, and a plan with fused steps for a device without any.
-fn what_is_not_supported_names_the_device(device: &dyn Device) {
+fn unsupported_errors_name_the_device(device: &dyn Device) {
     let other = if device.fusions() == Fusions::NONE { Fusions::ALL } else { Fusions::NONE };
     let plans = plans(other);
     let weights = weights(&plans);

@@ -314,7 +314,7 @@ fn in_chunks(threads: usize, model: &Model, tokens: &[i32], chunk: usize, slot: 
 /// MoE and recurrent models on the CPU: logits of a position have the same bits for every chunk,
 /// slot, thread count and set of other rows.
 #[test]
-fn chunks_threads_and_company_do_not_change_a_bit() {
+fn chunks_threads_and_other_rows_change_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["qwen3moe", "qwen35moe", "lfm2", "rwkv7"] {
         let file = data(&format!("architectures/{name}.gguf"));
@@ -374,7 +374,7 @@ fn laid(model: &Model, tokens: &[i32], chunk: usize, ring: bool) -> Vec<f32> {
 
 /// A ring that holds a window and a chunk gives the bits of a full cache, and is smaller.
 #[test]
-fn windows_in_rings_do_not_change_a_bit() {
+fn ring_caches_change_no_bit() {
     let tokens: Vec<i32> = (0..150).map(|i| (i * 37 + 11) % 128).collect();
     for name in ["gemma2", "gemma3", "gemma4", "gpt-oss"] {
         let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();

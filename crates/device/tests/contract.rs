@@ -20,7 +20,7 @@ use tegra_sim_preload as _;
 mod contract;
 
 #[test]
-fn every_device_keeps_the_contract() {
+fn every_device_satisfies_the_contract() {
     let others = device::NAMES.into_iter().filter(|name| *name != "cpu").map(|name| (name, "auto"));
     for (name, isa) in others.chain(Isa::available().map(|isa| ("cpu", isa.name()))) {
         println!("{name} {isa}");
@@ -56,7 +56,7 @@ fn logits(s: &mut session::Session, slot: i32, positions: std::ops::Range<i32>) 
 
 /// A sequence has the same bits in any blocks, including shared ones.
 #[test]
-fn positions_lie_where_the_table_says() {
+fn positions_follow_the_block_table() {
     let model = Model::open(data("architectures/llama.gguf")).unwrap();
     let buckets =
         [Bucket::prefill(CHUNK, LAYOUT.context, Outputs::Last), Bucket::decode(1, LAYOUT.context)];
@@ -106,7 +106,7 @@ fn pipelined_on_the_simulated_orin() {
 #[ignore = "run by the next test, in a process of its own"]
 fn slots_on_the_simulated_orin() {
     let nv = named("nv", "auto", 0).unwrap();
-    let rebuilds = contract::parts_are_read_written_and_copied_at_rest(&*nv);
+    let rebuilds = contract::parts_are_read_written_and_copied_while_idle(&*nv);
     println!("rebuilds: {rebuilds}.");
 }
 

@@ -276,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_are_packed_in_any_parts(case in matrix(), cut in any::<prop::sample::Index>()) {
+        fn rows_may_be_packed_in_parts(case in matrix(), cut in any::<prop::sample::Index>()) {
             let (dtype, n, k, file) = case;
             let layout = Layout::new(dtype, n, k).unwrap();
             let mut whole = vec![0x33; layout.bytes()];
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn invalid_shapes_are_rejected() {
         assert!(matches!(Layout::new(DType::Q6_K, 2, 128), Err(Error::Columns { .. })));
         assert!(matches!(Layout::new(DType::F16, 2, 0), Err(Error::Columns { .. })));
         assert_eq!(Layout::new(DType::I32, 2, 2), Err(Error::Type(DType::I32)));

@@ -8,7 +8,7 @@ use orind_kernels::catalogue::launch::{
 use orind_kernels::catalogue::{CacheType, Kernel, PROJECT_SPACE, ProjectVariant, Weight};
 
 #[test]
-fn prebuilt_variants_are_few_valid_and_begin_with_the_heuristic() {
+fn prebuilt_variants_are_few_and_valid_and_start_with_the_default() {
     for weight in Weight::ALL {
         for &rows in weight.rows() {
             let variants = ProjectVariant::prebuilt(weight, rows);
@@ -44,7 +44,7 @@ fn every_value_of_every_parameter_is_in_some_combination() {
 }
 
 #[test]
-fn values_outside_the_space_are_refused_by_name() {
+fn values_outside_the_space_are_rejected_by_name() {
     let good = ProjectVariant::heuristic(Weight::Q6_K);
     let refused = |v: ProjectVariant, weight, columns| {
         v.check(weight, columns).expect_err("refused").to_string()
@@ -109,7 +109,7 @@ fn every_shape_of_the_known_models_has_a_kernel() {
 }
 
 #[test]
-fn launch_arithmetic() {
+fn launch_sizes() {
     // 2048 columns of Q6_K: 8 superblocks of 16 pieces and one of scales.
     assert_eq!(project_shared_bytes(Weight::Q6_K, 1, 1, 2048), Some(8 * 16 * 17));
     // With sums, and the scales of two planes; an odd number of pieces.
@@ -148,7 +148,7 @@ fn launch_arithmetic() {
 
 /// A unit's hash depends on its own text and headers only.
 #[test]
-fn units_have_hashes_of_their_own() {
+fn units_have_separate_hashes() {
     use orind_kernels::catalogue::Unit;
     use orind_kernels::source::{Target, unit_hash};
     let mut all: Vec<String> =

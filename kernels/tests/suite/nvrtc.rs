@@ -20,7 +20,7 @@ fn odd(weight: Weight) -> Kernel {
 }
 
 #[test]
-fn a_variant_that_is_not_checked_in_is_compiled_once() {
+fn a_variant_that_is_not_prebuilt_is_compiled_once() {
     if let Err(why) = Compiler::load() {
         return println!("skipped: {why}");
     }
@@ -59,7 +59,7 @@ fn group(base: u64) -> TensorParams {
 }
 
 #[test]
-fn a_group_is_the_same_kernel_wherever_its_tensors_lie() {
+fn groups_that_differ_in_addresses_share_a_kernel() {
     let of = |params: &TensorParams| Generated::of(params, GroupVariant::of(params));
     let [here, there] = [1 << 20, 1 << 30].map(|base| of(&group(base)));
     assert_eq!((here, here.text()), (there, there.text()));
@@ -101,7 +101,7 @@ fn a_group_has_variants() {
 
 /// Few long rows have many threads and their own blocks; many rows have 16 threads each.
 #[test]
-fn a_row_has_as_many_threads_as_it_is_long_and_rows_are_few() {
+fn long_rows_have_more_threads_if_there_are_few() {
     for (rows, length, warps, threads_per_row) in [
         // One pass over a row, and no thread without a column.
         (1, 1, 1, 16),
@@ -142,7 +142,7 @@ fn a_row_has_as_many_threads_as_it_is_long_and_rows_are_few() {
 
 /// Most static shared memory of a kernel: 8 rows, and 16 warps that fold two planes.
 #[test]
-fn the_largest_exchange_is_left_room_for() {
+fn the_largest_static_shared_memory_fits() {
     if let Err(why) = Compiler::load() {
         return println!("skipped: {why}");
     }
@@ -161,7 +161,7 @@ fn the_largest_exchange_is_left_room_for() {
 }
 
 #[test]
-fn what_does_not_compile_is_told_with_the_compiler_s_words() {
+fn compile_errors_contain_the_compiler_s_message() {
     let compiler = match Compiler::load() {
         Ok(compiler) => compiler,
         Err(why) => return println!("skipped: {why}"),
@@ -175,7 +175,7 @@ fn what_does_not_compile_is_told_with_the_compiler_s_words() {
 
 /// Names of CUDA 12, which an Orin has, and of CUDA 13, with and without the development package.
 #[test]
-fn nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it() {
+fn nvrtc_is_found_by_the_names_of_cuda_12_and_13() {
     // Any library will do: the error about a missing function shows that it was loaded.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let library = maps
@@ -190,14 +190,14 @@ fn nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it() {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::copy(library, folder.join(name)).unwrap();
-        let mut command = again(module_path!(), "what_is_loaded");
+        let mut command = again(module_path!(), "print_the_loaded_library");
         let text = said(command.env("LD_LIBRARY_PATH", &folder).env_remove("ORIND_NVRTC"));
         assert!(text.contains(&format!("{name} has no nvrtcVersion")), "{name}: {text}");
     }
 }
 
 #[test]
-#[ignore = "run by `nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it`"]
-fn what_is_loaded() {
+#[ignore = "run by `nvrtc_is_found_by_the_names_of_cuda_12_and_13`"]
+fn print_the_loaded_library() {
     println!("{}", Compiler::load().unwrap_err());
 }

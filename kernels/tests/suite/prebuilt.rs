@@ -10,7 +10,7 @@ use orind_kernels::{occupancy, params, prebuilt};
 use sha2::{Digest as _, Sha256};
 
 #[test]
-fn the_manifest_belongs_to_the_sources() {
+fn the_manifest_matches_the_sources() {
     let manifest = prebuilt::manifest().unwrap();
     assert_eq!(manifest.sources, source::hash(), "sources changed: build the kernels again");
     assert_eq!(manifest.options, OPTIONS);
@@ -37,7 +37,7 @@ fn comments_of_cuda_sources_are_line_comments() {
 }
 
 #[test]
-fn every_file_is_there_and_is_the_one_that_was_built() {
+fn every_file_matches_the_manifest() {
     let manifest = prebuilt::manifest().unwrap();
     for unit in Unit::all() {
         for target in Target::ALL {
@@ -56,7 +56,7 @@ fn every_file_is_there_and_is_the_one_that_was_built() {
 
 /// Every kernel's parameter block has the size and offset that launches use.
 #[test]
-fn cubins_hold_the_catalogue() {
+fn cubins_contain_the_catalogue() {
     for (target, sm, params) in [(Target::Sm87, 87, 0x160), (Target::Sm90, 90, 0x210)] {
         for unit in Unit::all() {
             let file = prebuilt::file(unit, target).unwrap();
@@ -130,7 +130,7 @@ fn no_kernel_spills() {
 
 /// The manifest's resources of a kernel equal the cubin's.
 #[test]
-fn the_manifest_belongs_to_the_cubins() {
+fn the_manifest_matches_the_cubins() {
     let manifest = prebuilt::manifest().unwrap();
     let mut kernels = 0;
     for unit in Unit::all() {
@@ -150,7 +150,7 @@ fn the_manifest_belongs_to_the_cubins() {
 
 /// Blocks may use 100 KiB of shared memory, 1 KiB of which is reserved.
 #[test]
-fn a_projection_s_own_shared_memory_is_left_room_for() {
+fn static_shared_memory_of_projections_fits() {
     let manifest = prebuilt::manifest().unwrap();
     for kernel in Kernel::all() {
         if matches!(kernel, Kernel::Project { .. } | Kernel::Experts(_)) {
@@ -173,7 +173,7 @@ fn names_are_unique() {
 
 /// A checkout that is moved, or shares its target folder, must not read another checkout's files.
 #[test]
-fn the_generated_list_names_no_place_of_this_checkout() {
+fn the_generated_file_list_contains_no_absolute_path() {
     let list = include_str!(concat!(env!("OUT_DIR"), "/prebuilt.rs"));
     assert!(list.contains("manifest.json") && !list.contains(env!("CARGO_MANIFEST_DIR")), "{list}");
 }

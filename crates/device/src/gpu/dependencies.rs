@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_waits_for_what_it_touches_only() {
+    fn a_launch_waits_only_for_conflicting_launches() {
         let list = [
             launch(&[0], &[100]),
             launch(&[0], &[200]),

@@ -239,7 +239,7 @@ mod tests {
 
     /// A weight takes twice the memory only if both forms are read.
     #[test]
-    fn a_weight_lies_as_it_is_read() {
+    fn a_weight_is_stored_in_the_forms_that_are_read() {
         let line = |dtype, shape: &[usize]| Buffer {
             name: "w".into(),
             class: plan::Class::Weight,

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_compiler_the_rest_of_the_space_is_there() {
+    fn a_compiler_extends_the_space() {
         let case = case_of(DType::Q6_K, 512, 1);
         let prebuilt = space_with(Target::Sm87, &case, None).unwrap();
         let compiling = space_with(Target::Sm87, &case, Some((12, 6))).unwrap();
@@ -351,7 +351,7 @@ mod tests {
 
     /// The row count from which tiles are used is the default's, or a choice's for that row count.
     #[test]
-    fn the_crossing_point_is_chosen() {
+    fn the_tile_threshold_is_tunable() {
         let weight = Weight::Q6_K;
         let tile = |choices: Option<&Choices>, rows| {
             let tuning = Tuning { target: Target::Sm87, choices, compiles: false };
@@ -370,7 +370,7 @@ mod tests {
 
     /// Choices are per case, and variants that are not built are not launched.
     #[test]
-    fn each_case_has_its_own_choice() {
+    fn choices_are_per_case() {
         let weight = Weight::Q8_0;
         let first = ProjectVariant::heuristic(weight);
         let four = ProjectVariant { threads_per_row: 4, ..first };

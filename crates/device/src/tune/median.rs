@@ -66,14 +66,14 @@ mod tests {
 
     /// Values from tables of the sign test.
     #[test]
-    fn ranks_are_those_of_the_tables() {
+    fn ranks_match_published_tables() {
         for (n, k) in [(5, 0), (6, 1), (8, 1), (9, 2), (12, 3), (15, 4), (20, 6), (30, 10)] {
             assert_eq!(outside(n), k, "{n} samples");
         }
     }
 
     #[test]
-    fn ends_and_middle() {
+    fn interval_ends_are_order_statistics() {
         let estimate = Estimate::of(&[5.0, 1.0, 4.0, 2.0, 3.0, 100.0]).unwrap();
         assert_eq!(estimate, Estimate { median: 3.5, interval: [1.0, 100.0] });
         assert!(Estimate::exceeds(&[1.1; 6], 1.0) && !Estimate::exceeds(&[1.1; 5], 1.0));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_inside_nineteen_times_in_twenty() {
+    fn the_interval_covers_the_median_in_95_percent() {
         for n in [6, 9, 16] {
             let missed = (0..2000u32)
                 .filter(|&run| {

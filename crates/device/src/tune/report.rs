@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_that_is_over_counts_and_the_faster_ones_as_such() {
+    fn finished_and_faster_cases_are_counted() {
         let mut searching = Searching { cases: 6, known: 1, ..Searching::default() };
         for state in [State::Faster, State::Heuristic, State::Faster, State::Partial, State::Failed]
         {

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_one_step_away_and_exist() {
+    fn neighbours_are_valid_and_one_step_away() {
         let space = space();
         assert_eq!(space.parameter("b").unwrap().values, [2, 4, 16], "the heuristic's is one");
         let near = space.neighbours(&choice(&[("a", 2), ("b", 4)]));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_is_named() {
+    fn values_outside_the_space_are_named() {
         let space = space();
         let wrong = |all: &[(&str, u32)]| space.check(&choice(all)).unwrap_err().to_string();
         assert!(wrong(&[("a", 3), ("b", 2)]).contains("a = 3; it takes [1, 2, 4, 8]"));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_matrixs_is_decided_once_for_a_type_and_its_columns() {
+    fn layout_parameters_have_one_value_per_type_and_columns() {
         let case = |rows, batch| Case {
             family: "project".into(),
             dtype: DType::Q8_0,

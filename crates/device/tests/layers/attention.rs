@@ -79,7 +79,7 @@ impl Attended {
 }
 
 #[test]
-fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
+fn cpu_attention_matches_the_definition_for_every_cache_and_batch() {
     let plain = |dtype| Attended { dtype, window: None, sinks: false, ring: None };
     let exact = plain(DType::F16).run(&Reference, ROWS);
     for dtype in [DType::F16, DType::Q8_0, DType::Q4_0] {
@@ -111,7 +111,7 @@ fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
 
 /// Eight bits are more precise than four, and both are close.
 #[test]
-fn a_type_of_cache_costs_what_its_bits_say() {
+fn cache_errors_follow_their_precision() {
     let run =
         |dtype| Attended { dtype, window: None, sinks: false, ring: None }.run(&Reference, ROWS);
     let exact = run(DType::F16);

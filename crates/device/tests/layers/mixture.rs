@@ -159,7 +159,7 @@ fn cpus(threads: usize) -> impl Iterator<Item = Cpu> {
 }
 
 #[test]
-fn a_mixture_is_its_formula_on_reference_and_cpu() {
+fn moe_layers_match_the_formula_on_reference_and_cpu() {
     for scores in [RouterScores::Softmax, RouterScores::Sigmoid] {
         for (normalised, biased, scale) in
             [(true, false, 1.0), (false, true, 2.5), (true, true, 0.5)]
@@ -184,7 +184,7 @@ fn a_mixture_is_its_formula_on_reference_and_cpu() {
 
 /// Rows are independent: with others, alone, with many threads, with every instruction set.
 #[test]
-fn company_and_threads_do_not_change_a_bit_of_a_mixture() {
+fn other_rows_and_threads_change_no_bit_of_an_moe_layer() {
     for dtype in [DType::F16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K] {
         let mixture = Mixture { experts: 5, width: 256, hidden: 512, dtype, ..SMALL };
         // More rows per expert than a tile has.
@@ -205,7 +205,7 @@ fn company_and_threads_do_not_change_a_bit_of_a_mixture() {
 }
 
 #[test]
-fn equal_logits_choose_the_first_experts_and_a_nan_shows() {
+fn equal_logits_choose_the_first_experts_and_nan_propagates() {
     let mixture = SMALL;
     let (x, mut logits) = mixture.inputs(3);
     logits[..7].fill(0.25);
@@ -222,7 +222,7 @@ fn equal_logits_choose_the_first_experts_and_a_nan_shows() {
 
 /// A decode step reads the experts that its rows can choose, a long chunk all of them once.
 #[test]
-fn a_step_counts_the_experts_that_its_rows_can_choose() {
+fn a_step_s_cost_counts_reachable_experts() {
     let mixture = Mixture { experts: 16, width: 256, hidden: 512, dtype: DType::Q4_K, ..SMALL };
     let expert = 3 * DType::Q4_K.size_of(256 * 512).unwrap();
     for (rows, touched) in [(1, 3), (2, 6), (5, 15), (6, 16), (100, 16)] {
@@ -236,7 +236,7 @@ fn a_step_counts_the_experts_that_its_rows_can_choose() {
 }
 
 #[test]
-fn a_mixture_that_does_not_fit_is_refused() {
+fn invalid_moe_layers_are_rejected() {
     let (x, logits) = SMALL.inputs(2);
     let case = SMALL.case(&x, &logits);
     let mut plan = case.plans(Fusions::ALL).next().unwrap();

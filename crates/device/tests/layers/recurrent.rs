@@ -137,7 +137,7 @@ fn cpus(threads: usize) -> impl Iterator<Item = Cpu> {
 }
 
 #[test]
-fn what_is_remembered_is_the_formula_in_chunks_of_any_length() {
+fn recurrent_layers_match_the_formula_in_chunks_of_any_length() {
     let padded = |run: Run, chunk| Run { chunk, ..run };
     let chunks = [
         vec![run(0, 11)],
@@ -162,7 +162,7 @@ fn what_is_remembered_is_the_formula_in_chunks_of_any_length() {
 
 /// A step is repeated after a fault; a step may run past an end token; a slot is reused.
 #[test]
-fn a_step_again_a_step_too_far_and_a_slot_anew_remember_what_they_should() {
+fn repeated_steps_extra_steps_and_reused_slots_have_the_right_state() {
     let plain = [run(0, 6), run(6, 1), run(7, 1), run(8, 3)];
     let again = [
         run(0, 6),

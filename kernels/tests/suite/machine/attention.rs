@@ -499,7 +499,7 @@ const LLAMA: Shape<'_> = Shape {
 };
 
 #[test]
-fn decode_rows_of_every_length() {
+fn decode_matches_the_definition_at_every_length() {
     for seed in 1..4 {
         check(&LLAMA, How::Fused, seed);
         // Qwen3 (split pairs, QK-norm); and sizes that are not powers of two.
@@ -514,7 +514,7 @@ fn decode_rows_of_every_length() {
 
 /// Rows of one prompt share a slot: RoPE and KV write first, then attention.
 #[test]
-fn a_chunk_of_a_prompt() {
+fn prompt_chunks_match_the_definition() {
     let rows = &[(1, 126), (1, 127), (1, 128), (1, 129), (4, 0), (0, 320)];
     for how in [How::Rows, How::Prefill, How::Half] {
         check(&Shape { rows, ..LLAMA }, how, 5);
@@ -526,7 +526,7 @@ fn a_chunk_of_a_prompt() {
 /// of every size, including those that leave queries of a block unused; several tiles; rows outside
 /// the cache and of other slots.
 #[test]
-fn rows_of_a_prompt_share_a_block() {
+fn rows_of_a_prompt_may_share_a_block() {
     let chunk = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
     let odd = [(1, 70), (1, 71), (-1, 0), (1, 72), (2, 300), (2, 31), (1, 900), (1, 73), (0, 0)];
     for (seed, (dim, group, rows)) in (50..).zip([
@@ -563,7 +563,7 @@ fn rows_of_a_prompt_share_a_block() {
 }
 
 #[test]
-fn company_and_order_change_no_bit() {
+fn results_do_not_depend_on_other_rows_or_scheduling() {
     let mut random = Random(9);
     let inputs = Inputs::random(&LLAMA, &mut random);
     let (out, ..) = run(&LLAMA, &inputs, How::Fused, 1);
@@ -578,7 +578,7 @@ fn company_and_order_change_no_bit() {
 /// Lengths around spans and groups, heads of every width, groups of every size, rows with one block
 /// and with several.
 #[test]
-fn every_length_width_and_group() {
+fn every_length_width_and_group_matches_the_definition() {
     let rows =
         |lengths: &[i32]| (0..).zip(lengths).map(|(slot, n)| (slot, n - 1)).collect::<Vec<_>>();
     let cases =
@@ -608,7 +608,7 @@ fn every_length_width_and_group() {
 /// Heads of 256 and 512 values, partly rotated; windows that end inside and between spans, over one
 /// group and several; soft caps.
 #[test]
-fn wide_heads_parts_of_heads_windows_and_caps() {
+fn wide_heads_partial_rotation_windows_and_caps_match_the_definition() {
     let rows = &[(0, 299), (1, 31), (3, 600), (2, 0)];
     let wide = Shape { heads: 4, kv_heads: 2, capacity: 700, rows, splits: 2, ..LLAMA };
     for (seed, dim, rotated, interleaved) in
@@ -632,7 +632,7 @@ fn wide_heads_parts_of_heads_windows_and_caps() {
 /// Rows that share a block with windows that begin in one span or several, one group or several;
 /// steps that no row sees, spans that some see; other slots and rows outside the cache.
 #[test]
-fn rows_that_share_a_block_have_windows() {
+fn windows_apply_to_rows_that_share_a_block() {
     let chunk = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
     let odd = [(1, 400), (1, 401), (-1, 0), (1, 402), (2, 600), (2, 31), (1, 900), (0, 0)];
     let sinks = &[1.5, -200.0, 300.0];
@@ -711,7 +711,7 @@ fn temperatures_grow_with_the_position() {
 /// Rings slightly larger than the window: positions far beyond, windows across the end, rows with
 /// one block and several.
 #[test]
-fn rings_hold_the_window() {
+fn rings_contain_the_window() {
     let prompt: Vec<(i32, i32)> = (1000..1010).map(|position| (1, position)).collect();
     for (seed, window, capacity, splits) in
         [(120, 64, 96, 1), (121, 40, 96, 2), (122, 300, 352, 3), (123, 1, 64, 1)]
@@ -732,7 +732,7 @@ fn rings_hold_the_window() {
 /// Results do not depend on the blocks of a slot; a row at an unmapped position reads zeroes and
 /// writes nothing.
 #[test]
-fn blocks_change_no_bit_wherever_they_lie() {
+fn block_placement_changes_no_bit() {
     let decode = &[(0, 299), (1, 128), (3, 600), (2, 127)];
     let prompt: Vec<(i32, i32)> = (370..390).map(|position| (1, position)).collect();
     let heads = [(64, 4), (128, 2), (256, 1)];
@@ -760,7 +760,7 @@ fn blocks_change_no_bit_wherever_they_lie() {
 
 /// Scores far apart, infinities and NaN, in one span and in several.
 #[test]
-fn odd_scores_to_the_bit() {
+fn extreme_scores_are_bit_exact() {
     let rows = &[(0, 40), (1, 299)];
     for (seed, splits, how) in [(40, 1, How::Fused), (41, 2, How::Fused), (42, 1, How::Prefill)] {
         let shape = Shape { heads: 2, kv_heads: 1, rows, splits, capacity: 320, ..LLAMA };
@@ -798,7 +798,7 @@ fn odd_scores_to_the_bit() {
 
 /// NaN in keys or values: rows that see it get NaN, other rows are unchanged.
 #[test]
-fn what_is_no_number_reaches_who_sees_it_and_nobody_else() {
+fn nan_affects_only_rows_that_see_it() {
     // Of nine positions each group of lanes has one at most.
     reaches(&Shape { rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Fused);
     // Rows of a prompt share the positions that a block reads.
@@ -846,7 +846,7 @@ fn reaches(shape: &Shape<'_>, how: How) {
 /// several groups, windows, rings, sinks and caps; values of every size, and values that cannot be
 /// quantised.
 #[test]
-fn caches_of_blocks() {
+fn quantised_caches_match_the_definition() {
     let prompt = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
     let decode = &[(0, 299), (1, 31), (3, 600), (2, 0)];
     for (seed, cache) in (200..).step_by(100).zip([CacheType::Q8_0, CacheType::Q4_0]) {

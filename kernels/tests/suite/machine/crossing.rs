@@ -35,7 +35,7 @@ fn tile(weight: Weight, tile: u32, rows: usize) -> u64 {
 }
 
 #[test]
-fn the_first_choice_of_a_tile_is_near_the_best() {
+fn the_default_tile_is_near_the_best() {
     for weight in Weight::ALL {
         println!("{}: projections, tiles {:?}", weight.name(), weight.tiles());
         for rows in [2, 4, 8, 16, 32, 64] {

@@ -166,7 +166,7 @@ fn first_difference(found: &[u32], expected: &[u32]) -> Option<String> {
 }
 
 #[test]
-fn the_probe_computes_what_its_model_does() {
+fn the_probe_matches_its_model() {
     let other = |out| ProbeParams { seed: 0xffff_fff0, turns: 100, ..probe(out) };
     let none = |out| ProbeParams { turns: 0, ..probe(out) };
     for (order, params) in [probe as fn(u64) -> ProbeParams, other, none].into_iter().enumerate() {
@@ -176,13 +176,13 @@ fn the_probe_computes_what_its_model_does() {
 }
 
 #[test]
-fn the_checked_in_words_are_those_of_the_machine_code() {
+fn the_checked_in_words_match_the_machine_code() {
     for seed in 0..4 {
         let found = executed(probe, seed);
         assert_eq!(
             first_difference(&found, &probe_words()),
             None,
-            "`cargo test -p orind-kernels -- --ignored the_words_are_written` makes them anew"
+            "`cargo test -p orind-kernels -- --ignored write_the_expected_words` makes them anew"
         );
     }
 }
@@ -190,14 +190,14 @@ fn the_checked_in_words_are_those_of_the_machine_code() {
 /// Generates the expected words by execution.
 #[test]
 #[ignore = "writes kernels/first_light/probe.bin"]
-fn the_words_are_written() {
+fn write_the_expected_words() {
     let bytes: Vec<u8> = executed(probe, 0).iter().flat_map(|word| word.to_le_bytes()).collect();
     std::fs::write(orind_testing::repository("kernels/first_light/probe.bin"), bytes).unwrap();
 }
 
 /// The probe's machine code contains the instructions it should test.
 #[test]
-fn the_probe_uses_what_it_tells_about() {
+fn the_probe_contains_the_instructions_it_tests() {
     let file = prebuilt::file(Unit::FirstLight, Target::Sm87).unwrap();
     let cubin = Cubin::parse(&file).unwrap();
     let kernel = cubin.kernel(Kernel::Probe.symbol()).unwrap();
@@ -234,7 +234,7 @@ fn the_probe_uses_what_it_tells_about() {
 }
 
 #[test]
-fn words_that_follow_each_other() {
+fn the_order_kernel_continues_from_the_previous_word() {
     let mut device = Device::new(3);
     let mut expected = vec![77];
     let out = words(&mut device, &[vec![77], vec![0xdead_dead; 40]].concat());
@@ -264,7 +264,7 @@ fn the_last_of_many_blocks_sees_all_parts() {
 }
 
 #[test]
-fn every_block_adds_up_all_words_each_way() {
+fn every_block_sums_all_words_with_each_load() {
     const BLOCKS: u32 = 3;
     let mut device = Device::new(1);
     let given: Vec<u32> = (0..4 * 700).map(|i: u32| i.wrapping_mul(0x2545_f491) ^ 0x55).collect();

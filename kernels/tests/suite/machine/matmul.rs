@@ -210,7 +210,7 @@ fn shapes(dtype: DType) -> &'static [usize] {
 
 /// Matrices with any number of rows, some with two planes; partial, full and several tiles.
 #[test]
-fn every_type_with_norm_over_three_matrices() {
+fn every_type_with_norm_and_three_matrices_matches_the_definition() {
     let mut random = Random(1);
     for kernel in kernels() {
         for (i, &k) in shapes(kernel.0).iter().enumerate() {
@@ -261,7 +261,7 @@ fn bias_and_activation() {
 
 /// Activations without a finite scale: all outputs of the row are NaN, other rows are unchanged.
 #[test]
-fn a_row_that_is_no_number_stays_alone() {
+fn a_nan_row_does_not_affect_other_rows() {
     let mut random = Random(3);
     for kernel in kernels() {
         let k = shapes(kernel.0)[1];
@@ -277,7 +277,7 @@ fn a_row_that_is_no_number_stays_alone() {
 /// Norm, bias, activation, gate and residual; stages of 32 and 64 columns; full and partial tiles;
 /// activations beyond the range of f16.
 #[test]
-fn in_half_precision_sums_are_those_of_the_halves() {
+fn half_precision_sums_match_the_rounded_values() {
     let mut random = Random(5);
     for dtype in [DType::F16, DType::BF16] {
         for (rows, k) in [(3, 96), (133, 544), (128, 768)] {
@@ -301,7 +301,7 @@ fn in_half_precision_sums_are_those_of_the_halves() {
 
 /// NaN affects its whole row and no other; a row has the same bits alone and among others.
 #[test]
-fn in_half_precision_a_row_stays_alone() {
+fn half_precision_rows_are_independent() {
     let mut random = Random(6);
     for dtype in [DType::F16, DType::BF16] {
         let (k, n) = (544, 70);
@@ -327,7 +327,7 @@ const OF_A_TOKEN: f64 = 16.0 * (2048.0 * (3072.0 + 2048.0 + 16_384.0) + 2048.0 *
 /// Instructions per multiply-add in half precision on tensor cores; `docs/kernels.md` has the
 /// numbers.
 #[test]
-fn half_precision_takes_a_fraction_of_the_instructions() {
+fn half_precision_needs_a_fraction_of_the_instructions() {
     let manifest = prebuilt::manifest().unwrap();
     for weight in [Weight::F16, Weight::BF16] {
         let (rows, n, k) = (128, 64, 2048);

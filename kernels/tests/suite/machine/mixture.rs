@@ -99,7 +99,7 @@ impl Router {
 }
 
 #[test]
-fn rows_choose_their_experts() {
+fn the_router_matches_the_definition() {
     let mut random = Random(3);
     for (seed, (experts, count)) in (1..).zip([(1, 1), (5, 2), (64, 6), (128, 8), (513, 10)]) {
         for sigmoid in [false, true] {
@@ -131,7 +131,7 @@ fn rows_choose_their_experts() {
 /// Gate, up and down of every type: bit-exact for the pair's expert. Other experts are not mapped,
 /// so reading one would fault.
 #[test]
-fn pairs_meet_their_experts() {
+fn individual_pairs_use_their_experts() {
     const CHOSEN: [i32; 6] = [3, 0, 3, 1, 2, 3];
     for (seed, dtype) in (1..).zip(types()) {
         let (mut random, weight) = (Random(seed), weight(dtype));
@@ -372,7 +372,7 @@ impl Grouped {
 /// Gate, up and down of every type, for a whole and a partial tile: bit-exact for the pair's
 /// expert.
 #[test]
-fn groups_meet_their_experts() {
+fn grouped_pairs_use_their_experts() {
     for (seed, dtype) in (1..).zip(types()) {
         let mut random = Random(seed);
         let (n, k) = (41, if dtype.block_len() == 256 { 512 } else { 352 });
@@ -398,7 +398,7 @@ fn groups_meet_their_experts() {
 
 /// Up to 32 pairs of an expert read its matrices once; experts that are not chosen are not read.
 #[test]
-fn pairs_of_an_expert_share_its_weights() {
+fn pairs_of_an_expert_read_its_weights_once() {
     let (dtype, n, k) = (DType::Q4_K, 128, 2048);
     let mut random = Random(8);
     let mut matrix = || Matrix::random(dtype, n, k, &mut random);
@@ -436,7 +436,7 @@ fn pairs_of_an_expert_share_its_weights() {
 }
 
 #[test]
-fn results_are_added_up_best_first() {
+fn results_are_summed_best_first() {
     let mut random = Random(6);
     let (rows, count, n) = (3, 5, 131);
     let (results, weights) = (random.reals(rows * count * n, 3.0), random.reals(rows * count, 1.0));

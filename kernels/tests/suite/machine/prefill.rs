@@ -109,7 +109,7 @@ impl Tile {
 }
 
 #[test]
-fn a_prompt_of_512_tokens() {
+fn prompt_of_512_tokens_costs() {
     let manifest = prebuilt::manifest().unwrap();
     for Model { name, weight, layers, projections, heads, vocabulary, goals } in MODELS {
         let tile = Tile::counted(weight);
@@ -151,7 +151,7 @@ fn a_prompt_of_512_tokens() {
 
 /// Cost per query and position if rows share a block, and if each has its own blocks.
 #[test]
-fn attention_of_a_prompt() {
+fn prompt_attention_costs() {
     let manifest = prebuilt::manifest().unwrap();
     for (dim, group) in [(64, 4), (128, 2), (256, 2), (256, 8)] {
         let kernel = Kernel::prefill_attention(dim, group, CacheType::F16).unwrap();

@@ -227,7 +227,7 @@ fn residual_and_gate() {
 /// optional inputs nothing is mapped, so that reading them would fault.
 #[test]
 #[should_panic(expected = "CCTL")]
-fn the_end_asks_for_what_comes_next() {
+fn a_launch_prefetches_the_next_weights() {
     let mut device = Device::new(11);
     let variant = ProjectVariant::heuristic(weight(DType::Q8_0));
     let (case, how) = (
@@ -295,7 +295,7 @@ fn every_prebuilt_variant() {
 
 /// Variants that are not prebuilt: every value of every parameter.
 #[test]
-fn a_sample_of_what_can_be_compiled() {
+fn sampled_compiled_variants_match_the_definition() {
     if let Err(why) = jit::compiler() {
         return println!("skipped: {why}");
     }
@@ -328,7 +328,7 @@ fn a_sample_of_what_can_be_compiled() {
 /// Cost of a weight for one row, for docs/kernels.md: the difference of 64 matrix rows, so without
 /// staging. Bytes are read once, except for scales that a sum starts with.
 #[test]
-fn what_a_weight_costs() {
+fn instructions_per_weight() {
     const ROWS: usize = 64;
     const COLUMNS: usize = 4096;
     for weight in Weight::ALL {
@@ -386,7 +386,7 @@ fn extreme_activations() {
 }
 
 #[test]
-fn embedded_rows_are_the_matrix_bit_for_bit() {
+fn embedded_rows_equal_the_decoded_matrix() {
     let mut random = Random(6);
     for dtype in types() {
         for k in shapes(dtype) {

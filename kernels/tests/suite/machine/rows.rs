@@ -99,7 +99,7 @@ fn norm_sum_and_gate() {
 
 /// Gate values over the range of the exponential and beyond.
 #[test]
-fn the_gate_is_that_of_the_definition_everywhere() {
+fn the_gate_matches_the_definition_over_its_range() {
     let mut gates: Vec<f32> = (-12_000..12_000).map(|i| i as f32 / 128.0 + 0.001).collect();
     let odd = [
         f32::NAN,
@@ -136,7 +136,7 @@ fn the_gate_is_that_of_the_definition_everywhere() {
 
 /// RMSNorm and LayerNorm: bit-exact with the definition, which is close to the exact value.
 #[test]
-fn norms_of_rows() {
+fn norms_match_the_definition() {
     let mut random = Random(2);
     for n in [1, 77, 300, 2048] {
         let (x, weight, bias) =
@@ -207,7 +207,7 @@ fn same(got: f32, want: f32) -> bool {
 
 /// Every function over the range of the exponential and beyond.
 #[test]
-fn every_function_is_that_of_the_definition_everywhere() {
+fn every_function_matches_the_definition_over_its_range() {
     let mut x: Vec<f32> = (-12_000..12_000).map(|i| i as f32 / 128.0 + 0.001).collect();
     let odd = [
         f32::NAN,
@@ -249,7 +249,7 @@ fn every_function_is_that_of_the_definition_everywhere() {
 
 /// One row for all, one value per row, columns of wider rows.
 #[test]
-fn the_other_operand_has_strides() {
+fn the_second_operand_may_be_strided() {
     let mut random = Random(8);
     let (rows, n) = (3, 131);
     let (a, b) = (random.reals(rows * n, 4.0), random.reals(rows * (n + 40), 4.0));
@@ -263,7 +263,7 @@ fn the_other_operand_has_strides() {
 }
 
 #[test]
-fn the_table_is_exact_far_out() {
+fn the_rope_table_is_exact_at_large_positions() {
     let half = 48;
     let positions = [0, 1, 77, 8191, 131_071, 1_000_000];
     let frequencies: Vec<f32> =

@@ -35,7 +35,7 @@ fn rows(random: &mut Random, count: usize) -> Vec<Row> {
 }
 
 #[test]
-fn tokens_are_those_of_the_definition() {
+fn tokens_match_the_definition() {
     let mut random = Random(11);
     let (mut seen, mut changed) = (0, 0);
     for case in 0..400u64 {
@@ -97,7 +97,7 @@ fn adjustment(random: &mut Random, vocabulary: usize) -> (Vec<Edit>, Option<Vec<
 
 /// Where two scores are within a rounding of each other the same one wins.
 #[test]
-fn scores_next_to_each_other_are_told_apart_alike() {
+fn adjacent_scores_are_ordered_as_in_the_definition() {
     let mut random = Random(12);
     let mut decided = [0; 2];
     for case in 0..8 {

@@ -28,7 +28,7 @@ fn executed(cubin: &Cubin<'_>, number: u64, snippet: &snippets::Snippet) -> Vec<
 }
 
 #[test]
-fn machine_code_computes_what_the_model_does() {
+fn machine_code_matches_the_model() {
     let cubin = Cubin::parse(CODE).unwrap();
     for (number, snippet) in (0..).zip(snippets::all()) {
         let executed = executed(&cubin, number, &snippet);
@@ -49,7 +49,7 @@ fn machine_code_computes_what_the_model_does() {
 }
 
 #[test]
-fn silicon_computes_the_same() {
+fn recorded_silicon_results_match_the_model() {
     let cubin = Cubin::parse(CODE).unwrap();
     let executed: Vec<u32> = (0..)
         .zip(snippets::all())

@@ -45,7 +45,7 @@ mod tests {
     use plan::{BufferId, Recurrence, Rows, Scores, View};
 
     #[test]
-    fn what_the_kernels_cannot_do_is_named() {
+    fn unsupported_steps_are_named() {
         let view = |shape: &[usize]| View::whole(BufferId(0), shape);
         let one = || view(&[1]);
         let conv = |taps| {

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn each_launch_names_its_successor_s_weights() {
+    fn each_launch_prefetches_the_next_one_s_weights() {
         let mut launches = vec![
             project(0x1000, 64, 256),
             attention(true),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_may_take_longer_is_watched_for_longer() {
+    fn longer_chains_have_longer_timeouts() {
         let polls = |at_most: u64, count: usize| {
             let (at_most, estimate) = (Duration::from_millis(at_most), Duration::from_millis(1));
             let times = vec![Times { at_most, estimate }; count];

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_qmd_that_was_written_over_is_told_of() {
+    fn an_overwritten_qmd_is_reported() {
         let address = GpuAddress::new(0x10_0000).unwrap();
         let program =
             Program { address, code_bytes: 256, registers: 32, barriers: 1, local_bytes: 0 };

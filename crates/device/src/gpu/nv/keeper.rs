@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_that_goes_on_failing_wears_no_disk_out() {
+    fn repeated_faults_write_ever_fewer_bundles() {
         let state = tempfile::tempdir().unwrap();
         let mut keeper = Keeper::new(state.path());
         let due: Vec<u64> = (1..=1000).filter(|_| keeper.is_due()).collect();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn two_may_wait_for_the_disk_and_numbers_go_on() {
+    fn two_bundles_may_be_queued_and_numbers_continue() {
         let state = tempfile::tempdir().unwrap();
         let directory = Directory::of_state(state.path());
         let finish = |keeper: &Keeper| {

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_fill_the_stage_and_leave_nothing_out() {
+    fn parts_cover_all_ranges_and_fit_the_staging_buffer() {
         let ranges = [10..20, 100..100 + 2 * STAGE, 7..8];
         let parts = parts(&ranges);
         let bytes: Vec<usize> =

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_progresses_is_waited_for_and_one_that_stands_still_is_not() {
+    fn only_steps_without_progress_time_out() {
         let launches: Vec<u32> = (0..50).map(|i| 1 + i % 15).collect();
         assert_eq!(wait_for(&launches, None), (Ok(()), launches.iter().sum()));
         for stuck in [0, 1, 20, 49] {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_other_than_lateness_end_the_watch() {
+    fn other_errors_end_the_wait() {
         let result = watch(|()| POLLS, |_: &&str| false, |_| ((), Err("fault")));
         assert_eq!(result, Err("fault"));
     }

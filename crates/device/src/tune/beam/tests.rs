@@ -109,7 +109,7 @@ fn a_planted_optimum_is_found_under_noise() {
 }
 
 #[test]
-fn without_a_better_one_the_heuristic_stays() {
+fn the_default_stays_unless_something_is_better() {
     for seed in 0..50 {
         let (from, _) = places(seed);
         let found = run(&mut Planted::new(seed, from), from, Settings::default()).unwrap();
@@ -153,7 +153,7 @@ fn a_wrong_heuristic_ends_the_search() {
 
 /// The optimum is behind slower neighbours, so a beam of one does not find it.
 #[test]
-fn a_wider_beam_goes_through_a_valley() {
+fn a_wider_beam_crosses_a_valley() {
     struct Valley(u32);
     impl Bench for Valley {
         fn check(&mut self, _: &Choice) -> Result<(), Failure> {
@@ -182,7 +182,7 @@ fn a_wider_beam_goes_through_a_valley() {
 }
 
 #[test]
-fn the_budget_is_kept_and_what_is_left_suffices_to_prove() {
+fn the_budget_reserves_the_final_comparison() {
     for samples in [7, 40, 80, 120, 200, 400] {
         let mut bench = Planted::new(3, [3, 3, 3]);
         let settings = Settings { samples, ..Settings::default() };
@@ -197,7 +197,7 @@ fn the_budget_is_kept_and_what_is_left_suffices_to_prove() {
 }
 
 #[test]
-fn a_search_that_is_stopped_keeps_what_was_proved() {
+fn a_stopped_search_keeps_proven_results() {
     let mut proved = 0;
     for stop_after in (1..400).step_by(7) {
         let mut bench = Planted::new(4, [3, 1, 1]);
@@ -217,7 +217,7 @@ fn a_search_that_is_stopped_keeps_what_was_proved() {
 /// However often it is interrupted, no candidate is measured twice, and the result is that of an
 /// uninterrupted search.
 #[test]
-fn an_interrupted_search_goes_on_where_it_was() {
+fn an_interrupted_search_continues() {
     for every in [120, 200, 400] {
         let (from, best) = ([0, 0, 0], [3, 1, 1]);
         let mut tried: Vec<Tried> = Vec::new();
@@ -256,7 +256,7 @@ fn an_interrupted_search_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_winner_that_no_longer_wins_is_told_from_one_that_does() {
+fn verification_detects_a_winner_that_no_longer_wins() {
     let space = space([1, 1, 1]);
     let settings = Settings::default();
     let winner = choice([2, 2, 2]);

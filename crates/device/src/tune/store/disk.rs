@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_is_waited_for_and_then_named() {
+    fn a_held_lock_times_out_with_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/a.toml");
         let held = lock(&path);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_aside_never_takes_a_name_in_use() {
+    fn renamed_files_never_replace_others() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.toml");
         for n in 1..=3 {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_never_ends_is_not_read() {
+    fn oversized_files_are_not_read() {
         let error = read(Path::new("/dev/zero")).unwrap_err();
         assert!(error.to_string().contains("16 MiB"), "{error}");
     }

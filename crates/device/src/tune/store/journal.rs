@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_is_known_until_the_search_is_over() {
+    fn tried_candidates_are_known_until_the_search_ends() {
         let dir = tempfile::tempdir().unwrap();
         let (store, key) = (Store::new(dir.path()), DeviceKey::gpu(87, 8, 1000));
         let (one, two, heuristic) = (case(16), case(32), choice(1));

@@ -185,7 +185,7 @@ const TYPES: [DType; 8] = [
 ];
 
 #[test]
-fn steps_compute_what_the_cpu_computes() {
+fn steps_match_the_cpu() {
     for dtype in TYPES {
         let fake = Arc::new(Fake::new(&[ORIN]));
         let device = cuda(&fake).unwrap();
@@ -213,7 +213,7 @@ fn prove(fake: &Arc<Fake>) -> (Result<Option<Mode>>, Vec<Stage>) {
 }
 
 #[test]
-fn first_light_finds_the_launch_that_does_nothing() {
+fn first_light_detects_a_skipped_launch() {
     use Stage::{Atomics, Handover, Launch, Order};
     let fake = Arc::new(Fake::new(&[ORIN]));
     let (proven, begun) = prove(&fake);
@@ -241,7 +241,7 @@ fn first_light_finds_the_launch_that_does_nothing() {
 }
 
 #[test]
-fn every_kind_of_memory_holds_the_same_weights() {
+fn weights_are_equal_in_every_kind_of_memory() {
     let answers: Vec<_> = ["device", "pinned", "managed"]
         .map(|kind| {
             let fake = Arc::new(Fake::new(&[ORIN]));
@@ -300,7 +300,7 @@ fn halves_are_not_written_while_they_are_copied() {
 }
 
 #[test]
-fn the_contract_of_the_seam_is_kept() {
+fn the_contract_is_satisfied() {
     let fake = Arc::new(Fake::new(&[ORIN]));
     crate::contract::check(&cuda(&fake).unwrap());
     assert!(fake.leaks().is_empty(), "{:?}", fake.leaks());
@@ -308,7 +308,7 @@ fn the_contract_of_the_seam_is_kept() {
 
 /// Graphs are queued back to back, and the driver does not wait before the host does.
 #[test]
-fn as_many_submissions_as_allowed_are_under_way_before_the_first_wait() {
+fn all_allowed_submissions_are_queued_before_the_first_wait() {
     let fake = Arc::new(Fake::new(&[ORIN]));
     let mut running = Running::new(&cuda(&fake).unwrap(), DType::Q8_0).unwrap();
     let waits = || fake.calls("wait") + fake.calls("synchronize");
@@ -351,7 +351,7 @@ fn a_step_is_one_graph() {
 }
 
 #[test]
-fn recorded_launches_begin_early_where_code_and_driver_let_them() {
+fn recorded_launches_begin_early_if_code_and_driver_allow_it() {
     let hopper = FakeGpu { name: "H100", capability: (9, 0), ..ORIN };
     for (gpu, version, early) in
         [(hopper.clone(), 12_060, 3), (hopper, 12_020, 0), (ORIN, 12_060, 0)]
@@ -365,7 +365,7 @@ fn recorded_launches_begin_early_where_code_and_driver_let_them() {
 }
 
 #[test]
-fn a_kernel_that_goes_wrong_loses_the_device_and_a_new_context_works() {
+fn a_faulting_kernel_loses_the_device_and_a_new_context_works() {
     let mut fake = Fake::new(&[ORIN]);
     fake.fatal = Some(6);
     let fake = Arc::new(fake);
@@ -390,7 +390,7 @@ fn a_kernel_that_goes_wrong_loses_the_device_and_a_new_context_works() {
 }
 
 #[test]
-fn whichever_call_fails_it_is_an_error_and_nothing_is_left_behind() {
+fn a_failure_of_any_call_is_reported_and_leaks_nothing() {
     let whole = |fake: &Arc<Fake>| -> Result<(), String> {
         let device = cuda(fake)?;
         let mut running = Running::new(&device, DType::Q8_0).map_err(|e| e.to_string())?;
@@ -415,7 +415,7 @@ fn whichever_call_fails_it_is_an_error_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_in_one_line() {
+fn unusable_gpus_are_rejected_on_one_line() {
     let gpu = |change: fn(&mut FakeGpu)| {
         let mut gpu = ORIN;
         change(&mut gpu);
@@ -461,7 +461,7 @@ fn what_cannot_be_used_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_gpu_that_is_too_small_says_so_before_anything_is_allocated() {
+fn too_little_memory_is_reported_before_allocating() {
     let fake = Arc::new(Fake::new(&[FakeGpu { bytes: 1000, ..ORIN }]));
     match Running::new(&cuda(&fake).unwrap(), DType::Q8_0).map(drop) {
         Err(Error::OutOfMemory { what, need, have: 1000 }) => {
@@ -483,7 +483,7 @@ fn without_the_library_there_is_a_reason() {
 
 /// Two rows, one with an adapter and one without.
 #[test]
-fn a_step_with_adapters_computes_what_the_cpu_computes() {
+fn a_step_with_adapters_matches_the_cpu() {
     use model::gguf::Writer;
     use model::{Adapter, KvLayout, Model, ports};
     let dir = tempfile::tempdir().unwrap();
