@@ -54,6 +54,27 @@ fn high(a: u32, b: u32) -> u32 {
     ((u64::from(a) * u64::from(b)) >> 32) as u32
 }
 
+/// Divergent branches of a thread with value `v`.
+fn branches(mut v: u32, thread: u32, seed: u32, turns: u32) -> u32 {
+    for turn in 0..turns {
+        v = match v >> 13 & 7 {
+            0 => v.wrapping_mul(1_664_525).wrapping_add(1_013_904_223),
+            1 => v.rotate_left(7) ^ turn,
+            2 => v.count_ones().wrapping_mul(0x0101_0101).wrapping_sub(v),
+            3 => v.reverse_bits().wrapping_add(0x1b87_3593),
+            4 => (v / 3).wrapping_add(0xdead_beef),
+            5 => high(v, 0x9e37_79b9) ^ !v,
+            6 => v.wrapping_mul(33).wrapping_add(v.leading_zeros()),
+            _ => {
+                let [a, b] = [v.to_le_bytes(), seed.to_le_bytes()];
+                let all = [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]];
+                u32::from_le_bytes([3, 1, 5, 2].map(|byte| all[byte])).wrapping_add(thread)
+            }
+        };
+    }
+    v
+}
+
 /// Rust model of the probe: each part is a function of all threads' values.
 fn model(ProbeParams { seed, turns, table, .. }: ProbeParams) -> Vec<u32> {
     let mut v: Vec<u32> = (1..=THREADS as u32)
@@ -125,23 +146,7 @@ fn model(ProbeParams { seed, turns, table, .. }: ProbeParams) -> Vec<u32> {
     out.extend(&v);
 
     for (thread, v) in v.iter_mut().enumerate() {
-        for turn in 0..turns {
-            *v = match *v >> 13 & 7 {
-                0 => v.wrapping_mul(1_664_525).wrapping_add(1_013_904_223),
-                1 => v.rotate_left(7) ^ turn,
-                2 => v.count_ones().wrapping_mul(0x0101_0101).wrapping_sub(*v),
-                3 => v.reverse_bits().wrapping_add(0x1b87_3593),
-                4 => (*v / 3).wrapping_add(0xdead_beef),
-                5 => high(*v, 0x9e37_79b9) ^ !*v,
-                6 => v.wrapping_mul(33).wrapping_add(v.leading_zeros()),
-                _ => {
-                    let [a, b] = [v.to_le_bytes(), seed.to_le_bytes()];
-                    let all = [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]];
-                    u32::from_le_bytes([3, 1, 5, 2].map(|byte| all[byte]))
-                        .wrapping_add(thread as u32)
-                }
-            };
-        }
+        *v = branches(*v, thread as u32, seed, turns);
     }
     out.extend(&v);
 
