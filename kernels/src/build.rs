@@ -154,7 +154,7 @@ fn usage(cubin: &Cubin<'_>, kernel: &Compiled, spills: &Spills) -> anyhow::Resul
     let Compiled { symbol, threads, .. } = kernel;
     let found = cubin.kernel(symbol).with_context(|| format!("{symbol} was not compiled"))?;
     let &(spill_stores, spill_loads) =
-        spills.get(symbol).with_context(|| format!("the log does not name {symbol}"))?;
+        spills.get(symbol).with_context(|| format!("{symbol} is missing in ptxas's log"))?;
     let shared = u32::try_from(found.shared_bytes)?;
     Ok(Usage {
         registers: found.registers,
@@ -172,7 +172,7 @@ fn compiler_of(ptx: &[u8]) -> anyhow::Result<String> {
     let text = String::from_utf8_lossy(ptx);
     match text.lines().take(20).find_map(|line| line.split_once(", V")) {
         Some((_, version)) => Ok(format!("NVRTC {}", version.trim())),
-        None => bail!("the PTX does not say which compiler made it"),
+        None => bail!("the PTX has no compiler version"),
     }
 }
 

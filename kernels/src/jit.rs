@@ -35,13 +35,13 @@ pub enum Error {
         seconds: u64,
     },
     /// The caller cancelled the compilation.
-    #[error("{kernel} was no longer wanted")]
+    #[error("compilation of {kernel} was cancelled")]
     Unwanted {
         /// The kernel's symbol.
         kernel: String,
     },
     /// No thread could be started.
-    #[error("no thread for NVRTC: {0}")]
+    #[error("cannot start a thread for NVRTC: {0}")]
     Thread(String),
 }
 

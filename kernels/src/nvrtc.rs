@@ -54,7 +54,7 @@ pub enum Error {
         log: String,
     },
     /// Source or option with a NUL byte.
-    #[error("a source or an option with a zero in it")]
+    #[error("a source or an option contains a NUL byte")]
     Zero(#[from] NulError),
 }
 

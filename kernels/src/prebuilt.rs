@@ -140,7 +140,7 @@ pub fn manifest() -> Result<Manifest, ManifestError> {
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// `prebuilt/` is empty.
-    #[error("there is no prebuilt/manifest.json; run `cargo run -p orind-kernels -- build`")]
+    #[error("prebuilt/manifest.json is missing; run `cargo run -p orind-kernels -- build`")]
     Missing,
     /// Invalid JSON.
     #[error("prebuilt/manifest.json cannot be read")]

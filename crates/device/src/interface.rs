@@ -422,11 +422,12 @@ pub trait Instance: Send {
     /// As for [`Instance::prepare`]; [`Error::Unsupported`] if nothing can be chosen.
     fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared>;
 
-    /// Writes elements of a mailbox, from element `at`. Submissions of the plan that are under way do
-    /// not see them, its next one does.
+    /// Writes elements of a mailbox, from element `at`. Affects the plan's next submission, but
+    /// none in flight.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when range or type do not fit, or too much waits for the next submission: see
+    ///
+    /// [`Error::Invalid`] if range or type do not match, or if too many writes are staged; see
     /// [`STAGED_WRITES`].
     fn write(
         &mut self,
@@ -436,12 +437,13 @@ pub trait Instance: Send {
         data: Data<'_>,
     ) -> Result<()>;
 
-    /// Starts `steps` executions of the plan, each after the other, and returns at once. Several
-    /// steps make sense for decode plans, whose last step prepares the next one's inputs.
+    /// Starts `steps` consecutive executions of the plan and returns immediately. Several steps are
+    /// for decode plans, whose steps write the next one's inputs.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 steps, more than [`RING_STEPS`], or when [`MAX_SUBMISSIONS`] are under
-    /// way; [`Error::Lost`].
+    ///
+    /// [`Error::Invalid`] for 0 steps, more than [`RING_STEPS`], or while [`MAX_SUBMISSIONS`] are
+    /// in flight; [`Error::Lost`].
     fn submit(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket>;
 
     /// Waits until the submission, and all earlier ones, have finished.

@@ -45,7 +45,7 @@ pub fn remembered(device: &dyn Device, request: &Request<'_>, dir: &Path) -> Cho
     let loaded = match store.read(&tunable.key(), Clock::Measured, &Kernels(device)) {
         Ok(loaded) => loaded,
         Err(error) => {
-            tracing::warn!(%error, "nothing of the tuning file is used");
+            tracing::warn!(%error, "ignoring the tuning file");
             return none();
         }
     };

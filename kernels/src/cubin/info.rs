@@ -43,14 +43,14 @@ fn attributes<'a>(section: &str, mut bytes: &'a [u8]) -> Result<Vec<Attribute<'a
         let (long, rest) = match format {
             1..=3 => (&[][..], rest),
             4 => rest.split_at_checked(usize::from(short)).ok_or_else(|| {
-                malformed(section, format!("attribute {id:#x} of {short} bytes is cut short"))
+                malformed(section, format!("attribute {id:#x} of {short} bytes is truncated"))
             })?,
             _ => return Err(malformed(section, format!("attribute {id:#x} has format {format}"))),
         };
         all.push(Attribute { id, short, long });
         bytes = rest;
     }
-    if bytes.is_empty() { Ok(all) } else { Err(malformed(section, "a record is cut short")) }
+    if bytes.is_empty() { Ok(all) } else { Err(malformed(section, "a record is truncated")) }
 }
 
 /// File-level attributes: sizes by symbol.
@@ -113,7 +113,7 @@ impl KernelInfo {
         let mut info = Self::default();
         for attribute in attributes(&section, bytes)? {
             let bad =
-                || malformed(&section, format!("attribute {:#x} has another size", attribute.id));
+                || malformed(&section, format!("attribute {:#x} has the wrong size", attribute.id));
             match attribute.id {
                 0x05 => info.max_threads = Some(attribute.words().ok_or_else(bad)?),
                 0x10 => info.required_threads = Some(attribute.words().ok_or_else(bad)?),
@@ -141,7 +141,8 @@ impl KernelInfo {
         let section = format!(".nv.info.{kernel}");
         let end = u64::from(self.params_offset) + u64::from(self.params_bytes);
         if end > bank0 as u64 {
-            let problem = format!("parameters end at {end:#x} of a bank of {bank0:#x} bytes");
+            let problem =
+                format!("parameters end at {end:#x}, beyond the bank of {bank0:#x} bytes");
             return Err(malformed(&section, problem));
         }
         let outside =
@@ -149,7 +150,7 @@ impl KernelInfo {
         match self.params.iter().find(outside) {
             Some(p) => Err(malformed(
                 &section,
-                format!("parameter {} lies outside of {} bytes", p.ordinal, self.params_bytes),
+                format!("parameter {} is outside the {} bytes", p.ordinal, self.params_bytes),
             )),
             None => Ok(()),
         }

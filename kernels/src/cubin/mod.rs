@@ -239,7 +239,10 @@ impl<'a> File<'a> {
         let bad = |problem: String| malformed(&section, problem);
         let code = self.bytes(text)?;
         if code.is_empty() || !code.len().is_multiple_of(INSTRUCTION) {
-            return Err(bad(format!("{} bytes are not whole instructions of 16", code.len())));
+            return Err(bad(format!(
+                "{} bytes are not a multiple of the 16-byte instruction",
+                code.len()
+            )));
         }
         let align = text.sh_addralign(LE).max(INSTRUCTION as u64);
         if !align.is_power_of_two() || align > 1 << 16 {
@@ -326,7 +329,7 @@ impl<'a> File<'a> {
             other => return Err(malformed(section, format!("relocation type {other:#x}"))),
         };
         if offset.checked_add(width).is_none_or(|end| end > patched.sh_size(LE)) {
-            return Err(malformed(section, format!("a relocation at {offset:#x} lies outside")));
+            return Err(malformed(section, format!("a relocation at {offset:#x} is out of range")));
         }
         let index = object::read::SymbolIndex(usize::try_from(symbol).unwrap_or(usize::MAX));
         let symbol = symbols.symbol(index)?;

@@ -85,7 +85,7 @@ parameters! {
         pairs: u64,
         /// `u32`: expert of each tile, which selects matrix and bias; only with `pairs`.
         experts: u64,
-        /// Bytes from a matrix of an expert to the next one's.
+        /// Bytes between matrices of consecutive experts.
         stride: u64,
         /// The matrices; with `swiglu` the gate, then the up projection.
         segments: [Segment; 3],
@@ -97,7 +97,7 @@ parameters! {
         swiglu: u32,
         /// Planes of the activations.
         planes: u32,
-        /// Neighbouring pairs that share a row of what is read in single precision; 1 of rows.
+        /// Consecutive pairs that share a row of unquantised activations; 1 without pairs.
         share: u32,
         /// 0.
         reserved: u32,

@@ -40,7 +40,7 @@ const fn prefix(form: Form) -> &'static str {
 ///
 /// [`crate::Error::Unsupported`] if kernels cannot be generated, with the reason.
 pub(super) fn all(request: &Request<'_>) -> Result<BTreeMap<Case, Plan>> {
-    jit::compiler().map_err(|why| unsupported(format!("kernels of groups: {why}")))?;
+    jit::compiler().map_err(|why| unsupported(format!("generated kernels: {why}")))?;
     let mut all = BTreeMap::new();
     for plan in request.plans {
         for group in plan::schedule(plan).into_iter().filter(|group| group.is_kernel(plan)) {
@@ -175,7 +175,7 @@ pub(super) fn compile(
     let (form, name) = group(case)?;
     let heuristic = GroupVariant::heuristic(form, case.rows, case.cols);
     let Some(group) = Generated::named(name, variant_of(choice, heuristic)) else {
-        return Some(Err(unsupported(format!("{case}, which is of no plan that is known here"))));
+        return Some(Err(unsupported(format!("{case}: the group is not part of a known plan"))));
     };
     let made = jit::code(Kernel::Generated(group), target, wanted);
     Some(made.map(|_| ()).map_err(|error| unsupported(error.to_string())))

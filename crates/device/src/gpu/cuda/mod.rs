@@ -148,15 +148,17 @@ fn open(driver: &Arc<dyn Driver>, device: i32, version: i32) -> Result<Gpu, Stri
     }
     let mode = ask(Attribute::ComputeMode)?;
     if mode == ComputeMode::PROHIBITED {
-        return Err(format!("{name} lets nobody compute (mode Prohibited): see nvidia-smi -c"));
+        return Err(format!(
+            "{name} does not allow contexts (compute mode Prohibited); see nvidia-smi -c"
+        ));
     }
     let context = driver.create_context(device).map_err(|fault| match fault.code {
         Code::DEVICE_UNAVAILABLE | Code::INVALID_DEVICE
             if mode == ComputeMode::EXCLUSIVE_PROCESS =>
         {
-            format!("{name} is in use by another process (mode Exclusive_Process)")
+            format!("{name} is in use by another process (compute mode Exclusive_Process)")
         }
-        Code::OUT_OF_MEMORY => format!("{name}: its memory is used up by other processes"),
+        Code::OUT_OF_MEMORY => format!("{name}: other processes use all of its memory"),
         _ => told(fault),
     })?;
     let gpu = |sms, integrated| {

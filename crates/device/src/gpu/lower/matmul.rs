@@ -131,7 +131,7 @@ impl Lowering<'_> {
     }
 
     /// Launches the conversion of activations; none for plain weights without norm.
-    #[expect(clippy::too_many_arguments, reason = "what a launch is made of")]
+    #[expect(clippy::too_many_arguments, reason = "all parts of a launch")]
     fn activations(
         &mut self,
         label: &str,

@@ -99,9 +99,10 @@ impl Lowering<'_> {
                 }
                 Ok(())
             }
-            Err(Refusal::TooLarge) => {
-                Err(unsupported(format!("{} of so many operands ({label})", steps[0].op.name())))
-            }
+            Err(Refusal::TooLarge) => Err(unsupported(format!(
+                "{} with this number of operands ({label})",
+                steps[0].op.name()
+            ))),
             Err(Refusal::Error(error)) => Err(error),
         }
     }
@@ -133,7 +134,7 @@ impl Lowering<'_> {
     ) -> Result<()> {
         let axes = out.shape.len();
         if !(2..=TENSOR_AXES).contains(&axes) || b.shape.len() != axes || a.shape.len() != axes {
-            return Err(unsupported(format!("a product of {} axes ({label})", a.shape.len())));
+            return Err(unsupported(format!("a matmul of {} axes ({label})", a.shape.len())));
         }
         let [(a_at, a_width), (b_at, b_width)] = [self.operand(a)?, self.operand(b)?];
         let [rows, columns] = [out.shape[axes - 2], out.shape[axes - 1]];
@@ -159,7 +160,7 @@ impl Lowering<'_> {
         }
         let grid = tensor_matmul_grid(&params);
         if grid[1] > 0xffff || grid[2] > 0xffff {
-            return Err(unsupported(format!("a product of {:?} ({label})", out.shape)));
+            return Err(unsupported(format!("a matmul of {:?} ({label})", out.shape)));
         }
         let (reads, writes) = (vec![self.buffer_of(a)?, self.buffer_of(b)?], vec![self.f32(out)?]);
         self.launch(label, Kernel::TensorMatmul, grid, Params::TensorMatmul(params), reads, writes);
@@ -229,7 +230,7 @@ impl Lowering<'_> {
     /// Launches the top-k of each row of `x [M, E]`.
     pub(super) fn top_k(&mut self, label: &str, x: &View, out: &View) -> Result<()> {
         let (&[rows, n], &[row_stride, column_stride]) = (&x.shape[..], &x.strides[..]) else {
-            return Err(unsupported(format!("the greatest of {:?} ({label})", x.shape)));
+            return Err(unsupported(format!("top-k of {:?} ({label})", x.shape)));
         };
         let [read, written] = [self.buffer_of(x)?, self.i32(out)?];
         let params = TensorTopKParams {
@@ -612,7 +613,7 @@ fn whole(value: Scalar) -> u32 {
 /// A stride; negative ones in two's complement, as the kernels use 32-bit offsets.
 fn distance(stride: isize) -> Result<u32> {
     let stride = i32::try_from(stride).map(i32::cast_unsigned);
-    stride.map_err(|_| unsupported("a tensor that reaches so far".into()))
+    stride.map_err(|_| unsupported("a tensor with strides beyond 32 bits".into()))
 }
 
 /// An element count, limited to 32-bit indices.

@@ -89,7 +89,7 @@ impl Advances {
             (Some(to), Some(at)) => {
                 Ok(Some(Self { tokens: to, positions: at, rows: tokens.elements() }))
             }
-            _ => invalid("a step advances what is no mailbox"),
+            _ => invalid("a step advances a buffer that is no mailbox"),
         }
     }
 }
@@ -220,13 +220,13 @@ impl NvInstance {
     ) -> Result<Vec<Launch>> {
         self.seal()?;
         let Some(Pool::Sealed(pool)) = &self.pool else {
-            return invalid("weights were lost when they were handed to the GPU");
+            return invalid("weights were lost during their upload to the GPU");
         };
         let mut weights = HashMap::new();
         for (name, layout) in &self.layout.weights {
             let address = self.placements.get(name).and_then(|&placement| pool.address(placement));
             let Some(address) = address else {
-                return invalid(format!("weight `{name}` has no place"));
+                return invalid(format!("weight `{name}` has no address"));
             };
             weights.insert(name.clone(), (address.get(), *layout));
         }
@@ -347,7 +347,7 @@ impl NvInstance {
         };
         let moved = match what(&mut slots, self.context.get_mut(), base) {
             Err(error) if error.can_rebuild() => {
-                tracing::warn!(%error, "GPU fault: the channel is rebuilt, the copy repeated");
+                tracing::warn!(%error, "GPU fault: rebuilding the channel and repeating the copy");
                 let rebuilt = self.recover(None);
                 rebuilt
                     .and_then(|()| what(&mut slots, self.context.get_mut(), base).map_err(failed))
@@ -360,7 +360,7 @@ impl NvInstance {
 
     /// Records every plan for another mode. Nothing may be running.
     fn change_mode(&mut self, mode: Mode) -> Result<()> {
-        tracing::warn!(from = %self.mode, to = %mode, "the GPU is used in a lower mode");
+        tracing::warn!(from = %self.mode, to = %mode, "switching the GPU to a lower mode");
         self.mode = mode;
         for state in self.ledger.states_mut() {
             let (space, code) = (&self.space, &self.code);
@@ -492,7 +492,7 @@ impl NvInstance {
             let left = if error.can_rebuild() { self.report(&error) } else { None };
             let bundle = left.map(|path| display(path.display().to_string()));
             if !error.can_rebuild() || is_last && lower.is_none() {
-                tracing::warn!(%error, attempts, bundle, "GPU fault: the step is given up");
+                tracing::warn!(%error, attempts, bundle, "GPU fault: giving up on the step");
                 return Err(match failed(error) {
                     Error::Lost { scope, reason, source, .. } => {
                         Error::Lost { scope, rebuildable: true, reason, source }
@@ -500,7 +500,7 @@ impl NvInstance {
                     other => other,
                 });
             }
-            tracing::warn!(%error, attempts, bundle, "GPU fault: the channel is rebuilt, the step repeated");
+            tracing::warn!(%error, attempts, bundle, "GPU fault: rebuilding the channel and repeating the step");
             if is_last {
                 attempts = 0;
             }
@@ -718,6 +718,6 @@ fn time<P: PartialEq>(
     watch(|_| polls, is_late, wait).map_err(failed)?;
     match context.timing(ticket).map_err(failed)? {
         Some(timing) => Ok(timing),
-        None => invalid("the GPU's timestamps of a step are gone"),
+        None => invalid("missing GPU timestamps of a step"),
     }
 }

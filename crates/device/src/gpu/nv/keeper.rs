@@ -72,7 +72,7 @@ impl Keeper {
 impl Writing {
     fn tell(&self, error: &str) {
         if !self.has_failed.swap(true, Ordering::Relaxed) {
-            tracing::warn!(error, "the GPU fault left no bundle, and the next ones may not either");
+            tracing::warn!(error, "cannot write a GPU fault bundle; later ones may fail too");
         }
     }
 }

@@ -145,7 +145,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > LARGEST {
-        let why = format!("larger than {} MiB, which no file of the store is", LARGEST >> 20);
+        let why = format!("larger than the limit of {} MiB", LARGEST >> 20);
         return Err(failed(io::Error::other(why)));
     }
     Ok(Some(bytes))

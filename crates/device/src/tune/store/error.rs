@@ -16,14 +16,14 @@ pub enum StoreError {
     Implausible { case: String, why: String },
     /// No space for the new file; the old one is unchanged.
     #[error(
-        "no room to write {}: {source}; what was stored is as before: free some space there, or set \
-         another tune_dir",
+        "no space to write {}: {source}; the old file is unchanged: free some space, or set another \
+         tune_dir",
         path.display()
     )]
     Full { path: PathBuf, source: io::Error },
     #[error(
         "{} has been locked by another process for {waited_s} s; nothing was stored: stop that \
-         process (`fuser {}` names it) and try again",
+         process (see `fuser {}`) and try again",
         path.display(),
         path.display()
     )]

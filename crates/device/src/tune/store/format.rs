@@ -49,7 +49,7 @@ impl Unusable {
 /// Reason why a text is no tuning file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    #[error("version {0} of the format; this program knows {VERSION}")]
+    #[error("format version {0}; supported is {VERSION}")]
     Newer(i64),
     /// The whole file is invalid.
     #[error("{0}")]
@@ -121,9 +121,9 @@ impl File {
                 return Err(FormatError::Newer(newer));
             }
             Some(other) => {
-                return Err(damaged(&format!("version is {other}, no version there is")));
+                return Err(damaged(&format!("version is {other}, which does not exist")));
             }
-            None => return Err(damaged("it has no version: no file of the store, or cut short")),
+            None => return Err(damaged("no `version` key: not a tuning file, or truncated")),
         }
         let key = table.remove("device").ok_or_else(|| damaged("it names no device"))?;
         let key: DeviceKey = key
@@ -225,7 +225,7 @@ fn record(entry: &Table, key: &DeviceKey) -> Result<Record, String> {
         _ => return Err("the heuristic's cost is not under the same clock".into()),
     };
     let when = When::parse(&entry.when)
-        .ok_or_else(|| format!("when is {}, no second in UTC", entry.when))?;
+        .ok_or_else(|| format!("when is {}, not a time in UTC", entry.when))?;
     let record = Record {
         case: Case { family, dtype, rows, cols, batch },
         source: entry.source,

@@ -292,13 +292,13 @@ impl Loaded {
     /// Logs ignored content with the reasons.
     pub fn tell(&self) {
         for (record, why) in &self.stale {
-            tracing::info!(case = %record.case, %why, "a stale tuning entry is not used");
+            tracing::info!(case = %record.case, %why, "ignoring a stale tuning entry");
         }
         for (about, why) in &self.ignored {
-            tracing::warn!(%about, %why, "a tuning entry is ignored");
+            tracing::warn!(%about, %why, "ignoring an invalid tuning entry");
         }
         if let Some((file, why)) = &self.damaged {
-            tracing::warn!(file = %file.display(), %why, "nothing of the tuning file is used");
+            tracing::warn!(file = %file.display(), %why, "ignoring the tuning file");
         }
     }
 
@@ -343,7 +343,7 @@ pub fn state(record: &Record, clock: Clock, declared: &dyn Declared) -> State {
         Some(source) if source != record.source => {
             let short = |hash: &str| hash.get(..8).unwrap_or(hash).to_owned();
             let (then, now) = (short(&record.source), short(&source));
-            State::Stale(format!("the kernels have changed since: {then} then, {now} now"))
+            State::Stale(format!("the kernels have changed: {then} before, {now} now"))
         }
         Some(_) => match declared.still(record) {
             Err(why) => State::Stale(why),

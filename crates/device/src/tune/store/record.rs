@@ -120,8 +120,11 @@ impl TryFrom<String> for Candidates {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let unknown =
-            || format!("candidates are `{text}`; prebuilt, nvrtc 12.6 and built in are known");
+        let unknown = || {
+            format!(
+                "candidates are `{text}`; allowed are prebuilt, nvrtc with a version, and built in"
+            )
+        };
         match text.as_str() {
             "prebuilt" => return Ok(Self::Prebuilt),
             "built in" => return Ok(Self::BuiltIn),
@@ -234,7 +237,7 @@ impl Record {
             if value.is_finite() && value > 0.0 {
                 return Ok(());
             }
-            Err(format!("{what} is {value}; a positive number is needed"))
+            Err(format!("{what} is {value}; it must be positive"))
         };
         match self.cost {
             Cost::Measured { ns, interval_ns: [low, high], gb_per_s } => {
@@ -259,7 +262,7 @@ impl Record {
             choice.keys().try_for_each(|key| name("parameter", key))?;
         }
         if self.rejects(&self.choice) {
-            return Err(format!("it chooses {}, and rejects it", describe(&self.choice)));
+            return Err(format!("the choice {} is also rejected", describe(&self.choice)));
         }
         Ok(())
     }
@@ -295,5 +298,5 @@ fn name(what: &str, name: &str) -> Result<(), String> {
     if (1..=64).contains(&name.len()) && name.chars().all(letter) {
         return Ok(());
     }
-    Err(format!("{what} is named `{name}`; 1 to 64 of a-z, 0-9 and _ are needed"))
+    Err(format!("{what} is named `{name}`; allowed are 1 to 64 of a-z, 0-9 and _"))
 }

@@ -116,7 +116,7 @@ fn entries_of_changed_kernels_are_stale_but_preserved() {
     let changed = Kernels("fedcba9876543210");
     let loaded = store.read(&orin(), Clock::Measured, &changed).unwrap();
     assert_eq!((loaded.current.len(), loaded.stale.len()), (0, 2));
-    assert_eq!(loaded.stale[0].1, "the kernels have changed since: 01234567 then, fedcba98 now");
+    assert_eq!(loaded.stale[0].1, "the kernels have changed: 01234567 then, fedcba98 now");
     let fresh = Record { source: changed.0.into(), ..sample(1) };
     assert_eq!(store.merge(&orin(), std::slice::from_ref(&fresh)).unwrap().added, 1);
     let loaded = store.read(&orin(), Clock::Measured, &changed).unwrap();
