@@ -1,8 +1,9 @@
 //! Self-test kernels for first light: their launches, and the words that each of them must write.
 //!
-//! No plan launches these kernels and nothing tunes them. All arithmetic is on integers, so a result is
-//! exact or wrong. Expected words of [`Kernel::Probe`] are checked in; they come from executing its sm_87
-//! code instruction by instruction. Expected words of the other kernels are computed here.
+//! No plan launches these kernels and nothing tunes them. All arithmetic is on integers, so a
+//! result is exact or wrong. Expected words of [`Kernel::Probe`] are checked in; they come from
+//! executing its sm_87 code instruction by instruction. Expected words of the other kernels are
+//! computed here.
 
 use crate::params::parameters;
 use crate::source::Compiled;

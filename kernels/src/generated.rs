@@ -1,9 +1,9 @@
 //! Generated kernels: one kernel for each fused group of tensor operations, with steps, shapes and
 //! strides as code.
 //!
-//! A generated kernel takes the parameters of `tensor` but reads only the addresses. Each step calls the
-//! same function as `tensor`, so every variant gives the same bits. [`crate::jit`] compiles it; the
-//! device chooses the variant.
+//! A generated kernel takes the parameters of `tensor` but reads only the addresses. Each step
+//! calls the same function as `tensor`, so every variant gives the same bits. [`crate::jit`]
+//! compiles it; the device chooses the variant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

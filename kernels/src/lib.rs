@@ -4,8 +4,8 @@
 //! - launch parameters ([`params`], [`bank0`]) and packed weight layouts ([`repack`])
 //! - which kernels exist, their grids and tuning parameters ([`catalogue`])
 //! - checked-in machine code ([`prebuilt`], [`manifest`]) and the cubin parser ([`cubin`])
-//! - generated kernels ([`generated`]), run-time compilation ([`jit`], [`nvrtc`]) and its disk cache
-//!   ([`cubin_cache`])
+//! - generated kernels ([`generated`]), run-time compilation ([`jit`], [`nvrtc`]) and its disk
+//!   cache ([`cubin_cache`])
 //! - self-test kernels ([`first_light`]) and random test programs ([`snippets`])
 //!
 //! Knows the weight types of plans; knows no models, drivers or queues.

@@ -1,5 +1,5 @@
-//! `orind-kernels header` writes `src/cuda/params.cuh`, `build` compiles the kernels into `prebuilt/`, and `snippets`
-//! the random programs into `snippets/`.
+//! `orind-kernels header` writes `src/cuda/params.cuh`, `build` compiles the kernels into
+//! `prebuilt/`, and `snippets` the random programs into `snippets/`.
 
 mod build;
 

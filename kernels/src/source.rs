@@ -164,7 +164,8 @@ fn code(text: &str) -> String {
     lines.filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// SHA-256 of everything that the machine code is compiled from: code of headers and units, options.
+/// SHA-256 of everything that the machine code is compiled from: code of headers and units,
+/// options.
 #[must_use]
 pub fn hash() -> String {
     let units = Unit::all().flat_map(|unit| Target::ALL.map(|target| (unit, target)));
@@ -184,8 +185,9 @@ pub(crate) fn digest<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// SHA-256 of what one unit's machine code is compiled from: its text, the code of the headers that it includes, options
-/// and target. Unlike [`hash`] it does not change with other units. Computed once.
+/// SHA-256 of what one unit's machine code is compiled from: its text, the code of the headers that
+/// it includes, options and target. Unlike [`hash`] it does not change with other units. Computed
+/// once.
 #[must_use]
 pub fn unit_hash(unit: Unit, target: Target) -> String {
     static KNOWN: Mutex<BTreeMap<(Unit, Target), String>> = Mutex::new(BTreeMap::new());

@@ -1,4 +1,5 @@
-//! Device interface: the traits and types between an engine and its devices. The crate's documentation has the rules.
+//! Device interface: the traits and types between an engine and its devices. The crate's
+//! documentation has the rules.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -236,7 +237,8 @@ pub trait Device: Send + Sync {
     /// Fused steps that the device supports; plans for it are rewritten to use them.
     fn fusions(&self) -> Fusions;
 
-    /// Returns whether rows without a slot cost nothing, so that a bucket may be much wider than needed.
+    /// Returns whether rows without a slot cost nothing, so that a bucket may be much wider than
+    /// needed.
     fn skips_padding(&self) -> bool {
         false
     }
@@ -483,9 +485,9 @@ pub trait FirstLight {
     /// Hardware and driver for which results are valid.
     fn key(&self) -> String;
 
-    /// Runs the device's bring-up steps, except for [`crate::first_light::Stage::Model`]. Calls `note` before and after
-    /// each. Returns the best mode that they allow, at most `wanted`, or `None` for a device
-    /// without modes.
+    /// Runs the device's bring-up steps, except for [`crate::first_light::Stage::Model`]. Calls
+    /// `note` before and after each. Returns the best mode that they allow, at most `wanted`, or
+    /// `None` for a device without modes.
     ///
     /// # Errors
     ///

@@ -405,7 +405,8 @@ impl Kernel {
         }
     }
 
-    /// Returns whether machine code for a target is checked in. Other kernels can be compiled at run time.
+    /// Returns whether machine code for a target is checked in. Other kernels can be compiled at
+    /// run time.
     #[must_use]
     pub fn is_prebuilt(self, target: Target) -> bool {
         match self {

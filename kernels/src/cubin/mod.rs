@@ -120,7 +120,7 @@ pub struct Kernel<'a> {
     pub constants2: Option<&'a [u8]>,
 }
 
-/// How a relocation patches its bytes.
+/// Patch of a relocation's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelocationKind {
     /// The 64-bit address of the symbol (`R_CUDA_64`, `R_CUDA_G64`); the addend is in place.

@@ -1,22 +1,23 @@
 // Softmax attention of one row's query heads over one KV head's cache. Blocks share the positions;
 // the last block to finish combines the partial results in order.
 //
-// Positions are processed in spans of 32; eight spans form a group. A span's weights are the exponentials
-// of its scores, as multiples of the power of two next to the largest. Each span yields the sum of the
-// weights and the weighted sum of values. Spans fold in order into their group and groups in order into
-// the result, scaled by powers of two. The order depends on the position alone, never on the grid.
+// Positions are processed in spans of 32; eight spans form a group. A span's weights are the
+// exponentials of its scores, as multiples of the power of two next to the largest. Each span
+// yields the sum of the weights and the weighted sum of values. Spans fold in order into their
+// group and groups in order into the result, scaled by powers of two. The order depends on the
+// position alone, never on the grid.
 //
-// Grid: x = KV head * passes + pass, y = block of a row, z = row. A block serves HEADS query heads of the
-// KV head's group and takes every y-th group. Warp w takes spans w and w + 4: for scores, a lane has one
-// position of each; for values, half a warp has a span and a lane some columns. A block that is alone
-// folds its groups as it goes; several blocks write them to memory.
+// Grid: x = KV head * passes + pass, y = block of a row, z = row. A block serves HEADS query heads
+// of the KV head's group and takes every y-th group. Warp w takes spans w and w + 4: for scores, a
+// lane has one position of each; for values, half a warp has a span and a lane some columns. A
+// block that is alone folds its groups as it goes; several blocks write them to memory.
 //
-// With a window, groups and spans before it are skipped, and earlier positions of its first span get no
-// weight. A ring's length is a multiple of the span, so no span wraps around, and a span that a window
-// reaches into is not yet overwritten. A sink is folded last.
+// With a window, groups and spans before it are skipped, and earlier positions of its first span
+// get no weight. A ring's length is a multiple of the span, so no span wraps around, and a span
+// that a window reaches into is not yet overwritten. A sink is folded last.
 //
-// With a table of angles, the block first normalises and rotates its queries, and the block whose group
-// contains the row's position writes key and value. Rows must then be in different slots.
+// With a table of angles, the block first normalises and rotates its queries, and the block whose
+// group contains the row's position writes key and value. Rows must then be in different slots.
 #pragma once
 #include "noise.cuh"
 #include "rope.cuh"

@@ -200,8 +200,8 @@ DEVICE bool last_block(u32* counter, u32 blocks) {
     return last;
 }
 
-// Prefetches the first bytes that the next launch reads into the L2, at the end of a launch, when memory is idle. Changes
-// no result.
+// Prefetches the first bytes that the next launch reads into the L2, at the end of a launch, when
+// memory is idle. Changes no result.
 DEVICE void prefetch_next_launch(u64 next, u32 bytes) {
     enum : u32 { LINE = 128 };
     u32 block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;

@@ -1,14 +1,14 @@
 // KV cache: its layout, how values are written, and how they are read.
 //
-// Positions are stored in KV cache blocks; the block table lists the blocks of each slot. A ring has no
-// table: a position is stored at its value modulo the capacity, a multiple of a tile. In a block or a ring,
-// each KV head has its own keys and values, in tiles of 32 positions.
+// Positions are stored in KV cache blocks; the block table lists the blocks of each slot. A ring
+// has no table: a position is stored at its value modulo the capacity, a multiple of a tile. In a
+// block or a ring, each KV head has its own keys and values, in tiles of 32 positions.
 //
-// f16: keys [dim / 8][32][8], so that lanes with consecutive positions read consecutive 16-byte pieces;
-// values [32][dim]. Quantised: blocks of 32 values, each a code q, with one f16 scale d: d * (q - 128) for
-// 8-bit codes, d * (q - 8) for 4-bit codes. Codes come first: keys in pieces of 16 bytes as above,
-// [dim * BITS / 128][32]; values [32][dim]. The low nibbles of a word come first. Scales follow: keys
-// [dim / 32][32], values [32][dim / 32].
+// f16: keys [dim / 8][32][8], so that lanes with consecutive positions read consecutive 16-byte
+// pieces; values [32][dim]. Quantised: blocks of 32 values, each a code q, with one f16 scale d: d
+// * (q - 128) for 8-bit codes, d * (q - 8) for 4-bit codes. Codes come first: keys in pieces of 16
+// bytes as above, [dim * BITS / 128][32]; values [32][dim]. The low nibbles of a word come first.
+// Scales follow: keys [dim / 32][32], values [32][dim / 32].
 #pragma once
 #include "base.cuh"
 

@@ -1,12 +1,13 @@
 // Top-k, top-p and min-p: one block finds the candidates of a row and draws among them. The row has
 // no NaN, and its largest logit is finite.
 //
-// Logits below `least` (min-p) are skipped. A first pass counts the others by their distance from the
-// largest (256 bins of 1/8) and adds up the weights e^((logit - largest) / temperature). A second pass
-// lists possible candidates: for top-k all bins up to that of the k-th, for top-p alone all weights that
-// the tail outside p may need. Each candidate is a distinct 64-bit key, logit before id; larger is better.
-// A cut is the largest key at or above which there are enough candidates, or enough weight, found bit by
-// bit. Weights are integers in units of 2^-31, so sums do not depend on the order.
+// Logits below `least` (min-p) are skipped. A first pass counts the others by their distance from
+// the largest (256 bins of 1/8) and adds up the weights e^((logit - largest) / temperature). A
+// second pass lists possible candidates: for top-k all bins up to that of the k-th, for top-p alone
+// all weights that the tail outside p may need. Each candidate is a distinct 64-bit key, logit
+// before id; larger is better. A cut is the largest key at or above which there are enough
+// candidates, or enough weight, found bit by bit. Weights are integers in units of 2^-31, so sums
+// do not depend on the order.
 #pragma once
 #include "noise.cuh"
 

@@ -18,7 +18,7 @@ struct Levels {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             u32 code = word(codes, i), place = code & 0x77777777u;
-            // Of the bytes from the lower and the upper half of the table, selects one by the
+            // Selects between the bytes of the lower and the upper half of the table by the
             // code's top bit.
             u32 half = ((code >> 1) & 0x44444444u) | 0x32103210u;
             w[2 * i] = permute(permute(A, B, place), permute(C, D, place), half);

@@ -1,19 +1,20 @@
 // Matmuls of many rows with up to three matrices of one quantised type, on tensor cores.
 //
-// A block computes 64 matrix rows (8 panels) by TOKENS rows of activations; a warp computes TALL times 16 by
-// WIDE times 8. The block loops over superblocks. Each warp copies a panel's bytes to shared memory while
-// the previous superblock is multiplied, then unpacks them to signed bytes, in `ldmatrix` order, and f32
-// scales. Activations are copied in two stages per superblock: one arrives while the other is multiplied.
-// Everything is stored in copy order, so a thread's addresses are two pointers and constants. An integer
-// sum of a block starts from the bias, so the tensor core's result is a float and takes one multiply-add
-// with its scale. Order and rounding are those of docs/numerics.md; results equal `project.cuh`'s.
+// A block computes 64 matrix rows (8 panels) by TOKENS rows of activations; a warp computes TALL
+// times 16 by WIDE times 8. The block loops over superblocks. Each warp copies a panel's bytes to
+// shared memory while the previous superblock is multiplied, then unpacks them to signed bytes, in
+// `ldmatrix` order, and f32 scales. Activations are copied in two stages per superblock: one
+// arrives while the other is multiplied. Everything is stored in copy order, so a thread's
+// addresses are two pointers and constants. An integer sum of a block starts from the bias, so the
+// tensor core's result is a float and takes one multiply-add with its scale. Order and rounding are
+// those of docs/numerics.md; results equal `project.cuh`'s.
 //
-// Activations are the output of `quantise.cuh`. With two planes a superblock takes two passes: one per
-// plane, or for formats with LEAF one per half, with both planes of a block in turn.
+// Activations are the output of `quantise.cuh`. With two planes a superblock takes two passes: one
+// per plane, or for formats with LEAF one per half, with both planes of a block in turn.
 //
-// Grid: x = tile of activations, so that blocks that read the same weights run together; y = tile of a
-// matrix. If tiles are grouped pairs (`group` in `mixture.cuh`), a tile uses its expert's matrices. Only
-// small tiles support that: large tiles have no register left for it.
+// Grid: x = tile of activations, so that blocks that read the same weights run together; y = tile
+// of a matrix. If tiles are grouped pairs (`group` in `mixture.cuh`), a tile uses its expert's
+// matrices. Only small tiles support that: large tiles have no register left for it.
 #pragma once
 #include "matrix.cuh"
 #include "quantise.cuh"

@@ -8,9 +8,9 @@
 //     f32   [rows]                                    factor on a row's sums
 // Rows of f16 are scaled by a power of two to stay in the type's range.
 //
-// A block computes 64 matrix rows (8 panels) by 128 rows of activations, in stages of 64 columns; one stage is
-// copied while the other is multiplied. Weights are stored in `ldmatrix` order. Every 256 columns the sums are
-// added in f32, because tensor cores truncate when they add.
+// A block computes 64 matrix rows (8 panels) by 128 rows of activations, in stages of 64 columns;
+// one stage is copied while the other is multiplied. Weights are stored in `ldmatrix` order. Every
+// 256 columns the sums are added in f32, because tensor cores truncate when they add.
 //
 // Grid: as in `matmul_plain.cuh`.
 #pragma once

@@ -1,14 +1,14 @@
 // Matmuls of many rows with up to three matrices of one unquantised type, with f32 multiply-adds.
 //
-// A block computes 64 matrix rows (8 panels) by TOKENS rows of activations, in stages of 32 columns. While a
-// stage is multiplied, the activations of the next are copied to shared memory, and its weights go through
-// registers, where they are widened once for all rows. A thread computes 4 by 4 results, each as the four
-// chains of docs/numerics.md, so the loads of four columns serve 64 multiply-adds. Tensor cores round
-// differently, see `matmul_half.cuh`.
+// A block computes 64 matrix rows (8 panels) by TOKENS rows of activations, in stages of 32
+// columns. While a stage is multiplied, the activations of the next are copied to shared memory,
+// and its weights go through registers, where they are widened once for all rows. A thread computes
+// 4 by 4 results, each as the four chains of docs/numerics.md, so the loads of four columns serve
+// 64 multiply-adds. Tensor cores round differently, see `matmul_half.cuh`.
 //
-// Grid: x = tile of activations, so that blocks that read the same weights run together; y = tile of a
-// matrix. If tiles are grouped pairs (`group` in `mixture.cuh`), a tile uses its expert's matrices: small
-// tiles only, as in `matmul.cuh`. A pair's activations are read from its row.
+// Grid: x = tile of activations, so that blocks that read the same weights run together; y = tile
+// of a matrix. If tiles are grouped pairs (`group` in `mixture.cuh`), a tile uses its expert's
+// matrices: small tiles only, as in `matmul.cuh`. A pair's activations are read from its row.
 #pragma once
 #include "matmul.cuh"
 

@@ -1,4 +1,5 @@
-// Written by `cargo run -p orind-kernels -- header`; do not edit. `src/params` documents the fields.
+// Written by `cargo run -p orind-kernels -- header`; do not edit. `src/params` documents the
+// fields.
 #pragma once
 
 typedef unsigned int u32;

@@ -1,18 +1,19 @@
 // Softmax attention of many rows of one prompt over one KV head's cache: the rows of a block share
 // what it reads. Values and their order are those of `attention.cuh`.
 //
-// Grid: x = KV head, y = tile of rows, the last first, as it sees the most positions. A query is one head of a
-// row. A block has QUERIES queries, all heads of a tile's rows, and processes STEP positions (SPANS spans) at
-// a time. Both products are outer products: a thread has ROWS of 8 queries by COLUMNS of 4 positions, then
-// columns of values. Keys and values go through registers into one buffer, UNIT values at a time, widened
-// once for all queries; a unit is loaded before the products of the previous one.
+// Grid: x = KV head, y = tile of rows, the last first, as it sees the most positions. A query is
+// one head of a row. A block has QUERIES queries, all heads of a tile's rows, and processes STEP
+// positions (SPANS spans) at a time. Both products are outer products: a thread has ROWS of 8
+// queries by COLUMNS of 4 positions, then columns of values. Keys and values go through registers
+// into one buffer, UNIT values at a time, widened once for all queries; a unit is loaded before the
+// products of the previous one.
 //
-// A warp has 32 queries and one span, then 32 columns; with only 16 queries, two spans. lane % 8 selects four
-// positions, lane / 8 eight queries and the span. Positions of a lane are t, t + 8, t + 16, t + 24: two of
-// each chain of the span's sum.
+// A warp has 32 queries and one span, then 32 columns; with only 16 queries, two spans. lane % 8
+// selects four positions, lane / 8 eight queries and the span. Positions of a lane are t, t + 8, t
+// + 16, t + 24: two of each chain of the span's sum.
 //
-// With a window, steps before every row's window are skipped; spans before a query's window do not change
-// its result, and earlier positions of a window's first span get no weight.
+// With a window, steps before every row's window are skipped; spans before a query's window do not
+// change its result, and earlier positions of a window's first span get no weight.
 #pragma once
 #include "attention.cuh"
 

@@ -1,13 +1,14 @@
 // Attention of many rows of one prompt in half precision on tensor cores, opt-in; docs/numerics.md
 // lists this exception. `prefill_attention.cuh` is exact.
 //
-// Queries, keys, values and weights are f16; sums are f32, rounded by the tensor core. A block has QUERIES
-// queries, a warp 16 of them, and processes STEP positions at a time; scores and weights stay in registers.
-// Keys of a step are copied while the previous values are multiplied, values while scores are.
+// Queries, keys, values and weights are f16; sums are f32, rounded by the tensor core. A block has
+// QUERIES queries, a warp 16 of them, and processes STEP positions at a time; scores and weights
+// stay in registers. Keys of a step are copied while the previous values are multiplied, values
+// while scores are.
 //
-// Grid: x = KV head, y = tile of rows, the last first, as it sees the most positions. Visibility, windows and
-// rings are as in `prefill_attention.cuh`. A position that a query does not see gets no weight; a NaN or
-// infinite value still reaches queries that process it in the same step.
+// Grid: x = KV head, y = tile of rows, the last first, as it sees the most positions. Visibility,
+// windows and rings are as in `prefill_attention.cuh`. A position that a query does not see gets no
+// weight; a NaN or infinite value still reaches queries that process it in the same step.
 #pragma once
 #include "matrix.cuh"
 #include "prefill_attention.cuh"

@@ -1,13 +1,13 @@
 // Matmuls of one to eight rows, with optional norm before and bias, activation, residual or gated
 // unit after.
 //
-// A block stages the activations once, then loops over tiles of matrix rows, `gridDim.x` apart. A warp's
-// lanes are 8 rows of a panel times 4 superblocks. A lane has one superblock of a row in each of OUTPUTS
-// panels, so an activation read from shared memory serves OUTPUTS weights, and loads UNROLL chunks at a
-// time. LANES lanes (LANES / 4 warps) share a row.
+// A block stages the activations once, then loops over tiles of matrix rows, `gridDim.x` apart. A
+// warp's lanes are 8 rows of a panel times 4 superblocks. A lane has one superblock of a row in
+// each of OUTPUTS panels, so an activation read from shared memory serves OUTPUTS weights, and
+// loads UNROLL chunks at a time. LANES lanes (LANES / 4 warps) share a row.
 //
-// The order of sums is that of docs/numerics.md: one lane per output folds the superblock sums of a row in
-// column order. So no parameter changes a bit.
+// The order of sums is that of docs/numerics.md: one lane per output folds the superblock sums of a
+// row in column order. So no parameter changes a bit.
 #pragma once
 #include "stage.cuh"
 

@@ -7,8 +7,9 @@
 // followed by
 //   f32  [rows]                           scales of superblocks, if the format needs them
 //
-// Rows are padded to whole tiles, columns to whole superblocks, with zeroes. Grid x is the row, or the place
-// of a pair if pairs of row and expert are grouped (`group` in `mixture.cuh`); `share` pairs have one row.
+// Rows are padded to whole tiles, columns to whole superblocks, with zeroes. Grid x is the row, or
+// the place of a pair if pairs of row and expert are grouped (`group` in `mixture.cuh`); `share`
+// pairs have one row.
 #pragma once
 #include "stage.cuh"
 

@@ -1,8 +1,8 @@
 // Recurrent layers with state of fixed size: short convolutions and the gated delta rule.
 //
-// A slot has two versions of its state. A step reads the version that covers the tokens before its first
-// position (zeroes at position 0) and writes the other; the last block of a sequence to finish records
-// what they cover. A repeated step therefore starts from the same state.
+// A slot has two versions of its state. A step reads the version that covers the tokens before its
+// first position (zeroes at position 0) and writes the other; the last block of a sequence to
+// finish records what they cover. A repeated step therefore starts from the same state.
 //
 // Rows without a slot, which come last in their sequence, give zeroes.
 #pragma once
@@ -109,9 +109,9 @@ enum : u32 { DELTA_ROWS = 4 };
 // Gated delta rule: one state matrix per head, a row per key value, updated and queried once per
 // row.
 //
-// A block has 32 columns of a head's matrix in registers. A warp has 8 of them; each of four groups of 8
-// lanes has one of the four chains of rows. A warp prepares one of four rows: normalised query and key,
-// decay and strength.
+// A block has 32 columns of a head's matrix in registers. A warp has 8 of them; each of four groups
+// of 8 lanes has one of the four chains of rows. A warp prepares one of four rows: normalised query
+// and key, decay and strength.
 //
 // Grid: x = columns, y = head, z = sequence.
 extern "C" __global__ __launch_bounds__(128, 4) void gated_delta(const __grid_constant__ GatedDeltaParams p) {

@@ -59,8 +59,8 @@ DEVICE float sum_of_row(u32 n, NormPartial& partial, Term term) {
     return sum;
 }
 
-// out = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias: LayerNorm; RMSNorm has a mean of 0. One block
-// a row.
+// out = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias: LayerNorm; RMSNorm has a mean
+// of 0. One block a row.
 extern "C" __global__ __launch_bounds__(256) void normalise(const __grid_constant__ NormParams p) {
     after_previous_launch();
     __shared__ NormPartial partial;

@@ -1,16 +1,17 @@
 // Sampler: chooses a token from a row of logits and writes the next step's inputs. Defined by
 // `plan::sample`.
 //
-// Greedy without a temperature; otherwise the largest logit / temperature + noise among the candidates of
-// top-k, top-p and min-p. NOT_FINITE for a row with a NaN or plus infinity, or with nothing above minus
-// infinity. The search for the largest logit treats NaN as plus infinity, so its result shows whether the
-// row is finite.
+// Greedy without a temperature; otherwise the largest logit / temperature + noise among the
+// candidates of top-k, top-p and min-p. NOT_FINITE for a row with a NaN or plus infinity, or with
+// nothing above minus infinity. The search for the largest logit treats NaN as plus infinity, so
+// its result shows whether the row is finite.
 //
 // A row with logit edits uses an edited copy of its logits; each block edits its own part.
 //
-// Grid: x = part of the row, y = row. Each block finds the best of its part; the last block to finish merges
-// them (and applies the cuts), writes the token to `ids`, `next_tokens` and entry `cursor % ring_entries` of
-// the ring, the next position to `next_positions`, and, in the last row, advances the cursor.
+// Grid: x = part of the row, y = row. Each block finds the best of its part; the last block to
+// finish merges them (and applies the cuts), writes the token to `ids`, `next_tokens` and entry
+// `cursor % ring_entries` of the ring, the next position to `next_positions`, and, in the last row,
+// advances the cursor.
 #pragma once
 #include "cut.cuh"
 

@@ -2,10 +2,10 @@
 // two planes for quantised weights, f32 for plain ones. docs/numerics.md defines order and
 // rounding.
 //
-// Column c of ROWS * PLANES is plane c % PLANES of row c / PLANES. A superblock is a run of 16-byte pieces:
-// a record per column (integers, then sums of blocks or scales of spans of 32; or f32), then the columns'
-// scales if a span is a superblock. The stride of superblocks is odd or 2 mod 8, so that the 4 that a
-// warp reads at a time are in different banks.
+// Column c of ROWS * PLANES is plane c % PLANES of row c / PLANES. A superblock is a run of 16-byte
+// pieces: a record per column (integers, then sums of blocks or scales of spans of 32; or f32),
+// then the columns' scales if a span is a superblock. The stride of superblocks is odd or 2 mod 8,
+// so that the 4 that a warp reads at a time are in different banks.
 #pragma once
 #include "format.cuh"
 

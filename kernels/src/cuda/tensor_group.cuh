@@ -1,10 +1,10 @@
 // Fused groups of tensor operations: elementwise steps over a space of elements, optionally
 // followed by a reduction and elementwise steps on its results.
 //
-// A group is interpreted, with four-byte registers in shared memory (one column per thread), or compiled
-// (`orind_kernels::generated`). All threads execute the same steps, for one element each. Each element is
-// computed by one thread. Sums of rows have the CPU's order: f64, 16 sums over every 256 columns, which
-// are added one after the other.
+// A group is interpreted, with four-byte registers in shared memory (one column per thread), or
+// compiled (`orind_kernels::generated`). All threads execute the same steps, for one element each.
+// Each element is computed by one thread. Sums of rows have the CPU's order: f64, 16 sums over
+// every 256 columns, which are added one after the other.
 #pragma once
 #include "trig.cuh"
 

@@ -1,10 +1,12 @@
-//! Macros that define parameter blocks and enumerations once, in Rust, together with their CUDA declaration.
+//! Macros that define parameter blocks and enumerations once, in Rust, together with their CUDA
+//! declaration.
 
 use std::fmt::Write as _;
 
 use zerocopy::{Immutable, IntoBytes};
 
-/// A parameter block: [`IntoBytes::as_bytes`] is what goes into constant memory (little-endian, no padding).
+/// A parameter block: [`IntoBytes::as_bytes`] is what goes into constant memory (little-endian, no
+/// padding).
 pub trait Parameters: Copy + IntoBytes + Immutable {
     /// Declaration of the struct in CUDA.
     fn declaration() -> String;

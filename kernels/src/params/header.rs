@@ -1,4 +1,5 @@
-//! Text of `src/cuda/params.cuh`: constants, enumerations and parameter blocks of every kernel, in CUDA.
+//! Text of `src/cuda/params.cuh`: constants, enumerations and parameter blocks of every kernel, in
+//! CUDA.
 
 use std::fmt::Write as _;
 

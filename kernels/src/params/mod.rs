@@ -1,7 +1,9 @@
-//! Launch ABI: one plain struct per kernel family. It is the kernel's only parameter and is copied into constant bank 0.
+//! Launch ABI: one plain struct per kernel family. It is the kernel's only parameter and is copied
+//! into constant bank 0.
 //!
-//! Fields named after memory are GPU virtual addresses; 0 means "none" where the field's documentation allows it. Tensors
-//! are contiguous and row-major. [`header`] writes the same structs for CUDA, as `src/cuda/params.cuh`.
+//! Fields named after memory are GPU virtual addresses; 0 means "none" where the field's
+//! documentation allows it. Tensors are contiguous and row-major. [`header`] writes the same
+//! structs for CUDA, as `src/cuda/params.cuh`.
 
 mod define;
 mod header;

@@ -78,7 +78,8 @@ parameters! {
         /// Output of `quantise_*` or `halves_*` of the same type; `f32 [rows][k]` for plain weights
         /// in single precision.
         activations: u64,
-        /// `f32 [rows][n]` added to the first segment's result, without `swiglu`; 0 for none. May be its `out`.
+        /// `f32 [rows][n]` added to the first segment's result, without `swiglu`; 0 for none. May
+        /// be its `out`.
         residual: u64,
         /// Output of `group` with tiles of [`crate::catalogue::launch::GROUP_TILE`] if rows are
         /// pairs, else 0.
@@ -93,7 +94,8 @@ parameters! {
         k: u32,
         /// Rows, or pairs.
         rows: u32,
-        /// [`SILU`], [`GELU`] or [`CLAMPED`]: `activation(x W0^T) * (x W1^T)` into the first segment's `out`; 0: none.
+        /// [`SILU`], [`GELU`] or [`CLAMPED`]: `activation(x W0^T) * (x W1^T)` into the first
+        /// segment's `out`; 0: none.
         swiglu: u32,
         /// Planes of the activations.
         planes: u32,
@@ -166,7 +168,8 @@ parameters! {
         k: u64,
         /// New values, like `k`.
         v: u64,
-        /// `f32 [rows][2][rotated / 2]` from `rope_table`; 0: `attention_*` neither rotates nor writes.
+        /// `f32 [rows][2][rotated / 2]` from `rope_table`; 0: `attention_*` neither rotates nor
+        /// writes.
         table: u64,
         /// `i32 [rows]`: slot of the row. A row outside the cache reads zeroes and writes nothing.
         slots: u64,

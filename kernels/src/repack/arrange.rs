@@ -16,19 +16,21 @@
 //! | Q3_K, IQ2, IQ1 | 16 scales; 2 of third bits; then 4 of pairs of bits | `f32` |
 //! | IQ3 | 16 scales; then 8 of codes of four bits | `f32` |
 //!
-//! The head of Q4_K and Q5_K is that of the file with blocks of 32 columns in the order 0 2 4 6 1 3 5 7, so that
-//! a byte of a word is a pair of blocks. Of the fifth bits word `b` is block `b`'s: bit `8 j + i` is of its column
-//! `4 i + j`.
+//! The head of Q4_K and Q5_K is that of the file with blocks of 32 columns in the order 0 2 4 6 1 3
+//! 5 7, so that a byte of a word is a pair of blocks. Of the fifth bits word `b` is block `b`'s:
+//! bit `8 j + i` is of its column `4 i + j`.
 //!
-//! A byte of Q6_K is `v = 4 (q - 32)`, signed. The upper six bits of A, B and C are `v` of the first three 16
-//! columns; of the last 16 the top pair of bits is in the lowest bits of A, the middle one in those of B, the lower
-//! one in those of C.
+//! A byte of Q6_K is `v = 4 (q - 32)`, signed. The upper six bits of A, B and C are `v` of the
+//! first three 16 columns; of the last 16 the top pair of bits is in the lowest bits of A, the
+//! middle one in those of B, the lower one in those of C.
 //!
-//! A piece of codes of four bits is a block, nibble by nibble in the order of columns. A piece of pairs of bits is 64 columns:
-//! of Q2_K and TQ2_0 byte `l` has columns `l`, `16 + l`, `32 + l`, `48 + l`; where there are third bits, nibble `n` of word
-//! `w` has columns `16 w + n` and `16 w + 8 + n`, and bit `4 n + j` of a block's third bits is of its column `8 j + n`.
+//! A piece of codes of four bits is a block, nibble by nibble in the order of columns. A piece of
+//! pairs of bits is 64 columns: of Q2_K and TQ2_0 byte `l` has columns `l`, `16 + l`, `32 + l`, `48
+//! + l`; where there are third bits, nibble `n` of word `w` has columns `16 w + n` and `16 w + 8 +
+//! n`, and bit `4 n + j` of a block's third bits is of its column `8 j + n`.
 //!
-//! TQ1_0 becomes TQ2_0. What stores an index for several weights gets a code for each, so IQ2 takes 3.6 bits and IQ3 4.6.
+//! TQ1_0 becomes TQ2_0. What stores an index for several weights gets a code for each, so IQ2 takes
+//! 3.6 bits and IQ3 4.6.
 
 use half::f16;
 use plan::DType;

@@ -1,18 +1,19 @@
 //! Layout of weights in GPU memory, and conversion from GGUF.
 //!
-//! A *superblock* is 256 columns of one row; a row's last one may be shorter for types with short blocks. A
-//! *piece* is 16 bytes. A *panel* is 8 neighbouring rows; the last one is padded with zero rows. `n` rows of
-//! `k` columns are stored as two planes, the second directly behind the first:
+//! A *superblock* is 256 columns of one row; a row's last one may be shorter for types with short
+//! blocks. A *piece* is 16 bytes. A *panel* is 8 neighbouring rows; the last one is padded with
+//! zero rows. `n` rows of `k` columns are stored as two planes, the second directly behind the
+//! first:
 //!
 //! | plane | bytes |
 //! |---|---|
 //! | pieces | `[panel][superblock][piece][row of 8][16]` |
 //! | tails | `[panel][superblock][row of 8][tail]`, the rest of a superblock behind whole pieces |
 //!
-//! So a superblock of a panel is contiguous, and a piece of its 8 rows is 128 neighbouring bytes: one read of
-//! 8 lanes, and an `ldmatrix` operand. Nothing is stored twice; only rows of the last panel, and columns up to
-//! a multiple of 32 in unquantised types, are padded. If the matrix starts at a multiple of 256 bytes, every
-//! access of the kernels is aligned.
+//! A superblock of a panel is contiguous, and a piece of its 8 rows is 128 neighbouring bytes: one
+//! read of 8 lanes, and an `ldmatrix` operand. Nothing is stored twice; only rows of the last
+//! panel, and columns up to a multiple of 32 in unquantised types, are padded. If the matrix starts
+//! at a multiple of 256 bytes, every access of the kernels is aligned.
 //!
 //! `arrange.rs` defines the contents of pieces for each type.
 

@@ -1,9 +1,10 @@
 //! GPU devices: lowers fused plans to kernel launches, independent of the driver.
 //!
-//! `storage` defines how weights and states are stored; `layout` computes sizes and addresses; `lower` turns a plan into launches; `dependencies` finds
-//! which launches must wait; `limit` bounds their duration; `variant` and `groups` declare tuning
-//! spaces. A driver ([`nv`], [`cuda`]) allocates memory and submits the launches. Kernels and their
-//! variants are in the crate `orind-kernels`.
+//! `storage` defines how weights and states are stored; `layout` computes sizes and addresses;
+//! `lower` turns a plan into launches; `dependencies` finds which launches must wait; `limit`
+//! bounds their duration; `variant` and `groups` declare tuning spaces. A driver ([`nv`], [`cuda`])
+//! allocates memory and submits the launches. Kernels and their variants are in the crate
+//! `orind-kernels`.
 
 pub mod cuda;
 mod dependencies;

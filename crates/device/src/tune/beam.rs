@@ -1,11 +1,12 @@
 //! Beam search over a tuning space, guided by measurements through [`Bench`].
 //!
-//! The search moves from the default choice to neighbours: one parameter, one step. Each candidate is checked
-//! (its output is compared with the reference's), then timed in pairs with the best choice so far, with
-//! alternating samples, so that disturbances affect both. The median of the pairs' ratios counts: a candidate
-//! is dropped as soon as the median's interval excludes a win, and accepted as soon as it excludes a loss. The
-//! `width` best go on to the next level. At the end the best is compared with the default once more on fresh
-//! samples, because the best of many may only have been lucky. If it does not win, the default stays.
+//! The search moves from the default choice to neighbours: one parameter, one step. Each candidate
+//! is checked (its output is compared with the reference's), then timed in pairs with the best
+//! choice so far, with alternating samples, so that disturbances affect both. The median of the
+//! pairs' ratios counts: a candidate is dropped as soon as the median's interval excludes a win,
+//! and accepted as soon as it excludes a loss. The `width` best go on to the next level. At the end
+//! the best is compared with the default once more on fresh samples, because the best of many may
+//! only have been lucky. If it does not win, the default stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -95,7 +95,7 @@ fn adjustment(random: &mut Random, vocabulary: usize) -> (Vec<Edit>, Option<Vec<
     (edits, masked.then_some(mask))
 }
 
-/// Where two scores are within a rounding of each other the same one wins.
+/// Scores within a rounding error of each other: the definition's token wins.
 #[test]
 fn adjacent_scores_are_ordered_as_in_the_definition() {
     let mut random = Random(12);

@@ -40,8 +40,8 @@ impl Gpu {
         u32::try_from(khz).unwrap_or(0) / 1000
     }
 
-    /// Returns whether recorded launches may begin early: sm_90 code waits for the previous launch, and
-    /// graphs have such edges from CUDA 12.3 on.
+    /// Returns whether recorded launches may begin early: sm_90 code waits for the previous launch,
+    /// and graphs have such edges from CUDA 12.3 on.
     pub(super) const fn programmatic(&self) -> bool {
         self.capability == 90 && self.version >= 12_030
     }

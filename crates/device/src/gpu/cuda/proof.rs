@@ -112,8 +112,8 @@ impl Trial {
             params,
             programmatic,
         };
-        // SAFETY: the parameters are the kernel's own, and every caller keeps the memory that they name
-        // until it has read what the launch wrote there.
+        // SAFETY: the parameters are the kernel's own, and every caller keeps the memory that they
+        // name until it has read what the launch wrote there.
         unsafe { self.gpu.enter()?.launch(&call, self.stream.get()) }
     }
 

@@ -11,7 +11,7 @@ use crate::gpu::storage::unsupported;
 use plan::{Activation, Binary, Norm, NormKind, Op, View};
 
 /// Second operand of a function.
-enum Beside<'a> {
+enum SecondOperand<'a> {
     /// A constant.
     Number(f32),
     /// The same element of another operand.
@@ -26,30 +26,36 @@ impl Lowering<'_> {
     /// Launches an elementwise step; false for any other step.
     pub(super) fn elementwise(&mut self, label: &str, op: &Op) -> Result<bool> {
         let (function, x, beside, out) = match op {
-            Op::Binary { op: Binary::Add, a, b, out } => (Function::Add, a, Beside::Same(b), out),
+            Op::Binary { op: Binary::Add, a, b, out } => {
+                (Function::Add, a, SecondOperand::Same(b), out)
+            }
             Op::Binary { op: Binary::Mul, a, b, out } => {
-                (Function::Multiply, a, Beside::Same(b), out)
+                (Function::Multiply, a, SecondOperand::Same(b), out)
             }
-            Op::Bias { x, bias, out } => (Function::Add, x, Beside::Row(bias), out),
+            Op::Bias { x, bias, out } => (Function::Add, x, SecondOperand::Row(bias), out),
             Op::Gate { gate, x, out } if gate.elements() == x.elements() => {
-                (Function::Gate, x, Beside::Same(gate), out)
+                (Function::Gate, x, SecondOperand::Same(gate), out)
             }
-            Op::Gate { gate, x, out } => (Function::Gate, x, Beside::Column(gate), out),
-            Op::Scale { factor, x, out } => (Function::Scale, x, Beside::Number(factor.get()), out),
-            Op::SoftCap { cap, x, out } => (Function::SoftCap, x, Beside::Number(cap.get()), out),
+            Op::Gate { gate, x, out } => (Function::Gate, x, SecondOperand::Column(gate), out),
+            Op::Scale { factor, x, out } => {
+                (Function::Scale, x, SecondOperand::Number(factor.get()), out)
+            }
+            Op::SoftCap { cap, x, out } => {
+                (Function::SoftCap, x, SecondOperand::Number(cap.get()), out)
+            }
             Op::Activate { activation, x, out } => {
                 let function = match activation {
                     Activation::Silu => Function::Silu,
                     Activation::Gelu => Function::Gelu,
                 };
-                (function, x, Beside::Number(0.0), out)
+                (function, x, SecondOperand::Number(0.0), out)
             }
             Op::Glu { activation, gate, up, out } => {
                 let function = match activation {
                     Activation::Silu => Function::SwiGlu,
                     Activation::Gelu => Function::GeGlu,
                 };
-                (function, gate, Beside::Same(up), out)
+                (function, gate, SecondOperand::Same(up), out)
             }
             _ => return Ok(false),
         };
@@ -57,14 +63,14 @@ impl Lowering<'_> {
         let (mut rows, mut n) = rows_of(x);
         let (mut b, mut strides, mut by) = (None, [0, 0], 0.0);
         match beside {
-            Beside::Number(number) => by = number,
-            Beside::Row(row) => (b, strides) = (Some(self.f32(row)?), [0, 1]),
-            Beside::Column(column) => (b, strides) = (Some(self.f32(column)?), [1, 0]),
-            Beside::Same(other) if other.is_contiguous() => {
+            SecondOperand::Number(number) => by = number,
+            SecondOperand::Row(row) => (b, strides) = (Some(self.f32(row)?), [0, 1]),
+            SecondOperand::Column(column) => (b, strides) = (Some(self.f32(column)?), [1, 0]),
+            SecondOperand::Same(other) if other.is_contiguous() => {
                 (b, strides) = (Some(self.f32(other)?), [0, 1]);
                 (rows, n) = (1, rows * n);
             }
-            Beside::Same(other) => {
+            SecondOperand::Same(other) => {
                 let (region, stride) = self.rows_apart(other)?;
                 (b, strides) = (Some(region), [stride, 1]);
             }

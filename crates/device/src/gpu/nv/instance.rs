@@ -1,12 +1,12 @@
 //! A loaded model on the Orin's GPU.
 //!
-//! A step is one submission: the recorded body, the queue's tail, one doorbell. Steps of a submission are
-//! submitted at once; the ring keeps them in order.
+//! A step is one submission: the recorded body, the queue's tail, one doorbell. Steps of a
+//! submission are submitted at once; the ring keeps them in order.
 //!
-//! After a fault the channels are rebuilt and the interrupted step runs again. Caches and scratch are
-//! intact, and inputs that the plan advances are restored from the ring of sampled tokens, so a fault
-//! changes no token. A step that fails twice runs in the next lower mode, for which all plans are recorded
-//! again.
+//! After a fault the channels are rebuilt and the interrupted step runs again. Caches and scratch
+//! are intact, and inputs that the plan advances are restored from the ring of sampled tokens, so a
+//! fault changes no token. A step that fails twice runs in the next lower mode, for which all plans
+//! are recorded again.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -37,8 +37,8 @@ impl Keeper {
         Self { directory, number, faults: 0, writing: Arc::default() }
     }
 
-    /// Returns whether this fault should leave a bundle. Beyond the retained number only powers of two do,
-    /// so that a GPU that fails for days does not wear out the disk.
+    /// Returns whether this fault should leave a bundle. Beyond the retained number only powers of
+    /// two do, so that a GPU that fails for days does not wear out the disk.
     pub(super) fn is_due(&mut self) -> bool {
         self.faults += 1;
         let counts = self.faults <= KEPT as u64 || self.faults.is_power_of_two();

@@ -4,7 +4,8 @@
 //! - `chains`: number of launches per QMD chain
 //! - `record`: immutable recordings of QMDs, constant banks and command streams
 //! - `uploads`: mailbox writes between two steps in flight; `slots`: slot copies between steps
-//! - `instance`: replays recordings, reads results, repeats steps after a fault or a `watchdog` timeout
+//! - `instance`: replays recordings, reads results, repeats steps after a fault or a `watchdog`
+//!   timeout
 //! - `evidence`, `keeper`: fault bundles
 //! - `proof`: operating mode from first light
 //!

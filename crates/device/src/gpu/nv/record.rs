@@ -1,12 +1,12 @@
 //! Recordings: launches encoded as QMDs, constant banks and a command stream.
 //!
-//! Launches form [QMD chains](super::chains): completion of one starts the next, without host unit or CPU.
-//! Dependencies determine which caches a launch invalidates. A recording exists twice and steps alternate
-//! between the copies, so that one can be inspected after a fault while the other runs, and no memory that
-//! the GPU still reads is written.
+//! Launches form [QMD chains](super::chains): completion of one starts the next, without host unit
+//! or CPU. Dependencies determine which caches a launch invalidates. A recording exists twice and
+//! steps alternate between the copies, so that one can be inspected after a fault while the other
+//! runs, and no memory that the GPU still reads is written.
 //!
-//! Behind each chain the host unit waits for the engine and releases a semaphore, which shows progress.
-//! For profiling, launches are recorded one by one, each followed by a timestamp.
+//! Behind each chain the host unit waits for the engine and releases a semaphore, which shows
+//! progress. For profiling, launches are recorded one by one, each followed by a timestamp.
 
 use std::ops::Range;
 

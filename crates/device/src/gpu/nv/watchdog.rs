@@ -1,10 +1,11 @@
 //! Watchdog: declares a channel hung if a step makes no progress.
 //!
-//! Progress is the end of a step and of each of its [QMD chains](super::chains). Their longest duration is
-//! computed in advance, so a plan's first execution is watched too.
+//! Progress is the end of a step and of each of its [QMD chains](super::chains). Their longest
+//! duration is computed in advance, so a plan's first execution is watched too.
 //!
-//! Time is counted in polls of a tenth of a second, not by a clock, so time in which the process or the
-//! machine was stopped does not count. A false alarm only costs a rebuild and a repetition, never a token.
+//! Time is counted in polls of a tenth of a second, not by a clock, so time in which the process or
+//! the machine was stopped does not count. A false alarm only costs a rebuild and a repetition,
+//! never a token.
 
 use std::time::Duration;
 

@@ -3,9 +3,9 @@
 //! - `record`: contents of an entry; `key`: its hardware; `format`: its text
 //! - `disk`: atomic writes; `journal`: unfinished searches; `compare`: changes between two states
 //!
-//! [`Store::read`] returns the usable entries and reasons for ignoring the others; [`Store::merge`] adds
-//! entries. Nothing is ever dropped: stale, invalid or damaged content is preserved and reported. Knowledge
-//! of kernels and their parameters comes from [`Declared`].
+//! [`Store::read`] returns the usable entries and reasons for ignoring the others; [`Store::merge`]
+//! adds entries. Nothing is ever dropped: stale, invalid or damaged content is preserved and
+//! reported. Knowledge of kernels and their parameters comes from [`Declared`].
 
 mod compare;
 mod disk;

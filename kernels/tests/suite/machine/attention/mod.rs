@@ -534,7 +534,7 @@ fn extreme_scores_are_bit_exact() {
 /// NaN in keys or values: rows that see it get NaN, other rows are unchanged.
 #[test]
 fn nan_affects_only_rows_that_see_it() {
-    // Of nine positions each group of lanes has one at most.
+    // Each group of lanes has at most one of nine positions.
     reaches(&Shape { rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Fused);
     // Rows of a prompt share the positions that a block reads.
     for dim in [64, 256] {
@@ -640,7 +640,7 @@ fn quantised_caches_match_the_definition() {
                     *v *= sizes[i / 32 % sizes.len()];
                     *v = if random.real(1.0) > 0.5 { *v * sizes[i % sizes.len()] } else { *v };
                 }
-                // Of two equal magnitudes the first one decides.
+                // The first of two equal magnitudes decides.
                 (inputs.v[3], inputs.v[9]) = (-7.0, 7.0);
                 (inputs.v[35], inputs.v[41]) = (7.0, -7.0);
                 if let Some(odd) = odd {
