@@ -37,9 +37,9 @@ const BUSY: u32 = SMS * 128 * 4;
 impl GroupVariant {
     /// Default variant for a group with `rows` results of `length` elements each.
     #[must_use]
-    pub fn heuristic(form: Form, rows: u32, length: u32) -> Self {
+    pub fn heuristic(form: GroupForm, rows: u32, length: u32) -> Self {
         let plain = Self { warps: 4, unroll: 1, threads_per_row: ROW_LANES };
-        if form != Form::Rows {
+        if form != GroupForm::Rows {
             return plain;
         }
         // 16 neighbouring lanes read whole sectors. A row gets 16 threads per 256 columns, but no
@@ -59,7 +59,7 @@ impl GroupVariant {
     #[must_use]
     pub fn of(params: &TensorParams) -> Self {
         let rows = params.outer.saturating_mul(params.inner);
-        Self::heuristic(Form::of(params), rows, params.length)
+        Self::heuristic(GroupForm::of(params), rows, params.length)
     }
 
     /// Allowed values of `warps`.
@@ -78,7 +78,7 @@ impl GroupVariant {
 
 /// Iteration space of a group; determines which variants apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum GroupForm {
     /// Elements, without a reduction.
     Elements,
     /// Rows, each reduced to one value.
@@ -87,7 +87,7 @@ pub enum Form {
     Columns,
 }
 
-impl Form {
+impl GroupForm {
     /// Form of the group that the parameters describe.
     #[must_use]
     pub const fn of(params: &TensorParams) -> Self {
@@ -102,25 +102,25 @@ impl Form {
 /// Source of a generated kernel. Groups that differ only in addresses share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generated {
-    group: &'static Group,
+    group: &'static GroupSource,
     variant: GroupVariant,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Group {
+struct GroupSource {
     steps: String,
     heuristic: GroupVariant,
 }
 
 /// Every group that this process has used, by name.
-static KNOWN: Mutex<BTreeMap<String, &'static Group>> = Mutex::new(BTreeMap::new());
+static KNOWN: Mutex<BTreeMap<String, &'static GroupSource>> = Mutex::new(BTreeMap::new());
 
 impl Generated {
     /// Kernel for the group that the parameters describe. Its source is leaked, as its machine code
     /// is.
     #[must_use]
     pub fn of(params: &TensorParams, variant: GroupVariant) -> Self {
-        let group = Group { steps: steps(params), heuristic: GroupVariant::of(params) };
+        let group = GroupSource { steps: steps(params), heuristic: GroupVariant::of(params) };
         let mut known = KNOWN.lock();
         let name = name(&group.steps);
         let group = *known.entry(name).or_insert_with(|| Box::leak(Box::new(group)));
@@ -160,10 +160,10 @@ impl Generated {
     #[must_use]
     pub fn grid(self, params: &TensorParams) -> Grid {
         let GroupVariant { unroll, threads_per_row, .. } = self.variant;
-        let threads = match Form::of(params) {
-            Form::Elements => params.elements.div_ceil(unroll),
-            Form::Rows => params.outer.saturating_mul(threads_per_row),
-            Form::Columns => params.outer.saturating_mul(params.inner),
+        let threads = match GroupForm::of(params) {
+            GroupForm::Elements => params.elements.div_ceil(unroll),
+            GroupForm::Rows => params.outer.saturating_mul(threads_per_row),
+            GroupForm::Columns => params.outer.saturating_mul(params.inner),
         };
         [threads.div_ceil(self.threads()).max(1), 1, 1]
     }
@@ -183,7 +183,7 @@ fn name(steps: &str) -> String {
 /// steps.
 #[must_use]
 pub fn hash(target: Target) -> String {
-    let variant = GroupVariant::heuristic(Form::Elements, 1, 1);
+    let variant = GroupVariant::heuristic(GroupForm::Elements, 1, 1);
     source::hash_of(&frame("", "group", variant), target)
 }
 

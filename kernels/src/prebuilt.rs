@@ -65,12 +65,12 @@ pub fn unpack(bytes: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Decompressed files and the number of [`Unpacked`] guards.
-struct Kept {
+struct Decompressed {
     holders: usize,
     files: BTreeMap<String, Vec<u8>>,
 }
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { holders: 0, files: BTreeMap::new() });
+static CACHE: Mutex<Decompressed> = Mutex::new(Decompressed { holders: 0, files: BTreeMap::new() });
 
 /// Guard that keeps decompressed files cached, for devices that are opened repeatedly. A model
 /// needs a few MiB.
@@ -81,7 +81,7 @@ impl Unpacked {
     /// Adds a guard.
     #[must_use]
     pub fn keep() -> Self {
-        KEPT.lock().holders += 1;
+        CACHE.lock().holders += 1;
         Self(())
     }
 }
@@ -94,10 +94,10 @@ impl Clone for Unpacked {
 
 impl Drop for Unpacked {
     fn drop(&mut self) {
-        let mut kept = KEPT.lock();
-        kept.holders -= 1;
-        if kept.holders == 0 {
-            kept.files = BTreeMap::new();
+        let mut cache = CACHE.lock();
+        cache.holders -= 1;
+        if cache.holders == 0 {
+            cache.files = BTreeMap::new();
         }
     }
 }
@@ -107,16 +107,16 @@ impl Drop for Unpacked {
 pub fn file(unit: Unit, target: Target) -> Option<Vec<u8>> {
     let name = target.file(unit);
     let found = FILES.iter().find(|file| file.name.strip_suffix(PACKED) == Some(&name))?;
-    let mut kept = KEPT.lock();
-    if let Some(code) = kept.files.get(&name) {
+    let mut cache = CACHE.lock();
+    if let Some(code) = cache.files.get(&name) {
         return Some(code.clone());
     }
     let code = match unpack(found.bytes) {
         Ok(code) => code,
         Err(error) => unreachable!("{name} is checked in as the build packed it: {error}"),
     };
-    if kept.holders > 0 {
-        kept.files.insert(name, code.clone());
+    if cache.holders > 0 {
+        cache.files.insert(name, code.clone());
     }
     Some(code)
 }

@@ -9,7 +9,7 @@ const ALIGN: u64 = 256;
 
 /// A mailbox or output.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct BufferPlace {
     class: Class,
     dtype: DType,
     elements: usize,
@@ -30,7 +30,7 @@ pub(super) struct Elements {
 #[derive(Clone, Debug)]
 pub(super) struct PlanBuffers {
     /// Place of each of the plan's buffers, for mailboxes and outputs.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<BufferPlace>>,
     pub(super) mailbox_bytes: u64,
     /// Tokens that a step samples, 0 if none.
     pub(super) sampled: usize,
@@ -53,7 +53,7 @@ impl PlanBuffers {
         for buffer in &plan.buffers {
             let size = buffer.bytes().next_multiple_of(4);
             own.push(match buffer.class {
-                Class::Mailbox | Class::Output => Some(Place {
+                Class::Mailbox | Class::Output => Some(BufferPlace {
                     class: buffer.class,
                     dtype: buffer.dtype,
                     elements: buffer.elements(),
@@ -109,10 +109,12 @@ impl PlanBuffers {
                 }
                 Ok(place.offset + (bytes * at) as u64)
             }
-            Some(Place { class: is, dtype: of, elements, .. }) => Err(Error::Invalid(format!(
-                "{len} elements of {dtype} from {at} of {class:?} {}: it is {is:?} of {elements} elements of {of}",
-                buffer.0
-            ))),
+            Some(BufferPlace { class: is, dtype: of, elements, .. }) => {
+                Err(Error::Invalid(format!(
+                    "{len} elements of {dtype} from {at} of {class:?} {}: it is {is:?} of {elements} elements of {of}",
+                    buffer.0
+                )))
+            }
             None => Err(Error::Invalid(format!(
                 "{class:?} {}: the plan has no mailbox or output of that number",
                 buffer.0

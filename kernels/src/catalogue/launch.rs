@@ -1,6 +1,6 @@
 //! Launch geometry: grids, dynamic shared memory and scratch sizes.
 
-use super::{CacheType, Form, Kernel, ProjectVariant, Weight};
+use super::{CacheType, FormatSizes, Kernel, ProjectVariant, Weight};
 use crate::params::{TensorMatmulParams, TensorParams};
 use crate::repack::{BLOCK, PANEL, PIECE, SUPERBLOCK};
 
@@ -151,7 +151,7 @@ pub const fn matmul_shared_bytes(weight: Weight, tile: u32) -> u32 {
     }
     let [of_blocks, _] = matmul_record(weight);
     let stages = tile * (SUPERBLOCK as u32 + 4 * of_blocks);
-    let Form { head, quants, tail, sums, .. } = weight.form();
+    let FormatSizes { head, quants, tail, sums, .. } = weight.form();
     let raw = MATMUL_PANELS * (PANEL * PIECE * (head + quants)) as u32;
     let bytes = PANEL as u32 * SUPERBLOCK as u32;
     // Signed bytes are used in place, so they are double-buffered.

@@ -8,7 +8,7 @@ mod weight;
 
 pub use cache::CacheType;
 pub use variant::{InvalidVariant, PROJECT_SPACE, Parameter, ProjectVariant};
-pub(crate) use weight::Form;
+pub(crate) use weight::FormatSizes;
 pub use weight::Weight;
 
 use crate::generated::Generated;

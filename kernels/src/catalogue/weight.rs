@@ -5,7 +5,7 @@ use plan::DType;
 
 /// Sizes of a format. `format.cuh` has the same names, and the build asserts that they are equal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub(crate) struct FormatSizes {
     /// Pieces of a superblock before its quants.
     pub(crate) head: usize,
     /// Pieces of the quants of 256 columns.
@@ -21,7 +21,7 @@ pub(crate) struct Form {
     pub(crate) sums: usize,
 }
 
-/// Declares the types: the GGUF types they come from, and the values of [`Form`].
+/// Declares the types: the GGUF types they come from, and the values of [`FormatSizes`].
 macro_rules! weights {
     ($($(#[$doc:meta])* $name:ident: $first:ident $(| $other:ident)*, $numbers:expr;)*) => {
         /// A weight type that the kernels read.
@@ -60,11 +60,11 @@ macro_rules! weights {
                 }
             }
 
-            pub(crate) const fn form(self) -> Form {
+            pub(crate) const fn form(self) -> FormatSizes {
                 let [head, quants, tail, registers, span, sums] = match self {
                     $(Self::$name => $numbers,)*
                 };
-                Form { head, quants, tail, registers, span, sums }
+                FormatSizes { head, quants, tail, registers, span, sums }
             }
         }
     };
@@ -130,9 +130,9 @@ impl Weight {
         )
     }
 
-    /// Static assertions that the format in CUDA matches [`Form`].
+    /// Static assertions that the format in CUDA matches [`FormatSizes`].
     pub(crate) fn asserts(self) -> String {
-        let (name, Form { head, quants, tail, span, sums, .. }) = (self.name(), self.form());
+        let (name, FormatSizes { head, quants, tail, span, sums, .. }) = (self.name(), self.form());
         let constants =
             [("HEAD", head), ("QUANTS", quants), ("TAIL", tail), ("SPAN", span), ("SUMS", sums)];
         constants
@@ -144,14 +144,14 @@ impl Weight {
     /// 16-byte pieces of 256 activations, and whether all 256 share a scale (`Staged` in
     /// `stage.cuh`).
     pub(super) const fn record(self) -> (usize, bool) {
-        let Form { span, .. } = self.form();
+        let FormatSizes { span, .. } = self.form();
         let pieces = if span == 0 { 64 } else { 16 + self.extras() / 4 };
         (pieces, span == 256)
     }
 
     /// Number of `f32` stored with 256 quantised activations per block: scales of spans, and sums.
     pub(super) const fn extras(self) -> usize {
-        let Form { span, sums, .. } = self.form();
+        let FormatSizes { span, sums, .. } = self.form();
         8 * (sums + (span == 32) as usize)
     }
 

@@ -21,7 +21,7 @@ mod arrange;
 
 use plan::DType;
 
-use crate::catalogue::{Form, Weight};
+use crate::catalogue::{FormatSizes, Weight};
 
 /// Reason why a matrix has no layout, or bytes are not its rows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +89,7 @@ pub struct Layout {
 }
 
 /// Location of a superblock of one row.
-struct Place {
+struct SuperblockPlace {
     /// Its first piece; further ones follow at the distance of a panel's pieces.
     pieces: usize,
     count: usize,
@@ -167,7 +167,7 @@ impl Layout {
 
     /// Number of pieces of a superblock with `columns` columns.
     const fn pieces(&self, columns: usize) -> usize {
-        let Form { head, quants, .. } = self.weight.form();
+        let FormatSizes { head, quants, .. } = self.weight.form();
         if columns == 0 {
             0
         } else {
@@ -176,12 +176,12 @@ impl Layout {
     }
 
     /// Location of superblock `s` of a row.
-    const fn place(&self, row: usize, s: usize) -> Place {
+    const fn place(&self, row: usize, s: usize) -> SuperblockPlace {
         let (panel, in_panel) = (row / PANEL, row % PANEL);
         let [pieces, tails] = self.planes();
         let tail = self.weight.form().tail;
         let columns = self.k - s * SUPERBLOCK;
-        Place {
+        SuperblockPlace {
             pieces: panel * pieces + PIECE * (PANEL * s * self.pieces(SUPERBLOCK) + in_panel),
             count: self.pieces(if columns < SUPERBLOCK { columns } else { SUPERBLOCK }),
             tail: self.panels() * pieces + panel * tails + (PANEL * s + in_panel) * tail,
@@ -228,7 +228,7 @@ impl Layout {
     }
 
     fn store(&self, row: usize, s: usize, unit: &[u8], packed: &mut [u8]) {
-        let Place { pieces, count, tail } = self.place(row, s);
+        let SuperblockPlace { pieces, count, tail } = self.place(row, s);
         let (whole, rest) = unit.split_at(PIECE * count);
         for (i, piece) in whole.chunks_exact(PIECE).enumerate() {
             packed[pieces + PANEL * PIECE * i..][..PIECE].copy_from_slice(piece);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use orind_kernels::catalogue::launch::SHARED_LIMIT;
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
 use orind_kernels::cubin::Cubin;
-use orind_kernels::generated::{Form, Generated, GroupVariant};
+use orind_kernels::generated::{Generated, GroupForm, GroupVariant};
 use orind_kernels::jit;
 use orind_kernels::nvrtc::{Compiler, Error};
 use orind_kernels::params::{Action, Reduction, TensorParams, Width, step};
@@ -127,14 +127,14 @@ fn long_rows_have_more_threads_if_there_are_few() {
         (7, 0, 1, 16),
     ] {
         let variant = GroupVariant { warps, unroll: 1, threads_per_row };
-        let have = GroupVariant::heuristic(Form::Rows, rows, length);
+        let have = GroupVariant::heuristic(GroupForm::Rows, rows, length);
         assert_eq!(have, variant, "{rows} rows of {length}");
         assert!(have.threads().is_multiple_of(threads_per_row));
         let known = |values: &[u32], value| values.contains(&value);
         assert!(known(GroupVariant::WARPS, warps));
         assert!(known(GroupVariant::THREADS_PER_ROW, threads_per_row));
     }
-    for form in [Form::Elements, Form::Columns] {
+    for form in [GroupForm::Elements, GroupForm::Columns] {
         let have = GroupVariant::heuristic(form, 3, 100_000);
         assert_eq!(have, GroupVariant { warps: 4, unroll: 1, threads_per_row: 16 });
     }

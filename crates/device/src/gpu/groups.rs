@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::slice;
 
 use orind_kernels::catalogue::Kernel;
-use orind_kernels::generated::{self, Form, Generated, GroupVariant};
+use orind_kernels::generated::{self, Generated, GroupForm, GroupVariant};
 use orind_kernels::jit;
 use orind_kernels::params::TensorParams;
 use orind_kernels::source::Target;
@@ -26,11 +26,11 @@ const UNROLL: &str = "unroll";
 const THREADS_PER_ROW: &str = "threads_per_row";
 
 /// Prefix of a family; the group's name follows.
-const fn prefix(form: Form) -> &'static str {
+const fn prefix(form: GroupForm) -> &'static str {
     match form {
-        Form::Elements => "group_elements_",
-        Form::Rows => "group_rows_",
-        Form::Columns => "group_columns_",
+        GroupForm::Elements => "group_elements_",
+        GroupForm::Rows => "group_rows_",
+        GroupForm::Columns => "group_columns_",
     }
 }
 
@@ -80,18 +80,20 @@ fn case_of(plan: &Plan) -> Option<Case> {
 
 /// Rows are the number of results, columns the number of elements reduced to each.
 fn case(params: &TensorParams) -> Case {
-    let form = Form::of(params);
+    let form = GroupForm::of(params);
     let (rows, cols) = match form {
-        Form::Elements => (params.elements, 1),
-        Form::Rows | Form::Columns => (params.outer.saturating_mul(params.inner), params.length),
+        GroupForm::Elements => (params.elements, 1),
+        GroupForm::Rows | GroupForm::Columns => {
+            (params.outer.saturating_mul(params.inner), params.length)
+        }
     };
     let name = Generated::of(params, GroupVariant::of(params)).name();
     Case { family: format!("{}{name}", prefix(form)), dtype: DType::F32, rows, cols, batch: 1 }
 }
 
 /// Form and name of a case's group; `None` for other cases.
-fn group(case: &Case) -> Option<(Form, &str)> {
-    let all = [Form::Elements, Form::Rows, Form::Columns];
+fn group(case: &Case) -> Option<(GroupForm, &str)> {
+    let all = [GroupForm::Elements, GroupForm::Rows, GroupForm::Columns];
     all.into_iter().find_map(|form| Some((form, case.family.strip_prefix(prefix(form))?)))
 }
 
@@ -132,7 +134,7 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
             known.unroll,
         ),
     ];
-    if form == Form::Rows {
+    if form == GroupForm::Rows {
         all.push(parameter(
             THREADS_PER_ROW,
             "threads that share a row",

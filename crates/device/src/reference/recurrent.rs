@@ -6,7 +6,7 @@ use super::storage::{Operand, Storage, offsets};
 use plan::{DeltaRule, Recurrence, ShortConv, Turn};
 
 /// State of one sequence in a step.
-struct Sequence {
+struct SequenceState {
     slot: usize,
     turn: Turn,
     /// Rows without padding.
@@ -14,7 +14,7 @@ struct Sequence {
 }
 
 /// Sequences of a step that have a slot and rows.
-fn sequences(memory: &Recurrence, storage: &[Storage]) -> Vec<Sequence> {
+fn sequences(memory: &Recurrence, storage: &[Storage]) -> Vec<SequenceState> {
     let ints = |view| Operand::of(view, storage).ints().collect::<Vec<i32>>();
     let (slots, positions) = (ints(&memory.rows.slots), ints(&memory.rows.positions));
     let held = ints(&memory.held);
@@ -23,7 +23,7 @@ fn sequences(memory: &Recurrence, storage: &[Storage]) -> Vec<Sequence> {
         let rows = all.iter().take_while(|&&slot| slot >= 0).count();
         let slot = usize::try_from(all[0]).ok().filter(|&slot| slot < memory.state.shape[0])?;
         let turn = Turn::new([held[2 * slot], held[2 * slot + 1]], positions[first], rows as i32);
-        Some(Sequence { slot, turn, rows: first..first + rows })
+        Some(SequenceState { slot, turn, rows: first..first + rows })
     };
     (0..slots.len()).step_by(memory.chunk).filter_map(sequence).collect()
 }
@@ -34,7 +34,7 @@ fn remember(
     storage: &mut [Storage],
     mut each: impl FnMut(&[Storage], &mut [f32], Range<usize>),
 ) {
-    for Sequence { slot, turn, rows } in sequences(memory, storage) {
+    for SequenceState { slot, turn, rows } in sequences(memory, storage) {
         let version = |version: usize| {
             offsets(&memory.state.slice(0, slot, 1).slice(1, version, 1)).collect::<Vec<_>>()
         };

@@ -92,13 +92,13 @@ pub(crate) fn rotate(x: &mut [f32], table: &[f32], interleaved: bool) {
 /// Partial softmax: the power of two of all values, the sum of exponentials, and the weighted sum
 /// of values.
 #[derive(Clone)]
-struct Part {
+struct PartialSoftmax {
     power: i32,
     sum: f32,
     values: Vec<f32>,
 }
 
-impl Part {
+impl PartialSoftmax {
     /// A span of at most 32 positions with scores and values.
     fn span(scores: &[f32], seen: &[[Vec<f32>; 2]]) -> Self {
         let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -148,15 +148,17 @@ pub(crate) fn attention(
     let scores: Vec<f32> = seen.iter().enumerate().map(score).collect();
     // Numbered spans, without those before the first position.
     let spans = scores.chunks(32).zip(seen.chunks(32)).enumerate().skip(first / 32);
-    let spans = spans.map(|(number, (scores, seen))| (number / 8, Part::span(scores, seen)));
-    let mut groups: Vec<(usize, Part)> = Vec::new();
+    let spans =
+        spans.map(|(number, (scores, seen))| (number / 8, PartialSoftmax::span(scores, seen)));
+    let mut groups: Vec<(usize, PartialSoftmax)> = Vec::new();
     for (group, span) in spans {
         match groups.pop() {
             Some((last, so_far)) if last == group => groups.push((group, so_far.fold(&span))),
             before => groups.extend(before.into_iter().chain([(group, span)])),
         }
     }
-    let sink = sink.map(|score| Part::span(&[score], &[[Vec::new(), vec![0.0; q.len()]]]));
+    let sink =
+        sink.map(|score| PartialSoftmax::span(&[score], &[[Vec::new(), vec![0.0; q.len()]]]));
     let parts = groups.into_iter().map(|(_, part)| part).chain(sink);
     let whole = parts.reduce(|so_far, more| so_far.fold(&more)).unwrap();
     whole.values.into_iter().map(|value| value / whole.sum).collect()

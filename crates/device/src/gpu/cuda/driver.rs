@@ -48,7 +48,7 @@ impl ComputeMode {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MemoryKind {
     /// GPU memory; the CPU accesses it by copies.
     Device,
     /// Page-locked CPU memory that the GPU accesses directly.
@@ -57,7 +57,7 @@ pub(super) enum Kind {
     Managed,
 }
 
-impl Kind {
+impl MemoryKind {
     /// Name in `ORIND_CUDA_MEMORY` and reports.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ impl Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct MemoryPlace {
     pub(super) address: u64,
     /// Address for the CPU; 0 if not mapped.
     pub(super) host: usize,
@@ -105,8 +105,8 @@ pub(super) trait Driver: Send + Sync {
     /// Free and total bytes.
     fn memory(&self) -> Result<(u64, u64)>;
 
-    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place>;
-    fn free(&self, kind: Kind, place: Place) -> Result;
+    fn alloc(&self, kind: MemoryKind, bytes: u64) -> Result<MemoryPlace>;
+    fn free(&self, kind: MemoryKind, place: MemoryPlace) -> Result;
 
     /// Queues a copy to the GPU.
     ///

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::driver::{Attribute, Context, Driver, Event, Graph, Kind, Module, Place, Stream};
+use super::driver::{
+    Attribute, Context, Driver, Event, Graph, MemoryKind, MemoryPlace, Module, Stream,
+};
 use super::fault::{Code, Fault};
 use crate::{Error, Result};
 
@@ -80,7 +82,7 @@ resources! {
     Graph: destroy_graph;
 }
 
-impl Resource for (Kind, Place) {
+impl Resource for (MemoryKind, MemoryPlace) {
     fn release(self, driver: &dyn Driver) -> Result<(), Fault> {
         driver.free(self.0, self.1)
     }
@@ -117,13 +119,13 @@ impl<H: Resource> Drop for Owned<H> {
 }
 
 pub(super) struct Memory {
-    owned: Owned<(Kind, Place)>,
+    owned: Owned<(MemoryKind, MemoryPlace)>,
     bytes: u64,
 }
 
 impl Memory {
     /// Allocates at least a byte, so that every allocation has an address.
-    pub(super) fn new(gpu: &Arc<Gpu>, kind: Kind, bytes: u64) -> Result<Self> {
+    pub(super) fn new(gpu: &Arc<Gpu>, kind: MemoryKind, bytes: u64) -> Result<Self> {
         let bytes = bytes.max(1);
         let made = Owned::new(gpu, |driver| Ok((kind, driver.alloc(kind, bytes)?)));
         let owned = made.map_err(|fault| match fault.code {

@@ -14,7 +14,7 @@ use super::super::storage::of_device;
 use super::super::variant::{Tuning, compiles};
 use super::DEVICE;
 use super::code::{Code, target};
-use super::driver::{Event, Kind, Stream};
+use super::driver::{Event, MemoryKind, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
 use super::record::Recording;
@@ -80,11 +80,11 @@ impl CudaInstance {
     pub(super) fn new(
         gpu: &Arc<Gpu>,
         layout: Layout,
-        kind: Kind,
+        kind: MemoryKind,
         choices: Choices,
     ) -> Result<Self> {
         let stream = || Owned::new(gpu, |driver| driver.create_stream()).map_err(failed);
-        let device = |bytes: u64| Memory::new(gpu, Kind::Device, bytes);
+        let device = |bytes: u64| Memory::new(gpu, MemoryKind::Device, bytes);
         let (steps, reads) = (stream()?, stream()?);
         let counters = device(layout.workspace.counters())?;
         let driver = gpu.enter().map_err(failed)?;
@@ -301,14 +301,14 @@ impl Instance for CudaInstance {
         let stream = self.steps.get();
         self.weights.seal(stream)?;
         let buffers = PlanBuffers::new(plan);
-        let memory = Memory::new(&self.gpu, Kind::Device, buffers.bytes)?;
+        let memory = Memory::new(&self.gpu, MemoryKind::Device, buffers.bytes)?;
         let driver = self.gpu.enter().map_err(failed)?;
         // Outputs can be read before the first step, by another stream than the steps'.
         let reads = self.reads.get();
         let cleared = driver.clear(memory.address(), memory.bytes(), reads);
         cleared.and_then(|()| driver.synchronize(reads)).map_err(failed)?;
         let launches = self.lower(plan, &buffers, memory.address(), choices)?;
-        let seen = Memory::new(&self.gpu, Kind::Pinned, buffers.bytes - buffers.ring)?;
+        let seen = Memory::new(&self.gpu, MemoryKind::Pinned, buffers.bytes - buffers.ring)?;
         let ring = memory.address() + buffers.ring;
         let recording = Recording::new(&self.gpu, &mut self.code, stream, launches, ring, seen)?;
         self.ledger.add(buffers, PlanState { recording, memory })

@@ -15,7 +15,8 @@ use cudarc::driver::sys::{
 };
 
 use super::driver::{
-    Attribute, Call, Context, Driver, Event, Function, Graph, Kind, Module, Place, Stream,
+    Attribute, Call, Context, Driver, Event, Function, Graph, MemoryKind, MemoryPlace, Module,
+    Stream,
 };
 use super::fault::{Code, Fault, Result};
 
@@ -173,27 +174,27 @@ impl Driver for Library {
         Ok((free as u64, total as u64))
     }
 
-    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place> {
+    fn alloc(&self, kind: MemoryKind, bytes: u64) -> Result<MemoryPlace> {
         let Ok(size) = usize::try_from(bytes) else {
             return Err(Fault::new("cuMemAlloc_v2", Code::OUT_OF_MEMORY));
         };
         let mut address = 0;
         match kind {
-            Kind::Device => {
+            MemoryKind::Device => {
                 call!(self, cuMemAlloc_v2(&raw mut address, size))?;
-                Ok(Place { address, host: 0 })
+                Ok(MemoryPlace { address, host: 0 })
             }
-            Kind::Managed => {
+            MemoryKind::Managed => {
                 let flags = CUmemAttach_flags_enum::CU_MEM_ATTACH_GLOBAL as c_uint;
                 call!(self, cuMemAllocManaged(&raw mut address, size, flags))?;
-                Ok(Place { address, host: address as usize })
+                Ok(MemoryPlace { address, host: address as usize })
             }
-            Kind::Pinned => {
+            MemoryKind::Pinned => {
                 let mut host = ptr::null_mut();
                 let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
                 call!(self, cuMemHostAlloc(&raw mut host, size, flags))?;
                 match call!(self, cuMemHostGetDevicePointer_v2(&raw mut address, host, 0)) {
-                    Ok(()) => Ok(Place { address, host: host.expose_provenance() }),
+                    Ok(()) => Ok(MemoryPlace { address, host: host.expose_provenance() }),
                     Err(fault) => {
                         call!(self, cuMemFreeHost(host))?;
                         Err(fault)
@@ -203,10 +204,10 @@ impl Driver for Library {
         }
     }
 
-    fn free(&self, kind: Kind, place: Place) -> Result {
+    fn free(&self, kind: MemoryKind, place: MemoryPlace) -> Result {
         match kind {
-            Kind::Device | Kind::Managed => call!(self, cuMemFree_v2(place.address)),
-            Kind::Pinned => {
+            MemoryKind::Device | MemoryKind::Managed => call!(self, cuMemFree_v2(place.address)),
+            MemoryKind::Pinned => {
                 call!(self, cuMemFreeHost(ptr::with_exposed_provenance_mut(place.host)))
             }
         }

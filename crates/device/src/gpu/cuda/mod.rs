@@ -29,7 +29,7 @@ use super::layout::Layout;
 use crate::FirstLight;
 use crate::tune::{Choices, DeviceKey};
 use crate::{Instance, Result};
-use driver::{Attribute, ComputeMode, Driver, Kind};
+use driver::{Attribute, ComputeMode, Driver, MemoryKind};
 use fault::{Code, Fault};
 use gpu::Gpu;
 use instance::CudaInstance;
@@ -54,7 +54,7 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 #[derive(Clone, Debug)]
 pub struct Cuda {
     gpu: Arc<Gpu>,
-    kind: Kind,
+    kind: MemoryKind,
     /// The device may be opened again.
     _code: Unpacked,
 }
@@ -111,13 +111,13 @@ impl Cuda {
 
 /// Kind of memory for weights. If GPU and CPU share memory, managed memory is cached by both and
 /// never copied (CUDA for Tegra, "Memory Types"); otherwise GPU memory is fastest.
-fn kind(asked: Option<&str>, integrated: bool) -> Result<Kind, String> {
-    let kinds = [Kind::Device, Kind::Pinned, Kind::Managed];
+fn kind(asked: Option<&str>, integrated: bool) -> Result<MemoryKind, String> {
+    let kinds = [MemoryKind::Device, MemoryKind::Pinned, MemoryKind::Managed];
     match asked {
-        None if integrated => Ok(Kind::Managed),
-        None => Ok(Kind::Device),
+        None if integrated => Ok(MemoryKind::Managed),
+        None => Ok(MemoryKind::Device),
         Some(name) => kinds.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            format!("{MEMORY} is `{name}`; allowed are {}", kinds.map(Kind::name).join(", "))
+            format!("{MEMORY} is `{name}`; allowed are {}", kinds.map(MemoryKind::name).join(", "))
         }),
     }
 }

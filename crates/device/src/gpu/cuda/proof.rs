@@ -11,7 +11,7 @@ use orind_kernels::first_light::{
 use orind_kernels::params::IntoBytes;
 use orind_kernels::prebuilt;
 
-use super::driver::{Call, Function, Graph, Kind, Module, Stream};
+use super::driver::{Call, Function, Graph, MemoryKind, Module, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
 use super::{Cuda, DEVICE, code};
@@ -90,7 +90,7 @@ impl Trial {
     }
 
     fn memory(&self, words: u32) -> Result<Memory> {
-        Memory::new(&self.gpu, Kind::Device, 4 * u64::from(words))
+        Memory::new(&self.gpu, MemoryKind::Device, 4 * u64::from(words))
     }
 
     fn launch(&self, kernel: Kernel, grid: [u32; 3], params: &[u8]) -> Result<(), Fault> {

@@ -11,7 +11,7 @@ use orind_kernels::repack::PANEL;
 use super::super::layout::Layout;
 use super::super::storage::{ALIGN, WeightLayout};
 use super::super::weights::{WHOLE, fill};
-use super::driver::{Event, Kind, Stream};
+use super::driver::{Event, MemoryKind, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
 use crate::ledger::invalid;
@@ -31,7 +31,12 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub(super) fn new(gpu: &Arc<Gpu>, layout: &Layout, kind: Kind, half: usize) -> Result<Self> {
+    pub(super) fn new(
+        gpu: &Arc<Gpu>,
+        layout: &Layout,
+        kind: MemoryKind,
+        half: usize,
+    ) -> Result<Self> {
         let memory = Memory::new(gpu, kind, layout.weight_bytes)?;
         let mut at = memory.address();
         let mut places = HashMap::new();
@@ -43,8 +48,8 @@ impl Weights {
             at += weight.bytes().next_multiple_of(ALIGN);
         }
         let staging = match kind {
-            Kind::Device => Some(Staging::new(gpu, layout, half)?),
-            Kind::Pinned | Kind::Managed => None,
+            MemoryKind::Device => Some(Staging::new(gpu, layout, half)?),
+            MemoryKind::Pinned | MemoryKind::Managed => None,
         };
         let gpu = Arc::clone(gpu);
         Ok(Self { gpu, memory, places, uploaded: HashSet::new(), staging, open: true })
@@ -142,7 +147,7 @@ impl Staging {
         let bytes = layout.weights.values().map(row).max().unwrap_or(0).max(half);
         let bytes = bytes.next_multiple_of(WHOLE);
         let one = || {
-            let memory = Memory::new(gpu, Kind::Pinned, bytes as u64)?;
+            let memory = Memory::new(gpu, MemoryKind::Pinned, bytes as u64)?;
             let copied =
                 Owned::new(gpu, |driver| driver.create_event(false)).map_err(Fault::at_the_seam)?;
             Ok(Half { memory, copied, busy: false })

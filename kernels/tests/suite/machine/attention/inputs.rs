@@ -157,10 +157,10 @@ pub(super) enum Which {
 }
 
 /// Slot, KV head and position.
-pub(super) type Place = (usize, usize, usize);
+pub(super) type CachePlace = (usize, usize, usize);
 
 /// Every place that exists, including those behind the capacity in the last block or tile.
-pub(super) fn all(s: &Shape<'_>) -> impl Iterator<Item = Place> {
+pub(super) fn all(s: &Shape<'_>) -> impl Iterator<Item = CachePlace> {
     let (heads, positions) = (s.kv_heads, positions(s));
     let of_slot =
         move |slot| (0..heads).flat_map(move |g| (0..positions).map(move |p| (slot, g, p)));
@@ -202,7 +202,11 @@ pub(super) fn row_bytes(s: &Shape<'_>) -> usize {
 }
 
 /// Layout of a row: byte offset of each value, and of each block's scale.
-pub(super) fn lies(s: &Shape<'_>, which: Which, (slot, g, position): Place) -> [Vec<usize>; 2] {
+pub(super) fn lies(
+    s: &Shape<'_>,
+    which: Which,
+    (slot, g, position): CachePlace,
+) -> [Vec<usize>; 2] {
     let of_block = CACHE_BLOCK as usize;
     let (piece, size, position) = if s.ring {
         (slot, s.capacity, position % s.capacity)
@@ -235,7 +239,7 @@ pub(super) fn half_at(cache: &[u8], at: usize) -> f16 {
 }
 
 /// Values of a row of a cache.
-pub(super) fn stored(s: &Shape<'_>, cache: &[u8], which: Which, place: Place) -> Vec<f32> {
+pub(super) fn stored(s: &Shape<'_>, cache: &[u8], which: Which, place: CachePlace) -> Vec<f32> {
     let [numbers, scales] = lies(s, which, place);
     let value = |(i, &at): (usize, &usize)| {
         let scale = || half_at(cache, scales[i / 32]).to_f32();
@@ -249,7 +253,7 @@ pub(super) fn stored(s: &Shape<'_>, cache: &[u8], which: Which, place: Place) ->
 }
 
 /// Writes a row to a cache, quantised as in files.
-pub(super) fn store(s: &Shape<'_>, cache: &mut [u8], which: Which, place: Place, x: &[f32]) {
+pub(super) fn store(s: &Shape<'_>, cache: &mut [u8], which: Which, place: CachePlace, x: &[f32]) {
     let [numbers, scales] = lies(s, which, place);
     let mut made = vec![0; row_bytes(s)];
     if s.cache == CacheType::F16 {

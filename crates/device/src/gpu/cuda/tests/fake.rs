@@ -14,7 +14,8 @@ use parking_lot::{Mutex, MutexGuard};
 use sass::memory::{Access, Memory, MemoryFault, Region};
 
 use super::super::driver::{
-    Attribute, Call, Context, Driver, Event, Function, Graph, Kind, Module, Place, Stream,
+    Attribute, Call, Context, Driver, Event, Function, Graph, MemoryKind, MemoryPlace, Module,
+    Stream,
 };
 use super::super::fault::{Code, Fault, Result};
 
@@ -359,9 +360,9 @@ impl Driver for Fake {
         self.inside("memory").map(|state| (total - state.used, total))
     }
 
-    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place> {
+    fn alloc(&self, kind: MemoryKind, bytes: u64) -> Result<MemoryPlace> {
         let mut state = self.inside("alloc")?;
-        if kind == Kind::Device && state.used + bytes > self.gpus[0].bytes {
+        if kind == MemoryKind::Device && state.used + bytes > self.gpus[0].bytes {
             return Err(Fault::new("cuMemAlloc_v2", Code::OUT_OF_MEMORY));
         }
         // Uninitialised memory is not zero.
@@ -369,14 +370,14 @@ impl Driver for Fake {
             (0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0x7fc0_dead)).collect();
         state.next += 1;
         let place = match kind {
-            Kind::Device => Place { address: APART * state.next, host: 0 },
-            Kind::Pinned | Kind::Managed => {
+            MemoryKind::Device => MemoryPlace { address: APART * state.next, host: 0 },
+            MemoryKind::Pinned | MemoryKind::Managed => {
                 let host = words.as_ptr().expose_provenance();
                 state.pinned.insert(host, 4 * words.len());
-                Place { address: host as u64, host }
+                MemoryPlace { address: host as u64, host }
             }
         };
-        if kind == Kind::Device {
+        if kind == MemoryKind::Device {
             state.used += 4 * words.len() as u64;
         }
         state.live.insert(place.address, kind.name());
@@ -384,12 +385,12 @@ impl Driver for Fake {
         Ok(place)
     }
 
-    fn free(&self, kind: Kind, place: Place) -> Result {
+    fn free(&self, kind: MemoryKind, place: MemoryPlace) -> Result {
         let result = self.give_back("free", place.address, kind.name());
         let mut state = self.state();
         let words = state.memory.remove(&place.address).unwrap();
         state.pinned.remove(&place.host);
-        if kind == Kind::Device {
+        if kind == MemoryKind::Device {
             state.used -= 4 * words.len() as u64;
         }
         result

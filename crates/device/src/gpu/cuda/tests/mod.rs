@@ -271,7 +271,7 @@ fn halves_are_not_written_while_they_are_copied() {
         let layout = Layout::new(&request).unwrap();
         let stream = gpu::Owned::new(&device.gpu, |driver| driver.create_stream()).unwrap();
         // A few rows at a time.
-        let mut weights = Weights::new(&device.gpu, &layout, Kind::Device, 2048).unwrap();
+        let mut weights = Weights::new(&device.gpu, &layout, MemoryKind::Device, 2048).unwrap();
         let progress = std::sync::atomic::AtomicU64::new(0);
         for buffer in &buffers {
             let count = |n| {
