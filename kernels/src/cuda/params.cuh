@@ -1,5 +1,5 @@
-// Written by `cargo run -p orind-kernels -- header`; do not edit. `src/params` documents the
-// fields.
+// Written by `cargo run -p orind-kernels -- header`; do not edit.
+// Fields are documented in `src/params`.
 #pragma once
 
 typedef unsigned int u32;

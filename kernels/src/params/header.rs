@@ -43,7 +43,8 @@ macro_rules! declarations {
 #[must_use]
 pub fn header() -> String {
     let mut text = String::from(
-        "// Written by `cargo run -p orind-kernels -- header`; do not edit. `src/params` documents the fields.\n\
+        "// Written by `cargo run -p orind-kernels -- header`; do not edit.\n\
+         // Fields are documented in `src/params`.\n\
          #pragma once\n\ntypedef unsigned int u32;\ntypedef unsigned long long u64;\n\nenum : u32 {\n",
     );
     for (name, value) in CONSTANTS {
