@@ -80,7 +80,7 @@ fn what_is_used_is_shown_and_the_rest_on_demand() {
     );
     let text = out(&tune(dir.path(), &["show", "--all"]));
     let line = text.lines().find(|line| line.contains("512x1024")).unwrap();
-    assert!(line.contains("stale: the kernels have changed since: 01234567 then"), "{text}");
+    assert!(line.contains("stale: the kernels have changed: 01234567 then"), "{text}");
     let json = out(&tune(dir.path(), &["show", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let cpu = &json[0];

@@ -255,7 +255,7 @@ fn without_a_compiler_there_is_nothing_to_tune() {
     let plan: Plan = open(None).plan(0).clone();
     let why = tuning::groups(&nv, &plan).unwrap_err().to_string();
     assert!(
-        why.starts_with("nothing of the network can be tuned on nv: nv does not support kernels of groups: no NVRTC: "),
+        why.starts_with("nothing of the network can be tuned on nv: nv does not support generated kernels: no NVRTC: "),
         "{why}"
     );
     // What was found with one is kept, and not used.

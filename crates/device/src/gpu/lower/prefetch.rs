@@ -1,15 +1,16 @@
-//! What a launch of decode asks the L2 for at its end: the weights that the next one reads first.
+//! L2 prefetch: at its end, a decode launch prefetches the first weights of the next launch.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::repack::Layout;
 
 use crate::gpu::launch::{Launch, Params};
 
-/// Bytes of it at most, a quarter of an Orin's L2: what its memory moves in 5 us. Chosen, not measured.
+/// Most bytes to prefetch: a quarter of an Orin's L2, which its memory transfers in 5 us. Chosen,
+/// not measured.
 const MOST: usize = 1 << 20;
 
-/// Tells each launch that may what comes after it.
-pub(super) fn look_ahead(launches: &mut [Launch]) {
+/// Sets the prefetch address of each launch that supports it.
+pub(super) fn set_prefetch(launches: &mut [Launch]) {
     for at in 1..launches.len() {
         let (before, rest) = launches.split_at_mut(at);
         let (last, next) = (&mut before[at - 1], &rest[0]);
@@ -24,13 +25,14 @@ pub(super) fn look_ahead(launches: &mut [Launch]) {
         let bytes = layout.bytes().min(MOST) as u32;
         match &mut last.params {
             Params::Project(p) => (p.next, p.next_bytes) = (first.weights, bytes),
-            // Decode's, which rotates.
+            // Decode attention, which rotates.
             Params::Attention(p)
                 if p.table != 0 && matches!(last.kernel, Kernel::Attention { .. }) =>
             {
                 (p.next, p.next_bytes) = (first.weights, bytes);
             }
-            // Other kernels are not told: what they would gain is small beside decode's projections and attention.
+            // Other kernels do not prefetch: the gain is small compared with projections and
+            // attention.
             _ => {}
         }
     }
@@ -71,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn each_launch_names_its_successor_s_weights() {
+    fn each_launch_prefetches_the_next_one_s_weights() {
         let mut launches = vec![
             project(0x1000, 64, 256),
             attention(true),
@@ -80,7 +82,7 @@ mod tests {
             attention(false),
             project(0x4000, 64, 256),
         ];
-        look_ahead(&mut launches);
+        set_prefetch(&mut launches);
         let bytes = 64 * 512 / 32 * 34;
         let expected = [(0, 0), (0x2000, bytes), (0x3000, MOST as u32), (0, 0), (0, 0), (0, 0)];
         assert_eq!(launches.iter().map(told).collect::<Vec<_>>(), expected);

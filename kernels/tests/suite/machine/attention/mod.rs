@@ -1,287 +1,22 @@
-//! Attention with and without rotation and KV write, and the rotation by itself.
+//! Tests of attention with and without fused RoPE and KV cache write, and of both separately.
 
-use half::f16;
+mod inputs;
+
 use orind_kernels::catalogue::launch::{
-    CACHE_BLOCK, CACHE_TILE, attention_counters, attention_grid, attention_partial_bytes,
+    CACHE_BLOCK, attention_counters, attention_grid, attention_partial_bytes,
     prefill_attention_grid, prefill_attention_shared_bytes, rope_kv_grid,
 };
 use orind_kernels::catalogue::{CacheType, Kernel};
 use orind_kernels::params::AttentionParams;
-use plan::quant;
-use plan::sample::logarithm;
 
 use super::device::Device;
 use super::numbers;
+pub(crate) use inputs::How;
+use inputs::{EPS, Inputs, SLOTS, Shape, Which, all, entries, store, stored, table};
 use orind_testing::random::Random;
 use sass::count::Counters;
 
-/// A model's heads, and the rows of a step.
-#[derive(Clone, Copy)]
-struct Shape<'a> {
-    heads: usize,
-    kv_heads: usize,
-    dim: usize,
-    /// Blocks that divide a row's positions; they decide no bit.
-    splits: usize,
-    interleaved: bool,
-    /// Values of a head that are rotated, if not all.
-    rotated: Option<usize>,
-    norm: bool,
-    /// Positions that a row sees at most, and the soft cap of its scores; 0 for none.
-    window: usize,
-    cap: f32,
-    /// Slope and length of the scores' temperature; a length of 0 for none.
-    temperature: (f32, u32),
-    /// Of each head in turn, where there are sinks.
-    sinks: &'a [f32],
-    capacity: usize,
-    /// Positions begin anew after the capacity.
-    ring: bool,
-    /// Slots have blocks one after the other, not here and there.
-    in_order: bool,
-    /// Blocks of every slot, the last ones, that it does not have.
-    lacking: usize,
-    /// What keys and values are stored in.
-    cache: CacheType,
-    /// Slot and position of each row.
-    rows: &'a [(i32, i32)],
-}
-
-impl Shape<'_> {
-    fn rotated(&self) -> usize {
-        self.rotated.unwrap_or(self.dim)
-    }
-
-    /// The sinks of all heads.
-    fn sinks(&self) -> Vec<f32> {
-        self.sinks.iter().copied().cycle().take(self.heads).collect()
-    }
-
-    /// The factor on the scores of a row that stands at `position`.
-    fn factor(&self, position: i32) -> f32 {
-        let (scale, (slope, length)) = (self.scale(), self.temperature);
-        if length == 0 {
-            return scale;
-        }
-        let lengths = 1.0 + (position as u32 / length) as f32;
-        scale * slope.mul_add(logarithm(lengths), 1.0)
-    }
-
-    fn scale(&self) -> f32 {
-        1.0 / (self.dim as f32).sqrt()
-    }
-
-    /// The first position that a row sees that stands at `position`.
-    fn first(&self, position: i32) -> usize {
-        let count = position as usize + 1;
-        if self.window == 0 { 0 } else { count.saturating_sub(self.window) }
-    }
-}
-
-const SLOTS: usize = 4;
-const EPS: f32 = 1e-6;
-
-/// The kernels that a step takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
-    /// Rotation, KV write and attention in one.
-    Fused,
-    /// Rotation and KV write, then a block for each row.
-    Rows,
-    /// Rotation and KV write, then blocks that many rows share.
-    Prefill,
-    /// The same in half precision.
-    Half,
-}
-
-impl How {
-    /// Those whose rows share blocks.
-    const SHARED: [Self; 2] = [Self::Prefill, Self::Half];
-}
-
-/// What a step reads.
-struct Inputs {
-    q: Vec<f32>,
-    k: Vec<f32>,
-    v: Vec<f32>,
-    table: Vec<f32>,
-    q_norm: Vec<f32>,
-    k_norm: Vec<f32>,
-    keys: Vec<u8>,
-    values: Vec<u8>,
-}
-
-impl Inputs {
-    fn random(s: &Shape<'_>, random: &mut Random) -> Self {
-        let rows = s.rows.len();
-        let mut cache = |which, most| {
-            let mut cache = vec![0; SLOTS * s.kv_heads * positions(s) * row_bytes(s)];
-            for place in all(s) {
-                store(s, &mut cache, which, place, &random.reals(s.dim, most));
-            }
-            cache
-        };
-        let (keys, values) = (cache(Which::Keys, 2.0), cache(Which::Values, 1.0));
-        let table = s.rows.iter().flat_map(|&(_, position)| {
-            let dim = s.rotated() as f64;
-            let angle =
-                move |i: usize| f64::from(position) * 10_000_f64.powf(-2.0 * i as f64 / dim);
-            let half = s.rotated() / 2;
-            let cos = (0..half).map(move |i| angle(i).cos() as f32);
-            cos.chain((0..half).map(move |i| angle(i).sin() as f32))
-        });
-        Self {
-            table: table.collect(),
-            q: random.reals(rows * s.heads * s.dim, 2.0),
-            k: random.reals(rows * s.kv_heads * s.dim, 2.0),
-            v: random.reals(rows * s.kv_heads * s.dim, 1.0),
-            q_norm: random.reals(s.dim, 2.0),
-            k_norm: random.reals(s.dim, 2.0),
-            keys,
-            values,
-        }
-    }
-
-    /// One head normalised and rotated.
-    fn rotate(&self, s: &Shape<'_>, row: usize, x: &[f32], norm: &[f32]) -> Vec<f32> {
-        let mut x = x.to_vec();
-        if s.norm {
-            numbers::normalise(&mut x, norm, EPS);
-        }
-        let rotated = s.rotated();
-        let table = &self.table[row * rotated..][..rotated];
-        numbers::rotate(&mut x[..rotated], table, s.interleaved);
-        x
-    }
-}
-
-/// One of the two caches.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    Keys,
-    Values,
-}
-
-/// Slot, KV head and position.
-type Place = (usize, usize, usize);
-
-/// Every place that there is, those behind the capacity in the last block or tile too.
-fn all(s: &Shape<'_>) -> impl Iterator<Item = Place> {
-    let (heads, positions) = (s.kv_heads, positions(s));
-    let of_slot =
-        move |slot| (0..heads).flat_map(move |g| (0..positions).map(move |p| (slot, g, p)));
-    (0..SLOTS).flat_map(of_slot)
-}
-
-/// Positions of a slot that there is room for.
-fn positions(s: &Shape<'_>) -> usize {
-    s.capacity.next_multiple_of(if s.ring { CACHE_TILE } else { CACHE_BLOCK } as usize)
-}
-
-/// Blocks of a slot.
-fn entries(s: &Shape<'_>) -> usize {
-    if s.ring { 0 } else { positions(s) / CACHE_BLOCK as usize }
-}
-
-/// Which block is a slot's so manieth.
-fn block(s: &Shape<'_>, slot: usize, entry: usize) -> usize {
-    let (all, number) = (SLOTS * entries(s), slot * entries(s) + entry);
-    if s.in_order {
-        return number;
-    }
-    let factor = [5, 7, 11].into_iter().find(|factor| all % factor != 0).unwrap();
-    (number * factor + 3) % all
-}
-
-/// What the kernels are told of them.
-fn table(s: &Shape<'_>) -> Vec<i32> {
-    let has = entries(s) - s.lacking.min(entries(s));
-    let entry = |at: usize| {
-        let (slot, entry) = (at / entries(s), at % entries(s));
-        if entry < has { block(s, slot, entry) as i32 } else { -1 }
-    };
-    (0..SLOTS * entries(s)).map(entry).collect()
-}
-
-fn row_bytes(s: &Shape<'_>) -> usize {
-    s.cache.row_bytes(s.dim as u32) as usize
-}
-
-/// Where a row lies: for each number the byte that it begins in, and for each block where its scale does.
-fn lies(s: &Shape<'_>, which: Which, (slot, g, position): Place) -> [Vec<usize>; 2] {
-    let of_block = CACHE_BLOCK as usize;
-    let (piece, size, position) = if s.ring {
-        (slot, s.capacity, position % s.capacity)
-    } else {
-        (block(s, slot, position / of_block), of_block, position % of_block)
-    };
-    let tile = ((piece * s.kv_heads + g) * size + position / 32 * 32) * row_bytes(s);
-    let (place, bits) = (position % 32, s.cache.bits() as usize);
-    let number = |i: usize| {
-        let byte = match s.cache {
-            CacheType::F16 | CacheType::Q8_0 => i * bits / 8,
-            // Eight are a word, the low nibbles first.
-            CacheType::Q4_0 => i / 8 * 4 + i % 4,
-        };
-        match which {
-            Which::Keys => tile + (byte / 16 * 32 + place) * 16 + byte % 16,
-            Which::Values => tile + place * s.dim * bits / 8 + byte,
-        }
-    };
-    let scale = |block| {
-        let at = if which == Which::Keys { block * 32 + place } else { place * s.dim / 32 + block };
-        tile + 32 * s.dim * bits / 8 + 2 * at
-    };
-    let blocks = if s.cache == CacheType::F16 { 0 } else { s.dim / 32 };
-    [(0..s.dim).map(number).collect(), (0..blocks).map(scale).collect()]
-}
-
-fn half_at(cache: &[u8], at: usize) -> f16 {
-    f16::from_le_bytes([cache[at], cache[at + 1]])
-}
-
-/// What a row of a cache stands for.
-fn stored(s: &Shape<'_>, cache: &[u8], which: Which, place: Place) -> Vec<f32> {
-    let [numbers, scales] = lies(s, which, place);
-    let value = |(i, &at): (usize, &usize)| {
-        let scale = || half_at(cache, scales[i / 32]).to_f32();
-        match s.cache {
-            CacheType::F16 => half_at(cache, at).to_f32(),
-            CacheType::Q8_0 => (f32::from(cache[at]) - 128.0) * scale(),
-            CacheType::Q4_0 => (f32::from(cache[at] >> (i % 8 / 4 * 4) & 15) - 8.0) * scale(),
-        }
-    };
-    numbers.iter().enumerate().map(value).collect()
-}
-
-/// Puts a row into a cache, rounded as files' blocks are.
-fn store(s: &Shape<'_>, cache: &mut [u8], which: Which, place: Place, x: &[f32]) {
-    let [numbers, scales] = lies(s, which, place);
-    let mut made = vec![0; row_bytes(s)];
-    if s.cache == CacheType::F16 {
-        quant::quantise(s.cache.dtype(), x, &mut made).unwrap();
-    } else {
-        quant::store(s.cache.dtype(), x, &mut made);
-    }
-    let block = s.cache.dtype().block_bytes();
-    for (i, &at) in numbers.iter().enumerate() {
-        let codes = &made[i / 32 * block..];
-        match s.cache {
-            CacheType::F16 => cache[at..at + 2].copy_from_slice(&made[2 * i..2 * i + 2]),
-            CacheType::Q8_0 => cache[at] = codes[2 + i % 32] ^ 128,
-            CacheType::Q4_0 => {
-                let (from, to) = (i % 32 / 16 * 4, i % 8 / 4 * 4);
-                let code = codes[2 + i % 16] >> from & 15;
-                cache[at] = cache[at] & !(15 << to) | code << to;
-            }
-        }
-    }
-    for (block, &at) in made.chunks(block).zip(&scales) {
-        cache[at..at + 2].copy_from_slice(&block[..2]);
-    }
-}
-
-/// Output, keys and values after a step, and what its attention did.
+/// Runs a step. Returns output, keys and values, and attention's counters.
 fn run(
     s: &Shape<'_>,
     inputs: &Inputs,
@@ -352,7 +87,7 @@ fn run(
     (device.read(params.out), cache(params.keys), cache(params.values), counters)
 }
 
-/// Equal bits, but of no numbers all are alike.
+/// Equal bits; all NaNs are equal.
 fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
@@ -361,8 +96,8 @@ fn check(s: &Shape<'_>, how: How, seed: u64) {
     check_with(s, how, seed, |_| {});
 }
 
-/// A step with changed inputs against the definition, to the bit, but in half precision; and that against exact numbers
-/// where all are finite.
+/// Runs a step with changed inputs and compares it with the definition: bit-exact, except in half
+/// precision. The definition is compared with exact values if all are finite.
 fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) {
     let mut inputs = Inputs::random(s, &mut Random(seed));
     change(&mut inputs);
@@ -385,7 +120,7 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
     for (which, got, want) in
         [(Which::Keys, &keys, &want_keys), (Which::Values, &values, &want_values)]
     {
-        // A block of no numbers has any codes.
+        // The codes of a block without finite values are arbitrary.
         let equal = |place| {
             let [got, want] = [got, want].map(|cache| stored(s, cache, which, place));
             got.into_iter().zip(want).all(|(got, want)| same(got, want))
@@ -432,7 +167,7 @@ fn check_with(s: &Shape<'_>, how: How, seed: u64, change: impl Fn(&mut Inputs)) 
     }
 }
 
-/// What attention gives is near what it is in exact numbers.
+/// Compares attention with exact arithmetic.
 fn near(
     s: &Shape<'_>,
     position: i32,
@@ -463,7 +198,7 @@ fn near(
     }
 }
 
-/// What attention of the rows of a prompt from its first token on does, for one KV head of a group.
+/// Counters of attention over a prompt from its first token, for one KV head.
 pub(crate) fn of_prompt(dim: usize, group: usize, rows: i32, how: How) -> Counters {
     let rows: Vec<(i32, i32)> = (0..rows).map(|position| (0, position)).collect();
     let shape = Shape {
@@ -499,10 +234,10 @@ const LLAMA: Shape<'_> = Shape {
 };
 
 #[test]
-fn decode_rows_of_every_length() {
+fn decode_matches_the_definition_at_every_length() {
     for seed in 1..4 {
         check(&LLAMA, How::Fused, seed);
-        // Qwen3: pairs split in halves, QK-norm; and a dim, a group and splits of no power of two.
+        // Qwen3 (split pairs, QK-norm); and sizes that are not powers of two.
         let rows = &[(3, 300), (0, 17)];
         let qwen =
             Shape { heads: 4, dim: 128, splits: 8, interleaved: false, norm: true, rows, ..LLAMA };
@@ -512,9 +247,9 @@ fn decode_rows_of_every_length() {
     }
 }
 
-/// Rows of one prompt share a slot: rotation and write first, then attention.
+/// Rows of one prompt share a slot: RoPE and KV write first, then attention.
 #[test]
-fn a_chunk_of_a_prompt() {
+fn prompt_chunks_match_the_definition() {
     let rows = &[(1, 126), (1, 127), (1, 128), (1, 129), (4, 0), (0, 320)];
     for how in [How::Rows, How::Prefill, How::Half] {
         check(&Shape { rows, ..LLAMA }, how, 5);
@@ -522,11 +257,11 @@ fn a_chunk_of_a_prompt() {
     }
 }
 
-/// Rows that share a block see spans in part, whole, or not at all, of one run and of several; groups of every
-/// size, those that leave some of a block's queries without a row; more tiles than one; rows without a place
-/// and of other slots among them.
+/// Rows that share a block and see spans partly, fully or not at all, in one run or several; groups
+/// of every size, including those that leave queries of a block unused; several tiles; rows outside
+/// the cache and of other slots.
 #[test]
-fn rows_of_a_prompt_share_a_block() {
+fn rows_of_a_prompt_may_share_a_block() {
     let chunk = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
     let odd = [(1, 70), (1, 71), (-1, 0), (1, 72), (2, 300), (2, 31), (1, 900), (1, 73), (0, 0)];
     for (seed, (dim, group, rows)) in (50..).zip([
@@ -552,7 +287,7 @@ fn rows_of_a_prompt_share_a_block() {
         let shape = Shape { heads, dim, capacity: 700, norm: seed % 2 == 0, rows: &rows, ..LLAMA };
         How::SHARED.into_iter().for_each(|how| check(&shape, how, seed));
     }
-    // An infinity reaches rows from its own on, and none before it, in the span that all of them share.
+    // An infinity affects the rows from its own on, but none before, in a span that all share.
     for dim in [64, 256] {
         let shape = Shape { dim, rows: &chunk(250, 18), ..LLAMA };
         for odd in [f32::INFINITY, f32::NEG_INFINITY] {
@@ -563,7 +298,7 @@ fn rows_of_a_prompt_share_a_block() {
 }
 
 #[test]
-fn company_and_order_change_no_bit() {
+fn results_do_not_depend_on_other_rows_or_scheduling() {
     let mut random = Random(9);
     let inputs = Inputs::random(&LLAMA, &mut random);
     let (out, ..) = run(&LLAMA, &inputs, How::Fused, 1);
@@ -575,10 +310,10 @@ fn company_and_order_change_no_bit() {
     assert_eq!(first, out[..width], "whatever the batch");
 }
 
-/// Lengths around spans and groups, heads of every width, groups of every size, with rows of one block and of
-/// several.
+/// Lengths around spans and groups, heads of every width, groups of every size, rows with one block
+/// and with several.
 #[test]
-fn every_length_width_and_group() {
+fn every_length_width_and_group_matches_the_definition() {
     let rows =
         |lengths: &[i32]| (0..).zip(lengths).map(|(slot, n)| (slot, n - 1)).collect::<Vec<_>>();
     let cases =
@@ -605,10 +340,10 @@ fn every_length_width_and_group() {
     );
 }
 
-/// Heads of 256 and 512 values, rotated in part; windows that end in spans and between them, over one group and
-/// several; soft caps.
+/// Heads of 256 and 512 values, partly rotated; windows that end inside and between spans, over one
+/// group and several; soft caps.
 #[test]
-fn wide_heads_parts_of_heads_windows_and_caps() {
+fn wide_heads_partial_rotation_windows_and_caps_match_the_definition() {
     let rows = &[(0, 299), (1, 31), (3, 600), (2, 0)];
     let wide = Shape { heads: 4, kv_heads: 2, capacity: 700, rows, splits: 2, ..LLAMA };
     for (seed, dim, rotated, interleaved) in
@@ -629,10 +364,10 @@ fn wide_heads_parts_of_heads_windows_and_caps() {
     }
 }
 
-/// Rows that share a block see windows that begin in one span and in several, in one group and in several; steps that
-/// none of them sees, spans that some do; other slots and rows without a place among them.
+/// Rows that share a block with windows that begin in one span or several, one group or several;
+/// steps that no row sees, spans that some see; other slots and rows outside the cache.
 #[test]
-fn rows_that_share_a_block_have_windows() {
+fn windows_apply_to_rows_that_share_a_block() {
     let chunk = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
     let odd = [(1, 400), (1, 401), (-1, 0), (1, 402), (2, 600), (2, 31), (1, 900), (0, 0)];
     let sinks = &[1.5, -200.0, 300.0];
@@ -663,7 +398,7 @@ fn rows_that_share_a_block_have_windows() {
         let shape = Shape { heads, dim, window, cap, sinks, capacity: 700, rows: &rows, ..LLAMA };
         How::SHARED.into_iter().for_each(|how| check(&shape, how, seed));
     }
-    // An infinity reaches rows in whose spans it lies, and no other.
+    // An infinity affects only rows that see its span.
     let shape = Shape { window: 20, rows: &chunk(250, 66), heads: 2, ..LLAMA };
     let shape = Shape { capacity: 320, ..shape };
     for odd in [f32::INFINITY, f32::NEG_INFINITY] {
@@ -672,8 +407,8 @@ fn rows_that_share_a_block_have_windows() {
     }
 }
 
-/// Sinks of every size beside rows of one block and of several, with and without a window, in decode and in a prompt;
-/// one that is no number makes its head none.
+/// Sinks of every size, with one block and several, with and without window, in decode and prefill;
+/// a NaN sink makes its head NaN.
 #[test]
 fn sinks_take_weight_and_have_no_value() {
     let decode = &[(0, 299), (1, 31), (3, 600), (2, 0)];
@@ -690,7 +425,8 @@ fn sinks_take_weight_and_have_no_value() {
     }
 }
 
-/// Scores sharper with the position, in decode and in a prompt whose rows cross from one length into the next.
+/// Temperature that sharpens scores with the position, in decode and in a prompt that crosses
+/// multiples of the length.
 #[test]
 fn temperatures_grow_with_the_position() {
     let prompt: Vec<(i32, i32)> = (250..268).map(|position| (1, position)).collect();
@@ -707,10 +443,10 @@ fn temperatures_grow_with_the_position() {
     }
 }
 
-/// A slot that holds a window and a little more: positions far beyond it, windows that lie across its end, rows of one
-/// block and of several.
+/// Rings slightly larger than the window: positions far beyond, windows across the end, rows with
+/// one block and several.
 #[test]
-fn rings_hold_the_window() {
+fn rings_contain_the_window() {
     let prompt: Vec<(i32, i32)> = (1000..1010).map(|position| (1, position)).collect();
     for (seed, window, capacity, splits) in
         [(120, 64, 96, 1), (121, 40, 96, 2), (122, 300, 352, 3), (123, 1, 64, 1)]
@@ -728,10 +464,10 @@ fn rings_hold_the_window() {
     }
 }
 
-/// Whichever blocks are a slot's, its rows have the same bits; a row whose position is in none of them has zeroes and
+/// Results do not depend on the blocks of a slot; a row at an unmapped position reads zeroes and
 /// writes nothing.
 #[test]
-fn blocks_change_no_bit_wherever_they_lie() {
+fn block_placement_changes_no_bit() {
     let decode = &[(0, 299), (1, 128), (3, 600), (2, 127)];
     let prompt: Vec<(i32, i32)> = (370..390).map(|position| (1, position)).collect();
     let heads = [(64, 4), (128, 2), (256, 1)];
@@ -749,7 +485,7 @@ fn blocks_change_no_bit_wherever_they_lie() {
                 (out, held)
             });
             assert!(there == here, "{cache:?}, heads of {dim}, seed {seed}");
-            // Of six blocks three, so that rows from 384 on have none; or none at all.
+            // Three of six blocks, so rows from 384 on are unmapped; or none.
             for lacking in [3, 6] {
                 check(&Shape { rows, lacking, ..shape }, how, seed);
             }
@@ -757,13 +493,13 @@ fn blocks_change_no_bit_wherever_they_lie() {
     }
 }
 
-/// Scores far apart, infinities and what is no number, in one span and in several.
+/// Scores far apart, infinities and NaN, in one span and in several.
 #[test]
-fn odd_scores_to_the_bit() {
+fn extreme_scores_are_bit_exact() {
     let rows = &[(0, 40), (1, 299)];
     for (seed, splits, how) in [(40, 1, How::Fused), (41, 2, How::Fused), (42, 1, How::Prefill)] {
         let shape = Shape { heads: 2, kv_heads: 1, rows, splits, capacity: 320, ..LLAMA };
-        // From one span to the next the largest score rises and falls by hundreds.
+        // From one span to the next the largest score changes by hundreds.
         check_with(&shape, how, seed, |inputs| {
             for position in 0..300 {
                 let factor = [1.0, 30.0, 0.01, 100.0, 7.0][position / 16 % 5];
@@ -779,7 +515,7 @@ fn odd_scores_to_the_bit() {
             for (position, whole_span) in [(3, false), (33, false), (32, true), (290, false)] {
                 check_with(&shape, how, seed, |inputs| {
                     let length = if whole_span { 32 } else { 1 };
-                    // One column alone: the score is infinite where the query's is not zero.
+                    // A single column: the score is infinite unless the query is zero there.
                     for (slot, p) in (0..2)
                         .flat_map(|slot| (position..position + length).map(move |p| (slot, p)))
                     {
@@ -790,24 +526,23 @@ fn odd_scores_to_the_bit() {
                 });
             }
         }
-        // Scores whose exponentials have no power of two.
+        // Scores whose exponentials are out of range.
         check_with(&shape, how, seed, |inputs| inputs.q.iter_mut().for_each(|q| *q *= 1e6));
     }
 }
 
-/// Whatever a key or a value is that is no number: who sees it gets no number, who does not see it gets the
-/// same bits as without it.
+/// NaN in keys or values: rows that see it get NaN, other rows are unchanged.
 #[test]
-fn what_is_no_number_reaches_who_sees_it_and_nobody_else() {
-    // Of nine positions each group of lanes has one at most.
+fn nan_affects_only_rows_that_see_it() {
+    // Each group of lanes has at most one of nine positions.
     reaches(&Shape { rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Fused);
-    // A prompt's rows share what a block reads.
+    // Rows of a prompt share the positions that a block reads.
     for dim in [64, 256] {
         reaches(&Shape { dim, rows: &[(0, 8), (2, 63), (3, 319)], ..LLAMA }, How::Prefill);
     }
 }
 
-/// The same of one shape and kernel.
+/// The test for one shape and kernel.
 fn reaches(shape: &Shape<'_>, how: How) {
     let inputs = || Inputs::random(shape, &mut Random(12));
     let (out, ..) = run(shape, &inputs(), how, 1);
@@ -815,14 +550,14 @@ fn reaches(shape: &Shape<'_>, how: How) {
     for (row, position) in [(0, 0), (0, 5), (1, 62), (2, 0), (2, 100), (2, 318)] {
         for (odd, in_keys) in [(f32::NAN, true), (f32::INFINITY, true), (f32::NAN, false)] {
             let mut inputs = inputs();
-            // All of a position's key or value, of the second head.
+            // The whole key or value of a position, of the second head.
             let mut fill = |which, slot: i32, position| {
                 let cache =
                     if which == Which::Keys { &mut inputs.keys } else { &mut inputs.values };
                 let place = (slot as usize, 1, position);
                 store(shape, cache, which, place, &vec![odd; shape.dim]);
             };
-            // Behind the positions of all rows there are more of them.
+            // Positions behind all rows are included.
             for &(slot, last) in shape.rows.iter().filter(|(_, last)| *last + 1 < 320) {
                 fill(Which::Keys, slot, last as usize + 1);
                 fill(Which::Values, slot, last as usize + 1);
@@ -842,10 +577,11 @@ fn reaches(shape: &Shape<'_>, how: How) {
     }
 }
 
-/// Keys and values in blocks, in decode and in a prompt: heads of every width and groups of every size, over one span and
-/// several groups, with windows and in rings, with sinks and caps; numbers of every size, and what a block cannot hold.
+/// Quantised caches in decode and prefill: heads of every width, groups of every size, one span and
+/// several groups, windows, rings, sinks and caps; values of every size, and values that cannot be
+/// quantised.
 #[test]
-fn caches_of_blocks() {
+fn quantised_caches_match_the_definition() {
     let prompt = |first: i32, rows: i32| (first..first + rows).map(|p| (1, p)).collect::<Vec<_>>();
     let decode = &[(0, 299), (1, 31), (3, 600), (2, 0)];
     for (seed, cache) in (200..).step_by(100).zip([CacheType::Q8_0, CacheType::Q4_0]) {
@@ -887,13 +623,13 @@ fn caches_of_blocks() {
         for how in [How::Rows, How::Prefill, How::Half] {
             check(&Shape { rows: &prompt(1000, 10), ..ring }, how, seed);
         }
-        // From one number to the next, from one block to the next.
+        // Sizes that vary between values and between blocks.
         let sizes = [0.0, -0.0, 1.0, -1.0, 1e-3, 3e-8, 1e-30, 1e-41, 30.0, 60_000.0];
         for (seed, odd) in (seed + 40..).zip([
             Some(f32::NAN),
             Some(f32::INFINITY),
             Some(f32::NEG_INFINITY),
-            // Beyond what a scale can be.
+            // Beyond the range of a scale.
             Some(1e9),
             None,
             None,
@@ -904,7 +640,7 @@ fn caches_of_blocks() {
                     *v *= sizes[i / 32 % sizes.len()];
                     *v = if random.real(1.0) > 0.5 { *v * sizes[i % sizes.len()] } else { *v };
                 }
-                // Of two that are as large the first decides.
+                // The first of two equal magnitudes decides.
                 (inputs.v[3], inputs.v[9]) = (-7.0, 7.0);
                 (inputs.v[35], inputs.v[41]) = (7.0, -7.0);
                 if let Some(odd) = odd {

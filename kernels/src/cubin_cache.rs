@@ -1,7 +1,7 @@
-//! Machine code that was compiled here, kept on disk by what it was made of: sources, options, architecture and the
-//! compiler's version. A file begins with its SHA-256; one that is damaged is as one that is not there.
+//! Disk cache of compiled kernels, keyed by sources, options, architecture and NVRTC version.
 //!
-//! What cannot be written is compiled again by the next process, and nothing else comes of it.
+//! A file begins with the SHA-256 of its content; a damaged file is ignored. A file that cannot be
+//! written only means that the next process compiles the kernel again.
 
 use std::fs::{self, DirEntry};
 use std::path::PathBuf;
@@ -10,28 +10,29 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-/// Most files; beyond them the oldest go.
+/// Most files; the oldest are removed beyond that.
 const MOST: usize = 2048;
 
 /// Bytes of a file's SHA-256.
 const HASH: usize = 32;
 
-/// Larger files are none of ours: a kernel has less than a megabyte.
+/// Size limit: larger files are ignored. A kernel has less than a megabyte.
 const LARGEST: u64 = 16 << 20;
 
 static FOLDER: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Keeps code in a folder from now on, which need not be there yet. Whoever may write to it decides what the GPU runs.
+/// Sets the cache folder and enables the cache. The folder is created on the first write. Whoever
+/// can write to it controls what the GPU runs.
 pub fn keep_in(folder: PathBuf) {
     *FOLDER.lock() = Some(folder);
 }
 
-/// The name of what some sources become by a version of the compiler.
+/// File name for sources compiled by an NVRTC version.
 pub(crate) fn name(sources: &str, (major, minor): (i32, i32)) -> String {
     format!("{sources}-nvrtc{major}.{minor}")
 }
 
-/// What is kept under a name, whole.
+/// Reads a file; `None` if it is missing or damaged.
 pub(crate) fn read(name: &str) -> Option<Vec<u8>> {
     let path = FOLDER.lock().as_ref()?.join(name);
     if fs::metadata(&path).ok()?.len() > LARGEST {
@@ -42,7 +43,7 @@ pub(crate) fn read(name: &str) -> Option<Vec<u8>> {
     (hash == Sha256::digest(code).as_slice()).then(|| code.to_vec())
 }
 
-/// Keeps code under a name; a reader finds all of it or none.
+/// Writes a file atomically.
 pub(crate) fn write(name: &str, code: &[u8]) {
     let Some(folder) = FOLDER.lock().clone() else { return };
     let whole = [Sha256::digest(code).as_slice(), code].concat();
@@ -51,7 +52,7 @@ pub(crate) fn write(name: &str, code: &[u8]) {
         .and_then(|()| fs::write(&part, whole))
         .and_then(|()| fs::rename(&part, folder.join(name)));
     if written.is_err() {
-        // The next process compiles it too; a part of a file would only take room.
+        // The next process compiles the kernel again; remove the partial file.
         let _ = fs::remove_file(part);
         return;
     }
@@ -63,7 +64,7 @@ pub(crate) fn write(name: &str, code: &[u8]) {
     if beyond > 0 {
         all.sort_by_cached_key(age);
         for entry in &all[..beyond] {
-            // Another process may have done it.
+            // Another process may have removed it already.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_found_whole_or_not_at_all() {
+    fn cached_files_are_read_whole_or_not_at_all() {
         let folder = std::env::temp_dir().join(format!("orind-kept-{}", std::process::id()));
         keep_in(folder.join("below"));
         let name = name("abc", (12, 6));

@@ -1,36 +1,38 @@
-//! Devices by name.
+//! Device registry: opens devices by name.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::cpu::{Cpu, Isa, pool::default_threads};
-use super::first_light::{Chains, Mode};
 use super::gpu::nv::{Nv, TIMESLICE, chains::turn};
 use super::gpu::{TURN, cuda::Cuda};
+use super::modes::{Chains, Mode};
 use super::{Device, reference::Reference};
 
-/// What `auto` tries, best first.
+/// Devices that `auto` tries, best first.
 pub const AUTO: [&str; 3] = ["nv", "cuda", "cpu"];
 pub const NAMES: [&str; 4] = ["nv", "cuda", "cpu", "reference"];
 
-/// The device of that name for a control loop: one thread of the CPU, or a share of the GPU that comes often.
+/// Opens a device for a control loop: one CPU thread, or a high-priority share of the GPU.
 ///
 /// # Errors
-/// Why it cannot be used here, in one line.
+///
+/// Why it cannot be used on this machine, on one line.
 pub fn for_loops(name: &str) -> Result<Arc<dyn Device>, String> {
     match name {
-        "nv" => Ok(Arc::new(Nv::detect()?.often())),
+        "nv" => Ok(Arc::new(Nv::detect()?.high_priority())),
         name => named(name, "auto", 1),
     }
 }
 
-/// How long a step of a control loop waits for the GPU at most, by a cautious estimate, beside models that give it `chains`
-/// and `others` further loops on the same GPU; nothing where the device is no GPU.
+/// Conservative upper bound of the time that a control loop's step waits for the GPU, with models
+/// that submit QMD chains of duration `chains` and `others` further loops on the same GPU. `None`
+/// for other devices.
 ///
-/// On an Orin a turn is a timeslice, and the chain of launches that begins in it. A loop's turn comes behind that of one
-/// model or program, however many there are, and of each other loop. What CUDA does between streams is its own: there it is
-/// what one launch takes.
+/// On an Orin a turn is a timeslice plus the QMD chain that begins in it. A loop's turn comes after
+/// that of one model or program, however many there are, and of each other loop. CUDA schedules
+/// streams itself: the bound is the duration of one launch.
 #[must_use]
 pub fn behind(name: &str, chains: Chains, others: usize) -> Option<Duration> {
     match name {
@@ -44,11 +46,12 @@ pub fn behind(name: &str, chains: Chains, others: usize) -> Option<Duration> {
     }
 }
 
-/// The device of that name. `cpu_isa` is the CPU's instruction set, `auto` for the best one; `threads` are
-/// the CPU's, 0 for the cores allowed.
+/// Opens a device by name. `cpu_isa` is the CPU's instruction set, `auto` for the best; `threads`
+/// is the number of CPU threads, 0 for all allowed cores.
 ///
 /// # Errors
-/// Why it cannot be used here, in one line.
+///
+/// Why it cannot be used on this machine, on one line.
 pub fn named(name: &str, cpu_isa: &str, threads: usize) -> Result<Arc<dyn Device>, String> {
     Ok(match name {
         "nv" => Arc::new(Nv::detect()?),

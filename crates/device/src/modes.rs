@@ -1,33 +1,28 @@
-//! First light: what a device must have shown on this machine before a model's weights are read, and
-//! the mode that it then runs in.
+//! Bring-up steps of first light, and operating modes of a device.
 //!
-//! Owns the words: stages, modes, and how a device offers its proofs. What a stage does belongs to
-//! the device; what is remembered of it, and [`Stage::Model`], to the engine.
+//! A device implements the steps; the engine stores results and runs [`Stage::Model`].
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Device, Result};
-
-/// What is proven, in this order.
+/// Bring-up steps, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// A channel opens, and all that the driver places lies below 2^40.
+    /// A channel opens, and all of the driver's addresses are below 2^40.
     Channel,
     /// An empty release arrives, with its timestamp.
     Release,
-    /// The event wakes a sleeper.
+    /// The event wakes a waiting thread.
     Event,
-    /// One launch gives the right integers.
+    /// One launch computes the right integers.
     Launch,
-    /// Chains of launches run in order, to their end.
+    /// QMD chains run in order, to their end.
     Order,
-    /// The last block of a launch is found by counting.
+    /// Counting finds the last block of a launch.
     Atomics,
-    /// The GPU sees what the CPU writes, and the other way round.
+    /// The GPU sees the CPU's writes, and the CPU the GPU's.
     Handover,
     /// A tiny model gives the CPU's tokens.
     Model,
@@ -66,15 +61,16 @@ impl fmt::Display for Stage {
     }
 }
 
-/// How many launches the hardware is given at once, most first.
+/// Number of launches that the hardware is given at once, most first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Chains {
-    /// One chain a step, of a second at most.
+    /// One QMD chain per step, of at most a second.
     Full,
-    /// Chains of at most 32 launches and about 50 ms, so that others on the GPU get their turn.
+    /// QMD chains of at most 32 launches and about 50 ms, so that other programs on the GPU get
+    /// their turn.
     Split,
-    /// Each launch by itself.
+    /// Each launch alone.
     Serial,
 }
 
@@ -88,7 +84,7 @@ impl Chains {
         }
     }
 
-    /// The next rung down.
+    /// Next mode to fall back to.
     #[must_use]
     pub const fn lower(self) -> Option<Self> {
         match self {
@@ -99,13 +95,13 @@ impl Chains {
     }
 }
 
-/// What ends a wait.
+/// Way in which a wait ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WakeBy {
     /// The GPU's interrupt.
     Event,
-    /// A look at memory each millisecond.
+    /// Polls memory every millisecond.
     Poll,
 }
 
@@ -119,7 +115,7 @@ impl WakeBy {
     }
 }
 
-/// How weights and code are mapped for the GPU.
+/// GPU mapping of weights and code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Maps {
     #[serde(rename = "ro")]
@@ -138,14 +134,14 @@ impl Maps {
     }
 }
 
-/// Where the GPU's addresses end.
+/// Upper limit of GPU addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Range {
-    /// So far below 2^40 that the driver's own addresses lie below it too.
+    /// Low enough that the driver's own addresses are below 2^40 too.
     #[default]
     Short,
-    /// As in all programs that were seen to run on an Orin.
+    /// As in all programs that are known to run on an Orin.
     Proven,
 }
 
@@ -159,11 +155,11 @@ impl Range {
     }
 }
 
-/// How a device is used. What has been proven may be used; the default needs the least proof.
+/// Operating mode of a device. The default needs the fewest proofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mode {
     pub chains: Chains,
-    /// Most launches of a chain.
+    /// Most launches of a QMD chain.
     pub longest: u32,
     pub wake: WakeBy,
     pub maps: Maps,
@@ -190,33 +186,11 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What is told while stages run.
+/// Progress of the bring-up steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note<'a> {
     Begins(Stage),
     Passed(Stage),
-    /// The stage failed in a way that a lower mode does without; why.
+    /// The step failed, and a lower mode works without it; with the reason.
     Degraded(Stage, &'a str),
-}
-
-/// A device that can be proven.
-pub trait FirstLight {
-    /// For which hardware and driver proofs hold.
-    fn key(&self) -> String;
-
-    /// Runs the stages that mean something on the device, but [`Stage::Model`]; each is told before it
-    /// begins and after it has ended. Gives the mode that they allow, `wanted` at most; none of a device that
-    /// has no modes.
-    ///
-    /// # Errors
-    /// [`crate::Error::Lost`] with the stage in its reason when there is no mode without it; what `note`
-    /// fails with, at once.
-    fn prove(
-        &self,
-        wanted: Mode,
-        note: &mut dyn FnMut(Note<'_>) -> Result<()>,
-    ) -> Result<Option<Mode>>;
-
-    /// The same device, which opens instances in this mode.
-    fn in_mode(&self, mode: Mode) -> Arc<dyn Device>;
 }
