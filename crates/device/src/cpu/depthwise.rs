@@ -1,9 +1,9 @@
 //! Convolutions whose channels are each by themselves: a plane at a time, brought into the thread's scratch with the zeroes
 //! around it, the elements of a line that one tap sees next to each other.
 
+use super::epilogue::Epilogue;
 use super::group::BLOCK;
 use super::pool::Worker;
-use super::product::After;
 use plan::Conv;
 use simd::Isa;
 use simd::dense;
@@ -22,7 +22,7 @@ pub(super) struct Depthwise {
     pub(super) weight: *const f32,
     pub(super) bias: Option<*const f32>,
     pub(super) out: *mut f32,
-    pub(super) after: After,
+    pub(super) after: Epilogue,
 }
 
 /// Elements that windows of a size reach over.
@@ -60,7 +60,7 @@ impl Depthwise {
         let results = rows.count * columns.count;
         // SAFETY: the caller's contract.
         let (whole, registers) = unsafe { (scratch.add(plane), scratch.add(2 * plane)) };
-        if let After::Kernel(after) = &self.after {
+        if let Epilogue::Kernel(after) = &self.after {
             // SAFETY: as above.
             unsafe { after.begin(registers) };
         }
@@ -102,7 +102,7 @@ impl Depthwise {
                 if let Some(finish) = then {
                     dense::finish(isa, finish.at(0, item * results), out, results);
                 }
-                if let After::Kernel(after) = &self.after {
+                if let Epilogue::Kernel(after) = &self.after {
                     for start in (0..results).step_by(BLOCK) {
                         let n = BLOCK.min(results - start);
                         after.piece(isa, registers, item * results + start, n);

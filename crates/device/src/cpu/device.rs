@@ -2,8 +2,10 @@
 
 use std::num::NonZeroUsize;
 
+use super::errors::DEVICE;
 use super::instance::CpuInstance;
-use super::memory::{DEVICE, Layout, Memory};
+use super::layout::Layout;
+use super::memory::Memory;
 use super::pool::{Pool, default_threads};
 use super::variant;
 use crate::tune::{Case, Choice, DeviceKey, Space};

@@ -14,12 +14,15 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, FairMutex, Mutex, MutexGuard};
 
-use super::execute::{self, Context, Work};
-use super::group::Width;
-use super::memory::{Memory, PlanMemory, WeightStorage, kept};
+use super::check::check;
+use super::context::{Context, SamplingScratch};
+use super::execute;
+use super::layout::WeightStorage;
+use super::memory::{Memory, PlanMemory};
+use super::packed_operand::Pack;
 use super::pool::Pool;
-use super::product::Pack;
-use super::program::{self, Program};
+use super::program::Program;
+use super::width::{Width, plain_weight};
 use crate::ledger::{Ledger, Write};
 use crate::tune::Choices;
 use crate::{
@@ -65,7 +68,7 @@ impl Task {
         isa: Isa,
         memory: &Memory,
         pool: &mut Pool,
-        work: &Work,
+        sampling: &SamplingScratch,
     ) -> Result<(), Panicked> {
         for write in &self.writes {
             // SAFETY: the caller's contract.
@@ -75,7 +78,7 @@ impl Task {
             let _turn = (pool.threads() > 1).then(|| TURN.lock());
             // SAFETY: the caller's contract.
             let run = || unsafe {
-                execute_and_keep(isa, memory, pool, work, &self.program, step, None);
+                execute_and_keep(isa, memory, pool, sampling, &self.program, step, None);
             };
             catch_unwind(AssertUnwindSafe(run)).map_err(|_| Panicked)?;
         }
@@ -133,14 +136,14 @@ unsafe fn execute_and_keep(
     isa: Isa,
     memory: &Memory,
     pool: &mut Pool,
-    work: &Work,
+    sampling: &SamplingScratch,
     program: &Program,
     step: u64,
     clock: Option<&[AtomicU64]>,
 ) {
     // SAFETY: the caller's contract; the ring has room for a step's tokens wherever it says.
     unsafe {
-        execute_step(isa, memory, pool, work, program, clock);
+        execute_step(isa, memory, pool, sampling, program, clock);
         if let Some((ids, rows)) = program.sampled {
             let buffers = &program.buffers;
             let ring = buffers.at(buffers.buffers().ring_at(step)).cast::<i32>();
@@ -153,7 +156,7 @@ unsafe fn execute_and_keep(
 pub(super) struct CpuInstance {
     isa: Isa,
     choices: Choices,
-    work: Arc<Work>,
+    sampling: Arc<SamplingScratch>,
     footprint: Footprint,
     memory: Arc<Memory>,
     pool: Arc<Mutex<Pool>>,
@@ -172,7 +175,8 @@ impl CpuInstance {
         choices: Choices,
     ) -> std::io::Result<Self> {
         let footprint = memory.layout().footprint(pool.threads());
-        let work = Arc::new(Work::new(pool.threads(), memory.workspace().vocabulary));
+        let sampling =
+            Arc::new(SamplingScratch::new(pool.threads(), memory.workspace().vocabulary));
         let (memory, pool) = (Arc::new(memory), Arc::new(Mutex::new(pool)));
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
@@ -186,12 +190,12 @@ impl CpuInstance {
         });
         let runner = thread::Builder::new().name("cpu-0".into()).spawn({
             let (memory, pool, shared) = (memory.clone(), pool.clone(), shared.clone());
-            let work = work.clone();
-            move || run(isa, &memory, &pool, &shared, &work)
+            let sampling = sampling.clone();
+            move || run(isa, &memory, &pool, &shared, &sampling)
         })?;
         let (runner, ledger) = (Some(runner), Ledger::new());
         let alone = Pool::new(NonZeroUsize::MIN)?;
-        Ok(Self { isa, choices, work, footprint, memory, pool, alone, shared, runner, ledger })
+        Ok(Self { isa, choices, sampling, footprint, memory, pool, alone, shared, runner, ledger })
     }
 
     /// Fills the `count` matrices of a weight that lies at `address`.
@@ -218,7 +222,7 @@ impl CpuInstance {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), Source> {
         match storage {
-            WeightStorage::Plain(n, dtype) if kept(dtype) != Width::Word => {
+            WeightStorage::Plain(n, dtype) if plain_weight(dtype) != Width::Word => {
                 // SAFETY: as below, of bytes.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(address, n) };
                 for (i, part) in bytes.chunks_mut(UPLOAD).enumerate() {
@@ -232,7 +236,7 @@ impl CpuInstance {
                 let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<f32>(), n) };
                 fill(dtype, values, source, progress)
             }
-            WeightStorage::Panels(panels) => {
+            WeightStorage::Product(panels) => {
                 let mut values = vec![0.0; panels.elements()];
                 fill(DType::F32, &mut values, source, progress)?;
                 let (isa, from) = (self.isa, values.as_ptr());
@@ -241,7 +245,7 @@ impl CpuInstance {
                 self.pool.lock().run(&|w| unsafe { pack.run(isa, w) });
                 Ok(())
             }
-            WeightStorage::Packed(layout) => self.pack(address, 1, &layout, source, progress),
+            WeightStorage::Matrix(layout) => self.pack(address, 1, &layout, source, progress),
             WeightStorage::Experts(count, layout) => {
                 self.pack(address, count, &layout, source, progress)
             }
@@ -307,7 +311,7 @@ impl Instance for CpuInstance {
         self.ledger.quiet("weights cannot change")?;
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         self.load(address, storage, source, progress).map_err(failed)?;
-        let Some((address, storage)) = self.memory.beside(weight) else { return Ok(()) };
+        let Some((address, storage)) = self.memory.plain_copy(weight) else { return Ok(()) };
         // What is read twice is one weight.
         self.load(address, storage, source, &|_| {}).map_err(failed)
     }
@@ -318,7 +322,7 @@ impl Instance for CpuInstance {
     }
 
     fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
-        program::check(plan)?;
+        check(plan)?;
         self.memory.admits(plan)?;
         let buffers = PlanMemory::new(plan)?;
         let layout = buffers.buffers().clone();
@@ -354,7 +358,8 @@ impl Instance for CpuInstance {
         if task.program.small && queue.finished + 1 == sequence {
             drop(queue);
             // SAFETY: nothing else is under way, and `&mut self` is the only door.
-            let done = unsafe { task.execute(self.isa, &self.memory, &mut self.alone, &self.work) };
+            let done =
+                unsafe { task.execute(self.isa, &self.memory, &mut self.alone, &self.sampling) };
             return match (done, self.shared.lock()) {
                 (Ok(()), mut queue) => {
                     queue.finished = sequence;
@@ -394,21 +399,21 @@ impl Instance for CpuInstance {
         self.wait(ticket)?;
         let whole = begin.elapsed();
         let PlanState { program, labels } = &self.ledger.entry(prepared)?.state;
-        let clock: Vec<AtomicU64> = program.stages.iter().map(|_| AtomicU64::new(0)).collect();
-        let (isa, memory, work) = (self.isa, &self.memory, &self.work);
+        let clock: Vec<AtomicU64> = program.calls.iter().map(|_| AtomicU64::new(0)).collect();
+        let (isa, memory, sampling) = (self.isa, &self.memory, &self.sampling);
         let mut pool = self.pool.lock();
         let (pool, step) = (&mut *pool, ticket.first + 1);
         // SAFETY: nothing is under way, and `&mut self` is the only door: the buffers and the memory
         // are this call's.
-        unsafe { execute_and_keep(isa, memory, pool, work, program, step, Some(&clock)) };
+        unsafe { execute_and_keep(isa, memory, pool, sampling, program, step, Some(&clock)) };
         let mut timings = Vec::with_capacity(clock.len());
         let mut from = 0;
         for (step, (label, &end)) in labels.iter().zip(&program.ends).enumerate() {
-            for (stage, clock) in program.stages[from..end].iter().zip(&clock[from..end]) {
+            for (call, clock) in program.calls[from..end].iter().zip(&clock[from..end]) {
                 timings.push(Timing {
                     step,
                     label: label.clone(),
-                    kernel: stage.name().to_owned(),
+                    kernel: call.name().to_owned(),
                     nanoseconds: clock.load(Ordering::Relaxed),
                 });
             }
@@ -540,7 +545,7 @@ fn pack(
 }
 
 /// The thread that executes submissions, until it is told to stop.
-fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Work) {
+fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, sampling: &SamplingScratch) {
     loop {
         let mut queue = shared.lock();
         let task = loop {
@@ -556,7 +561,7 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Wo
         let mut pool = pool.lock();
         // SAFETY: this submission is under way, so its buffers are this thread's; there is only one such thread, so the
         // memory is too.
-        if unsafe { task.execute(isa, memory, &mut pool, work) }.is_err() {
+        if unsafe { task.execute(isa, memory, &mut pool, sampling) }.is_err() {
             shared.lock().lost = Some(PANICKED.into());
             shared.done.notify_all();
             return;
@@ -576,19 +581,19 @@ unsafe fn execute_step(
     isa: Isa,
     memory: &Memory,
     pool: &mut Pool,
-    work: &Work,
+    sampling: &SamplingScratch,
     program: &Program,
     clock: Option<&[AtomicU64]>,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
         let (rows, active) = (program.rows, program.active());
-        let context = Context { isa, memory, work, rows, active };
+        let context = Context { isa, memory, sampling, rows, active };
         pool.run(&|w| {
             let clock = clock.filter(|_| w.index() == 0);
             let mut begin = clock.map(|_| Instant::now());
-            for (i, stage) in program.stages.iter().enumerate() {
-                execute::stage(stage, &context, w);
+            for (i, call) in program.calls.iter().enumerate() {
+                execute::run(call, &context, w);
                 w.barrier();
                 if let (Some(clock), Some(begin)) = (clock, &mut begin) {
                     let end = Instant::now();

@@ -34,7 +34,7 @@ const MOST_GROUPS: usize = 32;
 
 /// Distance between the rows of such a strip: a line more than there can be columns, so that its rows do not
 /// all meet in the same sets of a cache.
-pub(super) const STRIP: usize = (MOST_GROUPS + 1) * LANES;
+pub(super) const TILE_STRIDE: usize = (MOST_GROUPS + 1) * LANES;
 
 /// Row groups that a thread takes where many rows of activations keep it busy.
 const WIDE_CLAIM: usize = 8;

@@ -3,18 +3,16 @@
 
 use std::ops::Range;
 
+use super::conv_shape::is_winograd;
+use super::epilogue::Epilogue;
 use super::group::BLOCK;
 use super::pool::Worker;
-use super::product::After;
 use plan::Conv;
 use simd::Isa;
 use simd::dense::{self, COLUMNS, Finish, Lie, Onto, Operands, Place};
 use simd::vector::LANES;
 use simd::windows::Axis;
 use simd::winograd::{TAPS, results, tiles};
-
-/// Fewest channels on either side: with fewer, bringing tiles in and out takes what the products save.
-const FEWEST: usize = 16;
 
 /// Bytes of a block's values and sums: what a core's caches hold beside the weights that stream by.
 const BYTES: usize = 3 << 19;
@@ -32,15 +30,7 @@ pub(super) struct Winograd {
     pub(super) outputs: usize,
     pub(super) bias: Option<*const f32>,
     pub(super) out: *mut f32,
-    pub(super) after: After,
-}
-
-/// Whether a convolution is one of those.
-pub(super) fn fits(conv: &Conv) -> bool {
-    let w = &conv.windows;
-    let &[outputs, inputs, 3, 3] = &conv.weight.shape[..] else { return false };
-    let next = w.stride == [1, 1] && w.dilation == [1, 1] && w.groups == 1;
-    next && outputs.min(inputs) >= FEWEST
+    pub(super) after: Epilogue,
 }
 
 /// Tiles of a block: whole lines of them where one is short enough.
@@ -97,7 +87,7 @@ impl Blocks {
 /// Values of scratch that a thread needs.
 pub(super) fn scratch(conv: &Conv) -> usize {
     let out = &conv.out.shape;
-    if !fits(conv) {
+    if !is_winograd(conv) {
         return 0;
     }
     let (inputs, outputs) = (conv.weight.shape[1], conv.weight.shape[0]);
@@ -123,7 +113,7 @@ impl Winograd {
             let results = lines.add(blocks.under());
             (scratch, sums, lines, results, results.add(4 * apart))
         };
-        if let After::Kernel(after) = &self.after {
+        if let Epilogue::Kernel(after) = &self.after {
             // SAFETY: as above.
             unsafe { after.begin(registers) };
         }
@@ -272,7 +262,7 @@ impl Winograd {
                         dense::finish(isa, finish.at(0, at), to, columns);
                     }
                 }
-                let After::Kernel(after) = &self.after else { continue };
+                let Epilogue::Kernel(after) = &self.after else { continue };
                 // Whole lines are next to each other.
                 let (pieces, each) =
                     if columns == wide { (1, lines * wide) } else { (lines, columns) };

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::source::{Source, Width};
-use super::{Action, Instruction, Place};
+use super::instruction::{Action, Instruction, Place};
+use super::source::Source;
 use crate::Result;
+use crate::cpu::width::Width;
 use plan::{BufferId, Class, DType, Group, Op, Plan, Step, View};
 use simd::tensor::{Conversion, Narrow};
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Action, BLOCK, Instruction, Kernel, Place};
+use super::instruction::{Action, BLOCK, Instruction, Kernel, Place};
 use plan::{Binary, Reduce, Unary};
 use simd::{Isa, norm, tensor};
 

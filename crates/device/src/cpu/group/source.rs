@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use crate::Result;
 use crate::axes::merged;
-use crate::cpu::memory::unsupported;
-use plan::{DType, View};
+use crate::cpu::errors::unsupported;
+use crate::cpu::width::Width;
+use plan::View;
 use simd::Isa;
 use simd::dense;
 use simd::tensor::{self, Narrow};
@@ -16,34 +17,6 @@ const RANK: usize = 12;
 
 /// Elements of a last axis whose lines are written several at a time.
 const SHORT: usize = 16;
-
-/// How elements are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cpu) enum Width {
-    /// In 4 bytes.
-    Word,
-    Less(Narrow),
-}
-
-impl Width {
-    pub(in crate::cpu) const fn of(dtype: DType) -> Option<Self> {
-        match dtype {
-            DType::F32 | DType::I32 => Some(Self::Word),
-            DType::F16 => Some(Self::Less(Narrow::Half)),
-            DType::BF16 => Some(Self::Less(Narrow::Brain)),
-            DType::I8 => Some(Self::Less(Narrow::Signed)),
-            DType::U8 | DType::BOOL => Some(Self::Less(Narrow::Unsigned)),
-            _ => None,
-        }
-    }
-
-    pub(in crate::cpu) const fn bytes(self) -> usize {
-        match self {
-            Self::Word => 4,
-            Self::Less(narrow) => narrow.bytes(),
-        }
-    }
-}
 
 /// Elements in the order of a shape, wherever they lie.
 #[derive(Clone, Debug)]

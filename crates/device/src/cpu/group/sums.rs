@@ -1,6 +1,6 @@
 //! What rows and columns that are reduced have come to so far.
 
-use super::Reduction;
+use super::instruction::Reduction;
 use plan::{Binary, Reduce};
 use simd::{Isa, tensor};
 

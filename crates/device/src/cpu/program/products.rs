@@ -1,58 +1,63 @@
 //! Stages of tensors' products: which operands are packed when, and what follows.
 
-use super::{Resolver, Stage, forward};
+use super::KernelCall;
+use super::resolve::Resolver;
 use crate::Result;
-use crate::cpu::between::Between;
+use crate::cpu::check::forward;
+use crate::cpu::conv_shape;
 use crate::cpu::depthwise::Depthwise;
-use crate::cpu::group::{Kernel, Width};
-use crate::cpu::memory::WeightStorage;
-use crate::cpu::product::{self, After, Columns, MatMul, Panels, Side};
-use crate::cpu::together::{self, Rows};
+use crate::cpu::epilogue::{self, Epilogue};
+use crate::cpu::group::Kernel;
+use crate::cpu::matmul::{Columns, MatMul};
+use crate::cpu::matmul_chain::MatMulChain;
+use crate::cpu::packed_operand::{Pack, PackedOperand, Side};
+use crate::cpu::row_fusion::{self, FusedRows};
+use crate::cpu::width::Width;
 use crate::cpu::winograd::Winograd;
-use plan::{Class, Group, Op, View};
+use plan::{Group, Op, View};
 use simd::dense::Lines;
 use simd::windows::Image;
 
 impl Resolver<'_> {
     /// Stages of a group that begins with a product.
-    pub(super) fn product(&self, group: &Group, stages: &mut Vec<Stage>) -> Result<()> {
+    pub(super) fn product(&self, group: &Group, calls: &mut Vec<KernelCall>) -> Result<()> {
         let (out, after) = self.after(group)?;
         match &self.plan.steps[group.steps.start].op {
             Op::MatMul { a, b, .. } => {
-                let mut free = self.memory.between().cast();
-                let product = self.matmul([a, b], false, (out, after), &mut free, stages)?;
-                stages.push(Stage::MatMul(Box::new(product)));
+                let mut free = self.memory.step_scratch().cast();
+                let product = self.matmul([a, b], false, (out, after), &mut free, calls)?;
+                calls.push(KernelCall::MatMul(Box::new(product)));
                 Ok(())
             }
-            Op::Conv(conv) => self.convolution(conv, out, after, stages),
+            Op::Conv(conv) => self.convolution(conv, out, after, calls),
             op => unreachable!("{} is no product of tensors", op.name()),
         }
     }
 
     /// Stages of two products with groups between them that are done row by row.
-    pub(super) fn products(&self, set: &[Group], stages: &mut Vec<Stage>) -> Result<()> {
+    pub(super) fn matmul_chain(&self, set: &[Group], calls: &mut Vec<KernelCall>) -> Result<()> {
         let [first, groups @ .., second] = set else {
             unreachable!("two products and what is between them")
         };
-        let mut free = self.memory.between().cast();
-        let mut product = |group: &Group, stages: &mut Vec<Stage>| {
+        let mut free = self.memory.step_scratch().cast();
+        let mut product = |group: &Group, calls: &mut Vec<KernelCall>| {
             let (out, after) = self.after(group)?;
             let Op::MatMul { a, b, .. } = &self.plan.steps[group.steps.start].op else {
                 unreachable!("rows become rows by a product of matrices")
             };
-            self.matmul([a, b], true, (out, after), &mut free, stages)
+            self.matmul([a, b], true, (out, after), &mut free, calls)
         };
-        let (first, second) = (product(first, stages)?, product(second, stages)?);
+        let (first, second) = (product(first, calls)?, product(second, calls)?);
         let kernels = self.kernels(groups)?;
         let [m, length, _] = first.shape;
-        let rows = Rows::new(kernels, first.count() * m, length);
-        stages.push(Stage::Between(Box::new(Between { first, rows, second })));
+        let rows = FusedRows::new(kernels, first.count() * m, length);
+        calls.push(KernelCall::MatMulChain(Box::new(MatMulChain { first, rows, second })));
         Ok(())
     }
 
     /// Kernels of groups that are done row by row.
     pub(super) fn kernels(&self, groups: &[Group]) -> Result<Vec<Kernel>> {
-        let place = together::place(self.plan, groups);
+        let place = row_fusion::place(self.plan, groups);
         let locate = |view: &View| match place {
             Some((kept, out)) if view.buffer == kept => {
                 Ok((self.f32(out)?.wrapping_add(view.offset).cast(), Width::Word))
@@ -63,15 +68,15 @@ impl Resolver<'_> {
     }
 
     /// Where a product writes, and what follows it element by element.
-    fn after(&self, group: &Group) -> Result<(*mut f32, After)> {
+    fn after(&self, group: &Group) -> Result<(*mut f32, Epilogue)> {
         let op = &self.plan.steps[group.steps.start].op;
-        let Some(result) = product::result(op) else {
+        let Some(result) = epilogue::result(op) else {
             unreachable!("{} is no product of tensors", op.name())
         };
         if group.steps.len() == 1 {
-            return Ok((self.f32(result)?, After::default()));
+            return Ok((self.f32(result)?, Epilogue::default()));
         }
-        let place = product::place(self.plan, group);
+        let place = epilogue::place(self.plan, group);
         let place = place.map(|view| self.f32(view)).transpose()?;
         let locate = |view: &View| match place {
             Some(at) if view.buffer == result.buffer => Ok((at.cast(), Width::Word)),
@@ -86,41 +91,31 @@ impl Resolver<'_> {
         };
         let finish = place.and_then(|at| kernel.finish(at, columns, rows_repeat));
         let out = place.map_or_else(|| self.f32(result), Ok)?;
-        Ok((out, finish.map_or_else(|| After::Kernel(kernel.ready()), After::Finish)))
+        Ok((out, finish.map_or_else(|| Epilogue::Kernel(kernel.ready()), Epilogue::Finish)))
     }
 
-    /// Panels of a weight that were made as it was uploaded.
-    pub(super) fn packed(&self, op: &Op, view: &View) -> Option<(*const f32, Panels)> {
-        let buffer = self.plan.buffer(view.buffer);
-        match self.memory.weight(&buffer.name).filter(|_| buffer.class == Class::Weight)? {
-            (base, WeightStorage::Panels(panels)) => (Panels::of(op, view, buffer) == Some(panels))
-                .then(|| (base.cast_const().cast(), panels)),
-            _ => None,
-        }
-    }
-
-    /// A product of matrices, after the stages that bring its operands to what is free between two steps; columns into
+    /// A product of matrices, after the calls that bring its operands to what is free between two steps; columns into
     /// panels if `packed`.
     fn matmul(
         &self,
         [a, b]: [&View; 2],
         packed: bool,
-        (out, after): (*mut f32, After),
+        (out, after): (*mut f32, Epilogue),
         free: &mut *mut f32,
-        stages: &mut Vec<Stage>,
+        calls: &mut Vec<KernelCall>,
     ) -> Result<MatMul> {
         let rank = a.shape.len();
         let shape @ [m, n, k] = [a.shape[rank - 2], b.shape[rank - 2], a.shape[rank - 1]];
         let op = Op::MatMul { a: a.clone(), b: b.clone(), out: View::whole(a.buffer, &[]) };
         let heads = &a.shape[..rank - 2];
         let (columns, of_columns) = match self.packed(&op, b) {
-            Some((at, _)) => (Columns::Packed(at), vec![0; heads.len()]),
+            Some((at, _)) => (Columns::Packed(at.cast_const().cast()), vec![0; heads.len()]),
             None => {
-                let (at, strides) = self.operand(b, free, stages)?;
+                let (at, strides) = self.operand(b, free, calls)?;
                 let (line, step) = (strides[rank - 2], strides[rank - 1]);
                 if packed {
                     let lines = ((n, line), (k, step));
-                    let (at, of) = pack(Side::Columns, lines, heads, (at, &strides), free, stages);
+                    let (at, of) = pack(Side::Columns, lines, heads, (at, &strides), free, calls);
                     (Columns::Packed(at), of)
                 } else {
                     (Columns::Lines(Lines { at, line, step }), strides)
@@ -129,15 +124,15 @@ impl Resolver<'_> {
         };
         let mut apart = None;
         let (rows, of_rows) = match self.packed(&op, a) {
-            Some((at, _)) => (at, vec![0; heads.len()]),
+            Some((at, _)) => (at.cast_const().cast(), vec![0; heads.len()]),
             None => {
-                let (at, strides) = self.operand(a, free, stages)?;
+                let (at, strides) = self.operand(a, free, calls)?;
                 let (line, step) = (strides[rank - 2], strides[rank - 1]);
                 if step == 1 || k == 1 {
                     apart = Some(line);
                     (at, strides)
                 } else {
-                    pack(Side::Rows, ((m, line), (k, step)), heads, (at, &strides), free, stages)
+                    pack(Side::Rows, ((m, line), (k, step)), heads, (at, &strides), free, calls)
                 }
             }
         };
@@ -150,7 +145,7 @@ impl Resolver<'_> {
         &self,
         view: &View,
         free: &mut *mut f32,
-        stages: &mut Vec<Stage>,
+        calls: &mut Vec<KernelCall>,
     ) -> Result<(*const f32, Vec<usize>)> {
         let (base, width) = self.locate(view)?;
         if width == Width::Word {
@@ -159,7 +154,7 @@ impl Resolver<'_> {
         let at = *free;
         *free = free.wrapping_add(view.elements());
         let kernel = Kernel::copy(self.source(view)?, view.elements(), at);
-        stages.push(Stage::Group(Box::new(kernel)));
+        calls.push(KernelCall::Group(Box::new(kernel)));
         Ok((at.cast_const(), plan::row_major(&view.shape)))
     }
 
@@ -167,36 +162,36 @@ impl Resolver<'_> {
         &self,
         conv: &plan::Conv,
         out: *mut f32,
-        after: After,
-        stages: &mut Vec<Stage>,
+        after: Epilogue,
+        calls: &mut Vec<KernelCall>,
     ) -> Result<()> {
         let plan::Conv { windows, x, weight, bias, .. } = conv;
         let strides = forward(x)?;
-        let [rows, columns] = product::axes(conv, &strides);
+        let [rows, columns] = conv_shape::axes(conv, &strides);
         let at = self.f32(x)?.cast_const();
         let (images, channels) = ((x.shape[0], strides[0]), (x.shape[1], strides[1]));
         let bias =
             bias.as_ref().map(|bias| self.f32(bias).map(<*mut f32>::cast_const)).transpose()?;
-        if product::is_depthwise(conv) {
+        if conv_shape::is_depthwise(conv) {
             let weight = self.f32(weight)?.cast_const();
             let depthwise =
                 Depthwise { x: at, images, channels, rows, columns, weight, bias, out, after };
-            stages.push(Stage::Depthwise(Box::new(depthwise)));
+            calls.push(KernelCall::Depthwise(Box::new(depthwise)));
             return Ok(());
         }
         let groups = windows.groups;
         let inner = weight.shape[1];
         let op = Op::Conv(conv.clone());
-        let panels = Panels::of_convolution(conv);
+        let panels = PackedOperand::of_convolution(conv);
         let packed = match self.packed(&op, weight) {
-            Some((weights, Panels { side: Side::Tiles, lines, .. })) => {
-                stages.push(Stage::Winograd(Box::new(Winograd {
+            Some((weights, PackedOperand { side: Side::Tiles, lines, .. })) => {
+                calls.push(KernelCall::Winograd(Box::new(Winograd {
                     x: at,
                     images,
                     channels,
                     rows,
                     columns,
-                    weights,
+                    weights: weights.cast_const().cast(),
                     outputs: lines.0,
                     bias,
                     out,
@@ -204,12 +199,12 @@ impl Resolver<'_> {
                 })));
                 return Ok(());
             }
-            Some((at, _)) => at,
+            Some((at, _)) => at.cast_const().cast(),
             None => {
                 let from = self.f32(weight)?.cast_const();
-                let to = self.memory.between().cast::<f32>();
+                let to = self.memory.step_scratch().cast::<f32>();
                 let axes = vec![panels.matrices];
-                stages.push(Stage::Pack(Box::new(product::Pack { panels, axes, from, to })));
+                calls.push(KernelCall::Pack(Box::new(Pack { panels, axes, from, to })));
                 to.cast_const()
             }
         };
@@ -224,7 +219,7 @@ impl Resolver<'_> {
         } else {
             Columns::Windows(image)
         };
-        stages.push(Stage::MatMul(Box::new(MatMul {
+        calls.push(KernelCall::MatMul(Box::new(MatMul {
             rows: packed,
             apart: None,
             columns: columns_of,
@@ -245,9 +240,9 @@ fn pack(
     heads: &[usize],
     (from, strides): (*const f32, &[usize]),
     free: &mut *mut f32,
-    stages: &mut Vec<Stage>,
+    calls: &mut Vec<KernelCall>,
 ) -> (*const f32, Vec<usize>) {
-    let panels = Panels { side, matrices: (1, 0), lines, steps };
+    let panels = PackedOperand { side, matrices: (1, 0), lines, steps };
     let (mut axes, mut of, mut each) = (Vec::new(), vec![0; heads.len()], panels.matrix());
     // What is the same for several pairs is packed once.
     for axis in (0..heads.len()).rev().filter(|axis| strides[*axis] != 0) {
@@ -257,6 +252,6 @@ fn pack(
     }
     let to = *free;
     *free = to.wrapping_add(each);
-    stages.push(Stage::Pack(Box::new(product::Pack { panels, axes, from, to })));
+    calls.push(KernelCall::Pack(Box::new(Pack { panels, axes, from, to })));
     (to.cast_const(), of)
 }

@@ -1,118 +1,28 @@
-//! Groups of tensor operations, as `plan::schedule` makes them, on blocks of elements.
-//!
-//! A group becomes a few instructions over registers of [`BLOCK`] values, which stay in the first-level cache: what
-//! nobody reads later never leaves them. An operand that lies in memory as the group's space does is read where it is,
-//! and a result written where it belongs. Every element is computed by one thread in one order, so results do not
-//! depend on how many there are.
-//!
-//! Where operands lie is `source`'s, steps become instructions in `compile`, several of them one in `named`; what a reduction has come to
-//! is in `sums`, and a softmax's rows are done in `softmax`. What is done where is `program`'s.
+//! Compiling a group of tensor operations to a kernel, and running the kernel on blocks of elements.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::pool::Worker;
+use super::compile::Compiler;
+use super::instruction::{Action, BLOCK, Instruction, Kernel, Place, Reduction};
+use super::source::{Source, join};
+use super::sums::{ColumnSums, Sums};
 use crate::Result;
-use plan::{Binary, DType, Group, Op, Plan, Reduce, Step, Unary, View};
-use simd::Isa;
+use crate::cpu::pool::Worker;
+use crate::cpu::width::Width;
+use plan::{Binary, DType, Group, Op, Plan, View};
 use simd::dense::{Addend, Finish, Function};
-use simd::scores;
-use simd::tensor::{self, Conversion, First, Narrow, Second};
-
-mod compile;
-mod named;
-mod softmax;
-mod source;
-mod sums;
-
-pub(super) use softmax::Softmax;
-pub(super) use source::{Source, Width};
-
-use compile::Compiler;
-use source::join;
-use sums::{ColumnSums, Sums};
-
-/// Values of a register.
-pub(super) const BLOCK: usize = 256;
+use simd::{Isa, scores, tensor};
 
 /// Elements that a thread takes at a time.
-pub(super) const CLAIM: usize = 32 * BLOCK;
-
-/// Where the values of a block are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
-    Register(usize),
-    /// In memory, the first element of the space there.
-    At(*mut f32),
-}
-
-/// What an instruction does with up to three operands.
-#[derive(Clone, Debug)]
-enum Action {
-    Unary(Unary),
-    Binary(Binary),
-    Ints(Binary),
-    /// Two operations, the second with what the first gives.
-    Two(First, Second),
-    Select,
-    /// `1 / (1 + exp(-x))`
-    Sigmoid,
-    /// No less than a number, or no more.
-    Bounded(bool, f32),
-    Convert(Conversion),
-    Move,
-    /// The number of each element.
-    Iota,
-    Load(Source),
-    /// What lies side by side along an axis, plus 0; nothing is done where a part is in its place.
-    Join(Vec<Source>),
-    /// Stored in fewer bytes.
-    Narrow(*mut u8, Narrow),
-}
-
-#[derive(Clone, Debug)]
-struct Instruction {
-    action: Action,
-    reads: Vec<Place>,
-    out: Place,
-}
-
-/// A group with its addresses. A constant's register is filled before the first block.
-#[derive(Clone, Debug)]
-pub(super) struct Kernel {
-    elements: usize,
-    constants: Vec<(usize, u32)>,
-    chain: Vec<Instruction>,
-    reduction: Option<Reduction>,
-    tail: Vec<Instruction>,
-    registers: usize,
-}
-
-/// `x [outer, length, inner]` to `[outer, inner]`.
-#[derive(Clone, Debug)]
-struct Reduction {
-    op: Reduce,
-    of_ints: bool,
-    outer: usize,
-    length: usize,
-    inner: usize,
-    x: Place,
-    out: Place,
-}
-
-/// Registers that a group takes at most.
-pub(super) fn registers(plan: &Plan, group: &Group) -> usize {
-    // Two hold the sums of a reduction, in `f64`.
-    let of = |step: &Step| step.op.reads().len() + step.op.writes().len();
-    plan.steps[group.steps.clone()].iter().map(of).sum::<usize>() + 2
-}
+pub(in crate::cpu) const CLAIM: usize = 32 * BLOCK;
 
 impl Kernel {
     /// The kernel of a group whose views lie where `locate` says.
     ///
     /// # Errors
     /// Those of `locate`.
-    pub(super) fn new(
+    pub(in crate::cpu) fn new(
         plan: &Plan,
         group: &Group,
         locate: &dyn Fn(&View) -> Result<(*mut u8, Width)>,
@@ -124,7 +34,7 @@ impl Kernel {
     ///
     /// # Errors
     /// Those of `locate`.
-    pub(super) fn steps(
+    pub(in crate::cpu) fn steps(
         plan: &Plan,
         group: &Group,
         locate: &dyn Fn(&View) -> Result<(*mut u8, Width)>,
@@ -171,14 +81,14 @@ impl Kernel {
     }
 
     /// The kernel, ready to be run: no more is asked about its steps.
-    pub(super) fn ready(mut self) -> Self {
+    pub(in crate::cpu) fn ready(mut self) -> Self {
         self.pair();
         self.share_registers();
         self
     }
 
     /// Elements put one after the other.
-    pub(super) fn copy(source: Source, elements: usize, to: *mut f32) -> Self {
+    pub(in crate::cpu) fn copy(source: Source, elements: usize, to: *mut f32) -> Self {
         let action = Action::Load(source);
         let load = Instruction { action, reads: Vec::new(), out: Place::At(to) };
         let (chain, tail, constants) = (vec![load], Vec::new(), Vec::new());
@@ -186,7 +96,7 @@ impl Kernel {
     }
 
     /// Whether there is nothing to be done: all is where it belongs.
-    pub(super) fn is_done(&self) -> bool {
+    pub(in crate::cpu) fn is_noop(&self) -> bool {
         let [Instruction { action: Action::Join(parts), .. }] = &self.chain[..] else {
             return false;
         };
@@ -197,7 +107,7 @@ impl Kernel {
     /// The same as what a product does with its results before it writes them, where it is that: these are at `place`, in
     /// rows of so many `columns`, and what becomes of them goes there too. A row
     /// may be added to each, where rows may repeat.
-    pub(super) fn finish(
+    pub(in crate::cpu) fn finish(
         &self,
         place: *mut f32,
         columns: usize,
@@ -324,7 +234,7 @@ impl Kernel {
     /// # Safety
     ///
     /// The addresses are valid, all threads are in this kernel, and nobody else touches what it writes.
-    pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
+    pub(in crate::cpu) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         // SAFETY: the caller's contract; blocks stay inside the space, and no two threads have the same.
         unsafe {
             self.begin(scratch);
@@ -353,7 +263,7 @@ impl Kernel {
     /// # Safety
     ///
     /// The scratch is as [`Kernel::run`] wants it.
-    pub(super) unsafe fn begin(&self, scratch: *mut f32) {
+    pub(in crate::cpu) unsafe fn begin(&self, scratch: *mut f32) {
         for (register, bits) in &self.constants {
             // SAFETY: the caller's contract.
             let values =
@@ -367,7 +277,7 @@ impl Kernel {
     /// # Safety
     ///
     /// As for [`Kernel::run`], and nobody else does this piece.
-    pub(super) unsafe fn piece(&self, isa: Isa, scratch: *mut f32, start: usize, n: usize) {
+    pub(in crate::cpu) unsafe fn piece(&self, isa: Isa, scratch: *mut f32, start: usize, n: usize) {
         // SAFETY: the caller's contract.
         unsafe { execute(&self.chain, isa, scratch, start, n) }
     }
@@ -377,7 +287,7 @@ impl Kernel {
     /// # Safety
     ///
     /// As for [`Kernel::run`], and nobody else does these rows.
-    pub(super) unsafe fn rows(
+    pub(in crate::cpu) unsafe fn rows(
         &self,
         isa: Isa,
         rows: Range<usize>,

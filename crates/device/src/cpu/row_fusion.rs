@@ -10,7 +10,7 @@ use plan::{BufferId, Class, DType, Group, Op, Plan, Step, View};
 use simd::Isa;
 
 /// Kernels of groups over the same rows.
-pub(super) struct Rows {
+pub(super) struct FusedRows {
     pub(super) kernels: Vec<OfRows>,
     pub(super) rows: usize,
     /// Elements of a row.
@@ -23,7 +23,7 @@ pub(super) enum OfRows {
     Softmax(Softmax),
 }
 
-impl Rows {
+impl FusedRows {
     pub(super) fn new(kernels: Vec<Kernel>, rows: usize, length: usize) -> Self {
         let (mut all, mut kernels) = (Vec::new(), VecDeque::from(kernels));
         while let Some(first) = kernels.pop_front() {

@@ -1,52 +1,54 @@
-//! A mixture of experts: rows are put in order of the experts that they chose, so that an expert's weights are
-//! read once for all rows that need them, and not at all where none does.
+//! Mixture of experts: rows are grouped by the experts that they chose, so that an expert's weights are read once for all
+//! of its rows, and not at all without rows.
 //!
-//! A *pair* is a row and one of its experts. Pairs lie in order of their experts, then of their rows; those of
-//! one expert are a *segment*, a product of its own. Which rows share a segment does not show in a result.
+//! A *pair* is a row and one of its experts. Pairs are sorted by expert, then by row. The pairs of one expert are a
+//! *segment*, a product of its own. The rows that share a segment do not change a result.
 
-use super::execute::{ARRANGE, Context};
+use super::context::{Context, PACK_COLUMNS};
+use super::moe_workspace::{Buffers, Ends, Segment};
+use super::operand::Operand;
 use super::pool::Worker;
-use super::program::Matrix;
-use super::variant::{STRIP, Variant};
-use plan::{Gating, RouterScores, Routing};
+use super::variant::{TILE_STRIDE, Variant};
+use plan::{Experts, Gating, RouterScores};
 use simd::activations::{self, ActivationFormat, TILE};
 use simd::matmul::{Activations, Product, Q8Activations, matmul};
 use simd::packed::PackedLayout;
 use simd::vector::LANES;
 use simd::{norm, scores};
 
-/// The stages of a mixture, in their order.
+/// Kernel calls of a mixture, in order.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    /// Which experts each row chooses, and their weights.
+pub(super) enum Phase {
+    /// Choose the experts of each row, and their weights.
     Route,
-    /// Where each pair lies.
+    /// Sort the pairs by expert.
     Group,
-    ArrangeRows,
+    PackRows,
     /// Products with gate and up, and their elementwise part.
     Gate,
-    ArrangeHidden,
+    PackHidden,
     Down,
-    /// The sum of each row's pairs.
+    /// Add up the results of each row's pairs.
     Combine,
 }
 
-impl Part {
+impl Phase {
     pub(super) const ALL: [Self; 7] = [
         Self::Route,
         Self::Group,
-        Self::ArrangeRows,
+        Self::PackRows,
         Self::Gate,
-        Self::ArrangeHidden,
+        Self::PackHidden,
         Self::Down,
         Self::Combine,
     ];
 
+    /// Kernel name in profiles.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Route => "route",
             Self::Group => "group",
-            Self::ArrangeRows | Self::ArrangeHidden => "arrange-experts",
+            Self::PackRows | Self::PackHidden => "arrange-experts",
             Self::Gate => "gate-experts",
             Self::Down => "down-experts",
             Self::Combine => "combine",
@@ -54,178 +56,45 @@ impl Part {
     }
 }
 
-#[derive(Clone, Copy)]
+/// A mixture of experts with its buffers.
+#[derive(Clone)]
 pub(super) struct Mixture {
-    pub(super) x: *const f32,
-    pub(super) logits: *const f32,
-    pub(super) preference: Option<*const f32>,
-    pub(super) scales: Option<*const f32>,
-    pub(super) routing: Routing,
-    pub(super) gating: Gating,
+    pub(super) op: plan::Mixture<Operand>,
     pub(super) experts: usize,
-    pub(super) rows: usize,
-    pub(super) width: usize,
+    /// Width between gate and down.
     pub(super) hidden: usize,
-    pub(super) gate: Experts,
-    pub(super) up: Experts,
-    pub(super) down: Experts,
     pub(super) variant: Variant,
-    pub(super) work: Work,
-    pub(super) out: *mut f32,
-}
-
-/// The same matrix of every expert, one after the other, and its bias.
-#[derive(Clone, Copy)]
-pub(super) struct Experts {
-    /// The first expert's.
-    pub(super) matrix: Matrix,
-    pub(super) bias: Option<*const f32>,
-}
-
-impl Experts {
-    /// # Safety
-    ///
-    /// The expert is one of them, and the weights stay as they are meanwhile.
-    const unsafe fn weights(&self, expert: usize) -> &[u8] {
-        let bytes = self.matrix.layout.bytes();
-        // SAFETY: the caller's contract.
-        unsafe { std::slice::from_raw_parts(self.matrix.packed.add(expert * bytes), bytes) }
-    }
-}
-
-/// The pairs of one expert.
-#[derive(Clone, Copy)]
-pub(super) struct Segment {
-    expert: usize,
-    /// Its first pair.
-    first: usize,
-    pairs: usize,
-    /// Tiles of the segments before it.
-    tiles: usize,
-}
-
-/// What is kept between the stages.
-#[derive(Clone, Copy)]
-pub(super) struct Work {
-    /// Experts of each row, best first, then their weights.
-    chosen: *mut u32,
-    weights: *mut f32,
-    /// Where a row's pairs lie, and the row of each pair.
-    places: *mut u32,
-    rows: *mut u32,
-    /// Segments in order of their experts; the last one's end is in `ends`.
-    segments: *mut Segment,
-    ends: *mut Ends,
-    /// A row of hidden values, and of results, for each pair.
-    hidden: *mut f32,
-    results: *mut f32,
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct Ends {
-    segments: usize,
-    tiles: usize,
-}
-
-/// How much a mixture needs beside its operands.
-pub(super) struct Needs {
-    pairs: usize,
-    experts: usize,
-    hidden: usize,
-    /// Blocks of activations.
-    pub(super) blocks: usize,
-    pub(super) bytes: usize,
-}
-
-impl Needs {
-    pub(super) fn of(mixture: &plan::Mixture) -> Self {
-        let [rows, width] = mixture.x.shape[..] else { unreachable!("plans are validated") };
-        let (pairs, experts) = (rows * mixture.routing.chosen, mixture.experts());
-        let hidden = mixture.hidden();
-        let blocks = pairs * activations::blocks(width.max(hidden));
-        let mut needs = Self { pairs, experts, hidden, blocks, bytes: 0 };
-        needs.bytes = needs.offsets().last().map_or(0, |start| start + 4 * pairs * width);
-        needs
-    }
-
-    /// Where each part of [`Work`] begins.
-    fn offsets(&self) -> [usize; 8] {
-        let pairs = 4 * self.pairs;
-        let sizes = [
-            size_of::<Ends>(),
-            self.experts * size_of::<Segment>(),
-            pairs,
-            pairs,
-            pairs,
-            pairs,
-            pairs * self.hidden,
-        ];
-        let mut offsets = [0; 8];
-        for (i, size) in sizes.into_iter().enumerate() {
-            offsets[i + 1] = offsets[i] + size.next_multiple_of(64);
-        }
-        offsets
-    }
-
-    /// In memory from `base` on.
-    pub(super) fn at(&self, base: *mut u8) -> Work {
-        let [ends, segments, chosen, weights, places, rows, hidden, results] =
-            self.offsets().map(|offset| base.wrapping_add(offset));
-        Work {
-            chosen: chosen.cast(),
-            weights: weights.cast(),
-            places: places.cast(),
-            rows: rows.cast(),
-            segments: segments.cast(),
-            ends: ends.cast(),
-            hidden: hidden.cast(),
-            results: results.cast(),
-        }
-    }
-}
-
-impl Work {
-    /// # Safety
-    ///
-    /// The group stage has run, and nobody writes meanwhile.
-    const unsafe fn segments(&self) -> (&[Segment], usize) {
-        // SAFETY: the caller's contract: as many have been written.
-        unsafe {
-            let Ends { segments, tiles } = *self.ends;
-            (std::slice::from_raw_parts(self.segments, segments), tiles)
-        }
-    }
+    pub(super) buffers: Buffers,
 }
 
 /// This thread's share of a stage.
 ///
 /// # Safety
 ///
-/// As for [`super::execute::stage`].
-pub(super) unsafe fn part(part: Part, m: &Mixture, c: &Context<'_>, w: &Worker<'_>) {
+/// As for [`super::execute::run`].
+pub(super) unsafe fn run(phase: Phase, m: &Mixture, c: &Context<'_>, w: &Worker<'_>) {
     // SAFETY: the caller's contract; each divides what it writes among the threads.
     unsafe {
-        match part {
-            Part::Route => {
-                for row in w.part(c.rows(m.rows)) {
+        match phase {
+            Phase::Route => {
+                for row in w.part(c.rows(m.op.x.rows())) {
                     route(m, c, w, row);
                 }
             }
-            Part::Group if w.index() == 0 => group(m, c.rows(m.rows)),
-            Part::Group => {}
-            Part::ArrangeRows => {
-                let layout = m.gate.matrix.layout;
-                arrange(m, c, w, &layout, |pair| {
-                    m.x.add(*m.work.rows.add(pair) as usize * m.width)
-                });
+            Phase::Group if w.index() == 0 => group(m, c.rows(m.op.x.rows())),
+            Phase::Group => {}
+            Phase::PackRows => {
+                let layout = m.op.gate.weight.matrix().layout;
+                let x = |pair| m.op.x.f32().add(*m.buffers.rows.add(pair) as usize * m.op.x.last);
+                pack(m, c, w, &layout, |pair| x(pair).cast_const());
             }
-            Part::Gate => gate(m, c, w),
-            Part::ArrangeHidden => {
-                let layout = m.down.matrix.layout;
-                arrange(m, c, w, &layout, |pair| m.work.hidden.add(pair * m.hidden));
+            Phase::Gate => gate(m, c, w),
+            Phase::PackHidden => {
+                let layout = m.op.down.weight.matrix().layout;
+                pack(m, c, w, &layout, |pair| m.buffers.hidden.add(pair * m.hidden).cast_const());
             }
-            Part::Down => down(m, c, w),
-            Part::Combine => combine(m, c, w),
+            Phase::Down => down(m, c, w),
+            Phase::Combine => combine(m, c, w),
         }
     }
 }
@@ -234,26 +103,26 @@ pub(super) unsafe fn part(part: Part, m: &Mixture, c: &Context<'_>, w: &Worker<'
 ///
 /// # Safety
 ///
-/// As for [`part`]; the row is this thread's.
+/// As for [`run`]; the row is this thread's.
 unsafe fn route(m: &Mixture, c: &Context<'_>, w: &Worker<'_>, row: usize) {
-    let (experts, count) = (m.experts, m.routing.chosen);
+    let (experts, count) = (m.experts, m.op.routing.chosen);
     // SAFETY: a row of each operand; the thread's scratch holds two values of each expert.
     unsafe {
-        let logits = m.logits.add(row * experts);
+        let logits = m.op.logits.f32().add(row * experts);
         let worth = c.memory.thread(w.index());
-        match m.routing.scores {
+        match m.op.routing.scores {
             RouterScores::Softmax => scores::softmax(c.isa, logits, worth, experts),
             RouterScores::Sigmoid => scores::sigmoid(c.isa, logits, worth, experts),
         }
-        let chosen = std::slice::from_raw_parts_mut(m.work.chosen.add(row * count), count);
-        let weights = std::slice::from_raw_parts_mut(m.work.weights.add(row * count), count);
-        let preferred = match m.preference {
+        let chosen = std::slice::from_raw_parts_mut(m.buffers.chosen.add(row * count), count);
+        let weights = std::slice::from_raw_parts_mut(m.buffers.weights.add(row * count), count);
+        let preferred = match m.op.preference {
             Some(preference) => {
                 let preferred = worth.add(experts);
-                norm::add(c.isa, worth, preference, preferred, experts);
+                norm::add(c.isa, worth, preference.f32(), preferred, experts);
                 preferred.cast_const()
             }
-            None => logits,
+            None => logits.cast_const(),
         };
         plan::top_k(std::slice::from_raw_parts(preferred, experts), chosen);
         let mut sum = 0.0;
@@ -262,12 +131,12 @@ unsafe fn route(m: &Mixture, c: &Context<'_>, w: &Worker<'_>, row: usize) {
             sum += *weight;
         }
         for (weight, &expert) in weights.iter_mut().zip(chosen.iter()) {
-            if m.routing.normalised {
+            if m.op.routing.normalised {
                 *weight /= sum;
             }
-            *weight *= m.routing.scale.get();
-            if let Some(scales) = m.scales {
-                *weight *= *scales.add(expert as usize);
+            *weight *= m.op.routing.scale.get();
+            if let Some(scales) = m.op.scales {
+                *weight *= *scales.f32().add(expert as usize);
             }
         }
     }
@@ -277,13 +146,13 @@ unsafe fn route(m: &Mixture, c: &Context<'_>, w: &Worker<'_>, row: usize) {
 ///
 /// # Safety
 ///
-/// As for [`part`]; no other thread does it.
+/// As for [`run`]; no other thread does it.
 unsafe fn group(m: &Mixture, rows: usize) {
-    let count = m.routing.chosen;
+    let count = m.op.routing.chosen;
     // SAFETY: every pair's expert is one of the mixture's, every place is below the number of pairs.
     unsafe {
-        let chosen = std::slice::from_raw_parts(m.work.chosen, rows * count);
-        let segments = std::slice::from_raw_parts_mut(m.work.segments, m.experts);
+        let chosen = std::slice::from_raw_parts(m.buffers.chosen, rows * count);
+        let segments = std::slice::from_raw_parts_mut(m.buffers.segments, m.experts);
         segments.fill(Segment { expert: 0, first: 0, pairs: 0, tiles: 0 });
         for &expert in chosen {
             segments[expert as usize].pairs += 1;
@@ -299,8 +168,8 @@ unsafe fn group(m: &Mixture, rows: usize) {
             let place = segment.first + segment.pairs;
             segment.pairs += 1;
             // A plan has fewer than 2^32 pairs.
-            *m.work.places.add(pair) = place as u32;
-            *m.work.rows.add(place) = (pair / count) as u32;
+            *m.buffers.places.add(pair) = place as u32;
+            *m.buffers.rows.add(place) = (pair / count) as u32;
         }
         let (mut used, mut tiles) = (0, 0);
         for expert in 0..m.experts {
@@ -310,7 +179,7 @@ unsafe fn group(m: &Mixture, rows: usize) {
                 (used, tiles) = (used + 1, tiles + segment.pairs.div_ceil(TILE));
             }
         }
-        *m.work.ends = Ends { segments: used, tiles };
+        *m.buffers.ends = Ends { segments: used, tiles };
     }
 }
 
@@ -318,8 +187,8 @@ unsafe fn group(m: &Mixture, rows: usize) {
 ///
 /// # Safety
 ///
-/// As for [`part`]; `row` gives a row of the layout's columns for each pair.
-unsafe fn arrange(
+/// As for [`run`]; `row` gives a row of the layout's columns for each pair.
+unsafe fn pack(
     m: &Mixture,
     c: &Context<'_>,
     w: &Worker<'_>,
@@ -327,11 +196,11 @@ unsafe fn arrange(
     row: impl Fn(usize) -> *const f32,
 ) {
     let k = layout.k();
-    let (blocks, piece) = (activations::blocks(k), ARRANGE.min(k));
+    let (blocks, piece) = (activations::blocks(k), PACK_COLUMNS.min(k));
     let pieces = k.div_ceil(piece);
     // SAFETY: blocks of different pairs or pieces are different.
     unsafe {
-        let (segments, _) = m.work.segments();
+        let (segments, _) = m.buffers.segments();
         let pairs = segments.last().map_or(0, |last| last.first + last.pairs);
         for item in w.part(pairs * pieces) {
             let (pair, start) = (item / pieces, item % pieces * piece);
@@ -360,7 +229,7 @@ struct Claim<'a> {
 ///
 /// # Safety
 ///
-/// As for [`Work::segments`].
+/// As for [`Buffers::segments`].
 unsafe fn claim<'a>(
     m: &'a Mixture,
     w: &Worker<'_>,
@@ -368,7 +237,7 @@ unsafe fn claim<'a>(
     unit: usize,
 ) -> Option<Claim<'a>> {
     // SAFETY: the caller's contract.
-    let (segments, tiles) = unsafe { m.work.segments() };
+    let (segments, tiles) = unsafe { m.buffers.segments() };
     let (groups, claim) = (layout.groups(), m.variant.claim(1).next_multiple_of(unit));
     let per_tile = groups.div_ceil(claim);
     let item = w.claim(per_tile * tiles, 1)?.start;
@@ -387,16 +256,17 @@ impl Claim<'_> {
     ///
     /// # Safety
     ///
-    /// As for [`part`]; no other thread writes the claimed part.
+    /// As for [`run`]; no other thread writes the claimed part.
     unsafe fn product(
         &self,
         m: &Mixture,
         c: &Context<'_>,
-        of: &Experts,
+        of: &Experts<Operand>,
         out: *mut f32,
         stride: usize,
     ) {
-        let layout = &of.matrix.layout;
+        let matrix = of.weight.matrix();
+        let layout = &matrix.layout;
         let first = self.segment.first * activations::blocks(layout.k());
         // SAFETY: the caller's contract; the segment has been arranged for the layout's columns.
         unsafe {
@@ -408,7 +278,7 @@ impl Claim<'_> {
             };
             let product = Product {
                 layout,
-                weights: of.weights(self.segment.expert),
+                weights: matrix.weights(self.segment.expert),
                 groups: self.groups.clone(),
                 x,
                 rows: self.rows.clone(),
@@ -421,7 +291,7 @@ impl Claim<'_> {
             matmul(c.isa, &product);
             if let Some(bias) = of.bias {
                 let (start, n) = self.columns(layout.rows());
-                let bias = bias.add(self.segment.expert * layout.rows() + start);
+                let bias = bias.f32().add(self.segment.expert * layout.rows() + start);
                 for row in self.rows.clone() {
                     let to = out.wrapping_add(row * stride + start);
                     norm::add(c.isa, to, bias, to, n);
@@ -439,24 +309,24 @@ impl Claim<'_> {
 
 /// # Safety
 ///
-/// As for [`part`].
+/// As for [`run`].
 unsafe fn gate(m: &Mixture, c: &Context<'_>, w: &Worker<'_>) {
     let side = c.memory.thread(w.index());
-    let width = |of: &Experts| of.matrix.layout.panel_width();
-    let unit = width(&m.gate).max(width(&m.up));
+    let width = |of: &Experts<Operand>| of.weight.matrix().layout.panel_width();
+    let unit = width(&m.op.gate).max(width(&m.op.up));
     // SAFETY: the caller's contract; a claim is this thread's.
     unsafe {
-        while let Some(claim) = claim(m, w, &m.gate.matrix.layout, unit) {
-            let out = m.work.hidden.add(claim.segment.first * m.hidden);
+        while let Some(claim) = claim(m, w, &m.op.gate.weight.matrix().layout, unit) {
+            let out = m.buffers.hidden.add(claim.segment.first * m.hidden);
             let (first, n) = claim.columns(m.hidden);
-            // The strip beside it starts at its first row and column.
-            let strip = side.wrapping_sub(claim.rows.start * STRIP + first);
-            claim.product(m, c, &m.gate, out, m.hidden);
-            claim.product(m, c, &m.up, strip, STRIP);
+            // The tile beside it starts at its first row and column.
+            let tile = side.wrapping_sub(claim.rows.start * TILE_STRIDE + first);
+            claim.product(m, c, &m.op.gate, out, m.hidden);
+            claim.product(m, c, &m.op.up, tile, TILE_STRIDE);
             for row in claim.rows {
                 let g = out.add(row * m.hidden + first);
-                let u = strip.wrapping_add(row * STRIP + first);
-                match m.gating {
+                let u = tile.wrapping_add(row * TILE_STRIDE + first);
+                match m.op.gating {
                     Gating::Glu(activation) => norm::glu(c.isa, activation, g, u, g, n),
                     Gating::ClampedSwiGlu => {
                         norm::clamped_swiglu(c.isa, g, u, g, n, Gating::SLOPE, Gating::LIMIT);
@@ -469,14 +339,14 @@ unsafe fn gate(m: &Mixture, c: &Context<'_>, w: &Worker<'_>) {
 
 /// # Safety
 ///
-/// As for [`part`].
+/// As for [`run`].
 unsafe fn down(m: &Mixture, c: &Context<'_>, w: &Worker<'_>) {
-    let layout = &m.down.matrix.layout;
+    let layout = &m.op.down.weight.matrix().layout;
     // SAFETY: the caller's contract; a claim is this thread's.
     unsafe {
         while let Some(claim) = claim(m, w, layout, layout.panel_width()) {
-            let out = m.work.results.add(claim.segment.first * m.width);
-            claim.product(m, c, &m.down, out, m.width);
+            let out = m.buffers.results.add(claim.segment.first * m.op.x.last);
+            claim.product(m, c, &m.op.down, out, m.op.x.last);
         }
     }
 }
@@ -485,24 +355,24 @@ unsafe fn down(m: &Mixture, c: &Context<'_>, w: &Worker<'_>) {
 ///
 /// # Safety
 ///
-/// As for [`part`].
+/// As for [`run`].
 unsafe fn combine(m: &Mixture, c: &Context<'_>, w: &Worker<'_>) {
-    let count = m.routing.chosen;
-    let piece = ARRANGE.min(m.width);
-    let pieces = m.width.div_ceil(piece);
+    let count = m.op.routing.chosen;
+    let piece = PACK_COLUMNS.min(m.op.x.last);
+    let pieces = m.op.x.last.div_ceil(piece);
     // SAFETY: the caller's contract; pieces of rows are different.
     unsafe {
-        for item in w.part(c.rows(m.rows) * pieces) {
+        for item in w.part(c.rows(m.op.x.rows()) * pieces) {
             let (row, start) = (item / pieces, item % pieces * piece);
-            let n = piece.min(m.width - start);
-            let out = m.out.add(row * m.width + start);
+            let n = piece.min(m.op.x.last - start);
+            let out = m.op.out.f32().add(row * m.op.x.last + start);
             out.write_bytes(0, n);
             for pair in row * count..(row + 1) * count {
-                let from = *m.work.places.add(pair) as usize * m.width + start;
+                let from = *m.buffers.places.add(pair) as usize * m.op.x.last + start;
                 norm::add_scaled(
                     c.isa,
-                    *m.work.weights.add(pair),
-                    m.work.results.add(from),
+                    *m.buffers.weights.add(pair),
+                    m.buffers.results.add(from),
                     out,
                     n,
                 );

@@ -1,29 +1,29 @@
 //! Two products of matrices and what is done to each row between them, as in attention: some rows of the first one's result are
 //! brought through all of it while they are in a core's cache.
 
+use super::matmul::MatMul;
 use super::pool::Worker;
-use super::product::MatMul;
-use super::together::Rows;
+use super::row_fusion::FusedRows;
 use simd::Isa;
 
 /// Bytes of rows that are brought through together: half of a core's second-level cache, beside the columns that stream by.
 const BYTES: usize = 1 << 18;
 
-pub(super) struct Between {
+pub(super) struct MatMulChain {
     /// Columns of both products are in panels.
     pub(super) first: MatMul,
     /// What is done to the rows of its result.
-    pub(super) rows: Rows,
+    pub(super) rows: FusedRows,
     /// The product of what becomes of them.
     pub(super) second: MatMul,
 }
 
-impl Between {
+impl MatMulChain {
     /// This thread's share, with scratch for the registers of what is done between.
     ///
     /// # Safety
     ///
-    /// As for [`MatMul::run`] and [`Rows::run`]; what is done to a row reads no other.
+    /// As for [`MatMul::run`] and [`FusedRows::run`]; what is done to a row reads no other.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         let [m, ..] = self.first.shape;
         let (rows, pairs) = (isa.tile().rows(m), self.first.count());

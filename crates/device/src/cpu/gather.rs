@@ -1,7 +1,8 @@
 //! Rows of tables that indices name: taken, written, added to; and the best of each row.
 
-use super::group::{BLOCK, Source, Width};
+use super::group::{BLOCK, Source};
 use super::pool::Worker;
+use super::width::Width;
 use simd::{Isa, tensor};
 
 /// One index tensor `[M]` of a leading axis of a table.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Action, Instruction, Kernel, Place};
+use super::instruction::{Action, Instruction, Kernel, Place};
 use plan::{Binary, Unary};
 use simd::tensor::{First, Second};
 
