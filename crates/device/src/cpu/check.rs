@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use plan::{Binary, Class, DType, Op, Plan, Step, View};
 use simd::recurrent::TAPS;
 
-/// Most elements of a tensor.
+/// Largest number of elements of a tensor.
 const LARGEST: usize = i32::MAX as usize;
 
 pub(super) fn check(plan: &Plan) -> Result<()> {
@@ -37,8 +37,7 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Whether an operation is one of tensors that may lie in any way: a primitive, other than those for which there is
-/// a stage that knows the bucket's rows.
+/// True for primitives on tensors with any strides, except those with a kernel call for token rows.
 pub(super) fn is_tensor_op(plan: &Plan, op: &Op) -> bool {
     let of = |view: &View| plan.buffer(view.buffer);
     let plain = |view: &View| {
@@ -65,7 +64,7 @@ pub(super) fn is_tensor_op(plan: &Plan, op: &Op) -> bool {
     }
 }
 
-/// What is left open by a valid plan for steps of tensors.
+/// Checks of tensor operations that `Plan::validate` leaves to the device.
 fn check_tensors(plan: &Plan, step: &Step) -> Result<()> {
     let Step { op, label, .. } = step;
     let name = || format!("{} ({label})", op.name());
@@ -87,7 +86,7 @@ fn check_tensors(plan: &Plan, step: &Step) -> Result<()> {
             )));
         }
     }
-    // Blocks are written while others are still to be read.
+    // A kernel writes blocks of a result while it still reads others.
     for out in op.writes() {
         let apart = |view: &&View| {
             view.buffer == out.buffer && (view.offset != out.offset || !view.is_contiguous())
@@ -99,13 +98,13 @@ fn check_tensors(plan: &Plan, step: &Step) -> Result<()> {
     Ok(())
 }
 
-/// Rows and columns of a view whose last axis is the row.
+/// Rows and columns of a view whose last axis is the columns.
 pub(super) fn rows_of(view: &View) -> (usize, usize) {
     let n = view.shape.last().copied().unwrap_or(1);
     (view.elements() / n.max(1), n)
 }
 
-/// Distance between the rows of a matrix whose rows are dense.
+/// Distance between the rows of a matrix with dense rows.
 pub(super) fn row_stride(view: &View) -> Option<usize> {
     match (&view.shape[..], &view.strides[..]) {
         _ if view.is_contiguous() => Some(rows_of(view).1),
@@ -114,7 +113,7 @@ pub(super) fn row_stride(view: &View) -> Option<usize> {
     }
 }
 
-/// The strides of what a stage reads in the order that it lies in.
+/// The strides of a view whose elements are read in ascending order.
 pub(super) fn forward(view: &View) -> Result<Vec<usize>> {
     view.forward().ok_or_else(|| unsupported("a product or rows of what goes backward".into()))
 }

@@ -3,10 +3,10 @@
 use plan::Conv;
 use simd::windows::Axis;
 
-/// Fewest channels on either side: with fewer, bringing tiles in and out takes what the products save.
+/// Fewest input and output channels: with fewer, the tile transforms cost as much as the products save.
 const WINOGRAD_CHANNELS: usize = 16;
 
-/// How a convolution's windows lie in an image of these strides.
+/// The windows of a convolution along both axes of an image with these strides.
 pub(super) fn axes(conv: &Conv, strides: &[usize]) -> [Axis; 2] {
     let Conv { windows, x, weight, out, .. } = conv;
     let axis = |i: usize| Axis {
@@ -25,13 +25,13 @@ pub(super) fn axes(conv: &Conv, strides: &[usize]) -> [Axis; 2] {
     }
 }
 
-/// Whether every channel is by itself.
+/// True if every channel is convolved by itself.
 pub(super) fn is_depthwise(conv: &Conv) -> bool {
     let shape = &conv.weight.shape;
     conv.windows.groups == shape[0] && shape[1] == 1 && shape[0] > 1
 }
 
-/// Whether a convolution is one of those.
+/// True if the Winograd kernel computes the convolution: 3 by 3 windows with stride 1.
 pub(super) fn is_winograd(conv: &Conv) -> bool {
     let w = &conv.windows;
     let &[outputs, inputs, 3, 3] = &conv.weight.shape[..] else { return false };

@@ -1,12 +1,13 @@
-//! Epilogues: elementwise operations that a matrix product or convolution applies to its results while they are in the cache.
+//! Epilogues: elementwise operations that a matrix product or convolution applies to its results while they are in
+//! cache.
 
 use super::group::Kernel;
 use plan::{Class, DType, Group, Op, Plan, Step, View};
 use simd::dense::{Finish, Function};
 
-/// What follows a product element by element.
+/// Elementwise operations after a product.
 pub(super) enum Epilogue {
-    /// What a tile does before it writes its results.
+    /// Applied to a register tile before it is written.
     Finish(Finish),
     Kernel(Kernel),
 }
@@ -18,7 +19,7 @@ impl Default for Epilogue {
 }
 
 impl Epilogue {
-    /// The function that results become as they are written, and what is done to them then.
+    /// The function to apply while results are written, and the epilogue to apply afterwards.
     pub(super) fn parts(&self) -> (Function, Option<Finish>) {
         match *self {
             Self::Finish(Finish { plus: [None, None], function, last: None }) => (function, None),
@@ -28,7 +29,7 @@ impl Epilogue {
     }
 }
 
-/// A plan's steps in groups, where a product takes what follows it element by element.
+/// Groups of a plan's steps; a product's group includes the elementwise steps after it.
 pub(super) fn groups(plan: &Plan) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for group in plan::schedule(plan) {
@@ -42,7 +43,7 @@ pub(super) fn groups(plan: &Plan) -> Vec<Group> {
     groups
 }
 
-/// What a product of tensors writes.
+/// The result of a tensor product.
 pub(super) fn result(op: &Op) -> Option<&View> {
     match op {
         Op::MatMul { out, .. } => Some(out),
@@ -51,7 +52,7 @@ pub(super) fn result(op: &Op) -> Option<&View> {
     }
 }
 
-/// Whether a group does something with each element of a product's result, and nothing with its operands.
+/// True if a group only applies elementwise operations to a product's result, and does not write its operands.
 fn follows(plan: &Plan, product: &Group, group: &Group) -> bool {
     let op = &plan.steps[product.steps.start].op;
     let Some(out) = result(op).filter(|_| product.steps.len() == 1) else { return false };
@@ -75,8 +76,8 @@ fn follows(plan: &Plan, product: &Group, group: &Group) -> bool {
         && steps.iter().all(fits)
 }
 
-/// The buffer that a product's result may take the place of until what follows is done: the last that is written, where
-/// nobody else wants the result.
+/// The buffer that can store a product's result until the epilogue is done: the last buffer that the group writes,
+/// if no other step reads the product's result.
 pub(super) fn place<'a>(plan: &'a Plan, group: &Group) -> Option<&'a View> {
     let out = result(&plan.steps[group.steps.start].op)?;
     let [last] = plan.steps[group.steps.end - 1].op.writes()[..] else { return None };

@@ -1,4 +1,4 @@
-//! Offsets of weights and states, and the form in which each weight is stored.
+//! Offsets of weights and states, and the storage form of each weight.
 
 use std::collections::HashMap;
 
@@ -19,17 +19,17 @@ use simd::attention;
 use simd::cache::CacheFormat;
 use simd::packed::PackedLayout;
 
-/// Alignment of everything inside a buffer: a cache line.
+/// Alignment inside a buffer: a cache line.
 const ALIGN: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WeightStorage {
     Matrix(PackedLayout),
-    /// As many matrices of one layout, one after the other.
+    /// Matrices of one layout, one per expert.
     Experts(usize, PackedLayout),
-    /// So many elements as [`stored`] has them; `F32` are decoded from this type as they are uploaded.
+    /// Plain elements: integers of their own type, or `F32` decoded from this type at upload.
     Plain(usize, DType),
-    /// What products read, and rows of their columns.
+    /// Packed operand of tensor products; gathers read its columns.
     Product(PackedOperand),
 }
 
@@ -61,7 +61,7 @@ impl WeightStorage {
         }
     }
 
-    /// `None` where the size overflows.
+    /// `None` if the size overflows.
     fn bytes(&self) -> Option<usize> {
         match self {
             Self::Matrix(layout) => Some(layout.bytes()),
@@ -72,8 +72,8 @@ impl WeightStorage {
     }
 }
 
-/// Shape of a KV buffer, as this device lays it out: `[block][kv head]`, or a ring's `[slot][kv head]`, then what
-/// `simd::cache` says.
+/// Shape of a KV buffer on this device: `[block][kv head]`, or `[slot][kv head]` for a ring, then the layout of
+/// `simd::cache`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cache {
     pub(super) slots: usize,
@@ -98,12 +98,12 @@ impl Cache {
         Ok(Self { slots, capacity, heads, dim, format, ring })
     }
 
-    /// Positions that it takes, each at its place modulo this.
+    /// Number of valid positions; a ring stores each position modulo its capacity.
     pub(super) const fn positions(&self) -> usize {
         if self.ring { usize::MAX } else { self.capacity }
     }
 
-    /// Bytes of a head's keys in a block or a ring, and of its values.
+    /// Bytes of one head's keys in a block or a ring, which equal those of its values.
     pub(super) const fn head_bytes(&self) -> usize {
         let ring = self.capacity.next_multiple_of(attention::POSITION_STEP);
         let positions = if self.ring { ring } else { BLOCK };
@@ -116,14 +116,14 @@ impl Cache {
     }
 }
 
-/// All sizes of an instance, by arithmetic.
+/// Sizes and offsets of an instance's memory.
 pub(super) struct Layout {
     pub(super) weights: HashMap<String, (usize, WeightStorage)>,
-    /// Of matrices that are read as plain numbers too, where those lie.
+    /// Plain copies of matrices that are also read as plain numbers.
     pub(super) plain_copies: HashMap<String, (usize, WeightStorage)>,
     pub(super) weight_bytes: usize,
     pub(super) caches: HashMap<String, (usize, Cache)>,
-    /// States that lie as their buffers say, plain_copies the caches: where, and how many elements.
+    /// Offsets and element counts of states that are not KV caches, stored in the layout of their buffers.
     pub(super) plain_states: HashMap<String, (usize, usize)>,
     pub(super) states: States,
     pub(super) table: Table,
@@ -133,11 +133,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Lays out what a request asks for, weights as its choices want them.
+    /// Computes the layout for a request, with the packing that its choices select.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for a weight, cache or step that this device cannot hold or run.
+    /// [`Error::Unsupported`] for a weight, cache or step that this device does not support.
     pub(super) fn new(request: &Request<'_>, isa: Isa) -> Result<Self> {
         let (uses, cached) = (Uses::of(request), caches(request));
         let roles = roles(request, &uses);
@@ -218,12 +218,12 @@ impl Layout {
     }
 }
 
-/// What weights are plain_copies matrices of projections and rows of tables.
+/// Uses of weights, except as matrices of projections and tables of gathers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Numbers as they come.
+    /// Plain numbers.
     Plain,
-    /// An operand of products that all want it in the same panels.
+    /// An operand of products that all read it in the same packed form.
     Product(PackedOperand),
 }
 
@@ -237,18 +237,18 @@ fn roles<'a>(request: &Request<'a>, uses: &HashMap<&'a str, Uses>) -> HashMap<&'
                 if buffer.class != Class::Weight {
                     continue;
                 }
-                let panels = PackedOperand::of(&step.op, view, buffer);
-                let panels = panels.filter(|_| buffer.dtype == DType::F32);
-                let role = panels.map_or(Role::Plain, Role::Product);
+                let packed = PackedOperand::of(&step.op, view, buffer);
+                let packed = packed.filter(|_| buffer.dtype == DType::F32);
+                let role = packed.map_or(Role::Plain, Role::Product);
                 let known = roles.entry(buffer.name.as_str()).or_insert(role);
-                // Panels are for products alone.
+                // Packed operands are for products only.
                 if *known != role || uses[buffer.name.as_str()].matrices {
                     *known = Role::Plain;
                 }
             }
         }
     }
-    // Rows are taken out of panels that are of columns.
+    // Gathers can read rows of packed columns.
     for (plan, step) in request.plans.iter().flat_map(|p| p.steps.iter().map(move |s| (p, s))) {
         let Op::Gather(gather) = &step.op else { continue };
         let buffer = plan.buffer(gather.table.buffer);
@@ -263,7 +263,7 @@ fn roles<'a>(request: &Request<'a>, uses: &HashMap<&'a str, Uses>) -> HashMap<&'
     roles
 }
 
-/// States that steps touch, and whether one does as a KV cache.
+/// States that steps access; true if a step uses it as a KV cache.
 fn caches<'a>(request: &Request<'a>) -> HashMap<&'a str, bool> {
     let mut caches = HashMap::new();
     for plan in request.plans {
@@ -295,7 +295,7 @@ mod tests {
     use simd::vector::LANES;
 
     #[test]
-    fn weights_lie_as_the_request_chooses_and_take_no_more_room() {
+    fn weights_are_packed_as_chosen_without_using_more_memory() {
         let matrix = |name: &str, dtype, cols| Buffer {
             name: name.to_owned(),
             class: Class::Weight,
@@ -319,15 +319,15 @@ mod tests {
                 Layout::new(&request, isa).unwrap()
             };
             let (chosen, heuristic) = (lay(Some(&choices)), lay(None));
-            let panel_width = |layout: &Layout| {
+            let interleave = |layout: &Layout| {
                 ["chosen", "other columns", "plain"].map(|name| match layout.weights[name].1 {
-                    WeightStorage::Matrix(layout) => layout.panel_width(),
+                    WeightStorage::Matrix(layout) => layout.interleave(),
                     _ => 0,
                 })
             };
             let most = isa.packings().last().unwrap() / LANES;
-            assert_eq!(panel_width(&chosen), [most, 1, 1], "{isa}");
-            assert_eq!(panel_width(&heuristic), [1; 3], "{isa}");
+            assert_eq!(interleave(&chosen), [most, 1, 1], "{isa}");
+            assert_eq!(interleave(&heuristic), [1; 3], "{isa}");
             assert_eq!(chosen.weight_bytes, heuristic.weight_bytes);
         }
     }

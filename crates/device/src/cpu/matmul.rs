@@ -1,8 +1,8 @@
-//! Products of matrices and convolutions, tile by tile: see `simd::dense` for how operands lie in panels.
+//! Matrix products and convolutions of tensors, tile by tile: see `simd::dense` for packed operands.
 //!
-//! Rows are packed before the product: weights when they are uploaded, others by a stage of their own. Columns that are no
-//! weights are packed a chunk at a time by whoever multiplies it, windows as `simd::windows` finds them. What follows element
-//! by element is done to results while they are in the cache.
+//! Rows are packed before the product: weights at upload, others by a kernel call. Columns that are not weights are
+//! packed by the thread that multiplies them, a chunk at a time; windows are packed by `simd::windows`. Epilogues
+//! are applied while results are in cache.
 
 use std::ops::Range;
 
@@ -12,57 +12,58 @@ use super::group::BLOCK;
 use super::pool::Worker;
 use plan::Conv;
 use simd::Isa;
-use simd::dense::{self, COLUMNS, Finish, Lie, Lines, Onto, Operands, Place, SPAN};
+use simd::dense::{self, COLUMNS, ColumnLayout, Finish, Lines, Onto, Operands, Place, SPAN};
 use simd::vector::LANES;
 use simd::windows::{self, Image, pack_windows};
 
 const _: () = assert!(COLUMNS <= BLOCK, "what follows a product takes a block at a time");
 
-/// Spans of columns that are packed at a time: what stays in the second-level cache beside rows that stream by.
+/// Spans of columns that are packed at a time: these fit into the second-level cache while rows stream through it.
 const SPANS: usize = 2;
 
-/// Scratch of a thread for panels of columns, in `f32` values.
-pub(super) const PANELS: usize = SPANS * SPAN * COLUMNS;
+/// Scratch values of a thread for packed columns.
+pub(super) const TILE_SCRATCH: usize = SPANS * SPAN * COLUMNS;
 
-/// Scratch of a thread for a convolution's columns.
+/// Scratch values of a thread for a convolution's columns.
 pub(super) fn scratch(conv: &Conv) -> usize {
     let [rows, columns] = axes(conv, &[0; 4]);
-    PANELS + windows::scratch(&rows, &columns)
+    TILE_SCRATCH + windows::scratch(&rows, &columns)
 }
 
-/// Where columns come from.
+/// Source of the columns.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Columns {
-    /// As [`Panels`] leave them.
+    /// Packed as a [`PackedOperand`](super::packed_operand::PackedOperand).
     Packed(*const f32),
     Lines(Lines),
     Windows(Image),
 }
 
-/// Matrices that lie as far apart: how many, elements between them in the packed rows, and in the columns.
+/// Axes of matrix pairs: extent, distance in the packed rows, and distance in the columns.
 pub(super) type Pairs = Vec<(usize, usize, usize)>;
 
-/// Rows `[m, k]` times columns `[k, n]`, for each of some pairs.
+/// Rows `[m, k]` times columns `[k, n]`, for several pairs of matrices.
 pub(super) struct MatMul {
     pub(super) rows: *const f32,
-    /// Elements from row to row, where they are in no panels.
+    /// For unpacked rows, the distance between them.
     pub(super) apart: Option<usize>,
     pub(super) columns: Columns,
     pub(super) pairs: Pairs,
     /// `[m, n, k]`
     pub(super) shape: [usize; 3],
-    /// A value for each row of so many pairs.
+    /// One value per row of this number of pairs.
     pub(super) bias: Option<(*const f32, usize)>,
     pub(super) out: *mut f32,
-    pub(super) after: Epilogue,
+    pub(super) epilogue: Epilogue,
 }
 
 impl MatMul {
-    /// This thread's share, with scratch for panels and the lines under windows, and behind them for the registers of what follows.
+    /// This thread's share. Scratch holds packed columns, the lines under windows, and the registers of the
+    /// epilogue.
     ///
     /// # Safety
     ///
-    /// The addresses are valid, all threads are here, and nobody else touches what it writes.
+    /// The addresses are valid, all threads are here, and no other code accesses what it writes.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         let m = self.shape[0];
         let lines = match &self.columns {
@@ -70,14 +71,14 @@ impl MatMul {
             Columns::Packed(_) | Columns::Lines(_) => 0,
         };
         // SAFETY: the caller's contract.
-        let registers = unsafe { scratch.add(PANELS + lines) };
-        if let Epilogue::Kernel(after) = &self.after {
+        let registers = unsafe { scratch.add(TILE_SCRATCH + lines) };
+        if let Epilogue::Kernel(kernel) = &self.epilogue {
             // SAFETY: as above.
-            unsafe { after.begin(registers) };
+            unsafe { kernel.begin(registers) };
         }
         let count = self.count();
         let chunks = self.chunks(count, w.threads());
-        // Rows are divided where columns alone do not keep the threads busy; whoever packs columns does so for each part.
+        // Rows are divided if there are too few column chunks for all threads. Each part packs its columns again.
         let busy = if chunks.packed { 2 * w.threads() } else { w.threads() };
         let parts = busy.div_ceil((count * chunks.count).max(1));
         let all = isa.tile().rows(m).count;
@@ -93,37 +94,37 @@ impl MatMul {
         }
     }
 
-    /// Pairs of matrices.
+    /// Number of matrix pairs.
     pub(super) fn count(&self) -> usize {
         self.pairs.iter().map(|(n, ..)| n).product()
     }
 
-    /// Some panels of rows of a pair times all columns, which are in panels, and what follows, with scratch for its registers.
+    /// Multiplies some row tiles of a pair with all columns, which are packed, and applies the epilogue.
     ///
     /// # Safety
     ///
-    /// As for [`MatMul::run`], and nobody else does these rows.
+    /// As for [`MatMul::run`], and no other thread computes these rows.
     pub(super) unsafe fn rows(
         &self,
         isa: Isa,
         pair: usize,
-        panels: Range<usize>,
+        row_tiles: Range<usize>,
         registers: *mut f32,
     ) {
-        // SAFETY: the caller's contract; what is in panels is not packed into scratch.
+        // SAFETY: the caller's contract; what is in row_tiles is not packed into scratch.
         unsafe {
-            if let Epilogue::Kernel(after) = &self.after {
-                after.begin(registers);
+            if let Epilogue::Kernel(kernel) = &self.epilogue {
+                kernel.begin(registers);
             }
             let chunks = self.chunks(1, 1);
             for chunk in 0..chunks.count {
                 let (columns, scratch) = (chunks.columns(chunk), (registers, registers));
-                self.item(isa, pair, panels.clone(), columns, scratch);
+                self.item(isa, pair, row_tiles.clone(), columns, scratch);
             }
         }
     }
 
-    /// How columns are divided: as they were packed, or so that each thread has as many.
+    /// The division of columns: as they were packed, or evenly among threads.
     fn chunks(&self, pairs: usize, threads: usize) -> Chunks {
         let n = self.shape[1];
         let (count, vectors) = (n.div_ceil(COLUMNS), n.div_ceil(LANES));
@@ -137,7 +138,7 @@ impl MatMul {
         Chunks { n, count, packed }
     }
 
-    /// Some panels of rows times at most [`COLUMNS`] columns of a pair, and what follows.
+    /// Multiplies some row tiles with at most [`COLUMNS`] columns of a pair, and applies the epilogue.
     ///
     /// # Safety
     ///
@@ -146,7 +147,7 @@ impl MatMul {
         &self,
         isa: Isa,
         pair: usize,
-        panels: Range<usize>,
+        row_tiles: Range<usize>,
         [column, columns]: [usize; 2],
         (scratch, registers): (*mut f32, *mut f32),
     ) {
@@ -157,19 +158,19 @@ impl MatMul {
             (of_rows, of_columns) = (of_rows + at * rows, of_columns + at * columns);
             left /= extent;
         }
-        let most = PANELS / columns.next_multiple_of(LANES) / SPAN * SPAN;
+        let most = TILE_SCRATCH / columns.next_multiple_of(LANES) / SPAN * SPAN;
         let rows = isa.tile().rows(m);
-        // Of no steps there is one part, of nothing.
+        // A sum without steps has one empty part.
         for begin in (0..k.max(1)).step_by(most) {
             let end = k.min(begin + most);
             // SAFETY: the caller's contract: all that is touched is of these rows and columns.
             unsafe {
                 let (of, over) = ([column, columns], [begin, end - begin]);
-                let (at, lie) = self.panels(isa, of_columns, of, over, scratch);
+                let (at, layout) = self.column_tiles(isa, of_columns, of, over, scratch);
                 let bias = self.bias.map(|(bias, pairs)| bias.add(pair % pairs * m));
                 let out = self.out.add(pair * m * n + column);
-                // A panel of rows stays in the first-level cache; results are written from end to end.
-                for (row, count) in rows.parts(panels.clone()) {
+                // A row tile stays in the first-level cache; results are written in memory order.
+                for (row, count) in rows.parts(row_tiles.clone()) {
                     let first = match self.apart {
                         None => row * k + begin * count,
                         Some(apart) => row * apart + begin,
@@ -179,7 +180,7 @@ impl MatMul {
                         apart: self.apart,
                         count,
                         columns: at,
-                        lie,
+                        layout,
                         steps: end - begin,
                     };
                     let onto = match bias {
@@ -187,17 +188,17 @@ impl MatMul {
                         Some(bias) => Onto::Rows(bias.add(row)),
                         None => Onto::Nothing,
                     };
-                    let finish = match self.after {
+                    let finish = match self.epilogue {
                         Epilogue::Finish(finish) if end == k => finish.at(pair * m + row, column),
                         _ => Finish::default(),
                     };
                     let to = Place { out: out.add(row * n), stride: n, columns };
                     dense::product(isa, operands, onto, finish, to);
-                    if let Epilogue::Kernel(after) = &self.after
+                    if let Epilogue::Kernel(kernel) = &self.epilogue
                         && end == k
                     {
                         for row in row..row + count {
-                            after.piece(isa, registers, (pair * m + row) * n + column, columns);
+                            kernel.piece(isa, registers, (pair * m + row) * n + column, columns);
                         }
                     }
                 }
@@ -205,19 +206,19 @@ impl MatMul {
         }
     }
 
-    /// Where panels of some columns are over some steps, and how they lie: in `scratch`, if they had to be packed.
+    /// Address and layout of some columns over some steps; packs them to `scratch` if necessary.
     ///
     /// # Safety
     ///
-    /// The columns are there, and room for the panels.
-    unsafe fn panels(
+    /// The columns are readable, and the scratch has space for them.
+    unsafe fn column_tiles(
         &self,
         isa: Isa,
         of_columns: usize,
         [column, columns]: [usize; 2],
         [start, steps]: [usize; 2],
         scratch: *mut f32,
-    ) -> (*const f32, Lie) {
+    ) -> (*const f32, ColumnLayout) {
         // SAFETY: the caller's contract.
         unsafe {
             match self.columns {
@@ -225,7 +226,7 @@ impl MatMul {
                     let steps = self.shape[2];
                     return (
                         at.add(of_columns + column * steps),
-                        Lie::Panels { steps, before: start },
+                        ColumnLayout::Tiles { steps, before: start },
                     );
                 }
                 Columns::Lines(Lines { at, line, step }) => {
@@ -235,12 +236,12 @@ impl MatMul {
                 Columns::Windows(image) => {
                     let image = Image { at: image.at.add(of_columns), ..image };
                     let (of, over) = ([column, columns], [start, steps]);
-                    let lines = scratch.add(PANELS);
+                    let lines = scratch.add(TILE_SCRATCH);
                     pack_windows(isa, &image, of, over, lines, scratch);
                 }
             }
         }
-        (scratch, Lie::Panels { steps, before: 0 })
+        (scratch, ColumnLayout::Tiles { steps, before: 0 })
     }
 }
 
@@ -249,12 +250,12 @@ impl MatMul {
 struct Chunks {
     n: usize,
     count: usize,
-    /// Whether they are those that the columns were packed in.
+    /// True if the chunks are those that the columns were packed in.
     packed: bool,
 }
 
 impl Chunks {
-    /// The first of a chunk, and how many.
+    /// First column of a chunk, and number of columns.
     fn columns(self, chunk: usize) -> [usize; 2] {
         let before = |chunk: usize| match self.packed {
             true => chunk * COLUMNS,

@@ -11,18 +11,18 @@ use crate::{Error, Part, Result};
 use plan::{BufferId, Plan};
 use simd::activations::{F32Block, Q8Block};
 
-/// The memory of a plan's own buffers. Who may touch it, and when, is `instance`'s business.
+/// The memory of a plan's own buffers. `instance` orders all access.
 pub(super) struct PlanMemory {
     buf: AlignedBuf,
     buffers: PlanBuffers,
 }
 
 impl PlanMemory {
-    /// Reserves it.
+    /// Reserves the memory.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`] when the system refuses.
+    /// [`Error::OutOfMemory`] if the system rejects the mapping.
     pub(super) fn new(plan: &Plan) -> Result<Self> {
         let buffers = PlanBuffers::new(plan);
         let buf = AlignedBuf::new(size(buffers.bytes)?).map_err(|e| Error::OutOfMemory {
@@ -41,7 +41,7 @@ impl PlanMemory {
         Some(self.at(self.buffers.offset(buffer)?))
     }
 
-    /// Address of an offset that [`PlanBuffers`] gives.
+    /// Address of an offset in [`PlanBuffers`].
     pub(super) fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset < self.buffers.bytes, "{offset} of {}", self.buffers.bytes);
         // SAFETY: inside the buffer, whose size is a `usize`.
@@ -49,8 +49,7 @@ impl PlanMemory {
     }
 }
 
-/// The memory that programs run in. They hold raw pointers into it; who may touch what, and when, is
-/// `instance`'s business.
+/// The memory that programs run in. They hold raw pointers to it; `instance` orders all access.
 pub(super) struct Memory {
     layout: Layout,
     weights: AlignedBuf,
@@ -64,11 +63,11 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Reserves everything.
+    /// Reserves all memory of an instance.
     ///
     /// # Errors
     ///
-    /// The system refuses a mapping.
+    /// The system rejects a mapping.
     pub(super) fn new(layout: Layout, threads: usize) -> io::Result<Self> {
         let w = layout.workspace;
         let memory = Self {
@@ -84,7 +83,7 @@ impl Memory {
                 .collect::<io::Result<Vec<_>>>()?,
             layout,
         };
-        // SAFETY: nothing runs on memory that nobody has.
+        // SAFETY: no program can run on this memory yet.
         unsafe { memory.set_table(0, &memory.layout.table.first()) };
         Ok(memory)
     }
@@ -97,7 +96,7 @@ impl Memory {
         &self.layout.workspace
     }
 
-    /// Refuses a plan that was not counted when the memory was reserved.
+    /// Rejects a plan whose needs were not counted when the memory was reserved.
     pub(super) fn admits(&self, plan: &Plan) -> Result<()> {
         if self.layout.workspace.max(Workspace::of(plan)?) == self.layout.workspace {
             return Ok(());
@@ -109,7 +108,7 @@ impl Memory {
         self.form(&self.layout.weights, name)
     }
 
-    /// A matrix as plain numbers, where it is read as such too.
+    /// The plain copy of a matrix that is also read as plain numbers.
     pub(super) fn plain_copy(&self, name: &str) -> Option<(*mut u8, WeightStorage)> {
         self.form(&self.layout.plain_copies, name)
     }
@@ -130,14 +129,14 @@ impl Memory {
         Some((unsafe { self.caches.start().add(*offset) }.as_ptr(), *cache))
     }
 
-    /// A state that lies as its buffer says, and its elements.
+    /// A state that is not a KV cache, and its number of elements.
     pub(super) fn plain_state(&self, name: &str) -> Option<(*mut u8, usize)> {
         let (offset, elements) = self.layout.plain_states.get(name)?;
         // SAFETY: the layout's offsets are inside the buffer.
         Some((unsafe { self.caches.start().add(*offset) }.as_ptr(), *elements))
     }
 
-    /// Which blocks are whose: `[slot][entries]`, and how many entries a slot has.
+    /// The block table, `[slot][entries]`, and the number of entries per slot.
     pub(super) fn block_table(&self) -> (*const u32, usize) {
         (self.table.start().as_ptr().cast_const().cast(), self.layout.table.entries)
     }
@@ -146,10 +145,11 @@ impl Memory {
         self.layout.table.blocks() as u32
     }
 
-    /// Sets entries of the table from one on.
+    /// Writes entries of the block table from `at` on.
     ///
     /// # Safety
-    /// Nothing runs on this memory meanwhile; there are as many.
+    ///
+    /// Nothing runs on this memory meanwhile; the table has these entries.
     unsafe fn set_table(&self, at: usize, entries: &[u32]) {
         // SAFETY: the caller's contract; the buffer is aligned for them.
         unsafe {
@@ -158,7 +158,7 @@ impl Memory {
         }
     }
 
-    /// Gives a slot blocks.
+    /// Assigns blocks to a slot.
     ///
     /// # Safety
     /// Nothing runs on this memory meanwhile.
@@ -167,12 +167,12 @@ impl Memory {
     /// [`Error::Invalid`] for a slot or block that is not there, or too many of them.
     pub(super) unsafe fn map(&self, slot: u32, blocks: &[u32]) -> Result<()> {
         let row = self.layout.table.row(slot, blocks)?;
-        // SAFETY: the slot is one of the table's, and the caller's contract.
+        // SAFETY: the table has this slot; the rest is the caller's contract.
         unsafe { self.set_table(slot as usize * self.layout.table.entries, &row) };
         Ok(())
     }
 
-    /// Copies a part onto another.
+    /// Copies one KV part to another.
     ///
     /// # Safety
     /// Nothing runs on this memory meanwhile.
@@ -182,18 +182,18 @@ impl Memory {
     pub(super) unsafe fn copy_part(&self, from: Part, to: Part) -> Result<()> {
         let states = self.caches.start().as_ptr();
         for [from, to, bytes] in self.layout.states.copies(from, to)? {
-            // SAFETY: both are pieces of a state, which is inside the buffer, and not the same; nobody else is there.
+            // SAFETY: both are different pieces of a state inside the buffer; no other code accesses it.
             unsafe { states.add(from).copy_to_nonoverlapping(states.add(to), bytes) };
         }
         Ok(())
     }
 
-    /// Bytes of a part.
+    /// Bytes of a KV part.
     pub(super) fn part_bytes(&self, part: Part) -> usize {
         self.layout.states.part_bytes(part)
     }
 
-    /// Copies a part out.
+    /// Copies a KV part to `out`.
     ///
     /// # Safety
     /// Nothing runs on this memory meanwhile.
@@ -203,7 +203,8 @@ impl Memory {
     pub(super) unsafe fn read_part(&self, part: Part, out: &mut [u8]) -> Result<()> {
         let (mut out, len) = (out.as_mut_ptr(), out.len());
         for range in self.layout.states.part(part, len)? {
-            // SAFETY: the range is inside the states, and together they are as long as `out`; nobody else is there.
+            // SAFETY: the range is inside the states, and all ranges together have the length of `out`; no other
+            // code accesses them.
             unsafe {
                 let from = self.caches.start().as_ptr().add(range.start);
                 out.copy_from_nonoverlapping(from, range.len());
@@ -213,7 +214,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies a part in.
+    /// Copies bytes to a KV part.
     ///
     /// # Safety
     /// As [`Memory::read_part`].

@@ -67,7 +67,7 @@ pub(super) struct Mixture {
     pub(super) buffers: Buffers,
 }
 
-/// This thread's share of a stage.
+/// This thread's share of a phase.
 ///
 /// # Safety
 ///
@@ -99,14 +99,14 @@ pub(super) unsafe fn run(phase: Phase, m: &Mixture, c: &Context<'_>, w: &Worker<
     }
 }
 
-/// A row's experts and their weights.
+/// Chooses a row's experts and their weights.
 ///
 /// # Safety
 ///
 /// As for [`run`]; the row is this thread's.
 unsafe fn route(m: &Mixture, c: &Context<'_>, w: &Worker<'_>, row: usize) {
     let (experts, count) = (m.experts, m.op.routing.chosen);
-    // SAFETY: a row of each operand; the thread's scratch holds two values of each expert.
+    // SAFETY: a row of each operand; the thread's scratch holds two values per expert.
     unsafe {
         let logits = m.op.logits.f32().add(row * experts);
         let worth = c.memory.thread(w.index());
@@ -142,11 +142,11 @@ unsafe fn route(m: &Mixture, c: &Context<'_>, w: &Worker<'_>, row: usize) {
     }
 }
 
-/// Puts the pairs of `rows` rows in order.
+/// Sorts the pairs of `rows` rows by expert.
 ///
 /// # Safety
 ///
-/// As for [`run`]; no other thread does it.
+/// As for [`run`]; only one thread calls it.
 unsafe fn group(m: &Mixture, rows: usize) {
     let count = m.op.routing.chosen;
     // SAFETY: every pair's expert is one of the mixture's, every place is below the number of pairs.
@@ -183,11 +183,11 @@ unsafe fn group(m: &Mixture, rows: usize) {
     }
 }
 
-/// Pairs into the blocks that products read, each segment by itself.
+/// Packs pairs into the blocks that products read, each segment by itself.
 ///
 /// # Safety
 ///
-/// As for [`run`]; `row` gives a row of the layout's columns for each pair.
+/// As for [`run`]; `row` returns a row of the layout's columns for each pair.
 unsafe fn pack(
     m: &Mixture,
     c: &Context<'_>,
@@ -218,14 +218,15 @@ unsafe fn pack(
     }
 }
 
-/// Part of a segment's product: a tile of its pairs, and some row groups.
+/// Part of a segment's product: a tile (L2) of its pairs, and some row groups.
 struct Claim<'a> {
     segment: &'a Segment,
     rows: std::ops::Range<usize>,
     groups: std::ops::Range<usize>,
 }
 
-/// Claims part of the segments' products. A segment's weights follow one another, so that each is read once.
+/// Claims part of the segments' products. The claims of a segment are consecutive, so that its weights are read
+/// once.
 ///
 /// # Safety
 ///
@@ -252,7 +253,7 @@ unsafe fn claim<'a>(
 }
 
 impl Claim<'_> {
-    /// The claimed part of a matrix's product, whose rows begin at `out`, `stride` apart; with its bias.
+    /// Computes the claimed part of a matrix's product, with its bias; output rows begin at `out`, `stride` apart.
     ///
     /// # Safety
     ///
@@ -300,7 +301,7 @@ impl Claim<'_> {
         }
     }
 
-    /// First column, and how many there are of a matrix with `rows` rows.
+    /// First column of the claim, and number of columns, for a matrix with `rows` rows.
     fn columns(&self, rows: usize) -> (usize, usize) {
         let start = self.groups.start * LANES;
         (start, rows.min(self.groups.end * LANES) - start)
@@ -312,14 +313,14 @@ impl Claim<'_> {
 /// As for [`run`].
 unsafe fn gate(m: &Mixture, c: &Context<'_>, w: &Worker<'_>) {
     let side = c.memory.thread(w.index());
-    let width = |of: &Experts<Operand>| of.weight.matrix().layout.panel_width();
+    let width = |of: &Experts<Operand>| of.weight.matrix().layout.interleave();
     let unit = width(&m.op.gate).max(width(&m.op.up));
     // SAFETY: the caller's contract; a claim is this thread's.
     unsafe {
         while let Some(claim) = claim(m, w, &m.op.gate.weight.matrix().layout, unit) {
             let out = m.buffers.hidden.add(claim.segment.first * m.hidden);
             let (first, n) = claim.columns(m.hidden);
-            // The tile beside it starts at its first row and column.
+            // The scratch tile begins at the claim's first row and column.
             let tile = side.wrapping_sub(claim.rows.start * TILE_STRIDE + first);
             claim.product(m, c, &m.op.gate, out, m.hidden);
             claim.product(m, c, &m.op.up, tile, TILE_STRIDE);
@@ -344,14 +345,14 @@ unsafe fn down(m: &Mixture, c: &Context<'_>, w: &Worker<'_>) {
     let layout = &m.op.down.weight.matrix().layout;
     // SAFETY: the caller's contract; a claim is this thread's.
     unsafe {
-        while let Some(claim) = claim(m, w, layout, layout.panel_width()) {
+        while let Some(claim) = claim(m, w, layout, layout.interleave()) {
             let out = m.buffers.results.add(claim.segment.first * m.op.x.last);
             claim.product(m, c, &m.op.down, out, m.op.x.last);
         }
     }
 }
 
-/// Adds up the results of each row's pairs, best expert first.
+/// Adds up the weighted results of each row's pairs, best expert first.
 ///
 /// # Safety
 ///

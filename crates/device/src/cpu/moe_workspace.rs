@@ -1,4 +1,4 @@
-//! Buffers of a mixture of experts: their sizes, and their places in the scratch between kernel calls.
+//! Buffers of a mixture of experts: their sizes, and their offsets in the scratch of a step.
 
 use simd::activations;
 
@@ -6,26 +6,26 @@ use simd::activations;
 #[derive(Clone, Copy)]
 pub(super) struct Segment {
     pub(super) expert: usize,
-    /// Its first pair.
+    /// Index of its first pair.
     pub(super) first: usize,
     pub(super) pairs: usize,
-    /// Tiles of the segments before it.
+    /// Number of tiles in the segments before it.
     pub(super) tiles: usize,
 }
 
-/// What is kept between the stages.
+/// Buffers between the kernel calls of a mixture.
 #[derive(Clone, Copy)]
 pub(super) struct Buffers {
-    /// Experts of each row, best first, then their weights.
+    /// Chosen experts of each row, best first, and their weights.
     pub(super) chosen: *mut u32,
     pub(super) weights: *mut f32,
-    /// Where a row's pairs lie, and the row of each pair.
+    /// Place of each pair in sorted order, and the row of each place.
     pub(super) places: *mut u32,
     pub(super) rows: *mut u32,
-    /// Segments in order of their experts; the last one's end is in `ends`.
+    /// Segments, sorted by expert, and the totals of all segments.
     pub(super) segments: *mut Segment,
     pub(super) ends: *mut Ends,
-    /// A row of hidden values, and of results, for each pair.
+    /// One row of hidden values, and one of results, per pair.
     pub(super) hidden: *mut f32,
     pub(super) results: *mut f32,
 }
@@ -36,12 +36,12 @@ pub(super) struct Ends {
     pub(super) tiles: usize,
 }
 
-/// How much a mixture needs beside its operands.
+/// Memory that a mixture needs beyond its operands.
 pub(super) struct Needs {
     pairs: usize,
     experts: usize,
     hidden: usize,
-    /// Blocks of activations.
+    /// Number of activation blocks.
     pub(super) blocks: usize,
     pub(super) bytes: usize,
 }
@@ -57,7 +57,7 @@ impl Needs {
         needs
     }
 
-    /// Where each part of [`Buffers`] begins.
+    /// Offset of each of [`Buffers`].
     fn offsets(&self) -> [usize; 8] {
         let pairs = 4 * self.pairs;
         let sizes = [
@@ -76,7 +76,7 @@ impl Needs {
         offsets
     }
 
-    /// In memory from `base` on.
+    /// The buffers in memory from `base` on.
     pub(super) fn at(&self, base: *mut u8) -> Buffers {
         let [ends, segments, chosen, weights, places, rows, hidden, results] =
             self.offsets().map(|offset| base.wrapping_add(offset));
@@ -96,7 +96,7 @@ impl Needs {
 impl Buffers {
     /// # Safety
     ///
-    /// The group stage has run, and nobody writes meanwhile.
+    /// The group phase has run, and no other code writes the buffers meanwhile.
     pub(super) const unsafe fn segments(&self) -> (&[Segment], usize) {
         // SAFETY: the caller's contract: as many have been written.
         unsafe {

@@ -104,7 +104,7 @@ fn claim_product(
 /// As for [`super::execute::run`].
 pub(super) unsafe fn project(p: &Project, c: &Context<'_>, w: &Worker<'_>) {
     // A claim never splits row groups that are stored interleaved, in any of the matrices.
-    let width = |layout: &PackedLayout| layout.panel_width();
+    let width = |layout: &PackedLayout| layout.interleave();
     let layouts = || p.linears.iter().map(|linear| linear.weight.matrix().layout);
     let unit = layouts().map(|layout| width(&layout)).max().unwrap_or(1);
     let padded = |layout: &PackedLayout| layout.groups().next_multiple_of(unit);
@@ -187,7 +187,7 @@ unsafe fn project_epilogue(
 pub(super) unsafe fn project_glu(p: &ProjectGlu, c: &Context<'_>, w: &Worker<'_>) {
     let (of, n) = (c.rows(p.rows), p.gate.layout.rows());
     let scratch = c.memory.thread(w.index());
-    let unit = p.gate.layout.panel_width().max(p.up.layout.panel_width());
+    let unit = p.gate.layout.interleave().max(p.up.layout.interleave());
     let claim = p.variant.claim(of).next_multiple_of(unit);
     while let Some((rows, groups)) = claim_product(w, of, p.gate.layout.groups(), claim) {
         let (first, end) = (groups.start * LANES, n.min(groups.end * LANES));

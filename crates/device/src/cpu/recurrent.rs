@@ -1,7 +1,7 @@
-//! Layers that remember: which sequence has which rows, and who moves which part of a state on.
+//! Recurrent layers: assignment of rows to sequences, and division of state updates among threads.
 //!
-//! A state of 4-byte elements lies as its buffer says. A stage reads how many tokens the versions hold and a
-//! later one notes it, when all threads have read it.
+//! States with 4-byte elements have the layout of their buffers. A kernel call reads the token counts of a state's
+//! versions. A later call updates them, after all threads have read them.
 
 use super::context::Context;
 use super::operand::{Operand, sequences, version_size};
@@ -12,11 +12,11 @@ use simd::norm;
 use simd::recurrent::{self as kernels};
 use simd::vector::LANES;
 
-/// What a step does to the state of one of its sequences.
+/// Update of one sequence's state in a step.
 struct Sequence {
     slot: usize,
     turn: Turn,
-    /// Its first row, and how many follow that are no padding.
+    /// First row, and number of rows before the padding.
     first: usize,
     rows: usize,
 }
@@ -47,11 +47,11 @@ fn version(memory: &Recurrence<Operand>, slot: usize, version: usize) -> *mut f3
     memory.state.f32().wrapping_add((2 * slot + version) * version_size(memory))
 }
 
-/// Notes what the versions hold after the step.
+/// Records the token counts of the versions after the step.
 ///
 /// # Safety
 ///
-/// As for [`super::execute::run`]; the stages that use the state are over.
+/// As for [`super::execute::run`]; the kernel calls that read the state are complete.
 pub(super) unsafe fn record_versions(memory: &Recurrence<Operand>, w: &Worker<'_>) {
     for number in w.part(sequences(memory)) {
         // SAFETY: the caller's contract; no other sequence of the step has this slot.
@@ -94,13 +94,14 @@ pub(super) unsafe fn short_conv(op: &ShortConv<Operand>, c: &Context<'_>, w: &Wo
     }
 }
 
-/// Scratch of a gated delta layer: queries and keys of length 1, `[rows, 2 HK K]`, then decay and beta, `[rows, 2 H]`.
+/// Scratch of a gated delta layer: normalised queries and keys, `[rows, 2 HK K]`, then decay and beta, `[rows, 2
+/// H]`.
 fn delta_buffers(op: &GatedDelta<Operand>, c: &Context<'_>) -> (*mut f32, *mut f32) {
     let keyed = c.memory.step_scratch().cast::<f32>();
     (keyed, keyed.wrapping_add(op.mixed.first * 2 * op.heads.keys * op.heads.key_size))
 }
 
-/// Queries and keys of length 1, decay and beta of each row.
+/// Normalises queries and keys, and computes decay and beta, of each row.
 ///
 /// # Safety
 ///
@@ -133,7 +134,7 @@ pub(super) unsafe fn prepare(op: &GatedDelta<Operand>, c: &Context<'_>, w: &Work
 
 /// # Safety
 ///
-/// As for [`super::execute::run`]; [`prepare`] is over.
+/// As for [`super::execute::run`]; [`prepare`] is complete.
 pub(super) unsafe fn gated_delta(op: &GatedDelta<Operand>, c: &Context<'_>, w: &Worker<'_>) {
     let GatedDelta { mixed, heads, memory, out, .. } = op;
     let (keyed, gates) = delta_buffers(op, c);

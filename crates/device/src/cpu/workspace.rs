@@ -4,7 +4,7 @@ use super::conv_shape::is_depthwise;
 use super::epilogue;
 use super::errors::unsupported;
 use super::group;
-use super::matmul::{self, PANELS};
+use super::matmul::{self, TILE_SCRATCH};
 use super::moe_workspace::Needs;
 use super::variant::TILE_STRIDE;
 use super::width::{Width, stored};
@@ -17,18 +17,18 @@ use simd::activations::{self, F32Block, Q8Block};
 use simd::attention;
 use simd::vector::LANES;
 
-/// Sizes of everything that plans take beyond weights and state.
+/// Sizes of all memory that plans need beyond weights and state.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Workspace {
     /// Bytes of the scratch arena, shared by all plans.
     pub(super) arena: usize,
     pub(super) q8: usize,
     pub(super) f32: usize,
-    /// `f32` values of scratch for each thread.
+    /// Scratch per thread, in `f32` values.
     pub(super) thread: usize,
-    /// Width of the logits that are sampled from.
+    /// Width of the logits that are sampled.
     pub(super) vocabulary: usize,
-    /// Bytes that a step of several stages keeps between them.
+    /// Bytes that a step keeps between its kernel calls.
     pub(super) step: usize,
 }
 
@@ -45,7 +45,7 @@ impl Workspace {
             let own = match &plan.steps[group.steps.start].op {
                 Op::Conv(conv) if is_depthwise(conv) => depthwise::scratch(conv),
                 Op::Conv(conv) => matmul::scratch(conv).max(winograd::scratch(conv)),
-                _ => PANELS,
+                _ => TILE_SCRATCH,
             };
             w.thread = w.thread.max(own + group::registers(plan, group) * group::BLOCK);
         }
@@ -124,23 +124,23 @@ const fn delta_scratch(rows: usize, heads: &DeltaHeads) -> usize {
     rows * 2 * (heads.keys * heads.key_size + heads.values)
 }
 
-/// Values that a product of matrices keeps beside its result: operands in 4 bytes, rows in panels where they are no weights,
-/// and columns, if they are `packed` too.
+/// Values that a matrix product needs between its kernel calls: widened operands, packed rows that are not weights,
+/// and packed columns if `packed` is set.
 fn matmul_scratch(plan: &Plan, op: &Op, packed: bool) -> usize {
     let Op::MatMul { a, b, .. } = op else { return 0 };
     let copied = |view: &View| match stored(plan.buffer(view.buffer)) {
         Some(Width::Less(_)) => view.elements(),
         _ => 0,
     };
-    let panels = match b.shape[..] {
+    let columns = match b.shape[..] {
         [.., n, _] if packed => b.elements() / n.max(1) * n.next_multiple_of(LANES),
         _ => 0,
     };
-    [copied(a), copied(b), a.elements(), panels].into_iter().fold(0, usize::saturating_add)
+    [copied(a), copied(b), a.elements(), columns].into_iter().fold(0, usize::saturating_add)
 }
 
-/// Offsets of a plan's scratch buffers, of which a group's live until its end, and those of groups that are done together
-/// until theirs. What is joined lies where it belongs.
+/// Offsets of a plan's scratch buffers. A buffer lives until the end of the groups that run together with its last
+/// reader. In-place concats are placed inside their result.
 pub(super) fn arena(plan: &Plan, groups: &[Group]) -> Arena {
     let sets = row_fusion::sets(plan, groups).into_iter();
     let last: Vec<usize> = sets

@@ -1,4 +1,4 @@
-//! From a group's steps to instructions.
+//! Compilation of a group's steps to instructions.
 
 use std::collections::HashMap;
 
@@ -9,16 +9,16 @@ use crate::cpu::width::Width;
 use plan::{BufferId, Class, DType, Group, Op, Plan, Step, View};
 use simd::tensor::{Conversion, Narrow};
 
-/// Makes instructions of steps.
+/// Compiler of one group.
 pub(super) struct Compiler<'a> {
     pub(super) plan: &'a Plan,
     pub(super) group: &'a Group,
     /// Address and width of a view's first element.
     pub(super) locate: &'a dyn Fn(&View) -> Result<(*mut u8, Width)>,
     pub(super) constants: Vec<(usize, u32)>,
-    /// Of what the steps have written.
+    /// Values that the steps have written.
     pub(super) places: HashMap<BufferId, Place>,
-    /// Of what they have loaded.
+    /// Values that the steps have loaded.
     pub(super) loaded: Vec<(View, Place)>,
     pub(super) registers: usize,
 }
@@ -45,7 +45,7 @@ impl Compiler<'_> {
         for view in op.reads() {
             reads.push(self.operand(view, ints, to)?);
         }
-        // What is known already is not computed again.
+        // Common subexpressions are computed once.
         let same = |known: &&Instruction| {
             let one = match (&known.action, &action) {
                 (Action::Unary(a), Action::Unary(b)) => a == b,
@@ -95,7 +95,7 @@ impl Compiler<'_> {
         Place::Register(self.registers - 1)
     }
 
-    /// Where an operand's values are; of a constant its whole part, where it is one of integers.
+    /// Place of an operand's values. Integer operations read a constant's integer part.
     pub(super) fn operand(
         &mut self,
         view: &View,
@@ -130,7 +130,7 @@ impl Compiler<'_> {
         Ok(place)
     }
 
-    /// Where a result goes first, and what it is stored as from there.
+    /// Place of a result, and its final storage if that has fewer bytes.
     pub(super) fn result(&mut self, out: &View) -> Result<(Place, Option<(*mut u8, Narrow)>)> {
         let (mut place, mut stored) = (self.register(), None);
         if !self.group.inner.contains(&out.buffer) {

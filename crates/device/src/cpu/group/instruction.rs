@@ -1,41 +1,41 @@
-//! Instructions that a group of tensor operations is compiled to, and the kernel that holds them.
+//! Instructions and kernels, which groups of tensor operations are compiled to.
 
 use super::source::Source;
 use plan::{Binary, Group, Plan, Reduce, Step, Unary};
 use simd::tensor::{Conversion, First, Narrow, Second};
 
-/// Values of a register.
+/// Values of a virtual register.
 pub(in crate::cpu) const BLOCK: usize = 256;
 
-/// Where the values of a block are.
+/// Place of a block's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     Register(usize),
-    /// In memory, the first element of the space there.
+    /// In memory: address of the first element of the index space.
     At(*mut f32),
 }
 
-/// What an instruction does with up to three operands.
+/// Operation of an instruction, with up to three operands.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     Unary(Unary),
     Binary(Binary),
     Ints(Binary),
-    /// Two operations, the second with what the first gives.
+    /// Two operations; the second one reads the first one's result.
     Two(First, Second),
     Select,
     /// `1 / (1 + exp(-x))`
     Sigmoid,
-    /// No less than a number, or no more.
+    /// Clamped from below (`true`) or above (`false`).
     Bounded(bool, f32),
     Convert(Conversion),
     Move,
-    /// The number of each element.
+    /// Index of each element.
     Iota,
     Load(Source),
-    /// What lies side by side along an axis, plus 0; nothing is done where a part is in its place.
-    Join(Vec<Source>),
-    /// Stored in fewer bytes.
+    /// Concatenation along an axis, plus 0; parts that are already in place are skipped.
+    Concat(Vec<Source>),
+    /// Stored with fewer bytes.
     Narrow(*mut u8, Narrow),
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Instruction {
     pub(super) out: Place,
 }
 
-/// A group with its addresses. A constant's register is filled before the first block.
+/// A compiled group. Registers of constants are filled before the first block.
 #[derive(Clone, Debug)]
 pub(in crate::cpu) struct Kernel {
     pub(super) elements: usize,
@@ -57,7 +57,7 @@ pub(in crate::cpu) struct Kernel {
     pub(super) registers: usize,
 }
 
-/// `x [outer, length, inner]` to `[outer, inner]`.
+/// Reduction of `x [outer, length, inner]` to `[outer, inner]`.
 #[derive(Clone, Debug)]
 pub(super) struct Reduction {
     pub(super) op: Reduce,
@@ -69,9 +69,9 @@ pub(super) struct Reduction {
     pub(super) out: Place,
 }
 
-/// Registers that a group takes at most.
+/// Upper bound of a group's registers.
 pub(in crate::cpu) fn registers(plan: &Plan, group: &Group) -> usize {
-    // Two hold the sums of a reduction, in `f64`.
+    // Two registers hold the `f64` sums of a reduction.
     let of = |step: &Step| step.op.reads().len() + step.op.writes().len();
     plan.steps[group.steps.clone()].iter().map(of).sum::<usize>() + 2
 }

@@ -1,11 +1,11 @@
-//! Compiling a group of tensor operations to a kernel, and running the kernel on blocks of elements.
+//! Compilation of a group of tensor operations to a kernel, and its execution on blocks of elements.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use super::compile::Compiler;
 use super::instruction::{Action, BLOCK, Instruction, Kernel, Place, Reduction};
-use super::source::{Source, join};
+use super::source::{Source, concat};
 use super::sums::{ColumnSums, Sums};
 use crate::Result;
 use crate::cpu::pool::Worker;
@@ -14,11 +14,11 @@ use plan::{Binary, DType, Group, Op, Plan, View};
 use simd::dense::{Addend, Finish, Function};
 use simd::{Isa, scores, tensor};
 
-/// Elements that a thread takes at a time.
+/// Elements that a thread claims at a time.
 pub(in crate::cpu) const CLAIM: usize = 32 * BLOCK;
 
 impl Kernel {
-    /// The kernel of a group whose views lie where `locate` says.
+    /// Compiles a group; `locate` returns the address of a view.
     ///
     /// # Errors
     /// Those of `locate`.
@@ -30,7 +30,7 @@ impl Kernel {
         Ok(Self::steps(plan, group, locate)?.ready())
     }
 
-    /// The same step by step, before it is [`ready`](Self::ready).
+    /// The same, before the optimisations of [`ready`](Self::ready), with one instruction per step.
     ///
     /// # Errors
     /// Those of `locate`.
@@ -76,18 +76,18 @@ impl Kernel {
             tail,
             registers: compiler.registers,
         };
-        kernel.name();
+        kernel.apply_patterns();
         Ok(kernel)
     }
 
-    /// The kernel, ready to be run: no more is asked about its steps.
+    /// The optimised kernel.
     pub(in crate::cpu) fn ready(mut self) -> Self {
         self.pair();
         self.share_registers();
         self
     }
 
-    /// Elements put one after the other.
+    /// A kernel that copies elements to contiguous memory.
     pub(in crate::cpu) fn copy(source: Source, elements: usize, to: *mut f32) -> Self {
         let action = Action::Load(source);
         let load = Instruction { action, reads: Vec::new(), out: Place::At(to) };
@@ -95,19 +95,18 @@ impl Kernel {
         Self { elements, constants, chain, reduction: None, tail, registers: 0 }
     }
 
-    /// Whether there is nothing to be done: all is where it belongs.
+    /// True if the kernel only joins parts that are already in place.
     pub(in crate::cpu) fn is_noop(&self) -> bool {
-        let [Instruction { action: Action::Join(parts), .. }] = &self.chain[..] else {
+        let [Instruction { action: Action::Concat(parts), .. }] = &self.chain[..] else {
             return false;
         };
-        let there = parts.iter().map(Source::there).sum::<usize>();
+        let there = parts.iter().map(Source::elements_in_place).sum::<usize>();
         self.reduction.is_none() && there == self.elements
     }
 
-    /// The same as what a product does with its results before it writes them, where it is that: these are at `place`, in
-    /// rows of so many `columns`, and what becomes of them goes there too. A row
-    /// may be added to each, where rows may repeat.
-    pub(in crate::cpu) fn finish(
+    /// The kernel as a product's epilogue, if it is one: it reads the results at `place`, in rows of `columns`, and
+    /// writes its own there. Adding a row to each result needs `rows_repeat`.
+    pub(in crate::cpu) fn as_epilogue(
         &self,
         place: *mut f32,
         columns: usize,
@@ -115,7 +114,7 @@ impl Kernel {
     ) -> Option<Finish> {
         let mut finish = Finish::default();
         let (mut x, mut rows) = (Place::At(place), HashMap::new());
-        // A sigmoid of it that waits to be multiplied with.
+        // A sigmoid of the value that is not multiplied with it yet.
         let mut open = None;
         for (i, Instruction { action, reads, out }) in self.chain.iter().enumerate() {
             if matches!(out, Place::At(_)) != (i + 1 == self.chain.len()) {
@@ -170,7 +169,7 @@ impl Kernel {
         (x == Place::At(place) && open.is_none()).then_some(finish)
     }
 
-    /// Gives registers that are no longer read to later results.
+    /// Register allocation: reuses registers that are not read any more.
     fn share_registers(&mut self) {
         let mut taken: HashMap<usize, usize> = HashMap::new();
         let mut count = 0;
@@ -233,7 +232,7 @@ impl Kernel {
     ///
     /// # Safety
     ///
-    /// The addresses are valid, all threads are in this kernel, and nobody else touches what it writes.
+    /// The addresses are valid, all threads are in this kernel, and no other code accesses what it writes.
     pub(in crate::cpu) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         // SAFETY: the caller's contract; blocks stay inside the space, and no two threads have the same.
         unsafe {
@@ -262,7 +261,7 @@ impl Kernel {
     ///
     /// # Safety
     ///
-    /// The scratch is as [`Kernel::run`] wants it.
+    /// The scratch has the size that [`Kernel::run`] requires.
     pub(in crate::cpu) unsafe fn begin(&self, scratch: *mut f32) {
         for (register, bits) in &self.constants {
             // SAFETY: the caller's contract.
@@ -272,21 +271,22 @@ impl Kernel {
         }
     }
 
-    /// A piece of the space of a group that does not reduce, of at most [`BLOCK`] elements, after [`Kernel::begin`].
+    /// Computes at most [`BLOCK`] elements of a group without reduction, after [`Kernel::begin`].
     ///
     /// # Safety
     ///
-    /// As for [`Kernel::run`], and nobody else does this piece.
+    /// As for [`Kernel::run`], and no other thread computes these elements.
     pub(in crate::cpu) unsafe fn piece(&self, isa: Isa, scratch: *mut f32, start: usize, n: usize) {
         // SAFETY: the caller's contract.
         unsafe { execute(&self.chain, isa, scratch, start, n) }
     }
 
-    /// Some rows, of so many elements, of a space; at most a block of them where they are added up, after [`Kernel::begin`].
+    /// Computes some rows of `length` elements, after [`Kernel::begin`]; at most a block of rows if they are
+    /// reduced.
     ///
     /// # Safety
     ///
-    /// As for [`Kernel::run`], and nobody else does these rows.
+    /// As for [`Kernel::run`], and no other thread computes these rows.
     pub(in crate::cpu) unsafe fn rows(
         &self,
         isa: Isa,
@@ -306,13 +306,13 @@ impl Kernel {
         }
     }
 
-    /// Rows that become a value each, at most a block of them.
+    /// Reduces at most a block of rows to one value each.
     ///
     /// # Safety
     ///
     /// As for [`Kernel::rows`].
     unsafe fn reduced(&self, r: &Reduction, isa: Isa, outputs: Range<usize>, scratch: *mut f32) {
-        // Short rows go through the chain together.
+        // Short rows pass through the instructions together.
         let together = (BLOCK / r.length.max(1)).max(1);
         for first in outputs.clone().step_by(together) {
             let count = together.min(outputs.end - first);
@@ -346,16 +346,16 @@ impl Kernel {
         unsafe { execute(&self.tail, isa, scratch, outputs.start, outputs.len()) };
     }
 
-    /// Rows that are added up column by column.
+    /// Reduces rows column by column.
     ///
     /// # Safety
     ///
     /// As for [`Kernel::run`].
     unsafe fn columns(&self, r: &Reduction, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         let strips = r.inner.div_ceil(BLOCK);
-        // Narrow rows go through the chain together.
+        // Narrow rows pass through the instructions together.
         let together = (BLOCK / r.inner.max(1)).max(1);
-        // SAFETY: behind the registers there is room for a block of `f64`.
+        // SAFETY: the scratch has space for a block of `f64` behind the registers.
         let sums = unsafe { scratch.add(self.registers * BLOCK) };
         while let Some(units) = w.claim(r.outer * strips, 1) {
             for unit in units {
@@ -385,11 +385,11 @@ impl Kernel {
     }
 }
 
-/// The `start`th value of a place, or the first of a register.
+/// Address of element `start` of a place, or of a register's first element.
 ///
 /// # Safety
 ///
-/// The place has it.
+/// The place has this element.
 const unsafe fn pointer(place: Place, scratch: *mut f32, start: usize) -> *mut f32 {
     // SAFETY: the caller's contract.
     unsafe {
@@ -400,7 +400,7 @@ const unsafe fn pointer(place: Place, scratch: *mut f32, start: usize) -> *mut f
     }
 }
 
-/// Instructions for `n` elements, at most [`BLOCK`], from the `start`th on.
+/// Executes instructions for `n` elements, at most [`BLOCK`], from `start` on.
 ///
 /// # Safety
 ///
@@ -430,7 +430,7 @@ unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usi
                 }
                 Action::Select => tensor::select(isa, read(0), read(1), read(2), out, n),
                 Action::Convert(to) => tensor::convert(isa, *to, read(0), out, n),
-                // A value may go where it is.
+                // Source and destination may be the same.
                 Action::Move => out.copy_from(read(0), n),
                 Action::Iota => {
                     for i in 0..n {
@@ -438,7 +438,7 @@ unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usi
                     }
                 }
                 Action::Load(source) => source.fill(isa, 0, start, n, out),
-                Action::Join(parts) => join(parts, isa, start, n, out),
+                Action::Concat(parts) => concat(parts, isa, start, n, out),
                 Action::Narrow(base, narrow) => {
                     tensor::narrow(isa, *narrow, read(0), base.add(narrow.bytes() * start), n);
                 }

@@ -1,12 +1,12 @@
-//! Groups of tensor operations, as `plan::schedule` makes them, on blocks of elements.
+//! Fused groups of tensor operations, which `plan::schedule` selects, executed on blocks of elements.
 //!
-//! A group becomes a few instructions over registers of [`BLOCK`] values, which stay in the first-level cache: what
-//! nobody reads later never leaves them. An operand that lies in memory as the group's space does is read where it is,
-//! and a result written where it belongs. Every element is computed by one thread in one order, so results do not
-//! depend on how many there are.
+//! A group is compiled to a few instructions over virtual registers of [`BLOCK`] values, which stay in the
+//! first-level cache. Values that no later group reads never leave them. Dense operands are read in place, and
+//! results are written in place. One thread computes each element, in one order, so that the number of threads does
+//! not change results.
 //!
-//! Where operands lie is `source`'s, steps become instructions in `compile`, several of them one in `named`; what a reduction has come to
-//! is in `sums`, and a softmax's rows are done in `softmax`. What is done where is `program`'s.
+//! `source` reads operands of any layout, `compile` translates steps to instructions, `peephole` combines several
+//! into one, `sums` accumulates reductions, and `softmax` fuses two groups. `program` selects the groups to run.
 
 mod compile;
 mod instruction;

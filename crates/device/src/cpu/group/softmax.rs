@@ -1,5 +1,5 @@
-//! Exponentials of rows over their sums, what a softmax is after it has the largest of each row: two groups done in one, each
-//! row while it is in the first-level cache. Values are the groups' to the bit.
+//! Softmax of rows after their maximum is known: two groups in one pass, each row while it is in the first-level
+//! cache. Results have the same bits as the groups'.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use simd::{Isa, norm, tensor};
 /// `exp(x - max) / sum` of rows.
 pub(in crate::cpu) struct Softmax {
     x: *const f32,
-    /// A value for each row: what is subtracted, and where the reciprocal of the sum goes.
+    /// Per row, the value to subtract, and the destination of the sum's reciprocal.
     max: *const f32,
     share: *mut f32,
     out: *mut f32,
 }
 
-/// The place of an operand, and a value for each row of so many elements that is loaded beside it.
+/// Place of an operand, and the address of one value per row of `length` elements, if the instruction reads both.
 fn with_row(load: &Instruction, op: &Instruction, length: usize) -> Option<(*mut f32, *const f32)> {
     let Action::Load(source) = &load.action else { return None };
     let [Place::At(x), row] = op.reads[..] else { return None };
@@ -24,7 +24,7 @@ fn with_row(load: &Instruction, op: &Instruction, length: usize) -> Option<(*mut
 }
 
 impl Softmax {
-    /// What two kernels are, of which the first adds up exponentials and the second divides them by the sum.
+    /// Combines two kernels, if the first one sums up exponentials and the second one divides them by the sum.
     pub(in crate::cpu) fn of([sum, share]: [&Kernel; 2]) -> Option<Self> {
         let reduction = sum.reduction.as_ref()?;
         let ([load, sub, exp], [recip]) = (&sum.chain[..], &sum.tail[..]) else { return None };
@@ -51,7 +51,7 @@ impl Softmax {
         })
     }
 
-    /// Some rows of so many elements.
+    /// Computes some rows of `length` elements.
     ///
     /// # Safety
     ///

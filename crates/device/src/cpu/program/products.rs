@@ -1,4 +1,4 @@
-//! Stages of tensors' products: which operands are packed when, and what follows.
+//! Kernel calls of tensor products: packing of operands, and epilogues.
 
 use super::KernelCall;
 use super::resolve::Resolver;
@@ -19,33 +19,33 @@ use simd::dense::Lines;
 use simd::windows::Image;
 
 impl Resolver<'_> {
-    /// Stages of a group that begins with a product.
+    /// Appends the kernel calls of a group that begins with a product.
     pub(super) fn product(&self, group: &Group, calls: &mut Vec<KernelCall>) -> Result<()> {
-        let (out, after) = self.after(group)?;
+        let (out, epilogue) = self.epilogue(group)?;
         match &self.plan.steps[group.steps.start].op {
             Op::MatMul { a, b, .. } => {
                 let mut free = self.memory.step_scratch().cast();
-                let product = self.matmul([a, b], false, (out, after), &mut free, calls)?;
+                let product = self.matmul([a, b], false, (out, epilogue), &mut free, calls)?;
                 calls.push(KernelCall::MatMul(Box::new(product)));
                 Ok(())
             }
-            Op::Conv(conv) => self.convolution(conv, out, after, calls),
+            Op::Conv(conv) => self.convolution(conv, out, epilogue, calls),
             op => unreachable!("{} is no product of tensors", op.name()),
         }
     }
 
-    /// Stages of two products with groups between them that are done row by row.
+    /// Appends the kernel calls of two products with row operations between them.
     pub(super) fn matmul_chain(&self, set: &[Group], calls: &mut Vec<KernelCall>) -> Result<()> {
         let [first, groups @ .., second] = set else {
             unreachable!("two products and what is between them")
         };
         let mut free = self.memory.step_scratch().cast();
         let mut product = |group: &Group, calls: &mut Vec<KernelCall>| {
-            let (out, after) = self.after(group)?;
+            let (out, epilogue) = self.epilogue(group)?;
             let Op::MatMul { a, b, .. } = &self.plan.steps[group.steps.start].op else {
                 unreachable!("rows become rows by a product of matrices")
             };
-            self.matmul([a, b], true, (out, after), &mut free, calls)
+            self.matmul([a, b], true, (out, epilogue), &mut free, calls)
         };
         let (first, second) = (product(first, calls)?, product(second, calls)?);
         let kernels = self.kernels(groups)?;
@@ -55,7 +55,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    /// Kernels of groups that are done row by row.
+    /// Kernels of groups that run row by row.
     pub(super) fn kernels(&self, groups: &[Group]) -> Result<Vec<Kernel>> {
         let place = row_fusion::place(self.plan, groups);
         let locate = |view: &View| match place {
@@ -67,8 +67,8 @@ impl Resolver<'_> {
         groups.iter().map(|group| Kernel::new(self.plan, group, &locate)).collect()
     }
 
-    /// Where a product writes, and what follows it element by element.
-    fn after(&self, group: &Group) -> Result<(*mut f32, Epilogue)> {
+    /// Destination of a product, and its epilogue.
+    fn epilogue(&self, group: &Group) -> Result<(*mut f32, Epilogue)> {
         let op = &self.plan.steps[group.steps.start].op;
         let Some(result) = epilogue::result(op) else {
             unreachable!("{} is no product of tensors", op.name())
@@ -83,24 +83,24 @@ impl Resolver<'_> {
             _ => self.locate(view),
         };
         let steps = group.steps.start + 1..group.steps.end;
-        let after = Group { steps, reduce: None, inner: group.inner.clone() };
-        let kernel = Kernel::steps(self.plan, &after, &locate)?;
+        let steps = Group { steps, reduce: None, inner: group.inner.clone() };
+        let kernel = Kernel::steps(self.plan, &steps, &locate)?;
         let (columns, rows_repeat) = match op {
             Op::Conv(conv) => (conv.out.shape[2..].iter().product(), false),
             _ => (result.shape[result.shape.len() - 1], true),
         };
-        let finish = place.and_then(|at| kernel.finish(at, columns, rows_repeat));
+        let finish = place.and_then(|at| kernel.as_epilogue(at, columns, rows_repeat));
         let out = place.map_or_else(|| self.f32(result), Ok)?;
         Ok((out, finish.map_or_else(|| Epilogue::Kernel(kernel.ready()), Epilogue::Finish)))
     }
 
-    /// A product of matrices, after the calls that bring its operands to what is free between two steps; columns into
-    /// panels if `packed`.
+    /// Builds a matrix product. Appends calls that widen or pack its operands into free step scratch first; columns
+    /// are packed if `packed` is set.
     fn matmul(
         &self,
         [a, b]: [&View; 2],
         packed: bool,
-        (out, after): (*mut f32, Epilogue),
+        (out, epilogue): (*mut f32, Epilogue),
         free: &mut *mut f32,
         calls: &mut Vec<KernelCall>,
     ) -> Result<MatMul> {
@@ -137,10 +137,10 @@ impl Resolver<'_> {
             }
         };
         let pairs = (0..heads.len()).map(|i| (heads[i], of_rows[i], of_columns[i])).collect();
-        Ok(MatMul { rows, apart, columns, pairs, shape, bias: None, out, after })
+        Ok(MatMul { rows, apart, columns, pairs, shape, bias: None, out, epilogue })
     }
 
-    /// Where an operand's elements are, in 4 bytes, and how far apart.
+    /// Address and strides of an operand, widened to 4 bytes if necessary.
     fn operand(
         &self,
         view: &View,
@@ -162,7 +162,7 @@ impl Resolver<'_> {
         &self,
         conv: &plan::Conv,
         out: *mut f32,
-        after: Epilogue,
+        epilogue: Epilogue,
         calls: &mut Vec<KernelCall>,
     ) -> Result<()> {
         let plan::Conv { windows, x, weight, bias, .. } = conv;
@@ -175,16 +175,16 @@ impl Resolver<'_> {
         if conv_shape::is_depthwise(conv) {
             let weight = self.f32(weight)?.cast_const();
             let depthwise =
-                Depthwise { x: at, images, channels, rows, columns, weight, bias, out, after };
+                Depthwise { x: at, images, channels, rows, columns, weight, bias, out, epilogue };
             calls.push(KernelCall::Depthwise(Box::new(depthwise)));
             return Ok(());
         }
         let groups = windows.groups;
         let inner = weight.shape[1];
         let op = Op::Conv(conv.clone());
-        let panels = PackedOperand::of_convolution(conv);
+        let packing = PackedOperand::of_convolution(conv);
         let packed = match self.packed(&op, weight) {
-            Some((weights, PackedOperand { side: Side::Tiles, lines, .. })) => {
+            Some((weights, PackedOperand { side: Side::Winograd, lines, .. })) => {
                 calls.push(KernelCall::Winograd(Box::new(Winograd {
                     x: at,
                     images,
@@ -195,7 +195,7 @@ impl Resolver<'_> {
                     outputs: lines.0,
                     bias,
                     out,
-                    after,
+                    epilogue,
                 })));
                 return Ok(());
             }
@@ -203,12 +203,12 @@ impl Resolver<'_> {
             None => {
                 let from = self.f32(weight)?.cast_const();
                 let to = self.memory.step_scratch().cast::<f32>();
-                let axes = vec![panels.matrices];
-                calls.push(KernelCall::Pack(Box::new(Pack { panels, axes, from, to })));
+                let axes = vec![packing.matrices];
+                calls.push(KernelCall::Pack(Box::new(Pack { operand: packing, axes, from, to })));
                 to.cast_const()
             }
         };
-        // Windows of one element next to each other are the image's own lines.
+        // Windows of one element with stride 1 are the image's own lines.
         let image = Image { at, channel: channels.1, rows, columns };
         let points = [rows, columns].iter().all(|axis| {
             axis.size == 1 && axis.stride == 1 && axis.count == axis.extent && axis.before == 0
@@ -223,17 +223,17 @@ impl Resolver<'_> {
             rows: packed,
             apart: None,
             columns: columns_of,
-            pairs: vec![(images.0, 0, images.1), (groups, panels.matrix(), inner * channels.1)],
-            shape: [panels.lines.0, rows.count * columns.count, panels.steps.0],
+            pairs: vec![(images.0, 0, images.1), (groups, packing.matrix(), inner * channels.1)],
+            shape: [packing.lines.0, rows.count * columns.count, packing.steps.0],
             bias: bias.map(|bias| (bias, groups)),
             out,
-            after,
+            epilogue,
         })));
         Ok(())
     }
 }
 
-/// Lines of matrices in panels at what is free, and elements from matrix to matrix along each of the axes.
+/// Packs an operand into free step scratch. Returns its address, and the distance between matrices along each axis.
 fn pack(
     side: Side,
     (lines, steps): ((usize, usize), (usize, usize)),
@@ -242,9 +242,9 @@ fn pack(
     free: &mut *mut f32,
     calls: &mut Vec<KernelCall>,
 ) -> (*const f32, Vec<usize>) {
-    let panels = PackedOperand { side, matrices: (1, 0), lines, steps };
-    let (mut axes, mut of, mut each) = (Vec::new(), vec![0; heads.len()], panels.matrix());
-    // What is the same for several pairs is packed once.
+    let packing = PackedOperand { side, matrices: (1, 0), lines, steps };
+    let (mut axes, mut of, mut each) = (Vec::new(), vec![0; heads.len()], packing.matrix());
+    // An axis with stride 0 is packed once.
     for axis in (0..heads.len()).rev().filter(|axis| strides[*axis] != 0) {
         of[axis] = each;
         each *= heads[axis];
@@ -252,6 +252,6 @@ fn pack(
     }
     let to = *free;
     *free = to.wrapping_add(each);
-    calls.push(KernelCall::Pack(Box::new(Pack { panels, axes, from, to })));
+    calls.push(KernelCall::Pack(Box::new(Pack { operand: packing, axes, from, to })));
     (to.cast_const(), of)
 }
