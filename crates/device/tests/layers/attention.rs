@@ -1,5 +1,5 @@
-//! Attention over caches of every type, with sinks and windows: the CPU against the reference's definition, and a
-//! row's result against the same row's in other company.
+//! Attention over caches of every type, with sinks and windows: the CPU compared with the reference. A row's result
+//! does not depend on the other rows.
 
 use std::num::NonZeroUsize;
 
@@ -22,12 +22,12 @@ struct Attended {
     dtype: DType,
     window: Option<usize>,
     sinks: bool,
-    /// Positions of the caches, where they are rings.
+    /// Ring size of the caches; `None` for blocks.
     ring: Option<usize>,
 }
 
 impl Attended {
-    /// [`ROWS`] rows of a sequence, so many in a step.
+    /// [`ROWS`] rows of a sequence, `chunk` per step.
     fn case(&self, chunk: usize) -> Case {
         let mut case = Case::new("attention", format!("{self:?}"), 0.0);
         for first in (0..ROWS).step_by(chunk) {
@@ -79,11 +79,11 @@ impl Attended {
 }
 
 #[test]
-fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
+fn attention_over_every_cache_type_equals_the_definition_for_any_batch() {
     let plain = |dtype| Attended { dtype, window: None, sinks: false, ring: None };
     let exact = plain(DType::F16).run(&Reference, ROWS);
     for dtype in [DType::F16, DType::Q8_0, DType::Q4_0] {
-        // What the type itself costs, of which a device may add a little: a code that rounding turns.
+        // The error of the cache type itself. A device may add a little, because a code may round differently.
         let cost = super::distance(&plain(dtype).run(&Reference, ROWS), &exact);
         for (window, sinks) in [(None, false), (Some(17), true), (Some(40), false), (None, true)] {
             let attended = Attended { dtype, window, sinks, ring: None };
@@ -96,7 +96,7 @@ fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
                 for chunk in [1, 16, ROWS] {
                     let what = format!("{attended:?} on {isa}, chunks of {chunk}");
                     assert!(attended.run(&cpu, chunk) == got, "{what}");
-                    // The span that a window begins in is there as long as rows see it.
+                    // The span in which a window begins must remain as long as a row attends to it.
                     let needed = window.map_or(CONTEXT, |w| w + 30 + chunk).next_multiple_of(32);
                     if needed < CONTEXT {
                         let ring = Attended { ring: Some(needed), ..attended };
@@ -109,9 +109,9 @@ fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
     }
 }
 
-/// Eight bits err less than four, and neither by much.
+/// Eight bits have a smaller error than four, and both errors are small.
 #[test]
-fn a_type_of_cache_costs_what_its_bits_say() {
+fn cache_types_with_more_bits_have_smaller_errors() {
     let run =
         |dtype| Attended { dtype, window: None, sinks: false, ring: None }.run(&Reference, ROWS);
     let exact = run(DType::F16);

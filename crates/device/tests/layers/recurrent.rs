@@ -1,5 +1,5 @@
-//! Layers that remember: a short convolution and the gated delta rule behind it, on reference and CPU, against
-//! their formulas in `f64`; steps that are repeated, that ran too far, and slots that begin anew.
+//! Recurrent layers: a short convolution followed by the gated delta rule, on reference and CPU, compared with
+//! their formulas in `f64`. Also steps that are repeated or run too far, and reused slots.
 
 use std::num::NonZeroUsize;
 
@@ -17,7 +17,7 @@ const EPS: f32 = 1e-5;
 const HEADS: DeltaHeads =
     DeltaHeads { keys: 2, values: 4, key_size: 12, value_size: 20, grouped: false };
 
-/// Rows of one sequence: its slot, its first position, how many, and to how many they are padded.
+/// Rows of one sequence: slot, first position, number of rows, and number with padding.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     slot: i32,
@@ -30,7 +30,7 @@ const fn run(position: usize, rows: usize) -> Run {
     Run { slot: 1, position, rows, chunk: rows }
 }
 
-/// What a row at a position holds, whatever the step.
+/// Input row of a position, which does not depend on the step.
 fn row(seed: u64, position: usize, n: usize) -> Vec<f32> {
     noise(1000 * seed + position as u64, n)
 }
@@ -39,7 +39,7 @@ fn rate(heads: &DeltaHeads) -> Vec<f32> {
     noise(4, heads.values).into_iter().map(|v| -1.0 - v.abs()).collect()
 }
 
-/// A step for each run; what comes out of a step are the rows of its run, one after the other.
+/// Executes one step per run; each step's results are the rows of its run.
 fn results(device: &dyn Device, heads: DeltaHeads, runs: &[Run]) -> Vec<Vec<f32>> {
     let columns = heads.columns();
     let mut case = Case::new("recurrent", "", 0.0);
@@ -137,7 +137,7 @@ fn cpus(threads: usize) -> impl Iterator<Item = Cpu> {
 }
 
 #[test]
-fn what_is_remembered_is_the_formula_in_chunks_of_any_length() {
+fn recurrent_layers_equal_their_formula_for_any_chunk_length() {
     let padded = |run: Run, chunk| Run { chunk, ..run };
     let chunks = [
         vec![run(0, 11)],
@@ -160,9 +160,10 @@ fn what_is_remembered_is_the_formula_in_chunks_of_any_length() {
     }
 }
 
-/// After a fault a step is done again; after an end token one step has run too far; a slot gets other sequences.
+/// After a fault a step runs again. After an end token one step has run too far. A slot is reused by other
+/// sequences.
 #[test]
-fn a_step_again_a_step_too_far_and_a_slot_anew_remember_what_they_should() {
+fn repeated_steps_extra_steps_and_reused_slots_keep_the_right_state() {
     let plain = [run(0, 6), run(6, 1), run(7, 1), run(8, 3)];
     let again = [
         run(0, 6),
@@ -186,7 +187,7 @@ fn a_step_again_a_step_too_far_and_a_slot_anew_remember_what_they_should() {
         }
         let got = results(&*device, HEADS, &anew);
         assert_eq!((&got[2], &got[4]), (&want[0], &want[1]));
-        // The same tokens in another slot, beside the first.
+        // The same tokens in another slot, in the same step as the first.
         assert_eq!(got[1], want[0][..got[1].len()]);
     }
 }
