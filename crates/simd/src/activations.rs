@@ -109,7 +109,7 @@ pub const fn blocks(k: usize) -> usize {
 pub const TILE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BlockPosition {
     pub first: usize,
     /// Distance from one block (or plane) to the next.
     pub step: usize,
@@ -117,10 +117,10 @@ pub struct Place {
 
 /// Position of the `count` blocks (of all planes) of row `row` of `rows`.
 #[must_use]
-pub const fn place(row: usize, rows: usize, count: usize) -> Place {
+pub const fn place(row: usize, rows: usize, count: usize) -> BlockPosition {
     let start = row / TILE * TILE;
     let step = if rows - start < TILE { rows - start } else { TILE };
-    Place { first: start * count + row - start, step }
+    BlockPosition { first: start * count + row - start, step }
 }
 
 dispatch! {

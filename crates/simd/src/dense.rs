@@ -144,7 +144,7 @@ impl ColumnLayout {
 
 /// Destination of results: address of the first, distance between rows, number of columns.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Destination {
     pub out: *mut f32,
     pub stride: usize,
     pub columns: usize,
@@ -162,7 +162,7 @@ pub enum Onto {
 
 /// Epilogue of results before they are written.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Finish {
+pub struct TileEpilogue {
     /// Added first, one after another.
     pub plus: [Option<Addend>; 2],
     pub function: Function,
@@ -177,7 +177,7 @@ pub struct Addend {
     pub stride: usize,
 }
 
-impl Finish {
+impl TileEpilogue {
     /// True if the epilogue changes nothing.
     fn is_nothing(&self) -> bool {
         self.plus == [None; 2] && self.last.is_none() && self.function == Function::Same
@@ -210,11 +210,13 @@ pub enum Function {
 ///
 /// The operands are as described, with no more rows than the set's [`Tile`]; columns are rounded up to whole
 /// vectors; every row of the destination has its columns, and so have the addends.
-pub unsafe fn product(isa: Isa, x: Operands, onto: Onto, finish: Finish, to: Place) {
+pub unsafe fn product(isa: Isa, x: Operands, onto: Onto, finish: TileEpilogue, to: Destination) {
     let bounds = match finish {
-        Finish { plus: [None, None], function: Function::Between(least, most), last: None } => {
-            Some((least, most))
-        }
+        TileEpilogue {
+            plus: [None, None],
+            function: Function::Between(least, most),
+            last: None,
+        } => Some((least, most)),
         _ => None,
     };
     macro_rules! tile_rows {
@@ -245,7 +247,7 @@ unsafe fn tile_rows<const R: usize>(
     x: &Operands,
     onto: Onto,
     bounds: Option<(f32, f32)>,
-    to: Place,
+    to: Destination,
 ) {
     let tiles = isa.tile().columns(to.columns);
     // A tile with padding lanes is computed in a buffer.
@@ -343,7 +345,7 @@ dispatch! {
     /// # Safety
     ///
     /// The results and addends are valid for `n` values.
-    pub unsafe fn finish(finish: Finish, y: *mut f32, n: usize) = finish_in;
+    pub unsafe fn finish(finish: TileEpilogue, y: *mut f32, n: usize) = finish_in;
 
     /// Copies `n` values that are `apart` elements apart.
     ///
@@ -450,7 +452,7 @@ pub(crate) unsafe fn applied<S: Simd>(function: Function, x: S::F) -> S::F {
 }
 
 #[inline(always)]
-unsafe fn finish_in<S: Simd>(finish: Finish, y: *mut f32, n: usize) {
+unsafe fn finish_in<S: Simd>(finish: TileEpilogue, y: *mut f32, n: usize) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
         for i in (0..n).step_by(LANES) {

@@ -14,7 +14,7 @@ pub(super) fn inside(plan: &Plan, groups: &[Group]) -> Inside {
     let written = written(plan);
     let mut all = Inside::new();
     for group in groups {
-        let Some((whole, parts)) = join(plan, group) else { continue };
+        let Some((whole, parts)) = concat_parts(plan, group) else { continue };
         let (own, steps) = (&written[&whole], &group.steps);
         if !is_plain(plan.buffer(whole)) || own.start < steps.start || own.end > steps.end {
             continue;
@@ -67,7 +67,7 @@ fn is_plain(buffer: &Buffer) -> bool {
 }
 
 /// The result of a group that only joins tensors, and the beginning of each part in it.
-fn join<'a>(plan: &'a Plan, group: &Group) -> Option<(BufferId, Vec<(usize, &'a View)>)> {
+fn concat_parts<'a>(plan: &'a Plan, group: &Group) -> Option<(BufferId, Vec<(usize, &'a View)>)> {
     let steps = &plan.steps[group.steps.clone()];
     let [last] = steps.last()?.op.writes()[..] else { return None };
     let (mut parts, mut added) = (Vec::new(), BTreeSet::new());

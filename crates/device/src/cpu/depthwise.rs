@@ -65,9 +65,7 @@ impl Depthwise {
             unsafe { kernel.begin(registers) };
         }
         let (function, then) = self.epilogue.parts();
-        // The zero padding of every plane has the same place.
-
-        // SAFETY: as above.
+        // SAFETY: as above. The zero padding of every plane has the same place, so it is cleared once.
         unsafe { scratch.write_bytes(0, plane) };
         let mut taps = Vec::with_capacity(rows.size * columns.size);
         while let Some(items) = w.claim(self.images.0 * self.channels.0, 1) {

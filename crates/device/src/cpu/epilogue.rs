@@ -3,27 +3,29 @@
 
 use super::group::Kernel;
 use plan::{Class, DType, Group, Op, Plan, Step, View};
-use simd::dense::{Finish, Function};
+use simd::dense::{Function, TileEpilogue};
 
 /// Elementwise operations after a product.
 pub(super) enum Epilogue {
     /// Applied to a register tile before it is written.
-    Finish(Finish),
+    Tile(TileEpilogue),
     Kernel(Kernel),
 }
 
 impl Default for Epilogue {
     fn default() -> Self {
-        Self::Finish(Finish::default())
+        Self::Tile(TileEpilogue::default())
     }
 }
 
 impl Epilogue {
     /// The function to apply while results are written, and the epilogue to apply afterwards.
-    pub(super) fn parts(&self) -> (Function, Option<Finish>) {
+    pub(super) fn parts(&self) -> (Function, Option<TileEpilogue>) {
         match *self {
-            Self::Finish(Finish { plus: [None, None], function, last: None }) => (function, None),
-            Self::Finish(finish) => (Function::Same, Some(finish)),
+            Self::Tile(TileEpilogue { plus: [None, None], function, last: None }) => {
+                (function, None)
+            }
+            Self::Tile(finish) => (Function::Same, Some(finish)),
             Self::Kernel(_) => (Function::Same, None),
         }
     }

@@ -39,7 +39,7 @@ const UPLOAD: usize = 256 << 10;
 /// Lock of the instance whose step runs. Threads of a pool spin at barriers, and lose a whole time slice if another
 /// pool occupies their processors. Instances with several threads therefore run one step at a time, in the order of
 /// their requests.
-static TURN: FairMutex<()> = FairMutex::new(());
+static STEP_LOCK: FairMutex<()> = FairMutex::new(());
 
 /// One submission.
 struct Task {
@@ -72,13 +72,13 @@ impl Task {
     ) -> Result<(), Panicked> {
         for write in &self.writes {
             // SAFETY: the caller's contract.
-            unsafe { put(&self.program, write) };
+            unsafe { write_mailbox(&self.program, write) };
         }
         for step in self.first..self.first + u64::from(self.steps) {
-            let _turn = (pool.threads() > 1).then(|| TURN.lock());
+            let _turn = (pool.threads() > 1).then(|| STEP_LOCK.lock());
             // SAFETY: the caller's contract.
             let run = || unsafe {
-                execute_and_keep(isa, memory, pool, sampling, &self.program, step, None);
+                execute_and_record_tokens(isa, memory, pool, sampling, &self.program, step, None);
             };
             catch_unwind(AssertUnwindSafe(run)).map_err(|_| Panicked)?;
         }
@@ -119,7 +119,7 @@ struct PlanState {
 /// # Safety
 ///
 /// No other code accesses the plan's mailboxes meanwhile.
-unsafe fn put(program: &Program, write: &Write<'_>) {
+unsafe fn write_mailbox(program: &Program, write: &Write<'_>) {
     // SAFETY: the ledger has checked the range; the rest is the caller's contract.
     unsafe {
         let to = program.buffers.at(write.offset);
@@ -132,7 +132,7 @@ unsafe fn put(program: &Program, write: &Write<'_>) {
 /// # Safety
 ///
 /// As [`execute_step`].
-unsafe fn execute_and_keep(
+unsafe fn execute_and_record_tokens(
     isa: Isa,
     memory: &Memory,
     pool: &mut Pool,
@@ -161,7 +161,7 @@ pub(super) struct CpuInstance {
     memory: Arc<Memory>,
     pool: Arc<Mutex<Pool>>,
     /// A pool of only the calling thread, for programs that are too small to wake others.
-    alone: Pool,
+    caller_pool: Pool,
     shared: Arc<Shared>,
     runner: Option<JoinHandle<()>>,
     ledger: Ledger<PlanState>,
@@ -194,8 +194,19 @@ impl CpuInstance {
             move || run(isa, &memory, &pool, &shared, &sampling)
         })?;
         let (runner, ledger) = (Some(runner), Ledger::new());
-        let alone = Pool::new(NonZeroUsize::MIN)?;
-        Ok(Self { isa, choices, sampling, footprint, memory, pool, alone, shared, runner, ledger })
+        let caller_pool = Pool::new(NonZeroUsize::MIN)?;
+        Ok(Self {
+            isa,
+            choices,
+            sampling,
+            footprint,
+            memory,
+            pool,
+            caller_pool,
+            shared,
+            runner,
+            ledger,
+        })
     }
 
     /// Fills the `count` matrices of the weight at `address`.
@@ -234,11 +245,11 @@ impl CpuInstance {
             WeightStorage::Plain(n, dtype) => {
                 // SAFETY: the weight has `n` values, and nothing runs; `&mut self` excludes other access.
                 let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<f32>(), n) };
-                fill(dtype, values, source, progress)
+                read_plain(dtype, values, source, progress)
             }
             WeightStorage::Product(operand) => {
                 let mut values = vec![0.0; operand.elements()];
-                fill(DType::F32, &mut values, source, progress)?;
+                read_plain(DType::F32, &mut values, source, progress)?;
                 let (isa, from) = (self.isa, values.as_ptr());
                 let pack = Pack { operand, axes: vec![operand.matrices], from, to: address.cast() };
                 // SAFETY: the weight's own bytes, and all its values; nothing runs, and `&mut self` excludes other
@@ -341,7 +352,7 @@ impl Instance for CpuInstance {
     ) -> Result<(), Error> {
         self.ledger.write(prepared, mailbox, at, data, |state, write| {
             // SAFETY: the plan is not running, and `&mut self` excludes other access.
-            unsafe { put(&state.program, write) };
+            unsafe { write_mailbox(&state.program, write) };
             Ok(())
         })
     }
@@ -359,8 +370,9 @@ impl Instance for CpuInstance {
         if task.program.small && queue.finished + 1 == sequence {
             drop(queue);
             // SAFETY: nothing else is running, and `&mut self` excludes other access.
-            let done =
-                unsafe { task.execute(self.isa, &self.memory, &mut self.alone, &self.sampling) };
+            let done = unsafe {
+                task.execute(self.isa, &self.memory, &mut self.caller_pool, &self.sampling)
+            };
             return match (done, self.shared.lock()) {
                 (Ok(()), mut queue) => {
                     queue.finished = sequence;
@@ -405,7 +417,9 @@ impl Instance for CpuInstance {
         let mut pool = self.pool.lock();
         let (pool, step) = (&mut *pool, ticket.first + 1);
         // SAFETY: nothing is running, and `&mut self` excludes other access to the buffers and the memory.
-        unsafe { execute_and_keep(isa, memory, pool, sampling, program, step, Some(&clock)) };
+        unsafe {
+            execute_and_record_tokens(isa, memory, pool, sampling, program, step, Some(&clock));
+        };
         let mut timings = Vec::with_capacity(clock.len());
         let mut from = 0;
         for (step, (label, &end)) in labels.iter().zip(&program.ends).enumerate() {
@@ -461,7 +475,7 @@ impl Drop for CpuInstance {
 }
 
 /// Reads plain values, and decodes types other than 4-byte ones.
-fn fill(
+fn read_plain(
     dtype: DType,
     values: &mut [f32],
     source: &dyn WeightSource,

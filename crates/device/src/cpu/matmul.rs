@@ -12,7 +12,9 @@ use super::group::BLOCK;
 use super::pool::Worker;
 use plan::Conv;
 use simd::Isa;
-use simd::dense::{self, COLUMNS, ColumnLayout, Finish, Lines, Onto, Operands, Place, SPAN};
+use simd::dense::{
+    self, COLUMNS, ColumnLayout, Destination, Lines, Onto, Operands, SPAN, TileEpilogue,
+};
 use simd::vector::LANES;
 use simd::windows::{self, Image, pack_windows};
 
@@ -125,7 +127,7 @@ impl MatMul {
     }
 
     /// The division of columns: as they were packed, or evenly among threads.
-    fn chunks(&self, pairs: usize, threads: usize) -> Chunks {
+    fn chunks(&self, pairs: usize, threads: usize) -> ColumnChunks {
         let n = self.shape[1];
         let (count, vectors) = (n.div_ceil(COLUMNS), n.div_ceil(LANES));
         let packed = matches!(self.columns, Columns::Packed(_));
@@ -135,7 +137,7 @@ impl MatMul {
             more if divided => more.clamp(count, vectors),
             _ => count,
         };
-        Chunks { n, count, packed }
+        ColumnChunks { n, count, packed }
     }
 
     /// Multiplies some row tiles with at most [`COLUMNS`] columns of a pair, and applies the epilogue.
@@ -189,10 +191,10 @@ impl MatMul {
                         None => Onto::Nothing,
                     };
                     let finish = match self.epilogue {
-                        Epilogue::Finish(finish) if end == k => finish.at(pair * m + row, column),
-                        _ => Finish::default(),
+                        Epilogue::Tile(finish) if end == k => finish.at(pair * m + row, column),
+                        _ => TileEpilogue::default(),
                     };
-                    let to = Place { out: out.add(row * n), stride: n, columns };
+                    let to = Destination { out: out.add(row * n), stride: n, columns };
                     dense::product(isa, operands, onto, finish, to);
                     if let Epilogue::Kernel(kernel) = &self.epilogue
                         && end == k
@@ -247,14 +249,14 @@ impl MatMul {
 
 /// Columns in chunks of at most [`COLUMNS`].
 #[derive(Clone, Copy)]
-struct Chunks {
+struct ColumnChunks {
     n: usize,
     count: usize,
     /// True if the chunks are those that the columns were packed in.
     packed: bool,
 }
 
-impl Chunks {
+impl ColumnChunks {
     /// First column of a chunk, and number of columns.
     fn columns(self, chunk: usize) -> [usize; 2] {
         let before = |chunk: usize| match self.packed {

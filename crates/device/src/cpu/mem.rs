@@ -19,17 +19,17 @@ static MAPPINGS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 pub fn promised() -> u64 {
     // Holding the lock keeps other threads from unmapping one of them.
     let mappings = MAPPINGS.lock();
-    mappings.iter().map(|(address, len)| (len - taken(*address, *len)) as u64).sum()
+    mappings.iter().map(|(address, len)| (len - resident(*address, *len)) as u64).sum()
 }
 
 /// Resident bytes of a mapping.
-fn taken(address: usize, len: usize) -> usize {
+fn resident(address: usize, len: usize) -> usize {
     // SAFETY: returns a number, and accesses no memory.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let mut pages = vec![0_u8; len.div_ceil(page)];
     // SAFETY: the range is mapped and begins at a page; there is a byte for each of its pages.
-    let told = unsafe { libc::mincore(address as *mut libc::c_void, len, pages.as_mut_ptr()) };
-    match told {
+    let status = unsafe { libc::mincore(address as *mut libc::c_void, len, pages.as_mut_ptr()) };
+    match status {
         0 => len.min(page * pages.iter().filter(|page| **page & 1 == 1).count()),
         // Without `mincore`, the mapping counts as resident.
         _ => len,
@@ -126,9 +126,9 @@ mod tests {
         let len = 64 * HUGE;
         let mut buf = AlignedBuf::new(len).unwrap();
         let (address, mapped) = (buf.map.as_ptr() as usize, len + HUGE);
-        assert_eq!(taken(address, mapped), 0);
+        assert_eq!(resident(address, mapped), 0);
         buf.as_mut_slice::<u8>()[..len / 2].fill(1);
-        let half = taken(address, mapped);
+        let half = resident(address, mapped);
         assert!((len / 2..len / 2 + 2 * HUGE).contains(&half), "{half}");
         assert!(promised() >= (mapped - half) as u64);
     }

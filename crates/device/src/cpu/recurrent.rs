@@ -13,7 +13,7 @@ use simd::recurrent::{self as kernels};
 use simd::vector::LANES;
 
 /// Update of one sequence's state in a step.
-struct Sequence {
+struct SequenceUpdate {
     slot: usize,
     turn: Turn,
     /// First row, and number of rows before the padding.
@@ -26,7 +26,7 @@ struct Sequence {
 /// # Safety
 ///
 /// No other thread writes mailboxes or the versions' token counts meanwhile.
-unsafe fn sequence(memory: &Recurrence<Operand>, number: usize) -> Option<Sequence> {
+unsafe fn sequence(memory: &Recurrence<Operand>, number: usize) -> Option<SequenceUpdate> {
     let first = number * memory.chunk;
     // SAFETY: the mailboxes have an element for each row, `held` two for each slot.
     unsafe {
@@ -38,7 +38,7 @@ unsafe fn sequence(memory: &Recurrence<Operand>, number: usize) -> Option<Sequen
         // A chunk has fewer than 2^31 rows.
         let position = *memory.rows.positions.i32().add(first);
         let turn = Turn::new([*held, *held.add(1)], position, rows as i32);
-        Some(Sequence { slot, turn, first, rows })
+        Some(SequenceUpdate { slot, turn, first, rows })
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) unsafe fn record_versions(memory: &Recurrence<Operand>, w: &Worker<'_
     for number in w.part(sequences(memory)) {
         // SAFETY: the caller's contract; no other sequence of the step has this slot.
         unsafe {
-            if let Some(Sequence { slot, turn, .. }) = sequence(memory, number) {
+            if let Some(SequenceUpdate { slot, turn, .. }) = sequence(memory, number) {
                 *memory.held.i32().add(2 * slot) = turn.held[0];
                 *memory.held.i32().add(2 * slot + 1) = turn.held[1];
             }
@@ -75,7 +75,8 @@ pub(super) unsafe fn short_conv(op: &ShortConv<Operand>, c: &Context<'_>, w: &Wo
         let channel = item % blocks * LANES;
         // SAFETY: the caller's contract; channels of a sequence are one thread's.
         unsafe {
-            let Some(Sequence { slot, turn, first, rows }) = sequence(memory, item / blocks) else {
+            let Some(SequenceUpdate { slot, turn, first, rows }) = sequence(memory, item / blocks)
+            else {
                 continue;
             };
             let job = kernels::ShortConv {
@@ -145,7 +146,7 @@ pub(super) unsafe fn gated_delta(op: &GatedDelta<Operand>, c: &Context<'_>, w: &
         // SAFETY: the caller's contract; columns of a head's matrix are one thread's.
         unsafe {
             let Some(sequence) = sequence(memory, item / blocks / values) else { continue };
-            let Sequence { slot, turn, first, rows } = sequence;
+            let SequenceUpdate { slot, turn, first, rows } = sequence;
             let at = head * key_size * value_size + column;
             let key_stride = 2 * keys * key_size;
             let query = keyed.add(first * key_stride + heads.key_of(head) * key_size);
@@ -187,7 +188,7 @@ pub(super) unsafe fn delta_rule(op: &DeltaRule<Operand>, c: &Context<'_>, w: &Wo
         // SAFETY: the caller's contract; columns of a head's matrix are one thread's.
         unsafe {
             let Some(sequence) = sequence(memory, item / blocks / heads) else { continue };
-            let Sequence { slot, turn, first, rows } = sequence;
+            let SequenceUpdate { slot, turn, first, rows } = sequence;
             let at = head * key_size * value_size + column;
             let of_keys = (first * heads + head) * key_size;
             let of_values = (first * heads + head) * value_size + column;

@@ -104,7 +104,7 @@ pub(super) fn sets(plan: &Plan, groups: &[Group]) -> Vec<Range<usize>> {
 fn rows(plan: &Plan, groups: &[Group]) -> Option<usize> {
     let (first, others) = groups.split_first()?;
     let (rows, length) = space(plan, first)?;
-    let mut set = Set::new(plan, rows, length);
+    let mut set = FusionSet::new(plan, rows, length);
     set.take(first);
     Some(1 + set.take_all(others))
 }
@@ -118,7 +118,7 @@ fn products(plan: &Plan, groups: &[Group]) -> Option<usize> {
     if out.elements() < FEWEST {
         return None;
     }
-    let mut set = Set::new(plan, out.elements() / length, length);
+    let mut set = FusionSet::new(plan, out.elements() / length, length);
     set.take(first);
     let between = set.take_all(others);
     let second = others.get(between).filter(|_| between > 0)?;
@@ -172,7 +172,7 @@ pub(super) fn place<'a>(plan: &'a Plan, set: &[Group]) -> Option<(BufferId, &'a 
 }
 
 /// Rows of a set, and the buffers that its groups access.
-struct Set<'a> {
+struct FusionSet<'a> {
     plan: &'a Plan,
     rows: usize,
     length: usize,
@@ -180,7 +180,7 @@ struct Set<'a> {
     written: BTreeSet<BufferId>,
 }
 
-impl<'a> Set<'a> {
+impl<'a> FusionSet<'a> {
     const fn new(plan: &'a Plan, rows: usize, length: usize) -> Self {
         Self { plan, rows, length, read: BTreeSet::new(), written: BTreeSet::new() }
     }

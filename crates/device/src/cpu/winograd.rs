@@ -9,7 +9,7 @@ use super::group::BLOCK;
 use super::pool::Worker;
 use plan::Conv;
 use simd::Isa;
-use simd::dense::{self, COLUMNS, ColumnLayout, Finish, Onto, Operands, Place};
+use simd::dense::{self, COLUMNS, ColumnLayout, Destination, Onto, Operands, TileEpilogue};
 use simd::vector::LANES;
 use simd::windows::Axis;
 use simd::winograd::{TAPS, results, tiles};
@@ -227,8 +227,8 @@ impl Winograd {
                         steps: inputs,
                     };
                     let out = sums.add((row - of.first) * of.apart);
-                    let to = Place { out, stride: of.apart, columns };
-                    dense::product(isa, operands, Onto::Nothing, Finish::default(), to);
+                    let to = Destination { out, stride: of.apart, columns };
+                    dense::product(isa, operands, Onto::Nothing, TileEpilogue::default(), to);
                 }
             }
         }

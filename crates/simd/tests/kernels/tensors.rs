@@ -2,7 +2,8 @@
 
 use orind_testing::random::Random;
 use simd::dense::{
-    self, COLUMNS, ColumnLayout, Finish, Function, Lines, Onto, Operands, Place, SPAN, Tile,
+    self, COLUMNS, ColumnLayout, Destination, Function, Lines, Onto, Operands, SPAN, Tile,
+    TileEpilogue,
 };
 use simd::vector::LANES;
 use simd::windows::{self, Axis, Image, pack_windows};
@@ -118,7 +119,10 @@ fn tiles_of_every_size_add_in_the_documented_order() {
                     ColumnLayout::Steps(width),
                     ColumnLayout::Tiles { steps: first + steps, before: first },
                 ];
-                let finish = Finish { function: Function::Between(-1.0, 1.5), ..Finish::default() };
+                let finish = TileEpilogue {
+                    function: Function::Between(-1.0, 1.5),
+                    ..TileEpilogue::default()
+                };
                 let starts: Vec<f32> = (0..rows * columns).map(|_| random.real(1.0)).collect();
                 for (apart, layout, onto) in [None, Some(steps + 1)]
                     .into_iter()
@@ -129,7 +133,7 @@ fn tiles_of_every_size_add_in_the_documented_order() {
                 {
                     let mut out = starts.clone();
                     out.push(UNTOUCHED);
-                    let to = Place { out: out.as_mut_ptr(), stride: columns, columns };
+                    let to = Destination { out: out.as_mut_ptr(), stride: columns, columns };
                     let at = match layout {
                         ColumnLayout::Steps(_) => w.as_ptr(),
                         ColumnLayout::Tiles { .. } => in_tiles.as_ptr(),

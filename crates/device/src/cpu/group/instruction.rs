@@ -9,7 +9,7 @@ pub(in crate::cpu) const BLOCK: usize = 256;
 
 /// Place of a block's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum Location {
     Register(usize),
     /// In memory: address of the first element of the index space.
     At(*mut f32),
@@ -42,8 +42,8 @@ pub(super) enum Action {
 #[derive(Clone, Debug)]
 pub(super) struct Instruction {
     pub(super) action: Action,
-    pub(super) reads: Vec<Place>,
-    pub(super) out: Place,
+    pub(super) reads: Vec<Location>,
+    pub(super) out: Location,
 }
 
 /// A compiled group. Registers of constants are filled before the first block.
@@ -51,7 +51,7 @@ pub(super) struct Instruction {
 pub(in crate::cpu) struct Kernel {
     pub(super) elements: usize,
     pub(super) constants: Vec<(usize, u32)>,
-    pub(super) chain: Vec<Instruction>,
+    pub(super) body: Vec<Instruction>,
     pub(super) reduction: Option<Reduction>,
     pub(super) tail: Vec<Instruction>,
     pub(super) registers: usize,
@@ -65,8 +65,8 @@ pub(super) struct Reduction {
     pub(super) outer: usize,
     pub(super) length: usize,
     pub(super) inner: usize,
-    pub(super) x: Place,
-    pub(super) out: Place,
+    pub(super) x: Location,
+    pub(super) out: Location,
 }
 
 /// Upper bound of a group's registers.

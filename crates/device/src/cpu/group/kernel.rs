@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::compile::Compiler;
-use super::instruction::{Action, BLOCK, Instruction, Kernel, Place, Reduction};
+use super::instruction::{Action, BLOCK, Instruction, Kernel, Location, Reduction};
 use super::source::{Source, concat};
 use super::sums::{ColumnSums, Sums};
 use crate::Result;
 use crate::cpu::pool::Worker;
 use crate::cpu::width::Width;
 use plan::{Binary, DType, Group, Op, Plan, View};
-use simd::dense::{Addend, Finish, Function};
+use simd::dense::{Addend, Function, TileEpilogue};
 use simd::{Isa, scores, tensor};
 
 /// Elements that a thread claims at a time.
@@ -44,18 +44,18 @@ impl Kernel {
             group,
             locate,
             constants: Vec::new(),
-            places: HashMap::new(),
+            locations: HashMap::new(),
             loaded: Vec::new(),
             registers: 0,
         };
         let [before, after] = group.chains(plan);
-        let mut chain = compiler.chain(before)?;
+        let mut body = compiler.compile_steps(before)?;
         let mut reduction = None;
         let mut elements = before.last().map_or(0, |step| step.op.writes()[0].elements());
         let mut tail = Vec::new();
         if let Some(Op::Reduce { op, axis, x, out }) = group.reduce.map(|at| &plan.steps[at].op) {
             elements = x.elements();
-            let x_place = compiler.operand(x, false, &mut chain)?;
+            let x_place = compiler.operand(x, false, &mut body)?;
             compiler.loaded.clear();
             reduction = Some(Reduction {
                 op: *op,
@@ -66,12 +66,12 @@ impl Kernel {
                 x: x_place,
                 out: compiler.result(out)?.0,
             });
-            tail = compiler.chain(after)?;
+            tail = compiler.compile_steps(after)?;
         }
         let mut kernel = Self {
             elements,
             constants: compiler.constants,
-            chain,
+            body,
             reduction,
             tail,
             registers: compiler.registers,
@@ -90,14 +90,14 @@ impl Kernel {
     /// A kernel that copies elements to contiguous memory.
     pub(in crate::cpu) fn copy(source: Source, elements: usize, to: *mut f32) -> Self {
         let action = Action::Load(source);
-        let load = Instruction { action, reads: Vec::new(), out: Place::At(to) };
-        let (chain, tail, constants) = (vec![load], Vec::new(), Vec::new());
-        Self { elements, constants, chain, reduction: None, tail, registers: 0 }
+        let load = Instruction { action, reads: Vec::new(), out: Location::At(to) };
+        let (body, tail, constants) = (vec![load], Vec::new(), Vec::new());
+        Self { elements, constants, body, reduction: None, tail, registers: 0 }
     }
 
     /// True if the kernel only joins parts that are already in place.
     pub(in crate::cpu) fn is_noop(&self) -> bool {
-        let [Instruction { action: Action::Concat(parts), .. }] = &self.chain[..] else {
+        let [Instruction { action: Action::Concat(parts), .. }] = &self.body[..] else {
             return false;
         };
         let there = parts.iter().map(Source::elements_in_place).sum::<usize>();
@@ -111,13 +111,13 @@ impl Kernel {
         place: *mut f32,
         columns: usize,
         rows_repeat: bool,
-    ) -> Option<Finish> {
-        let mut finish = Finish::default();
-        let (mut x, mut rows) = (Place::At(place), HashMap::new());
+    ) -> Option<TileEpilogue> {
+        let mut finish = TileEpilogue::default();
+        let (mut x, mut rows) = (Location::At(place), HashMap::new());
         // A sigmoid of the value that is not multiplied with it yet.
         let mut open = None;
-        for (i, Instruction { action, reads, out }) in self.chain.iter().enumerate() {
-            if matches!(out, Place::At(_)) != (i + 1 == self.chain.len()) {
+        for (i, Instruction { action, reads, out }) in self.body.iter().enumerate() {
+            if matches!(out, Location::At(_)) != (i + 1 == self.body.len()) {
                 return None;
             }
             let other = match reads[..] {
@@ -141,7 +141,7 @@ impl Kernel {
                 (Action::Binary(Binary::Add), Some(other)) if open.is_none() => {
                     let addend = match (other, rows.get(&other)) {
                         (_, Some(at)) => Addend { at: *at, stride: 0 },
-                        (Place::At(at), _) if at != place => Addend { at, stride: columns },
+                        (Location::At(at), _) if at != place => Addend { at, stride: columns },
                         _ => return None,
                     };
                     let [first, second] = &mut finish.plus;
@@ -166,7 +166,7 @@ impl Kernel {
             }
             x = *out;
         }
-        (x == Place::At(place) && open.is_none()).then_some(finish)
+        (x == Location::At(place) && open.is_none()).then_some(finish)
     }
 
     /// Register allocation: reuses registers that are not read any more.
@@ -184,18 +184,18 @@ impl Kernel {
         }
         if let Some(reduction) = &mut self.reduction {
             for place in [&mut reduction.x, &mut reduction.out] {
-                if let Place::Register(register) = place {
+                if let Location::Register(register) = place {
                     pinned(register, &mut taken);
                 }
             }
         }
         let fixed = taken;
         let first = count;
-        for instructions in [&mut self.chain, &mut self.tail] {
+        for instructions in [&mut self.body, &mut self.tail] {
             let mut last = HashMap::new();
             for (at, instruction) in instructions.iter().enumerate() {
                 for place in instruction.reads.iter().chain([&instruction.out]) {
-                    if let Place::Register(register) = place {
+                    if let Location::Register(register) = place {
                         last.insert(*register, at);
                     }
                 }
@@ -205,7 +205,7 @@ impl Kernel {
                 let Instruction { reads, out, .. } = instruction;
                 let mut ended = Vec::new();
                 for place in reads.iter_mut().chain([out]) {
-                    let Place::Register(register) = place else { continue };
+                    let Location::Register(register) = place else { continue };
                     let virtual_one = *register;
                     if let Some(fixed) = fixed.get(&virtual_one) {
                         *register = *fixed;
@@ -242,7 +242,7 @@ impl Kernel {
                     while let Some(part) = w.claim(self.elements, CLAIM) {
                         for start in part.clone().step_by(BLOCK) {
                             let n = BLOCK.min(part.end - start);
-                            execute(&self.chain, isa, scratch, start, n);
+                            execute(&self.body, isa, scratch, start, n);
                         }
                     }
                 }
@@ -278,7 +278,7 @@ impl Kernel {
     /// As for [`Kernel::run`], and no other thread computes these elements.
     pub(in crate::cpu) unsafe fn piece(&self, isa: Isa, scratch: *mut f32, start: usize, n: usize) {
         // SAFETY: the caller's contract.
-        unsafe { execute(&self.chain, isa, scratch, start, n) }
+        unsafe { execute(&self.body, isa, scratch, start, n) }
     }
 
     /// Computes some rows of `length` elements, after [`Kernel::begin`]; at most a block of rows if they are
@@ -301,7 +301,7 @@ impl Kernel {
             }
             let (first, end) = (rows.start * length, rows.end * length);
             for start in (first..end).step_by(BLOCK) {
-                execute(&self.chain, isa, scratch, start, BLOCK.min(end - start));
+                execute(&self.body, isa, scratch, start, BLOCK.min(end - start));
             }
         }
     }
@@ -321,22 +321,22 @@ impl Kernel {
             // SAFETY: the caller's contract.
             unsafe {
                 if count > 1 {
-                    execute(&self.chain, isa, scratch, first * r.length, span);
+                    execute(&self.body, isa, scratch, first * r.length, span);
                 }
                 for row in first..first + count {
                     for at in (0..r.length).step_by(BLOCK) {
                         let (start, n) = (row * r.length + at, BLOCK.min(r.length - at));
                         let mut x = pointer(r.x, scratch, start);
                         if count == 1 {
-                            execute(&self.chain, isa, scratch, start, n);
-                        } else if let Place::Register(_) = r.x {
+                            execute(&self.body, isa, scratch, start, n);
+                        } else if let Location::Register(_) = r.x {
                             x = x.add((row - first) * r.length);
                         }
                         sums.take(r, isa, x, n);
                     }
                     let out = match r.out {
-                        Place::Register(at) => scratch.add(at * BLOCK + row - outputs.start),
-                        Place::At(base) => base.add(row),
+                        Location::Register(at) => scratch.add(at * BLOCK + row - outputs.start),
+                        Location::At(base) => base.add(row),
                     };
                     *out = sums.end(r);
                 }
@@ -367,7 +367,7 @@ impl Kernel {
                     let start = (outer * r.length + row) * r.inner + first;
                     // SAFETY: the caller's contract.
                     unsafe {
-                        execute(&self.chain, isa, scratch, start, (rows - 1) * r.inner + columns);
+                        execute(&self.body, isa, scratch, start, (rows - 1) * r.inner + columns);
                         let x = pointer(r.x, scratch, start);
                         for row in 0..rows {
                             block.take(r, isa, x.add(row * r.inner));
@@ -390,12 +390,12 @@ impl Kernel {
 /// # Safety
 ///
 /// The place has this element.
-const unsafe fn pointer(place: Place, scratch: *mut f32, start: usize) -> *mut f32 {
+const unsafe fn pointer(place: Location, scratch: *mut f32, start: usize) -> *mut f32 {
     // SAFETY: the caller's contract.
     unsafe {
         match place {
-            Place::Register(register) => scratch.add(register * BLOCK),
-            Place::At(base) => base.add(start),
+            Location::Register(register) => scratch.add(register * BLOCK),
+            Location::At(base) => base.add(start),
         }
     }
 }
@@ -405,11 +405,11 @@ const unsafe fn pointer(place: Place, scratch: *mut f32, start: usize) -> *mut f
 /// # Safety
 ///
 /// As for [`Kernel::run`].
-unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usize, n: usize) {
+unsafe fn execute(body: &[Instruction], isa: Isa, scratch: *mut f32, start: usize, n: usize) {
     if n == 0 {
         return;
     }
-    for Instruction { action, reads, out } in chain {
+    for Instruction { action, reads, out } in body {
         // SAFETY: the caller's contract; operands were resolved for the space that `start` is in.
         unsafe {
             let read = |at: usize| pointer(reads[at], scratch, start).cast_const();

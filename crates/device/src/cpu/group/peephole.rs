@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::instruction::{Action, Instruction, Kernel, Place};
+use super::instruction::{Action, Instruction, Kernel, Location};
 use plan::{Binary, Unary};
 use simd::tensor::{First, Second};
 
@@ -19,7 +19,7 @@ impl Kernel {
     /// Combines two sums or products into one pass, if only the second one reads the first one's result.
     pub(super) fn pair(&mut self) {
         let readers = self.readers();
-        for instructions in [&mut self.chain, &mut self.tail] {
+        for instructions in [&mut self.body, &mut self.tail] {
             let mut at = 0;
             while at < instructions.len() {
                 match paired(&instructions[at..], &readers) {
@@ -36,10 +36,10 @@ impl Kernel {
     /// Number of reads of each register.
     fn readers(&self) -> HashMap<usize, usize> {
         let mut readers: HashMap<usize, usize> = HashMap::new();
-        let reads = self.chain.iter().chain(&self.tail).flat_map(|i| &i.reads);
+        let reads = self.body.iter().chain(&self.tail).flat_map(|i| &i.reads);
         let reduced = self.reduction.iter().map(|reduction| &reduction.x);
         for place in reads.chain(reduced) {
-            if let Place::Register(register) = place {
+            if let Location::Register(register) = place {
                 *readers.entry(*register).or_default() += 1;
             }
         }
@@ -50,8 +50,8 @@ impl Kernel {
     fn find_concats(&mut self) {
         let readers = self.readers();
         let inner =
-            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
-        for instructions in [&mut self.chain, &mut self.tail] {
+            |place: &Location| matches!(place, Location::Register(r) if readers.get(r) == Some(&1));
+        for instructions in [&mut self.body, &mut self.tail] {
             let mut at = 0;
             while let Some([before, load, add]) = instructions.get(at..at + 3) {
                 let parts = match &before.action {
@@ -69,7 +69,7 @@ impl Kernel {
                 {
                     let mut parts = [parts, std::slice::from_ref(source)].concat();
                     let out = add.out;
-                    if let Place::At(base) = out {
+                    if let Location::At(base) = out {
                         parts.iter_mut().for_each(|part| part.check_in_place(base));
                     }
                     let action = Action::Concat(parts);
@@ -84,13 +84,13 @@ impl Kernel {
     /// Replaces the maximum of a value and a constant by a bound, and one between two negations by an upper bound.
     fn find_bounds(&mut self) {
         let readers = self.readers();
-        let constant = |place: &Place| {
-            let found = self.constants.iter().find(|(at, _)| *place == Place::Register(*at));
+        let constant = |place: &Location| {
+            let found = self.constants.iter().find(|(at, _)| *place == Location::Register(*at));
             found.map(|(_, bits)| f32::from_bits(*bits)).filter(|value| !value.is_nan())
         };
         let once =
-            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
-        for instructions in [&mut self.chain, &mut self.tail] {
+            |place: &Location| matches!(place, Location::Register(r) if readers.get(r) == Some(&1));
+        for instructions in [&mut self.body, &mut self.tail] {
             for instruction in &mut *instructions {
                 if let (Action::Binary(Binary::Max), [x, bound]) =
                     (&instruction.action, &instruction.reads[..])
@@ -123,11 +123,11 @@ impl Kernel {
     /// Replaces the four instructions of a sigmoid by one, if no other instruction reads the values in between.
     fn find_sigmoids(&mut self) {
         let one = self.constants.iter().find(|(_, bits)| *bits == 1.0f32.to_bits());
-        let Some(one) = one.map(|(register, _)| Place::Register(*register)) else { return };
+        let Some(one) = one.map(|(register, _)| Location::Register(*register)) else { return };
         let readers = self.readers();
         let inner =
-            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
-        for instructions in [&mut self.chain, &mut self.tail] {
+            |place: &Location| matches!(place, Location::Register(r) if readers.get(r) == Some(&1));
+        for instructions in [&mut self.body, &mut self.tail] {
             let mut at = 0;
             while let Some([neg, exp, add, recip]) = instructions.get(at..at + 4) {
                 let actions = matches!(
@@ -161,7 +161,7 @@ fn paired(
     readers: &HashMap<usize, usize>,
 ) -> Option<(usize, Instruction)> {
     let (before, others) = instructions.split_first()?;
-    let Place::Register(register) = before.out else { return None };
+    let Location::Register(register) = before.out else { return None };
     let first = match before.action {
         Action::Binary(Binary::Add) => First::Add,
         Action::Binary(Binary::Sub) => First::Sub,
@@ -172,7 +172,8 @@ fn paired(
         return None;
     }
     // An instruction that writes to memory may change an operand.
-    let within = others.iter().take_while(|other| matches!(other.out, Place::Register(_))).count();
+    let within =
+        others.iter().take_while(|other| matches!(other.out, Location::Register(_))).count();
     let reader = others.iter().take(within + 1).position(|i| i.reads.contains(&before.out))?;
     let after = &others[reader];
     let &[a, b] = &after.reads[..] else { return None };

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::instruction::{Action, BLOCK, Instruction, Kernel, Place};
+use super::instruction::{Action, BLOCK, Instruction, Kernel, Location};
 use plan::{Binary, Reduce, Unary};
 use simd::{Isa, norm, tensor};
 
@@ -19,7 +19,7 @@ pub(in crate::cpu) struct Softmax {
 /// Place of an operand, and the address of one value per row of `length` elements, if the instruction reads both.
 fn with_row(load: &Instruction, op: &Instruction, length: usize) -> Option<(*mut f32, *const f32)> {
     let Action::Load(source) = &load.action else { return None };
-    let [Place::At(x), row] = op.reads[..] else { return None };
+    let [Location::At(x), row] = op.reads[..] else { return None };
     Some((x, source.by_row(length).filter(|_| row == load.out)?))
 }
 
@@ -27,21 +27,21 @@ impl Softmax {
     /// Combines two kernels, if the first one sums up exponentials and the second one divides them by the sum.
     pub(in crate::cpu) fn of([sum, share]: [&Kernel; 2]) -> Option<Self> {
         let reduction = sum.reduction.as_ref()?;
-        let ([load, sub, exp], [recip]) = (&sum.chain[..], &sum.tail[..]) else { return None };
-        let ([by, mul], None) = (&share.chain[..], &share.reduction) else { return None };
+        let ([load, sub, exp], [recip]) = (&sum.body[..], &sum.tail[..]) else { return None };
+        let ([by, mul], None) = (&share.body[..], &share.reduction) else { return None };
         let (x, max) = with_row(load, sub, reduction.length)?;
         let (result, shares) = with_row(by, mul, reduction.length)?;
         let exponentials = matches!(sub.action, Action::Binary(Binary::Sub))
             && matches!(exp.action, Action::Unary(Unary::Exp))
             && exp.reads == [sub.out]
-            && exp.out == Place::At(result);
+            && exp.out == Location::At(result);
         let sums = reduction.op == Reduce::Sum
             && !reduction.of_ints
             && reduction.inner == 1
             && reduction.x == exp.out
             && matches!(recip.action, Action::Unary(Unary::Recip))
             && recip.reads == [reduction.out]
-            && recip.out == Place::At(shares.cast_mut());
+            && recip.out == Location::At(shares.cast_mut());
         let divides = matches!(mul.action, Action::Binary(Binary::Mul)) && mul.out == exp.out;
         (exponentials && sums && divides).then_some(Self {
             x,

@@ -91,7 +91,7 @@ impl Resolver<'_> {
         };
         let finish = place.and_then(|at| kernel.as_epilogue(at, columns, rows_repeat));
         let out = place.map_or_else(|| self.f32(result), Ok)?;
-        Ok((out, finish.map_or_else(|| Epilogue::Kernel(kernel.ready()), Epilogue::Finish)))
+        Ok((out, finish.map_or_else(|| Epilogue::Kernel(kernel.ready()), Epilogue::Tile)))
     }
 
     /// Builds a matrix product. Appends calls that widen or pack its operands into free step scratch first; columns
