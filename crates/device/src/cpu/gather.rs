@@ -1,25 +1,26 @@
-//! Rows of tables that indices name: taken, written, added to; and the best of each row.
+//! Gather, scatter, scatter-add and top-k.
 
-use super::group::{BLOCK, Source, Width};
+use super::group::{BLOCK, Source};
 use super::pool::Worker;
+use super::width::Width;
 use simd::{Isa, tensor};
 
-/// One index tensor `[M]` of a leading axis of a table.
+/// One index tensor `[M]` for a leading axis of a table.
 #[derive(Clone, Copy)]
 pub(super) struct Index {
     pub(super) at: *const i32,
-    /// Between the indices of neighbouring rows.
+    /// Distance between the indices of neighbouring rows.
     pub(super) step: usize,
-    /// The axis, and elements between its neighbours.
+    /// Extent of the axis, and distance between its elements.
     pub(super) extent: usize,
     pub(super) stride: usize,
 }
 
-/// Where the `row`th row is in the table; `None` for an index outside of its axis.
+/// Offset of row `row` in the table; `None` for an index out of range.
 ///
 /// # Safety
 ///
-/// There is a `row`th index of each axis.
+/// Each index tensor has this row.
 unsafe fn place(indices: &[Index], row: usize) -> Option<usize> {
     indices.iter().try_fold(0, |at, index| {
         // SAFETY: the caller's contract.
@@ -29,9 +30,9 @@ unsafe fn place(indices: &[Index], row: usize) -> Option<usize> {
     })
 }
 
-/// Rows of `width` values from a table, zeroes for those that are not there.
+/// Rows of `width` values from a table; zeroes for an index out of range.
 pub(super) struct Gather {
-    /// The first row.
+    /// The table's first row.
     pub(super) table: Source,
     pub(super) indices: Vec<Index>,
     pub(super) rows: usize,
@@ -42,7 +43,7 @@ pub(super) struct Gather {
 impl Gather {
     /// # Safety
     ///
-    /// The addresses are valid, all threads are here, and nobody else touches what it writes.
+    /// The addresses are valid, all threads are here, and no other code accesses what it writes.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>) {
         if self.width == 0 {
             return;
@@ -60,7 +61,8 @@ impl Gather {
     }
 }
 
-/// Rows written into a table, or added to one of zeroes. The threads divide the columns: rows may be the same.
+/// Rows written to a table, or added to a table of zeroes. Threads divide the columns, because several rows may
+/// have the same index.
 pub(super) struct Scatter {
     pub(super) indices: Vec<Index>,
     pub(super) values: Source,
@@ -68,7 +70,7 @@ pub(super) struct Scatter {
     pub(super) width: usize,
     pub(super) table: *mut u8,
     pub(super) stored: Width,
-    /// Rows of the table, all zeroes at first, where values are added.
+    /// For scatter-add, the number of table rows to clear first.
     pub(super) adds: Option<usize>,
 }
 
@@ -116,7 +118,7 @@ impl Scatter {
     }
 }
 
-/// The places of the greatest values of each row, best first.
+/// Indices of the greatest values of each row, best first.
 pub(super) struct TopK {
     pub(super) x: Source,
     pub(super) rows: usize,

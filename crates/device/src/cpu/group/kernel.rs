@@ -1,118 +1,28 @@
-//! Groups of tensor operations, as `plan::schedule` makes them, on blocks of elements.
-//!
-//! A group becomes a few instructions over registers of [`BLOCK`] values, which stay in the first-level cache: what
-//! nobody reads later never leaves them. An operand that lies in memory as the group's space does is read where it is,
-//! and a result written where it belongs. Every element is computed by one thread in one order, so results do not
-//! depend on how many there are.
-//!
-//! Where operands lie is `source`'s, steps become instructions in `compile`, several of them one in `named`; what a reduction has come to
-//! is in `sums`, and a softmax's rows are done in `softmax`. What is done where is `program`'s.
+//! Compilation of a group of tensor operations to a kernel, and its execution on blocks of elements.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::pool::Worker;
+use super::compile::Compiler;
+use super::instruction::{Action, BLOCK, Instruction, Kernel, Location, Reduction};
+use super::source::{Source, concat};
+use super::sums::{ColumnSums, Sums};
 use crate::Result;
-use plan::{Binary, DType, Group, Op, Plan, Reduce, Step, Unary, View};
-use simd::Isa;
-use simd::dense::{Addend, Finish, Function};
-use simd::scores;
-use simd::tensor::{self, Conversion, First, Narrow, Second};
+use crate::cpu::pool::Worker;
+use crate::cpu::width::Width;
+use plan::{Binary, DType, Group, Op, Plan, View};
+use simd::dense::{Addend, Function, TileEpilogue};
+use simd::{Isa, scores, tensor};
 
-mod compile;
-mod named;
-mod softmax;
-mod source;
-mod sums;
-
-pub(super) use softmax::Softmax;
-pub(super) use source::{Source, Width};
-
-use compile::Compiler;
-use source::join;
-use sums::{ColumnSums, Sums};
-
-/// Values of a register.
-pub(super) const BLOCK: usize = 256;
-
-/// Elements that a thread takes at a time.
-pub(super) const CLAIM: usize = 32 * BLOCK;
-
-/// Where the values of a block are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
-    Register(usize),
-    /// In memory, the first element of the space there.
-    At(*mut f32),
-}
-
-/// What an instruction does with up to three operands.
-#[derive(Clone, Debug)]
-enum Action {
-    Unary(Unary),
-    Binary(Binary),
-    Ints(Binary),
-    /// Two operations, the second with what the first gives.
-    Two(First, Second),
-    Select,
-    /// `1 / (1 + exp(-x))`
-    Sigmoid,
-    /// No less than a number, or no more.
-    Bounded(bool, f32),
-    Convert(Conversion),
-    Move,
-    /// The number of each element.
-    Iota,
-    Load(Source),
-    /// What lies side by side along an axis, plus 0; nothing is done where a part is in its place.
-    Join(Vec<Source>),
-    /// Stored in fewer bytes.
-    Narrow(*mut u8, Narrow),
-}
-
-#[derive(Clone, Debug)]
-struct Instruction {
-    action: Action,
-    reads: Vec<Place>,
-    out: Place,
-}
-
-/// A group with its addresses. A constant's register is filled before the first block.
-#[derive(Clone, Debug)]
-pub(super) struct Kernel {
-    elements: usize,
-    constants: Vec<(usize, u32)>,
-    chain: Vec<Instruction>,
-    reduction: Option<Reduction>,
-    tail: Vec<Instruction>,
-    registers: usize,
-}
-
-/// `x [outer, length, inner]` to `[outer, inner]`.
-#[derive(Clone, Debug)]
-struct Reduction {
-    op: Reduce,
-    of_ints: bool,
-    outer: usize,
-    length: usize,
-    inner: usize,
-    x: Place,
-    out: Place,
-}
-
-/// Registers that a group takes at most.
-pub(super) fn registers(plan: &Plan, group: &Group) -> usize {
-    // Two hold the sums of a reduction, in `f64`.
-    let of = |step: &Step| step.op.reads().len() + step.op.writes().len();
-    plan.steps[group.steps.clone()].iter().map(of).sum::<usize>() + 2
-}
+/// Elements that a thread claims at a time.
+pub(in crate::cpu) const CLAIM: usize = 32 * BLOCK;
 
 impl Kernel {
-    /// The kernel of a group whose views lie where `locate` says.
+    /// Compiles a group; `locate` returns the address of a view.
     ///
     /// # Errors
     /// Those of `locate`.
-    pub(super) fn new(
+    pub(in crate::cpu) fn new(
         plan: &Plan,
         group: &Group,
         locate: &dyn Fn(&View) -> Result<(*mut u8, Width)>,
@@ -120,11 +30,11 @@ impl Kernel {
         Ok(Self::steps(plan, group, locate)?.ready())
     }
 
-    /// The same step by step, before it is [`ready`](Self::ready).
+    /// The same, before the optimisations of [`ready`](Self::ready), with one instruction per step.
     ///
     /// # Errors
     /// Those of `locate`.
-    pub(super) fn steps(
+    pub(in crate::cpu) fn steps(
         plan: &Plan,
         group: &Group,
         locate: &dyn Fn(&View) -> Result<(*mut u8, Width)>,
@@ -134,18 +44,18 @@ impl Kernel {
             group,
             locate,
             constants: Vec::new(),
-            places: HashMap::new(),
+            locations: HashMap::new(),
             loaded: Vec::new(),
             registers: 0,
         };
         let [before, after] = group.chains(plan);
-        let mut chain = compiler.chain(before)?;
+        let mut body = compiler.compile_steps(before)?;
         let mut reduction = None;
         let mut elements = before.last().map_or(0, |step| step.op.writes()[0].elements());
         let mut tail = Vec::new();
         if let Some(Op::Reduce { op, axis, x, out }) = group.reduce.map(|at| &plan.steps[at].op) {
             elements = x.elements();
-            let x_place = compiler.operand(x, false, &mut chain)?;
+            let x_place = compiler.operand(x, false, &mut body)?;
             compiler.loaded.clear();
             reduction = Some(Reduction {
                 op: *op,
@@ -156,59 +66,58 @@ impl Kernel {
                 x: x_place,
                 out: compiler.result(out)?.0,
             });
-            tail = compiler.chain(after)?;
+            tail = compiler.compile_steps(after)?;
         }
         let mut kernel = Self {
             elements,
             constants: compiler.constants,
-            chain,
+            body,
             reduction,
             tail,
             registers: compiler.registers,
         };
-        kernel.name();
+        kernel.apply_patterns();
         Ok(kernel)
     }
 
-    /// The kernel, ready to be run: no more is asked about its steps.
-    pub(super) fn ready(mut self) -> Self {
+    /// The optimised kernel.
+    pub(in crate::cpu) fn ready(mut self) -> Self {
         self.pair();
         self.share_registers();
         self
     }
 
-    /// Elements put one after the other.
-    pub(super) fn copy(source: Source, elements: usize, to: *mut f32) -> Self {
+    /// A kernel that copies elements to contiguous memory.
+    pub(in crate::cpu) fn copy(source: Source, elements: usize, to: *mut f32) -> Self {
         let action = Action::Load(source);
-        let load = Instruction { action, reads: Vec::new(), out: Place::At(to) };
-        let (chain, tail, constants) = (vec![load], Vec::new(), Vec::new());
-        Self { elements, constants, chain, reduction: None, tail, registers: 0 }
+        let load = Instruction { action, reads: Vec::new(), out: Location::At(to) };
+        let (body, tail, constants) = (vec![load], Vec::new(), Vec::new());
+        Self { elements, constants, body, reduction: None, tail, registers: 0 }
     }
 
-    /// Whether there is nothing to be done: all is where it belongs.
-    pub(super) fn is_done(&self) -> bool {
-        let [Instruction { action: Action::Join(parts), .. }] = &self.chain[..] else {
+    /// True if the kernel only joins parts that are already in place.
+    pub(in crate::cpu) fn is_noop(&self) -> bool {
+        let [Instruction { action: Action::Concat(parts), .. }] = &self.body[..] else {
             return false;
         };
-        let there = parts.iter().map(Source::there).sum::<usize>();
+        let there = parts.iter().map(Source::elements_in_place).sum::<usize>();
         self.reduction.is_none() && there == self.elements
     }
 
-    /// The same as what a product does with its results before it writes them, where it is that: these are at `place`, in
-    /// rows of so many `columns`, and what becomes of them goes there too. A row
-    /// may be added to each, where rows may repeat.
-    pub(super) fn finish(
+    /// The kernel as a product's epilogue, if it is one: it reads the results at `place`, in rows of `columns`, and
+    /// writes its own there. Adding a row to each result needs `rows_repeat`.
+    pub(in crate::cpu) fn as_epilogue(
         &self,
         place: *mut f32,
         columns: usize,
         rows_repeat: bool,
-    ) -> Option<Finish> {
-        let mut finish = Finish::default();
-        let (mut x, mut rows) = (Place::At(place), HashMap::new());
-        // A sigmoid of it that waits to be multiplied with.
+    ) -> Option<TileEpilogue> {
+        let mut finish = TileEpilogue::default();
+        let (mut x, mut rows) = (Location::At(place), HashMap::new());
+        // A sigmoid of the value that is not multiplied with it yet.
         let mut open = None;
-        for (i, Instruction { action, reads, out }) in self.chain.iter().enumerate() {
-            if matches!(out, Place::At(_)) != (i + 1 == self.chain.len()) {
+        for (i, Instruction { action, reads, out }) in self.body.iter().enumerate() {
+            if matches!(out, Location::At(_)) != (i + 1 == self.body.len()) {
                 return None;
             }
             let other = match reads[..] {
@@ -232,7 +141,7 @@ impl Kernel {
                 (Action::Binary(Binary::Add), Some(other)) if open.is_none() => {
                     let addend = match (other, rows.get(&other)) {
                         (_, Some(at)) => Addend { at: *at, stride: 0 },
-                        (Place::At(at), _) if at != place => Addend { at, stride: columns },
+                        (Location::At(at), _) if at != place => Addend { at, stride: columns },
                         _ => return None,
                     };
                     let [first, second] = &mut finish.plus;
@@ -257,10 +166,10 @@ impl Kernel {
             }
             x = *out;
         }
-        (x == Place::At(place) && open.is_none()).then_some(finish)
+        (x == Location::At(place) && open.is_none()).then_some(finish)
     }
 
-    /// Gives registers that are no longer read to later results.
+    /// Register allocation: reuses registers that are not read any more.
     fn share_registers(&mut self) {
         let mut taken: HashMap<usize, usize> = HashMap::new();
         let mut count = 0;
@@ -275,18 +184,18 @@ impl Kernel {
         }
         if let Some(reduction) = &mut self.reduction {
             for place in [&mut reduction.x, &mut reduction.out] {
-                if let Place::Register(register) = place {
+                if let Location::Register(register) = place {
                     pinned(register, &mut taken);
                 }
             }
         }
         let fixed = taken;
         let first = count;
-        for instructions in [&mut self.chain, &mut self.tail] {
+        for instructions in [&mut self.body, &mut self.tail] {
             let mut last = HashMap::new();
             for (at, instruction) in instructions.iter().enumerate() {
                 for place in instruction.reads.iter().chain([&instruction.out]) {
-                    if let Place::Register(register) = place {
+                    if let Location::Register(register) = place {
                         last.insert(*register, at);
                     }
                 }
@@ -296,7 +205,7 @@ impl Kernel {
                 let Instruction { reads, out, .. } = instruction;
                 let mut ended = Vec::new();
                 for place in reads.iter_mut().chain([out]) {
-                    let Place::Register(register) = place else { continue };
+                    let Location::Register(register) = place else { continue };
                     let virtual_one = *register;
                     if let Some(fixed) = fixed.get(&virtual_one) {
                         *register = *fixed;
@@ -323,8 +232,8 @@ impl Kernel {
     ///
     /// # Safety
     ///
-    /// The addresses are valid, all threads are in this kernel, and nobody else touches what it writes.
-    pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
+    /// The addresses are valid, all threads are in this kernel, and no other code accesses what it writes.
+    pub(in crate::cpu) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         // SAFETY: the caller's contract; blocks stay inside the space, and no two threads have the same.
         unsafe {
             self.begin(scratch);
@@ -333,7 +242,7 @@ impl Kernel {
                     while let Some(part) = w.claim(self.elements, CLAIM) {
                         for start in part.clone().step_by(BLOCK) {
                             let n = BLOCK.min(part.end - start);
-                            execute(&self.chain, isa, scratch, start, n);
+                            execute(&self.body, isa, scratch, start, n);
                         }
                     }
                 }
@@ -352,8 +261,8 @@ impl Kernel {
     ///
     /// # Safety
     ///
-    /// The scratch is as [`Kernel::run`] wants it.
-    pub(super) unsafe fn begin(&self, scratch: *mut f32) {
+    /// The scratch has the size that [`Kernel::run`] requires.
+    pub(in crate::cpu) unsafe fn begin(&self, scratch: *mut f32) {
         for (register, bits) in &self.constants {
             // SAFETY: the caller's contract.
             let values =
@@ -362,22 +271,23 @@ impl Kernel {
         }
     }
 
-    /// A piece of the space of a group that does not reduce, of at most [`BLOCK`] elements, after [`Kernel::begin`].
+    /// Computes at most [`BLOCK`] elements of a group without reduction, after [`Kernel::begin`].
     ///
     /// # Safety
     ///
-    /// As for [`Kernel::run`], and nobody else does this piece.
-    pub(super) unsafe fn piece(&self, isa: Isa, scratch: *mut f32, start: usize, n: usize) {
+    /// As for [`Kernel::run`], and no other thread computes these elements.
+    pub(in crate::cpu) unsafe fn piece(&self, isa: Isa, scratch: *mut f32, start: usize, n: usize) {
         // SAFETY: the caller's contract.
-        unsafe { execute(&self.chain, isa, scratch, start, n) }
+        unsafe { execute(&self.body, isa, scratch, start, n) }
     }
 
-    /// Some rows, of so many elements, of a space; at most a block of them where they are added up, after [`Kernel::begin`].
+    /// Computes some rows of `length` elements, after [`Kernel::begin`]; at most a block of rows if they are
+    /// reduced.
     ///
     /// # Safety
     ///
-    /// As for [`Kernel::run`], and nobody else does these rows.
-    pub(super) unsafe fn rows(
+    /// As for [`Kernel::run`], and no other thread computes these rows.
+    pub(in crate::cpu) unsafe fn rows(
         &self,
         isa: Isa,
         rows: Range<usize>,
@@ -391,18 +301,18 @@ impl Kernel {
             }
             let (first, end) = (rows.start * length, rows.end * length);
             for start in (first..end).step_by(BLOCK) {
-                execute(&self.chain, isa, scratch, start, BLOCK.min(end - start));
+                execute(&self.body, isa, scratch, start, BLOCK.min(end - start));
             }
         }
     }
 
-    /// Rows that become a value each, at most a block of them.
+    /// Reduces at most a block of rows to one value each.
     ///
     /// # Safety
     ///
     /// As for [`Kernel::rows`].
     unsafe fn reduced(&self, r: &Reduction, isa: Isa, outputs: Range<usize>, scratch: *mut f32) {
-        // Short rows go through the chain together.
+        // Short rows pass through the instructions together.
         let together = (BLOCK / r.length.max(1)).max(1);
         for first in outputs.clone().step_by(together) {
             let count = together.min(outputs.end - first);
@@ -411,22 +321,22 @@ impl Kernel {
             // SAFETY: the caller's contract.
             unsafe {
                 if count > 1 {
-                    execute(&self.chain, isa, scratch, first * r.length, span);
+                    execute(&self.body, isa, scratch, first * r.length, span);
                 }
                 for row in first..first + count {
                     for at in (0..r.length).step_by(BLOCK) {
                         let (start, n) = (row * r.length + at, BLOCK.min(r.length - at));
                         let mut x = pointer(r.x, scratch, start);
                         if count == 1 {
-                            execute(&self.chain, isa, scratch, start, n);
-                        } else if let Place::Register(_) = r.x {
+                            execute(&self.body, isa, scratch, start, n);
+                        } else if let Location::Register(_) = r.x {
                             x = x.add((row - first) * r.length);
                         }
                         sums.take(r, isa, x, n);
                     }
                     let out = match r.out {
-                        Place::Register(at) => scratch.add(at * BLOCK + row - outputs.start),
-                        Place::At(base) => base.add(row),
+                        Location::Register(at) => scratch.add(at * BLOCK + row - outputs.start),
+                        Location::At(base) => base.add(row),
                     };
                     *out = sums.end(r);
                 }
@@ -436,16 +346,16 @@ impl Kernel {
         unsafe { execute(&self.tail, isa, scratch, outputs.start, outputs.len()) };
     }
 
-    /// Rows that are added up column by column.
+    /// Reduces rows column by column.
     ///
     /// # Safety
     ///
     /// As for [`Kernel::run`].
     unsafe fn columns(&self, r: &Reduction, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         let strips = r.inner.div_ceil(BLOCK);
-        // Narrow rows go through the chain together.
+        // Narrow rows pass through the instructions together.
         let together = (BLOCK / r.inner.max(1)).max(1);
-        // SAFETY: behind the registers there is room for a block of `f64`.
+        // SAFETY: the scratch has space for a block of `f64` behind the registers.
         let sums = unsafe { scratch.add(self.registers * BLOCK) };
         while let Some(units) = w.claim(r.outer * strips, 1) {
             for unit in units {
@@ -457,7 +367,7 @@ impl Kernel {
                     let start = (outer * r.length + row) * r.inner + first;
                     // SAFETY: the caller's contract.
                     unsafe {
-                        execute(&self.chain, isa, scratch, start, (rows - 1) * r.inner + columns);
+                        execute(&self.body, isa, scratch, start, (rows - 1) * r.inner + columns);
                         let x = pointer(r.x, scratch, start);
                         for row in 0..rows {
                             block.take(r, isa, x.add(row * r.inner));
@@ -475,31 +385,31 @@ impl Kernel {
     }
 }
 
-/// The `start`th value of a place, or the first of a register.
+/// Address of element `start` of a place, or of a register's first element.
 ///
 /// # Safety
 ///
-/// The place has it.
-const unsafe fn pointer(place: Place, scratch: *mut f32, start: usize) -> *mut f32 {
+/// The place has this element.
+const unsafe fn pointer(place: Location, scratch: *mut f32, start: usize) -> *mut f32 {
     // SAFETY: the caller's contract.
     unsafe {
         match place {
-            Place::Register(register) => scratch.add(register * BLOCK),
-            Place::At(base) => base.add(start),
+            Location::Register(register) => scratch.add(register * BLOCK),
+            Location::At(base) => base.add(start),
         }
     }
 }
 
-/// Instructions for `n` elements, at most [`BLOCK`], from the `start`th on.
+/// Executes instructions for `n` elements, at most [`BLOCK`], from `start` on.
 ///
 /// # Safety
 ///
 /// As for [`Kernel::run`].
-unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usize, n: usize) {
+unsafe fn execute(body: &[Instruction], isa: Isa, scratch: *mut f32, start: usize, n: usize) {
     if n == 0 {
         return;
     }
-    for Instruction { action, reads, out } in chain {
+    for Instruction { action, reads, out } in body {
         // SAFETY: the caller's contract; operands were resolved for the space that `start` is in.
         unsafe {
             let read = |at: usize| pointer(reads[at], scratch, start).cast_const();
@@ -520,7 +430,7 @@ unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usi
                 }
                 Action::Select => tensor::select(isa, read(0), read(1), read(2), out, n),
                 Action::Convert(to) => tensor::convert(isa, *to, read(0), out, n),
-                // A value may go where it is.
+                // Source and destination may be the same.
                 Action::Move => out.copy_from(read(0), n),
                 Action::Iota => {
                     for i in 0..n {
@@ -528,7 +438,7 @@ unsafe fn execute(chain: &[Instruction], isa: Isa, scratch: *mut f32, start: usi
                     }
                 }
                 Action::Load(source) => source.fill(isa, 0, start, n, out),
-                Action::Join(parts) => join(parts, isa, start, n, out),
+                Action::Concat(parts) => concat(parts, isa, start, n, out),
                 Action::Narrow(base, narrow) => {
                     tensor::narrow(isa, *narrow, read(0), base.add(narrow.bytes() * start), n);
                 }

@@ -1,5 +1,6 @@
-//! Neighbouring groups over the same rows, done row by row one after the other: what one leaves of a row, the next finds in
-//! the cache. A softmax is three of them, a layer's norm four, and attention is one between two products (`between.rs`).
+//! Row fusion: neighbouring groups over the same rows run one after another on each row, so that each group finds
+//! the row in cache. A softmax is three groups, a layer norm four. Attention is a matmul chain with such groups in
+//! the middle (`matmul_chain.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -10,63 +11,63 @@ use plan::{BufferId, Class, DType, Group, Op, Plan, Step, View};
 use simd::Isa;
 
 /// Kernels of groups over the same rows.
-pub(super) struct Rows {
-    pub(super) kernels: Vec<OfRows>,
+pub(super) struct FusedRows {
+    pub(super) kernels: Vec<RowKernel>,
     pub(super) rows: usize,
     /// Elements of a row.
     pub(super) length: usize,
 }
 
-/// What is done to rows.
-pub(super) enum OfRows {
+/// One operation on rows.
+pub(super) enum RowKernel {
     Kernel(Kernel),
     Softmax(Softmax),
 }
 
-impl Rows {
+impl FusedRows {
     pub(super) fn new(kernels: Vec<Kernel>, rows: usize, length: usize) -> Self {
         let (mut all, mut kernels) = (Vec::new(), VecDeque::from(kernels));
         while let Some(first) = kernels.pop_front() {
             match kernels.front().and_then(|next| Softmax::of([&first, next])) {
                 Some(softmax) => {
                     kernels.pop_front();
-                    all.push(OfRows::Softmax(softmax));
+                    all.push(RowKernel::Softmax(softmax));
                 }
-                None => all.push(OfRows::Kernel(first)),
+                None => all.push(RowKernel::Kernel(first)),
             }
         }
         Self { kernels: all, rows, length }
     }
 
-    /// This thread's share, with scratch as for each of the kernels.
+    /// This thread's share; scratch as for each of the kernels.
     ///
     /// # Safety
     ///
     /// As for [`Kernel::run`].
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
-        while let Some(rows) = w.claim(self.rows, self.together()) {
+        while let Some(rows) = w.claim(self.rows, self.rows_per_pass()) {
             // SAFETY: the caller's contract.
-            unsafe { self.some(isa, rows, scratch) };
+            unsafe { self.run_rows(isa, rows, scratch) };
         }
     }
 
-    /// Rows that are brought through all of the kernels before the next.
-    pub(super) fn together(&self) -> usize {
+    /// Rows that pass through all kernels together.
+    pub(super) fn rows_per_pass(&self) -> usize {
         (CLAIM / self.length).clamp(1, BLOCK)
     }
 
-    /// So many rows.
+    /// Runs all kernels on some rows.
     ///
     /// # Safety
     ///
-    /// As for [`Kernel::run`], and nobody else does these rows.
-    pub(super) unsafe fn some(&self, isa: Isa, rows: Range<usize>, scratch: *mut f32) {
+    /// As for [`Kernel::run`], and no other thread computes these rows.
+    pub(super) unsafe fn run_rows(&self, isa: Isa, rows: Range<usize>, scratch: *mut f32) {
         for kernel in &self.kernels {
             // SAFETY: the caller's contract; no kernel reads another row of what one before it has written.
             unsafe {
                 match kernel {
-                    OfRows::Softmax(softmax) => softmax.rows(isa, rows.clone(), self.length),
-                    OfRows::Kernel(kernel) => {
+                    RowKernel::Softmax(softmax) => softmax.rows(isa, rows.clone(), self.length),
+                    RowKernel::Kernel(kernel) => {
                         kernel.begin(scratch);
                         kernel.rows(isa, rows.clone(), self.length, scratch);
                     }
@@ -76,7 +77,7 @@ impl Rows {
     }
 }
 
-/// Rows and their length, where a group adds up whole rows.
+/// Number of rows and their length, if the group reduces whole rows.
 pub(super) fn space(plan: &Plan, group: &Group) -> Option<(usize, usize)> {
     let Op::Reduce { axis, x, .. } = &plan.steps[group.reduce?].op else { return None };
     let (heads, tail) = x.shape.split_at(*axis);
@@ -84,10 +85,10 @@ pub(super) fn space(plan: &Plan, group: &Group) -> Option<(usize, usize)> {
     (inner == 1 && length > 1).then(|| (heads.iter().product(), length))
 }
 
-/// Elements between two products from which on rows are brought through both: fewer stay in a cache.
+/// Fewest elements between two products for a matmul chain: smaller results stay in cache anyway.
 const FEWEST: usize = 1 << 16;
 
-/// Groups in their order, those together that are done row by row, and with them products before and after.
+/// Divides groups into sets that run row by row, with the products before and after them.
 pub(super) fn sets(plan: &Plan, groups: &[Group]) -> Vec<Range<usize>> {
     let mut sets = Vec::new();
     let mut at = 0;
@@ -99,16 +100,16 @@ pub(super) fn sets(plan: &Plan, groups: &[Group]) -> Vec<Range<usize>> {
     sets
 }
 
-/// How many of some groups are done row by row from the first on.
+/// Number of groups, from the first on, that can run row by row.
 fn rows(plan: &Plan, groups: &[Group]) -> Option<usize> {
     let (first, others) = groups.split_first()?;
     let (rows, length) = space(plan, first)?;
-    let mut set = Set::new(plan, rows, length);
+    let mut set = FusionSet::new(plan, rows, length);
     set.take(first);
     Some(1 + set.take_all(others))
 }
 
-/// The same where the first is a product of matrices, and another one is the last.
+/// The same for a set that begins and ends with a matrix product.
 fn products(plan: &Plan, groups: &[Group]) -> Option<usize> {
     let (first, others) = groups.split_first()?;
     let op = |group: &Group| &plan.steps[group.steps.start].op;
@@ -117,7 +118,7 @@ fn products(plan: &Plan, groups: &[Group]) -> Option<usize> {
     if out.elements() < FEWEST {
         return None;
     }
-    let mut set = Set::new(plan, out.elements() / length, length);
+    let mut set = FusionSet::new(plan, out.elements() / length, length);
     set.take(first);
     let between = set.take_all(others);
     let second = others.get(between).filter(|_| between > 0)?;
@@ -132,15 +133,15 @@ fn products(plan: &Plan, groups: &[Group]) -> Option<usize> {
     let steps = second.steps.clone();
     let apart = plan.steps[steps.clone()].iter().enumerate().all(|(at, step)| {
         let reads = step.op.reads();
-        // The product's first operand is what it is about.
+        // The second product's first operand is the chain's row.
         let others = &reads[usize::from(at == 0)..];
         others.iter().all(|view| !set.written.contains(&view.buffer)) && set.free(&step.op)
     });
     (rows && apart).then_some(between + 2)
 }
 
-/// What the groups of a set may keep where the last of them writes: values of each row that only they read, in the same
-/// places, until these are written over.
+/// A scratch buffer that can share memory with the set's last result: only the set reads it, each element before the
+/// result overwrites it.
 pub(super) fn place<'a>(plan: &'a Plan, set: &[Group]) -> Option<(BufferId, &'a View)> {
     let (first, last) = (set.first()?, set.last()?);
     let steps = first.steps.start..last.steps.end;
@@ -170,8 +171,8 @@ pub(super) fn place<'a>(plan: &'a Plan, set: &[Group]) -> Option<(BufferId, &'a 
     written.filter(|_| whole && alone).find(|id| read(id) && own(*id)).map(|id| (id, out))
 }
 
-/// What the groups so far are over, and touch.
-struct Set<'a> {
+/// Rows of a set, and the buffers that its groups access.
+struct FusionSet<'a> {
     plan: &'a Plan,
     rows: usize,
     length: usize,
@@ -179,7 +180,7 @@ struct Set<'a> {
     written: BTreeSet<BufferId>,
 }
 
-impl<'a> Set<'a> {
+impl<'a> FusionSet<'a> {
     const fn new(plan: &'a Plan, rows: usize, length: usize) -> Self {
         Self { plan, rows, length, read: BTreeSet::new(), written: BTreeSet::new() }
     }
@@ -191,7 +192,7 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Takes the groups that fit, up to one that does not; returns how many.
+    /// Adds groups up to the first one that does not fit; returns their number.
     fn take_all(&mut self, groups: &[Group]) -> usize {
         let mut count = 0;
         while let Some(group) = groups.get(count).filter(|group| self.fits(group)) {
@@ -201,13 +202,13 @@ impl<'a> Set<'a> {
         count
     }
 
-    /// Whether an operation writes nothing that is known.
+    /// True if the operation writes no buffer that the set accesses.
     fn free(&self, op: &Op) -> bool {
         let known = |id: &BufferId| self.read.contains(id) || self.written.contains(id);
         op.writes().iter().all(|view| !known(&view.buffer))
     }
 
-    /// Whether a group is over the same rows, and of what was written reads no row but its own.
+    /// True if a group has the set's rows, and reads only its own row of the buffers that the set writes.
     fn fits(&self, group: &Group) -> bool {
         let plan = self.plan;
         let all = self.rows * self.length;
@@ -232,7 +233,7 @@ impl<'a> Set<'a> {
         same && steps.iter().all(|step| fits(&step.op))
     }
 
-    /// Whether a view has one element of its buffer for each row, in their order.
+    /// True if a view repeats one element of its buffer for each row, in row order.
     fn repeats(&self, view: &View) -> bool {
         let mut axes = view.shape.iter().zip(&view.strides).rev();
         let mut length = 1;

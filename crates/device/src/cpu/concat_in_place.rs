@@ -1,25 +1,25 @@
-//! Tensors put side by side without being copied: where a group does nothing but join what lies one after the other in its
-//! result, a part is written where it belongs.
+//! Concatenation without copies: if a group only joins tensors that are adjacent in its result, each part is
+//! written there directly.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use plan::{Binary, Buffer, BufferId, Class, DType, Group, Op, Plan, View};
 
-/// Of each buffer inside another: that one, and how many elements of it come before.
+/// For each buffer inside another one: the outer buffer, and the number of elements before the part.
 pub(super) type Inside = HashMap<BufferId, (BufferId, usize)>;
 
-/// The scratch buffers of a plan that lie in others.
+/// Scratch buffers of a plan that are allocated inside others.
 pub(super) fn inside(plan: &Plan, groups: &[Group]) -> Inside {
     let written = written(plan);
     let mut all = Inside::new();
     for group in groups {
-        let Some((whole, parts)) = join(plan, group) else { continue };
+        let Some((whole, parts)) = concat_parts(plan, group) else { continue };
         let (own, steps) = (&written[&whole], &group.steps);
         if !is_plain(plan.buffer(whole)) || own.start < steps.start || own.end > steps.end {
             continue;
         }
-        // Of each buffer, where it would begin, and how much of it is there.
+        // For each buffer, its beginning in the result and the number of its elements found there.
         let mut found: BTreeMap<BufferId, Option<(usize, usize)>> = BTreeMap::new();
         for (place, part) in parts {
             let begin = place.checked_sub(part.offset).filter(|_| part.is_contiguous());
@@ -41,7 +41,7 @@ pub(super) fn inside(plan: &Plan, groups: &[Group]) -> Inside {
             }
         }
     }
-    // What is joined may be a part in turn, of something that is written later.
+    // A concat may itself be an input of a later concat.
     let outermost = |&(mut whole, mut before): &(BufferId, usize)| {
         while let Some((around, more)) = all.get(&whole) {
             (whole, before) = (*around, before + more);
@@ -51,7 +51,7 @@ pub(super) fn inside(plan: &Plan, groups: &[Group]) -> Inside {
     all.iter().map(|(part, place)| (*part, outermost(place))).collect()
 }
 
-/// Of each buffer, the steps from the first that writes it to the last.
+/// For each buffer, the steps from its first write to its last.
 fn written(plan: &Plan) -> HashMap<BufferId, Range<usize>> {
     let mut written = HashMap::new();
     for (at, step) in plan.steps.iter().enumerate() {
@@ -66,8 +66,8 @@ fn is_plain(buffer: &Buffer) -> bool {
     buffer.class == Class::Scratch && buffer.dtype == DType::F32
 }
 
-/// What a group joins, if it does nothing else: the result, and of each part where it begins there.
-fn join<'a>(plan: &'a Plan, group: &Group) -> Option<(BufferId, Vec<(usize, &'a View)>)> {
+/// The result of a group that only joins tensors, and the beginning of each part in it.
+fn concat_parts<'a>(plan: &'a Plan, group: &Group) -> Option<(BufferId, Vec<(usize, &'a View)>)> {
     let steps = &plan.steps[group.steps.clone()];
     let [last] = steps.last()?.op.writes()[..] else { return None };
     let (mut parts, mut added) = (Vec::new(), BTreeSet::new());
@@ -98,7 +98,7 @@ fn join<'a>(plan: &'a Plan, group: &Group) -> Option<(BufferId, Vec<(usize, &'a 
     let apart = parts.windows(2).all(|two| two[0].0 + two[0].1.elements() <= two[1].0);
     let buffer = plan.buffer(last.buffer);
     let whole = last.is_contiguous() && last.offset == 0 && last.elements() == buffer.elements();
-    // All that the steps write is added up, once each.
+    // Everything that the steps write is added up exactly once.
     let summed = added.len() + 1 == steps.len();
     (apart && whole && summed && parts.len() > 1).then_some((last.buffer, parts))
 }

@@ -1,24 +1,25 @@
-//! Instructions that are several steps: what lies side by side, bounds, sigmoids, and sums or products of two operations in one
-//! pass. Values are the same to the bit, but for a zero that is joined where it lies.
+//! Peephole patterns: instructions that replace several steps, such as concatenations, bounds, sigmoids, and two
+//! operations in one pass. Results have the same bits, except for the sign of zeroes in concatenations that are
+//! already in place.
 
 use std::collections::HashMap;
 
-use super::{Action, Instruction, Kernel, Place};
+use super::instruction::{Action, Instruction, Kernel, Location};
 use plan::{Binary, Unary};
 use simd::tensor::{First, Second};
 
 impl Kernel {
-    /// Names what is more than one step, in an order in which one does not hide another.
-    pub(super) fn name(&mut self) {
-        self.name_joins();
-        self.name_bounds();
-        self.name_sigmoids();
+    /// Applies all patterns, in an order in which no pattern hides another.
+    pub(super) fn apply_patterns(&mut self) {
+        self.find_concats();
+        self.find_bounds();
+        self.find_sigmoids();
     }
 
-    /// Two sums or products in one pass, where nobody else reads what is between.
+    /// Combines two sums or products into one pass, if only the second one reads the first one's result.
     pub(super) fn pair(&mut self) {
         let readers = self.readers();
-        for instructions in [&mut self.chain, &mut self.tail] {
+        for instructions in [&mut self.body, &mut self.tail] {
             let mut at = 0;
             while at < instructions.len() {
                 match paired(&instructions[at..], &readers) {
@@ -32,35 +33,35 @@ impl Kernel {
         }
     }
 
-    /// How often each register is read.
+    /// Number of reads of each register.
     fn readers(&self) -> HashMap<usize, usize> {
         let mut readers: HashMap<usize, usize> = HashMap::new();
-        let reads = self.chain.iter().chain(&self.tail).flat_map(|i| &i.reads);
+        let reads = self.body.iter().chain(&self.tail).flat_map(|i| &i.reads);
         let reduced = self.reduction.iter().map(|reduction| &reduction.x);
         for place in reads.chain(reduced) {
-            if let Place::Register(register) = place {
+            if let Location::Register(register) = place {
                 *readers.entry(*register).or_default() += 1;
             }
         }
         readers
     }
 
-    /// Sums of what lies side by side, with zeroes around it, become one instruction.
-    fn name_joins(&mut self) {
+    /// Replaces sums of zero-padded parts along an axis by one concatenation.
+    fn find_concats(&mut self) {
         let readers = self.readers();
         let inner =
-            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
-        for instructions in [&mut self.chain, &mut self.tail] {
+            |place: &Location| matches!(place, Location::Register(r) if readers.get(r) == Some(&1));
+        for instructions in [&mut self.body, &mut self.tail] {
             let mut at = 0;
             while let Some([before, load, add]) = instructions.get(at..at + 3) {
                 let parts = match &before.action {
                     Action::Load(source) => std::slice::from_ref(source),
-                    Action::Join(parts) => parts,
+                    Action::Concat(parts) => parts,
                     _ => &[],
                 };
                 if let Action::Load(source) = &load.action
                     && !parts.is_empty()
-                    && parts.iter().all(|part| part.beside(source))
+                    && parts.iter().all(|part| part.is_disjoint(source))
                     && matches!(add.action, Action::Binary(Binary::Add))
                     && (add.reads == [before.out, load.out] || add.reads == [load.out, before.out])
                     && inner(&before.out)
@@ -68,10 +69,10 @@ impl Kernel {
                 {
                     let mut parts = [parts, std::slice::from_ref(source)].concat();
                     let out = add.out;
-                    if let Place::At(base) = out {
-                        parts.iter_mut().for_each(|part| part.look_for(base));
+                    if let Location::At(base) = out {
+                        parts.iter_mut().for_each(|part| part.check_in_place(base));
                     }
-                    let action = Action::Join(parts);
+                    let action = Action::Concat(parts);
                     instructions.splice(at..at + 3, [Instruction { action, reads: vec![], out }]);
                 } else {
                     at += 1;
@@ -80,17 +81,16 @@ impl Kernel {
         }
     }
 
-    /// The larger of a value and a constant becomes a bound of it, and what is negated before and after it one from
-    /// above.
-    fn name_bounds(&mut self) {
+    /// Replaces the maximum of a value and a constant by a bound, and one between two negations by an upper bound.
+    fn find_bounds(&mut self) {
         let readers = self.readers();
-        let constant = |place: &Place| {
-            let found = self.constants.iter().find(|(at, _)| *place == Place::Register(*at));
+        let constant = |place: &Location| {
+            let found = self.constants.iter().find(|(at, _)| *place == Location::Register(*at));
             found.map(|(_, bits)| f32::from_bits(*bits)).filter(|value| !value.is_nan())
         };
         let once =
-            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
-        for instructions in [&mut self.chain, &mut self.tail] {
+            |place: &Location| matches!(place, Location::Register(r) if readers.get(r) == Some(&1));
+        for instructions in [&mut self.body, &mut self.tail] {
             for instruction in &mut *instructions {
                 if let (Action::Binary(Binary::Max), [x, bound]) =
                     (&instruction.action, &instruction.reads[..])
@@ -120,14 +120,14 @@ impl Kernel {
         }
     }
 
-    /// Makes one instruction of the four that a sigmoid is, where nobody else reads what is between.
-    fn name_sigmoids(&mut self) {
+    /// Replaces the four instructions of a sigmoid by one, if no other instruction reads the values in between.
+    fn find_sigmoids(&mut self) {
         let one = self.constants.iter().find(|(_, bits)| *bits == 1.0f32.to_bits());
-        let Some(one) = one.map(|(register, _)| Place::Register(*register)) else { return };
+        let Some(one) = one.map(|(register, _)| Location::Register(*register)) else { return };
         let readers = self.readers();
         let inner =
-            |place: &Place| matches!(place, Place::Register(r) if readers.get(r) == Some(&1));
-        for instructions in [&mut self.chain, &mut self.tail] {
+            |place: &Location| matches!(place, Location::Register(r) if readers.get(r) == Some(&1));
+        for instructions in [&mut self.body, &mut self.tail] {
             let mut at = 0;
             while let Some([neg, exp, add, recip]) = instructions.get(at..at + 4) {
                 let actions = matches!(
@@ -155,13 +155,13 @@ impl Kernel {
     }
 }
 
-/// Of the first of some instructions and the one that reads what it gives: where that is, and what both are.
+/// Combines the first instruction with the one that reads its result: the latter's index, and the combination.
 fn paired(
     instructions: &[Instruction],
     readers: &HashMap<usize, usize>,
 ) -> Option<(usize, Instruction)> {
     let (before, others) = instructions.split_first()?;
-    let Place::Register(register) = before.out else { return None };
+    let Location::Register(register) = before.out else { return None };
     let first = match before.action {
         Action::Binary(Binary::Add) => First::Add,
         Action::Binary(Binary::Sub) => First::Sub,
@@ -171,8 +171,9 @@ fn paired(
     if readers.get(&register) != Some(&1) {
         return None;
     }
-    // What is written to memory meanwhile may be an operand.
-    let within = others.iter().take_while(|other| matches!(other.out, Place::Register(_))).count();
+    // An instruction that writes to memory may change an operand.
+    let within =
+        others.iter().take_while(|other| matches!(other.out, Location::Register(_))).count();
     let reader = others.iter().take(within + 1).position(|i| i.reads.contains(&before.out))?;
     let after = &others[reader];
     let &[a, b] = &after.reads[..] else { return None };
