@@ -2,11 +2,21 @@
 
 use std::cell::Cell;
 
-use super::Illegal;
 use crate::isa::{
     Address, Immediate, Modifier, Modify, Opcode, Operand, PT, Part, RZ, SpecialRegister, URZ,
     Width,
 };
+
+/// What is not understood about an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Illegal {
+    /// The operation.
+    Operation,
+    /// The field at a bit has a value that means nothing.
+    Field(u8),
+    /// These bits belong to no field and are not as they must be.
+    Rest(u128),
+}
 
 /// An instruction's bits, and which of them were asked for.
 pub(super) struct Bits {
@@ -365,7 +375,6 @@ impl What {
         let carry = modifiers.contains(&Modifier::X);
         // In these forms the flexible source is the third one.
         let swapped = matches!(form, 2 | 3 | 7);
-        let copies_to_uniform = form == 6;
         let register = |low, modify| {
             if encoding.uniform {
                 Operand::Uniform { index: word.get(low, 6) as u8, modify }
@@ -450,6 +459,15 @@ impl What {
             Self::Special => Operand::Special(
                 SpecialRegister::from_number(word.get(72, 8) as u32).ok_or(Illegal::Field(72))?,
             ),
+            Self::Matrix(low, layout) => Operand::Matrix(word.get(low, 8) as u8, layout),
+            _ => self.memory(word, form)?,
+        })
+    }
+
+    /// Reads an address or a constant with an index.
+    fn memory(self, word: &Bits, form: u8) -> Result<Operand, Illegal> {
+        let copies_to_uniform = form == 6;
+        Ok(match self {
             Self::Global { uniform, wide, plain } => {
                 Operand::Address(global(word, [uniform, wide, plain], 90, (40, 24))?)
             }
@@ -500,7 +518,7 @@ impl What {
                 offset: word.signed(38, 16) as i32,
                 uniform: word.get(24, 6) as u8,
             },
-            Self::Matrix(low, layout) => Operand::Matrix(word.get(low, 8) as u8, layout),
+            _ => unreachable!("no operand in memory"),
         })
     }
 }

@@ -12,6 +12,8 @@ mod table;
 use crate::isa::{Guard, Immediate, Instruction, Modifier, Opcode, Operand, RZ};
 use field::{Bits, Encoding, Show};
 
+pub use field::Illegal;
+
 /// Bytes of an instruction.
 pub const INSTRUCTION_BYTES: usize = 16;
 
@@ -34,17 +36,6 @@ pub enum DecodeError {
         /// What is not understood about it.
         reason: Illegal,
     },
-}
-
-/// What is not understood about an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Illegal {
-    /// The operation.
-    Operation,
-    /// The field at a bit has a value that means nothing.
-    Field(u8),
-    /// These bits belong to no field and are not as they must be.
-    Rest(u128),
 }
 
 struct Reason(Illegal);

@@ -1,11 +1,13 @@
 //! Comparisons, one lane at a time.
 
-use super::float::{flush, needs_care};
-use super::packed::{combined, half_number, holds};
-use super::{LANES, Lanes, gather, map2};
+use super::float::needs_care;
+use super::lanes::{LANES, Lanes, gather, map2};
+use super::number::{combined, flush, holds};
+use super::packed::half_number;
+use crate::program::op::{Combine, Compared, Relation};
 
+/// Number of lanes that `map2` loops over.
 const N: usize = LANES;
-use crate::program::op::{Compared, Relation};
 
 /// Whether the relation holds between the first and the second; and what the second result is made
 /// of, which is mostly the opposite.
@@ -44,7 +46,7 @@ pub(crate) fn apply(
             };
             let (first, second) = (outcome(0), outcome(1));
             if both {
-                let all = combined(crate::program::op::Combine::And, first, second);
+                let all = combined(Combine::And, first, second);
                 return (all, !all);
             }
             return (first, second);

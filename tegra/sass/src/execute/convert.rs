@@ -1,9 +1,8 @@
 //! Conversions between integers and floating point.
 
-use super::float::{bits, flush, narrow, sum_to_odd};
-use super::integer::saturate;
-use super::map;
-use super::packed::{binary16, directed16, half_to_single};
+use super::lanes::map;
+use super::number::{binary16, bits, flush, half_to_single, narrow, saturate, sum_to_odd};
+use super::packed::directed16;
 use crate::program::op::{Format, Integer, Lane, Round};
 
 #[inline(always)]

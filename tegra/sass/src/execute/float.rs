@@ -6,12 +6,11 @@
 //! one turn, and for the logarithm near one). Denormal sources and results of special functions are
 //! zero, which the compiler's own scaling around them shows.
 
-use super::packed::{binary16, combined, half_to_single, holds};
-use super::{map, map2, map3, mask};
+use super::lanes::{map, map2, map3, mask};
+use super::number::{
+    NAN, binary16, bits, combined, flush, half_to_single, holds, narrow, sum_to_odd,
+};
 use crate::program::op::{Float, Function, Lane, Round};
-
-/// The not-a-number that arithmetic makes.
-pub(crate) const NAN: u32 = 0x7fff_ffff;
 
 #[inline(always)]
 pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u32) -> [u32; N] {
@@ -80,18 +79,6 @@ const fn simple(mode: Float) -> bool {
     matches!(mode.round, Round::Nearest) && !mode.flush && !mode.saturate && !mode.zero_wins
 }
 
-/// A number's bits, with the one not-a-number.
-#[inline(always)]
-pub(crate) fn bits(value: f32) -> u32 {
-    if value.is_nan() { NAN } else { value.to_bits() }
-}
-
-/// Zero for a denormal, with its sign.
-#[inline(always)]
-pub(crate) fn flush(value: u32) -> u32 {
-    if value & 0x7f80_0000 == 0 { value & 0x8000_0000 } else { value }
-}
-
 #[inline(always)]
 fn source(mode: Float, value: u32) -> f64 {
     f64::from(f32::from_bits(if mode.flush { flush(value) } else { value }))
@@ -111,42 +98,6 @@ fn finish(mode: Float, value: f64) -> u32 {
 fn clamp(value: f32) -> u32 {
     let low = if value > 0.0 { value } else { 0.0 };
     (if low < 1.0 { low } else { 1.0 }).to_bits()
-}
-
-/// The sum, exact but for a last bit that says that there was more: rounding it once more to a
-/// format with fewer than half the bits is right.
-#[inline(always)]
-pub(crate) fn sum_to_odd(a: f64, b: f64) -> f64 {
-    let sum = a + b;
-    let bb = sum - a;
-    let rest = (a - (sum - bb)) + (b - bb);
-    // One step towards where the rest lies, unless the last bit says it already. An infinite sum's
-    // rest is not a number, and counts for none.
-    let bits = sum.to_bits();
-    let away = (rest.to_bits() ^ bits) >> 63 == 0;
-    let step = if away { 1 } else { u64::MAX };
-    let inexact = (rest > 0.0) | (rest < 0.0);
-    f64::from_bits(if inexact & (bits & 1 == 0) { bits.wrapping_add(step) } else { bits })
-}
-
-/// Single precision of a double, rounded in one way.
-#[inline(always)]
-pub(crate) fn narrow(value: f64, round: Round) -> f32 {
-    let near = value as f32;
-    let back = f64::from(near);
-    // The neighbour's bits are one away: towards zero for the numbers of one sign, away from it
-    // for those of the other. What rounds past the wrong side of zero cannot be: zero is exact or
-    // the result of a tiny number of the same sign.
-    let bits = near.to_bits();
-    let negative = near.is_sign_negative();
-    let (wrong, outwards) = match round {
-        Round::Nearest => (false, false),
-        Round::Down => (back > value, negative),
-        Round::Up => (back < value, !negative),
-        Round::Zero => (back.abs() > value.abs(), false),
-    };
-    let step = if outwards { 1 } else { u32::MAX };
-    f32::from_bits(if wrong { bits.wrapping_add(step) } else { bits })
 }
 
 #[inline(always)]

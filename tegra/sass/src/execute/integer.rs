@@ -1,8 +1,9 @@
 //! Integers, bits and moves of one word.
 
 use super::convert::to_integer;
-use super::{LANES, Lanes, gather, map, map2, map3, mask};
-use crate::program::op::{Format, Integer, Lane, Shift};
+use super::lanes::{LANES, Lanes, gather, map, map2, map3, mask};
+use super::number::saturate;
+use crate::program::op::{Format, Lane, Shift};
 
 #[inline(always)]
 pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u32) -> [u32; N] {
@@ -101,18 +102,6 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
         Lane::Saturate(to) => map!(a, |a| saturate(i64::from(a as i32), to) as u32),
         // The other families have been told apart before.
         _ => map!(a, |a| a),
-    }
-}
-
-/// The nearest number that an integer type holds, sign-extended.
-#[inline(always)]
-pub(super) fn saturate(value: i64, to: Integer) -> i64 {
-    let bits = u32::from(to.bits.min(63));
-    if to.signed {
-        let limit = 1i64 << (bits - 1);
-        value.clamp(-limit, limit - 1)
-    } else {
-        value.clamp(0, ((1i128 << bits) - 1) as i64)
     }
 }
 

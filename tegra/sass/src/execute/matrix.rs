@@ -3,16 +3,12 @@
 //! Layouts are those that the PTX manual gives for `mma.m16n8k*` and `mma.m8n8k*`. Integers are exact; how sums of
 //! floating-point numbers lose bits is [`super::tensor`]'s.
 
-use super::packed::{binary16, half_to_single};
-use super::tensor::{Factor, Sums};
+use super::lanes::{LANES, Lanes};
+use super::number::{binary16, bits, half_to_single};
+use super::tensor::{COLUMNS, Factor, ROWS, Sums};
 use super::wide::{double_bits, fused};
-use super::{LANES, Lanes};
 use super::{add_integers, add_products};
 use crate::program::op::{Element, Integer, MatrixInteger, Round};
-
-/// Rows of the left matrix and columns of the right one.
-pub(super) const ROWS: usize = 16;
-pub(super) const COLUMNS: usize = 8;
 
 /// The accumulator's element at a lane's position: row and column.
 fn place(lane: usize, index: usize) -> (usize, usize) {
@@ -110,7 +106,7 @@ pub(crate) fn float(
         if half {
             result[index / 2][lane] |= u32::from(binary16(f64::from(sum))) << (16 * (index % 2));
         } else {
-            result[index][lane] = super::float::bits(sum);
+            result[index][lane] = bits(sum);
         }
     }
     result
@@ -125,27 +121,6 @@ fn unpack_integer(kind: Integer) -> impl Fn(u32, usize) -> i32 {
     move |word, index| {
         let value = word.wrapping_shr(bits.wrapping_mul(index as u32)) & mask;
         (value ^ sign).wrapping_sub(sign).cast_signed()
-    }
-}
-
-/// The product of integer matrices, or how many of their bits differ. No sum leaves 32 bits: there are 256 products at
-/// most, of 16 bits.
-#[inline(always)]
-pub(super) fn integer_products(
-    depth: usize,
-    differ: bool,
-    rows: &[i32],
-    columns: &[i32],
-    results: &mut [[i32; COLUMNS]; ROWS],
-) {
-    let (columns, _) = columns.as_chunks::<COLUMNS>();
-    for (row, results) in rows.chunks_exact(depth).zip(results) {
-        for (&x, column) in row.iter().zip(columns) {
-            for (result, &y) in results.iter_mut().zip(column) {
-                let term = if differ { x ^ y } else { x.wrapping_mul(y) };
-                *result = result.wrapping_add(term);
-            }
-        }
     }
 }
 

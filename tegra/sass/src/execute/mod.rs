@@ -8,54 +8,18 @@ pub(crate) mod compare;
 pub(crate) mod convert;
 pub(crate) mod float;
 mod integer;
+mod lanes;
 pub(crate) mod matrix;
+pub(crate) mod number;
 mod packed;
 mod tensor;
 pub(crate) mod unset;
 pub(crate) mod wide;
 
 pub(crate) use integer::logic_word;
+pub(crate) use lanes::{LANES, Lanes};
 
 use crate::program::op::{Lane, Relation};
-
-/// Lanes of a warp.
-pub(crate) const LANES: usize = 32;
-/// A register of a warp.
-pub(crate) type Lanes = [u32; LANES];
-
-/// Maps lanes in place. Macros, because a closure that is not inlined is compiled without the
-/// features of the function around it, and alone.
-macro_rules! map {
-    ($x:expr, |$a:ident| $body:expr) => {{
-        let mut d = [0u32; N];
-        for lane in 0..N {
-            let $a = $x[lane];
-            d[lane] = $body;
-        }
-        d
-    }};
-}
-macro_rules! map2 {
-    ($x:expr, $y:expr, |$a:ident, $b:ident| $body:expr) => {{
-        let (mut d, x, y) = ([0u32; N], $x, $y);
-        for lane in 0..N {
-            let ($a, $b) = (x[lane], y[lane]);
-            d[lane] = $body;
-        }
-        d
-    }};
-}
-macro_rules! map3 {
-    ($x:expr, $y:expr, $z:expr, |$a:ident, $b:ident, $c:ident| $body:expr) => {{
-        let (mut d, x, y, z) = ([0u32; N], $x, $y, $z);
-        for lane in 0..N {
-            let ($a, $b, $c) = (x[lane], y[lane], z[lane]);
-            d[lane] = $body;
-        }
-        d
-    }};
-}
-use {map, map2, map3};
 
 /// The results of a lane's operation; the condition is a bit for each lane.
 #[inline(always)]
@@ -81,26 +45,6 @@ fn apply<const N: usize>(lane: &Lane, sources: [&[u32; N]; 3], p: u32) -> [u32; 
         }
         _ => integer::apply(lane, sources, p),
     }
-}
-
-/// The lanes whose words, all ones or zeros, are ones.
-#[inline(always)]
-fn gather(truths: &Lanes) -> u32 {
-    let mut mask = 0;
-    for (lane, truth) in truths.iter().enumerate() {
-        mask |= truth & (1 << lane);
-    }
-    mask
-}
-
-/// Whether a lane's condition holds, as all ones or zeros.
-#[inline(always)]
-fn mask<const N: usize>(p: u32) -> [u32; N] {
-    let mut d = [0; N];
-    for (lane, word) in d.iter_mut().enumerate() {
-        *word = (p >> lane & 1).wrapping_neg();
-    }
-    d
 }
 
 #[inline(always)]
@@ -176,11 +120,11 @@ vectorised! {
     /// Adds products of matrices as a tensor core does.
     add_products, add_products_avx2 = tensor::add:
         (sums: tensor::Sums, rows: &[tensor::Factor], columns: &[tensor::Factor],
-         results: &mut [[f32; matrix::COLUMNS]; matrix::ROWS]) -> ();
+         results: &mut [[f32; tensor::COLUMNS]; tensor::ROWS]) -> ();
     /// Adds products of matrices of integers.
-    add_integers, add_integers_avx2 = matrix::integer_products:
+    add_integers, add_integers_avx2 = tensor::integer_products:
         (depth: usize, differ: bool, rows: &[i32], columns: &[i32],
-         results: &mut [[i32; matrix::COLUMNS]; matrix::ROWS]) -> ();
+         results: &mut [[i32; tensor::COLUMNS]; tensor::ROWS]) -> ();
     /// A 64-bit product and a 64-bit number: the sum's words.
     multiply_add, multiply_add_avx2 = wide::multiply_add:
         (a: &Lanes, b: &Lanes, c: [&Lanes; 2], signed: bool) -> [Lanes; 2];

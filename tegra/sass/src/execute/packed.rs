@@ -2,9 +2,9 @@
 //!
 //! Sums, products and fused products are computed exactly and rounded once, to nearest.
 
-use super::float::sum_to_odd;
-use super::{map2, map3, mask};
-use crate::program::op::{Combine, Lane, Packed, Relation, Round};
+use super::lanes::{map2, map3, mask};
+use super::number::{self, binary16, brain, combined, half_to_single, holds, sum_to_odd};
+use crate::program::op::{Lane, Packed, Round};
 
 /// Both halves of a word.
 macro_rules! both {
@@ -52,7 +52,7 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
         }),
         Lane::PackedAddWide { saturate } => map2!(a, b, |a, b| {
             let sum = half_to_single(a as u16) + half_to_single(b as u16);
-            super::float::bits(match (saturate, sum > 0.0) {
+            number::bits(match (saturate, sum > 0.0) {
                 (false, _) => sum,
                 (true, true) => sum.min(1.0),
                 (true, false) => 0.0,
@@ -128,17 +128,6 @@ fn part(word: u32, half: u32) -> u16 {
     (word >> (16 * half)) as u16
 }
 
-/// Exact single precision of a half, branch-free so that it vectorises.
-#[inline(always)]
-pub(crate) fn half_to_single(bits: u16) -> f32 {
-    let magnitude = u32::from(bits & 0x7fff) << 13;
-    let sign = u32::from(bits & 0x8000) << 16;
-    // Scaled by the difference of the exponents' biases: denormals come out right.
-    let scaled = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
-    let special = if magnitude >= 0x0f80_0000 { 0x7f80_0000 } else { 0 };
-    f32::from_bits(scaled.to_bits() | special | sign)
-}
-
 #[inline(always)]
 fn read(mode: Packed, word: u32, half: u32) -> f64 {
     let bits = flushed(mode, part(word, half));
@@ -163,56 +152,6 @@ fn finish(mode: Packed, value: f64) -> u16 {
 fn flushed(mode: Packed, bits: u16) -> u16 {
     let exponent = if mode.brain { 0x7f80 } else { 0x7c00 };
     if mode.flush && bits & exponent == 0 { bits & 0x8000 } else { bits }
-}
-
-/// The nearest half of a number.
-#[inline(always)]
-pub(crate) fn binary16(value: f64) -> u16 {
-    // Through single precision rounded to odd: the second rounding then is the only one.
-    let single = to_odd(value);
-    let bits = single.to_bits();
-    let sign = (bits >> 16 & 0x8000) as u16;
-    let magnitude = bits & 0x7fff_ffff;
-    if magnitude > 0x7f80_0000 {
-        return 0x7fff;
-    }
-    if magnitude >= 0x4780_0000 {
-        return sign | 0x7c00;
-    }
-    if magnitude < 0x3880_0000 {
-        // Denormal: adding a half aligns the bits, and rounds.
-        let aligned = f32::from_bits(magnitude) + 0.5;
-        return sign | (aligned.to_bits() - 0x3f00_0000) as u16;
-    }
-    let odd = magnitude >> 13 & 1;
-    sign | ((magnitude - 0x3800_0000 + 0xfff + odd) >> 13) as u16
-}
-
-/// The nearest bfloat16 of a number.
-#[inline(always)]
-pub(crate) fn brain(value: f64) -> u16 {
-    let bits = to_odd(value).to_bits();
-    if bits & 0x7fff_ffff > 0x7f80_0000 {
-        return 0x7fff;
-    }
-    let odd = bits >> 16 & 1;
-    ((bits + 0x7fff + odd) >> 16) as u16
-}
-
-/// Single precision whose last bit says that there was more.
-#[inline(always)]
-fn to_odd(value: f64) -> f32 {
-    let near = value as f32;
-    let back = f64::from(near);
-    if back == value || near.is_nan() || near.to_bits() & 1 == 1 {
-        return near;
-    }
-    // Infinity is even: a finite number that became it is the greatest odd one.
-    if back.abs() < value.abs() {
-        f32::from_bits(near.to_bits() + 1)
-    } else {
-        f32::from_bits(near.to_bits() - 1)
-    }
 }
 
 /// A half of a number, rounded in one way.
@@ -273,30 +212,6 @@ fn minimum(mode: Packed, a: u16, b: u16, smaller: bool, nan: bool, sign: bool) -
         if (order(a) < order(b)) == smaller { a } else { b }
     };
     if sign { result | product } else { result }
-}
-
-/// Whether a relation holds.
-#[inline(always)]
-pub(crate) fn holds(relation: Relation, a: f64, b: f64) -> bool {
-    if a < b {
-        relation.less
-    } else if a > b {
-        relation.greater
-    } else if a == b {
-        relation.equal
-    } else {
-        relation.unordered
-    }
-}
-
-/// Two truths as one.
-#[inline(always)]
-pub(crate) fn combined(combine: Combine, a: bool, b: bool) -> bool {
-    match combine {
-        Combine::And => a & b,
-        Combine::Or => a | b,
-        Combine::Xor => a ^ b,
-    }
 }
 
 /// A half of a word as a number.

@@ -7,9 +7,11 @@
 //! which the last, GA107, has the tensor cores of sm_86. Theirs does not say what becomes of zeros' signs and of
 //! infinities; here a sum of zero is positive, and infinities and NaN are as in IEEE 754.
 
-use super::matrix::{COLUMNS, ROWS};
-use super::packed::{binary16, half_to_single};
+use super::number::{binary16, half_to_single};
 
+/// Rows of the left matrix and columns of the right one.
+pub(super) const ROWS: usize = 16;
+pub(super) const COLUMNS: usize = 8;
 /// Products that a result needs at most.
 const DEPTH: usize = 16;
 /// Bits behind the point of an aligned term: 23 of single precision, and the one more.
@@ -152,4 +154,25 @@ fn cut(value: f64) -> f32 {
     let nearest = value as f32;
     let beyond = f64::from(nearest.abs()) > value.abs() && value.abs() < LIMIT;
     f32::from_bits(nearest.to_bits().wrapping_sub(u32::from(beyond)))
+}
+
+/// The product of integer matrices, or how many of their bits differ. No sum leaves 32 bits: there are 256 products at
+/// most, of 16 bits.
+#[inline(always)]
+pub(super) fn integer_products(
+    depth: usize,
+    differ: bool,
+    rows: &[i32],
+    columns: &[i32],
+    results: &mut [[i32; COLUMNS]; ROWS],
+) {
+    let (columns, _) = columns.as_chunks::<COLUMNS>();
+    for (row, results) in rows.chunks_exact(depth).zip(results) {
+        for (&x, column) in row.iter().zip(columns) {
+            for (result, &y) in results.iter_mut().zip(column) {
+                let term = if differ { x ^ y } else { x.wrapping_mul(y) };
+                *result = result.wrapping_add(term);
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@
 
 use super::apply_one;
 use super::integer::logic_word;
-use crate::program::op::{Combine, Format, Integer, Lane};
+use crate::program::op::{Combine, Format, Integer, Lane, carried};
 
 /// A word, and which of its bits have no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +49,6 @@ impl Partial {
         };
         Self { value: self.value.wrapping_mul(other.value), unset }
     }
-}
-
-/// The bits of a sum that bits without a value reach.
-pub(crate) const fn carried(unset: u32) -> u32 {
-    unset | unset.wrapping_neg()
 }
 
 /// All bits, if one has no value.

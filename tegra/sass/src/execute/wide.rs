@@ -1,9 +1,9 @@
 //! Operations on 64-bit numbers.
 
 use super::convert::{integer, integer_to_odd, rounded, to_integer};
-use super::float::{bits, flush, narrow};
-use super::packed::{directed_brain, directed16, half_to_single};
-use super::{LANES, Lanes};
+use super::lanes::{LANES, Lanes};
+use super::number::{bits, flush, half_to_single, narrow};
+use super::packed::{directed_brain, directed16};
 use crate::program::op::{Format, Round, Wide};
 
 /// The not-a-number of double precision.

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Outcome;
 use super::Raised;
-use super::access::Env;
-use super::block::Random;
+use super::env::Env;
 use super::grid::LOST;
 use super::lanes::Each;
+use super::random::Random;
 use super::shared::Kind;
 use super::warp::Warp;
 use crate::check::Strictness;
-use crate::execute::float::{bits, flush};
+use crate::execute::number::{bits, flush};
 use crate::execute::{LANES, apply_one};
 use crate::fault::FaultKind;
 use crate::isa::{PT, RZ};

@@ -1,8 +1,9 @@
 //! A block: its warps take turns until all have ended.
 
 use super::Raised;
-use super::access::Env;
 use super::barrier::Barriers;
+use super::env::Env;
+use super::random::Random;
 use super::step::Stop;
 use super::warp::Warp;
 use crate::check::Strictness;
@@ -11,20 +12,6 @@ use crate::launch::Launch;
 
 /// Instructions of a warp's turn.
 const TURN: u32 = 2048;
-
-/// A small generator for orders that depend on the seed: SplitMix64.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-}
 
 /// A block that is running.
 pub(crate) struct Block<'a> {

@@ -1,7 +1,7 @@
 //! Operations that touch memory, constants, convergence barriers or the machine's state.
 
 use super::Outcome;
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use super::operands::bits;
 use super::warp::Warp;
@@ -82,6 +82,15 @@ impl Warp {
                 let value = self.special(env, special).0[Self::first_lane(mask) as usize];
                 self.write_uniform(d, value);
             }
+            _ => return self.convergence(env, op, mask),
+        }
+        Ok(())
+    }
+
+    /// Operations on convergence barriers, and the result of a block barrier's reduction.
+    #[inline(always)]
+    fn convergence(&mut self, env: &Env<'_>, op: &Op, mask: u32) -> Outcome<()> {
+        match *op {
             Op::Join { p, barrier } => {
                 self.convergence[usize::from(barrier & 15)] = mask & self.holds(p);
             }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Outcome;
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use super::operands::bits;
 use super::shared::Kind;

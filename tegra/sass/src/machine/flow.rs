@@ -1,6 +1,6 @@
 //! Operations that decide where lanes go on.
 
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use super::operands::bits;
 use super::warp::{Group, Wait, Warp};

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::access::Env;
-use super::block::{Block, Random};
+use super::block::Block;
 use super::cache::Cache;
+use super::env::Env;
+use super::random::Random;
 use super::shared::Shared;
 use crate::check::{Checks, Chosen, Found, Strictness};
 use crate::count::Counters;

@@ -1,7 +1,8 @@
 //! Local memory: words lie lane by lane, as the hardware interleaves them.
 
-use super::access::{Env, merge, narrow};
+use super::env::Env;
 use super::warp::Warp;
+use super::words::{merge, narrow};
 use super::{Outcome, Raised};
 use crate::execute::LANES;
 use crate::fault::FaultKind;

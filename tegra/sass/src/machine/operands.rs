@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::access::Env;
+use super::env::Env;
 use super::warp::Warp;
 use super::{Outcome, Raised};
 use crate::execute::{LANES, Lanes};

@@ -1,6 +1,6 @@
 //! A block's shared memory, and what the checks know about it.
 
-use super::access::{merge, misaligned, narrow};
+use super::words::{merge, misaligned, narrow};
 use super::{Outcome, Raised};
 use crate::check::Strictness;
 use crate::fault::FaultKind;

@@ -1,6 +1,6 @@
 //! One instruction after the other.
 
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use super::operands::bits;
 use super::warp::Warp;

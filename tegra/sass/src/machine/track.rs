@@ -1,16 +1,16 @@
 //! Which bits of results have a value, for instructions not all of whose sources have one.
 
 use super::Outcome;
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use super::operands::bits;
 use super::warp::Warp;
-use crate::execute::unset::{self, Partial, any, carried};
+use crate::execute::unset::{self, Partial, any};
 use crate::execute::{LANES, Lanes};
 use crate::isa::{PT, RZ, URZ};
 use crate::program::op::{
     Carry, Combine, Comparison, Condition, Lane, LogicTest, Op, Origin, ShiftAddCarry, Source,
-    Upper, Vote,
+    Upper, Vote, carried,
 };
 use crate::program::{Effects, Step, UNIFORM};
 
@@ -118,6 +118,27 @@ impl Warp {
                 self.note(to(uniform), d, &values);
                 self.note_truth(to(uniform), out, unset::combine(how, some, self.truth(p)));
             }
+            Op::Predicates { tables, out, sources, uniform } => {
+                let sources = sources.map(|condition| self.truth(condition));
+                for (table, out) in tables.into_iter().zip(out) {
+                    self.note_truth(to(uniform), out, unset::logic(table, sources));
+                }
+            }
+            _ => self.track_predicates(env, step, effects, lanes)?,
+        }
+        Ok(())
+    }
+
+    fn track_predicates(
+        &mut self,
+        env: &Env<'_>,
+        step: &Step,
+        effects: &Effects,
+        lanes: Target,
+    ) -> Outcome<()> {
+        let mask = lanes.mask;
+        let to = |uniform| Target { uniform, ..lanes };
+        match step.op {
             Op::Compare(ref op) => {
                 let Comparison { ref a, ref b, p, extra, combine, out, uniform, .. } = *op;
                 let sources = self.partials(env, [&a[0], &a[1], &b[0], &b[1]])?;
@@ -128,12 +149,6 @@ impl Warp {
                 for (value, out) in [first, second].into_iter().zip(out) {
                     let doubt = unset::combine(combine, Partial { value, unset: open }, p);
                     self.note_truth(to(uniform), out, doubt);
-                }
-            }
-            Op::Predicates { tables, out, sources, uniform } => {
-                let sources = sources.map(|condition| self.truth(condition));
-                for (table, out) in tables.into_iter().zip(out) {
-                    self.note_truth(to(uniform), out, unset::logic(table, sources));
                 }
             }
             Op::FromPredicates { d, byte, ref base, mask: ref chosen } => {

@@ -1,6 +1,6 @@
 //! What accesses cost: sectors, cache lines, shared-memory banks.
 
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use crate::execute::{LANES, repeats};
 use crate::program::op::Space;

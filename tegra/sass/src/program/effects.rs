@@ -203,6 +203,12 @@ impl Effects {
                 self.write(*d, 1);
                 self.sets(*out, false);
             }
+            _ => self.exchange(op),
+        }
+    }
+
+    fn exchange(&mut self, op: &Op) {
+        match op {
             Op::Shuffle { out, d, a, lane, limit, .. } => {
                 self.sources([a, lane, limit]);
                 self.write(*d, 1);

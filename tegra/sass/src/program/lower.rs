@@ -11,13 +11,12 @@ use crate::isa::{Modifier, Opcode, Operand, PT, Part, RZ};
 
 const ZERO: Source = Source::zero();
 
-/// The operation of an instruction; `None` if what it asks for is not known.
+/// Lowers an instruction; `None` if it asks for something that is not known.
 pub(super) fn lower(view: &View<'_>) -> Option<Op> {
-    use Number::{Float, Halves, Integer as Int};
+    use Number::{Float, Integer as Int};
     use Opcode as O;
-    let opcode = view.0.opcode;
     let simple = |lane, first, number| alu(view, lane, first, number);
-    match opcode {
+    match view.0.opcode {
         O::Iadd3 | O::Uiadd3 => add3(view),
         O::Imad | O::Uimad if view.has(Modifier::Wide) || view.has(Modifier::Hi) => {
             multiply_wide(view)
@@ -90,6 +89,15 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             simple(Lane::PackIntegers { to, rounded: Some(view.round()) }, 1, Int)
         }
         O::I2ip => simple(Lane::PackIntegers { to: view.packed_integer()?, rounded: None }, 1, Int),
+        _ => predicates(view),
+    }
+}
+
+/// Lowers logic on predicates; passes other instructions on.
+fn predicates(view: &View<'_>) -> Option<Op> {
+    use Number::Integer as Int;
+    use Opcode as O;
+    match view.0.opcode {
         O::Plop3 if view.condition(2).is_none() => Some(Op::Signs {
             tables: [view.number(5)? as u8, view.number(6)? as u8],
             out: [view.predicate(0)?, view.predicate(1)?],
@@ -99,7 +107,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             tables: [view.number(5)? as u8, view.number(6)? as u8],
             out: [view.predicate(0)?, view.predicate(1)?],
             sources: [view.condition(2)?, view.condition(3)?, view.condition(4)?],
-            uniform: opcode == O::Uplop3,
+            uniform: view.0.opcode == O::Uplop3,
         }),
         O::P2r => Some(Op::FromPredicates {
             d: view.register(0)?,
@@ -112,6 +120,16 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         O::R2p => {
             Some(Op::ToPredicates { source: view.source(1, Int)?, mask: view.source(2, Int)? })
         }
+        _ => floating(view),
+    }
+}
+
+/// Lowers single and double precision.
+fn floating(view: &View<'_>) -> Option<Op> {
+    use Number::Float;
+    use Opcode as O;
+    let simple = |lane, first, number| alu(view, lane, first, number);
+    match view.0.opcode {
         O::Fadd => simple(Lane::FloatAdd(view.float()), 1, Float),
         O::Fmul => {
             let scale = view.one_of(&[
@@ -182,6 +200,16 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         O::Dmul => double(view, Wide::DoubleMultiply(view.round())),
         O::Dfma => double(view, Wide::DoubleFused(view.round())),
         O::Dsetp => compare_doubles(view),
+        _ => packed(view),
+    }
+}
+
+/// Lowers packed halves and conversions.
+fn packed(view: &View<'_>) -> Option<Op> {
+    use Number::{Float, Halves};
+    use Opcode as O;
+    let simple = |lane, first, number| alu(view, lane, first, number);
+    match view.0.opcode {
         O::Hadd2 if view.has(Modifier::F32) => {
             simple(Lane::PackedAddWide { saturate: view.has(Modifier::Sat) }, 1, Halves)
         }
@@ -227,6 +255,15 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             alu_with(view, lane, [upper, view.source(2, Float)?, ZERO], ALWAYS)
         }
         O::F2i | O::I2f | O::I2fp | O::F2f | O::Frnd => convert(view),
+        _ => warp(view),
+    }
+}
+
+/// Lowers exchanges between lanes and matrix products.
+fn warp(view: &View<'_>) -> Option<Op> {
+    use Number::Integer as Int;
+    use Opcode as O;
+    match view.0.opcode {
         O::Shfl => Some(Op::Shuffle {
             mode: view.one_of(&[
                 (Modifier::Idx, Shuffle::Index),
@@ -270,7 +307,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             d: view.register(0)?,
             out: view.predicate(1)?,
             p: view.condition(2)?,
-            uniform: opcode == O::Voteu,
+            uniform: view.0.opcode == O::Voteu,
         }),
         O::Hmma => matrix_float(view),
         O::Imma | O::Bmma => matrix_integer(view),

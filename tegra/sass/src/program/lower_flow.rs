@@ -89,6 +89,14 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             count: view.one_of(&[(Modifier::N2, 2), (Modifier::N4, 4)]).unwrap_or(1),
             transpose: view.has(Modifier::Mt88),
         }),
+        _ => special(view),
+    }
+}
+
+/// Lowers reads of special registers and moves to uniform ones; passes other instructions on.
+fn special(view: &View<'_>) -> Option<Op> {
+    use Opcode as O;
+    match view.0.opcode {
         O::Qspc => {
             let Operand::Address(address) = *view.operand(2)? else { return None };
             let space = view.one_of(&[

@@ -1,6 +1,5 @@
 //! Operations as they are executed: every choice made, operands at hand.
 
-use crate::execute::unset::carried;
 use crate::isa::{Modify, PT, Part, SpecialRegister};
 
 /// Where a 32-bit source comes from.
@@ -60,6 +59,11 @@ impl Source {
         let unset = self.part(unset) & self.keep;
         if self.plus == 0 { unset } else { carried(unset) }
     }
+}
+
+/// The bits of a sum that bits without a value reach.
+pub(crate) const fn carried(unset: u32) -> u32 {
+    unset | unset.wrapping_neg()
 }
 
 /// A predicate source; of the warp's predicates when uniform.

@@ -74,6 +74,25 @@ fn elements(random: &mut Random, count: usize) -> [usize; 32] {
     })
 }
 
+/// A kernel that loads a word of a kind for some lanes, and stores the registers that it may write.
+fn machine_code(code: u64) -> Vec<u8> {
+    // The first load finds the region, the second is the one that is looked at.
+    let load = |register: u64, guard: u64| {
+        (6 << 32 | 2 << 24 | register << 16 | guard << 12 | 0x981, 0x0c1e_1100 | code << 9)
+    };
+    let store =
+        |word: u64| ((word * 128) << 40 | (40 + word) << 32 | 248 << 24 | 0x7986, 0x0c10_1904);
+    let mut lines = vec![(0x00fe_7919, 0), (0x0000_0004_fefe_7824, 0x078e_00ff)];
+    lines.extend([(2, 0), (3, 1), (248, 2), (249, 3), (253, 4)].map(|(at, row)| ldc(at, row)));
+    lines.extend((40..44).map(|register| ldc(register, 5)));
+    // R2P: predicate 0 from the lowest bit.
+    lines.push((0x7f << 32 | 253 << 24 | 0x7804, 0));
+    lines.extend([load(60, 7), load(40, 0)]);
+    lines.extend((0..4).map(store));
+    lines.push((0x794d, 0x0380_0000));
+    lines.iter().flat_map(|(low, high)| [low.to_le_bytes(), high.to_le_bytes()]).flatten().collect()
+}
+
 fn check(random: &mut Random, (bytes, signed, code, text): (usize, bool, u64, &str)) {
     let mut arena = Arena::default();
     let data = words(random, WORDS);
@@ -89,26 +108,7 @@ fn check(random: &mut Random, (bytes, signed, code, text): (usize, bool, u64, &s
         _ => !0,
     };
 
-    // The first load finds the region, the second is the one that is looked at.
-    let load = |register: u64, guard: u64| {
-        (6 << 32 | 2 << 24 | register << 16 | guard << 12 | 0x981, 0x0c1e_1100 | code << 9)
-    };
-    let store =
-        |word: u64| ((word * 128) << 40 | (40 + word) << 32 | 248 << 24 | 0x7986, 0x0c10_1904);
-    let mut lines = vec![(0x00fe_7919, 0), (0x0000_0004_fefe_7824, 0x078e_00ff)];
-    lines.extend([(2, 0), (3, 1), (248, 2), (249, 3), (253, 4)].map(|(at, row)| ldc(at, row)));
-    lines.extend((40..44).map(|register| ldc(register, 5)));
-    // R2P: predicate 0 from the lowest bit.
-    lines.push((0x7f << 32 | 253 << 24 | 0x7804, 0));
-    lines.extend([load(60, 7), load(40, 0)]);
-    lines.extend((0..4).map(store));
-    lines.push((0x794d, 0x0380_0000));
-    let code: Vec<u8> = lines
-        .iter()
-        .flat_map(|(low, high)| [low.to_le_bytes(), high.to_le_bytes()])
-        .flatten()
-        .collect();
-    let program = Program::new(&code).unwrap();
+    let program = Program::new(&machine_code(code)).unwrap();
     let decoded = program.instructions()[13].as_ref().unwrap().to_string();
     assert!(decoded.starts_with(&format!("@P0 LDG.E{text} R40, [R2.64]")), "{decoded}");
 

@@ -8,6 +8,7 @@ mod forms;
 mod kernels;
 mod loads;
 mod model;
+mod numbers;
 mod public;
 mod semantics;
 mod support;

@@ -1,6 +1,6 @@
 //! Branches, barriers, traps.
 
-use super::row;
+use super::words::row;
 use crate::decode::field::{
     Choice, Encoding, Kind, Show, Slot, What, choice, flag, show, some, word,
 };

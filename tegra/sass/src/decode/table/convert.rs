@@ -1,7 +1,6 @@
 //! Conversions.
 
 use super::words::*;
-use super::{TWO, row};
 use crate::decode::field::{
     Choice, Encoding, Kind, What, choice, flag, show, split, with, without, word,
 };

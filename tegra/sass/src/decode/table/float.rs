@@ -1,7 +1,6 @@
 //! Single and double precision.
 
 use super::words::*;
-use super::{SUM, THREE, TWO, row};
 use crate::decode::field::{Choice, Encoding, Kind, What, choice, flag, show, word};
 use crate::isa::Modifier::*;
 use crate::isa::Opcode;

@@ -1,6 +1,6 @@
 //! Loads, stores, atomics and what orders them.
 
-use super::row;
+use super::words::row;
 use crate::decode::field::{
     Choice, Encoding, Show, Slot, What, choice, flag, hide, show, some, word,
 };

@@ -1,7 +1,6 @@
 //! Pairs of halves.
 
 use super::words::*;
-use super::{SUM, THREE, TWO, row};
 use crate::decode::field::{Choice, Encoding, Kind, Show, Slot, What, choice, flag, show, word};
 use crate::isa::Modifier::*;
 use crate::isa::Opcode;
