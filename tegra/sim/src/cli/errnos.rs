@@ -54,7 +54,7 @@ impl Errnos {
                 })
                 .collect()
         };
-        super::tell(&text, &mut std::io::stdout());
+        super::output::write(&text, &mut std::io::stdout());
         Ok(ExitCode::SUCCESS)
     }
 }

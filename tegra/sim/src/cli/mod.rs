@@ -3,6 +3,7 @@
 mod carried;
 mod elf;
 mod errnos;
+mod output;
 mod profile;
 mod replay;
 mod run;
@@ -72,13 +73,8 @@ pub(crate) fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            tell(&format!("tegra-sim: {error}\n"), &mut std::io::stderr());
+            output::write(&format!("tegra-sim: {error}\n"), &mut std::io::stderr());
             ExitCode::from(125)
         }
     }
-}
-
-/// Writes text; a reader that has gone away is no error of ours.
-fn tell(text: &str, to: &mut impl std::io::Write) {
-    let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
 }

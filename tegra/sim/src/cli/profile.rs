@@ -56,9 +56,9 @@ impl Diff {
             serde_json::to_string_pretty(&rows)? + "\n"
         } else {
             let calibration = Calibration::of(&real)?;
-            table(&rows, self.all) + &told(&calibration).join("\n") + "\n"
+            table(&rows, self.all) + &summary(&calibration).join("\n") + "\n"
         };
-        super::tell(&text, &mut std::io::stdout());
+        super::output::write(&text, &mut std::io::stdout());
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -109,7 +109,7 @@ fn table(rows: &[Row], all: bool) -> String {
 }
 
 /// What `run --profile` makes of a profile, in two lines.
-pub(super) fn told(calibration: &Calibration) -> [String; 2] {
+pub(super) fn summary(calibration: &Calibration) -> [String; 2] {
     let taken: Vec<String> =
         calibration.taken.iter().map(|(what, value)| format!("{what} {value}")).collect();
     let list = |items: &[String]| {

@@ -50,7 +50,7 @@ impl Replay {
     pub(super) fn print(&self) -> Result<ExitCode, Box<dyn Error>> {
         let replay = Run::run(&Bundle::read(&self.file)?, self.checks.map(Level::checks))?;
         let verdict = if replay.is_same() { "the same fault" } else { "NOT the same fault" };
-        super::tell(&format!("{replay}{verdict}\n"), &mut io::stdout());
+        super::output::write(&format!("{replay}{verdict}\n"), &mut io::stdout());
         Ok(if replay.is_same() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

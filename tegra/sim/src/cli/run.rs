@@ -154,8 +154,8 @@ impl Run {
         check(&path)?;
         let library = find_library()?;
         if let Some(profile) = &self.profile {
-            for line in super::profile::told(&Calibration::read(profile)?) {
-                super::tell(&format!("tegra-sim: {line}\n"), &mut io::stderr());
+            for line in super::profile::summary(&Calibration::read(profile)?) {
+                super::output::write(&format!("tegra-sim: {line}\n"), &mut io::stderr());
             }
         }
         let mut command = Command::new(&path);

@@ -52,7 +52,7 @@ impl Stats {
         } else {
             stats.to_string()
         };
-        super::tell(&text, &mut io::stdout());
+        super::output::write(&text, &mut io::stdout());
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::census::Census;
 use super::errno::{Errno, Refused, refusals};
 use super::fd::{FdTable, OpenFile};
 use super::interrupt::Interrupts;
@@ -41,41 +42,6 @@ pub(super) const SYNCPOINT_BYTES: u64 = 0x1_0000;
 pub(super) const SYNCPOINTS: u32 = 1024;
 /// The first that user-managed syncpoints are taken from, as seen on hardware.
 const FIRST_SYNCPOINT: u32 = 17;
-
-/// One live object; the count falls when it is dropped.
-#[derive(Debug)]
-pub(super) struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// How many objects of one kind are alive.
-#[derive(Debug, Default)]
-pub(super) struct Count(Arc<AtomicUsize>);
-
-impl Count {
-    pub(super) fn one(&self) -> Counted {
-        self.0.fetch_add(1, Ordering::AcqRel);
-        Counted(Arc::clone(&self.0))
-    }
-
-    pub(super) fn now(&self) -> usize {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-/// Counts of what has no table of its own.
-#[derive(Debug, Default)]
-pub(super) struct Census {
-    pub(super) mappings: Count,
-    pub(super) address_spaces: Count,
-    pub(super) tsgs: Count,
-    pub(super) channels: Count,
-    pub(super) events: Count,
-}
 
 /// What all objects share.
 pub(super) struct Device {

@@ -6,9 +6,10 @@
 
 use std::marker::PhantomData;
 
+use super::errno::Answer;
 use super::errno::{Refused, refusals};
-use super::user::BadAddress;
-use super::{Answer, user};
+use crate::user;
+use crate::user::BadAddress;
 
 refusals! { "nvgpu";
     WRONG_NUMBER = "any", EINVAL, "wrong magic, number 0 or beyond the last, arguments too large",
@@ -61,15 +62,15 @@ macro_rules! requests {
         $(, $size:literal $({ $( $offset:literal => $MEMBER:ident : $ty:ty ),* $(,)? })? )?;
     )+) => {
         $(
-            const $NAME: u32 = $crate::driver::dispatch::$direction($magic, $number, 0 $(+ $size)?);
+            pub(in crate::driver) const $NAME: u32 = $crate::driver::dispatch::$direction($magic, $number, 0 $(+ $size)?);
             $($( $crate::driver::dispatch::layout! {
                 $NAME, $size { $( $offset => $MEMBER: $ty ),* }
             } )?)?
         )+
 
         /// Every request of the node.
-        pub(in crate::driver) const REQUESTS: &[$crate::driver::Request] = &[$(
-            $crate::driver::Request {
+        pub(in crate::driver) const REQUESTS: &[$crate::driver::dispatch::Request] = &[$(
+            $crate::driver::dispatch::Request {
                 name: stringify!($NAME),
                 code: $NAME,
                 members: &[$($($( (stringify!($MEMBER), $offset, size_of::<$ty>()) ),*)?)?],
@@ -83,7 +84,7 @@ macro_rules! requests {
 macro_rules! layout {
     ($NAME:ident, $size:literal { $( $offset:literal => $MEMBER:ident : $ty:ty ),* $(,)? }) => {
         #[expect(non_snake_case, reason = "named as the header names it")]
-        mod $NAME {
+        pub(in crate::driver) mod $NAME {
             pub(in crate::driver) const BYTES: usize = $size;
             $(
                 pub(in crate::driver) const $MEMBER: $crate::driver::dispatch::Member<$ty> =

@@ -5,7 +5,6 @@
 //! node's table: the printed table cannot drift from what the simulator does.
 
 use std::fmt;
-use std::sync::LazyLock;
 
 /// An error number of Linux, as far as these drivers use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +56,9 @@ impl std::error::Error for Refusal {}
 /// What a refused call ends with.
 pub type Refused = &'static Refusal;
 
+/// The value that an ioctl returns: 0, or with nvgpu the bytes that could not be copied out.
+pub type Answer = Result<i32, Refused>;
+
 /// Declares the refusals of one node as constants, and the table of all of them.
 macro_rules! refusals {
     ($node:literal; $( $NAME:ident = $call:literal, $errno:ident, $condition:literal, $source:literal; )+) => {
@@ -81,7 +83,3 @@ refusals! { "all";
         "not the driver's answer";
     NO_MMAP = "mmap", ENODEV, "the file has no mmap", "mm/mmap.c:do_mmap";
 }
-
-/// Every refusal that the simulator knows, by node.
-pub static ERRNOS: LazyLock<Vec<Refused>> =
-    LazyLock::new(|| super::REFUSALS.iter().flat_map(|table| table.iter().copied()).collect());

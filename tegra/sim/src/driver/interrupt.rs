@@ -11,10 +11,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::device::Counted;
+use super::census::Counted;
 use super::fd::FileId;
 use crate::finding::Fault;
-use crate::gpu::{Events, SmFault, TsgId};
+use crate::finding::SmFault;
+use crate::gpu::{Events, TsgId};
 use crate::memory::{DmaBuf, MemoryError};
 
 /// Event id of `EVENT_ID_CTRL` that non-stalling interrupts post.

@@ -5,8 +5,10 @@
 //! table), [`user`] (the program's memory), [`fd`] (its file descriptors) and the device module
 //! (the GPU, RAM, ids). What the GPU does with a doorbell belongs to [`crate::gpu`].
 
+mod abi;
 mod address_space;
 mod buddy;
+mod census;
 mod channel;
 mod ctrl;
 mod device;
@@ -18,20 +20,21 @@ mod node;
 mod nvmap;
 mod release;
 mod tsg;
-pub mod user;
 mod vma;
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
+pub use crate::user;
+pub use abi::requests;
 use address_space::AddressSpace;
 use channel::Channel;
 use ctrl::{Ctrl, NoFd, Opened};
 use device::Device;
 pub use dispatch::Request;
-pub use errno::{ERRNOS, Errno, Refusal, Refused};
+pub use errno::{Answer, Errno, Refusal, Refused};
 pub use fd::{FdTable, FileId, NewFile, OpenFile};
 use interrupt::{Interrupts, Members};
 pub use node::Node;
@@ -70,11 +73,12 @@ static REFUSALS: &[&[Refused]] = &[
     release::REFUSALS,
 ];
 
+/// Every refusal that the simulator knows, by node.
+pub static ERRNOS: LazyLock<Vec<Refused>> =
+    LazyLock::new(|| REFUSALS.iter().flat_map(|table| table.iter().copied()).collect());
+
 /// RAM of a 64 GB module as Linux counts it, in bytes.
 const RAM: u64 = 62_800 << 20;
-
-/// What an ioctl returns: 0, or with nvgpu the bytes that could not be copied out.
-pub type Answer = Result<i32, Refused>;
 
 /// What is alive, for leak checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,28 +114,15 @@ impl File {
     /// The node's name and its requests.
     fn requests(&self) -> (&'static str, &'static [Request]) {
         match self {
-            Self::Nvmap => ("nvmap", nvmap::REQUESTS),
-            Self::Ctrl(_) => ("ctrl", ctrl::REQUESTS),
-            Self::Space(_) => ("as", address_space::REQUESTS),
-            Self::Tsg(_) => ("tsg", tsg::REQUESTS),
-            Self::Channel(_) => ("channel", channel::REQUESTS),
+            Self::Nvmap => ("nvmap", abi::nvmap::REQUESTS),
+            Self::Ctrl(_) => ("ctrl", abi::ctrl::REQUESTS),
+            Self::Space(_) => ("as", abi::address_space::REQUESTS),
+            Self::Tsg(_) => ("tsg", abi::tsg::REQUESTS),
+            Self::Channel(_) => ("channel", abi::channel::REQUESTS),
             Self::Event(_) => ("event", &[]),
             Self::Silent => ("other", &[]),
         }
     }
-}
-
-/// Every request that is answered, with its node.
-pub fn requests() -> impl Iterator<Item = (&'static str, &'static Request)> {
-    [
-        ("nvmap", nvmap::REQUESTS),
-        ("ctrl", ctrl::REQUESTS),
-        ("as", address_space::REQUESTS),
-        ("tsg", tsg::REQUESTS),
-        ("channel", channel::REQUESTS),
-    ]
-    .into_iter()
-    .flat_map(|(node, requests)| requests.iter().map(move |request| (node, request)))
 }
 
 /// The table of open file descriptions.
@@ -293,7 +284,8 @@ impl Orin {
         match file {
             File::Nvmap => self.nvmap.ioctl(&self.device, request, arg),
             File::Ctrl(_) => ctrl::ioctl(&self.device, request, arg, self),
-            File::Space(space) => space.ioctl(request, arg, |fd| self.channel(fd)),
+            File::Space(space) => space
+                .ioctl(request, arg, |fd, space| Some(self.channel(fd)?.bind_address_space(space))),
             File::Tsg(tsg) => tsg.ioctl(request, arg, self),
             File::Channel(channel) => channel.ioctl(request, arg, || {
                 ctrl::open_channel(&self.device, ctrl::GRAPHICS_RUNLIST, self)
@@ -384,8 +376,16 @@ impl ctrl::Files for Orin {
 }
 
 impl tsg::Find for Orin {
-    fn channel(&self, fd: i32) -> Option<Arc<Channel>> {
-        self.channel(fd)
+    fn bind_channel(&self, fd: i32, tsg: &Arc<Tsg>, veid: Option<u32>) -> Result<(), Refused> {
+        let channel = self.channel(fd).ok_or(&tsg::BAD_CHANNEL)?;
+        match veid {
+            Some(tsg::SUBCONTEXTS..) => Err(&tsg::BAD_VEID),
+            veid => channel.bind_tsg(tsg, veid),
+        }
+    }
+
+    fn unbind_channel(&self, fd: i32, tsg: &Arc<Tsg>) -> bool {
+        self.channel(fd).is_some_and(|channel| channel.unbind_tsg(tsg))
     }
 
     fn address_space(&self, fd: i32) -> Option<Arc<AddressSpace>> {

@@ -1,11 +1,11 @@
 //! What drivers of other releases do otherwise than those of r36.4: request numbers, and the length of the
 //! GPU's record.
 
-use super::Answer;
 use super::dispatch::{BAD_INPUT, BAD_OUTPUT, Parts};
+use super::errno::Answer;
 use super::errno::{Refused, refusals};
-use super::user;
 use crate::quirks::{Quirks, Release};
+use crate::user;
 
 refusals! { "release";
     LONGER = "OPEN_TSG, SETUP_BIND", ENOTTY, "with the arguments of r36, of r35",

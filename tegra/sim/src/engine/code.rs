@@ -13,7 +13,7 @@ use sass::decode::{INSTRUCTION_BYTES, decode};
 use sass::isa::{Guard, Immediate, Instruction, Opcode, Operand, PT};
 use sass::program::Program;
 
-use super::mapped;
+use super::space::mapped;
 use crate::gpu::{Access, GpuMemory, MmuFault, MmuFaultKind, PAGE};
 
 /// Bytes of the longest program.

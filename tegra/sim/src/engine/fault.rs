@@ -6,7 +6,8 @@ use sass::fault::{Fault, FaultKind};
 use sass::memory::{Access, MemoryFault};
 
 use crate::finding::Rule;
-use crate::gpu::{self, GpuMemory, Launch, MmuFault, MmuFaultKind, SMS, SmFault};
+use crate::finding::SmFault;
+use crate::gpu::{self, GpuMemory, Launch, MmuFault, MmuFaultKind, SMS};
 
 /// `global_esr`: a breakpoint, which a trap is.
 const BREAKPOINT: u32 = 0x10;

@@ -19,13 +19,14 @@ use sass::launch as machine;
 use sass::machine::{Cache, Options, run};
 
 use crate::config::Checks;
-use crate::gpu::{Access, BANKS, ComputeEngine, GpuMemory, Launch, MmuFault, PAGE, SMS, SmFault};
+use crate::finding::SmFault;
+use crate::gpu::{Access, BANKS, ComputeEngine, GpuMemory, Launch, MmuFault, SMS};
 use crate::quirks::Quirks;
 use crate::trace::{Instructions, Work};
 use code::{Code, Programs};
 pub use fault::Stopped;
 pub use replay::{Replay, ReplayError};
-use space::Space;
+use space::{Space, mapped};
 
 /// Shared memory that the system keeps of every block.
 const SHARED_RESERVED: u32 = 0x400;
@@ -192,28 +193,6 @@ impl Checks {
             Self::Fast | Self::Timing => sass::check::Checks::NONE,
         }
     }
-}
-
-/// A range's bytes as far as it is mapped without a gap. The launch's start has read constants and
-/// code through their caches already.
-fn mapped(memory: &dyn GpuMemory, va: u64, bytes: u64) -> Vec<u8> {
-    let end = va.saturating_add(bytes);
-    let mut found = Vec::new();
-    let mut at = va;
-    while at < end {
-        let until = end.min((at / PAGE + 1).saturating_mul(PAGE));
-        let Ok(pieces) = memory.resolve(at, until - at, Access::Read) else { break };
-        for piece in pieces {
-            let start = found.len();
-            found.resize(start + piece.bytes as usize, 0);
-            if piece.buffer.read(piece.offset, &mut found[start..]).is_err() {
-                found.truncate(start);
-                return found;
-            }
-        }
-        at = until;
-    }
-    found
 }
 
 /// Whether the memory behind local memory is there.

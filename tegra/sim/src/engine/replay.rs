@@ -9,9 +9,10 @@ use tegra_bundle::{Bundle, Header, Mapping, Simulated};
 use super::code;
 use super::{MachineCode, Stopped};
 use crate::config::Checks;
+use crate::finding::SmFault;
 use crate::finding::notifier;
 use crate::gpu::{
-    Access, GpuMemory, Launch, MapAccess, MapFlags, Mmu, MmuFault, MmuFaultKind, Piece, SmFault,
+    Access, GpuMemory, Launch, MapAccess, MapFlags, Mmu, MmuFault, MmuFaultKind, Piece,
 };
 use crate::memory::DmaBuf;
 

@@ -223,3 +223,25 @@ impl Memory for Space<'_> {
         })
     }
 }
+
+/// A range's bytes as far as it is mapped without a gap. The launch's start has read constants and
+/// code through their caches already.
+pub(super) fn mapped(memory: &dyn GpuMemory, va: u64, bytes: u64) -> Vec<u8> {
+    let end = va.saturating_add(bytes);
+    let mut found = Vec::new();
+    let mut at = va;
+    while at < end {
+        let until = end.min((at / PAGE + 1).saturating_mul(PAGE));
+        let Ok(pieces) = memory.resolve(at, until - at, gpu::Access::Read) else { break };
+        for piece in pieces {
+            let start = found.len();
+            found.resize(start + piece.bytes as usize, 0);
+            if piece.buffer.read(piece.offset, &mut found[start..]).is_err() {
+                found.truncate(start);
+                return found;
+            }
+        }
+        at = until;
+    }
+    found
+}

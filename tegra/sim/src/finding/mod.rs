@@ -15,7 +15,7 @@ pub use policy::{Action, Policy, PolicyError};
 pub use report::{Collector, Reporter, Stderr};
 pub use suppression::{SuppressionError, Suppressions, place};
 
-use crate::gpu::SmFault;
+use crate::mmu::MmuFault;
 
 /// How much a broken rule matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +166,24 @@ impl fmt::Display for Finding {
         write!(f, " at {} ns: {}\n  {}", self.time, self.message, self.rule.why())?;
         self.listing.iter().try_for_each(|line| write!(f, "\n    {line}"))
     }
+}
+
+/// What stops a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SmFault {
+    /// An access that the page tables refuse.
+    Mmu(MmuFault),
+    Exception {
+        /// The broken rule's name, as the engine calls it.
+        name: &'static str,
+        sm: u32,
+        /// `global_esr`.
+        global_esr: u32,
+        /// `warp_esr`, low 16 bits.
+        warp_esr: u32,
+        warp_pc: u64,
+        message: String,
+    },
 }
 
 /// A fault as the driver is told of it.

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::clock::{Clock, Random};
-use super::constants::Reads;
 use super::dependencies::{Agent, Dependencies, Stamp};
+use super::interface::{ComputeEngine, ConstantReads, GpuMemory};
 use super::latency::Latency;
-use super::mmu::{Access, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
 use super::semaphore::{Width, Write};
 use super::shadow::Shadow;
 use super::switch::Switches;
-use super::{ComputeEngine, GpuMemory, SmFault};
 use crate::config::{Checks, Injection};
+use crate::finding::SmFault;
 use crate::finding::{Finding, Rule, notifier};
+use crate::mmu::{Access, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
 use crate::quirks::Quirks;
 use crate::trace::{Event, Trace};
 
@@ -305,7 +305,7 @@ pub(crate) struct SmMemory<'a> {
     pub(crate) site: Site<'a>,
     pub(crate) core: Mutex<&'a mut Core>,
     /// What the code can read of constant banks, where that is known.
-    pub(crate) constants: Mutex<Option<Reads>>,
+    pub(crate) constants: Mutex<Option<ConstantReads>>,
 }
 
 impl SmMemory<'_> {
@@ -366,7 +366,7 @@ impl GpuMemory for SmMemory<'_> {
         }
     }
 
-    fn reads_constants(&self, reads: Reads) {
+    fn reads_constants(&self, reads: ConstantReads) {
         *self.constants.lock() = Some(reads);
     }
 

@@ -9,21 +9,14 @@ use tegra_bundle::{Bundle, Header, LIMIT, Launch, LocalMemory, Mapping, Range, S
 
 use super::access::{Core, Failure};
 use super::channel::Channel;
-use super::launch::peek_qmd;
-use super::mmu::Mapped;
+use super::qmd::{Chance, Qmd};
+use crate::mmu::Mapped;
 
 /// Who writes bundles here.
 const WRITER: &str = concat!("tegra-sim ", env!("CARGO_PKG_VERSION"));
 
 /// Bundles of this process so far.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-
-/// Chance and time of a launch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Chance {
-    pub(crate) seed: u64,
-    pub(crate) time: u64,
-}
 
 impl Channel {
     /// Writes a bundle of the launch that failed, if bundles are asked for. Whether that works must
@@ -45,9 +38,9 @@ impl Channel {
             what: String::new(),
             va: *va,
             bytes: piece.bytes,
-            writable: flags.access == super::MapAccess::ReadWrite,
+            writable: flags.access == crate::mmu::MapAccess::ReadWrite,
             cacheable: flags.cacheable,
-            valid: !flags.unmapped_pte && flags.access != super::MapAccess::Nothing,
+            valid: !flags.unmapped_pte && flags.access != crate::mmu::MapAccess::Nothing,
         });
         let mappings = mappings.collect();
         mapped.sort_by_key(|mapped| mapped.piece.bytes);
@@ -73,10 +66,10 @@ impl Channel {
                 }
             }
         }
-        let words = peek_qmd(&self.mmu, qmd).map_or_else(Vec::new, |qmd| qmd.0.to_vec());
+        let words = Qmd::peek(&self.mmu, qmd).map_or_else(Vec::new, |qmd| qmd.0.to_vec());
         let launch = Launch { name: String::new(), qmd, words };
         let state = &self.compute;
-        let held = state.local_memory;
+        let held = state.launch.local_memory;
         let header = Header {
             writer: WRITER.to_owned(),
             at: None,
@@ -89,8 +82,8 @@ impl Channel {
             stopped_at: Vec::new(),
             stream: self.listing(),
             launches: vec![launch],
-            shared_window: state.shared_window,
-            local_window: state.local_window,
+            shared_window: state.launch.shared_window,
+            local_window: state.launch.local_window,
             local_memory: LocalMemory {
                 base: held.base,
                 bytes_per_tpc: held.bytes_per_tpc,

@@ -8,22 +8,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::access::{Core, Failure, Site, load, within_host};
-use super::compute::ComputeState;
 use super::constants::{Held, InFlight};
-use super::copy::{CopyJob, CopyState};
 use super::dependencies::{Agent, Kind};
-use super::gpfifo::{Accepted, Segment};
-use super::host::HostState;
-use super::launch::LaunchJob;
-use super::mmu::{Access, Mmu, MmuFault};
+use super::interface::{ChannelSetup, TsgId};
 use super::pbdma::{Method, Parser};
+use super::registers::{ComputeState, HostState};
 use super::semaphore::{Condition, Width, Write};
 use super::shadow::{Change, Snapshot};
 use super::switch::PICTURE;
-use super::{ChannelSetup, TsgId};
+use super::transfer::{CopyJob, CopyState};
 use crate::class;
 use crate::finding::Rule;
 use crate::memory::DmaBuf;
+use crate::mmu::{Access, Mmu, MmuFault};
 
 /// Methods kept for listings.
 const RECENT: usize = 16;
@@ -102,6 +99,32 @@ pub(crate) enum Task {
     Launch(LaunchJob),
     /// A report semaphore of the compute engine; whether it wakes waiters.
     Report(Write, bool),
+}
+
+/// A launch that waits for its turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaunchJob {
+    pub(crate) qmd: u64,
+    /// Launches of its chain before it: 0 when a stream sent it.
+    pub(crate) place: u32,
+}
+
+/// An entry that GP_PUT covers.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) index: u32,
+    pub(crate) entry: u64,
+    /// The stream as it was at the doorbell.
+    pub(crate) stream: Option<(Vec<u32>, Snapshot)>,
+}
+
+/// A stream that is being executed.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) index: u32,
+    pub(crate) address: u64,
+    pub(crate) words: Vec<u32>,
+    pub(crate) at: usize,
 }
 
 pub(crate) struct Channel {

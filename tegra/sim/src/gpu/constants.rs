@@ -6,15 +6,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::access::Core;
-use super::mmu::{Access, Mmu};
+use super::interface::ConstantReads;
 use super::qmd::{Bank, Qmd};
 use super::shadow::{Shadow, WATCHED, each_page};
 use crate::finding::Rule;
+use crate::mmu::{Access, Mmu};
 
 const WORD: usize = 4;
-
-/// What code can read of constant banks: the bank, and bytes in it.
-pub(crate) type Reads = Vec<(u8, Range<u32>)>;
 
 /// One bank as it was.
 #[derive(Debug)]
@@ -106,10 +104,10 @@ impl Held {
         mmu: &Mmu,
         channel: u16,
         qmd: u64,
-        reads: Option<&Reads>,
+        reads: Option<&ConstantReads>,
     ) {
         let (index, Bank { address, bytes, .. }) = (self.index, self.bank);
-        let mine = |reads: &'_ Reads| -> Vec<Range<u32>> {
+        let mine = |reads: &'_ ConstantReads| -> Vec<Range<u32>> {
             let of = reads.iter().filter(|(bank, _)| *bank == index);
             of.map(|(_, range)| range.clone()).collect()
         };

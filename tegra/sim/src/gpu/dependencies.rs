@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::mmu::Piece;
+use crate::mmu::Piece;
 
 /// By channel: the last epoch that has been seen.
 type VectorClock = BTreeMap<u16, u64>;

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::clock::Clock;
+use super::clock::{Clock, TICK};
 use super::doorbell::{Doorbell, Waker};
-use super::mmu::Mmu;
+use super::interface::{
+    Blocked, ChannelError, ChannelSetup, ComputeEngine, Events, GpuConfig, TsgId,
+};
 use super::schedule::{Machine, Notice, Run};
 use super::switch::Preemption;
-use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, Events, GpuConfig, TsgId};
 use crate::finding::Rule;
+use crate::mmu::Mmu;
 use crate::quirks::{Freeze, never_return};
 
 /// Steps that the thread does before it lets control calls in.
@@ -197,7 +199,7 @@ impl Gpu {
 
     /// Lets time pass in which the driver is busy.
     pub(crate) fn advance_ns(&self, ns: u64) {
-        self.shared.clock.advance(ns / super::TICK);
+        self.shared.clock.advance(ns / TICK);
     }
 
     /// The program's last reference to a mapping is gone: L2 forgets it, and it is remembered for who comes late.

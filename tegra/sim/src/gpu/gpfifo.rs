@@ -5,7 +5,7 @@
 //! finding. Source: `dev_ram` and `dev_pbdma` of GA100's manual.
 
 use super::access::{Core, Failure, HOST_END, Site};
-use super::channel::{Channel, Scout, Watched, userd};
+use super::channel::{Accepted, Channel, Scout, Segment, Watched, userd};
 use super::compute;
 use super::dependencies::Kind;
 use super::pbdma::{Method, Step};
@@ -62,24 +62,6 @@ impl Entry {
     }
 }
 
-/// An entry that GP_PUT covers.
-#[derive(Debug)]
-pub(crate) struct Accepted {
-    index: u32,
-    entry: u64,
-    /// The stream as it was at the doorbell.
-    stream: Option<(Vec<u32>, Snapshot)>,
-}
-
-/// A stream that is being executed.
-#[derive(Debug)]
-pub(crate) struct Segment {
-    pub(crate) index: u32,
-    pub(crate) address: u64,
-    pub(crate) words: Vec<u32>,
-    pub(crate) at: usize,
-}
-
 impl Channel {
     /// A doorbell has reached the channel, rung when GP_PUT was `put`.
     pub(crate) fn accept(&mut self, core: &mut Core, put: Option<u32>) {
@@ -114,7 +96,7 @@ impl Channel {
         let bytes = u64::from(words) * 4;
         let mut stream = vec![0; bytes as usize];
         let mut rest = stream.as_mut_slice();
-        for piece in self.mmu.resolve(address, bytes, super::Access::Read).ok()? {
+        for piece in self.mmu.resolve(address, bytes, crate::mmu::Access::Read).ok()? {
             let (part, tail) = rest.split_at_mut(piece.bytes as usize);
             piece.buffer.read(piece.offset, part).ok()?;
             rest = tail;

@@ -18,26 +18,6 @@ use crate::config::Occasion;
 use crate::finding::{Rule, notifier};
 use crate::trace::Event;
 
-/// Registers of the host unit that belong to the channel.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HostState {
-    address_low: u32,
-    address_high: u32,
-    payload_low: u32,
-    payload_high: u32,
-    mem_op_c: u32,
-}
-
-impl HostState {
-    fn address(&self) -> u64 {
-        u64::from(self.address_high) << 32 | u64::from(self.address_low)
-    }
-
-    fn payload(&self) -> u64 {
-        u64::from(self.payload_high) << 32 | u64::from(self.payload_low)
-    }
-}
-
 fn pbdma_error(rule: Rule, interrupt: u32, what: &str) -> Failure {
     let message = format!("pbdma_intr_0({:#010x}): {what}", 1u32 << interrupt);
     Failure::new(rule, notifier::PBDMA_ERROR, message)
@@ -282,7 +262,7 @@ impl Channel {
         if !self.is_met(acquire).map_err(|fault| Failure::mmu(fault, "host"))? {
             return Err(Stop::Wait(Wait::Semaphore(acquire)));
         }
-        if let Ok(pieces) = self.mmu.resolve(address, width.bytes(), super::Access::Read)
+        if let Ok(pieces) = self.mmu.resolve(address, width.bytes(), crate::mmu::Access::Read)
             && let Some(piece) = pieces.first()
         {
             core.dependencies.acquire(self.id, piece);

@@ -1,6 +1,6 @@
 //! What takes how long on the virtual clock.
 
-use super::Launch;
+use super::qmd::Launch;
 use crate::trace::Work;
 
 /// Ticks of the GPU's timer that work takes.

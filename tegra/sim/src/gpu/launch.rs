@@ -4,20 +4,20 @@
 
 use parking_lot::Mutex;
 
-use super::SmFault;
 use super::access::{Core, Failure, SHADER, Site, SmMemory, within_host};
-use super::capture::Chance;
-use super::channel::{Channel, Flow, Task, Watched, Work};
-use super::compute::{Dependence, pcas2, schedules};
+use super::channel::{Channel, Flow, LaunchJob, Task, Watched, Work};
+use super::compute::{pcas2, schedules};
 use super::constants::hold;
 use super::copy::injected;
 use super::dependencies::{Agent, Kind};
-use super::mmu::{Access, Mmu, MmuFault, PAGE, Piece};
-use super::qmd::{BYTES, Bank, DependentAction, Qmd, SkedError, WINDOW, esr};
+use super::qmd::{BYTES, Bank, Chance, Dependent, DependentAction, Qmd, SkedError, WINDOW, esr};
+use super::registers::Dependence;
 use super::shadow::Snapshot;
 use super::switch::{PICTURE, Timeout};
 use crate::config::Occasion;
+use crate::finding::SmFault;
 use crate::finding::{Finding, Rule, notifier};
+use crate::mmu::{Access, Mmu, MmuFault, PAGE, Piece};
 use crate::quirks::{Freeze, never_return};
 use crate::trace::Event;
 
@@ -34,14 +34,6 @@ const PARAMETERS: u64 = 0x160;
 const FLIPPED: u64 = 1 << 38;
 /// Bytes of code that any program has.
 const LEAST_CODE: u64 = 16;
-
-/// A launch that waits for its turn.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LaunchJob {
-    pub(crate) qmd: u64,
-    /// Launches of its chain before it: 0 when a stream sent it.
-    pub(crate) place: u32,
-}
 
 fn sked(error: &SkedError, qmd: u64) -> Failure {
     let message =
@@ -158,7 +150,7 @@ impl Channel {
             let Some(at) = next.take() else { return };
             let snapshot = Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64);
             watched.memory.push((Rule::QmdRewritten, snapshot));
-            let Some(qmd) = peek_qmd(&self.mmu, at) else { return };
+            let Some(qmd) = Qmd::peek(&self.mmu, at) else { return };
             watched.banks.push((at, hold(&self.mmu, &core.shadow, &qmd)));
             next = qmd.dependent().ok().flatten().map(|dependent| dependent.qmd);
             if watched.memory.iter().any(|(_, seen)| Some(seen.va()) == next) {
@@ -227,7 +219,7 @@ impl Channel {
             self.find(core, Rule::NotModelled, format!("QMD {at:#x} is a queue"));
             return Ok(());
         }
-        let launch = qmd.launch(self.id, at, &self.compute, chance);
+        let launch = qmd.launch(self.id, at, &self.compute.launch, chance);
         let mut launch = launch.map_err(|error| sked(&error, at))?;
         if core.quirks.local_memory_refused {
             launch.check_local_memory(LARGE_WARPS_PER_TPC).map_err(|error| sked(&error, at))?;
@@ -287,6 +279,19 @@ impl Channel {
             return Err(injected(at, "SM"));
         }
 
+        self.complete(core, agent, job, &qmd, dependent)
+    }
+
+    /// Writes the semaphores of a completed launch, and acts on its dependent.
+    fn complete(
+        &mut self,
+        core: &mut Core,
+        agent: &Agent,
+        job: LaunchJob,
+        qmd: &Qmd,
+        dependent: Option<Dependent>,
+    ) -> Result<(), Failure> {
+        let at = job.qmd;
         match qmd.releases() {
             Ok(_) if core.quirks.no_qmd_release => {}
             Ok(releases) => {
@@ -398,14 +403,6 @@ impl Channel {
         }
         Ok(())
     }
-}
-
-/// A QMD as it is now, without any effect.
-pub(super) fn peek_qmd(mmu: &Mmu, at: u64) -> Option<Qmd> {
-    let piece = mmu.resolve(at, BYTES as u64, Access::Read).ok()?.pop()?;
-    let mut bytes = [0; BYTES];
-    piece.buffer.read(piece.offset, &mut bytes).ok()?;
-    Some(Qmd::from_bytes(&bytes))
 }
 
 /// The pieces of a range as far as it is mapped without a gap: a bank may claim more than it has.

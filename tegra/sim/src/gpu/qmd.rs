@@ -6,10 +6,9 @@
 
 use tegra_bundle::{Header, Simulated};
 
-use super::capture::Chance;
-use super::compute::ComputeState;
 use super::semaphore::{Reduction, Width, Write};
 use crate::class::{Field, qmd as fields};
+use crate::mmu::{Access, Mmu};
 
 /// Constant banks of a launch.
 pub const BANKS: usize = 8;
@@ -114,7 +113,11 @@ impl Launch {
             bytes_per_tpc: held.bytes_per_tpc,
             max_sms: held.max_sms,
         };
-        let state = ComputeState::of_launch(of.shared_window, of.local_window, local_memory);
+        let state = LaunchState {
+            shared_window: of.shared_window,
+            local_window: of.local_window,
+            local_memory,
+        };
         let of_simulated = |simulated: &Simulated| (simulated.seed, simulated.time);
         let (seed, time) = of.simulated.as_ref().map(of_simulated).unwrap_or_default();
         let channel = u16::try_from(of.channel).unwrap_or(u16::MAX);
@@ -132,6 +135,21 @@ pub struct LocalMemory {
     pub bytes_per_tpc: u64,
     /// SMs that may use it.
     pub max_sms: u32,
+}
+
+/// State of the compute engine that a launch uses besides its QMD.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LaunchState {
+    pub(crate) shared_window: u64,
+    pub(crate) local_window: u64,
+    pub(crate) local_memory: LocalMemory,
+}
+
+/// Random seed and time of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chance {
+    pub(crate) seed: u64,
+    pub(crate) time: u64,
 }
 
 /// What completion does to another QMD.
@@ -199,6 +217,14 @@ const LOCAL_GRANULE: u32 = 16;
 pub(crate) struct Qmd(pub(crate) [u32; fields::WORDS]);
 
 impl Qmd {
+    /// Reads a QMD without side effects; none when it is not mapped.
+    pub(crate) fn peek(mmu: &Mmu, at: u64) -> Option<Self> {
+        let piece = mmu.resolve(at, BYTES as u64, Access::Read).ok()?.pop()?;
+        let mut bytes = [0; BYTES];
+        piece.buffer.read(piece.offset, &mut bytes).ok()?;
+        Some(Self::from_bytes(&bytes))
+    }
+
     pub(crate) fn from_bytes(bytes: &[u8; BYTES]) -> Self {
         let mut words = [0; fields::WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
@@ -353,10 +379,9 @@ impl Qmd {
         &self,
         channel: u16,
         qmd: u64,
-        state: &ComputeState,
+        state: &LaunchState,
         Chance { seed, time }: Chance,
     ) -> Result<Launch, SkedError> {
-        let fail = |bit, message: String| Err(SkedError { bit, message });
         let launch = Launch {
             channel,
             qmd,
@@ -384,7 +409,14 @@ impl Qmd {
             seed,
             time,
         };
-        let Launch { grid, block, registers, shared_bytes, .. } = launch;
+        self.check(&launch)?;
+        Ok(launch)
+    }
+
+    /// SKED's checks.
+    fn check(&self, launch: &Launch) -> Result<(), SkedError> {
+        let fail = |bit, message: String| Err(SkedError { bit, message });
+        let Launch { grid, block, registers, shared_bytes, .. } = *launch;
         let (shared, local) = (launch.shared_window, launch.local_window);
         if shared.abs_diff(local) < WINDOW {
             let message = format!("windows overlap: local {local:#x}, shared {shared:#x}");
@@ -456,6 +488,6 @@ impl Qmd {
             let message = format!("a constant bank of {} bytes", bank.bytes);
             return fail(esr::CONSTANT_BUFFER_SIZE, message);
         }
-        Ok(launch)
+        Ok(())
     }
 }

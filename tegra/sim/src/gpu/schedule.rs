@@ -19,12 +19,12 @@ use super::channel::{Channel, Task, Wait, Work, userd};
 use super::clock::{Clock, Random, TICK};
 use super::dependencies::Dependencies;
 use super::doorbell::{Doorbell, Rung};
-use super::mmu::Mmu;
+use super::interface::{Blocked, ChannelError, ChannelSetup, ComputeEngine, GpuConfig, TsgId};
 use super::shadow::Shadow;
 use super::switch::{Preemption, Switches};
 use super::turns::Turns;
-use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, GpuConfig, TsgId};
 use crate::finding::{Fault, Finding, Reporter, Rule, notifier};
+use crate::mmu::Mmu;
 use crate::trace::Event;
 
 /// One doorbell in so many is held back.

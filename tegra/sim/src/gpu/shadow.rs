@@ -9,7 +9,7 @@ use std::hash::Hasher;
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::mmu::{Access, Mmu, PAGE, Piece};
+use crate::mmu::{Access, Mmu, PAGE, Piece};
 
 /// Bytes of a cache line.
 const LINE: u64 = 128;

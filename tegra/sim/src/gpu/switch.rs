@@ -13,8 +13,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::TsgId;
 use super::clock::TICK;
+use super::interface::TsgId;
 
 /// Milliseconds of waiting for which an interrupt is raised. Source: CTXSW_TIMEOUT_PERIOD_MS.
 const PERIOD_MS: u32 = 100;

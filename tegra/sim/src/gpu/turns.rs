@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use super::TsgId;
+use super::interface::TsgId;
 
 /// Microseconds of a turn, unless the program asks for others. Source: NVGPU_TSG_TIMESLICE_DEFAULT_US.
 pub const TIMESLICE_US: u32 = 1024;

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::driver::user;
+use crate::user;
 use kept::{Kept, Made};
 pub use ram::{Charge, Ram};
 

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{
-    AddressSpace, KIND_INVALID, MAP_BUFFER_BATCH, MAP_BUFFER_EX, MAPPING_MODIFY, Mapping, PAGE,
-    Space,
-};
+use super::{AddressSpace, KIND_INVALID, Mapping, Space};
+use crate::driver::abi::address_space::{MAP_BUFFER_BATCH, MAP_BUFFER_EX, MAPPING_MODIFY};
 use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled};
 use crate::driver::errno::{Refused, refusals};
-use crate::driver::user;
 use crate::gpu::MapFlags;
-use crate::memory::DmaBuf;
+use crate::memory::{DmaBuf, PAGE};
+use crate::user;
 
 refusals! { "as";
     BAD_BUFFER_FD = "MAP_BUFFER_EX", EBADF, "dmabuf_fd is not open",
@@ -68,7 +66,7 @@ const MAP_KNOWN: u32 = MAP_FIXED
     | MAP_TEGRA_RAW;
 
 /// What MAP_BUFFER_EX asks for.
-pub(super) struct MapRequest {
+struct MapRequest {
     flags: u32,
     compressed_kind: i16,
     kind: i16,
@@ -79,7 +77,7 @@ pub(super) struct MapRequest {
 }
 
 impl MapRequest {
-    pub(super) fn of(args: &Args) -> Self {
+    fn of(args: &Args) -> Self {
         Self {
             flags: args.get(MAP_BUFFER_EX::FLAGS),
             compressed_kind: args.get(MAP_BUFFER_EX::COMPR_KIND),
@@ -130,8 +128,14 @@ impl Space {
 }
 
 impl AddressSpace {
+    pub(super) fn map_buffer(&self, args: &mut Args) -> Handled {
+        let va = self.map(&MapRequest::of(args))?;
+        args.set(MAP_BUFFER_EX::OFFSET, va);
+        Ok(Done::Ok)
+    }
+
     /// Source: os/linux/vm.c:nvgpu_vm_map_buffer and what it calls, in that order.
-    pub(super) fn map(&self, request: &MapRequest) -> Result<u64, Refused> {
+    fn map(&self, request: &MapRequest) -> Result<u64, Refused> {
         let buffer = self
             .device
             .dma_buf(request.fd)

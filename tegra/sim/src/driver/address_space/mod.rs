@@ -11,12 +11,14 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::abi::address_space::*;
 use super::buddy::Buddy;
-use super::device::{Counted, Device};
-use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, layout, requests};
+use super::census::Counted;
+use super::device::Device;
+use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, layout};
+use super::errno::Answer;
 use super::errno::refusals;
-use super::{Answer, user};
-use mapping::MapRequest;
+use crate::user;
 
 use crate::gpu::{MapAccess, MapFlags, Mmu};
 use crate::memory::{DmaBuf, PAGE};
@@ -40,31 +42,6 @@ const ALLOC_AS_GRANULE: u64 = 1 << 21;
 pub(super) const KERNEL_BYTES: u64 = 1 << 32;
 /// The end of every address space.
 const LIMIT: u64 = 1 << 49;
-
-requests! { b'A';
-    BIND_CHANNEL = iowr 1, 4 { 0 => CHANNEL_FD: i32 };
-    FREE_SPACE = iowr 3, 32 { 0 => OFFSET: u64 };
-    UNMAP_BUFFER = iowr 5, 8 { 0 => OFFSET: u64 };
-    ALLOC_SPACE = iowr 6, 32 {
-        0 => PAGES: u64, 8 => PAGE_SIZE: u32, 12 => FLAGS: u32, 16 => OFFSET: u64,
-    };
-    MAP_BUFFER_EX = iowr 7, 40 {
-        0 => FLAGS: u32, 4 => COMPR_KIND: i16, 6 => INCOMPR_KIND: i16, 8 => DMABUF_FD: i32,
-        16 => BUFFER_OFFSET: u64, 24 => MAPPING_SIZE: u64, 32 => OFFSET: u64,
-    };
-    GET_VA_REGIONS = iowr 8, 16 { 0 => BUF_ADDR: u64, 8 => BUF_SIZE: u32 };
-    MAP_BUFFER_BATCH = iowr 11, 32 {
-        0 => UNMAPS: u64, 8 => MAPS: u64, 16 => NUM_UNMAPS: u32, 20 => NUM_MAPS: u32,
-    };
-    GET_SYNC_RO_MAP = ior 12, 16 {
-        0 => BASE_GPUVA: u64, 8 => SYNC_SIZE: u32, 12 => NUM_SYNCPOINTS: u32,
-    };
-    MAPPING_MODIFY = iowr 13, 32 {
-        2 => INCOMPR_KIND: i16, 8 => BUFFER_OFFSET: u64, 16 => BUFFER_SIZE: u64,
-        24 => MAP_ADDRESS: u64,
-    };
-    REMAP = iowr 14, 16 { 0 => OPS: u64, 8 => NUM_OPS: u32 };
-}
 
 layout! { VA_REGION, 24 { 0 => OFFSET: u64, 8 => PAGE_SIZE: u32, 16 => PAGES: u64 } }
 
@@ -192,28 +169,25 @@ impl AddressSpace {
         self.space.lock()
     }
 
-    /// Answers one request.
+    /// Answers one request. `bind` binds the channel of an fd to this address space: none when the fd is no
+    /// channel, false when the channel has an address space already.
     pub(super) fn ioctl(
         self: &Arc<Self>,
         request: u32,
         arg: u64,
-        channel: impl FnOnce(i32) -> Option<Arc<super::channel::Channel>>,
+        bind: impl FnOnce(i32, &Arc<Self>) -> Option<bool>,
     ) -> Answer {
         RULES.dispatch(request, arg, |args| match request {
             BIND_CHANNEL => {
-                let channel = channel(args.get(BIND_CHANNEL::CHANNEL_FD)).ok_or(&BAD_CHANNEL)?;
-                if channel.bind_address_space(self) { Ok(Done::Ok) } else { Err(&BOUND) }
+                let bound = bind(args.get(BIND_CHANNEL::CHANNEL_FD), self).ok_or(&BAD_CHANNEL)?;
+                if bound { Ok(Done::Ok) } else { Err(&BOUND) }
             }
             ALLOC_SPACE => self.alloc_space(args),
             FREE_SPACE => {
                 self.free_space(args.get(FREE_SPACE::OFFSET));
                 Ok(Done::Ok)
             }
-            MAP_BUFFER_EX => {
-                let va = self.map(&MapRequest::of(args))?;
-                args.set(MAP_BUFFER_EX::OFFSET, va);
-                Ok(Done::Ok)
-            }
+            MAP_BUFFER_EX => self.map_buffer(args),
             UNMAP_BUFFER => {
                 self.unmap(args.get(UNMAP_BUFFER::OFFSET));
                 Ok(Done::Ok)
@@ -222,7 +196,7 @@ impl AddressSpace {
             MAP_BUFFER_BATCH => self.map_batch(args),
             GET_SYNC_RO_MAP => self.syncpoint_window(args),
             MAPPING_MODIFY => self.modify(args),
-            REMAP => remap::remap(self, args),
+            REMAP => self.remap(args),
             _ => Err(&UNKNOWN),
         })
     }

@@ -3,6 +3,7 @@
 //! An address space is bound first, then a TSG, then SETUP_BIND gives the ring and makes the
 //! channel runnable. Calls on one channel are serialised, WAIT excepted.
 
+mod queue;
 pub(super) mod setup;
 pub(super) mod wait;
 
@@ -10,15 +11,17 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Answer;
+use super::abi::channel::*;
 use super::address_space::AddressSpace;
-use super::device::{Counted, Device, SYNCPOINT_BYTES};
-use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, requests};
+use super::census::Counted;
+use super::device::{Device, SYNCPOINT_BYTES};
+use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN};
+use super::errno::Answer;
 use super::errno::{Refused, refusals};
 use super::interrupt::{NOTIFICATION_BYTES, Notifier, RESET, Service};
-use super::tsg::{BOUND, Preemption, Tsg};
+use super::tsg::{BOUND, Member, Preemption, Tsg};
 use crate::gpu::SWITCH_LIMIT_MS;
-use setup::Queue;
+use queue::Queue;
 
 refusals! { "channel";
     WDT_LOCKED = "WDT", EINVAL, "anything but off, on a deterministic channel",
@@ -54,42 +57,6 @@ refusals! { "channel";
         "common/fifo/channel.c:nvgpu_channel_disable_tsg";
     CLOSING = "any", ETIMEDOUT, "the channel is being closed",
         "os/linux/ioctl_channel.c:gk20a_channel_ioctl";
-}
-
-requests! { b'H';
-    SET_NVMAP_FD = iow 5, 4;
-    SET_TIMEOUT = iow 11, 4 { 0 => TIMEOUT: u32 };
-    GET_TIMEDOUT = ior 12, 4 { 0 => VALUE: u32 };
-    SET_TIMEOUT_EX = iowr 18, 8 { 0 => TIMEOUT: u32 };
-    WAIT = iowr 102, 24 {
-        0 => TYPE: u32, 4 => TIMEOUT: i32, 8 => DMABUF_FD: i32, 12 => OFFSET: u32,
-        16 => PAYLOAD: u32,
-    };
-    SUBMIT_GPFIFO = iowr 107, 24 { 0 => GPFIFO: u64, 8 => NUM_ENTRIES: u32, 12 => FLAGS: u32 };
-    ALLOC_OBJ_CTX = iowr 108, 16 { 0 => CLASS_NUM: u32, 4 => FLAGS: u32 };
-    ZCULL_BIND = iowr 110, 16;
-    SET_ERROR_NOTIFIER = iowr 111, 24 { 0 => OFFSET: u64, 16 => MEM: i32 };
-    OPEN = ior 112, 4 { 0 => CHANNEL_FD: i32 };
-    ENABLE = io 113;
-    DISABLE = io 114;
-    PREEMPT = io 115;
-    FORCE_RESET = io 116;
-    WDT = iow 119, 8 { 0 => WDT_STATUS: u32 };
-    SET_PREEMPTION_MODE = iow 122, 8 {
-        0 => GRAPHICS_PREEMPT_MODE: u32, 4 => COMPUTE_PREEMPT_MODE: u32,
-    };
-    ALLOC_GPFIFO_EX = iow 123, 32 { 0 => NUM_ENTRIES: u32, 8 => FLAGS: u32 };
-    SET_BOOSTED_CTX = iow 124, 8;
-    GET_USER_SYNCPOINT = ior 126, 16 {
-        0 => GPU_VA: u64, 8 => SYNCPOINT_ID: u32, 12 => SYNCPOINT_MAX: u32,
-    };
-    RESCHEDULE_RUNLIST = iow 127, 4;
-    SETUP_BIND = iowr 128, 104 {
-        0 => NUM_GPFIFO_ENTRIES: u32, 8 => FLAGS: u32, 12 => USERD_DMABUF_FD: i32,
-        16 => GPFIFO_DMABUF_FD: i32, 20 => WORK_SUBMIT_TOKEN: u32, 24 => USERD_DMABUF_OFFSET: u64,
-        32 => GPFIFO_DMABUF_OFFSET: u64, 40 => GPFIFO_GPU_VA: u64, 48 => USERD_GPU_VA: u64,
-        56 => USERMODE_MMIO_GPU_VA: u64,
-    };
 }
 
 const RULES: Rules = Rules::of(REQUESTS);
@@ -166,15 +133,6 @@ impl Channel {
         self.id
     }
 
-    pub(super) fn runlist(&self) -> u32 {
-        self.runlist
-    }
-
-    /// The part that interrupts touch.
-    pub(super) fn service(&self) -> &Arc<Service> {
-        &self.service
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -202,7 +160,8 @@ impl Channel {
         if !bound {
             state.veid = veid;
         }
-        tsg.admit(self, veid, state.space.as_ref().map(|space| space.id()), bound)?;
+        let member = Member { id: self.id, runlist: self.runlist, service: &self.service };
+        tsg.admit(member, veid, state.space.as_ref().map(|space| space.id()), bound)?;
         state.tsg = Some(Arc::clone(tsg));
         Ok(())
     }
@@ -224,7 +183,7 @@ impl Channel {
         }
         self.device.interrupts.unbind(self.id);
         if let Some(tsg) = state.tsg.take() {
-            tsg.dismiss(self, state.veid, closing);
+            tsg.dismiss(self.id, state.veid, closing);
         }
         self.service.set_unserviceable(true);
     }

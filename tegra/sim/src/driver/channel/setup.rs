@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use super::{ALLOC_GPFIFO_EX, Args, Channel, Done, Handled, SETUP_BIND, SUBMIT_GPFIFO, State};
+use super::queue::Queue;
+use super::{Channel, State};
+use crate::driver::abi::channel::{ALLOC_GPFIFO_EX, SETUP_BIND, SUBMIT_GPFIFO};
 use crate::driver::address_space::{AddressSpace, KERNEL_BYTES};
-use crate::driver::device::{Device, NotDmaBuf};
+use crate::driver::device::NotDmaBuf;
+use crate::driver::dispatch::{Args, Done, Handled};
 use crate::driver::errno::{Refused, refusals};
-use crate::driver::user;
 use crate::finding::Rule;
 use crate::gpu::ChannelSetup;
 use crate::memory::{Caching, DmaBuf, PAGE, Pages};
+use crate::user;
 
 refusals! { "channel";
     ENTRIES = "SETUP_BIND", EINVAL,
@@ -62,33 +65,6 @@ const GP_GET: u64 = 0x88;
 const GP_PUT: u64 = 0x8c;
 /// End of the addresses that Host can name.
 const HOST_END: u64 = 1 << 40;
-
-/// A channel's ring.
-pub(super) struct Queue {
-    usermode: bool,
-    entries: u32,
-    token: u32,
-    ring: Arc<DmaBuf>,
-    userd: Arc<DmaBuf>,
-    ring_va: u64,
-    /// Whether the GPU knows the channel.
-    running: bool,
-    put: u32,
-}
-
-impl Queue {
-    /// Takes the channel off the GPU.
-    pub(super) fn stop(&mut self, device: &Device, id: u16) {
-        if std::mem::take(&mut self.running) {
-            device.gpu.close_channel(id);
-        }
-    }
-
-    /// Gives the ring's address back.
-    pub(super) fn unmap(&self, space: &AddressSpace) {
-        space.unmap_kernel(self.ring_va, self.ring.bytes());
-    }
-}
 
 /// What SETUP_BIND or ALLOC_GPFIFO_EX asks for.
 struct Request {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Args, Channel, Done, Handled, WAIT};
+use super::Channel;
+use crate::driver::abi::channel::WAIT;
+use crate::driver::dispatch::{Args, Done, Handled};
 use crate::driver::errno::refusals;
 use crate::gpu::TICK;
 use crate::memory::DmaBuf;

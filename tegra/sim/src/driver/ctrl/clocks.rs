@@ -1,9 +1,9 @@
 //! GPU clocks, and the sensors that an Orin does not have.
 
-use super::{Args, BAD_NESTED, CLK_GET_INFO, CLK_GET_RANGE, CLK_GET_VF_POINTS, Done, Handled};
-use crate::driver::dispatch::{Member, layout};
+use crate::driver::abi::ctrl::{CLK_GET_INFO, CLK_GET_RANGE, CLK_GET_VF_POINTS};
+use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled, Member, layout};
 use crate::driver::errno::{Refused, refusals};
-use crate::driver::user;
+use crate::user;
 
 refusals! { "ctrl";
     COUNT = "CLK_GET_RANGE, CLK_GET_INFO", EINVAL,

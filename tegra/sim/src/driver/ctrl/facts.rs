@@ -3,16 +3,16 @@
 //! Values: an Orin AGX 64 GB in its 30 W mode, which powers one of two GPCs. Fields that no public
 //! source names are 0, and the copy engines' list is a guess.
 
-use super::{
-    Args, Device, Done, GET_CHARACTERISTICS, GET_CPU_TIME_CORRELATION_INFO, GET_ENGINE_INFO,
-    GET_FBP_L2_MASKS, GET_GPC_LOCAL_TO_LOGICAL_MAP, GET_GPC_LOCAL_TO_PHYSICAL_MAP,
-    GET_TPC_EXCEPTION_EN_STATUS, GET_TPC_MASKS, Handled, NUM_VSMS, UNKNOWN, VSMS_MAPPING,
-    ZCULL_GET_CTX_SIZE, ZCULL_GET_INFO,
+use crate::driver::abi::ctrl::{
+    GET_CHARACTERISTICS, GET_CPU_TIME_CORRELATION_INFO, GET_ENGINE_INFO, GET_FBP_L2_MASKS,
+    GET_GPC_LOCAL_TO_LOGICAL_MAP, GET_GPC_LOCAL_TO_PHYSICAL_MAP, GET_TPC_EXCEPTION_EN_STATUS,
+    GET_TPC_MASKS, NUM_VSMS, VSMS_MAPPING, ZCULL_GET_CTX_SIZE, ZCULL_GET_INFO,
 };
-use crate::driver::dispatch::{BAD_NESTED, copy_out, layout};
+use crate::driver::device::Device;
+use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled, UNKNOWN, copy_out, layout};
 use crate::driver::errno::refusals;
-use crate::driver::user;
 use crate::profile::{Engine, Shape};
+use crate::user;
 
 refusals! { "ctrl";
     SAMPLES = "GET_CPU_TIME_CORRELATION_INFO", EINVAL, "count above 16, or an unknown source",

@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Answer;
+use super::abi::nvmap::*;
 use super::device::{Device, NotDmaBuf};
-use super::dispatch::{Args, Parts, requests};
+use super::dispatch::{Args, Parts};
+use super::errno::Answer;
 use super::errno::{Refused, refusals};
 use super::fd::NewFile;
-use super::user;
 use crate::memory::{Caching, DmaBuf, PAGE, Pages};
+use crate::user;
 
 refusals! { "nvmap";
     UNKNOWN = "any", ENOTTY, "wrong magic, or a request without a case", "nvmap_dev.c:nvmap_ioctl";
@@ -66,51 +67,6 @@ refusals! { "nvmap";
     RANGE_MMAP = "mmap of a dma-buf", EINVAL, "offset and length exceed the buffer",
         "drivers/dma-buf/dma-buf.c:dma_buf_mmap_internal";
     NODE_MMAP = "mmap", EPERM, "the node itself", "nvmap_dev.c:nvmap_map";
-}
-
-requests! { b'N';
-    CREATE = iowr 0, 8 { 0 => SIZE: u32, 4 => HANDLE: u32 };
-    CREATE_64 = iowr 1, 8 { 0 => SIZE64: u64, 0 => HANDLE64: u32 };
-    FROM_ID = iowr 2, 8;
-    ALLOC = iow 3, 20 {
-        0 => HANDLE: u32, 4 => HEAP_MASK: u32, 8 => FLAGS: u32, 12 => ALIGN: u32,
-        16 => NUMA_NID: i32,
-    };
-    FREE = io 4;
-    WRITE = iow 6, 56 {
-        0 => ADDR: u64, 8 => HANDLE: u32, 16 => OFFSET: u64, 24 => ELEM_SIZE: u64,
-        32 => HMEM_STRIDE: u64, 40 => USER_STRIDE: u64, 48 => COUNT: u64,
-    };
-    READ = iow 7, 56;
-    CACHE = iow 12, 24 { 0 => ADDR: u64, 8 => HANDLE: u32, 12 => LEN: u32, 16 => OP: i32 };
-    CACHE_64 = iow 12, 32 { 16 => LEN: u64, 24 => OP: i32 };
-    GET_ID = iowr 13, 8;
-    GET_FD = iowr 15, 8 { 0 => FD: i32, 4 => HANDLE: u32 };
-    FROM_FD = iowr 16, 8 { 0 => FD: i32, 4 => HANDLE: u32 };
-    CACHE_LIST = iow 17, 32 {
-        0 => HANDLES: u64, 8 => OFFSETS: u64, 16 => SIZES: u64, 24 => NR: u32, 28 => OP: u32,
-    };
-    GET_IVM_HEAPS = ior 21, 4;
-    FROM_VA = iowr 22, 24 {
-        0 => VA: u64, 8 => SIZE: u32, 12 => FLAGS: u32, 16 => HANDLE: u32, 16 => SIZE64: u64,
-    };
-    GUP_TEST = iowr 23, 16 { 0 => VA: u64, 8 => HANDLE: u32, 12 => RESULT: u32 };
-    SET_TAG_LABEL = iow 24, 16 { 4 => LEN: u32, 8 => ADDR: u64 };
-    GET_AVAILABLE_HEAPS = ior 25, 8;
-    GET_HEAP_SIZE = ior 26, 16 { 0 => HEAP: u32, 8 => SIZE: u64 };
-    PARAMETERS = ior 27, 72 {
-        0 => CONTIG: u8, 8 => HANDLE: u32, 12 => HEAP_NUMBER: u32, 16 => ACCESS_FLAGS: u32,
-        24 => HEAP: u64, 32 => ALIGN: u64, 40 => COHERENCY: u64, 48 => SIZE: u64, 56 => OFFSET: u64,
-        64 => SERIAL_ID: u64,
-    };
-    GET_SCIIPCID = ior 103, 32;
-    HANDLE_FROM_SCIIPCID = ior 104, 32;
-    QUERY_HEAP_PARAMS = ior 105, 48 {
-        0 => HEAP_MASK: u32, 16 => TOTAL: u64, 24 => FREE: u64, 32 => LARGEST_FREE_BLOCK: u64,
-        40 => GRANULE_SIZE: u32,
-    };
-    DUP_HANDLE = iowr 106, 12 { 0 => HANDLE: u32, 4 => ACCESS_FLAGS: u32, 8 => DUP_HANDLE: u32 };
-    GET_FD_FOR_RANGE_FROM_LIST = ior 107, 40;
 }
 
 /// Id of the first handle.
@@ -244,12 +200,12 @@ impl Client {
             FROM_FD => self.handle_of_fd(device, arg)?,
             GET_FD => self.get_fd(device, arg)?,
             ALLOC => self.alloc(device, &read(arg, ALLOC)?)?,
-            FROM_VA => import::from_va(self, device, arg)?,
-            WRITE | READ => access::copy(self, request == READ, arg)?,
-            CACHE | CACHE_64 => access::cache(self, request == CACHE_64, arg)?,
-            CACHE_LIST => access::cache_list(self, &read(arg, CACHE_LIST)?)?,
-            GUP_TEST => access::gup_test(self, arg)?,
-            SET_TAG_LABEL => access::set_tag_label(&read(arg, SET_TAG_LABEL)?)?,
+            FROM_VA => self.from_va(device, arg)?,
+            WRITE | READ => self.copy(request == READ, arg)?,
+            CACHE | CACHE_64 => self.cache(request == CACHE_64, arg)?,
+            CACHE_LIST => self.cache_list(&read(arg, CACHE_LIST)?)?,
+            GUP_TEST => self.gup_test(arg)?,
+            SET_TAG_LABEL => Self::set_tag_label(&read(arg, SET_TAG_LABEL)?)?,
             GET_AVAILABLE_HEAPS => {
                 let heaps = u64::from(HEAP_VPR | HEAP_FSI).to_le_bytes();
                 user::write(arg, &heaps).map_err(|_| &HEAPS_FAULT)?;

@@ -11,7 +11,8 @@ use tegra::pushbuffer::{PushBuffer, Windows};
 use tegra::qmd::Program;
 use tegra_sim::config::Config;
 use tegra_sim::driver::{Errno, requests};
-use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch, SmFault};
+use tegra_sim::finding::SmFault;
+use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch};
 use tegra_sim::trace::Work;
 
 use super::bench::{Bench, bytes, errno, whole};

@@ -6,8 +6,9 @@ use orind_kernels::params::RowsParams;
 use tegra::local_memory::LocalMemorySize;
 use tegra_bundle::Bundle;
 use tegra_sim::engine::Replay;
+use tegra_sim::finding::SmFault;
 use tegra_sim::finding::{Rule, notifier};
-use tegra_sim::gpu::{Access, MapAccess, MapFlags, MmuFaultKind, SmFault};
+use tegra_sim::gpu::{Access, MapAccess, MapFlags, MmuFaultKind};
 
 use super::loaded::{Loaded, TPCS, floats, rig, rig_with};
 use crate::gpu::rig::Rig;

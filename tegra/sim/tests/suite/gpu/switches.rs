@@ -7,7 +7,8 @@ use tegra::class::host::WfiScope;
 use tegra::class::qmd::DependentAction;
 use tegra::qmd::Dependent;
 use tegra_sim::finding::Rule;
-use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch, Preemption, SmFault};
+use tegra_sim::finding::SmFault;
+use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch, Preemption};
 use tegra_sim::trace::{Event, Work};
 
 use super::rig::{Buffer, Channel, Kernel, Rig, compute_stream, release};

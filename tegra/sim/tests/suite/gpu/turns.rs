@@ -6,9 +6,8 @@ use parking_lot::Mutex;
 use tegra::class::qmd::DependentAction;
 use tegra::qmd::Dependent;
 use tegra_sim::finding::Rule;
-use tegra_sim::gpu::{
-    ComputeEngine, Gpu, GpuMemory, Latency, Launch, Preemption, Random, SmFault, TICK,
-};
+use tegra_sim::finding::SmFault;
+use tegra_sim::gpu::{ComputeEngine, Gpu, GpuMemory, Latency, Launch, Preemption, Random, TICK};
 use tegra_sim::trace::{Event, Record, Work};
 
 use super::rig::{Buffer, Channel, Kernel, Rig, compute_stream, release};
