@@ -1,4 +1,4 @@
-//! What is made before the crate is compiled: the tables of classes, and the library that the program carries.
+//! Build script: generates the class tables and builds the embedded preload library.
 
 #![expect(clippy::print_stdout, reason = "this is how a build script speaks to cargo")]
 

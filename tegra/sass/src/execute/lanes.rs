@@ -1,12 +1,12 @@
-//! Lanes of a warp: values, masks, and the loops over them.
+//! Lanes of a warp: values, masks, and macros that map a function over them.
 
-/// Lanes of a warp.
+/// Number of lanes in a warp.
 pub(crate) const LANES: usize = 32;
-/// A register of a warp.
+/// A register: one word for each lane.
 pub(crate) type Lanes = [u32; LANES];
 
-/// Maps lanes in place. Macros, because a closure that is not inlined is compiled without the
-/// features of the function around it, and alone.
+/// Maps a function over lanes. These are macros because a closure that is not inlined is compiled
+/// without the target features of the enclosing function.
 macro_rules! map {
     ($x:expr, |$a:ident| $body:expr) => {{
         let mut d = [0u32; N];
@@ -39,7 +39,7 @@ macro_rules! map3 {
 }
 pub(super) use {map, map2, map3};
 
-/// The lanes whose words, all ones or zeros, are ones.
+/// Returns the lanes whose word is all ones; every word is all ones or all zeros.
 #[inline(always)]
 pub(super) fn gather(truths: &Lanes) -> u32 {
     let mut mask = 0;
@@ -49,7 +49,7 @@ pub(super) fn gather(truths: &Lanes) -> u32 {
     mask
 }
 
-/// Whether a lane's condition holds, as all ones or zeros.
+/// Expands a lane mask to all ones or all zeros for each lane.
 #[inline(always)]
 pub(super) fn mask<const N: usize>(p: u32) -> [u32; N] {
     let mut d = [0; N];

@@ -1,4 +1,4 @@
-//! Loads and stores: addresses, alignment, bounds, and what is counted.
+//! Loads and stores of a warp, and what they count.
 
 use std::sync::atomic::Ordering;
 
@@ -15,10 +15,10 @@ use crate::isa::RZ;
 use crate::memory::{Access, Region};
 use crate::program::op::{Pointer, Size, Space};
 
-/// Bytes from one load of a lane to the next that take it out of what the processor has by then.
+/// Stride between loads from which the access is prefetched.
 const FAR: u64 = 64;
 
-/// What a lane loads, if a region has all of it and it is aligned.
+/// Loads for one lane, if the access is aligned and within the region.
 #[inline(always)]
 fn read<const WORDS: usize>(
     region: &Region<'_>,
@@ -46,7 +46,7 @@ fn read<const WORDS: usize>(
 }
 
 impl Warp {
-    /// The addresses that lanes access.
+    /// Returns the address that each lane accesses.
     #[inline(always)]
     pub(crate) fn addresses(&self, pointer: &Pointer) -> [u64; LANES] {
         let mut addresses = [0; LANES];
@@ -73,7 +73,7 @@ impl Warp {
         } else {
             let base = pointer.uniform.map_or(0, |index| self.uniform[usize::from(index & 63)]);
             let base = base.wrapping_add(offset as u32);
-            // Local and shared addresses have 24 bits; what is beyond is out of bounds.
+            // Local and shared addresses have 24 bits; larger ones are out of bounds.
             let mask = if pointer.space == Space::Local { 0xff_ffff } else { !0 };
             for lane in 0..LANES {
                 let address = low[lane].wrapping_mul(u32::from(pointer.scale)).wrapping_add(base);
@@ -83,7 +83,7 @@ impl Warp {
         addresses
     }
 
-    /// Loads into a register or several.
+    /// Loads into one or several registers.
     pub(crate) fn load<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -172,7 +172,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Loads a number of words for each lane from shared memory.
+    /// Loads `WORDS` words for each lane from shared memory.
     #[inline(always)]
     fn load_shared<C: Strictness, const WORDS: usize>(
         &mut self,
@@ -208,7 +208,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Stores a number of words of each lane to shared memory.
+    /// Stores `WORDS` words of each lane to shared memory.
     #[inline(always)]
     fn store_shared<C: Strictness, const WORDS: usize>(
         &self,
@@ -237,7 +237,8 @@ impl Warp {
         Ok(())
     }
 
-    /// Counts a load of global memory, and loads what all lies in one region used lately; whether it did.
+    /// Counts a load of global memory. Performs it if all addresses are in one recently used
+    /// region, and returns whether it did.
     fn load_quickly(
         &mut self,
         env: &mut Env<'_>,
@@ -267,7 +268,7 @@ impl Warp {
         }
     }
 
-    /// Loads what follows each other, a number of words a lane.
+    /// Loads consecutive addresses, `WORDS` words for each lane.
     fn load_row<const WORDS: usize>(&mut self, env: &Env<'_>, d: u8, first: u64) -> bool {
         let Some(region) = env.recent(first) else { return false };
         let at = ((first - region.start) / 4) as usize;
@@ -286,9 +287,10 @@ impl Warp {
         true
     }
 
-    /// Loads for the lanes of a mask a number of words each; rows of eight that [`repeated`] says to be one address,
-    /// or those of the row before, without looking at each lane. A loop over a matrix's rows goes from page to page,
-    /// where a processor does not look ahead by itself: it is told.
+    /// Loads `WORDS` words for each lane of a mask. Rows of eight lanes that [`repeated`] reports
+    /// as one address, or as equal to the previous row, are copied at once. A loop over the rows of
+    /// a matrix jumps from page to page, where the CPU does not prefetch by itself, so this
+    /// function issues prefetches.
     fn load_scattered<const WORDS: usize>(
         &mut self,
         env: &Env<'_>,
@@ -337,7 +339,7 @@ impl Warp {
         true
     }
 
-    /// Notes which bits of local memory have a value, once a register or several are stored there.
+    /// Records the undefined bits that a store to local memory leaves there.
     fn note_local(&mut self, word: usize, address: u64, bytes: u8, source: u8, lane: usize) {
         for step in 0..bytes.div_ceil(4) {
             let from = if source == RZ { RZ } else { source.wrapping_add(step) };
@@ -349,7 +351,7 @@ impl Warp {
         }
     }
 
-    /// Stores a register or several.
+    /// Stores one or several registers.
     pub(crate) fn store<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -411,8 +413,8 @@ impl Warp {
                             word.store(value, Ordering::Relaxed);
                         }
                     } else {
-                        // Part of a word, leaving what others write to the rest of it. The closure
-                        // always gives a value, so this cannot fail.
+                        // Replaces part of a word atomically, keeping concurrent writes to the
+                        // rest. The closure always returns a value, so this cannot fail.
                         let new = |old| Some(merge(old, address, size.bytes, values[0]));
                         let _ = found[0].fetch_update(Ordering::Relaxed, Ordering::Relaxed, new);
                     }

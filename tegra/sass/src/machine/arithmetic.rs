@@ -1,4 +1,4 @@
-//! Operations whose results are registers and predicates alone.
+//! Operations that write only registers and predicates.
 
 use super::Outcome;
 use super::env::Env;
@@ -20,7 +20,7 @@ fn combine(how: Combine, a: u32, b: u32) -> u32 {
 }
 
 impl Warp {
-    /// Operations whose results are registers and predicates alone; whether it was one.
+    /// Executes an operation that writes only registers and predicates; returns false for others.
     pub(super) fn arithmetic(&mut self, env: &mut Env<'_>, op: &Op, mask: u32) -> Outcome<bool> {
         match *op {
             Op::UniformAlu { ref lane, d, ref a, ref b, ref c, p } => {
@@ -104,7 +104,7 @@ impl Warp {
         Ok(true)
     }
 
-    /// Operations on predicates, and those whose results are mostly predicates; whether it was one.
+    /// Executes comparisons and operations on predicates; returns false for others.
     #[inline(always)]
     fn predicates(&mut self, env: &mut Env<'_>, op: &Op, mask: u32) -> Outcome<bool> {
         match *op {

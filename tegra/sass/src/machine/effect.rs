@@ -1,4 +1,4 @@
-//! Operations that touch memory, constants, convergence barriers or the machine's state.
+//! Operations on memory, constants, convergence barriers and machine state.
 
 use super::Outcome;
 use super::env::Env;
@@ -11,7 +11,7 @@ use crate::isa::{RZ, SpecialRegister};
 use crate::program::op::{Op, Size};
 
 impl Warp {
-    /// Operations that touch memory, constants, barriers' registers or the machine's state.
+    /// Executes an operation on memory, constants or machine state.
     pub(super) fn effect<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -87,7 +87,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Operations on convergence barriers, and the result of a block barrier's reduction.
+    /// Executes an operation on convergence barriers, or reads the result of a barrier reduction.
     #[inline(always)]
     fn convergence(&mut self, env: &Env<'_>, op: &Op, mask: u32) -> Outcome<()> {
         match *op {
@@ -142,7 +142,7 @@ impl Warp {
         Ok(())
     }
 
-    /// A special register's lanes, and the upper word of those that have one.
+    /// Returns the value of a special register for each lane, and its upper word if it has one.
     pub(super) fn special(&self, env: &Env<'_>, special: SpecialRegister) -> (Lanes, u32) {
         use SpecialRegister as S;
         let each = |f: &dyn Fn(u32) -> u32| {
@@ -181,7 +181,7 @@ impl Warp {
     }
 }
 
-/// A narrow constant as a register has it.
+/// Extends a narrow constant to a register.
 fn widen(value: u32, size: Size) -> u32 {
     match (size.bytes, size.signed) {
         (1, true) => value as u8 as i8 as u32,

@@ -1,4 +1,4 @@
-//! Environment of a block: the launch, memory as it was translated last, counters, and where faults go.
+//! Environment of a block: launch, memory regions, counters, and fault reports.
 
 use std::sync::atomic::AtomicU32;
 
@@ -18,30 +18,30 @@ use crate::memory::{Access, Memory, MemoryFault, Region};
 use crate::program::Program;
 use crate::program::op::Space;
 
-/// What lies around a block's warps.
+/// State that the warps of a block share.
 pub(crate) struct Env<'a> {
     pub(crate) program: &'a Program,
     pub(crate) launch: &'a Launch<'a>,
     pub(crate) memory: &'a dyn Memory,
     pub(crate) cache: &'a Cache,
-    /// Who is told of what hardware would not notice; none when it ends the launch.
+    /// Receives findings that hardware would not notice; none if they end the launch.
     pub(crate) found: Option<&'a Found>,
-    /// Held for atomic operations of 64 bits, which memory's words cannot do alone.
+    /// Serialises 64-bit atomics, because memory consists of 32-bit words.
     pub(crate) lock: &'a Mutex<()>,
     pub(crate) shared: Shared,
     pub(crate) counters: Counters,
-    /// Regions used last.
+    /// Most recently used regions.
     pub(crate) regions: [Option<Region<'a>>; 4],
     pub(crate) block: [u32; 3],
     pub(crate) number: u64,
     /// Instructions executed by the block.
     pub(crate) clock: u64,
-    /// Which atomic operations on global memory are lost, where any are.
+    /// Selects the global atomics that are lost, if atomics are lossy.
     pub(crate) losing: Option<Random>,
 }
 
 impl<'a> Env<'a> {
-    /// The word of global memory that an access begins at, and those behind it.
+    /// Returns the words of global memory that an access covers.
     #[inline(always)]
     pub(crate) fn global(
         &mut self,
@@ -67,7 +67,7 @@ impl<'a> Env<'a> {
         self.find(address, bytes, access, lane)
     }
 
-    /// The region used lately that an address lies in.
+    /// Returns the recently used region that contains an address.
     #[inline(always)]
     pub(super) fn recent(&self, address: u64) -> Option<&Region<'a>> {
         let holds = |region: &&Region<'_>| {
@@ -76,7 +76,7 @@ impl<'a> Env<'a> {
         self.regions.iter().flatten().find(holds)
     }
 
-    /// Whether a cache may be asked for the line of an address: nothing is read.
+    /// Checks that an address is mapped, without reading it.
     pub(super) fn readable(&self, address: u64, lane: usize) -> Outcome<()> {
         if self.recent(address).is_some() {
             return Ok(());
@@ -123,7 +123,7 @@ impl<'a> Env<'a> {
         Ok(found)
     }
 
-    /// What is told of a fault of a warp at an instruction.
+    /// Builds the report of a fault at an instruction.
     #[cold]
     pub(super) fn fault(&self, warp: &Warp, pc: u32, raised: Raised) -> Box<Fault> {
         let lane = Warp::first_lane(raised.lanes);
@@ -151,7 +151,7 @@ impl<'a> Env<'a> {
         })
     }
 
-    /// Tells of what hardware would not notice, if somebody wants to know; gives it back otherwise, and every
+    /// Reports a finding that hardware would not notice, if the launch collects them. Returns every
     /// other fault.
     #[cold]
     pub(super) fn tell(&self, warp: &Warp, pc: u32, raised: Box<Raised>) -> Outcome<()> {
@@ -165,13 +165,13 @@ impl<'a> Env<'a> {
         }
     }
 
-    /// Which memory an access reaches, and the address in it.
+    /// Returns the memory space of an access and the address in it.
     #[inline]
     pub(crate) fn place(&self, space: Space, address: u64) -> (Space, u64) {
         if space == Space::Generic { self.resolve(address) } else { (space, address) }
     }
 
-    /// Which memory a generic address means, and the address in it.
+    /// Resolves a generic address to a memory space and the address in it.
     #[inline]
     pub(crate) fn resolve(&self, address: u64) -> (Space, u64) {
         let inside = |window: u64| address.wrapping_sub(window) < WINDOW_BYTES;

@@ -1,6 +1,6 @@
 //! The machine that runs a launch: warps, blocks, memories, the grid.
 //!
-//! What operations do to values is `execute`'s; here is what they do to the machine.
+//! `execute` computes values; this module applies them to the state of the machine.
 
 mod access;
 mod arithmetic;
@@ -30,11 +30,11 @@ pub use grid::{LOST, Options, run};
 
 use crate::fault::FaultKind;
 
-/// A fault on its way to the block, which knows where it is.
+/// A fault before the block adds its location.
 #[derive(Debug)]
 pub(crate) struct Raised {
     pub(crate) kind: FaultKind,
-    /// The lanes concerned; the first is named.
+    /// Affected lanes; the first is reported.
     pub(crate) lanes: u32,
 }
 
@@ -44,5 +44,5 @@ impl Raised {
     }
 }
 
-/// What can fail with a fault.
+/// Result of an operation that can fault.
 pub(crate) type Outcome<T> = Result<T, Box<Raised>>;

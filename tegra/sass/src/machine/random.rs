@@ -1,6 +1,6 @@
 //! Pseudo-random numbers for orders that depend on the seed.
 
-/// A small generator for orders that depend on the seed: SplitMix64.
+/// SplitMix64 generator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 

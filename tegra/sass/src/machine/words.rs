@@ -2,7 +2,7 @@
 
 use crate::program::op::Size;
 
-/// The value of a narrow access in its word.
+/// Extracts and extends the value of a narrow load from its word.
 #[inline(always)]
 pub(crate) fn narrow(word: u32, address: u64, size: Size) -> u32 {
     let value = word >> (address % 4 * 8);
@@ -14,7 +14,7 @@ pub(crate) fn narrow(word: u32, address: u64, size: Size) -> u32 {
     }
 }
 
-/// A word after a narrow store to a part of it.
+/// Returns a word after a narrow store.
 #[inline(always)]
 pub(crate) fn merge(old: u32, address: u64, bytes: u8, value: u32) -> u32 {
     let shift = (address % 4 * 8) as u32;
@@ -22,7 +22,7 @@ pub(crate) fn merge(old: u32, address: u64, bytes: u8, value: u32) -> u32 {
     (old & !mask) | (value << shift & mask)
 }
 
-/// Whether an access is not at a multiple of what it is of, which is a power of two.
+/// Returns whether an address is not a multiple of the access size, a power of two.
 #[inline(always)]
 pub(crate) fn misaligned(address: u64, bytes: u8) -> bool {
     address & (u64::from(bytes) - 1) != 0

@@ -1,5 +1,5 @@
-//! Requests of every node, as the headers of r36.4 number them: names, codes, and the members of their
-//! arguments that the simulator reads or writes.
+//! Ioctl requests of every node, from the headers of r36.4: names, codes, and the members of their
+//! arguments that the simulator accesses.
 
 use super::dispatch::Request;
 
@@ -220,7 +220,7 @@ pub(super) mod channel {
     }
 }
 
-/// Every request that is answered, with its node.
+/// Iterates over every supported request, with its node.
 pub fn requests() -> impl Iterator<Item = (&'static str, &'static Request)> {
     [
         ("nvmap", nvmap::REQUESTS),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One live object; the count falls when it is dropped.
+/// Guard of one counted object; dropping it decrements the count.
 #[derive(Debug)]
 pub(super) struct Counted(Arc<AtomicUsize>);
 
@@ -13,7 +13,7 @@ impl Drop for Counted {
     }
 }
 
-/// How many objects of one kind are alive.
+/// Number of live objects of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Count(Arc<AtomicUsize>);
 
@@ -28,7 +28,7 @@ impl Count {
     }
 }
 
-/// Counts of what has no table of its own.
+/// Counts of objects that are in no table.
 #[derive(Debug, Default)]
 pub(super) struct Census {
     pub(super) mappings: Count,

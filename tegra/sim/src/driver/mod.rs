@@ -1,9 +1,9 @@
-//! The kernel side: nvmap and nvgpu of L4T r36.4.x as a program sees them.
+//! Drivers: nvmap and nvgpu of L4T r36.4.x as a program sees them.
 //!
-//! [`Orin`] answers `open`, `ioctl`, `mmap` and `close` for the device nodes, with the drivers'
-//! values and errnos. One module per node; what they share is in [`errno`] (refusals and their
-//! table), [`user`] (the program's memory), [`fd`] (its file descriptors) and the device module
-//! (the GPU, RAM, ids). What the GPU does with a doorbell belongs to [`crate::gpu`].
+//! [`Orin`] implements `open`, `ioctl`, `mmap` and `close` of the device nodes, with the values and
+//! errnos of the drivers. Each node has a module. Shared parts: [`errno`] (refusals and their
+//! table), [`fd`] (the program's file descriptors), `abi` (request codes) and `device` (GPU, RAM,
+//! ids). [`crate::gpu`] executes what a doorbell starts.
 
 mod abi;
 mod address_space;
@@ -50,7 +50,7 @@ use crate::profile::{Calibration, Hardware};
 use crate::quirks;
 use crate::trace::{Event, Trace};
 
-/// The tables that [`ERRNOS`] is made of.
+/// Tables that [`ERRNOS`] concatenates.
 static REFUSALS: &[&[Refused]] = &[
     errno::REFUSALS,
     node::REFUSALS,
@@ -73,30 +73,30 @@ static REFUSALS: &[&[Refused]] = &[
     release::REFUSALS,
 ];
 
-/// Every refusal that the simulator knows, by node.
+/// All refusals, by node.
 pub static ERRNOS: LazyLock<Vec<Refused>> =
     LazyLock::new(|| REFUSALS.iter().flat_map(|table| table.iter().copied()).collect());
 
-/// RAM of a 64 GB module as Linux counts it, in bytes.
+/// RAM of a 64 GB module as Linux reports it, in bytes.
 const RAM: u64 = 62_800 << 20;
 
-/// What is alive, for leak checks.
+/// Numbers of live objects, for leak checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
     pub handles: usize,
-    /// dma-bufs, whether a handle, an fd or a mapping keeps them.
+    /// dma-bufs held by a handle, an fd or a mapping.
     pub dma_bufs: usize,
-    /// GPU mappings that the program made.
+    /// GPU mappings made by the program.
     pub mappings: usize,
     pub address_spaces: usize,
     pub tsgs: usize,
     pub channels: usize,
-    /// Open file descriptions, events not counted.
+    /// Open file descriptions, without events.
     pub files: usize,
     pub events: usize,
 }
 
-/// What an open file description is.
+/// Object of an open file description.
 #[derive(Clone)]
 enum File {
     Nvmap,
@@ -104,14 +104,14 @@ enum File {
     Space(Arc<AddressSpace>),
     Tsg(Arc<Tsg>),
     Channel(Arc<Channel>),
-    /// An event of a TSG, which does not keep the TSG alive.
+    /// An event of a TSG; it does not keep the TSG alive.
     Event(Arc<Members>),
     /// A node that opens but answers no ioctl here.
     Silent,
 }
 
 impl File {
-    /// The node's name and its requests.
+    /// Returns the node's name and its requests.
     fn requests(&self) -> (&'static str, &'static [Request]) {
         match self {
             Self::Nvmap => ("nvmap", abi::nvmap::REQUESTS),
@@ -163,9 +163,9 @@ pub struct Orin {
 }
 
 impl Orin {
-    /// Powers the device up, as a configuration asks for it, for a program whose descriptors `fds`
-    /// keeps. Fails when the trace file cannot be written, the profile is none, or the GPU's thread
-    /// cannot be started.
+    /// Creates the device that a configuration describes, for a program with the descriptor table
+    /// `fds`. Fails if the trace file cannot be written, the profile is invalid, or the GPU's
+    /// thread cannot be started.
     pub fn new(config: &Config, fds: Arc<dyn FdTable>) -> io::Result<Arc<Self>> {
         let trace = match &config.trace {
             Some(path) => Trace::to_file(path)?,
@@ -184,8 +184,8 @@ impl Orin {
         Self::assemble(config, gpu, calibration.hardware, fds)
     }
 
-    /// As [`Orin::new`], with a GPU that behaves otherwise than the configuration says: tests give
-    /// one that collects findings. Fails when its thread cannot be started.
+    /// Like [`Orin::new`], with a GPU configuration of the caller; tests pass one that collects
+    /// findings. Fails if the GPU's thread cannot be started.
     pub fn with_gpu(
         config: &Config,
         gpu: GpuConfig,
@@ -213,17 +213,17 @@ impl Orin {
         Ok(Arc::new(Self { device, nvmap, files, trace, reporter }))
     }
 
-    /// What there is to say about the program when it ends; none when there was nothing.
+    /// Returns the summary of findings at the end of the program; none if there are none.
     pub fn summary(&self) -> Option<String> {
         self.reporter.summary()
     }
 
-    /// The GPU, for its doorbell, its timer and its compute engine.
+    /// Returns the GPU, for its doorbell, timer and compute engine.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.device.gpu
     }
 
-    /// Opens a node. Refused as by the node's `open`: a node of root's, no big pages for `as`, no
+    /// Opens a node. Refused as by the node's `open`: a node of root, no big pages for `as`, no
     /// free channel or TSG.
     pub fn open(&self, node: Node) -> Result<FileId, Refused> {
         node.check_access()?;
@@ -237,7 +237,7 @@ impl Orin {
         }))
     }
 
-    /// The last reference to a description is gone.
+    /// Closes a description whose last reference is gone.
     pub fn close(&self, file: FileId) {
         match self.files.remove(file) {
             Some(File::Channel(channel)) => channel.close(),
@@ -249,8 +249,8 @@ impl Orin {
         }
     }
 
-    /// Answers an ioctl. `arg` is the caller's third argument, usually an address in its memory.
-    /// The refusal says which errno, and which function of the driver decides so.
+    /// Executes an ioctl. `arg` is its third argument, usually an address in the program's memory.
+    /// A refusal contains the errno and the deciding function of the driver.
     pub fn ioctl(&self, file: FileId, request: u32, arg: u64) -> Answer {
         let file = self.files.get(file).ok_or(&errno::CLOSED)?;
         let (node, known) = file.requests();
@@ -294,9 +294,8 @@ impl Orin {
         }
     }
 
-    /// Answers an mmap of a description that is no dma-buf: it gives so many bytes of the page of
-    /// the doorbell and the timer, at most 64 KiB. Its owner says when it is gone:
-    /// [`Orin::unmapped`].
+    /// Maps a description that is no dma-buf: returns the number of bytes of the doorbell and timer
+    /// page, at most 64 KiB. The caller reports the unmap through [`Orin::unmapped`].
     pub fn mmap(&self, file: FileId, bytes: u64, offset: u64) -> Result<u64, Refused> {
         match self.files.get(file).ok_or(&errno::CLOSED)? {
             File::Ctrl(ctrl) => ctrl.mmap(bytes, offset),
@@ -305,16 +304,16 @@ impl Orin {
         }
     }
 
-    /// The doorbell page of a description has been unmapped.
+    /// Records that the doorbell page of a description was unmapped.
     pub fn unmapped(&self, file: FileId) {
         if let Some(File::Ctrl(ctrl)) = self.files.get(file) {
             ctrl.unmapped();
         }
     }
 
-    /// Whether the kernel would map a dma-buf into the program; the fd is a real memfd, which the
-    /// caller maps if so. `EPERM`: no pages yet, secure ones, or a writable mapping of read-only
-    /// ones. `EINVAL`: beyond the buffer.
+    /// Checks whether the kernel would map a dma-buf into the program; the caller then maps the fd,
+    /// a real memfd. `EPERM`: no pages yet, secure pages, or a writable mapping of read-only pages.
+    /// `EINVAL`: beyond the buffer.
     pub fn check_dma_buf_mmap(
         &self,
         buffer: &DmaBuf,
@@ -325,7 +324,7 @@ impl Orin {
         self.nvmap.check_mmap(buffer, bytes, prot & libc::PROT_WRITE != 0, offset)
     }
 
-    /// What is alive now.
+    /// Returns the numbers of live objects.
     pub fn live(&self) -> Live {
         let (handles, dma_bufs) = self.nvmap.live();
         let census = &self.device.census;
@@ -341,7 +340,7 @@ impl Orin {
         }
     }
 
-    /// The description behind an fd of the program.
+    /// Returns the description of an fd.
     fn by_fd(&self, fd: i32) -> Option<File> {
         match self.device.fds.lookup(fd)? {
             OpenFile::File(id) => self.files.get(id),

@@ -71,15 +71,15 @@ layout! { SM_ERROR_STATE_RECORD, 24 {
 
 const RULES: Rules = Rules::of(REQUESTS);
 
-/// Subcontexts of a TSG at most.
+/// Largest number of subcontexts of a TSG.
 pub(super) const SUBCONTEXTS: u32 = 64;
-/// Channels of a TSG at most. Source: hal/fifo/runlist_fifo_gv11b.
+/// Largest number of channels of a TSG. Source: hal/fifo/runlist_fifo_gv11b.
 const CHANNELS: usize = 128;
 
 const SYNC: u32 = 0;
 const ASYNC: u32 = 1;
 
-/// Preemption modes of a graphics context; the numbers are those of the ioctls.
+/// Preemption modes of a graphics context, numbered as in the ioctls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Preemption {
     pub(super) graphics: u32,
@@ -88,13 +88,13 @@ pub(super) struct Preemption {
 
 #[derive(Debug)]
 struct State {
-    /// Whether subcontext 0 is taken.
+    /// Subcontext 0 is in use.
     sync: bool,
-    /// Which of the subcontexts 1 to 63 are taken: bit 0 is subcontext 1.
+    /// Mask of used subcontexts 1 to 63; bit 0 is subcontext 1.
     asynchronous: u64,
-    /// The address space of each subcontext.
+    /// Address space of each subcontext.
     spaces: [Option<u64>; SUBCONTEXTS as usize],
-    /// Bound channels of each subcontext.
+    /// Number of bound channels of each subcontext.
     bound: [u32; SUBCONTEXTS as usize],
     runlist: Option<u32>,
     timeslice_us: u32,
@@ -102,7 +102,7 @@ struct State {
     preemption: Preemption,
 }
 
-/// A channel that a TSG admits.
+/// A channel to be bound.
 #[derive(Clone, Copy)]
 pub(super) struct Member<'a> {
     pub(super) id: u16,
@@ -110,7 +110,7 @@ pub(super) struct Member<'a> {
     pub(super) service: &'a Arc<Service>,
 }
 
-/// One TSG: it lives as long as its fd or a channel in it.
+/// A TSG, which lives as long as its fd or a channel in it.
 pub(super) struct Tsg {
     device: Arc<Device>,
     id: u16,
@@ -121,7 +121,7 @@ pub(super) struct Tsg {
 }
 
 impl Tsg {
-    /// A TSG of its own; none when all are in use.
+    /// Creates a TSG; none if all are in use.
     pub(super) fn new(device: &Arc<Device>) -> Option<Arc<Self>> {
         let id = device.take_tsg_id()?;
         let gpu = device.gpu.open_tsg();
@@ -146,12 +146,12 @@ impl Tsg {
         }))
     }
 
-    /// What the GPU calls it.
+    /// Returns the GPU's id of the TSG.
     pub(super) fn gpu(&self) -> TsgId {
         self.gpu
     }
 
-    /// The part that interrupts touch.
+    /// Returns the state that interrupts access.
     pub(super) fn members(&self) -> &Arc<Members> {
         &self.members
     }
@@ -160,7 +160,7 @@ impl Tsg {
         self.state.lock()
     }
 
-    /// The preemption modes of its graphics context.
+    /// Returns the preemption modes of its graphics context.
     pub(super) fn preemption(&self) -> Preemption {
         self.state().preemption
     }
@@ -178,8 +178,7 @@ impl Tsg {
         );
     }
 
-    /// Answers one request. `find` turns an fd into a channel, `space` into an address space,
-    /// `event` makes a description for an event.
+    /// Executes one request; `find` resolves fds and creates descriptions of events.
     pub(super) fn ioctl(self: &Arc<Self>, request: u32, arg: u64, find: &dyn Find) -> Answer {
         RULES.dispatch(request, arg, |args| {
             match request {
@@ -258,8 +257,8 @@ impl Tsg {
         })
     }
 
-    /// Takes a subcontext. A subcontext remembers its address space but does not keep it alive.
-    /// Source: common/fifo/tsg.c:nvgpu_tsg_create_subcontext.
+    /// Allocates a subcontext. It records its address space but does not keep it alive. Source:
+    /// common/fifo/tsg.c:nvgpu_tsg_create_subcontext.
     fn create_subcontext(&self, kind: u32, space: &AddressSpace) -> Result<u32, Refused> {
         let mut state = self.state();
         let free = (!state.asynchronous).trailing_zeros();
@@ -283,9 +282,10 @@ impl Tsg {
         Ok(())
     }
 
-    /// Takes a channel in. Source: common/fifo/tsg.c: nvgpu_tsg_create_sync_subcontext_internal,
-    /// nvgpu_tsg_validate_ch_subctx_vm, nvgpu_tsg_bind_channel. (The driver lets a channel without
-    /// address space into a subcontext without one; hardware then faults on it. Refused here.)
+    /// Binds a channel. The driver also accepts a channel without an address space in a subcontext
+    /// without one, on which hardware then faults; this refuses it. Source: common/fifo/tsg.c:
+    /// nvgpu_tsg_create_sync_subcontext_internal, nvgpu_tsg_validate_ch_subctx_vm,
+    /// nvgpu_tsg_bind_channel.
     pub(super) fn admit(
         &self,
         channel: Member<'_>,
@@ -316,7 +316,7 @@ impl Tsg {
         Ok(())
     }
 
-    /// Lets a channel go. When it is being closed, its subcontext ends with its last channel.
+    /// Unbinds a channel. If it is being closed, its subcontext ends with its last channel.
     pub(super) fn dismiss(&self, channel: u16, veid: u32, closing: bool) {
         let mut state = self.state();
         self.members.remove(channel);
@@ -398,7 +398,7 @@ impl Drop for Tsg {
     }
 }
 
-/// How a TSG finds what fds refer to, and makes descriptions for events.
+/// Access to the table of file descriptions for a TSG.
 pub(super) trait Find {
     /// Binds the channel of an fd to a TSG; without `veid`, to the subcontext that it was bound to last.
     fn bind_channel(&self, fd: i32, tsg: &Arc<Tsg>, veid: Option<u32>) -> Result<(), Refused>;
@@ -413,6 +413,6 @@ fn eventfd() -> Option<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd =
         unsafe { libc::syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    // SAFETY: the call above has just given this fd to nobody else.
+    // SAFETY: the call above returned this fd, and nothing else uses it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

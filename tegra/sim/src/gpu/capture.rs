@@ -1,4 +1,4 @@
-//! Fault bundles of launches: what a failed one could reach, put into a file.
+//! Writes fault bundles: the memory that a failed launch could reach.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -12,15 +12,15 @@ use super::channel::Channel;
 use super::qmd::{Chance, Qmd};
 use crate::mmu::Mapped;
 
-/// Who writes bundles here.
+/// Writer name in bundles.
 const WRITER: &str = concat!("tegra-sim ", env!("CARGO_PKG_VERSION"));
 
-/// Bundles of this process so far.
+/// Number of bundles that this process has written.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Channel {
-    /// Writes a bundle of the launch that failed, if bundles are asked for. Whether that works must
-    /// not change what the simulated GPU does.
+    /// Writes a bundle of a failed launch, if enabled. A failure to write must not affect the
+    /// simulated GPU.
     pub(crate) fn capture(&self, core: &Core, qmd: u64, chance: Chance, failure: &Failure) {
         let Some(directory) = &core.bundles else { return };
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Channel {
                         contents.push(range);
                         memory.push(data);
                     }
-                    // Pages lent with FROM_VA may be gone.
+                    // Pages lent with FROM_VA may be unmapped.
                     Err(_) => left_out.push(range),
                 }
             }
@@ -76,7 +76,7 @@ impl Channel {
             device: "a simulated Orin".to_owned(),
             channel: self.id.into(),
             rule: failure.rule.name().to_owned(),
-            // What hardware would not notice has none.
+            // Findings that hardware would not notice have no code.
             notifier: (failure.code != 0).then_some(failure.code),
             message: failure.message.clone(),
             stopped_at: Vec::new(),
@@ -103,7 +103,7 @@ impl Channel {
     }
 }
 
-/// The runs of pages of a mapping that somebody has written: all others are zeros.
+/// Returns the runs of written pages of a mapping; all others are zero.
 fn written(part: &Mapped) -> Vec<Range> {
     let Mapped { va, piece, .. } = part;
     let (mut runs, mut at, end) = (Vec::new(), piece.offset, piece.offset + piece.bytes);

@@ -1,6 +1,7 @@
-//! The front of the compute engine: its methods, uploads and report semaphores.
+//! Front end of the compute engine: methods, uploads and report semaphores.
 //!
-//! Source: `clc7c0.h`; which software and firmware methods the driver accepts is from nvgpu r36.4.
+//! Source: `clc7c0.h`; the software and firmware methods that the driver accepts are from nvgpu
+//! r36.4.
 
 use super::access::{Core, Failure, within_host};
 use super::channel::{Channel, Flow, Task};
@@ -14,10 +15,10 @@ use crate::class::compute::{self as methods, METHODS};
 use crate::finding::{Rule, notifier};
 use crate::trace::Event;
 
-/// `SET_RENDER_ENABLE_C_MODE_TRUE`, and of the override the value that does nothing.
+/// `SET_RENDER_ENABLE_C_MODE_TRUE`, and the override value without effect.
 const RENDER: u32 = 1;
 
-/// Whether the method makes a QMD run, as far as it alone says.
+/// Returns whether a method launches a QMD, judged by the method alone.
 pub(crate) fn launches(address: u32, data: u32) -> bool {
     match address {
         methods::SEND_SIGNALING_PCAS2_B => schedules(pcas2::PCAS_ACTION.get(data)),
@@ -26,7 +27,7 @@ pub(crate) fn launches(address: u32, data: u32) -> bool {
     }
 }
 
-/// Whether the action makes a QMD run.
+/// Returns whether a PCAS action launches a QMD.
 pub(super) const fn schedules(number: u32) -> bool {
     matches!(
         number,
@@ -88,7 +89,7 @@ impl Channel {
                     data,
                 );
             }
-            // Those that the driver's software method handler accepts.
+            // Software methods that the driver's handler accepts.
             methods::SET_RESERVED_SW_METHOD00
             | methods::SET_RESERVED_SW_METHOD03
             | methods::SET_RESERVED_SW_METHOD06
@@ -231,7 +232,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Does a report semaphore.
+    /// Executes a report semaphore.
     pub(crate) fn run_report(
         &mut self,
         core: &mut Core,
@@ -248,7 +249,7 @@ impl Channel {
 }
 
 fn invalidate(core: &mut Core, data: u32) {
-    // Both methods have these fields at the same places.
+    // Both methods have these fields at the same bits.
     use methods::INVALIDATE_SHADER_CACHES::{CONSTANT, DATA, INSTRUCTION};
     if INSTRUCTION.is_set(data) {
         core.shadow.instructions.invalidate();

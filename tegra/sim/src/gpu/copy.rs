@@ -1,7 +1,6 @@
-//! The copy engine: pitch-linear copies and fills between virtual addresses, semaphores,
-//! interrupts.
+//! Copy engine: pitch-linear copies and fills between virtual addresses, semaphores, interrupts.
 //!
-//! Source: `clc7b5.h`. Block-linear layouts are legal on hardware and not done here.
+//! Source: `clc7b5.h`. Block-linear layouts, legal on hardware, are not modelled.
 
 use super::access::{Core, Failure, Site};
 use super::channel::{Channel, Flow, Task};
@@ -20,7 +19,7 @@ use crate::trace::Event;
 
 /// `SET_RENDER_ENABLE_C_MODE_TRUE`.
 const RENDER: u32 = 1;
-/// Bytes moved at a time.
+/// Bytes copied at a time.
 const CHUNK: u64 = 1 << 20;
 
 fn hce_error(rule: Rule, what: impl std::fmt::Display) -> Failure {
@@ -88,7 +87,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Does a launch.
+    /// Executes a copy.
     pub(crate) fn run_copy(
         &mut self,
         core: &mut Core,
@@ -102,7 +101,7 @@ impl Channel {
             if self.may_transfer(core, transfer) {
                 let site = self.site(agent, "copy engine");
                 match transfer_lines(core, site, transfer) {
-                    // The driver makes such an entry valid and lets the engine go on.
+                    // The driver makes such an entry valid and resumes the engine.
                     Err(fault) if self.mmu.has_unmapped_pte(fault.va) => {}
                     result => result.map_err(|fault| Failure::mmu(fault, "CE"))?,
                 }
@@ -136,7 +135,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether the lines are such that the result is defined.
+    /// Reports overlapping lines; returns whether the copy can be executed.
     fn may_transfer(&self, core: &mut Core, transfer: &Transfer) -> bool {
         let Transfer { source, destination, lines, .. } = *transfer;
         let read = transfer.span(transfer.source_line, transfer.source_pitch);
@@ -151,12 +150,12 @@ impl Channel {
             );
             self.find(core, Rule::CopyOverlap, message);
         }
-        // Lines over each other would run for ever for no use.
+        // Overlapping lines of the destination could take for ever and have no use.
         !own
     }
 }
 
-/// A fault that was asked for.
+/// Builds an injected fault.
 pub(crate) fn injected(va: u64, client: &str) -> Failure {
     let access = crate::mmu::Access::Write;
     let kind = crate::mmu::MmuFaultKind::InvalidPte;

@@ -15,40 +15,40 @@ use crate::mmu::{Access, Mmu, MmuFault, Piece};
 use crate::quirks::Quirks;
 use crate::trace::{Trace, Work};
 
-/// SMs with power: those of an Orin AGX 64 GB in its 30 W mode.
+/// Number of powered SMs: those of an Orin AGX 64 GB in its 30 W mode.
 pub const SMS: u32 = 8;
 
-/// How a GPU behaves.
+/// Configuration of a GPU.
 #[derive(Clone)]
 pub struct GpuConfig {
-    /// Decides everything that hardware leaves open.
+    /// Seed for everything that hardware leaves undefined.
     pub seed: u64,
-    /// How long a doorbell may be held back for others to overtake it, when there are several
-    /// channels and the program does not block ([`Gpu::hurry`]). Runs are exact repetitions when
-    /// doorbells that belong together come within it, when channels are opened and closed at rest,
-    /// and when the program does not read the clock while the GPU works.
+    /// Longest delay of a doorbell for others to overtake it, if there are several channels and the
+    /// program does not block ([`Gpu::hurry`](super::Gpu::hurry)). Runs are reproducible if
+    /// doorbells that belong together are within this time, channels are opened and closed when
+    /// idle, and the program does not read the clock while the GPU works.
     pub hold: Duration,
-    /// How long everything may wait on semaphores before that is called a deadlock.
+    /// Time for which everything may wait for semaphores before a deadlock is reported.
     pub deadlock_timeout: Duration,
     pub trace: Trace,
     pub reporter: Arc<dyn Reporter>,
     pub injection: Arc<Injection>,
-    /// Directory that gets a bundle of every launch that fails.
+    /// Directory for bundles of failed launches.
     pub bundles: Option<PathBuf>,
-    /// What shader code is checked for.
+    /// Checks of shader code.
     pub checks: Checks,
-    /// What takes how long.
+    /// Times of the virtual clock.
     pub latency: Latency,
-    /// SMs that share a kernel's blocks.
+    /// Number of SMs.
     pub sms: u32,
-    /// Whether a desktop wants the compute engine too.
+    /// Simulates a desktop that uses the compute engine.
     pub desktop: bool,
-    /// What fails.
+    /// Defects of the machine.
     pub quirks: Quirks,
 }
 
 impl GpuConfig {
-    /// A GPU as the environment asks for it; failures and records are shared with the driver.
+    /// Derives the configuration of a GPU; it shares injection and trace with the driver.
     pub fn new(config: &Config, trace: Trace, injection: Arc<Injection>) -> Self {
         Self {
             seed: config.seed,
@@ -70,35 +70,35 @@ impl GpuConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TsgId(pub(super) u32);
 
-/// A channel as it is when its ring is set up.
+/// Arguments of opening a channel.
 #[derive(Clone, Debug)]
 pub struct ChannelSetup {
     pub id: u16,
-    /// What its doorbell is rung with.
+    /// Doorbell token.
     pub token: u32,
     pub tsg: TsgId,
     pub veid: u32,
     pub ring: Arc<DmaBuf>,
-    /// Entries of the ring, a power of two.
+    /// Number of ring entries, a power of two.
     pub entries: u32,
     pub userd: Arc<DmaBuf>,
     pub mmu: Arc<Mmu>,
-    /// Whether the program itself moves GP_PUT: the driver does not see such a channel's progress.
+    /// The program itself moves GP_PUT, so the driver does not see the channel's progress.
     pub usermode: bool,
-    /// Milliseconds that switches of the compute engine may wait for the channel.
+    /// Milliseconds that compute engine switches may wait for the channel.
     pub switch_limit_ms: u32,
 }
 
-/// Why a channel cannot be made.
+/// Error of opening a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
-    /// There is one of this id or token.
+    /// A channel with this id or token exists.
     #[error("channel {id} or token {token:#x} is in use")]
     InUse { id: u16, token: u32 },
     /// The TSG does not exist or has been stopped.
     #[error("{tsg:?} does not exist or has been stopped")]
     NoTsg { tsg: TsgId },
-    /// The ring does not hold a power of two of entries, or USERD is too small.
+    /// The number of ring entries is not a power of two, or USERD is too small.
     #[error("a ring of {entries} entries in {ring} bytes, with USERD in {userd} bytes")]
     Sizes { entries: u32, ring: u64, userd: u64 },
 }
@@ -108,61 +108,61 @@ pub enum ChannelError {
 pub struct Blocked {
     pub channel: u16,
     pub address: u64,
-    /// What it is compared with.
+    /// Value that it is compared with.
     pub payload: u64,
 }
 
-/// What the driver does when the GPU interrupts. Called from the GPU's thread without locks held,
-/// so it may call the [`Gpu`] again.
+/// Interrupt handlers of the driver. Called from the GPU's thread without locks held, so they may
+/// call the [`Gpu`](super::Gpu).
 pub trait Events: Send + Sync {
-    /// A channel failed: its TSG has been stopped for good. The driver writes the notifiers and
-    /// wakes waiters.
+    /// A channel failed and its TSG was stopped permanently. The driver writes notifiers and wakes
+    /// waiters.
     fn channel_error(&self, tsg: TsgId, code: u32, detail: &Fault);
 
-    /// Something asked for waiters to be woken.
+    /// A unit requested that waiters are woken.
     fn non_stall_interrupt(&self);
 }
 
-/// Bytes of constant banks that code can read: the bank, and a range in it.
+/// Ranges of constant banks that code can read: bank, bytes.
 pub type ConstantReads = Vec<(u8, Range<u32>)>;
 
-/// Memory as shaders see it, through the channel's page tables and caches.
+/// Memory as seen by shaders, through the channel's page tables and caches.
 pub trait GpuMemory: Sync {
-    /// Reads bytes. [`MmuFault`] at the first address that cannot be read.
+    /// Reads bytes. [`MmuFault`] at the first address that is not readable.
     fn read(&self, va: u64, out: &mut [u8]) -> Result<(), MmuFault>;
 
-    /// Writes bytes. [`MmuFault`] at the first address that cannot be written.
+    /// Writes bytes. [`MmuFault`] at the first address that is not writable.
     fn write(&self, va: u64, data: &[u8]) -> Result<(), MmuFault>;
 
-    /// The buffers behind a range, for engines that go to them directly; such an engine says what
-    /// it touched with [`GpuMemory::touched`]. Valid until the launch ends. [`MmuFault`] at the
-    /// first address that cannot be accessed so.
+    /// Returns the buffers behind a range, for engines that access them directly and report the
+    /// accesses with [`GpuMemory::touched`]. Valid until the launch ends. [`MmuFault`] at the first
+    /// address that does not permit the access.
     fn resolve(&self, va: u64, bytes: u64, access: Access) -> Result<Vec<Piece>, MmuFault>;
 
-    /// The first address within `bytes` from `va` on that is mapped, in whatever way.
+    /// Returns the first mapped address within `bytes` from `va` on, with any rights.
     fn next_mapped(&self, va: u64, bytes: u64) -> Option<u64>;
 
-    /// What shaders see in place of a piece's memory: L1 may hold it otherwise, on a machine on which
-    /// invalidates get lost.
+    /// Returns the stale contents that shaders see instead of a piece's memory, on a machine on
+    /// which L1 invalidates get lost.
     fn stale(&self, _piece: &Piece) -> Option<Vec<u8>> {
         None
     }
 
-    /// Says that a range was accessed in the buffers themselves: the checks of [`GpuMemory::read`]
-    /// and [`GpuMemory::write`] are made up for. Before the access for reads, after it for writes.
-    /// Costs about a nanosecond a byte, so each range once.
+    /// Reports a direct access to a range, which performs the checks of [`GpuMemory::read`] and
+    /// [`GpuMemory::write`]. Call it before reads and after writes. It costs about a nanosecond a
+    /// byte, so report each range once.
     fn touched(&self, va: u64, bytes: u64, access: Access);
 
-    /// Says what the launch's code can read of constant banks: bank, and bytes in it. Until it is said, that is all
-    /// of every bank.
+    /// Reports the ranges of constant banks that the code can read. Until then, all of every bank
+    /// counts.
     fn reads_constants(&self, _reads: ConstantReads) {}
 
-    /// Tells of something that hardware would not notice.
+    /// Reports a finding that hardware would not notice.
     fn found(&self, _rule: Rule, _message: String) {}
 }
 
-/// What runs shader code.
+/// Executes shader code.
 pub trait ComputeEngine: Send {
-    /// Runs one kernel to its end, and tells what it did. [`SmFault`] when it is stopped.
+    /// Runs a kernel to completion and returns its work. [`SmFault`] if it is stopped.
     fn launch(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, SmFault>;
 }

@@ -1,6 +1,6 @@
-//! Launches: QMDs on their way through the scheduler of compute work, up to the shader code.
+//! Launches: QMDs from the compute scheduler to the shader code, their dependents and releases.
 //!
-//! What a QMD says is in [`super::qmd`]; the methods that send one are in [`super::compute`].
+//! [`super::qmd`] decodes QMDs; [`super::compute`] has the methods that send them.
 
 use parking_lot::Mutex;
 
@@ -21,18 +21,19 @@ use crate::mmu::{Access, Mmu, MmuFault, PAGE, Piece};
 use crate::quirks::{Freeze, never_return};
 use crate::trace::Event;
 
-/// Launches that one watched chain is followed for.
+/// Largest number of launches of a watched QMD chain.
 const CHAIN: usize = 4096;
-/// Launches that may start each other before that is taken for one that never ends: well above any
-/// chain of use, and below the driver's limit of 3 s.
+/// Number of launches in a QMD chain that counts as endless: well above any useful chain, and below
+/// the driver's limit of 3 s.
 const ENDLESS: u32 = 1 << 16;
-/// Warps of a TPC that a machine wants local memory for on which what others have is refused: 96 of each SM.
+/// Warps of a TPC for which the `local-memory-refused` machine requires local memory: 96 for each
+/// SM.
 const LARGE_WARPS_PER_TPC: u64 = 192;
-/// Where parameters begin in constant bank 0.
+/// Offset of the parameters in constant bank 0.
 const PARAMETERS: u64 = 0x160;
-/// The bit of an address that a bit error flips.
+/// Address bit that a bit error flips.
 const FLIPPED: u64 = 1 << 38;
-/// Bytes of code that any program has.
+/// Smallest size of a program in bytes.
 const LEAST_CODE: u64 = 16;
 
 fn sked(error: &SkedError, qmd: u64) -> Failure {
@@ -42,7 +43,7 @@ fn sked(error: &SkedError, qmd: u64) -> Failure {
 }
 
 impl Channel {
-    /// Does something with a QMD.
+    /// Executes a PCAS action on a QMD.
     pub(crate) fn pcas(&mut self, core: &mut Core, qmd: u64, number: u32) -> Flow {
         match number {
             pcas2::PCAS_ACTION_NOP => {}
@@ -118,7 +119,7 @@ impl Channel {
         Ok(())
     }
 
-    /// A launch that another one's completion starts, at a place of its chain.
+    /// Queues a launch started by the completion of another, at a position of its QMD chain.
     fn start_dependent(&mut self, core: &mut Core, qmd: u64, by: &Agent, place: u32, joins: bool) {
         if core.quirks.chain_cut.is_some_and(|cut| place >= cut) {
             return;
@@ -143,7 +144,7 @@ impl Channel {
         Ok(Qmd::from_bytes(&bytes))
     }
 
-    /// Keeps an eye on a launch's QMD, constants and those of its dependents.
+    /// Takes snapshots of the QMD and constants of a launch and of its dependents.
     pub(crate) fn watch_launch(&self, core: &Core, qmd: u64, watched: &mut Watched) {
         let mut next = Some(qmd);
         for _ in 0..CHAIN {
@@ -282,7 +283,7 @@ impl Channel {
         self.complete(core, agent, job, &qmd, dependent)
     }
 
-    /// Writes the semaphores of a completed launch, and acts on its dependent.
+    /// Writes the semaphores of a completed launch, and triggers its dependent.
     fn complete(
         &mut self,
         core: &mut Core,
@@ -324,7 +325,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Flips a bit of the first address among a launch's parameters, where they are in memory.
+    /// Flips a bit of the first address among the parameters of a launch, in memory.
     fn flip(&self, core: &mut Core, qmd: &Qmd) {
         let [Some(bank), ..] = qmd.constants() else { return };
         let at = bank.address + PARAMETERS;
@@ -343,7 +344,7 @@ impl Channel {
         }
     }
 
-    /// What comes of others' waiting for the engine until now.
+    /// Handles the timeouts of other clients that waited for the engine.
     pub(crate) fn check_timeouts(&self, core: &mut Core) -> Result<(), Failure> {
         let now = core.clock.now();
         for timeout in core.switches.timeouts(self.tsg, now) {
@@ -354,7 +355,7 @@ impl Channel {
                     "ctxsw timeout: others have waited {waited_ms} ms for the compute engine, limit \
                      {limit_ms} ms"
                 );
-                // The launch itself does well: a bundle of it says so.
+                // The bundle of the launch shows that the launch itself succeeds.
                 let failure = Failure::new(Rule::ChannelTimeout, notifier::IDLE_TIMEOUT, message);
                 return Err(Failure { injected: true, ..failure });
             }
@@ -405,7 +406,8 @@ impl Channel {
     }
 }
 
-/// The pieces of a range as far as it is mapped without a gap: a bank may claim more than it has.
+/// Returns the pieces of a range up to the first unmapped page, because a bank may declare more
+/// bytes than are mapped.
 fn reachable(mmu: &Mmu, va: u64, bytes: u64) -> Vec<Piece> {
     let end = va.saturating_add(bytes);
     let mut pieces = Vec::new();

@@ -1,14 +1,12 @@
-//! The GPU: host unit, copy engine and the front of the compute engine.
+//! The GPU: host unit, copy engine and front end of the compute engine.
 //!
-//! A [`Gpu`] executes what channels are given, on a thread of its own, so that CPU and GPU run side
-//! by side. It reads and writes memory through [`Mmu`]s only. What hardware leaves open (which
-//! channel goes first, how long a doorbell takes, when unordered work runs) a seed decides, and a
-//! virtual clock tells the time: a program whose submissions come from one thread runs the same
-//! every time, within the limits that [`GpuConfig::hold`] states.
+//! A [`Gpu`] executes the work of channels on its own thread, concurrently with the CPU. It
+//! accesses memory only through [`Mmu`]s. A seed decides what hardware leaves undefined (which
+//! channel goes first, the latency of a doorbell, when unordered work runs), and time is virtual. A
+//! program that submits from one thread is reproducible within the limits of [`GpuConfig::hold`].
 //!
-//! Shader code is run by a [`ComputeEngine`]; without one, launches are checked, ordered and
-//! completed, and nothing else. What the driver does on faults and interrupts is behind
-//! [`Events`].
+//! A [`ComputeEngine`] runs shader code; without one, launches are only checked, ordered and
+//! completed. [`Events`] connects the driver's interrupt handlers.
 
 mod access;
 mod capture;

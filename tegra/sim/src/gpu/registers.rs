@@ -1,5 +1,5 @@
-//! Registers of the host unit and of the compute engine, one set for each channel, and the methods that
-//! set them.
+//! Registers of the host unit and the compute engine, one set for each channel, and the methods
+//! that set them.
 //!
 //! Those of the copy engine are in [`super::transfer`].
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::qmd::LaunchState;
 use crate::class::compute as methods;
 
-/// Registers of the host unit that belong to the channel.
+/// Registers of the host unit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HostState {
     pub(super) address_low: u32,
@@ -28,11 +28,11 @@ impl HostState {
     }
 }
 
-/// Registers of the compute engine that belong to the channel, and launches that wait.
+/// Registers of the compute engine, and launches that wait for their dependence counter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ComputeState {
     pub(crate) launch: LaunchState,
-    /// QMD that the next action is about.
+    /// QMD of the next action.
     pub(crate) qmd: u64,
     pub(super) inline_qmd: u64,
     pub(super) report: u64,
@@ -43,18 +43,18 @@ pub(crate) struct ComputeState {
     pub(super) upload_semaphore: u64,
     pub(super) upload_payload: u32,
     pub(super) upload: Option<Upload>,
-    /// By QMD: launches that wait to be counted down.
+    /// Launches that wait for their dependence counter, by QMD.
     pub(super) dependents: BTreeMap<u64, Dependence>,
 }
 
-/// A launch that waits to be counted down.
+/// A launch that waits for its dependence counter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dependence {
     pub(super) left: u32,
     pub(super) scheduled: bool,
 }
 
-/// An upload whose words come.
+/// An upload in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Upload {
     pub(super) launch: u32,
@@ -64,7 +64,7 @@ pub(super) struct Upload {
 }
 
 impl ComputeState {
-    /// Sets the register of a method that has one.
+    /// Sets the register of a method; returns false if it has none.
     pub(crate) fn set(&mut self, address: u32, data: u32) -> bool {
         match address {
             methods::SET_SHADER_SHARED_MEMORY_WINDOW_A => {
@@ -123,12 +123,12 @@ impl ComputeState {
         true
     }
 
-    /// Whether a launch waits to be counted down.
+    /// Returns whether a launch waits for its dependence counter.
     pub(crate) fn has_dependent(&self) -> bool {
         self.dependents.values().any(|dependence| dependence.scheduled)
     }
 
-    /// Drops launches that wait.
+    /// Drops waiting launches.
     pub(crate) fn forget(&mut self) {
         self.dependents.clear();
         self.upload = None;

@@ -16,7 +16,7 @@ use crate::class::copy::SET_REMAP_COMPONENTS::{
 
 const COMPONENTS: [Field; 4] = [DST_X, DST_Y, DST_Z, DST_W];
 
-/// Registers of the copy engine that belong to the channel.
+/// Registers of the copy engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CopyState {
     semaphore: u64,
@@ -29,12 +29,12 @@ pub(crate) struct CopyState {
     line_count: u32,
     constants: [u32; 2],
     components: u32,
-    /// Bytes were written that no flush followed.
+    /// Writes were not followed by a flush.
     pub(super) unflushed: bool,
 }
 
 impl CopyState {
-    /// Sets the register of a method that has one.
+    /// Sets the register of a method; returns false if it has none.
     pub(crate) fn set(&mut self, address: u32, data: u32) -> bool {
         match address {
             methods::SET_SEMAPHORE_A => set_high(&mut self.semaphore, data),
@@ -57,19 +57,19 @@ impl CopyState {
         true
     }
 
-    /// Everything written so far has reached memory.
+    /// Records a flush of all writes.
     pub(crate) fn flushed(&mut self) {
         self.unflushed = false;
     }
 
-    /// What a launch with `data` reads: address and bytes.
+    /// Returns the address and bytes that a launch with `data` reads.
     pub(crate) fn source(&self, data: u32) -> Option<(u64, u64)> {
         let transfer = self.transfer(data)?;
         let bytes = transfer.span(transfer.source_line, transfer.source_pitch);
         (transfer.source_line > 0 && bytes > 0).then_some((transfer.source, bytes))
     }
 
-    /// The transfer that a launch with `data` does.
+    /// Returns the transfer of a launch with `data`.
     pub(super) fn transfer(&self, data: u32) -> Option<Transfer> {
         if DATA_TRANSFER_TYPE.get(data) == 0 {
             return None;
@@ -113,7 +113,7 @@ impl CopyState {
     }
 }
 
-/// What a launch does, from the registers as they were.
+/// A launch, decoded from the registers.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyJob {
     pub(super) transfer: Option<Transfer>,
@@ -124,12 +124,12 @@ pub(crate) struct CopyJob {
 }
 
 impl CopyJob {
-    /// Whether it may overlap the work before it.
+    /// Returns whether it may overlap the previous work.
     pub(crate) const fn is_pipelined(&self) -> bool {
         self.pipelined && self.transfer.is_some()
     }
 
-    /// Whether it releases a semaphore.
+    /// Returns whether it releases a semaphore.
     pub(crate) const fn releases(&self) -> bool {
         self.write.is_some()
     }
@@ -150,7 +150,7 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// Bytes from the first to behind the last of all lines.
+    /// Returns the number of bytes from the first line to the end of the last.
     pub(super) fn span(&self, line: u64, pitch: u64) -> u64 {
         match self.lines {
             0 => 0,
@@ -159,14 +159,14 @@ impl Transfer {
     }
 }
 
-/// How elements are made of components.
+/// Composition of elements from components.
 #[derive(Clone, Debug)]
 pub(super) struct Remap {
-    /// By component written: what it is.
+    /// Source of each written component.
     picks: [u32; 4],
     count: usize,
     source_count: usize,
-    /// Bytes of a component.
+    /// Size of a component in bytes.
     size: usize,
     constants: [[u8; 4]; 2],
 }
@@ -190,18 +190,18 @@ impl Remap {
         (self.count * self.size) as u64
     }
 
-    /// Bytes read of an element; none when only constants are written.
+    /// Bytes read for an element; 0 if only constants are written.
     pub(super) fn source_bytes(&self) -> u64 {
         let reads = self.used().iter().any(|pick| *pick < 4);
         if reads { (self.source_count * self.size) as u64 } else { 0 }
     }
 
-    /// Whether parts of an element keep what they were.
+    /// Returns whether parts of an element stay unchanged.
     pub(super) fn keeps(&self) -> bool {
         self.used().contains(&6)
     }
 
-    /// Makes elements of `source` over what `out` holds.
+    /// Composes elements from `source` into `out`.
     pub(super) fn apply(&self, source: &[u8], out: &mut [u8]) {
         let stride = self.source_bytes() as usize;
         for (index, element) in out.chunks_exact_mut(self.count * self.size).enumerate() {
@@ -212,7 +212,7 @@ impl Remap {
                     6 => None,
                     pick => from.get(*pick as usize * self.size..),
                 };
-                // A component beyond those read is zero.
+                // Components that are not read are zero.
                 let zero = [0; 4];
                 let bytes = match (bytes, pick) {
                     (_, 6) => continue,

@@ -1,4 +1,4 @@
-//! Integers, bits and moves.
+//! Table rows: integers, bits and moves.
 
 use super::words::*;
 use crate::decode::field::{

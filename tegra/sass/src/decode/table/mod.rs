@@ -1,4 +1,4 @@
-//! The table, by family.
+//! The decoding table, by family.
 
 mod control;
 mod convert;
@@ -23,7 +23,7 @@ const FAMILIES: [&[Encoding]; 8] = [
     uniform::TABLE,
 ];
 
-/// The row of an operation.
+/// Returns the row that matches an encoding.
 pub(super) fn find(base: u16, form: u8, bits: u128) -> Option<&'static Encoding> {
     FAMILIES.iter().flat_map(|family| family.iter()).find(|row| {
         row.base == base

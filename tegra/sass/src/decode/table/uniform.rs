@@ -1,4 +1,4 @@
-//! The warp's own registers.
+//! Table rows: uniform registers.
 
 use super::words::*;
 use crate::decode::field::{

@@ -1,4 +1,4 @@
-//! Between lanes: exchange, votes, matrices, special registers.
+//! Table rows: shuffles, votes, matrices, special registers.
 
 use super::words::ROUND;
 use super::words::row;

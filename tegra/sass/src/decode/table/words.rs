@@ -9,7 +9,7 @@ pub(super) const SAT: Choice = flag(77, &[Unwritten, Sat]);
 pub(super) const COMBINE: &[Modifier] = &[And, Or, Xor];
 pub(super) const COMPARE: &[Modifier] =
     &[F, Lt, Eq, Le, Gt, Ne, Ge, Num, Nan, Ltu, Equ, Leu, Gtu, Neu, Geu, T];
-/// As above, but for what never and what always holds.
+/// Like `COMPARE`, but the first and last values mean minimum and maximum.
 pub(super) const COMPARE_DOUBLES: &[Modifier] =
     &[Min, Lt, Eq, Le, Gt, Ne, Ge, Num, Nan, Ltu, Equ, Leu, Gtu, Neu, Geu, Max];
 pub(super) const COMPARE_INTEGERS: &[Modifier] = &[F, Lt, Eq, Le, Gt, Ne, Ge, T];
@@ -17,7 +17,7 @@ pub(super) const UNSIGNED: Choice = flag(73, &[U32, Unwritten]);
 pub(super) const LUT: Choice = word(&[Lut]);
 pub(super) const CARRY: Choice = flag(74, &[Unwritten, X]);
 
-/// A row, with what else it says.
+/// Declares a row, with optional further fields.
 macro_rules! row {
     ($opcode:ident $base:literal $forms:expr, [$($modifier:expr),* $(,)?], [$($slot:expr),* $(,)?]
      $(, $field:ident = $value:expr)* $(,)?) => {
@@ -29,7 +29,7 @@ pub(super) use row;
 
 /// Forms of an operation with three sources.
 pub(super) const THREE: &[u8] = &[1, 2, 3, 4, 5, 6, 7];
-/// Forms of an operation with two sources, the second being flexible, or with one.
+/// Forms of an operation with two sources, the second of which is flexible, or with one.
 pub(super) const TWO: &[u8] = &[1, 4, 5, 6];
-/// Forms of an addition: the flexible source takes the third one's place.
+/// Forms of an addition: the flexible source is the third.
 pub(super) const SUM: &[u8] = &[1, 2, 3, 7];

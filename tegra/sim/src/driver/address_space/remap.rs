@@ -1,7 +1,7 @@
-//! REMAP: pages of buffers in and out of sparse areas, by page number.
+//! REMAP: maps and unmaps pages of buffers in sparse areas, by page number.
 //!
-//! Source: common/mm/vm_remap.c and os/linux/vm_remap.c of r36.4.3. Operations are first all
-//! translated, then all checked against the area of the first, then done in order.
+//! Source: common/mm/vm_remap.c and os/linux/vm_remap.c of r36.4.3. All operations are translated,
+//! then checked against the area of the first, then executed in order.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ layout! { OP, 40 {
     16 => MEM_OFFSET_IN_PAGES: u64, 24 => VIRT_OFFSET_IN_PAGES: u64, 32 => NUM_PAGES: u64,
 } }
 
-/// Operations beyond this need more contiguous memory than the kernel gives: 4 MiB.
+/// Largest number of operations: the kernel has at most 4 MiB of contiguous memory for them.
 const MOST_OPS: u32 = 100_000;
 
 const CACHEABLE: u32 = 1 << 2;
@@ -76,7 +76,7 @@ impl Op {
         self.fd == 0
     }
 
-    /// Whether the range lies within a sparse area of the operation's page size.
+    /// Returns whether the range is within a sparse area with the operation's page size.
     fn within(&self, area: &Area) -> bool {
         let first = area.start / PAGE;
         self.flags & SMALL_PAGES != 0
@@ -87,7 +87,7 @@ impl Op {
 }
 
 impl AddressSpace {
-    /// Does the operations of the program's array; on failure none of them.
+    /// Executes the operations of the program's array; on failure none of them.
     pub(super) fn remap(&self, args: &mut Args) -> Handled {
         let (address, count) = (args.get(REMAP::OPS), args.get(REMAP::NUM_OPS));
         if count == 0 {
@@ -121,7 +121,8 @@ impl AddressSpace {
                 let access = self.map_access(op.flags & NO_WRITE != 0 || read_only(&buffer));
                 let cacheable = op.flags & CACHEABLE != 0;
                 let flags = MapFlags { cacheable, access, unmapped_pte: false };
-                // Range and offset are whole pages within the buffer, and the range is free now.
+                // Range and offset are whole pages within the buffer, and the range was unmapped
+                // above.
                 let mapped = self.mmu.map(va, buffer, op.buffer_page * PAGE, bytes, flags);
                 debug_assert!(mapped.is_ok(), "{mapped:?}");
             }
@@ -142,7 +143,7 @@ fn read_only(buffer: &DmaBuf) -> bool {
     buffer.pages().is_some_and(|pages| pages.read_only)
 }
 
-/// The buffer that an operation maps; none for an unmap.
+/// Returns the buffer that an operation maps; none for an unmap.
 fn check(space: &AddressSpace, area: &Area, op: &Op) -> Result<Option<Arc<DmaBuf>>, Refused> {
     let buffer = if op.unmaps() {
         None

@@ -1,7 +1,7 @@
-//! A channel fd: one hardware queue, and the state machine from open to running. Magic `H`.
+//! A channel fd: a hardware queue, and its states from open to running. Magic `H`.
 //!
-//! An address space is bound first, then a TSG, then SETUP_BIND gives the ring and makes the
-//! channel runnable. Calls on one channel are serialised, WAIT excepted.
+//! The program binds an address space, then a TSG; SETUP_BIND then creates the ring and makes the
+//! channel runnable. Calls on one channel are serialised, except WAIT.
 
 mod queue;
 pub(super) mod setup;
@@ -61,17 +61,17 @@ refusals! { "channel";
 
 const RULES: Rules = Rules::of(REQUESTS);
 
-/// What a new syncpoint counts to, as seen on hardware.
+/// Initial value of a syncpoint, as observed on hardware.
 const SYNCPOINT_VALUE: u32 = 30_000;
-/// How long the first compute object of a process takes, in nanoseconds, as seen on hardware.
+/// Nanoseconds that the first compute object of a process takes, as observed on hardware.
 const GOLDEN_CONTEXT_NS: u64 = 1_010_000_000;
 
 const COMPUTE: u32 = 0xc7c0;
-/// Classes of compute objects, back to Volta. Source: hal/class of r36.4.3.
+/// Classes of compute objects since Volta. Source: hal/class of r36.4.3.
 const COMPUTE_CLASSES: [u32; 3] = [COMPUTE, 0xc5c0, 0xc3c0];
-/// Classes of graphics objects, back to Maxwell.
+/// Classes of graphics objects since Maxwell.
 const GRAPHICS_CLASSES: [u32; 5] = [0xc797, 0xc597, 0xc397, 0xc097, 0xb197];
-/// The other classes that the driver accepts: copies, channels, 2D, inline-to-memory, partitions,
+/// Other classes that the driver accepts: copies, channels, 2D, inline-to-memory, partitions,
 /// encoder, old compute.
 const OTHER_CLASSES: [u32; 16] = [
     0xc637, 0xc7b5, 0xc76f, 0xc46f, 0xc5b5, 0xc4b7, 0xc3b5, 0xc36f, 0xc0b5, 0xc06f, 0xc0c0, 0xa0b5,
@@ -96,7 +96,7 @@ struct State {
     deterministic: bool,
     class: u32,
     syncpoint: Option<Syncpoint>,
-    /// Milliseconds that switches may wait for it.
+    /// Milliseconds that context switches may wait for the channel.
     switch_limit_ms: u32,
     closed: bool,
 }
@@ -111,7 +111,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// A channel of a runlist; none when all are in use.
+    /// Opens a channel of a runlist; none if all are in use.
     pub(super) fn new(device: &Arc<Device>, runlist: u32) -> Option<Arc<Self>> {
         let id = device.take_channel_id()?;
         Some(Arc::new(Self {
@@ -128,7 +128,7 @@ impl Channel {
         }))
     }
 
-    /// Its number, 511 for the first.
+    /// Channel number; 511 is the first.
     pub(super) fn id(&self) -> u16 {
         self.id
     }
@@ -137,7 +137,7 @@ impl Channel {
         self.state.lock()
     }
 
-    /// Binds an address space, once.
+    /// Binds an address space; false if one is bound already.
     pub(super) fn bind_address_space(&self, space: &Arc<AddressSpace>) -> bool {
         let mut state = self.state();
         let free = state.space.is_none() && !state.closed;
@@ -147,14 +147,14 @@ impl Channel {
         free
     }
 
-    /// Puts the channel into a TSG; without a subcontext, into the one that it was last given.
+    /// Binds the channel to a TSG; without a subcontext, to the last one given.
     pub(super) fn bind_tsg(&self, tsg: &Arc<Tsg>, veid: Option<u32>) -> Result<(), Refused> {
         let mut state = self.state();
         if state.closed {
             return Err(&BOUND);
         }
-        // The driver remembers the subcontext even if what follows fails; a bound channel's would
-        // change under it, so that is left out.
+        // The driver stores the subcontext even if later checks fail. This is not modelled for
+        // bound channels, whose subcontext would change.
         let bound = state.tsg.is_some();
         let veid = veid.unwrap_or(state.veid);
         if !bound {
@@ -166,7 +166,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes the channel out of a TSG; false when it is in another. It never serves again.
+    /// Unbinds the channel from a TSG; false if it is in another one. It cannot be used afterwards.
     pub(super) fn unbind_tsg(&self, tsg: &Arc<Tsg>) -> bool {
         let mut state = self.state();
         if !state.tsg.as_ref().is_some_and(|own| Arc::ptr_eq(own, tsg)) {
@@ -176,7 +176,7 @@ impl Channel {
         true
     }
 
-    /// Leaves the TSG, and the GPU.
+    /// Removes the channel from the TSG and the GPU.
     fn leave(&self, state: &mut State, closing: bool) {
         if let Some(queue) = &mut state.queue {
             queue.stop(&self.device, self.id);
@@ -188,7 +188,8 @@ impl Channel {
         self.service.set_unserviceable(true);
     }
 
-    /// The last reference to the fd is gone. Source: common/fifo/channel.c:channel_free.
+    /// Closes the channel when the last reference to its fd is gone. Source:
+    /// common/fifo/channel.c:channel_free.
     pub(super) fn close(&self) {
         let mut state = self.state();
         if std::mem::replace(&mut state.closed, true) {
@@ -210,12 +211,12 @@ impl Channel {
         self.device.give_channel_id(self.id);
     }
 
-    /// Whether SETUP_BIND made it deterministic.
+    /// Returns whether SETUP_BIND made the channel deterministic.
     pub(super) fn deterministic(&self) -> bool {
         self.state().deterministic
     }
 
-    /// Answers one request; `open` makes another channel and gives its fd.
+    /// Executes one request; `open` opens another channel and returns its fd.
     pub(super) fn ioctl(
         &self,
         request: u32,
@@ -229,7 +230,7 @@ impl Channel {
             match request {
                 OPEN => args.set(OPEN::CHANNEL_FD, open()?),
                 WAIT => return self.wait(args),
-                // The fd is looked at by nobody.
+                // The driver ignores the fd.
                 SET_NVMAP_FD => {}
                 SET_TIMEOUT => self.set_switch_limit(args.get(SET_TIMEOUT::TIMEOUT)),
                 SET_TIMEOUT_EX => self.set_switch_limit(args.get(SET_TIMEOUT_EX::TIMEOUT)),
@@ -283,7 +284,7 @@ impl Channel {
         Ok(Done::Ok)
     }
 
-    /// The previous notifier goes first, whatever comes of the new one. Source:
+    /// Replaces the notifier; the previous one is dropped even if the new one is invalid. Source:
     /// os/linux/ioctl_channel.c:gk20a_init_error_notifier.
     fn set_notifier(&self, args: &Args) -> Handled {
         let (offset, mem) =
@@ -306,7 +307,8 @@ impl Channel {
         Ok(Done::Ok)
     }
 
-    /// Source: common/gr/gr_setup.c:nvgpu_gr_setup_alloc_obj_ctx. `obj_id` stays as it was.
+    /// Allocates an object context. `obj_id` stays unchanged. Source:
+    /// common/gr/gr_setup.c:nvgpu_gr_setup_alloc_obj_ctx.
     fn alloc_object(&self, args: &Args) -> Handled {
         const GFXP: u32 = 1 << 1;
         const CILP: u32 = 1 << 2;
@@ -343,7 +345,7 @@ impl Channel {
         let state = self.state();
         let tsg = state.tsg.as_ref().filter(|_| state.class != 0).ok_or(&NO_CLASS)?;
         let now = tsg.preemption();
-        // A mode that is set already counts as none.
+        // A mode that is already set is ignored.
         let graphics = Some(args.get(SET_PREEMPTION_MODE::GRAPHICS_PREEMPT_MODE))
             .filter(|mode| *mode != 0 && *mode != now.graphics);
         let compute = Some(args.get(SET_PREEMPTION_MODE::COMPUTE_PREEMPT_MODE))

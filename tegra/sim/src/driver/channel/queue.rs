@@ -1,4 +1,4 @@
-//! The ring of a channel: its buffers, and whether the GPU runs it.
+//! Ring of a channel: its buffers, and whether the GPU executes it.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ pub(super) struct Queue {
     pub(super) ring: Arc<DmaBuf>,
     pub(super) userd: Arc<DmaBuf>,
     pub(super) ring_va: u64,
-    /// Whether the GPU knows the channel.
+    /// The GPU has the channel.
     pub(super) running: bool,
     pub(super) put: u32,
 }
 
 impl Queue {
-    /// Takes the channel off the GPU.
+    /// Removes the channel from the GPU.
     pub(super) fn stop(&mut self, device: &Device, id: u16) {
         if std::mem::take(&mut self.running) {
             device.gpu.close_channel(id);
         }
     }
 
-    /// Gives the ring's address back.
+    /// Frees the ring's address.
     pub(super) fn unmap(&self, space: &AddressSpace) {
         space.unmap_kernel(self.ring_va, self.ring.bytes());
     }

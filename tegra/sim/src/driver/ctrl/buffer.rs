@@ -1,4 +1,4 @@
-//! REGISTER_BUFFER and GET_BUFFER_INFO: bytes that programs attach to a dma-buf for each other.
+//! REGISTER_BUFFER and GET_BUFFER_INFO: metadata that programs attach to a dma-buf.
 
 use crate::driver::abi::ctrl::{GET_BUFFER_INFO, REGISTER_BUFFER};
 use crate::driver::device::Device;

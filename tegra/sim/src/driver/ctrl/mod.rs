@@ -1,5 +1,5 @@
-//! `/dev/nvgpu/igpu0/ctrl`: the GPU as a whole, and where address spaces, TSGs and channels come
-//! from. Magic `G`. An mmap of the same fd is the doorbell page.
+//! `/dev/nvgpu/igpu0/ctrl`: GPU-wide requests, and creation of address spaces, TSGs and channels.
+//! Magic `G`. An mmap of the fd maps the doorbell page.
 
 pub(super) mod buffer;
 pub(super) mod clocks;
@@ -51,23 +51,23 @@ refusals! { "ctrl";
 
 const RULES: Rules = Rules::of(REQUESTS);
 
-/// What OPEN_CHANNEL is given for the graphics runlist.
+/// Runlist argument of OPEN_CHANNEL for graphics.
 pub(super) const GRAPHICS_RUNLIST: i32 = -1;
-/// Bytes of the doorbell page at most.
+/// Largest size of the doorbell mapping in bytes.
 const DOORBELL_BYTES: u64 = 0x1_0000;
 
-/// What an ioctl opens.
+/// Object that an ioctl opens.
 pub(super) enum Opened {
     Space(Arc<AddressSpace>),
     Tsg(Arc<Tsg>),
     Channel(Arc<Channel>),
 }
 
-/// Where new descriptions go, and where channels are found.
+/// Table of file descriptions: opens new ones and finds channels.
 pub(super) trait Files {
-    /// Gives what an ioctl opened an fd; when there is none left it is closed again.
+    /// Installs an fd for an opened object; closes the object if the table is full.
     fn open(&self, opened: Opened) -> Result<i32, NoFd>;
-    /// The channel behind an fd.
+    /// Returns the channel of an fd.
     fn channel(&self, fd: i32) -> Option<Arc<Channel>>;
 }
 
@@ -75,14 +75,14 @@ pub(super) trait Files {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoFd;
 
-/// One open of the node.
+/// An open description of the node.
 #[derive(Debug, Default)]
 pub(super) struct Ctrl {
     mapped: AtomicBool,
 }
 
 impl Ctrl {
-    /// Answers an mmap: the doorbell page, once. Source: os/linux/ioctl_ctrl.c:gk20a_ctrl_dev_mmap.
+    /// Maps the doorbell page, once. Source: os/linux/ioctl_ctrl.c:gk20a_ctrl_dev_mmap.
     pub(super) fn mmap(&self, bytes: u64, offset: u64) -> Result<u64, Refused> {
         if self.mapped.load(Ordering::Acquire) {
             return Err(&MAPPED);
@@ -93,13 +93,13 @@ impl Ctrl {
         if self.mapped.swap(true, Ordering::AcqRel) { Err(&MAPPED) } else { Ok(bytes) }
     }
 
-    /// The mapping is gone.
+    /// Records that the doorbell page was unmapped.
     pub(super) fn unmapped(&self) {
         self.mapped.store(false, Ordering::Release);
     }
 }
 
-/// Answers one request.
+/// Executes one request.
 pub(super) fn ioctl(device: &Arc<Device>, request: u32, arg: u64, files: &dyn Files) -> Answer {
     RULES.dispatch(request, arg, |args| {
         match request {
@@ -127,7 +127,7 @@ pub(super) fn ioctl(device: &Arc<Device>, request: u32, arg: u64, files: &dyn Fi
                 args.set(OPEN_CHANNEL::CHANNEL_FD, fd);
             }
             FLUSH_L2 => {
-                // Three of one bit: l2_flush, l2_invalidate, fb_flush.
+                // Three one-bit fields: l2_flush, l2_invalidate, fb_flush.
                 let flags = args.get(FLUSH_L2::L2_FLUSH);
                 let (l2, invalidate, fb) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
                 if !l2 && (!fb || invalidate) {
@@ -138,7 +138,7 @@ pub(super) fn ioctl(device: &Arc<Device>, request: u32, arg: u64, files: &dyn Fi
                 }
             }
             SET_MMUDEBUG_MODE | SET_SM_DEBUG_MODE | WAIT_FOR_PAUSE => return Err(&DEBUGGER),
-            // No SM is ever paused, and none has an exception without a teardown.
+            // No SM is ever paused, and every SM exception tears down its TSG.
             RESUME_FROM_PAUSE | TRIGGER_SUSPEND | CLEAR_SM_ERRORS => {}
             GET_GPU_TIME => args.set(GET_GPU_TIME::GPU_TIMESTAMP, device.gpu.time_ns()),
             GET_CPU_TIME_CORRELATION_INFO => return facts::time_samples(device, args),
@@ -161,7 +161,7 @@ pub(super) fn ioctl(device: &Arc<Device>, request: u32, arg: u64, files: &dyn Fi
     })
 }
 
-/// Opens a channel; -1 is the graphics runlist.
+/// Opens a channel; runlist -1 is graphics.
 pub(super) fn open_channel(
     device: &Arc<Device>,
     runlist: i32,
@@ -178,8 +178,7 @@ pub(super) fn open_channel(
     files.open(Opened::Channel(channel)).map_err(|NoFd| &NO_FD as Refused)
 }
 
-/// Source: common/mm/as.c:gk20a_vm_alloc_share.
-/// Where address spaces end of all programs that were seen to run on an Orin.
+/// End of the address space of every program that was seen to run on an Orin.
 const PROVEN_END: u64 = 0xff_ffe0_0000;
 
 fn range(args: &Args) -> Result<Range, Refused> {
@@ -195,8 +194,8 @@ fn range(args: &Args) -> Result<Range, Refused> {
     }
 }
 
-/// Checks only: the GPU never powers off here. The count of those done is not told on failure.
-/// Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_opts.
+/// Only checks, because the simulated GPU never powers off. On failure, the number of processed
+/// channels is not reported. Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_opts.
 fn railgating(args: &Args, files: &dyn Files) -> Handled {
     const ALLOW: u32 = 1;
     const DISALLOW: u32 = 2;

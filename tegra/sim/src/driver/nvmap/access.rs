@@ -1,4 +1,4 @@
-//! Requests that touch a handle's memory on behalf of the CPU.
+//! Requests that access a handle's memory on behalf of the CPU: READ, WRITE, CACHE, GUP_TEST.
 
 use super::{BAD_ARGUMENT, Client, Handle, read};
 use crate::driver::abi::nvmap::{CACHE, CACHE_64, CACHE_LIST, GUP_TEST, SET_TAG_LABEL, WRITE};
@@ -38,7 +38,7 @@ refusals! { "nvmap";
 }
 
 impl Client {
-    /// Copies elements between a handle and the program, and tells how many bytes. Source:
+    /// Copies elements between a handle and the program, and reports the number of bytes. Source:
     /// nvmap_ioctl.c: nvmap_ioctl_rw_handle, rw_handle.
     pub(super) fn copy(&self, reads: bool, arg: u64) -> Result<(), Refused> {
         // READ has the same argument.
@@ -55,12 +55,12 @@ impl Client {
             return Err(&COPY_READ_ONLY);
         }
         let tell = |bytes: u64| {
-            // Whether the count could be told is not looked at.
+            // The driver ignores a failure to write the count.
             let _ = user::write(arg.wrapping_add(COUNT.offset()), &bytes.to_le_bytes());
         };
         let checked = check(&handle, offset, element, stride, user_stride, count);
         checked.inspect_err(|_| tell(0))?;
-        // Only the elements themselves are moved; one may be large, so it is done in parts.
+        // Copies element by element, large ones in parts.
         const PART: u64 = 1 << 16;
         let mut part = vec![0; element.min(PART) as usize];
         for i in 0..count {
@@ -118,8 +118,7 @@ fn check(
 }
 
 impl Client {
-    /// Nothing to do for caches, which the GPU snoops; only the checks remain. Source:
-    /// nvmap_cache.c:__nvmap_cache_maint.
+    /// Only checks, because the GPU snoops the caches. Source: nvmap_cache.c:__nvmap_cache_maint.
     pub(super) fn cache(&self, wide: bool, arg: u64) -> Result<(), Refused> {
         let args = read(arg, if wide { CACHE_64 } else { CACHE })?;
         let (address, id) = (args.get(CACHE::ADDR), args.get(CACHE::HANDLE));
@@ -171,7 +170,8 @@ impl Client {
 }
 
 impl Client {
-    /// Whether a mapping shows a handle's pages. Source: nvmap_ioctl.c:nvmap_ioctl_gup_test.
+    /// Reports whether a mapping shows the pages of a handle. Source:
+    /// nvmap_ioctl.c:nvmap_ioctl_gup_test.
     pub(super) fn gup_test(&self, arg: u64) -> Result<(), Refused> {
         let mut args = read(arg, GUP_TEST)?;
         let vma = vma::containing(args.get(GUP_TEST::VA));
@@ -188,7 +188,7 @@ impl Client {
 }
 
 impl Client {
-    /// Labels are for the kernel's statistics, which are not simulated. Source:
+    /// Only checks: labels appear in kernel statistics, which are not simulated. Source:
     /// nvmap_ioctl.c:nvmap_ioctl_set_tag_label.
     pub(super) fn set_tag_label(args: &Args) -> Result<(), Refused> {
         const LONGEST: usize = 63;
@@ -198,7 +198,7 @@ impl Client {
             .map_err(|_| &BAD_ARGUMENT as Refused)
     }
 
-    /// Whether an inode is that of a dma-buf.
+    /// Returns whether an inode belongs to a dma-buf.
     fn is_dma_buf(&self, inode: u64) -> bool {
         self.table().heaps.contains_key(&inode)
     }

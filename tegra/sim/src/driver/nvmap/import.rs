@@ -1,4 +1,4 @@
-//! FROM_VA: a handle over pages that the program already has.
+//! FROM_VA: creates a handle over existing pages of the program.
 
 use super::{Client, FLAG_READ_ONLY, HEAP_IOVMM, Heap, caching, read};
 use crate::driver::abi::nvmap::FROM_VA;
@@ -20,8 +20,8 @@ refusals! { "nvmap";
 }
 
 impl Client {
-    /// Makes an allocated handle. The pages stay the program's: they are not charged, and the
-    /// simulator reads and writes them where they are.
+    /// Creates an allocated handle. The pages remain the program's: they are not charged, and the
+    /// simulator accesses them in place.
     pub(super) fn from_va(&self, device: &Device, arg: u64) -> Result<(), Refused> {
         let mut args = read(arg, FROM_VA)?;
         let (va, flags) = (args.get(FROM_VA::VA), args.get(FROM_VA::FLAGS));
