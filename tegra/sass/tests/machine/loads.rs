@@ -1,5 +1,5 @@
-//! What lanes load, whichever addresses they share and whichever of them take part: the values, what
-//! is noted as read, and the sectors that are counted.
+//! Loads with all patterns of shared addresses and active lanes: values, marks of read words, and
+//! counted sectors.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,10 +24,10 @@ const SIZES: [(usize, bool, u64, &str); 7] = [
 ];
 /// Words of the buffer that is loaded from.
 const WORDS: usize = 1 << 14;
-/// What registers hold that nothing is loaded into.
+/// Initial value of registers.
 const BEFORE: u32 = 0x5a5a_5a5a;
 
-/// Memory that says what was read of one buffer.
+/// Memory that records the words read from one buffer.
 struct Noted {
     arena: Arena,
     source: u64,
@@ -47,7 +47,7 @@ fn ldc(register: u64, row: u64) -> (u64, u64) {
     (0xc0 << 48 | (row * 128) << 38 | 254 << 24 | register << 16 | 0x7b82, 0x800)
 }
 
-/// Which element each lane loads.
+/// Element that each lane loads.
 fn elements(random: &mut Random, count: usize) -> [usize; 32] {
     let near = random.below(count / 64 + 1);
     let step = random.pick(&[1, 1, 2, 3, 8, 33]);
@@ -74,9 +74,9 @@ fn elements(random: &mut Random, count: usize) -> [usize; 32] {
     })
 }
 
-/// A kernel that loads a word of a kind for some lanes, and stores the registers that it may write.
+/// Code that loads a value for some lanes, and stores the registers that it may write.
 fn machine_code(code: u64) -> Vec<u8> {
-    // The first load finds the region, the second is the one that is looked at.
+    // The first load finds the region; the second is the one under test.
     let load = |register: u64, guard: u64| {
         (6 << 32 | 2 << 24 | register << 16 | guard << 12 | 0x981, 0x0c1e_1100 | code << 9)
     };

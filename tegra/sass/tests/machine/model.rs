@@ -1,5 +1,5 @@
-//! What instructions compute, lane by lane, written from their descriptions and not from the
-//! machine: the plainest formula for each, on one lane's values.
+//! Model of instructions for one lane, written from their descriptions independently of the
+//! machine, with the simplest formula for each.
 
 use half::{bf16, f16};
 use sass::isa::{Immediate, Instruction, Modifier as M, Modify, Opcode as O, Operand, Part};
@@ -17,7 +17,7 @@ pub(crate) struct Lane<'a> {
     pub(crate) constants: &'a [u8],
 }
 
-/// What an instruction left: the words of its result, and predicates with those that it sets.
+/// Result of an instruction: its words, and the predicates that it sets.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Result {
     pub(crate) words: Vec<u32>,
@@ -37,7 +37,7 @@ impl Lane<'_> {
             Operand::Predicate { index: 7, not } => !not,
             Operand::Predicate { index, not } => (self.predicates >> index & 1 == 1) != *not,
             Operand::UniformPredicate { index: 7, not } => !not,
-            // The warp's own predicates are false at the start.
+            // Uniform predicates are false at the start.
             Operand::UniformPredicate { not, .. } => *not,
             other => panic!("no predicate: {other}"),
         }
@@ -127,7 +127,7 @@ impl Lane<'_> {
     }
 }
 
-/// What an addend adds: a negated one is its complement and one.
+/// Value that an addend adds: a negated one is its complement plus one.
 fn added((raw, modify): (u32, Modify)) -> u64 {
     match (modify.negate, modify.invert) {
         (true, _) => u64::from(!raw) + 1,
@@ -166,7 +166,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
     match i.opcode {
         O::Mov => word(int(1)),
         O::Iadd3 => {
-            // Carries count in the sum of what is really added.
+            // Carries are those of the sum of the addends after negation.
             let mut sum: u64 = o[3..6].iter().map(|operand| added(lane.raw(operand, 0))).sum();
             if i.has(M::X) {
                 sum += u64::from(lane.predicate(&o[6])) + u64::from(lane.predicate(&o[7]));

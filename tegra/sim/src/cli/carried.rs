@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_laid_down_is_whole_and_the_users_own() {
+    fn the_extracted_library_is_complete_and_private() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("cache/tegra-sim");
         let path = lay_down(b"one", &folder).unwrap();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn many_that_begin_together_all_find_it_whole() {
+    fn concurrent_processes_find_a_complete_library() {
         let root = tempfile::tempdir().unwrap();
         let library = vec![7; 1 << 20];
         std::thread::scope(|scope| {

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_or_misaligned_is_given() {
+    fn the_allocator_refuses_misaligned_and_outside_ranges() {
         let mut buddy = Buddy::new(0x20_0000, 0x4000_0000);
         let wrong = [
             (0x1f_f000, 4096),

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_no_later_channels() {
+    fn a_token_does_not_apply_to_a_later_channel() {
         let doorbell = Doorbell::new();
         let begin = |put| {
             let userd = DmaBuf::new(4096).unwrap();

@@ -68,19 +68,19 @@ impl ComputeState {
     pub(crate) fn set(&mut self, address: u32, data: u32) -> bool {
         match address {
             methods::SET_SHADER_SHARED_MEMORY_WINDOW_A => {
-                set_high(&mut self.launch.shared_window, data)
+                set_high(&mut self.launch.shared_window, data);
             }
             methods::SET_SHADER_SHARED_MEMORY_WINDOW_B => {
-                set_low(&mut self.launch.shared_window, data)
+                set_low(&mut self.launch.shared_window, data);
             }
             methods::SET_SHADER_LOCAL_MEMORY_WINDOW_A => {
-                set_high(&mut self.launch.local_window, data)
+                set_high(&mut self.launch.local_window, data);
             }
             methods::SET_SHADER_LOCAL_MEMORY_WINDOW_B => {
-                set_low(&mut self.launch.local_window, data)
+                set_low(&mut self.launch.local_window, data);
             }
             methods::SET_SHADER_LOCAL_MEMORY_A => {
-                set_high(&mut self.launch.local_memory.base, data)
+                set_high(&mut self.launch.local_memory.base, data);
             }
             methods::SET_SHADER_LOCAL_MEMORY_B => set_low(&mut self.launch.local_memory.base, data),
             methods::SET_SHADER_LOCAL_MEMORY_NON_THROTTLED_A => {
@@ -90,7 +90,7 @@ impl ComputeState {
                 set_low(&mut self.launch.local_memory.bytes_per_tpc, data);
             }
             methods::SET_SHADER_LOCAL_MEMORY_NON_THROTTLED_C => {
-                self.launch.local_memory.max_sms = data
+                self.launch.local_memory.max_sms = data;
             }
             methods::SEND_PCAS_A => self.qmd = u64::from(data) << 8,
             methods::SET_INLINE_QMD_ADDRESS_A => {

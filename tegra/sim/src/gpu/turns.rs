@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_round_passes_over_who_has_nothing_to_do_and_comes_back() {
+    fn the_round_skips_idle_tsgs_and_returns_to_them() {
         let mut turns = Turns::default();
         (0..3).for_each(|id| turns.open(TsgId(id)));
         let next = |turns: &Turns, wants: &[u32]| {

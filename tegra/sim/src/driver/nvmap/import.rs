@@ -22,7 +22,7 @@ refusals! { "nvmap";
 impl Client {
     /// Creates an allocated handle. The pages remain the program's: they are not charged, and the
     /// simulator accesses them in place.
-    pub(super) fn from_va(&self, device: &Device, arg: u64) -> Result<(), Refused> {
+    pub(super) fn import_va(&self, device: &Device, arg: u64) -> Result<(), Refused> {
         let mut args = read(arg, FROM_VA)?;
         let (va, flags) = (args.get(FROM_VA::VA), args.get(FROM_VA::FLAGS));
         if !va.is_multiple_of(PAGE) {

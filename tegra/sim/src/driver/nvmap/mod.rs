@@ -201,7 +201,7 @@ impl Client {
             FROM_FD => self.handle_of_fd(device, arg)?,
             GET_FD => self.get_fd(device, arg)?,
             ALLOC => self.alloc(device, &read(arg, ALLOC)?)?,
-            FROM_VA => self.from_va(device, arg)?,
+            FROM_VA => self.import_va(device, arg)?,
             WRITE | READ => self.copy(request == READ, arg)?,
             CACHE | CACHE_64 => self.cache(request == CACHE_64, arg)?,
             CACHE_LIST => self.cache_list(&read(arg, CACHE_LIST)?)?,

@@ -1,4 +1,4 @@
-//! Launches: what the engine is given, order, dependents, releases, and SKED's checks.
+//! Launches: arguments of the engine, order, dependents, releases, and SKED's checks.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Each rule broken on purpose, by a program that is right but for that; and the same program with
-//! the mistake put right.
+//! A violation of each rule by an otherwise correct program, and the corrected program.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +46,7 @@ impl ComputeEngine for Reader {
     }
 }
 
-/// Code that reads the first bytes of bank 0, and meets what hardware would not notice.
+/// Engine whose code reads the first bytes of bank 0 and reports a finding.
 struct Noticing(Option<Rule>);
 
 impl ComputeEngine for Noticing {
@@ -285,7 +284,7 @@ fn memory(rig: &Rig, rule: Rule, broken: bool) {
             rig.gpu.set_compute_engine(Box::new(Noticing(broken.then_some(rule))));
             submit(&Kernel::new(rig).stream());
         }
-        // What the driver finds, in its own tests.
+        // The driver detects these; see its tests.
         Rule::RingBeyondHost | Rule::DriverBeyondHost => {}
         Rule::BufferReused => {
             let (from, to) = (filled(rig), rig.buffer(4096));
@@ -352,7 +351,7 @@ fn order(rig: &Rig, rule: Rule, broken: bool) {
             stream.signal(Signal::new(slot.at(0), Payload::Word(1), true).unwrap());
             let mut words = stream.into_words();
             if broken {
-                // The launch's flush, taken away.
+                // Removes the flush of the launch.
                 *words.last_mut().unwrap() &= !4;
             }
             submit(&words);
@@ -442,7 +441,7 @@ fn every_broken_rule_is_found_and_every_kept_one_is_quiet() {
         for seed in [1, 2, 3] {
             let rig = run(*rule, true, seed);
             rig.assert_found(*rule);
-            // What the driver is told: a fault or nothing.
+            // The driver receives faults only.
             let told = rig.driver.errors.lock().len();
             let fault = rule.severity() == tegra_sim::finding::Severity::Fault;
             assert_eq!(told, usize::from(fault), "{rule}");
@@ -453,8 +452,8 @@ fn every_broken_rule_is_found_and_every_kept_one_is_quiet() {
     }
 }
 
-/// Of a bank the exact word is named that changed and is read; the same word of a launch's bank that is read by
-/// nothing is a note about the declared size.
+/// The finding names the exact word that changed and is read. The same word of a bank whose code
+/// does not read it is a note about the declared size.
 #[test]
 fn the_constant_that_changed_is_named() {
     let rig = Rig::new(1);
@@ -512,7 +511,7 @@ fn the_cpu_orders_channels_by_a_gate() {
     rig.gpu.drain();
     assert_eq!(slot.long(0), 1);
     gate.memory.store_u64(0, 1).unwrap();
-    // The copy's source changed after its doorbell, by the GPU, which is as it should be.
+    // The GPU changed the copy's source after its doorbell, which is correct.
     rig.assert_clean();
     assert_eq!(to.read(0, 64), [7; 64]);
 }
