@@ -91,7 +91,7 @@ pub enum FaultKind {
         threads: u32,
     },
     /// No warp of the block can make progress.
-    #[error("deadlock: {waiting} warps wait for what nobody does")]
+    #[error("deadlock: {waiting} warps wait, and none can continue")]
     Deadlock {
         /// Number of waiting warps.
         waiting: u32,

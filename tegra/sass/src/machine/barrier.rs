@@ -34,7 +34,7 @@ impl Warp {
     /// Collects the predicates of a barrier reduction until the whole warp has arrived.
     pub(crate) fn note_arrival(&mut self, truths: u32, arrival: Arrival) {
         if matches!(arrival, Arrival::Count | Arrival::All | Arrival::Any) {
-            self.brought |= truths;
+            self.votes |= truths;
         }
     }
 
@@ -74,7 +74,7 @@ impl Barriers {
     /// Records that a stopped warp arrived at a barrier; returns whether it did.
     pub(crate) fn arrive(&mut self, warps: &mut [Warp], index: usize) -> Outcome<bool> {
         let Some(warp) = warps.get_mut(index) else { return Ok(false) };
-        let Some((id, threads, arrival)) = warp.at_barrier().filter(|_| !warp.told) else {
+        let Some((id, threads, arrival)) = warp.at_barrier().filter(|_| !warp.arrived) else {
             return Ok(false);
         };
         let state = &mut self.states[id as usize & (BARRIERS - 1)];
@@ -83,18 +83,18 @@ impl Barriers {
         } else if state.threads != threads {
             return Err(Raised::new(FaultKind::BarrierOperand { id, threads }, warp.live));
         }
-        warp.told = true;
+        warp.arrived = true;
         state.arrived |= 1 << index;
         let reduces = matches!(arrival, Arrival::Count | Arrival::All | Arrival::Any);
         if reduces {
             state.kind = Some(arrival);
-            state.count += (warp.brought & warp.live).count_ones();
-            state.all &= warp.brought & warp.live == warp.live;
-            warp.brought = 0;
+            state.count += (warp.votes & warp.live).count_ones();
+            state.all &= warp.votes & warp.live == warp.live;
+            warp.votes = 0;
         }
         if arrival == Arrival::Arrive {
             // `BAR.ARV` does not wait.
-            warp.told = false;
+            warp.arrived = false;
             warp.resume(|on| matches!(on, Wait::Block { .. }));
         } else {
             state.waiting |= 1 << index;
@@ -129,7 +129,7 @@ impl Barriers {
                     if state.kind.is_some() {
                         warp.reduction = result;
                     }
-                    warp.told = false;
+                    warp.arrived = false;
                     warp.resume(
                         |on| matches!(on, Wait::Block { id: other, .. } if other as usize == id),
                     );

@@ -154,7 +154,7 @@ impl<'a> Env<'a> {
     /// Reports a finding that hardware would not notice, if the launch collects them. Returns every
     /// other fault.
     #[cold]
-    pub(super) fn tell(&self, warp: &Warp, pc: u32, raised: Box<Raised>) -> Outcome<()> {
+    pub(super) fn report(&self, warp: &Warp, pc: u32, raised: Box<Raised>) -> Outcome<()> {
         match self.found {
             Some(found) if raised.kind.is_silent() => {
                 let kind = raised.kind.clone();

@@ -95,7 +95,7 @@ impl Warp {
         if C::DEFINEDNESS
             && let Err(raised) = self.check(env, step, effects, mask)
         {
-            env.tell(self, pc, raised)?;
+            env.report(self, pc, raised)?;
             self.trust(effects, mask);
             self.check(env, step, effects, mask)?;
         }
@@ -103,7 +103,7 @@ impl Warp {
         if C::RACES
             && let Some(race) = env.shared.race.take()
         {
-            env.tell(self, pc, race).inspect_err(|_| self.active.pc = pc)?;
+            env.report(self, pc, race).inspect_err(|_| self.active.pc = pc)?;
         }
         if step.spoiled {
             self.spoil(effects, mask);

@@ -71,9 +71,9 @@ pub(crate) struct Warp {
     /// Result of the last barrier reduction.
     pub(crate) reduction: u32,
     /// Lanes whose predicate is true in the current barrier reduction.
-    pub(crate) brought: u32,
+    pub(crate) votes: u32,
     /// The block has recorded that the warp is at a barrier.
-    pub(crate) told: bool,
+    pub(crate) arrived: bool,
     /// Last first address of each load instruction, indexed by the low bits of its program counter.
     pub(crate) began: [u64; 32],
     /// Incomplete copies: those of the open group, then of the committed groups, oldest first.
@@ -100,8 +100,8 @@ impl Warp {
             local: Vec::new(),
             local_known: Known::default(),
             reduction: 0,
-            brought: 0,
-            told: false,
+            votes: 0,
+            arrived: false,
             began: [0; 32],
             open: Vec::new(),
             committed: std::collections::VecDeque::new(),
@@ -133,7 +133,7 @@ impl Warp {
         self.predicates_defined = [0; 8];
         self.predicates_defined[usize::from(PT)] = !0;
         self.convergence = [0; 16];
-        (self.reduction, self.brought, self.told) = (0, 0, false);
+        (self.reduction, self.votes, self.arrived) = (0, 0, false);
         self.index = index as u8;
         self.active = Group { mask: self.live, pc: entry };
         self.ready.clear();

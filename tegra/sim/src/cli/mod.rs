@@ -1,7 +1,7 @@
 //! Command line of `tegra-sim`: one module per command.
 
-mod carried;
 mod elf;
+mod embedded;
 mod errnos;
 mod output;
 mod profile;

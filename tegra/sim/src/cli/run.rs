@@ -11,8 +11,8 @@ use std::process::{Command, ExitCode};
 use tegra_sim::config::Config;
 use tegra_sim::profile::{Calibration, ProfileError};
 
-use super::carried::{self, CarriedError};
 use super::elf::{self, Kind};
+use super::embedded::{self, EmbeddedError};
 use super::replay::Level;
 
 /// Variable with the path of the preload library, if it is not next to this program.
@@ -114,7 +114,7 @@ pub(super) enum RunError {
     NoLibrary { searched: Vec<PathBuf> },
     /// The embedded library cannot be written to a file.
     #[error(transparent)]
-    Carried(#[from] CarriedError),
+    Embedded(#[from] EmbeddedError),
     /// The path contains a space or colon, which separate names in `LD_PRELOAD`.
     #[error("{0:?}: the dynamic linker cannot preload a path with a space or a colon; move it")]
     UnfitPath(PathBuf),
@@ -269,7 +269,7 @@ fn find_library() -> Result<PathBuf, RunError> {
     if let Some(Ok(path)) = searched.iter().find(|path| path.is_file()).map(std::path::absolute) {
         return Ok(path);
     }
-    match carried::library() {
+    match embedded::library() {
         Some(library) if env::var_os(PRELOAD).is_none() => Ok(library?),
         _ => Err(RunError::NoLibrary { searched }),
     }

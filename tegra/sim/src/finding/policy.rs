@@ -38,7 +38,7 @@ pub struct Policy {
 pub enum PolicyError {
     /// The word is unknown.
     #[error(
-        "no word {word:?}; there are abort, warn, and NAME=abort, NAME=warn, NAME=off with the name of a finding"
+        "unknown word {word:?}; use abort, warn, NAME=abort, NAME=warn or NAME=off, where NAME is a finding"
     )]
     Word { word: String },
     /// The finding does not exist.
@@ -46,7 +46,7 @@ pub enum PolicyError {
     Name { name: String },
     /// The finding is a hardware fault, which cannot be configured.
     #[error(
-        "{name} is a fault that hardware raises: the program is told of it, whatever is asked for here"
+        "{name} is a fault that hardware raises: it is delivered to the program and cannot be configured"
     )]
     Fault { name: &'static str },
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::access::{Core, Failure, Site, load, within_host};
-use super::constants::{Held, InFlight};
+use super::constants::{BankCopy, InFlight};
 use super::dependencies::{Agent, Kind};
 use super::interface::{ChannelSetup, TsgId};
 use super::pbdma::{Method, Parser};
@@ -89,7 +89,7 @@ pub(crate) struct Work {
 pub(crate) struct Watched {
     pub(crate) memory: Vec<(Rule, Snapshot)>,
     /// Constant banks of the launches of a QMD chain, by QMD.
-    pub(crate) banks: Vec<(u64, Vec<Held>)>,
+    pub(crate) banks: Vec<(u64, Vec<BankCopy>)>,
 }
 
 #[derive(Debug)]
@@ -166,7 +166,7 @@ pub(crate) struct Channel {
     /// An engine has work that nothing has waited for.
     pub(crate) unwaited: bool,
     /// A wait for launches that nothing counts down was reported.
-    pub(crate) told: bool,
+    pub(crate) wait_reported: bool,
     /// Launches started by other launches since the last method.
     pub(crate) chained: u32,
     pub(crate) scout: Scout,
@@ -223,7 +223,7 @@ impl Channel {
             engine: None,
             work: VecDeque::new(),
             unwaited: false,
-            told: false,
+            wait_reported: false,
             chained: 0,
             scout: Scout::default(),
             banks: InFlight::default(),

@@ -16,7 +16,7 @@ const WORD: usize = 4;
 
 /// Earlier contents of a constant bank.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct BankCopy {
     index: u8,
     bank: Bank,
     /// Time of the copy, in GPU writes.
@@ -33,22 +33,22 @@ struct Changed {
 }
 
 /// Copies the constant banks of a QMD.
-pub(crate) fn hold(mmu: &Mmu, shadow: &Shadow, qmd: &Qmd) -> Vec<Held> {
+pub(crate) fn copy_banks(mmu: &Mmu, shadow: &Shadow, qmd: &Qmd) -> Vec<BankCopy> {
     let banks = (0..).zip(qmd.constants());
-    banks.filter_map(|(index, bank)| Some(Held::take(mmu, shadow, index, bank?))).collect()
+    banks.filter_map(|(index, bank)| Some(BankCopy::take(mmu, shadow, index, bank?))).collect()
 }
 
 /// Constant banks of launches in flight, by QMD, in the order of submission.
 #[derive(Debug, Default)]
-pub(crate) struct InFlight(BTreeMap<u64, VecDeque<Vec<Held>>>);
+pub(crate) struct InFlight(BTreeMap<u64, VecDeque<Vec<BankCopy>>>);
 
 impl InFlight {
-    pub(crate) fn send(&mut self, qmd: u64, banks: Vec<Held>) {
+    pub(crate) fn send(&mut self, qmd: u64, banks: Vec<BankCopy>) {
         self.0.entry(qmd).or_default().push_back(banks);
     }
 
     /// Returns the banks of a launch that begins.
-    pub(crate) fn begin(&mut self, qmd: u64) -> Option<Vec<Held>> {
+    pub(crate) fn begin(&mut self, qmd: u64) -> Option<Vec<BankCopy>> {
         let sent = self.0.get_mut(&qmd)?;
         let first = sent.pop_front();
         if sent.is_empty() {
@@ -63,7 +63,7 @@ impl InFlight {
     }
 }
 
-impl Held {
+impl BankCopy {
     fn take(mmu: &Mmu, shadow: &Shadow, index: u8, bank: Bank) -> Self {
         let mut pages = Vec::new();
         each_page(bank.address, u64::from(bank.bytes).min(WATCHED), |va, bytes| {

@@ -275,7 +275,7 @@ impl Worker {
         let mut poll = POLL.0;
         // Blocked channels, and the start of their wait.
         let (mut blocked, mut since) = (Vec::new(), Instant::now());
-        let mut told = false;
+        let mut reported = false;
         let mut hold_over = false;
         loop {
             // Read before the work, so that a later change ends the sleep below.
@@ -292,14 +292,14 @@ impl Worker {
                 (run, machine.blocked(), machine.take_notices())
             };
             if now_blocked != blocked {
-                (blocked, since, told) = (now_blocked, Instant::now(), false);
+                (blocked, since, reported) = (now_blocked, Instant::now(), false);
             }
             hold_over = false;
             self.deliver(notices);
             match run {
                 Run::Busy => {
                     poll = POLL.0;
-                    (since, told) = (Instant::now(), false);
+                    (since, reported) = (Instant::now(), false);
                 }
                 Run::Holding => {
                     shared.waker.sleep(count, Some(shared.hold));
@@ -310,8 +310,8 @@ impl Worker {
                     if shared.doorbell.is_empty() {
                         shared.hurry.store(false, Ordering::SeqCst);
                     }
-                    if waiting && !told && since.elapsed() >= shared.deadlock_timeout {
-                        told = true;
+                    if waiting && !reported && since.elapsed() >= shared.deadlock_timeout {
+                        reported = true;
                         let notices = {
                             let mut machine = shared.machine_for_work();
                             machine.report_deadlock();

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::access::{Core, Failure, SHADER, Site, SmMemory, within_host};
 use super::channel::{Channel, Flow, LaunchJob, Task, Watched, Work};
 use super::compute::{pcas2, schedules};
-use super::constants::hold;
+use super::constants::copy_banks;
 use super::copy::injected;
 use super::dependencies::{Agent, Kind};
 use super::qmd::{BYTES, Bank, Chance, Dependent, DependentAction, Qmd, SkedError, WINDOW, esr};
@@ -152,7 +152,7 @@ impl Channel {
             let snapshot = Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64);
             watched.memory.push((Rule::QmdRewritten, snapshot));
             let Some(qmd) = Qmd::peek(&self.mmu, at) else { return };
-            watched.banks.push((at, hold(&self.mmu, &core.shadow, &qmd)));
+            watched.banks.push((at, copy_banks(&self.mmu, &core.shadow, &qmd)));
             next = qmd.dependent().ok().flatten().map(|dependent| dependent.qmd);
             if watched.memory.iter().any(|(_, seen)| Some(seen.va()) == next) {
                 return;
@@ -237,7 +237,8 @@ impl Channel {
         self.fill_caches(core, agent, &qmd)?;
         let watched =
             [(Rule::QmdRewritten, Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64))];
-        let banks = self.banks.begin(at).unwrap_or_else(|| hold(&self.mmu, &core.shadow, &qmd));
+        let banks =
+            self.banks.begin(at).unwrap_or_else(|| copy_banks(&self.mmu, &core.shadow, &qmd));
 
         core.switches.begin(self.tsg, self.id, core.clock.now());
         let mut reads = None;

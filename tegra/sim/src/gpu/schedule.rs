@@ -58,7 +58,7 @@ pub(crate) enum Notice {
     Interrupt,
 }
 
-struct Held {
+struct Delayed {
     channel: u16,
     /// Number of later doorbells to wait for.
     left: u64,
@@ -78,7 +78,7 @@ pub(crate) struct Machine {
     channels: BTreeMap<u16, Channel>,
     /// Dequeued doorbells, in order.
     rung: VecDeque<Rung>,
-    held: Vec<Held>,
+    delayed: Vec<Delayed>,
     turns: Turns,
     /// Time of the last check for doorbells or of the last idle state, plus later switches.
     looked: u64,
@@ -123,7 +123,7 @@ impl Machine {
             tsgs: BTreeMap::new(),
             channels: BTreeMap::new(),
             rung: VecDeque::new(),
-            held: Vec::new(),
+            delayed: Vec::new(),
             turns: Turns::default(),
             looked: 0,
             rested: true,
@@ -177,8 +177,8 @@ impl Machine {
         let Some(mut channel) = self.channels.remove(&id) else { return };
         let rung = !self.doorbell.is_empty()
             || !self.rung.is_empty()
-            || self.held.iter().any(|held| held.channel == id);
-        self.held.retain(|held| held.channel != id);
+            || self.delayed.iter().any(|delayed| delayed.channel == id);
+        self.delayed.retain(|delayed| delayed.channel != id);
         let own =
             |rung: &Rung| matches!(rung, Rung::Token { token, .. } if *token == channel.token);
         self.rung.retain(|rung| !own(rung));
@@ -303,10 +303,10 @@ impl Machine {
                 self.act(actor);
             } else if self.accept_due() || self.take_doorbell() {
                 continue;
-            } else if self.held.is_empty() {
+            } else if self.delayed.is_empty() {
                 return self.rest();
             } else if over {
-                self.held.iter_mut().for_each(|held| held.left = 0);
+                self.delayed.iter_mut().for_each(|delayed| delayed.left = 0);
             } else {
                 return Run::Holding;
             }
@@ -401,25 +401,25 @@ impl Machine {
             (!wants(&machine.channels, channel.tsg)).then_some(channel.tsg)
         };
         while let Some(place) =
-            self.held.iter().position(|held| rests(self, held.channel).is_some())
+            self.delayed.iter().position(|delayed| rests(self, delayed.channel).is_some())
         {
-            let held = self.held.remove(place);
-            self.accept(held);
+            let delayed = self.delayed.remove(place);
+            self.accept(delayed);
         }
         let mut place = 0;
         while let Some(rung) = self.rung.get(place) {
             let found = match *rung {
                 Rung::Token { token, put, seen, time } => {
                     self.channel_of(token).and_then(|channel| {
-                        Some((Held { channel, left: 0, put, seen }, rests(self, channel)?, time))
+                        Some((Delayed { channel, left: 0, put, seen }, rests(self, channel)?, time))
                     })
                 }
                 Rung::Channels(_) => None,
             };
-            if let Some((held, tsg, time)) = found {
+            if let Some((delayed, tsg, time)) = found {
                 self.rung.remove(place);
                 self.turns.ask(tsg, time);
-                self.accept(held);
+                self.accept(delayed);
             } else {
                 place += 1;
             }
@@ -503,16 +503,16 @@ impl Machine {
                 (channels, None, self.core.dependencies.count().load(Ordering::Acquire))
             }
         };
-        for held in &mut self.held {
-            held.left = held.left.saturating_sub(1);
+        for delayed in &mut self.delayed {
+            delayed.left = delayed.left.saturating_sub(1);
         }
         for channel in channels {
             let several = self.channels.len() > 1;
-            let held = self.core.random.one_in(HELD) && several;
-            let left = (1 + self.core.random.below(HOLD)) * u64::from(held);
-            match self.held.iter_mut().find(|held| held.channel == channel) {
-                Some(held) => (held.put, held.seen) = (put, seen.max(held.seen)),
-                None => self.held.push(Held { channel, left, put, seen }),
+            let delayed = self.core.random.one_in(HELD) && several;
+            let left = (1 + self.core.random.below(HOLD)) * u64::from(delayed);
+            match self.delayed.iter_mut().find(|delayed| delayed.channel == channel) {
+                Some(delayed) => (delayed.put, delayed.seen) = (put, seen.max(delayed.seen)),
+                None => self.delayed.push(Delayed { channel, left, put, seen }),
             }
         }
         true
@@ -521,16 +521,16 @@ impl Machine {
     /// Delivers doorbells whose delay is over.
     fn accept_due(&mut self) -> bool {
         let mut any = false;
-        while let Some(place) = self.held.iter().position(|held| held.left == 0) {
-            let held = self.held.remove(place);
-            self.accept(held);
+        while let Some(place) = self.delayed.iter().position(|delayed| delayed.left == 0) {
+            let delayed = self.delayed.remove(place);
+            self.accept(delayed);
             any = true;
         }
         any
     }
 
     /// Delivers a doorbell to its channel.
-    fn accept(&mut self, Held { channel: id, put, seen, .. }: Held) {
+    fn accept(&mut self, Delayed { channel: id, put, seen, .. }: Delayed) {
         self.core.clock.advance(self.core.latency.doorbell);
         self.core.dependencies.rung(id, seen);
         if let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.alive) {
@@ -548,9 +548,10 @@ impl Machine {
 
     fn rest(&mut self) -> Run {
         self.write_back();
-        let stuck = self.channels.values_mut().find(|channel| channel.is_stuck() && !channel.told);
+        let stuck =
+            self.channels.values_mut().find(|channel| channel.is_stuck() && !channel.wait_reported);
         if let Some(channel) = stuck {
-            channel.told = true;
+            channel.wait_reported = true;
             let message = "it waits for launches that nothing counts down any more";
             channel.find(&mut self.core, Rule::Deadlock, message);
             let listing = channel.listing();

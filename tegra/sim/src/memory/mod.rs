@@ -7,7 +7,7 @@
 //! The pages may change at any time through other mappings, so every access is atomic (relaxed for
 //! bulk copies) and no reference into the pages is created.
 
-mod kept;
+mod memfd;
 mod ram;
 
 use std::io;
@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::user;
-use kept::{Kept, Made};
+use memfd::{Memfd, NewMemfd};
 pub use ram::{Charge, Ram};
 
 /// Page size, the unit of every buffer.
@@ -89,7 +89,7 @@ enum Backing {
 /// A dma-buf: memory in whole pages with its own identity.
 #[derive(Debug)]
 pub struct DmaBuf {
-    file: Kept,
+    file: Memfd,
     inode: u64,
     bytes: u64,
     backing: Backing,
@@ -107,7 +107,7 @@ impl DmaBuf {
     /// memory. `InvalidInput` for a size of 0 or above 2^40.
     pub fn new(bytes: u64) -> io::Result<Arc<Self>> {
         let bytes = whole_pages(bytes)?;
-        let Made { file, inode, base } = kept::memfd(bytes)?;
+        let NewMemfd { file, inode, base } = memfd::create(bytes)?;
         let base = NonNull::new(base as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?;
         let present = Box::new_zeroed_slice((bytes / PAGE).div_ceil(64) as usize);
         // SAFETY: all zero is a valid AtomicU64.
@@ -120,11 +120,11 @@ impl DmaBuf {
     pub fn over_user_pages(va: u64, bytes: u64) -> io::Result<Arc<Self>> {
         let bytes = whole_pages(bytes)?;
         // An empty file gives the fd an identity, and a CPU mapping of it faults as nvmap's does.
-        let Made { file, inode, .. } = kept::memfd(0)?;
+        let NewMemfd { file, inode, .. } = memfd::create(0)?;
         Ok(Self::over(Backing::Lent { va }, file, inode, bytes))
     }
 
-    fn over(backing: Backing, file: Kept, inode: u64, bytes: u64) -> Arc<Self> {
+    fn over(backing: Backing, file: Memfd, inode: u64, bytes: u64) -> Arc<Self> {
         let (pages, metadata) = (OnceLock::new(), Mutex::new(None));
         Arc::new(Self { file, inode, bytes, backing, pages, metadata })
     }

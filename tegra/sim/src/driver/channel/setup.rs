@@ -288,8 +288,8 @@ impl Channel {
             debug_assert!(written.is_ok(), "{written:?}");
             queue.put = (queue.put + 1) % ring_entries;
         }
-        let told = queue.userd.store_u32(GP_PUT, queue.put);
-        debug_assert!(told.is_ok(), "{told:?}");
+        let written = queue.userd.store_u32(GP_PUT, queue.put);
+        debug_assert!(written.is_ok(), "{written:?}");
         self.device.gpu.doorbell(queue.token);
         Ok(Done::Ok)
     }

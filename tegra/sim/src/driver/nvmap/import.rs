@@ -56,6 +56,6 @@ impl Client {
         let heap = Heap { kind: HEAP_IOVMM, flags, align: PAGE };
         let id = self.insert(buffer, read_only, Some(heap));
         args.set(FROM_VA::HANDLE, id);
-        self.tell(id, arg, &args)
+        self.return_id(id, arg, &args)
     }
 }

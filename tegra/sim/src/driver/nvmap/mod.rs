@@ -235,11 +235,11 @@ impl Client {
         let buffer = DmaBuf::new(bytes).map_err(|_| &NO_HANDLE_MEMORY)?;
         let id = self.insert(buffer, false, None);
         args.set(if wide { CREATE_64::HANDLE64 } else { CREATE::HANDLE }, id);
-        self.tell(id, arg, &args)
+        self.return_id(id, arg, &args)
     }
 
     /// Returns a new id to the program; removes it if that fails.
-    fn tell(&self, id: u32, arg: u64, args: &Args) -> Result<(), Refused> {
+    fn return_id(&self, id: u32, arg: u64, args: &Args) -> Result<(), Refused> {
         user::write(arg, args.bytes()).map_err(|_| {
             self.remove(id);
             &BAD_ARGUMENT as Refused
@@ -259,7 +259,7 @@ impl Client {
         };
         let id = self.insert(buffer, read_only, None);
         args.set(FROM_FD::HANDLE, id);
-        self.tell(id, arg, &args)
+        self.return_id(id, arg, &args)
     }
 
     /// Source: nvmap_ioctl.c:nvmap_ioctl_getfd.
@@ -379,7 +379,7 @@ impl Client {
         }
         let id = self.insert(buffer, wants_read_only, None);
         args.set(DUP_HANDLE::DUP_HANDLE, id);
-        self.tell(id, arg, &args)
+        self.return_id(id, arg, &args)
     }
 
     /// Checks whether the kernel would map a dma-buf into the program. Source:

@@ -19,7 +19,7 @@ const CARRY: &str = "TEGRA_SIM_CARRY";
 const SOURCES: [&str; 6] =
     ["../../Cargo.lock", "../bundle", "../profile", "../sass/src", "../sim-preload/src", "src"];
 
-/// Writes `carried.so`: the library, or an empty file.
+/// Writes `embedded.so`: the library, or an empty file.
 pub(crate) fn write(out: &Path) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed={CARRY}");
     let carry = match env::var(CARRY).as_deref() {
@@ -29,7 +29,7 @@ pub(crate) fn write(out: &Path) -> Result<(), Box<dyn Error>> {
         Err(_) => env::var("PROFILE")? == "release",
     };
     let library = if carry { fs::read(build(out)?)? } else { Vec::new() };
-    fs::write(out.join("carried.so"), library)?;
+    fs::write(out.join("embedded.so"), library)?;
     Ok(())
 }
 

@@ -34,15 +34,15 @@ static KEEPERS: Mutex<Vec<Arc<Keeper>>> = Mutex::new(Vec::new());
 
 /// A memfd in the table of a keeper; closed on drop.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct Memfd {
     keeper: Arc<Keeper>,
     fd: RawFd,
 }
 
-/// Result of [`memfd`].
+/// Result of [`create`].
 #[derive(Debug)]
-pub(super) struct Made {
-    pub(super) file: Kept,
+pub(super) struct NewMemfd {
+    pub(super) file: Memfd,
     pub(super) inode: u64,
     /// Address of a mapping of the whole file, which the caller unmaps; 0 for an empty file.
     pub(super) base: usize,
@@ -50,7 +50,7 @@ pub(super) struct Made {
 
 /// Creates a sealed memfd of `bytes` and maps it. The seals prevent the program from shrinking
 /// memory that the simulator has mapped.
-pub(super) fn memfd(bytes: u64) -> io::Result<Made> {
+pub(super) fn create(bytes: u64) -> io::Result<NewMemfd> {
     let mut keepers = KEEPERS.lock();
     for keeper in keepers.iter() {
         match keeper.memfd(bytes) {
@@ -66,33 +66,33 @@ pub(super) fn memfd(bytes: u64) -> io::Result<Made> {
 impl Keeper {
     fn start() -> io::Result<Arc<Self>> {
         let (jobs, work) = mpsc::channel::<Job>();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         thread::spawn("tegra-sim-files", move || {
             // The receiving thread ends only with the process.
-            let _ = tell.send(own_table().and_then(|()| own_name()));
+            let _ = sender.send(own_table().and_then(|()| own_name()));
             work.into_iter().for_each(|job| job());
         })?;
-        let name = told.recv().map_err(io::Error::other)??;
+        let name = receiver.recv().map_err(io::Error::other)??;
         Ok(Arc::new(Self { name, jobs }))
     }
 
     /// Executes `work` on the keeper's thread.
     fn ask<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         // The receiving thread ends only with the process.
-        let job = Box::new(move || drop(tell.send(work())));
+        let job = Box::new(move || drop(sender.send(work())));
         self.jobs.send(job).map_err(|_| io::ErrorKind::BrokenPipe)?;
-        told.recv().map_err(io::Error::other)
+        receiver.recv().map_err(io::Error::other)
     }
 
-    fn memfd(self: &Arc<Self>, bytes: u64) -> io::Result<Made> {
+    fn memfd(self: &Arc<Self>, bytes: u64) -> io::Result<NewMemfd> {
         let keeper = Arc::clone(self);
         self.ask(move || {
             let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
             // SAFETY: the name is a C string.
             let fd =
                 ok(unsafe { libc::syscall(libc::SYS_memfd_create, c"nvmap".as_ptr(), flags) })?;
-            let file = Kept { keeper, fd: fd as RawFd };
+            let file = Memfd { keeper, fd: fd as RawFd };
             // SAFETY: no memory is passed.
             ok(unsafe { libc::syscall(libc::SYS_ftruncate, fd, bytes) })?;
             let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -103,12 +103,12 @@ impl Keeper {
             // SAFETY: `stat` is the structure that this system call fills.
             ok(unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) })?;
             let base = if bytes == 0 { 0 } else { map_shared(fd, bytes)? };
-            Ok(Made { file, inode: stat.st_ino, base })
+            Ok(NewMemfd { file, inode: stat.st_ino, base })
         })?
     }
 }
 
-impl Kept {
+impl Memfd {
     /// Reopens the file in the table of the calling thread.
     pub(super) fn open(&self) -> io::Result<OwnedFd> {
         let path = CString::new(format!("/proc/{}/fd/{}", self.keeper.name, self.fd))?;
@@ -136,7 +136,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Memfd {
     fn drop(&mut self) {
         let fd = self.fd;
         let close = move || {

@@ -10,12 +10,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Empty if the program was built to find the library next to itself; see `build/carried.rs`.
-static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/carried.so"));
+/// Empty if the program was built to find the library next to itself; see `build/embedded.rs`.
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/embedded.so"));
 
 /// Error of writing the library.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CarriedError {
+pub(crate) enum EmbeddedError {
     /// The environment names no cache folder.
     #[error(
         "neither XDG_CACHE_HOME nor HOME names a folder for the preload library; set one of them"
@@ -30,10 +30,10 @@ pub(crate) enum CarriedError {
 
 /// Path of the library in the user's cache, where it is written if needed. None if the program
 /// embeds none.
-pub(super) fn library() -> Option<Result<PathBuf, CarriedError>> {
+pub(super) fn library() -> Option<Result<PathBuf, EmbeddedError>> {
     (!LIBRARY.is_empty()).then(|| {
-        let folder = cache().ok_or(CarriedError::NoCache)?;
-        lay_down(LIBRARY, &folder).map_err(|error| CarriedError::Unwritable { folder, error })
+        let folder = cache().ok_or(EmbeddedError::NoCache)?;
+        extract(LIBRARY, &folder).map_err(|error| EmbeddedError::Unwritable { folder, error })
     })
 }
 
@@ -46,7 +46,7 @@ fn cache() -> Option<PathBuf> {
 
 /// Returns the path of a file in `folder` that contains `library`. The name is a hash of the
 /// contents, so that several versions can coexist. The file is created atomically.
-fn lay_down(library: &[u8], folder: &Path) -> io::Result<PathBuf> {
+fn extract(library: &[u8], folder: &Path) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);
     let path = folder.join(format!("libtegra_sim_preload-{:016x}.so", hasher.finish()));
@@ -78,16 +78,16 @@ mod tests {
     fn the_extracted_library_is_complete_and_private() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("cache/tegra-sim");
-        let path = lay_down(b"one", &folder).unwrap();
+        let path = extract(b"one", &folder).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one");
         assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
-        assert_ne!(lay_down(b"other", &folder).unwrap(), path, "another library has another name");
+        assert_ne!(extract(b"other", &folder).unwrap(), path, "another library has another name");
         // A damaged file is replaced, a correct one is kept.
         fs::write(&path, b"on").unwrap();
-        assert_eq!(lay_down(b"one", &folder).unwrap(), path);
+        assert_eq!(extract(b"one", &folder).unwrap(), path);
         assert_eq!(fs::read(&path).unwrap(), b"one");
         let written = fs::metadata(&path).unwrap().modified().unwrap();
-        lay_down(b"one", &folder).unwrap();
+        extract(b"one", &folder).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), written);
         assert_eq!(names(&folder), 2, "no part of a file is left");
     }
@@ -99,7 +99,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let path = lay_down(&library, root.path()).unwrap();
+                    let path = extract(&library, root.path()).unwrap();
                     assert_eq!(fs::read(path).unwrap(), library);
                 });
             }
@@ -112,6 +112,6 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(lay_down(b"one", &file.join("tegra-sim")).is_err());
+        assert!(extract(b"one", &file.join("tegra-sim")).is_err());
     }
 }
