@@ -62,7 +62,7 @@ fn configuration_errors_list_the_valid_values() {
     for (variable, value, parts) in [
         ("TEGRA_SIM_SEED", "x", &["TEGRA_SIM_SEED=x", "a number"][..]),
         ("TEGRA_SIM_SEED", "-1", &["TEGRA_SIM_SEED=-1"]),
-        ("TEGRA_SIM_LINT", "off", &["TEGRA_SIM_LINT: no word \"off\"", "abort, warn"]),
+        ("TEGRA_SIM_LINT", "off", &["TEGRA_SIM_LINT: unknown word \"off\"", "abort, warn"]),
         ("TEGRA_SIM_LINT", "mmu-faul=off", &["\"mmu-faul\"", "gp-entry"]),
         ("TEGRA_SIM_SUPPRESS", "/nowhere/known", &["TEGRA_SIM_SUPPRESS: \"/nowhere/known\""]),
         ("TEGRA_SIM_FAULTS", "mmu@3", &["\"mmu@3\"", "mmu-fault@WHEN", "memory-full=SIZE"]),
