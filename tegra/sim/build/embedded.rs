@@ -1,8 +1,10 @@
-//! The preload library, built for the program to carry: `cargo install` installs programs and no libraries.
+//! Builds the preload library to embed it in the program, because `cargo install` installs programs
+//! but no libraries.
 //!
-//! The library's crate depends on this one, so cargo cannot order the two: cargo is started once more, for the
-//! library alone. That doubles a build. A program that is not optimised, as in tests, carries nothing and takes
-//! the library that cargo puts beside it; `TEGRA_SIM_CARRY` says otherwise.
+//! The library's crate depends on this one, so cargo cannot order the two; a second cargo process
+//! builds the library. That doubles the build time. A program built without optimisation, as in
+//! tests, embeds nothing and uses the library that cargo puts next to it. `TEGRA_SIM_CARRY`
+//! overrides this.
 
 use std::env;
 use std::error::Error;
@@ -10,13 +12,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// `yes` or `no`. The build for the library is told `no`.
+/// `yes` or `no`; the build of the library itself runs with `no`.
 const CARRY: &str = "TEGRA_SIM_CARRY";
-/// What the library is made of. None of it is there when nobody builds one: then there is nothing to watch.
+/// Sources of the library. They are absent from a published package, which then has nothing to
+/// watch.
 const SOURCES: [&str; 6] =
     ["../../Cargo.lock", "../bundle", "../profile", "../sass/src", "../sim-preload/src", "src"];
 
-/// Writes `carried.so`: the library, or nothing.
+/// Writes `embedded.so`: the library, or an empty file.
 pub(crate) fn write(out: &Path) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed={CARRY}");
     let carry = match env::var(CARRY).as_deref() {
@@ -26,12 +29,12 @@ pub(crate) fn write(out: &Path) -> Result<(), Box<dyn Error>> {
         Err(_) => env::var("PROFILE")? == "release",
     };
     let library = if carry { fs::read(build(out)?)? } else { Vec::new() };
-    fs::write(out.join("carried.so"), library)?;
+    fs::write(out.join("embedded.so"), library)?;
     Ok(())
 }
 
-/// Builds the library for the same target, with the flags that cargo was given, into a folder of its own: the
-/// one that cargo is building in is locked.
+/// Builds the library for the same target and with the same flags, in a separate target folder
+/// because cargo has locked its own.
 fn build(out: &Path) -> Result<std::path::PathBuf, Box<dyn Error>> {
     for source in SOURCES {
         println!("cargo::rerun-if-changed={source}");
@@ -48,11 +51,11 @@ fn build(out: &Path) -> Result<std::path::PathBuf, Box<dyn Error>> {
     ]);
     cargo.arg("--target").arg(&target).arg("--target-dir").arg(&folder);
     cargo.env(CARRY, "no");
-    // Nothing of it is debugged, and lines would be half of the program's size.
+    // Omits debug information, which would be half of the program's size.
     cargo
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
-    // What clippy puts around the compiler.
+    // Set by clippy.
     cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
     let status = cargo.status().map_err(|error| format!("{cargo:?}: {error}"))?;
     if !status.success() {

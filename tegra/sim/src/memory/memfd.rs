@@ -1,12 +1,12 @@
-//! The memfds behind dma-bufs, kept out of the program's table of file descriptors.
+//! The memfds behind dma-bufs, held outside of the program's table of file descriptors.
 //!
-//! A program has the descriptors that the driver gave it and no others: it may count them, run out
-//! of them, or close them all. So the simulator's own are in the tables of threads that share theirs
-//! with nobody. Another thread has such a descriptor worked with there, or opens the file behind it
-//! anew, by its name under `/proc`.
+//! A program may count its descriptors, run out of them, or close them all, so it must only see
+//! those that the driver returned. The simulator's descriptors are therefore in the tables of
+//! threads that share their table with no other thread. Other threads work with such a descriptor
+//! through that thread, or reopen the file by its name under `/proc`.
 //!
-//! All is done by system calls: a library's functions may be the preload library's, for which these
-//! would be the program's own descriptors and mappings.
+//! All of this uses raw system calls, because libc's functions may be those of the preload library,
+//! which would treat these as the program's own descriptors and mappings.
 
 use std::ffi::CString;
 use std::io;
@@ -21,36 +21,36 @@ use crate::thread;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread with a table of its own.
+/// A thread with its own descriptor table.
 #[derive(Debug)]
 struct Keeper {
-    /// What names the thread under `/proc`.
+    /// Name of the thread under `/proc`.
     name: String,
     jobs: Sender<Job>,
 }
 
-/// Those of this process: a further one is started when the tables of all are full.
+/// Keepers of this process; another one is started when all tables are full.
 static KEEPERS: Mutex<Vec<Arc<Keeper>>> = Mutex::new(Vec::new());
 
-/// A memfd in the table of a keeper; closed when dropped.
+/// A memfd in the table of a keeper; closed on drop.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct Memfd {
     keeper: Arc<Keeper>,
     fd: RawFd,
 }
 
-/// What [`memfd`] has made.
+/// Result of [`create`].
 #[derive(Debug)]
-pub(super) struct Made {
-    pub(super) file: Kept,
+pub(super) struct NewMemfd {
+    pub(super) file: Memfd,
     pub(super) inode: u64,
-    /// Address of a mapping of all of it, for the caller to unmap; 0 for an empty file.
+    /// Address of a mapping of the whole file, which the caller unmaps; 0 for an empty file.
     pub(super) base: usize,
 }
 
-/// Makes a sealed memfd of `bytes` and maps it. The seals keep the program from shrinking memory
-/// that the simulator has mapped.
-pub(super) fn memfd(bytes: u64) -> io::Result<Made> {
+/// Creates a sealed memfd of `bytes` and maps it. The seals prevent the program from shrinking
+/// memory that the simulator has mapped.
+pub(super) fn create(bytes: u64) -> io::Result<NewMemfd> {
     let mut keepers = KEEPERS.lock();
     for keeper in keepers.iter() {
         match keeper.memfd(bytes) {
@@ -66,33 +66,33 @@ pub(super) fn memfd(bytes: u64) -> io::Result<Made> {
 impl Keeper {
     fn start() -> io::Result<Arc<Self>> {
         let (jobs, work) = mpsc::channel::<Job>();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         thread::spawn("tegra-sim-files", move || {
-            // Nobody to tell: the thread that waits is gone only with the process.
-            let _ = tell.send(own_table().and_then(|()| own_name()));
+            // The receiving thread ends only with the process.
+            let _ = sender.send(own_table().and_then(|()| own_name()));
             work.into_iter().for_each(|job| job());
         })?;
-        let name = told.recv().map_err(io::Error::other)??;
+        let name = receiver.recv().map_err(io::Error::other)??;
         Ok(Arc::new(Self { name, jobs }))
     }
 
-    /// Does `work` in the keeper's thread.
+    /// Executes `work` on the keeper's thread.
     fn ask<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-        let (tell, told) = mpsc::channel();
-        // As above.
-        let job = Box::new(move || drop(tell.send(work())));
+        let (sender, receiver) = mpsc::channel();
+        // The receiving thread ends only with the process.
+        let job = Box::new(move || drop(sender.send(work())));
         self.jobs.send(job).map_err(|_| io::ErrorKind::BrokenPipe)?;
-        told.recv().map_err(io::Error::other)
+        receiver.recv().map_err(io::Error::other)
     }
 
-    fn memfd(self: &Arc<Self>, bytes: u64) -> io::Result<Made> {
+    fn memfd(self: &Arc<Self>, bytes: u64) -> io::Result<NewMemfd> {
         let keeper = Arc::clone(self);
         self.ask(move || {
             let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
             // SAFETY: the name is a C string.
             let fd =
                 ok(unsafe { libc::syscall(libc::SYS_memfd_create, c"nvmap".as_ptr(), flags) })?;
-            let file = Kept { keeper, fd: fd as RawFd };
+            let file = Memfd { keeper, fd: fd as RawFd };
             // SAFETY: no memory is passed.
             ok(unsafe { libc::syscall(libc::SYS_ftruncate, fd, bytes) })?;
             let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -103,13 +103,13 @@ impl Keeper {
             // SAFETY: `stat` is the structure that this system call fills.
             ok(unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) })?;
             let base = if bytes == 0 { 0 } else { map_shared(fd, bytes)? };
-            Ok(Made { file, inode: stat.st_ino, base })
+            Ok(NewMemfd { file, inode: stat.st_ino, base })
         })?
     }
 }
 
-impl Kept {
-    /// Opens the file once more, in the table of the thread that calls.
+impl Memfd {
+    /// Reopens the file in the table of the calling thread.
     pub(super) fn open(&self) -> io::Result<OwnedFd> {
         let path = CString::new(format!("/proc/{}/fd/{}", self.keeper.name, self.fd))?;
         let flags = libc::O_RDWR | libc::O_CLOEXEC;
@@ -117,11 +117,11 @@ impl Kept {
         let fd = ok(unsafe {
             libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0)
         })?;
-        // SAFETY: the call has just made this fd for us.
+        // SAFETY: the call returned this fd, and nothing else uses it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
     }
 
-    /// The first bytes at or behind `offset` that have storage, up to the next hole.
+    /// Returns the first allocated range at or after `offset`, up to the next hole.
     pub(super) fn data_after(&self, offset: u64) -> Option<Range<u64>> {
         let fd = self.fd;
         let seek = move |offset: u64, whence: i32| {
@@ -136,11 +136,11 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Memfd {
     fn drop(&mut self) {
         let fd = self.fd;
         let close = move || {
-            // SAFETY: the fd is this value's own, in the table of the thread that closes it.
+            // SAFETY: this value owns the fd, in the table of the thread that closes it.
             unsafe { libc::syscall(libc::SYS_close, fd) };
         };
         // A keeper ends only with the process.
@@ -148,8 +148,8 @@ impl Drop for Kept {
     }
 }
 
-/// Gives the calling thread a table of its own, and an empty one: what it shared with the program
-/// must be closed when the program closes it.
+/// Gives the calling thread its own, empty table, so that files that the program closes are really
+/// closed.
 fn own_table() -> io::Result<()> {
     // SAFETY: no memory is passed; the thread uses none of the descriptors that it had.
     ok(unsafe {
@@ -158,7 +158,7 @@ fn own_table() -> io::Result<()> {
     Ok(())
 }
 
-/// What names the calling thread under `/proc`, whichever pid namespace that shows.
+/// Returns the name of the calling thread under `/proc`, in whichever pid namespace that shows.
 fn own_name() -> io::Result<String> {
     let name = std::fs::read_link("/proc/thread-self")?;
     name.into_os_string().into_string().map_err(|_| io::ErrorKind::InvalidData.into())
@@ -167,7 +167,8 @@ fn own_name() -> io::Result<String> {
 fn map_shared(fd: libc::c_long, bytes: u64) -> io::Result<usize> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping where the kernel has room; nothing existing is touched.
+    // SAFETY: creates a new mapping at an address that the kernel chooses; existing ones are not
+    // affected.
     let base = ok(unsafe { libc::syscall(libc::SYS_mmap, 0usize, bytes, prot, flags, fd, 0usize) });
     base.map(|base| base as usize)
 }

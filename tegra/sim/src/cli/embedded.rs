@@ -1,7 +1,7 @@
-//! The preload library that the program carries, laid down where the dynamic linker can read it.
+//! The embedded preload library, written to a file that the dynamic linker can read.
 //!
-//! In a file, and not in memory that the program inherits: Python and others close what they do not know before
-//! they start a program, whose `LD_PRELOAD` would then name nothing.
+//! A file is used instead of an inherited memfd, because Python and others close unknown
+//! descriptors before they start a program, and `LD_PRELOAD` would then name a closed one.
 
 use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -10,42 +10,43 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Empty in a program that was built to find it beside itself; see `build/carried.rs`.
-static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/carried.so"));
+/// Empty if the program was built to find the library next to itself; see `build/embedded.rs`.
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/embedded.so"));
 
-/// Why it does not lie anywhere.
+/// Error of writing the library.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CarriedError {
-    /// The environment names no folder of the user's own.
+pub(crate) enum EmbeddedError {
+    /// The environment names no cache folder.
     #[error(
         "neither XDG_CACHE_HOME nor HOME names a folder for the preload library; set one of them"
     )]
     NoCache,
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error(
         "the preload library cannot be written to {folder:?}: {error}; set XDG_CACHE_HOME to a folder that can"
     )]
     Unwritable { folder: PathBuf, error: io::Error },
 }
 
-/// Where it lies: in the user's cache, written there if need be. None if the program carries none.
-pub(super) fn library() -> Option<Result<PathBuf, CarriedError>> {
+/// Path of the library in the user's cache, where it is written if needed. None if the program
+/// embeds none.
+pub(super) fn library() -> Option<Result<PathBuf, EmbeddedError>> {
     (!LIBRARY.is_empty()).then(|| {
-        let folder = cache().ok_or(CarriedError::NoCache)?;
-        lay_down(LIBRARY, &folder).map_err(|error| CarriedError::Unwritable { folder, error })
+        let folder = cache().ok_or(EmbeddedError::NoCache)?;
+        extract(LIBRARY, &folder).map_err(|error| EmbeddedError::Unwritable { folder, error })
     })
 }
 
-/// By the XDG base directory specification, which ignores relative paths.
+/// Cache folder by the XDG base directory specification, which ignores relative paths.
 fn cache() -> Option<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || Some(absolute("HOME")?.join(".cache"));
     Some(absolute("XDG_CACHE_HOME").or_else(home)?.join("tegra-sim"))
 }
 
-/// The path of a file in `folder` that holds `library`. Its name is of its contents: programs that carry others
-/// may run at the same time. It appears whole or not at all.
-fn lay_down(library: &[u8], folder: &Path) -> io::Result<PathBuf> {
+/// Returns the path of a file in `folder` that contains `library`. The name is a hash of the
+/// contents, so that several versions can coexist. The file is created atomically.
+fn extract(library: &[u8], folder: &Path) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     library.hash(&mut hasher);
     let path = folder.join(format!("libtegra_sim_preload-{:016x}.so", hasher.finish()));
@@ -53,7 +54,7 @@ fn lay_down(library: &[u8], folder: &Path) -> io::Result<PathBuf> {
         return Ok(path);
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Of processes that begin together each writes its own.
+    // Concurrent processes each write their own file.
     let partial = path.with_extension(format!("{:x}.partial", RandomState::new().hash_one(0)));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o755).open(&partial)?;
     let written = file.write_all(library).and_then(|()| fs::rename(&partial, &path));
@@ -74,31 +75,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_laid_down_is_whole_and_the_users_own() {
+    fn the_extracted_library_is_complete_and_private() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("cache/tegra-sim");
-        let path = lay_down(b"one", &folder).unwrap();
+        let path = extract(b"one", &folder).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one");
         assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
-        assert_ne!(lay_down(b"other", &folder).unwrap(), path, "another library has another name");
-        // What somebody broke is mended, and what is right is left alone.
+        assert_ne!(extract(b"other", &folder).unwrap(), path, "another library has another name");
+        // A damaged file is replaced, a correct one is kept.
         fs::write(&path, b"on").unwrap();
-        assert_eq!(lay_down(b"one", &folder).unwrap(), path);
+        assert_eq!(extract(b"one", &folder).unwrap(), path);
         assert_eq!(fs::read(&path).unwrap(), b"one");
         let written = fs::metadata(&path).unwrap().modified().unwrap();
-        lay_down(b"one", &folder).unwrap();
+        extract(b"one", &folder).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), written);
         assert_eq!(names(&folder), 2, "no part of a file is left");
     }
 
     #[test]
-    fn many_that_begin_together_all_find_it_whole() {
+    fn concurrent_processes_find_a_complete_library() {
         let root = tempfile::tempdir().unwrap();
         let library = vec![7; 1 << 20];
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let path = lay_down(&library, root.path()).unwrap();
+                    let path = extract(&library, root.path()).unwrap();
                     assert_eq!(fs::read(path).unwrap(), library);
                 });
             }
@@ -111,6 +112,6 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(lay_down(b"one", &file.join("tegra-sim")).is_err());
+        assert!(extract(b"one", &file.join("tegra-sim")).is_err());
     }
 }

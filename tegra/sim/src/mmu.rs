@@ -1,7 +1,7 @@
-//! Page tables: which memory a GPU virtual address means.
+//! Page tables: translation of GPU virtual addresses to memory.
 //!
-//! Holds translations only. Which addresses are handed out, and the errnos of wrong requests, are
-//! the driver's business.
+//! Owns translations only. The driver allocates addresses and returns the errnos of invalid
+//! requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::memory::DmaBuf;
 
-/// Size of a GPU page: the only one on this system.
+/// GPU page size, the only one on this system.
 pub const PAGE: u64 = 4096;
 
 /// Rights of a mapping.
@@ -20,14 +20,14 @@ pub enum MapAccess {
     ReadOnly,
     /// The GPU may read and write.
     ReadWrite,
-    /// The GPU may do nothing: read-only entries on a machine that takes them for invalid ones.
+    /// The GPU has no access: read-only entries on a machine that treats them as invalid.
     Nothing,
 }
 
-/// How a range is mapped.
+/// Properties of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapFlags {
-    /// L2 may keep lines (`MAP_BUFFER_EX` flag 4); otherwise every access goes to memory.
+    /// L2 may cache lines (`MAP_BUFFER_EX` flag 4); otherwise every access reaches memory.
     pub cacheable: bool,
     pub access: MapAccess,
     /// Page-table entries exist but are not valid (flag 0x20).
@@ -35,7 +35,7 @@ pub struct MapFlags {
 }
 
 impl Default for MapFlags {
-    /// What flags of 0 give.
+    /// Properties of flags 0.
     fn default() -> Self {
         Self { cacheable: false, access: MapAccess::ReadWrite, unmapped_pte: false }
     }
@@ -45,11 +45,11 @@ impl Default for MapFlags {
 pub enum Access {
     Read,
     Write,
-    /// It reads and writes at once.
+    /// An atomic read and write.
     Atomic,
 }
 
-/// Fault types, as the MMU numbers them (`hal/mm/mmu_fault` of nvgpu r36.4).
+/// MMU fault types (`hal/mm/mmu_fault` of nvgpu r36.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MmuFaultKind {
@@ -57,7 +57,7 @@ pub enum MmuFaultKind {
     InvalidPde = 0,
     /// The page is not mapped.
     InvalidPte = 2,
-    /// The address is beyond what the unit can name.
+    /// The address is out of reach of the unit.
     LimitViolation = 3,
     /// A write through a read-only mapping.
     WriteToReadOnly = 6,
@@ -73,13 +73,13 @@ pub struct MmuFault {
     pub kind: MmuFaultKind,
 }
 
-/// A part of a translated range that lies in one buffer.
+/// A part of a translated range within one buffer.
 #[derive(Clone, Debug)]
 pub struct Piece {
     pub buffer: Arc<DmaBuf>,
     pub offset: u64,
     pub bytes: u64,
-    /// Whether L2 may keep it.
+    /// L2 may cache it.
     pub cacheable: bool,
 }
 
@@ -87,12 +87,12 @@ pub struct Piece {
 struct Mapping {
     end: u64,
     buffer: Arc<DmaBuf>,
-    /// Offset in the buffer of the mapping's first byte.
+    /// Offset of the mapping's first byte in the buffer.
     offset: u64,
     flags: MapFlags,
 }
 
-/// A mapping as a whole.
+/// A whole mapping.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapped {
     pub(crate) va: u64,
@@ -100,32 +100,32 @@ pub(crate) struct Mapped {
     pub(crate) flags: MapFlags,
 }
 
-/// The translations of one address space.
+/// Page tables of one address space.
 #[derive(Debug, Default)]
 pub struct Mmu {
     mappings: RwLock<BTreeMap<u64, Mapping>>,
-    /// What was unmapped last, oldest first.
+    /// Most recently unmapped ranges, oldest first.
     gone: Mutex<VecDeque<Gone>>,
 }
 
-/// Why a range cannot be mapped.
+/// Error of mapping a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// Addresses, offsets and lengths are in pages.
+    /// An address, offset or length is not a multiple of the page size.
     #[error("{what} {value:#x} is no multiple of 4096")]
     Misaligned { what: &'static str, value: u64 },
-    /// The range leaves the buffer.
+    /// The range exceeds the buffer.
     #[error("{bytes:#x} bytes at offset {offset:#x} leave a buffer of {size:#x} bytes")]
     OutsideBuffer { offset: u64, bytes: u64, size: u64 },
-    /// A part of the range is mapped already, or the range leaves the page tables.
+    /// Part of the range is mapped already, or the range exceeds the page tables.
     #[error("GPU addresses {va:#x} and {bytes:#x} bytes on are not free")]
     NotFree { va: u64, bytes: u64 },
 }
 
-/// Mappings that are remembered when they are gone.
+/// Number of remembered unmapped ranges.
 const REMEMBERED: usize = 4096;
 
-/// A mapping that there was.
+/// A former mapping.
 #[derive(Debug)]
 struct Gone {
     va: u64,
@@ -133,19 +133,19 @@ struct Gone {
     time: u64,
 }
 
-/// The page tables' reach: 49 bits.
+/// Address range of the page tables: 49 bits.
 const REACH: u64 = 1 << 49;
-/// What one page directory entry covers.
+/// Range of one page directory entry.
 const PDE_COVERAGE: u64 = 1 << 21;
 
 impl Mmu {
-    /// An address space with nothing mapped.
+    /// Creates empty page tables.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Maps `bytes` of `buffer` from `offset` on at `va`. The driver has checked the same before,
-    /// with errnos.
+    /// Maps `bytes` of `buffer` from `offset` on at `va`. The driver has made the same checks, with
+    /// errnos.
     pub fn map(
         &self,
         va: u64,
@@ -173,7 +173,7 @@ impl Mmu {
         Ok(())
     }
 
-    /// Drops every translation within `bytes` from `va` on, cutting mappings that reach further.
+    /// Unmaps `bytes` from `va` on, splitting mappings that extend further.
     pub fn unmap(&self, va: u64, bytes: u64) {
         let end = va.saturating_add(bytes);
         let mut mappings = self.mappings.write();
@@ -194,8 +194,8 @@ impl Mmu {
         }
     }
 
-    /// The memory behind `bytes` from `va` on, in pieces of one buffer each. [`MmuFault`] at the
-    /// first address that cannot be reached so.
+    /// Translates `bytes` from `va` on to pieces of one buffer each. [`MmuFault`] at the first
+    /// address that does not permit the access.
     pub fn resolve(&self, va: u64, bytes: u64, access: Access) -> Result<Vec<Piece>, MmuFault> {
         let mut pieces = Vec::with_capacity(1);
         self.visit(va, bytes, access, |piece| pieces.push(piece))?;
@@ -249,7 +249,7 @@ impl Mmu {
         Ok(())
     }
 
-    /// Every mapping, by address.
+    /// Returns every mapping by address.
     pub(crate) fn mappings(&self) -> Vec<Mapped> {
         let mappings = self.mappings.read();
         let mapped = mappings.iter().map(|(va, mapping)| Mapped {
@@ -265,14 +265,14 @@ impl Mmu {
         mapped.collect()
     }
 
-    /// Whether the page-table entry of an address exists, but is not valid.
+    /// Returns whether the page-table entry of an address exists but is invalid.
     pub fn has_unmapped_pte(&self, va: u64) -> bool {
         let mappings = self.mappings.read();
         let found = mappings.range(..=va).next_back();
         found.is_some_and(|(_, mapping)| va < mapping.end && mapping.flags.unmapped_pte)
     }
 
-    /// A mapping of the program's is gone, at a time in nanoseconds.
+    /// Remembers a mapping of the program that was removed at a time in nanoseconds.
     pub(crate) fn remember(&self, va: u64, bytes: u64, time: u64) {
         let mut gone = self.gone.lock();
         if gone.len() == REMEMBERED {
@@ -281,7 +281,7 @@ impl Mmu {
         gone.push_back(Gone { va, bytes, time });
     }
 
-    /// What an address belonged to that is not mapped any more, for messages.
+    /// Describes the former mapping of an unmapped address, for messages.
     pub(crate) fn past(&self, va: u64) -> Option<String> {
         if self.first_mapped(va, 1).is_some() {
             return None;
@@ -296,7 +296,7 @@ impl Mmu {
         ))
     }
 
-    /// The first mapped address within `bytes` from `va` on.
+    /// Returns the first mapped address within `bytes` from `va` on.
     pub fn first_mapped(&self, va: u64, bytes: u64) -> Option<u64> {
         let mappings = self.mappings.read();
         let first = overlapping(&mappings, va, va.saturating_add(bytes)).map(|(start, _)| start);
@@ -304,13 +304,13 @@ impl Mmu {
     }
 }
 
-/// Mappings that share an address with `start..end`, by falling address.
+/// Returns the mappings that overlap `start..end`, by descending address.
 fn overlapping(
     mappings: &BTreeMap<u64, Mapping>,
     start: u64,
     end: u64,
 ) -> impl Iterator<Item = (u64, &Mapping)> {
     let found = mappings.range(..end.max(start)).rev().map(|(va, mapping)| (*va, mapping));
-    // Mappings do not overlap each other, so none before the first that ends earlier reaches here.
+    // Mappings do not overlap each other, so none before the first that ends earlier extends here.
     found.take_while(move |(_, mapping)| mapping.end > start)
 }
