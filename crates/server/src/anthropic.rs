@@ -1,4 +1,4 @@
-//! Anthropic's dialect: `/v1/messages` and the count of a prompt's tokens.
+//! Anthropic's API: `/v1/messages` and `/v1/messages/count_tokens`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::dialogue::{
     Ask, Choice, Dialogue, End, Form, Part, Reason, Thinking, Tool, Update, gather, tools,
 };
 use super::error::Error;
-use super::refused::{Checked, Refused, Refusing, nothing};
+use super::rejections::{Checked, Refused, Refusing, nothing};
 use super::{App, events, params, unique};
 use engine::Finished;
 use errors::invalid::shown;
@@ -85,7 +85,7 @@ pub(super) async fn count_tokens(
     Ok(Json(json!({"input_tokens": tokens})))
 }
 
-/// What a request asks for.
+/// Translates a request into an [`Ask`].
 fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
     let mut list = Vec::new();
     if let Some(system) = request.system {
@@ -113,7 +113,7 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
     tools::check(&tools)?;
     let parallel = request.tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
     let thinking = match request.thinking.as_ref().map(|thinking| &*thinking.kind) {
-        // Who does not ask for thoughts gets none from a model that can leave them out.
+        // Without `thinking`, reasoning is disabled if the model allows that.
         None => Thinking::Off { must: false },
         Some("disabled") => Thinking::Off { must: true },
         Some("enabled" | "adaptive") => Thinking::On,
@@ -140,7 +140,7 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
         lora: None,
         stop: params::stops(request.stop_sequences.map(api::Stop::Many))?,
         max_tokens: request.max_tokens,
-        // Clients must say how many, and say as many as the model could ever give.
+        // `max_tokens` is mandatory in this API; clients send the model's maximum.
         at_most: true,
         ignore_end: false,
         logprobs: None,
@@ -166,7 +166,7 @@ fn choice(asked: Option<api::TurnChoice>) -> Result<Choice, Error> {
     }
 }
 
-/// Blocks that are all text.
+/// Returns the text of blocks that must all be text.
 fn text(place: &str, blocks: api::Blocks) -> Result<String, Error> {
     let list = match blocks {
         api::Blocks::Text(text) => return Ok(text),
@@ -188,7 +188,8 @@ fn unreadable(place: &str, kind: &str, readable: &str) -> Error {
     Error::value(param, message)
 }
 
-/// The messages that a turn is: answers of tools have messages of their own, before what the user says.
+/// Appends the messages of one turn. Tool results become messages of their own, before the user's
+/// text.
 fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result<(), Error> {
     let place = format!("messages[{at}].content");
     let role = match &*message.role {
@@ -259,7 +260,7 @@ fn stop(end: &End) -> (&'static str, Value) {
     }
 }
 
-/// Tokens; those of the input that a slot still held are told apart, as this API has it.
+/// Token counts. This API counts cached input tokens separately.
 fn usage(finished: &Finished) -> Value {
     json!({
         "input_tokens": finished.prompt_tokens - finished.cached_tokens,
@@ -268,13 +269,13 @@ fn usage(finished: &Finished) -> Value {
     })
 }
 
-/// An event that bears the name of its type.
+/// Returns an event that is named after its `type`.
 fn event(value: &Value) -> sse::Event {
     let name = value.get("type").and_then(Value::as_str).unwrap_or_default();
     events::named(name, value)
 }
 
-/// The block that is open, if one is.
+/// The content block that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
     Thinking,
@@ -285,12 +286,12 @@ enum Open {
 #[derive(Default)]
 struct Streaming {
     open: Option<Open>,
-    /// Blocks begun.
+    /// Number of blocks begun.
     blocks: usize,
 }
 
 impl Streaming {
-    /// The events to send for what is new.
+    /// Returns the events for an update.
     fn parts(&mut self, update: Update) -> Vec<sse::Event> {
         self.values(update).iter().map(event).collect()
     }
@@ -351,7 +352,7 @@ impl Streaming {
         match self.open.take() {
             None => return,
             Some(Open::Thinking) => {
-                // Clients give thoughts back with their signature, which is not needed here.
+                // Clients send reasoning back with its signature. The daemon does not need one.
                 let delta = json!({"type": "signature_delta", "signature": ""});
                 let index = self.blocks - 1;
                 out.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));

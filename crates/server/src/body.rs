@@ -1,4 +1,4 @@
-//! A request's body: JSON, of bounded size, in bounded time.
+//! Request bodies: JSON of limited size that must arrive within a time limit.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -24,16 +24,17 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
     }
 }
 
-/// Bytes of a body that are taken without asking.
+/// Bytes of a body that need no reservation.
 const SMALL: usize = 64 << 10;
 
-/// Bytes that larger bodies may have in memory together, if that is not less than one may have.
+/// Memory limit of all larger bodies together, in bytes. A single body may always be as large as
+/// `max_body_bytes`.
 const LARGE: usize = 64 << 20;
 
-/// The bytes of all larger bodies in memory.
+/// Bytes of all larger bodies in memory.
 pub(super) type Arriving = Arc<AtomicUsize>;
 
-/// A body, and the room that it takes.
+/// A body and its memory reservation.
 pub(super) struct Arrived {
     bytes: Vec<u8>,
     counted: usize,
@@ -74,7 +75,8 @@ impl Deref for Arrived {
     }
 }
 
-/// The whole body of a request that says that it is JSON (of ollama's dialect also one that does not say), within the configured size and time.
+/// Reads a JSON body within the configured size and time. Requires the JSON content type, except
+/// for ollama's routes, where it may be absent.
 pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> {
     let essence = |value: &HeaderValue| {
         let essence = value.to_str().ok()?.split(';').next()?.trim();
@@ -82,7 +84,7 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> 
     };
     let json = match request.headers().get(CONTENT_TYPE) {
         Some(value) => essence(value).unwrap_or(false),
-        // As ollama does, whose clients need not say it: LiteLLM's is one.
+        // ollama accepts this too, and some of its clients, such as LiteLLM's, rely on it.
         None => request.uri().path().starts_with("/api/"),
     };
     if !json {
@@ -128,7 +130,7 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> 
     })
 }
 
-/// Parses JSON; an error names the line and column, and the field when the JSON itself is sound.
+/// Parses JSON. An error names line and column if the JSON is malformed, else the field.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     let malformed = |reason: String| {
         let message = format!("the body is not valid JSON: {reason}");
@@ -150,7 +152,7 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     Ok(value)
 }
 
-/// A field that is missing, not known, or of a wrong value, as the parser says in the object at `path`.
+/// Returns the error for a missing, unknown or invalid field of the object at `path`.
 fn wrong(path: &str, said: &str) -> Error {
     let object = if path == "." { "" } else { path };
     if let Some(field) = said.strip_suffix(" is missing") {
@@ -161,7 +163,7 @@ fn wrong(path: &str, said: &str) -> Error {
         return Error::new(StatusCode::BAD_REQUEST, "invalid_value", format!("the body: {said}"));
     }
     let path = invalid::shown(path);
-    // Of a field that is not known the parser says the name again.
+    // The parser repeats the name of an unknown field.
     let name = path.rsplit('.').next().map(|name| format!("`{name}` "));
     let said = name.and_then(|name| said.strip_prefix(&name)).unwrap_or(said);
     Error::value(path.as_str(), format!("{path}: {said}"))

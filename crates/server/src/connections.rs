@@ -1,6 +1,6 @@
-//! Connections: who is let in, how one is served, how all end. One that does nothing goes when another needs its
-//! place, and shares of the places are kept from the network for the unix socket, and there for the daemon's own
-//! user and root, so that nobody locks them out.
+//! Connections: admission, serving and shutdown. When all places are taken, a new connection
+//! replaces the one that has been idle longest. Some places are reserved for the unix socket, and
+//! of these some for the daemon's own user and root, so that other clients cannot lock them out.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -25,40 +25,40 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::disconnect::Gone;
 use super::error::Error;
-use super::gone::Gone;
 use super::tcp::{self, Port};
-use super::{App, host, linger, router};
+use super::{App, graceful_close, host, router};
 
-/// Bytes of a request's head at most; hyper answers 431 beyond.
+/// Maximum size of a request's head in bytes; hyper answers 431 above it.
 const MAX_HEAD: usize = 64 << 10;
 
-/// How long the writing of a refusal may take.
+/// Time limit for writing a rejection.
 const REFUSAL: Duration = Duration::from_secs(1);
 
-/// How long a refused connection is read from at most, until its client closes it: were it closed with bytes unread,
-/// the kernel would answer those with a reset, and the refusal would be lost to it.
+/// Time limit for reading from a rejected connection until its client closes it. Closing a socket
+/// with unread bytes makes the kernel send a reset, and the client would lose the rejection.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// How long a connection that is to make room may still be heard: what its client has sent by then is read, and a
-/// request is answered.
+/// Grace period of a connection that is being closed to free its place. A request that arrives
+/// within it is answered.
 const LAST_WORD: Duration = Duration::from_millis(10);
 
-/// Of so many connections one is kept for each kind of client from those before it.
+/// One of this many places is reserved at each level of [`Peer`].
 const SHARE: usize = 8;
 
 #[derive(Debug)]
 pub struct Connections(JoinSet<()>);
 
 impl Connections {
-    /// Lets every connection finish what it is answering, for `limit` at most; then cuts them.
+    /// Waits at most `limit` for the answers in progress, then closes all connections.
     pub async fn drain(mut self, limit: Duration) {
         let all = async { while self.0.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(limit, all).await;
     }
 }
 
-/// How a server is told to stop.
+/// Stop signal of a server.
 #[derive(Clone, Default)]
 pub struct Stop {
     draining: CancellationToken,
@@ -66,13 +66,13 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// From now on idle connections are closed, and busy ones after their answer. Whoever still comes gets one
-    /// answer, so that health checks hear that the daemon stops.
+    /// Closes idle connections now and busy ones after their answer. New clients still get one
+    /// answer, so that health checks see that the daemon is stopping.
     pub fn drain(&self) {
         self.draining.cancel();
     }
 
-    /// From now on nobody is heard.
+    /// Stops accepting connections.
     pub fn close(&self) {
         self.closed.cancel();
     }
@@ -87,7 +87,7 @@ pub struct Listeners {
 pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connections {
     let Listeners { unix, tcp } = listeners;
     let open = router(Arc::clone(&app));
-    let keep = middleware::map_request_with_state(Arc::clone(&app), linger::keep);
+    let keep = middleware::map_request_with_state(Arc::clone(&app), graceful_close::keep);
     let token = tcp.as_ref().and_then(Port::token);
     let guarded = open.clone().layer(middleware::from_fn_with_state(token, tcp::guard));
     let [open, guarded] = [open, guarded]
@@ -128,21 +128,21 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connectio
             }),
         };
         if let Err(error) = accepted {
-            // Out of file descriptors, most likely: give connections time to end.
+            // Probably out of file descriptors: wait for connections to end.
             tracing::warn!(%error, "accepting a connection failed");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 }
 
-/// Whether a connection's client waits for an answer.
+/// Tracks whether a connection's client waits for an answer.
 #[derive(Clone)]
 struct Pulse(Arc<Mutex<Heard>>);
 
 struct Heard {
-    /// Requests whose answer is not complete.
+    /// Number of requests without a complete answer.
     busy: usize,
-    /// When that changed last.
+    /// Time of the last change of `busy`.
     since: Instant,
 }
 
@@ -157,14 +157,14 @@ impl Pulse {
         Busy(self.clone())
     }
 
-    /// Since when it has been idle, if it is.
+    /// Returns the time since which the connection has been idle, if it is idle.
     fn idle(&self) -> Option<Instant> {
         let heard = self.0.lock();
         (heard.busy == 0).then_some(heard.since)
     }
 }
 
-/// A request whose answer is not complete.
+/// A request without a complete answer.
 struct Busy(Pulse);
 
 impl Drop for Busy {
@@ -174,7 +174,7 @@ impl Drop for Busy {
     }
 }
 
-/// The body of an answer, until whose end its connection is busy.
+/// Body of an answer. The connection is busy until it ends.
 struct Answer {
     body: Body,
     _busy: Busy,
@@ -200,19 +200,19 @@ impl HttpBody for Answer {
     }
 }
 
-/// Who a client is. Of the places some are kept for each from those before it.
+/// Kind of client. Each kind has reserved places that earlier kinds cannot use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Peer {
-    /// Over TCP.
+    /// A TCP client.
     Network,
-    /// Whom the unix socket's permissions let in.
+    /// A client that the unix socket's permissions admit.
     Socket,
-    /// The daemon's own user and root, on the unix socket.
+    /// The daemon's own user or root, on the unix socket.
     Own,
 }
 
 impl Peer {
-    /// As the kernel knows the client of a unix socket.
+    /// Identifies a unix socket's client by its kernel credentials.
     fn of(stream: &UnixStream) -> Self {
         match stream.peer_cred() {
             Ok(peer) => {
@@ -227,7 +227,7 @@ impl Peer {
         }
     }
 
-    /// How many of all places it and those before it may take.
+    /// Number of places, of `limit`, that this kind and earlier kinds may use.
     const fn share_of(self, limit: usize) -> usize {
         match self {
             Self::Network => limit - 2 * (limit / SHARE),
@@ -237,11 +237,11 @@ impl Peer {
     }
 }
 
-/// One that has been let in.
+/// An admitted connection.
 struct Guest {
     peer: Peer,
     pulse: Pulse,
-    /// Cancelled when it has been asked to leave.
+    /// Cancelled to make the connection close.
     leave: CancellationToken,
 }
 
@@ -253,7 +253,7 @@ struct Server {
 }
 
 impl Server {
-    /// Serves a connection, or says that there is one too many.
+    /// Serves a connection, or rejects it if there is no place.
     fn admit<S>(&mut self, stream: S, peer: Peer, gone: Option<Gone>, router: &Router)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -276,14 +276,14 @@ impl Server {
         self.guests.insert(task.id(), guest);
     }
 
-    /// Whether there is a place, be it that of whoever has been idle for longest.
+    /// Returns true if a place is free. May evict the connection that has been idle longest.
     fn has_place(&mut self, limit: usize, peer: Peer) -> bool {
         let staying = || self.guests.values().filter(|guest| !guest.leave.is_cancelled());
         let like = staying().filter(|guest| guest.peer <= peer).count();
         if staying().count() < limit && like < peer.share_of(limit) {
             return true;
         }
-        // Those that leave are gone soon, unless they have said something after all.
+        // Evicted connections end soon, unless they send a request after all.
         if self.guests.len() >= 2 * limit && peer != Peer::Own {
             return false;
         }
@@ -297,7 +297,7 @@ impl Server {
     }
 }
 
-/// What serves a connection.
+/// Shared state of a connection's task.
 struct Host {
     router: Router,
     pulse: Pulse,
@@ -359,12 +359,12 @@ async fn connection(
     }
 }
 
-/// Answers one connection too many, whatever it asks for.
+/// Answers a connection for which there is no place with an error.
 async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, limit: usize) {
     let message = format!("{limit} connections are open, which is the limit");
     let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
         .hint("close idle connections, or raise max_connections in the configuration");
-    // Strings only: always valid JSON.
+    // Contains only strings, so it is always valid JSON.
     let body = serde_json::to_string(&error.body()).unwrap_or_default();
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\

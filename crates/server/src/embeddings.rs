@@ -1,4 +1,4 @@
-//! Embeddings: what a model makes of texts instead of answers, in OpenAI's dialect and in ollama's.
+//! Embedding routes: OpenAI's `/v1/embeddings` and ollama's `/api/embed`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,15 +19,15 @@ use super::{App, generation, params, prompt};
 use engine::{Event, GenerateError, Request, Scales, Served, Shaping};
 use errors::invalid::shown;
 
-/// Texts of one request at most, which are OpenAI's.
+/// Maximum number of texts in a request, the same as OpenAI's.
 const INPUTS: usize = 2048;
 
 const FIELD: &str = "input";
 
-/// What a request's texts became.
+/// Embeddings of a request's texts.
 struct Made {
     served: Arc<Served>,
-    /// Each of length 1.
+    /// Normalised to length 1.
     embeddings: Vec<Vec<f32>>,
     tokens: u64,
 }
@@ -73,7 +73,7 @@ pub(super) async fn ollama(
     })))
 }
 
-/// Little-endian `f32`, as OpenAI's clients ask for them.
+/// Encodes as little-endian `f32` in base64, the format that OpenAI's clients request.
 pub(super) fn base64(numbers: &[f32]) -> String {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     STANDARD.encode(bytes)
@@ -100,7 +100,7 @@ async fn make(
     let adapters = params::adapters(&served.model, model, None)?;
     let prompts = tokens(app, &served, input).await?;
     let mut embeddings = Vec::with_capacity(prompts.len());
-    // As many at once as the model has slots, so that a long list does not fill the queue.
+    // Submits at most one text per slot at a time, so that a long list does not fill the queue.
     for some in prompts.chunks(served.model.slots) {
         let mut admission = params::admit(app, Some(&served.model.id), some.len()).await?;
         let requests = some.iter().map(|prompt| request(prompt.clone(), adapters)).collect();
@@ -115,7 +115,7 @@ async fn make(
             }
         }
         if embeddings[first..].iter().any(Vec::is_empty) {
-            // Cancelled: nobody listens, or the daemon stops.
+            // Cancelled: the client is gone, or the daemon stops.
             return Err(GenerateError::Stopping.into());
         }
     }
@@ -140,7 +140,7 @@ fn request(prompt: Vec<u32>, adapters: Scales) -> Request {
     }
 }
 
-/// The ids of each text.
+/// Returns the token ids of each text.
 async fn tokens(
     app: &App,
     served: &Arc<Served>,
@@ -168,7 +168,7 @@ async fn tokens(
     Ok(prompts)
 }
 
-/// A text is text: no control token is made of it.
+/// Tokenizes a text without interpreting control tokens.
 async fn encode(
     app: &App,
     served: &Arc<Served>,
@@ -178,7 +178,7 @@ async fn encode(
     Ok(made.into_iter().map(|(_, ids)| ids).collect())
 }
 
-/// The first numbers of an embedding, of length 1 again.
+/// Truncates an embedding and normalises it again.
 fn cut(mut numbers: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
     let Some(left) = dimensions.filter(|left| *left < numbers.len()) else { return numbers };
     numbers.truncate(left);

@@ -1,4 +1,4 @@
-//! Errors as HTTP answers: one JSON shape, a status, a code for programs, a hint for people.
+//! Errors as HTTP answers: status, machine-readable code, message, hint.
 
 use axum::Json;
 use axum::http::header::RETRY_AFTER;
@@ -23,7 +23,7 @@ impl Error {
         Self { status, code, message: message.into(), hint: None, param: None, retry_after: None }
     }
 
-    /// A value that is not allowed, in the field `param`.
+    /// Error for an invalid value of the field `param`.
     pub(super) fn value(param: impl Into<String>, message: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::BAD_REQUEST, "invalid_value", message);
         Self { param: Some(param.into()), ..error }
@@ -38,7 +38,7 @@ impl Error {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// With the header Retry-After.
+    /// Adds the header Retry-After.
     pub(super) fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..self }
     }
@@ -65,7 +65,7 @@ impl Error {
     }
 }
 
-/// The code of the error that an answer holds, for who counts answers.
+/// Error code of an answer, for the metrics.
 #[derive(Clone, Copy)]
 pub(super) struct Code(pub(super) &'static str);
 

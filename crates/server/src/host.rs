@@ -1,5 +1,5 @@
-//! The header `Host`, as RFC 9112 (3.2) wants it: one in every request of HTTP/1.1, and never more. Two readers of a
-//! request with two hosts could take it for two different ones.
+//! Checks the header `Host` (RFC 9112, 3.2): exactly one in an HTTP/1.1 request. Two programs could
+//! interpret a request with two hosts differently.
 
 use axum::extract::Request;
 use axum::http::header::HOST;
@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::error::Error;
 
-/// Lets a request through whose host is clear.
+/// Passes on requests with a valid `Host`.
 pub(super) async fn check(request: Request, next: Next) -> Response {
     match objection(request.version(), request.headers()) {
         None => next.run(request).await,

@@ -1,4 +1,4 @@
-//! What Prometheus sees: counted here as it happens, or read from the engine when asked.
+//! Prometheus metrics: counted as events happen, or read from the engines when scraped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(super) struct Metrics {
     registry: Registry,
     answers: Family<Answer, Counter>,
     refusals: Family<Refusal, Counter>,
-    /// All of them, whatever the code.
+    /// All rejections, with any code.
     refused: AtomicU64,
     first_token: Histogram,
     inter_token: Histogram,
@@ -71,13 +71,13 @@ impl Metrics {
         Self { registry, answers, refusals, refused, first_token, inter_token }
     }
 
-    /// Counts a generation that was not accepted.
+    /// Counts a rejected generation.
     pub(super) fn refused(&self, code: &'static str) {
         self.refusals.get_or_create(&Refusal { code }).inc();
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there were.
+    /// Number of rejected generations.
     pub(super) fn all_refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -95,7 +95,7 @@ impl Metrics {
         self.inter_token.observe(time.as_secs_f64());
     }
 
-    /// All of it in the OpenMetrics text format.
+    /// Renders all metrics in the OpenMetrics text format.
     pub(super) fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;
@@ -103,7 +103,7 @@ impl Metrics {
     }
 }
 
-/// Reads the engines and the process when scraped.
+/// Metrics read from the engines and the process when scraped.
 struct EngineMetrics(Arc<Residents>);
 
 impl fmt::Debug for EngineMetrics {
@@ -207,7 +207,7 @@ impl Collector for EngineMetrics {
     }
 }
 
-/// What each model has of it, those too that are configured and not there.
+/// Writes the metrics of each model, including configured models that are not loaded.
 fn models_apart(encoder: &mut DescriptorEncoder<'_>, states: &[(String, Snapshot)]) -> fmt::Result {
     type Value = fn(&Snapshot) -> u64;
     let values: [(_, _, Value); 5] = [
@@ -233,7 +233,7 @@ fn models_apart(encoder: &mut DescriptorEncoder<'_>, states: &[(String, Snapshot
     Ok(())
 }
 
-/// Reads the machine when scraped. What a machine does not tell has no gauge.
+/// Metrics read from the machine when scraped. Values that a machine does not report have no gauge.
 #[derive(Debug)]
 struct MachineMetrics(Arc<Probe>);
 
@@ -284,7 +284,7 @@ impl Collector for MachineMetrics {
     }
 }
 
-/// Reads the lanes when scraped.
+/// Metrics read from the control loops when scraped.
 struct LaneMetrics(Arc<Lanes>);
 
 impl fmt::Debug for LaneMetrics {
@@ -295,7 +295,7 @@ impl fmt::Debug for LaneMetrics {
 
 impl Collector for LaneMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // No metric tells what follows from the chains.
+        // No metric depends on the chain mode.
         let all = self.0.status(Mode::default().chains);
         if all.is_empty() {
             return Ok(());
@@ -331,7 +331,7 @@ impl Collector for LaneMetrics {
     }
 }
 
-/// Gauges of one name that differ in one label; none where there are no values.
+/// Writes gauges that have one name and differ in one label; nothing without values.
 fn gauges(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -1,4 +1,4 @@
-//! ollama's dialect: generate, chat, and what its clients ask about models. Streams are lines of JSON.
+//! ollama's API: generate, chat and model information. Streams are lines of JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use super::dialogue::{
 };
 use super::error::Error;
 use super::openai::tool_list;
-use super::refused::{Checked, Refused, Refusing, nothing};
+use super::rejections::{Checked, Refused, Refusing, nothing};
 use super::residents::Resident;
 use super::{App, params, status};
 use engine::ModelInfo;
 use errors::invalid::shown;
 
-/// What ollama puts behind a name that has no tag.
+/// Tag that ollama appends to a name without one.
 const TAG: &str = ":latest";
 
 impl Refusing for api::OllamaChat {
@@ -68,7 +68,7 @@ pub(super) async fn generate(
     let system = request.system.filter(|text| !text.is_empty());
     let system = system.map(|text| Message::new("system", text));
     let prompt = (!request.prompt.is_empty()).then(|| Message::new("user", request.prompt));
-    // Without a prompt, clients ask for the model to be loaded.
+    // A request without a prompt loads the model.
     if prompt.is_none() {
         let name = request.model.as_deref().map(untagged);
         let served = Arc::clone(&params::admit(&app, name, 0).await?.served);
@@ -88,7 +88,7 @@ pub(super) async fn version() -> Json<Value> {
     Json(json!({"version": super::VERSION}))
 }
 
-/// The models that can be asked; of one that is not there yet only its name is known.
+/// Lists the models that can serve requests. Only the name is known of a model that is not loaded.
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
     let entry = |one: Arc<Resident>| {
         let state = one.engine.snapshot().state;
@@ -151,7 +151,7 @@ fn now() -> String {
     Timestamp::now().to_string()
 }
 
-/// What both generating routes have in common.
+/// Creates the [`Ask`] of either generating route.
 fn ask(
     model: Option<String>,
     field: &'static str,
@@ -205,7 +205,7 @@ fn ask(
         lora: None,
         stop: params::stops(options.stop)?,
         max_tokens,
-        // ollama ends an answer where the context does.
+        // ollama ends an answer at the end of the context.
         at_most: true,
         ignore_end: false,
         logprobs: None,
@@ -244,7 +244,7 @@ enum Shape {
     Generate,
 }
 
-/// Answers an [`Ask`] in one of the two shapes.
+/// Answers an [`Ask`] in one of the two formats.
 async fn answer(
     app: &Arc<App>,
     ask: Ask,
@@ -260,7 +260,7 @@ async fn answer(
         answer.end()?;
         return Ok(Json(line(&model, shape, answer)).into_response());
     }
-    // Calls are sent as a whole: collected until the end.
+    // Tool calls are collected and sent complete.
     let mut calls = Gathered::default();
     let mut failed = false;
     let lines = updates.scan((), move |(), (_, update)| {
@@ -286,7 +286,7 @@ async fn answer(
     Ok((StatusCode::OK, [(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// What is new, apart from calls, which come whole before the end.
+/// Returns the new parts. Collects calls, and returns them complete before the end.
 fn pieces(update: Update, calls: &mut Gathered) -> Vec<Gathered> {
     let end = update.end.clone();
     let mut all = Gathered::default();
@@ -305,7 +305,7 @@ fn pieces(update: Update, calls: &mut Gathered) -> Vec<Gathered> {
     out
 }
 
-/// One line of an answer, or the whole.
+/// Returns one line of a streamed answer, or the complete answer.
 fn line(model: &str, shape: Shape, part: Gathered) -> Value {
     let Gathered { reasoning, text, calls, end, .. } = part;
     let mut line = json!({"model": model, "created_at": now()});

@@ -1,4 +1,4 @@
-//! What the generating routes have in common: which model, how tokens are chosen, when to stop.
+//! Parameters that all generating routes share: model, adapters, sampling, limits, stop texts.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use engine::{
 use errors::invalid::shown;
 use plan::sample::{self, Sampling};
 
-/// How tokens are chosen when the request does not say: llama.cpp's defaults, which users know.
+/// Default sampling parameters, the same as llama.cpp's.
 const DEFAULT: Sampling =
     Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 0, ..Sampling::GREEDY };
 
-/// Stop texts of one request at most.
+/// Maximum number of stop texts in a request.
 const STOPS: usize = 16;
-/// Bytes of one stop text at most.
+/// Maximum length of a stop text in bytes.
 const STOP_BYTES: usize = 1024;
 
-/// Places for requests to the model that was asked for, which is loaded first where the configuration has it.
+/// Admits requests to the named model. Loads it first if it is configured for loading on request.
 pub(super) async fn admit(
     app: &Arc<App>,
     wanted: Option<&str>,
@@ -48,7 +48,7 @@ pub(super) async fn admit(
     Ok(admission)
 }
 
-/// No model, and no adapter, has this name.
+/// Error for a name that no model and no adapter has.
 pub(super) fn not_there(app: &App, wanted: &str) -> Error {
     let names: Vec<String> =
         app.residents.names().iter().map(|name| format!("`{}`", shown(name))).collect();
@@ -65,12 +65,13 @@ pub(super) fn not_there(app: &App, wanted: &str) -> Error {
         .hint("name the loaded model or leave `model` out; `orinctl load` loads another")
 }
 
-/// The names by which requests choose the adapters of a model.
+/// Names by which requests select a model's adapters.
 pub(super) fn adapter_ids(model: &ModelInfo) -> impl Iterator<Item = String> {
     model.adapters.iter().map(|adapter| format!("{}:{}", model.id, adapter.name))
 }
 
-/// The number of the adapter that is named behind the model's id, if one is; nothing where both are another's.
+/// Returns the index of the adapter in `MODEL:ADAPTER`. The outer `None` means that the name
+/// belongs to another model.
 fn chosen(model: &ModelInfo, wanted: Option<&str>) -> Option<Option<usize>> {
     match wanted.filter(|name| !name.is_empty() && *name != model.id) {
         None => Some(None),
@@ -78,14 +79,14 @@ fn chosen(model: &ModelInfo, wanted: Option<&str>) -> Option<Option<usize>> {
     }
 }
 
-/// What a request takes of the model's adapters: what it lists, else all of the one that it names with the model,
-/// else what the load was told.
+/// Returns the adapter scales of a request: those it lists, else 1 for the adapter in its model
+/// name, else the scales of the load.
 pub(super) fn adapters(
     model: &ModelInfo,
     wanted: Option<&str>,
     lora: Option<&[api::Lora]>,
 ) -> Result<Scales, Error> {
-    // The request was admitted, so the name is the model's.
+    // The request was admitted, so the name belongs to this model.
     let (named, mut scales) = (chosen(model, wanted).flatten(), Scales::NONE);
     let Some(listed) = lora else {
         for (at, adapter) in model.adapters.iter().enumerate() {
@@ -116,11 +117,12 @@ pub(super) fn adapters(
     Ok(scales)
 }
 
-/// Log-probabilities that one answer reports at most: a token's own and its alternatives each count.
+/// Maximum number of log-probabilities in an answer. The chosen token and each alternative count as
+/// one.
 const REPORTED: usize = 1 << 18;
 
-/// Tokens that each of some requests may generate at most so that all their log-probabilities can be reported;
-/// refuses more than that. `echoed` tokens of prompts are reported too.
+/// Returns how many tokens each request may generate so that all log-probabilities can be reported,
+/// and rejects larger requests. `echoed` prompt tokens are reported too.
 pub(super) fn reportable(
     alternatives: Option<u8>,
     echoed: usize,
@@ -143,10 +145,11 @@ pub(super) fn reportable(
     Ok(u32::try_from(left).unwrap_or(u32::MAX))
 }
 
-/// Tokens to generate: as asked, or what the slot has room for and the answer can report.
+/// Returns the number of tokens to generate: as requested, else limited by the slot's space and the
+/// reportable tokens.
 pub(super) fn max_tokens(asked: Option<u32>, prompt: usize, context: usize, most: u32) -> u32 {
     asked.unwrap_or_else(|| {
-        // With no room at all the engine refuses, and says why.
+        // Without any space the engine rejects the request with a reason.
         u32::try_from(context.saturating_sub(prompt).max(1)).unwrap_or(u32::MAX).min(most)
     })
 }
@@ -167,7 +170,7 @@ pub(super) fn sampling(
     })
 }
 
-/// Answers to one prompt at most.
+/// Maximum number of answers to a prompt.
 const ANSWERS: u32 = 64;
 
 pub(super) fn answers(n: Option<u32>) -> Result<usize, Error> {
@@ -203,12 +206,12 @@ pub(super) fn alternatives(name: &'static str, asked: u32) -> Result<u8, Error> 
     number.ok_or_else(|| Error::value(name, format!("{name}: is {asked}, 0 to {most} are allowed")))
 }
 
-/// Tokens with a bias at most.
+/// Maximum number of tokens with a bias.
 const BIASES: usize = 1024;
-/// Sequence breakers of DRY at most.
+/// Maximum number of DRY sequence breakers.
 const BREAKERS: usize = 64;
 
-/// What is done to logits; `tokenizer` knows which tokens hold a breaker.
+/// Returns the logits processors. `tokenizer` finds the tokens that contain a breaker.
 pub(super) fn shaping(
     asked: &api::Shaping,
     temperature: f32,
@@ -279,7 +282,7 @@ fn bias(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, 
             let message = format!("{field}: a number from -100 to 100 is needed");
             return Err(Error::value(field, message));
         };
-        // A token that is banned is never chosen.
+        // -100 bans the token.
         Ok((id, if bias == -100.0 { f32::NEG_INFINITY } else { bias as f32 }))
     };
     map.iter().map(pair).collect()

@@ -1,4 +1,5 @@
-//! From texts and conversations to token ids: no longer than a slot, a few at a time, and ended with their client.
+//! Conversion of texts and conversations to token ids. Limits length and concurrency, and stops if
+//! the client disconnects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,12 +12,12 @@ use super::dialogue::Held;
 use super::error::Error;
 use engine::{Constraint, Grammar, Served};
 
-/// Prompts that are made at the same time. With the bytes that a slot holds they bound the memory that this
-/// takes: the tokeniser's and the template's documentation say how much for each byte.
+/// Number of prompts prepared concurrently. Together with the maximum prompt size this bounds
+/// memory; the documentation of tokenizer and template states the memory per byte.
 pub(super) const TURNS: usize = 2;
 
-/// The ids of the texts in a field, in which control tokens may be written out or not. BOS is added where the model wants
-/// it.
+/// Tokenizes the texts of a field. Control tokens may be parsed or not. Adds BOS if the model
+/// requires it.
 pub(super) async fn encode(
     app: &App,
     served: &Arc<Served>,
@@ -41,7 +42,7 @@ pub(super) async fn encode(
     })
 }
 
-/// The ids of the text in a field, however many.
+/// Tokenizes the text of a field, of any length.
 pub(super) async fn tokens(
     app: &App,
     served: &Arc<Served>,
@@ -58,19 +59,19 @@ pub(super) async fn tokens(
     made.await?.map_err(|error| Error::value(field, format!("{field}: {error}")))
 }
 
-/// A conversation made ready.
+/// A prepared conversation.
 pub(super) struct Made {
-    /// Up to where the answer begins.
+    /// Token ids up to the beginning of the answer.
     pub(super) ids: Vec<u32>,
-    /// The end of its text.
+    /// Last characters of its text.
     pub(super) tail: String,
     pub(super) constraint: Option<Constraint>,
 }
 
-/// Characters of a prompt's end that say how its answer begins.
+/// Number of characters at a prompt's end that determine how its answer begins.
 const TAIL: usize = 64;
 
-/// Makes a conversation ready to be answered. `field` names it.
+/// Prepares a conversation for generation. `field` is its name in the request.
 pub(super) async fn conversation(
     app: &App,
     served: &Arc<Served>,
@@ -97,7 +98,7 @@ pub(super) async fn conversation(
     Ok(Made { ids, tail, constraint })
 }
 
-/// The text of a conversation, up to where the answer begins.
+/// Renders a conversation up to the beginning of the answer.
 pub(super) async fn text(
     app: &App,
     served: &Arc<Served>,
@@ -113,7 +114,7 @@ pub(super) async fn text(
     Ok(made.await?.map_err(|error| failed(field, error))?.text().to_owned())
 }
 
-/// A grammar for the answers to a text.
+/// Compiles a grammar for the answers.
 pub(super) async fn constraint(
     app: &App,
     served: &Arc<Served>,
@@ -143,7 +144,7 @@ fn grammar_failed(said: &str) -> Error {
     )
 }
 
-/// Refuses a text that is too long whatever its tokens are.
+/// Rejects a text that is too long with any tokenization.
 fn fits(param: &str, bytes: usize, served: &Served) -> Result<(), Error> {
     let context = served.model.context;
     let most = context.saturating_mul(served.text.tokenizer.longest_token());
@@ -166,7 +167,7 @@ fn too_long(param: &str, message: String) -> Error {
         .hint("shorten it, or load the model with a larger context")
 }
 
-/// Work for a client that may go away: then it is told so, and ends soon.
+/// Cancels work when the client disconnects.
 struct Client(Arc<AtomicBool>);
 
 impl Drop for Client {
@@ -175,7 +176,7 @@ impl Drop for Client {
     }
 }
 
-/// Runs work off the threads that serve connections, [`TURNS`] at a time.
+/// Runs work on a blocking thread, [`TURNS`] at a time.
 async fn in_turn<T: Send + 'static>(
     app: &App,
     served: &Arc<Served>,
@@ -186,7 +187,7 @@ async fn in_turn<T: Send + 'static>(
     let client = Client(Arc::clone(&cancelled));
     let served = Arc::clone(served);
     let done = tokio::task::spawn_blocking(move || {
-        // The turn lasts as long as the work, whether somebody waits for it or not.
+        // Holds the permit until the work ends, even if the client has disconnected.
         let _turn = turn;
         work(&served, &cancelled)
     });

@@ -1,6 +1,6 @@
-//! The models that the daemon holds, each with an engine of its own: the first one, which requests get that name none,
-//! and those beside it. Brings the ones that are configured and not there when somebody asks for them, and lets those go
-//! that came the same way where there is no room. Knows no route.
+//! Resident models, each with its own engine: the first one, which serves requests without a
+//! model name, and additional ones. Loads configured models on request, and unloads such models to
+//! free memory. Independent of routes.
 
 use std::io;
 use std::sync::Arc;
@@ -13,33 +13,34 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::App;
-use super::own::load_spec;
+use super::native::load_spec;
 use super::params::adapter_ids;
 use super::status::loaded;
 use api::LoadRequest;
 use config::{Config, LoadAt};
 use engine::{Handle, LoadError, LoadEvent, LoadSpec, ModelInfo, PrefixCounts, Snapshot, State};
 
-/// What came of loads.
+/// Results of loads.
 #[derive(Default)]
 struct Loads {
-    /// When the last one ended well.
+    /// Time of the last successful load.
     loaded_at: Option<SystemTime>,
-    /// Why the last one did not, until the next one or an unload.
+    /// Error of the last load, until the next load or unload.
     failed: Option<LoadError>,
 }
 
 /// A load that requests wait for.
 type Coming = Shared<BoxFuture<'static, Result<(), LoadError>>>;
 
-/// One model's place: its engine, and how it is loaded there.
+/// A model's engine, and how the model is loaded into it.
 pub(super) struct Resident {
     pub(super) engine: Handle,
-    /// What requests call it; nothing of the first, which is called as the model that it holds.
+    /// Name in requests. Empty for the first model, which is named after what it has loaded.
     pub(super) name: String,
-    /// How a request brings it; nothing of the first, which only a load brings.
+    /// Request that loads it on demand. `None` for the first model, which is only loaded
+    /// explicitly.
     brought: Mutex<Option<LoadRequest>>,
-    /// When, where the configuration says so.
+    /// Configured time of loading.
     pub(super) at: Option<LoadAt>,
     loads: Mutex<Loads>,
     coming: Mutex<Option<Coming>>,
@@ -66,7 +67,8 @@ impl Resident {
         })
     }
 
-    /// Loads a model into its engine; the load goes on when nobody listens to its events. Needs a tokio runtime.
+    /// Loads a model into its engine. The load continues if the event receiver is dropped. Needs a
+    /// tokio runtime.
     pub(super) fn load(self: &Arc<Self>, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
         tracing::info!(model = spec.model, "loading");
         let mut events = self.engine.load(spec);
@@ -96,7 +98,7 @@ impl Resident {
         receiver
     }
 
-    /// Loads what it is for as it was told, but for what `request` says otherwise.
+    /// Loads its model again with the settings of `request`, which override the earlier ones.
     pub(super) fn load_again(
         self: &Arc<Self>,
         config: &Config,
@@ -107,15 +109,15 @@ impl Resident {
         self.load(LoadSpec { name: Some(self.name.clone()), ..spec })
     }
 
-    /// Unloads its model once the requests in flight are done. True when there was one.
+    /// Unloads its model after the requests in flight. Returns true if one was loaded.
     pub(super) async fn unload(&self) -> bool {
         let unloaded = self.engine.unload().await;
-        // Why there is no model is known now.
+        // The unload is now the reason why no model is loaded.
         self.loads.lock().failed = None;
         unloaded
     }
 
-    /// Why it holds no model, where it should.
+    /// Reason why no model is loaded.
     pub(super) fn failed(&self, now: &Snapshot) -> Option<LoadError> {
         now.given_up.clone().or_else(|| self.loads.lock().failed.clone())
     }
@@ -124,32 +126,32 @@ impl Resident {
         self.loads.lock().loaded_at
     }
 
-    /// Notes that somebody asks for it.
+    /// Records a request for it.
     pub(super) fn touch(&self) {
         *self.used.lock() = Instant::now();
     }
 
-    /// How long nobody has asked for it.
+    /// Time since the last request for it.
     pub(super) fn unused(&self) -> Duration {
         self.used.lock().elapsed()
     }
 
-    /// Whether its place has been taken away.
+    /// True after it was removed.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Whether there is nothing to bring: a model is there or being loaded, or only a load can bring one.
+    /// Returns true if no load is needed or possible: a model is loaded or loading, or this is the
+    /// first one.
     fn is_served(&self) -> bool {
         let now = self.engine.snapshot();
         self.brought.lock().is_none() || loaded(&now.state).is_some() || now.loading.is_some()
     }
 
-    /// Returns when it can be asked: at once when it is there, else when it has been loaded, by whoever was first to
-    /// ask for it.
+    /// Waits until its model is loaded. The first request for it starts the load.
     ///
     /// # Errors
-    /// Why it cannot be loaded.
+    /// The load failed.
     pub(super) async fn ready(self: &Arc<Self>, app: &Arc<App>) -> Result<(), LoadError> {
         let coming = {
             let mut coming = self.coming.lock();
@@ -163,7 +165,7 @@ impl Resident {
     }
 }
 
-/// How a model is loaded that is configured beside the first.
+/// Load request of a configured additional model.
 pub fn request_of(resident: &config::Resident) -> LoadRequest {
     LoadRequest {
         model: resident.model.clone(),
@@ -179,7 +181,7 @@ pub fn request_of(resident: &config::Resident) -> LoadRequest {
     }
 }
 
-/// Loads a model as its place says; goes on when nobody waits for it.
+/// Loads a model on demand. The load continues if no request waits for it.
 fn bring(resident: Arc<Resident>, app: Arc<App>) -> Coming {
     let load = tokio::spawn(async move {
         let request = resident.brought.lock().clone().unwrap_or_default();
@@ -208,7 +210,7 @@ fn bring(resident: Arc<Resident>, app: Arc<App>) -> Coming {
 /// Waits for the end of a load.
 ///
 /// # Errors
-/// Why it failed.
+/// The load failed.
 pub async fn over(events: &mut UnboundedReceiver<LoadEvent>) -> Result<Box<ModelInfo>, LoadError> {
     loop {
         match events.recv().await {
@@ -220,17 +222,17 @@ pub async fn over(events: &mut UnboundedReceiver<LoadEvent>) -> Result<Box<Model
     }
 }
 
-/// All of them.
+/// All resident models of the daemon.
 pub(super) struct Residents {
     first: Arc<Resident>,
     beside: RwLock<Vec<Arc<Resident>>>,
-    /// Whether those that come with the start are still to come.
+    /// True until the models with `load = "start"` have been loaded.
     starting: AtomicBool,
-    /// What those have done that are gone.
+    /// Counters of removed models.
     before: Mutex<Counts>,
 }
 
-/// What engines have done, and do.
+/// Counters and current load of engines.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) active: usize,
@@ -261,16 +263,17 @@ impl Counts {
         all.written += own.written;
         all.refused += own.refused;
         all.failed += own.failed;
-        // They share one directory.
+        // The models share one directory.
         all.bytes = all.bytes.max(own.bytes);
     }
 }
 
 impl Residents {
-    /// `engine` for the first, and one for each model that is configured beside it.
+    /// Creates a resident for `engine`, and one with its own engine for each configured additional
+    /// model.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// A thread cannot be started.
     pub(super) fn new(engine: Handle, config: &Config) -> io::Result<Self> {
         let beside = config.resident.iter().map(|resident| {
             let request = request_of(resident);
@@ -284,11 +287,12 @@ impl Residents {
         Ok(Self { first, beside, starting, before: Mutex::default() })
     }
 
-    /// Loads those that come with the start, one after the other; returns when they are there or have said why not.
+    /// Loads the models with `load = "start"`, one after another. Returns when all have been loaded
+    /// or have failed.
     pub(super) async fn start(&self, app: &Arc<App>) {
         let starts = |one: &Arc<Resident>| one.at == Some(LoadAt::Start);
         for resident in self.beside().into_iter().filter(starts) {
-            // Status and log tell how it goes.
+            // Status and log report the result.
             let _ = resident.ready(app).await;
         }
         self.starting.store(false, Ordering::Relaxed);
@@ -302,7 +306,7 @@ impl Residents {
         &self.first
     }
 
-    /// Those beside the first.
+    /// The additional models.
     pub(super) fn beside(&self) -> Vec<Arc<Resident>> {
         self.beside.read().clone()
     }
@@ -311,7 +315,8 @@ impl Residents {
         std::iter::once(Arc::clone(&self.first)).chain(self.beside())
     }
 
-    /// The one that a request is for: the first, unless it names another, or an adapter of another.
+    /// Returns the model that a request is for: the first one, unless the request names another
+    /// or an adapter of another.
     pub(super) fn named(&self, wanted: Option<&str>) -> Arc<Resident> {
         let name = wanted.unwrap_or_default();
         let first = || {
@@ -321,7 +326,7 @@ impl Residents {
             };
             loaded(&state).is_some_and(knows).then(|| Arc::clone(&self.first))
         };
-        // Ids have colons too: an adapter's name is what no model is called.
+        // Ids may contain colons too: match an adapter only if no model has the name.
         let adapters = |resident: &Arc<Resident>| {
             name.strip_prefix(&resident.name).is_some_and(|rest| rest.starts_with(':'))
         };
@@ -331,15 +336,15 @@ impl Residents {
             .unwrap_or_else(|| Arc::clone(&self.first))
     }
 
-    /// The place of the model of that name beside the first.
+    /// Returns the additional model of that name.
     pub(super) fn exactly(&self, name: &str) -> Option<Arc<Resident>> {
         self.beside().into_iter().find(|resident| resident.name == name)
     }
 
-    /// The place for a model that is loaded beside the others under that name.
+    /// Returns the additional model of that name, or adds one.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// A thread cannot be started.
     pub(super) fn place(&self, name: String, request: LoadRequest) -> io::Result<Arc<Resident>> {
         let mut beside = self.beside.write();
         if let Some(there) = beside.iter().find(|resident| resident.name == name) {
@@ -351,7 +356,7 @@ impl Residents {
         Ok(resident)
     }
 
-    /// Takes away the place of a model that nobody has configured. Its engine stops once what it does is done.
+    /// Removes a model that is not configured. Its engine stops after its current work.
     pub(super) fn remove(&self, resident: &Arc<Resident>, deadline: Duration) {
         if resident.at.is_some() || resident.name.is_empty() {
             return;
@@ -369,7 +374,7 @@ impl Residents {
         tokio::task::spawn_blocking(move || engine.stop(deadline));
     }
 
-    /// What all of them have done and do, those that are gone too.
+    /// Counters of all models, including removed ones.
     pub(super) fn counts(&self) -> Counts {
         let all = self.all().collect::<Vec<_>>();
         let mut counts = *self.before.lock();
@@ -377,7 +382,7 @@ impl Residents {
         counts
     }
 
-    /// What requests may name, as far as it is known: models that are there or configured, and adapters of those there.
+    /// Names that requests may use: loaded or configured models, and adapters of loaded ones.
     pub(super) fn names(&self) -> Vec<String> {
         let of = |resident: Arc<Resident>| {
             let state = resident.engine.snapshot().state;
@@ -390,7 +395,7 @@ impl Residents {
         self.all().flat_map(of).collect()
     }
 
-    /// The model that has come by a request and was not asked for longest, one that answers nobody before the others.
+    /// Returns the on-demand model to unload: idle ones first, then the least recently used.
     fn gives_way(&self, to: &Arc<Resident>) -> Option<Arc<Resident>> {
         let comes_and_goes =
             |other: &Arc<Resident>| other.at == Some(LoadAt::Request) && !Arc::ptr_eq(other, to);

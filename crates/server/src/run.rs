@@ -1,4 +1,4 @@
-//! `/orin/v1/run`: a network out of an ONNX file, for inputs in the request.
+//! `/orin/v1/run`: runs an ONNX network on inputs from the request.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use super::App;
 use super::body::JsonBody;
 use super::embeddings::base64;
 use super::error::Error;
-use super::own::load_spec;
+use super::native::load_spec;
 use config::BACKENDS;
 use engine::{Handle, LoadSpec};
 use errors::invalid::shown;
@@ -64,7 +64,7 @@ pub(super) async fn run(
     done.map_err(|_| Error::internal("the network's run failed"))?.map(Json)
 }
 
-/// The values of an input. Of what type they are the network says.
+/// Returns the values of an input. The network defines their type.
 fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
     let wrong = |field: &str, what: String| {
         let field = format!("inputs.{name}{field}");
@@ -103,17 +103,17 @@ fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
     Ok(Array { elem: Elem::F32, shape, values })
 }
 
-/// Where a request wants its network to run.
+/// Backend that a request selects for its network.
 pub(super) struct Asked {
     engine: Handle,
     spec: LoadSpec,
     tuned: Option<PathBuf>,
-    /// Whether the request chose the backend.
+    /// True if the request named the backend.
     named: bool,
 }
 
 impl Asked {
-    /// The backend of the request, or the configuration's.
+    /// Selects the backend of the request, else that of the configuration.
     pub(super) fn new(app: &App, backend: Option<String>) -> Result<Self, Error> {
         if let Some(backend) = backend.as_ref().filter(|b| !BACKENDS.contains(&b.as_str())) {
             let possible = BACKENDS.join(", ");

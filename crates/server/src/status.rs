@@ -1,4 +1,4 @@
-//! The engine's state in the words of the API.
+//! Conversion of the engines' state to `GET /orin/v1/status`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
     }
 }
 
-/// Everything `GET /orin/v1/status` says.
+/// Returns the complete status.
 pub(super) fn status(app: &App) -> api::Status {
     let first = app.residents.first();
     let now = first.engine.snapshot();
@@ -39,12 +39,12 @@ pub(super) fn status(app: &App) -> api::Status {
         devices: now.devices.clone(),
         roof: roof(app, loaded(&now.state), &machine),
         machine,
-        lanes: app.lanes.status(own::wanted(app.config().gpu_mode).chains),
+        lanes: app.lanes.status(native::wanted(app.config().gpu_mode).chains),
         state: state(now, first),
     }
 }
 
-/// The models beside the first.
+/// The additional models.
 pub(super) fn residents(app: &App) -> Vec<api::Resident> {
     let of = |one: &Arc<Resident>| {
         let now = one.engine.snapshot();
@@ -60,8 +60,8 @@ pub(super) fn residents(app: &App) -> Vec<api::Resident> {
     app.residents.beside().iter().map(of).collect()
 }
 
-/// What the last bench measured with the device that holds the model now, else what the memory's pins can
-/// move.
+/// Read bandwidth of the model's current device: measured by the last benchmark, else the memory's
+/// peak.
 fn roof(app: &App, model: Option<&ModelInfo>, machine: &api::Machine) -> Option<api::Roof> {
     let measured = app.roof.lock().clone();
     let measured =
@@ -85,7 +85,7 @@ fn state(now: Snapshot, resident: &Resident) -> api::State {
     }
 }
 
-/// The load under way, where another model is served meanwhile.
+/// Returns a load in progress while another model is served.
 fn loading(now: &Snapshot) -> Option<api::Loading> {
     let beside = |_: &&Loading| !matches!(now.state, State::Loading(_));
     let Loading { model, progress } = now.loading.as_ref().filter(beside)?;

@@ -1,8 +1,8 @@
-//! What every chat dialect comes to: one request ([`Ask`]) and one stream of [`Update`]s. A dialect is a
-//! translation into the one and out of the other, in a file of its own.
+//! Common form of all chat APIs: one request type ([`Ask`]) and one stream of [`Update`]s. Each API
+//! has a file that translates to and from these.
 
 mod answer;
-mod held;
+mod structured_output;
 pub(super) mod tools;
 
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use model::tokenizer::{AnswerParser, Message, RenderOptions};
 use serde_json::{Map, Value};
 
 pub(super) use self::answer::{End, Gathered, Part, Reason, Update, gather};
-pub(super) use self::held::Held;
+pub(super) use self::structured_output::Held;
 pub(super) use self::tools::{Choice, Tool};
 use super::error::Error;
 use super::{App, generation, params, prompt};
 use engine::{Grammar, Request, Served};
 use plan::sample::Sampling;
 
-/// What an answer has to be.
+/// Required format of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Form {
     #[default]
@@ -39,53 +39,53 @@ impl Form {
     }
 }
 
-/// Whether a model thinks before it answers.
+/// Reasoning setting of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Thinking {
     On,
     Off {
-        /// Whether it is an error where a model cannot but think.
+        /// Return an error if the model's reasoning cannot be disabled.
         must: bool,
     },
-    /// How much, in the words of its template: `low`, `high`.
+    /// Reasoning effort, as named by the template: `low`, `high`.
     Effort(String),
 }
 
-/// A conversation, and how it is to be answered.
+/// A conversation, and settings for its answer.
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) model: Option<String>,
-    /// What the dialect calls the field of the conversation.
+    /// Name of the conversation's field in the request.
     pub(super) field: &'static str,
     pub(super) messages: Vec<Message>,
     pub(super) tools: Vec<Tool>,
     pub(super) choice: Choice,
-    /// Whether an answer may have several calls.
+    /// Allow several tool calls.
     pub(super) parallel: bool,
     pub(super) form: Form,
-    /// Whether a model that can thinks, and the field that says it.
+    /// Reasoning setting, and the name of its field.
     pub(super) thinking: Option<(&'static str, Thinking)>,
-    /// Variables of the template.
+    /// Variables of the chat template.
     pub(super) variables: Map<String, Value>,
     pub(super) sampling: Sampling,
     pub(super) shaping: api::Shaping,
-    /// What is taken of adapters, where that is listed.
+    /// Scales of LoRA adapters, if the request lists any.
     pub(super) lora: Option<Vec<api::Lora>>,
     pub(super) stop: Vec<String>,
     pub(super) max_tokens: Option<u32>,
-    /// Whether fewer will do where the slot has no room for more.
+    /// Accept fewer tokens if the slot has no space for all.
     pub(super) at_most: bool,
     pub(super) ignore_end: bool,
-    /// Alternatives that are reported for each token.
+    /// Number of alternatives reported for each token.
     pub(super) logprobs: Option<u8>,
-    /// Answers to the one conversation.
+    /// Number of answers to the conversation.
     pub(super) answers: usize,
 }
 
-/// Each with the answer that it belongs to. An error ends it.
+/// Updates with the index of their answer. An error ends the stream.
 type Updates = std::pin::Pin<Box<dyn Stream<Item = (usize, Result<Update, Error>)> + Send>>;
 
-/// A conversation being answered.
+/// A conversation that is being answered.
 pub(super) struct Dialogue {
     pub(super) served: Arc<Served>,
     pub(super) prompt_tokens: usize,
@@ -93,7 +93,7 @@ pub(super) struct Dialogue {
 }
 
 impl Ask {
-    /// Tokens of the prompt.
+    /// Counts the tokens of the prompt.
     pub(super) async fn count(mut self, app: &Arc<App>) -> Result<usize, Error> {
         let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
         self.check(&served)?;
@@ -103,7 +103,7 @@ impl Ask {
         Ok(made.ids.len())
     }
 
-    /// The text of the prompt.
+    /// Renders the text of the prompt.
     pub(super) async fn text(mut self, app: &Arc<App>) -> Result<String, Error> {
         let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
         self.check(&served)?;
@@ -111,9 +111,9 @@ impl Ask {
         prompt::text(app, &served, self.field, messages, options).await
     }
 
-    /// What the template and the grammar are made of.
+    /// Returns the inputs of the template and of the grammar.
     fn conversation(&mut self) -> (Vec<Message>, RenderOptions, Held) {
-        // Without its tools in the prompt a model does not call them.
+        // A model does not call tools that its prompt does not list.
         if self.choice == Choice::None {
             self.tools.clear();
         }
@@ -142,14 +142,18 @@ impl Ask {
         let must = matches!(self.choice, Choice::Required | Choice::Named(_));
         let held = Held {
             tools: std::mem::take(&mut self.tools),
-            calls: if must { held::Calls::Must } else { held::Calls::May },
+            calls: if must {
+                structured_output::Calls::Must
+            } else {
+                structured_output::Calls::May
+            },
             parallel: self.parallel,
             form: std::mem::take(&mut self.form),
         };
         (std::mem::take(&mut self.messages), options, held)
     }
 
-    /// Begins to answer.
+    /// Starts the generations.
     pub(super) async fn start(mut self, app: &Arc<App>) -> Result<Dialogue, Error> {
         if self.messages.is_empty() {
             let message = format!("{}: is empty; at least one message is needed", self.field);
@@ -200,7 +204,7 @@ impl Ask {
         Ok(Dialogue { served, prompt_tokens, updates: Box::pin(updates) })
     }
 
-    /// Refuses what the model's template does not know.
+    /// Rejects settings that the model's chat template does not support.
     fn check(&self, served: &Served) -> Result<(), Error> {
         let chat = &served.text.chat;
         let unsupported = |param: &str, message: String| {

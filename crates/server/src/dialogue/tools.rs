@@ -1,25 +1,25 @@
-//! Tools as requests define them, in the one form that templates and grammars take.
+//! Tool definitions of requests, in the common form for templates and grammars.
 
 use serde_json::{Map, Value, json};
 
 use crate::error::Error;
 use errors::invalid::shown;
 
-/// Tools of one request at most.
+/// Maximum number of tools in a request.
 const TOOLS: usize = 256;
-/// Bytes of a tool's name at most.
+/// Maximum length of a tool's name in bytes.
 const NAME: usize = 128;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tool {
     pub(crate) name: String,
     pub(crate) description: String,
-    /// The schema of its arguments, an object.
+    /// JSON schema of the arguments, an object.
     pub(crate) parameters: Value,
 }
 
 impl Tool {
-    /// As templates get it.
+    /// Returns the JSON for the chat template.
     pub(super) fn json(&self) -> Value {
         let Self { name, description, parameters } = self;
         json!({
@@ -28,7 +28,7 @@ impl Tool {
         })
     }
 
-    /// A tool whose fields were found at `place`.
+    /// Checks a tool's fields. `place` is its path in the request.
     pub(crate) fn new(
         place: &str,
         name: String,
@@ -57,7 +57,7 @@ impl Tool {
     }
 }
 
-/// Refuses more tools than there may be, and two of one name.
+/// Rejects too many tools and duplicate names.
 pub(crate) fn check(tools: &[Tool]) -> Result<(), Error> {
     if tools.len() > TOOLS {
         let message = format!("tools: has {} tools, at most {TOOLS} are allowed", tools.len());
@@ -74,10 +74,10 @@ pub(crate) fn check(tools: &[Tool]) -> Result<(), Error> {
     }
 }
 
-/// Whether an answer calls a tool.
+/// Tool choice of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// As the model likes.
+    /// The model decides.
     #[default]
     Auto,
     None,
@@ -85,7 +85,8 @@ pub(crate) enum Choice {
     Named(String),
 }
 
-/// The id of a call, found at `place`: what an answer names the call by that it is to. An empty one would be to any.
+/// Returns the id of a call, found at `place`. Must not be empty: a tool message refers to its call
+/// by this id.
 pub(crate) fn call_id(place: &str, id: Option<String>) -> Result<String, Error> {
     match id {
         None => Err(Error::value(place, format!("{place}: is missing"))),
@@ -94,7 +95,7 @@ pub(crate) fn call_id(place: &str, id: Option<String>) -> Result<String, Error> 
     }
 }
 
-/// A call's arguments as templates take them: the object that a text is, else the text.
+/// Returns a call's arguments as a JSON object if the text is one, else as a string.
 pub(crate) fn arguments(text: &str) -> Value {
     if text.trim().is_empty() {
         return Value::Object(Map::new());

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: a conversation, put into the model's own template.
+//! `/v1/chat/completions`: a conversation, rendered with the model's chat template.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{add_usage, finish_reason, head, logprobs, timings};
 use crate::dialogue::{Ask, Choice, Dialogue, Part, Thinking, Tool, Update, gather, tools};
 use crate::error::Error;
-use crate::refused::{Checked, Refused, Refusing, nothing, text_only, yes};
+use crate::rejections::{Checked, Refused, Refusing, nothing, text_only, yes};
 use crate::{App, events, params};
 use errors::invalid::shown;
 
@@ -56,7 +56,7 @@ pub(crate) async fn chat(
         };
         let usage = include_usage.then(api::Usage::default);
         let mut stream = Streaming { head, wants_logprobs, usage, left: answers };
-        // The roles come first, so that a waiting client knows that it was heard.
+        // Sends the roles first, so that a waiting client knows that the request was accepted.
         let first: Vec<_> = (0..answers).map(|index| stream.first(index)).collect();
         let parts =
             events::until_error(updates, move |(index, update)| stream.parts(index, update?));
@@ -68,7 +68,7 @@ pub(crate) async fn chat(
     let mut times = api::Timings::default();
     for (index, answer) in gather(updates, answers).await?.into_iter().enumerate() {
         let end = answer.end()?;
-        // The prompt is one, however many answers it has.
+        // All answers share one prompt: count its tokens once.
         let before = usage;
         add_usage(&mut usage, &end.finished);
         if index > 0 {
@@ -99,7 +99,7 @@ pub(crate) async fn chat(
     Ok(Json(answer).into_response())
 }
 
-/// What a request asks for.
+/// Translates a request into an [`Ask`].
 pub(crate) fn ask(mut request: api::ChatRequest) -> Result<Ask, Error> {
     let logprobs = alternatives(&request)?;
     let sampling = params::sampling(
@@ -140,7 +140,7 @@ pub(super) fn thinking(effort: String) -> Thinking {
     }
 }
 
-/// How many alternatives per token, if log-probabilities were asked for.
+/// Returns the number of alternatives per token if log-probabilities were requested.
 fn alternatives(request: &api::ChatRequest) -> Result<Option<u8>, Error> {
     let wanted = request.logprobs.unwrap_or(false);
     let number = request.top_logprobs.unwrap_or(0);
@@ -167,8 +167,8 @@ pub(crate) fn tool_list(list: Vec<api::ChatTool>) -> Result<Vec<Tool>, Error> {
     Ok(list)
 }
 
-/// `auto`, `none`, `required`, or `{"type": "function", "function": {"name": ..}}`, which the Responses route
-/// writes without the inner object.
+/// Parses `auto`, `none`, `required`, or `{"type": "function", "function": {"name": ..}}`. The
+/// Responses route sends the latter without the inner object.
 pub(super) fn choice(asked: Option<Value>) -> Result<Choice, Error> {
     let Some(asked) = asked.filter(|asked| !asked.is_null()) else { return Ok(Choice::Auto) };
     let function = asked.get("function").unwrap_or(&asked);
@@ -196,7 +196,7 @@ fn messages(messages: Vec<api::ChatMessage>) -> Result<Vec<Message>, Error> {
 
 fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
     let role = match message.role.as_str() {
-        // OpenAI's newer name.
+        // OpenAI's newer name for `system`.
         "developer" => "system",
         role @ ("system" | "user" | "assistant" | "tool") => role,
         role => {
@@ -244,7 +244,7 @@ fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
     })
 }
 
-/// The text of a content, all of whose parts are text.
+/// Returns the text of a content whose parts must all be text.
 fn text(place: &str, content: api::Content) -> Result<String, Error> {
     match content {
         api::Content::Text(text) => Ok(text),
@@ -273,9 +273,9 @@ fn call(
 struct Streaming {
     head: api::ChatChunk,
     wants_logprobs: bool,
-    /// Where it is asked for.
+    /// Present if the request asks for token counts.
     usage: Option<api::Usage>,
-    /// Answers that go on.
+    /// Number of answers still in progress.
     left: usize,
 }
 
@@ -293,7 +293,7 @@ impl Streaming {
         self.chunk(api::ChatChunkChoice { index, delta, ..Default::default() })
     }
 
-    /// The events to send for what is new.
+    /// Returns the events for an update.
     fn parts(&mut self, index: usize, update: Update) -> Result<Vec<sse::Event>, Error> {
         let mut deltas: Vec<api::Delta> = update.parts.into_iter().map(delta).collect();
         if deltas.is_empty() && update.logprobs.is_some() {
@@ -323,7 +323,7 @@ impl Streaming {
         last.timings = Some(timings(&end.finished));
         out.push(events::data(&last));
         if let Some(usage) = &mut self.usage {
-            // The prompt is one, however many answers it has.
+            // All answers share one prompt: its tokens have been counted.
             usage.prompt_tokens = 0;
             usage.prompt_tokens_details.cached_tokens = 0;
             add_usage(usage, &end.finished);

@@ -1,4 +1,4 @@
-//! `/v1/completions`: one or several prompts, as text or as token ids.
+//! `/v1/completions`: completes one or several prompts, given as text or token ids.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::logprobs::{self, Offset};
 use super::{add_usage, finish_reason, head, timings};
 use crate::dialogue::{Form, Reason};
 use crate::error::Error;
-use crate::refused::{Checked, Refused, Refusing, nothing, text_format};
+use crate::rejections::{Checked, Refused, Refusing, nothing, text_format};
 use crate::{App, events, generation, params, prompt};
 use engine::{Event, Finished, Request, Scales, Served, Shaping, Text, TokenLogprobs};
 use plan::sample::Sampling;
 
-/// Prompts, or answers to them, of one request at most.
+/// Maximum number of prompts, or answers to them, in a request.
 const PROMPTS: usize = 64;
 
 impl Refusing for api::CompletionRequest {
@@ -144,7 +144,7 @@ pub(crate) async fn completions(
 
 struct Prompt {
     ids: Vec<u32>,
-    /// As given; `None` when ids were given.
+    /// The prompt's text; `None` if it was given as ids.
     given: Option<String>,
 }
 
@@ -154,8 +154,8 @@ impl Prompt {
     }
 }
 
-/// Token ids of all prompts, each with a text that is to stand behind the answer, if there is one. Ids are taken as they
-/// are.
+/// Returns the token ids of all prompts. With a suffix, each becomes a fill-in-the-middle prompt.
+/// Ids are used unchanged.
 async fn tokenise(
     app: &App,
     served: &Arc<Served>,
@@ -179,7 +179,7 @@ async fn tokenise(
     Ok(made.into_iter().map(|(text, ids)| Prompt { ids, given: Some(text) }).collect())
 }
 
-/// Prompts for what stands between each text and another one.
+/// Creates fill-in-the-middle prompts from each text and a suffix.
 async fn between(
     app: &App,
     served: &Arc<Served>,
@@ -203,7 +203,7 @@ async fn between(
     Ok(all)
 }
 
-/// How many answers are asked for, if there are not too many.
+/// Returns the number of requested answers; rejects too many.
 fn count(prompt: &api::Prompt, each: usize) -> Result<usize, Error> {
     let count = match prompt {
         api::Prompt::Text(_) | api::Prompt::Ids(_) => 1,
@@ -220,7 +220,7 @@ fn count(prompt: &api::Prompt, each: usize) -> Result<usize, Error> {
 
 struct Choice {
     index: usize,
-    /// The prompt, until it has been sent.
+    /// The prompt, until it has been sent (`echo`).
     echo: Option<String>,
     offset: Offset,
     wants_logprobs: bool,
@@ -232,7 +232,7 @@ impl Choice {
         api::CompletionChoice { index: self.index, ..Default::default() }
     }
 
-    /// What an event adds to the answer, and the end if this is it.
+    /// Returns what an event adds to the answer, and the end if it is the last one.
     fn take(&mut self, event: Event) -> Result<(api::CompletionChoice, Option<Finished>), Error> {
         let mut part = self.empty();
         part.text = self.echo.take().unwrap_or_default();
@@ -275,7 +275,7 @@ struct Streaming {
 }
 
 impl Streaming {
-    /// The events to send for one event of the engine; `None` ends the stream.
+    /// Returns the events to send for an engine event; `None` ends the stream.
     fn step(&mut self, index: usize, event: Event) -> Option<Vec<sse::Event>> {
         if self.over {
             return None;

@@ -1,4 +1,4 @@
-//! The routes under `/v1`, in the shapes that OpenAI's clients expect.
+//! OpenAI's API: the routes under `/v1`.
 
 mod chat;
 mod completions;
@@ -19,7 +19,7 @@ pub(super) use responses::responses;
 
 use super::dialogue::{Form, Reason};
 use super::error::Error;
-use super::refused::{Refused, nothing, one};
+use super::rejections::{Refused, nothing, one};
 use super::residents::Resident;
 use super::{App, params, status};
 use engine::{Finished, Grammar};
@@ -41,7 +41,7 @@ pub(super) async fn model(
     Err(params::not_there(&app, &id))
 }
 
-/// The models that can be asked as OpenAI's clients see them, each with its adapters behind it.
+/// Lists the models that can serve requests, each followed by its adapters.
 fn loaded(app: &App) -> Vec<api::ModelEntry> {
     let entries = |one: Arc<Resident>| {
         let state = one.engine.snapshot().state;
@@ -67,7 +67,7 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-/// What an answer begins with; its id begins with `prefix`.
+/// Returns the common first fields of an answer, whose id begins with `prefix`.
 fn head(prefix: &str, object: &str, model: String) -> api::Head {
     api::Head {
         id: format!("{prefix}-{:016x}", super::unique()),
@@ -109,7 +109,7 @@ fn timings(finished: &Finished) -> api::Timings {
 
 const SCHEMA: &str = "use response_format, or json_schema and grammar";
 
-/// Fields of both generating routes that are refused: OpenAI's, and those of other servers of its dialect.
+/// Rejected fields of both generating routes: OpenAI's, and extensions of other servers.
 const REFUSED: &[Refused] = &[
     ("best_of", one, "send `n` with `logprobs` and choose"),
     ("use_beam_search", nothing, "leave it out"),
@@ -132,7 +132,7 @@ const REFUSED: &[Refused] = &[
     ("include_stop_str_in_output", nothing, "leave it out"),
 ];
 
-/// What an answer has to be.
+/// Returns the required format of an answer.
 fn form(
     grammar: Option<String>,
     json_schema: Option<Value>,

@@ -1,4 +1,4 @@
-//! `/v1/responses`: items in, items out, and conversations that go on from an earlier answer while the daemon lives.
+//! OpenAI's `/v1/responses`: answers items with items, and continues stored conversations.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::{chat, seconds};
 use crate::dialogue::{Ask, Dialogue, End, Gathered, Part, Reason, Tool, Update, gather, tools};
 use crate::error::Error;
-use crate::kept::Kept;
-use crate::refused::{Checked, Refused, Refusing, nothing};
+use crate::rejections::{Checked, Refused, Refusing, nothing};
+use crate::response_store::Kept;
 use crate::{App, events, params, unique};
 use errors::invalid::shown;
 
@@ -71,7 +71,7 @@ pub(crate) async fn responses(
     Ok(Json(answer.body(Some(&end))).into_response())
 }
 
-/// Remembers a conversation with its answer.
+/// Stores a conversation with its answer.
 fn keep_answer(keep: Option<(Arc<App>, Vec<Message>)>, id: &str, answer: Gathered) {
     let Some((app, mut history)) = keep else { return };
     let call = |(id, name, arguments): (String, String, String)| Call {
@@ -87,7 +87,8 @@ fn keep_answer(keep: Option<(Arc<App>, Vec<Message>)>, id: &str, answer: Gathere
     app.kept.lock().put(id.to_owned(), history);
 }
 
-/// What a request asks for, and its conversation without instructions, which hold for one answer.
+/// Translates a request into an [`Ask`] and its conversation without instructions, which apply to
+/// one answer only.
 fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>), Error> {
     let mut history = match &request.previous_response_id {
         None => Vec::new(),
@@ -160,7 +161,8 @@ fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>),
     Ok((ask, history))
 }
 
-/// Adds an item to a conversation. What an assistant thought, said and called in a row is one message.
+/// Appends an item to a conversation. Consecutive reasoning, text and calls of the assistant form
+/// one message.
 fn item(at: usize, item: api::Item, list: &mut Vec<Message>) -> Result<(), Error> {
     let place = format!("input[{at}]");
     let missing = |field: &str| {
@@ -252,7 +254,7 @@ enum Kind {
 struct Item {
     kind: Kind,
     id: String,
-    /// Thoughts, text, or arguments.
+    /// Reasoning, text or arguments.
     text: String,
     call_id: String,
     name: String,
@@ -269,7 +271,7 @@ impl Item {
         Self { kind, id, text: String::new(), call_id: String::new(), name: String::new() }
     }
 
-    /// The one part of its content.
+    /// Returns the only part of its content.
     fn part(&self, text: &str) -> Value {
         match self.kind {
             Kind::Reasoning => json!({"type": "reasoning_text", "text": text}),
@@ -298,7 +300,7 @@ impl Item {
     }
 }
 
-/// The answer's object, which says again what was asked.
+/// The response object. Repeats the request's settings.
 struct Answer {
     id: String,
     created: u64,
@@ -379,7 +381,7 @@ struct Streaming {
     answer: Answer,
     keep: Option<(Arc<App>, Vec<Message>)>,
     whole: Gathered,
-    /// Whether the last item goes on.
+    /// True while the last item is incomplete.
     open: bool,
     sequence: u64,
 }
@@ -389,7 +391,7 @@ impl Streaming {
         Self { answer, keep, whole: Gathered::default(), open: false, sequence: 0 }
     }
 
-    /// An event of a type, numbered.
+    /// Returns a numbered event of the given type.
     fn event(&mut self, kind: &str, mut fields: Value) -> sse::Event {
         fields["type"] = kind.into();
         fields["sequence_number"] = self.sequence.into();
@@ -404,7 +406,7 @@ impl Streaming {
             .into()
     }
 
-    /// The events to send for what is new.
+    /// Returns the events for an update.
     fn parts(&mut self, update: Update) -> Vec<sse::Event> {
         self.whole.add(update.clone());
         let mut out = Vec::new();
@@ -447,7 +449,7 @@ impl Streaming {
         out
     }
 
-    /// Where the last item is.
+    /// Returns the position of the last item.
     fn place(&self) -> Value {
         let Some(item) = self.answer.items.last() else {
             unreachable!("asked for behind the beginning of an item");
@@ -474,7 +476,7 @@ impl Streaming {
         }
     }
 
-    /// Ends the last item, if it goes on.
+    /// Ends the last item if it is open.
     fn close(&mut self, status: &str, out: &mut Vec<sse::Event>) {
         if !std::mem::take(&mut self.open) {
             return;

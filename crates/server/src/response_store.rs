@@ -1,4 +1,5 @@
-//! Conversations that later requests may go on from: the last ones, while the daemon lives.
+//! Stored conversations that later requests continue with `previous_response_id`. Keeps the latest
+//! ones in memory while the daemon runs.
 
 use std::collections::VecDeque;
 
@@ -30,7 +31,7 @@ impl Kept {
     }
 }
 
-/// Bytes of a message, about.
+/// Approximate size of a message in bytes.
 fn size(message: &Message) -> usize {
     let call = |call: &model::tokenizer::Call| call.name.len() + call.arguments.to_string().len();
     let calls: usize = message.calls.iter().map(call).sum();

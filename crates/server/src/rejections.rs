@@ -1,5 +1,5 @@
-//! Fields that a dialect has, that would change an answer and cannot be honoured: refused by name, unless their
-//! value changes nothing. Fields that nobody knows are ignored, as clients of these dialects expect.
+//! Rejects request fields that would change an answer but are not supported, unless their value is
+//! neutral. Unknown fields are ignored, as clients of these APIs expect.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,12 +16,12 @@ use super::error::Error;
 use super::{App, body};
 use errors::invalid::shown;
 
-/// A body without fields that would have to be refused.
+/// A request body without unsupported fields.
 pub(super) struct Checked<T>(pub(super) T);
 
-/// What of a dialect's fields is refused in a body.
+/// The rejected fields of a request type.
 pub(super) trait Refusing {
-    /// Lists, so that dialects can share some.
+    /// A list of lists, so that APIs can share some.
     const REFUSED: &'static [&'static [Refused]];
 }
 
@@ -36,8 +36,7 @@ impl<T: DeserializeOwned + Refusing> FromRequest<Arc<App>> for Checked<T> {
     }
 }
 
-/// A field that would change the answer and cannot be honoured, the values that change nothing, and
-/// what to do instead.
+/// An unsupported field: its name, a test for neutral values, and an alternative to it.
 pub(super) type Refused = (&'static str, fn(&Value) -> bool, &'static str);
 
 pub(super) fn nothing(value: &Value) -> bool {
@@ -67,10 +66,10 @@ pub(super) fn text_only(value: &Value) -> bool {
     nothing(value) || value.as_array().is_some_and(|list| list.iter().all(|m| m == "text"))
 }
 
-/// Longest value that may change nothing.
+/// Maximum length of a neutral value.
 const NEUTRAL: usize = 40;
 
-/// The body is valid JSON; nothing of it is kept.
+/// Rejects the first unsupported field. `body` is valid JSON.
 fn refuse(body: &[u8], refused: &'static [&'static [Refused]]) -> Result<(), Error> {
     let mut json = serde_json::Deserializer::from_slice(body);
     let Ok(Some((refused, value))) = Asked(refused).deserialize(&mut json) else { return Ok(()) };
@@ -81,7 +80,7 @@ fn refuse(body: &[u8], refused: &'static [&'static [Refused]]) -> Result<(), Err
         .hint(*hint))
 }
 
-/// Finds the first field of an object that cannot be honoured, with its value as it is written.
+/// Finds the first unsupported field of an object, with its value as written.
 struct Asked(&'static [&'static [Refused]]);
 
 impl<'de> DeserializeSeed<'de> for Asked {
@@ -108,7 +107,7 @@ impl<'de> Visitor<'de> for Asked {
                 continue;
             };
             let value = map.next_value::<&RawValue>()?.get();
-            // What does not change the answer is short.
+            // Neutral values are short.
             let neutral = value.len() <= NEUTRAL
                 && serde_json::from_str(value).is_ok_and(|value| refused.1(&value));
             if found.is_none() && !neutral {

@@ -1,4 +1,4 @@
-//! The daemon's own routes: health, metrics, status, models, bench.
+//! The daemon's own routes: health, metrics, status, models, benchmarks.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Heal
     let first = app.residents.first();
     let now = first.engine.snapshot();
     let beside = app.residents.beside();
-    // Whoever holds none but models beside the first is well.
+    // A daemon with only additional models is healthy.
     let none_is_first = first.loaded_at().is_none() && first.failed(&now).is_none();
     match &now.state {
         engine::State::Empty | engine::State::Ready(_) if app.residents.is_starting() => {
@@ -65,7 +65,7 @@ pub(super) async fn status(State(app): State<Arc<App>>) -> Result<Json<api::Stat
     Ok(Json(off_the_loop(move || status::status(&app)).await?))
 }
 
-/// Runs what reads the machine's files: some of them take milliseconds.
+/// Runs a blocking read of system files on another thread; some take milliseconds.
 async fn off_the_loop<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
@@ -73,7 +73,7 @@ async fn off_the_loop<T: Send + 'static>(
     done.map_err(|_| Error::internal("reading the machine's state failed"))
 }
 
-/// How long the models directory may take to answer. What it says later is there for the next request.
+/// Time limit for reading the models directory. A later result serves the next request.
 const DIRECTORY: Duration = Duration::from_secs(10);
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Result<Json<api::Models>, Error> {
@@ -82,7 +82,7 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Result<Json<api::Mode
     let config = app.config();
     let models_dir = config.models_dir.clone();
     let list = async {
-        // One at a time: a mount that does not answer keeps one thread, not all there are.
+        // One reader at a time, so that a mount that does not respond blocks only one thread.
         let turn = Arc::clone(&app.available.turn).lock_owned().await;
         let app = Arc::clone(&app);
         let list = move || (app.available.list(&config), turn).0;
@@ -97,7 +97,7 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Result<Json<api::Mode
     Ok(Json(api::Models { loaded, residents, models_dir, available }))
 }
 
-/// Bytes of a model's name at most: those of a path.
+/// Maximum length of a model's name in bytes: that of a path.
 const LONGEST_NAME: usize = 4096;
 
 pub(super) async fn load(
@@ -107,7 +107,7 @@ pub(super) async fn load(
     if request.model.is_empty() {
         return Err(Error::value("model", "model: is empty; a file or `synthetic:NAME` is needed"));
     }
-    // What is asked for is repeated: in the log, in the status, in errors.
+    // The name is repeated in the log, the status and errors.
     let words = |word: &Option<String>| word.as_ref().map_or(0, String::len);
     for (name, len, most) in [
         ("model", request.model.len(), LONGEST_NAME),
@@ -124,7 +124,7 @@ pub(super) async fn load(
     let (sender, steps) = unbounded_channel();
     tokio::spawn(async move {
         while let Some(event) = events.recv().await {
-            // The client may have gone; the load goes on.
+            // The client may have disconnected; the load continues.
             let _ = sender.send(match event {
                 LoadEvent::Progress { phase, done, total } => Step::Progress(api::LoadProgress {
                     phase: phase.into(),
@@ -146,7 +146,7 @@ pub(super) async fn load(
     events::work(steps).await
 }
 
-/// Loads a model where it belongs: in place of the first, beside the others, or where one of that name is already.
+/// Loads a model: replaces the first one, adds it, or reloads the one of that name.
 fn place(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<LoadEvent>, Error> {
     let (config, residents) = (app.config(), &app.residents);
     app.networks.make_room();
@@ -170,7 +170,7 @@ fn place(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<LoadE
     Ok(resident.load(LoadSpec { name: Some(name), ..load_spec(&config, request) }))
 }
 
-/// What a request asks for, with what it leaves out from the configuration.
+/// Merges a request with the configuration's defaults.
 pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
     let lora = request.lora.as_ref().unwrap_or(&config.lora);
     LoadSpec {
@@ -208,7 +208,7 @@ pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
     }
 }
 
-/// The configuration's word for when the device searches for tuned choices, as the device has it.
+/// Converts the configuration's tuning mode to the device's type.
 const fn tune_mode(tune: Tune) -> device::tune::report::Mode {
     use device::tune::report::Mode;
     match tune {
@@ -218,7 +218,7 @@ const fn tune_mode(tune: Tune) -> device::tune::report::Mode {
     }
 }
 
-/// How much a GPU is given at once, as the configuration has it.
+/// Converts the configuration's GPU mode to the device's type.
 pub(super) fn wanted(mode: GpuMode) -> Mode {
     let (chains, longest) = match mode {
         GpuMode::Auto => return Mode::default(),
@@ -262,7 +262,7 @@ pub(super) async fn bench(
     let progress = sender.clone();
     let probe = Arc::clone(&app.probe);
     let result = engine.exclusive("bench", move |core| {
-        // Nobody listens any more: break it off.
+        // The client has disconnected: stop the benchmark.
         bench::run(core, &probe, &spec, &mut |step| match progress.send(Step::Progress(step)) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
@@ -274,7 +274,7 @@ pub(super) async fn bench(
             report.manifest.commit = app.commit.map(Into::into);
             app.measured(report);
         }
-        // The client may have gone.
+        // The client may have disconnected.
         let _ = sender.send(Step::Done(result));
     });
     events::work(steps).await
