@@ -30,7 +30,7 @@ use device::cpu::Isa;
 use engine::{DeviceMemory, Handle, LoadError, LoadEvent, ModelInfo, Settings};
 use errors::about;
 use errors::invalid;
-use realtime::control_loops::{self, Door};
+use realtime::control_loops::{self, ControlLoopServer};
 use server::tcp::{self, Port, Token};
 use server::{App, Listeners, Stop, socket};
 
@@ -361,7 +361,7 @@ fn open_lanes(app: &App) -> Result<Option<socket::Claim>, Error> {
     }
     let path = control_loops::socket(&config.socket);
     let (listener, claim) = socket::claim(&path, config.socket_mode)?;
-    Door::open(lanes, listener).map_err(Error::system("serve the lanes"))?;
+    ControlLoopServer::open(lanes, listener).map_err(Error::system("serve the lanes"))?;
     tracing::info!(socket = %path.display(), "listening for clients of lanes");
     Ok(Some(claim))
 }
@@ -430,7 +430,7 @@ impl Until<'_> {
         let mut loaded = std::pin::pin!(async {
             let failed = over(first).await;
             if failed.is_none() || !self.needs_model {
-                self.app.load_beside().await;
+                self.app.load_additional_models().await;
             }
             failed
         });

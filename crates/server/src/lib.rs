@@ -147,7 +147,7 @@ impl App {
 
     /// Loads the additional models configured with `load = "start"`. Returns when all have been
     /// loaded or have failed.
-    pub async fn load_beside(self: &Arc<Self>) {
+    pub async fn load_additional_models(self: &Arc<Self>) {
         self.residents.start(self).await;
     }
 

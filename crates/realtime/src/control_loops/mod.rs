@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use self::latency::Latency;
 use self::memory::{Client, Layout};
-pub use self::socket::Door;
+pub use self::socket::ControlLoopServer;
 
 /// The system does not give what a client of a lane needs.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub struct Status {
     /// Its file.
     pub network: String,
     pub backend: String,
-    pub state: Doing,
+    pub state: LoopState,
     /// Process that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<i32>,
@@ -76,7 +76,7 @@ pub struct Status {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Doing {
+pub enum LoopState {
     Preparing,
     Ready,
     Failed,
@@ -158,9 +158,9 @@ impl Lanes {
 impl Lane {
     fn status(&self, behind: Option<Duration>) -> Status {
         let (state, held_by, notes) = match &*self.state.lock() {
-            State::Preparing => (Doing::Preparing, None, Vec::new()),
-            State::Ready { held_by, notes, .. } => (Doing::Ready, *held_by, notes.clone()),
-            State::Failed(why) => (Doing::Failed, None, vec![why.clone()]),
+            State::Preparing => (LoopState::Preparing, None, Vec::new()),
+            State::Ready { held_by, notes, .. } => (LoopState::Ready, *held_by, notes.clone()),
+            State::Failed(why) => (LoopState::Failed, None, vec![why.clone()]),
         };
         let seconds = |time: Duration| time.as_secs_f64();
         Status {

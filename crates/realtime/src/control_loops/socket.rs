@@ -30,12 +30,12 @@ const LONGEST: u64 = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The socket, listened on.
-pub struct Door {
+pub struct ControlLoopServer {
     lanes: Arc<Lanes>,
     connections: AtomicUsize,
 }
 
-impl Door {
+impl ControlLoopServer {
     /// Opens it, on a thread of its own that ends with the daemon.
     ///
     /// # Errors
