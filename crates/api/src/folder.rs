@@ -66,27 +66,27 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn a_folder_is_the_users_own_and_no_link_and_not_open() {
+    fn folders_must_be_owned_private_and_not_links() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("orind-1");
         let me = Uid::effective();
-        let said = |user| check_folder(&folder, user).map_err(|e| e.to_string());
-        assert_eq!(said(me), Ok(()));
+        let check_as = |user| check_folder(&folder, user).map_err(|e| e.to_string());
+        assert_eq!(check_as(me), Ok(()));
         fs::create_dir(&folder).unwrap();
-        assert_eq!(said(me), Ok(()));
+        assert_eq!(check_as(me), Ok(()));
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(said(me).unwrap_err().starts_with("other users may write to "));
+        assert!(check_as(me).unwrap_err().starts_with("other users may write to "));
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
         // Every user accepts files that root owns.
         let stranger = Uid::from_raw(me.as_raw() + 1);
-        assert_eq!(said(stranger).is_ok(), me.is_root());
+        assert_eq!(check_as(stranger).is_ok(), me.is_root());
         fs::rename(&folder, dir.path().join("elsewhere")).unwrap();
         symlink("elsewhere", &folder).unwrap();
-        assert!(said(me).unwrap_err().ends_with("is not a folder"));
+        assert!(check_as(me).unwrap_err().ends_with("is not a folder"));
     }
 
     #[test]
-    fn only_the_fallback_is_looked_at() {
+    fn only_the_fallback_folder_is_checked() {
         assert!(is_fallback(&config::fallback_folder().join("orind.sock")));
         assert!(!is_fallback(Path::new("/run/orind/orind.sock")));
         assert!(!is_fallback(Path::new("orind.sock")));

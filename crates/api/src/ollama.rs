@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Shaping, Stop};
+use super::{LogitsOptions, Stop};
 
 /// Body of `POST /api/chat`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -89,7 +89,7 @@ pub struct OllamaOptions {
     #[serde(default)]
     pub num_predict: Option<i64>,
     #[serde(flatten)]
-    pub shaping: Shaping,
+    pub logits_options: LogitsOptions,
 }
 
 /// Body of `POST /api/show`.

@@ -130,8 +130,8 @@ macro_rules! generating {
 
         impl $name {
             /// Moves the sampling fields out of the request.
-            pub fn shaping(&mut self) -> Shaping {
-                Shaping {
+            pub fn logits_options(&mut self) -> LogitsOptions {
+                LogitsOptions {
                     logit_bias: self.logit_bias.take(),
                     presence_penalty: self.presence_penalty,
                     frequency_penalty: self.frequency_penalty,
@@ -159,7 +159,7 @@ macro_rules! generating {
 /// Logits processor settings. They have the same names in every dialect.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Shaping {
+pub struct LogitsOptions {
     pub logit_bias: Option<Map<String, Value>>,
     pub presence_penalty: Option<f32>,
     pub frequency_penalty: Option<f32>,

@@ -14,21 +14,21 @@ use super::dialogue::{
     Ask, Choice, Dialogue, End, Form, Part, Reason, Thinking, Tool, Update, gather, tools,
 };
 use super::error::Error;
-use super::rejections::{Checked, Refused, Refusing, nothing};
+use super::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
 use super::{App, events, params, unique};
 use engine::Finished;
 use errors::invalid::shown;
 
 const FIELD: &str = "messages";
 
-impl Refusing for api::MessagesRequest {
-    const REFUSED: &'static [&'static [Refused]] = &[&[
-        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
-        ("mcp_servers", nothing, "call them from the client, as tools"),
-        ("container", nothing, "leave it out"),
-        ("context_management", nothing, "send the conversation as the model is to read it"),
-        ("output_format", nothing, "use /v1/chat/completions with response_format"),
-        ("output_config", nothing, "leave it out"),
+impl RejectsFields for api::MessagesRequest {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[&[
+        ("lora", is_empty, "select the adapter with `model`: `MODEL:ADAPTER`"),
+        ("mcp_servers", is_empty, "call them from the client, as tools"),
+        ("container", is_empty, "leave it out"),
+        ("context_management", is_empty, "edit the conversation before sending it"),
+        ("output_format", is_empty, "use /v1/chat/completions with response_format"),
+        ("output_config", is_empty, "leave it out"),
     ]];
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn messages(
     }
     let mut content = Vec::new();
     let Some(answer) = gather(updates, 1).await?.pop() else {
-        return Err(Error::internal("a generation ended without an end"));
+        return Err(Error::internal("a generation ended without a final event"));
     };
     let end = answer.end()?;
     if !answer.reasoning.is_empty() {
@@ -136,7 +136,7 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
         thinking: Some(("thinking", thinking)),
         variables: serde_json::Map::new(),
         sampling: params::sampling(request.temperature, request.top_p, request.top_k, None, None)?,
-        shaping: api::Shaping::default(),
+        logits_options: api::LogitsOptions::default(),
         lora: None,
         stop: params::stops(request.stop_sequences.map(api::Stop::Many))?,
         max_tokens: request.max_tokens,
@@ -207,7 +207,7 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
         }
         api::Blocks::List(blocks) => blocks,
     };
-    let mut said = Message::new(role, "");
+    let mut text_message = Message::new(role, "");
     let mut answers = false;
     for (i, block) in blocks.into_iter().enumerate() {
         let place = format!("{place}[{i}]");
@@ -216,14 +216,15 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
             Error::value(param.as_str(), format!("{param}: is missing"))
         };
         match &*block.kind {
-            "text" => said.content.push_str(&block.text.ok_or_else(|| missing("text"))?),
+            "text" => text_message.content.push_str(&block.text.ok_or_else(|| missing("text"))?),
             "thinking" => {
-                said.reasoning
+                text_message
+                    .reasoning
                     .get_or_insert_default()
                     .push_str(&block.thinking.unwrap_or_default());
             }
             "redacted_thinking" => {}
-            "tool_use" => said.calls.push(Call {
+            "tool_use" => text_message.calls.push(Call {
                 id: tools::call_id(&format!("{place}.id"), block.id)?,
                 name: block.name.ok_or_else(|| missing("name"))?,
                 arguments: block.input.unwrap_or_else(|| json!({})),
@@ -244,8 +245,8 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
             }
         }
     }
-    if !answers || !said.content.is_empty() {
-        list.push(said);
+    if !answers || !text_message.content.is_empty() {
+        list.push(text_message);
     }
     Ok(())
 }
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_by_its_place() {
+    fn unreadable_content_is_rejected_with_its_path() {
         let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
         let image = read(user(json!([{"type": "image", "source": {}}])));
         assert_eq!(image.err(), Some(Some("messages[0].content[0].type".into())));

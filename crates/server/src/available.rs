@@ -14,11 +14,11 @@ use config::Config;
 use model::synthetic;
 
 /// Total size of a model's files, modification time of the first, and why it cannot be loaded.
-type Known = (u64, Option<SystemTime>, Option<String>);
+type CachedFile = (u64, Option<SystemTime>, Option<String>);
 
 #[derive(Default)]
 pub(super) struct Available {
-    known: Mutex<HashMap<PathBuf, Known>>,
+    known: Mutex<HashMap<PathBuf, CachedFile>>,
     /// Lock that a reader of the directory holds.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -32,7 +32,7 @@ impl Available {
         for File { path, bytes, time } in files(&config.models_dir) {
             let (model, named) = name(config, &path);
             let unchanged = before.remove(&path).filter(|k| (k.0, k.1) == (bytes, time));
-            let (.., why) = unchanged.unwrap_or_else(|| (bytes, time, unsound(&path)));
+            let (.., why) = unchanged.unwrap_or_else(|| (bytes, time, load_problem(&path)));
             list.push(api::Available {
                 model,
                 bytes: Some(bytes),
@@ -64,14 +64,14 @@ fn name(config: &Config, path: &Path) -> (String, Result<(), String>) {
     } else if means(&file) {
         (file, Ok(()))
     } else if path.to_str().is_none() {
-        (stem, Err("its name is not UTF-8: give the file another".into()))
+        (stem, Err("its name is not UTF-8; rename the file".into()))
     } else {
-        (stem, Err("its name means something else: give the file another".into()))
+        (stem, Err("its name means something else to a load; rename the file".into()))
     }
 }
 
 /// Returns why a file cannot be loaded as a model.
-fn unsound(path: &Path) -> Option<String> {
+fn load_problem(path: &Path) -> Option<String> {
     let why = engine::inspect(path).err()?.to_string();
     // The list already names the file.
     let prefix = format!("{}: ", path.display());
@@ -133,7 +133,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_directory_of_models() {
+    fn models_of_a_directory_are_listed() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &OsStr, bytes: usize| fs::write(dir.path().join(name), vec![0; bytes]);
         for (name, bytes) in [

@@ -48,8 +48,9 @@ impl Arrived {
             let more = len - self.counted;
             let grow = |all: usize| all.checked_add(more).filter(|all| *all <= most);
             if self.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).is_err() {
-                let message =
-                    format!("large requests with {most} bytes in all are arriving already");
+                let message = format!(
+                    "other large requests already use the {most} bytes of memory for bodies"
+                );
                 return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
                     .retry_after(1)
                     .hint("try again in a second"));
@@ -153,20 +154,20 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
 }
 
 /// Returns the error for a missing, unknown or invalid field of the object at `path`.
-fn wrong(path: &str, said: &str) -> Error {
+fn wrong(path: &str, detail: &str) -> Error {
     let object = if path == "." { "" } else { path };
-    if let Some(field) = said.strip_suffix(" is missing") {
+    if let Some(field) = detail.strip_suffix(" is missing") {
         let field = if object.is_empty() { field.to_owned() } else { format!("{object}.{field}") };
         return Error::value(field.as_str(), format!("{field}: is missing"));
     }
     if path == "." {
-        return Error::new(StatusCode::BAD_REQUEST, "invalid_value", format!("the body: {said}"));
+        return Error::new(StatusCode::BAD_REQUEST, "invalid_value", format!("the body: {detail}"));
     }
     let path = invalid::shown(path);
     // The parser repeats the name of an unknown field.
     let name = path.rsplit('.').next().map(|name| format!("`{name}` "));
-    let said = name.and_then(|name| said.strip_prefix(&name)).unwrap_or(said);
-    Error::value(path.as_str(), format!("{path}: {said}"))
+    let detail = name.and_then(|name| detail.strip_prefix(&name)).unwrap_or(detail);
+    Error::value(path.as_str(), format!("{path}: {detail}"))
 }
 
 #[cfg(test)]
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn larger_bodies_are_counted_until_they_are_dropped() {
+    fn large_bodies_are_counted_until_they_are_dropped() {
         let all = Arriving::default();
         let arrive = |frames: &[usize]| {
             let mut body = Arrived { bytes: Vec::new(), counted: 0, all: Arc::clone(&all) };
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_json_names_the_place() {
+    fn malformed_json_errors_name_line_and_column() {
         let error = refused::<api::CompletionRequest>("{\"prompt\": \"x\",\n  oops}");
         assert_eq!(error.code, "malformed_json");
         assert!(error.message.contains("line 2 column 3"), "{}", error.message);
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_names_the_field() {
+    fn errors_name_the_invalid_field() {
         let error = refused::<api::ChatRequest>(r#"{"messages": [{"role": 1, "content": ""}]}"#);
         assert_eq!(
             (error.code.as_str(), error.param.as_deref()),
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused_under_our_own_routes_only() {
+    fn only_native_routes_reject_unknown_fields() {
         let error = refused::<api::LoadRequest>(r#"{"model": "a", "slot": 3}"#);
         assert!(
             error.message.starts_with("slot: is not known; possible: model, "),
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_prompt() {
+    fn all_forms_of_prompts_are_accepted() {
         let prompt = |json: &str| {
             parse::<api::CompletionRequest>(format!("{{\"prompt\":{json}}}").as_bytes())
                 .ok()

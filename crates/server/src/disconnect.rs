@@ -12,9 +12,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
 /// Watches a unix socket for a hang-up.
-pub(super) struct Gone(AsyncFd<OwnedFd>);
+pub(super) struct DisconnectWatch(AsyncFd<OwnedFd>);
 
-impl Gone {
+impl DisconnectWatch {
     /// Watches `stream`. Uses one file descriptor.
     pub(super) fn watch(stream: &UnixStream) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;

@@ -25,7 +25,7 @@ const INPUTS: usize = 2048;
 const FIELD: &str = "input";
 
 /// Embeddings of a request's texts.
-struct Made {
+struct Embedded {
     served: Arc<Served>,
     /// Normalised to length 1.
     embeddings: Vec<Vec<f32>>,
@@ -84,14 +84,14 @@ async fn make(
     model: Option<&str>,
     input: api::Prompt,
     dimensions: Option<usize>,
-) -> Result<Made, Error> {
+) -> Result<Embedded, Error> {
     let served = Arc::clone(&params::admit(app, model, 0).await?.served);
     let Some(width) = served.model.embedding else {
         let message =
-            format!("{} is not made for embeddings: its file names no pooling", served.model.id);
+            format!("{} is not an embedding model: its file has no pooling type", served.model.id);
         return Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
             .param("model")
-            .hint("load an embedding model with `orinctl load`; one of Qwen3-Embedding's, for example"));
+            .hint("load an embedding model with `orinctl load`, such as Qwen3-Embedding"));
     };
     if let Some(asked) = dimensions.filter(|asked| !(1..=width).contains(asked)) {
         let message = format!("dimensions: is {asked}, 1 to {width} are possible");
@@ -120,7 +120,7 @@ async fn make(
         }
     }
     let tokens = prompts.iter().map(|prompt| prompt.len() as u64).sum();
-    Ok(Made { served, embeddings, tokens })
+    Ok(Embedded { served, embeddings, tokens })
 }
 
 fn request(prompt: Vec<u32>, adapters: Scales) -> Request {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_has_length_one_and_bytes_are_little_endian() {
+    fn truncated_embeddings_are_normalised_and_little_endian() {
         assert_eq!(cut(vec![3.0, 4.0, 12.0], Some(2)), [0.6, 0.8]);
         assert_eq!(cut(vec![0.6, 0.8], Some(2)), [0.6, 0.8]);
         assert_eq!(cut(vec![0.0, 1.0], Some(1)), [0.0]);

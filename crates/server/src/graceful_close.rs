@@ -15,21 +15,21 @@ use hyper::body::Frame;
 use super::App;
 
 /// Makes a request's body read itself to the end when it is dropped, within the body's time limit.
-pub(super) async fn keep(State(app): State<Arc<App>>, request: Request) -> Request {
+pub(super) async fn drain_body(State(app): State<Arc<App>>, request: Request) -> Request {
     let limit = app.config().request_timeout();
     // A client that waits for `100 Continue` sends nothing after a rejection.
     if request.headers().contains_key(EXPECT) {
         return request;
     }
-    request.map(|body| Body::new(Kept { body, limit }))
+    request.map(|body| Body::new(DrainedBody { body, limit }))
 }
 
-struct Kept {
+struct DrainedBody {
     body: Body,
     limit: Duration,
 }
 
-impl HttpBody for Kept {
+impl HttpBody for DrainedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -41,7 +41,7 @@ impl HttpBody for Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for DrainedBody {
     fn drop(&mut self) {
         if self.body.is_end_stream() {
             return;

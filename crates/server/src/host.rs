@@ -29,7 +29,7 @@ fn objection(version: Version, headers: &HeaderMap) -> Option<&'static str> {
         (Some(host), None) => {
             let sound = host.is_empty()
                 || Authority::try_from(host.as_bytes()).is_ok_and(|a| !a.as_str().contains('@'));
-            (!sound).then_some("the header Host is no host")
+            (!sound).then_some("the header Host is not a valid host")
         }
     }
 }
@@ -40,7 +40,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     #[test]
-    fn one_host_in_every_request() {
+    fn requests_need_exactly_one_host() {
         let objection = |version, hosts: &[&str]| {
             let hosts = hosts.iter().map(|host| (HOST, HeaderValue::from_str(host).unwrap()));
             let mut headers = HeaderMap::new();
@@ -51,7 +51,10 @@ mod tests {
             assert_eq!(objection(Version::HTTP_11, &[host]), None, "{host}");
         }
         for host in ["a b", "me@localhost", "a/b", "a, b", "[::1"] {
-            assert_eq!(objection(Version::HTTP_11, &[host]), Some("the header Host is no host"));
+            assert_eq!(
+                objection(Version::HTTP_11, &[host]),
+                Some("the header Host is not a valid host")
+            );
         }
         assert_eq!(objection(Version::HTTP_10, &[]), None);
         assert_eq!(objection(Version::HTTP_11, &[]), Some("the header Host is missing"));

@@ -62,8 +62,8 @@ use config::Config;
 use engine::tuning::pace::Pace;
 use engine::{Handle, LoadEvent, LoadSpec};
 use errors::invalid::shown;
-use realtime::control_loops::Lanes;
-use realtime::sessions::Networks;
+use realtime::control_loops::ControlLoops;
+use realtime::sessions::Sessions;
 use telemetry::{Probe, Root};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -83,11 +83,11 @@ pub struct App {
     searches: Mutex<Vec<Weak<Pace>>>,
     arriving: body::Arriving,
     /// Conversations that requests can continue.
-    kept: Mutex<response_store::Kept>,
+    responses: Mutex<response_store::ResponseStore>,
     /// Limits how many prompts are prepared at a time.
     turns: Arc<Semaphore>,
-    networks: Networks,
-    lanes: Arc<Lanes>,
+    sessions: Sessions,
+    lanes: Arc<ControlLoops>,
 }
 
 impl App {
@@ -102,7 +102,7 @@ impl App {
         commit: Option<&'static str>,
     ) -> io::Result<Arc<Self>> {
         let probe = Arc::new(Probe::new(Root::system()));
-        let lanes = Lanes::start(&config);
+        let lanes = ControlLoops::start(&config);
         let residents = Arc::new(Residents::new(engine, &config)?);
         let metrics = Metrics::new(Arc::clone(&residents), Arc::clone(&probe), Arc::clone(&lanes));
         let started = Instant::now();
@@ -118,14 +118,14 @@ impl App {
             roof: Mutex::new(None),
             searches: Mutex::default(),
             arriving: Arc::default(),
-            kept: Mutex::default(),
+            responses: Mutex::default(),
             turns: Arc::new(Semaphore::new(prompt::TURNS)),
-            networks: Networks::default(),
+            sessions: Sessions::default(),
             lanes,
         }))
     }
 
-    pub fn lanes(&self) -> Arc<Lanes> {
+    pub fn lanes(&self) -> Arc<ControlLoops> {
         Arc::clone(&self.lanes)
     }
 
@@ -160,7 +160,7 @@ impl App {
     /// [`Handle::heartbeat`]. `None` if an engine has ended without being stopped.
     pub fn heartbeats(&self) -> Option<Vec<u64>> {
         let beats = self.residents.all().filter_map(|one| match one.engine.heartbeat() {
-            None if one.is_gone() => None,
+            None if one.is_removed() => None,
             beats => Some(beats),
         });
         beats.collect()

@@ -28,14 +28,14 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Heal
         |code, message: String| Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
     let first = app.residents.first();
     let now = first.engine.snapshot();
-    let beside = app.residents.beside();
+    let additional = app.residents.additional();
     // A daemon with only additional models is healthy.
     let none_is_first = first.loaded_at().is_none() && first.failed(&now).is_none();
     match &now.state {
         engine::State::Empty | engine::State::Ready(_) if app.residents.is_starting() => {
-            unavailable("loading", "models beside the first are being loaded".into())
+            unavailable("loading", "additional models are being loaded".into())
         }
-        engine::State::Empty if none_is_first && !beside.is_empty() => {
+        engine::State::Empty if none_is_first && !additional.is_empty() => {
             Ok(Json(api::Health { status: "ok".into() }))
         }
         engine::State::Ready(_) | engine::State::Exclusive { .. } => {
@@ -90,9 +90,9 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Result<Json<api::Mode
     };
     let available = tokio::time::timeout(DIRECTORY, list).await.map_err(|_| {
         let (dir, seconds) = (models_dir.display(), DIRECTORY.as_secs());
-        let message = format!("the models directory {dir} has not answered within {seconds} s");
+        let message = format!("reading the models directory {dir} took longer than {seconds} s");
         Error::new(StatusCode::SERVICE_UNAVAILABLE, "directory_timeout", message)
-            .hint("see whether it is on a mount that does not answer, or set another models_dir")
+            .hint("check whether it is on a mount that does not respond, or set another models_dir")
     })?;
     Ok(Json(api::Models { loaded, residents, models_dir, available }))
 }
@@ -120,7 +120,7 @@ pub(super) async fn load(
             return Err(Error::value(name, message));
         }
     }
-    let mut events = place(&app, request)?;
+    let mut events = start_load(&app, request)?;
     let (sender, steps) = unbounded_channel();
     tokio::spawn(async move {
         while let Some(event) = events.recv().await {
@@ -147,24 +147,24 @@ pub(super) async fn load(
 }
 
 /// Loads a model: replaces the first one, adds it, or reloads the one of that name.
-fn place(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<LoadEvent>, Error> {
+fn start_load(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<LoadEvent>, Error> {
     let (config, residents) = (app.config(), &app.residents);
-    app.networks.make_room();
-    if let Some(there) = residents.exactly(&request.model) {
-        return Ok(there.load_again(&config, request));
+    app.sessions.drop_idle();
+    if let Some(existing) = residents.additional_named(&request.model) {
+        return Ok(existing.load_again(&config, request));
     }
     let id = || synthetic::id_of(&request.model, &config.models_dir);
     let name = request.name.clone().unwrap_or_else(id);
-    if !request.beside && residents.exactly(&name).is_none() {
+    if !request.beside && residents.additional_named(&name).is_none() {
         return Ok(app.load(load_spec(&config, request)));
     }
     let first = residents.first().engine.snapshot().state;
     if status::loaded(&first).is_some_and(|first| first.id == name) {
         let name = invalid::shown(&name);
-        let message = format!("name: the first model is called `{name}` already");
-        return Err(Error::value("name", message).hint("give this one another `name`"));
+        let message = format!("name: the first model already has the name `{name}`");
+        return Err(Error::value("name", message).hint("choose another `name`"));
     }
-    let placed = residents.place(name.clone(), request.clone());
+    let placed = residents.get_or_add(name.clone(), request.clone());
     let resident =
         placed.map_err(|error| Error::internal(format!("cannot start an engine: {error}")))?;
     Ok(resident.load(LoadSpec { name: Some(name), ..load_spec(&config, request) }))
@@ -239,10 +239,10 @@ pub(super) async fn unload_one(
 ) -> Result<Json<api::Unloaded>, Error> {
     let first = app.residents.first();
     let is_first = status::loaded(&first.engine.snapshot().state).is_some_and(|m| m.id == name);
-    let resident = match app.residents.exactly(&name) {
+    let resident = match app.residents.additional_named(&name) {
         Some(resident) => resident,
         None if is_first => Arc::clone(first),
-        None => return Err(params::not_there(&app, &name)),
+        None => return Err(params::model_not_found(&app, &name)),
     };
     let unloaded = resident.unload().await;
     app.residents.remove(&resident, Duration::from_secs(app.config().shutdown_deadline_s));

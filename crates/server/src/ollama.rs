@@ -19,7 +19,7 @@ use super::dialogue::{
 };
 use super::error::Error;
 use super::openai::tool_list;
-use super::rejections::{Checked, Refused, Refusing, nothing};
+use super::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
 use super::residents::Resident;
 use super::{App, params, status};
 use engine::ModelInfo;
@@ -28,22 +28,22 @@ use errors::invalid::shown;
 /// Tag that ollama appends to a name without one.
 const TAG: &str = ":latest";
 
-impl Refusing for api::OllamaChat {
-    const REFUSED: &'static [&'static [Refused]] = &[&[
-        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
-        ("logprobs", nothing, "use /v1/chat/completions"),
+impl RejectsFields for api::OllamaChat {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[&[
+        ("lora", is_empty, "select the adapter with `model`: `MODEL:ADAPTER`"),
+        ("logprobs", is_empty, "use /v1/chat/completions"),
     ]];
 }
 
-impl Refusing for api::OllamaGenerate {
-    const REFUSED: &'static [&'static [Refused]] = &[&[
-        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
-        ("suffix", nothing, "put the model's fill-in-the-middle tokens into the prompt"),
-        ("images", nothing, "only text is possible"),
-        ("template", nothing, "use /v1/completions, which takes any text"),
-        ("raw", nothing, "use /v1/completions, which takes any text"),
-        ("context", nothing, "use /api/chat with the messages"),
-        ("logprobs", nothing, "use /v1/completions"),
+impl RejectsFields for api::OllamaGenerate {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[&[
+        ("lora", is_empty, "select the adapter with `model`: `MODEL:ADAPTER`"),
+        ("suffix", is_empty, "put the model's fill-in-the-middle tokens into the prompt"),
+        ("images", is_empty, "only text is possible"),
+        ("template", is_empty, "use /v1/completions, which accepts any text"),
+        ("raw", is_empty, "use /v1/completions, which accepts any text"),
+        ("context", is_empty, "use /api/chat with the messages"),
+        ("logprobs", is_empty, "use /v1/completions"),
     ]];
 }
 
@@ -130,8 +130,8 @@ pub(super) async fn show(
     })))
 }
 
-impl Refusing for api::OllamaShow {
-    const REFUSED: &'static [&'static [Refused]] = &[];
+impl RejectsFields for api::OllamaShow {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[];
 }
 
 pub(super) fn untagged(name: &str) -> &str {
@@ -198,10 +198,10 @@ fn ask(
             options.temperature,
             options.top_p,
             options.top_k,
-            options.shaping.min_p,
+            options.logits_options.min_p,
             options.seed,
         )?,
-        shaping: options.shaping,
+        logits_options: options.logits_options,
         lora: None,
         stop: params::stops(options.stop)?,
         max_tokens,
@@ -255,7 +255,7 @@ async fn answer(
     let model = served.model.id.clone();
     if !stream.unwrap_or(true) {
         let Some(answer) = gather(updates, 1).await?.pop() else {
-            return Err(Error::internal("a generation ended without an end"));
+            return Err(Error::internal("a generation ended without a final event"));
         };
         answer.end()?;
         return Ok(Json(line(&model, shape, answer)).into_response());

@@ -37,19 +37,19 @@ pub(super) async fn admit(
             .hint("try again when GET /health answers 200"));
     }
     let admission = match resident.engine.admit(requests) {
-        Err(GenerateError::NoModel) if !app.residents.beside().is_empty() => {
-            return Err(not_there(app, wanted.unwrap_or_default()));
+        Err(GenerateError::NoModel) if !app.residents.additional().is_empty() => {
+            return Err(model_not_found(app, wanted.unwrap_or_default()));
         }
         admission => admission?,
     };
     resident.touch();
-    chosen(&admission.served.model, wanted)
-        .ok_or_else(|| not_there(app, wanted.unwrap_or_default()))?;
+    named_adapter(&admission.served.model, wanted)
+        .ok_or_else(|| model_not_found(app, wanted.unwrap_or_default()))?;
     Ok(admission)
 }
 
 /// Error for a name that no model and no adapter has.
-pub(super) fn not_there(app: &App, wanted: &str) -> Error {
+pub(super) fn model_not_found(app: &App, wanted: &str) -> Error {
     let names: Vec<String> =
         app.residents.names().iter().map(|name| format!("`{}`", shown(name))).collect();
     let there = match &names[..] {
@@ -57,7 +57,7 @@ pub(super) fn not_there(app: &App, wanted: &str) -> Error {
         names => format!("{} is", names.join(", ")),
     };
     let message = match wanted {
-        "" => format!("no model is named, and the first is not loaded; {there}"),
+        "" => format!("no model is named, and the first model is not loaded; {there}"),
         wanted => format!("the model `{}` is not loaded; {there}", shown(wanted)),
     };
     Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
@@ -72,7 +72,7 @@ pub(super) fn adapter_ids(model: &ModelInfo) -> impl Iterator<Item = String> {
 
 /// Returns the index of the adapter in `MODEL:ADAPTER`. The outer `None` means that the name
 /// belongs to another model.
-fn chosen(model: &ModelInfo, wanted: Option<&str>) -> Option<Option<usize>> {
+fn named_adapter(model: &ModelInfo, wanted: Option<&str>) -> Option<Option<usize>> {
     match wanted.filter(|name| !name.is_empty() && *name != model.id) {
         None => Some(None),
         Some(wanted) => adapter_ids(model).position(|name| name == wanted).map(Some),
@@ -87,7 +87,7 @@ pub(super) fn adapters(
     lora: Option<&[api::Lora]>,
 ) -> Result<Scales, Error> {
     // The request was admitted, so the name belongs to this model.
-    let (named, mut scales) = (chosen(model, wanted).flatten(), Scales::NONE);
+    let (named, mut scales) = (named_adapter(model, wanted).flatten(), Scales::NONE);
     let Some(listed) = lora else {
         for (at, adapter) in model.adapters.iter().enumerate() {
             let all = if named == Some(at) { 1.0 } else { 0.0 };
@@ -212,8 +212,8 @@ const BIASES: usize = 1024;
 const BREAKERS: usize = 64;
 
 /// Returns the logits processors. `tokenizer` finds the tokens that contain a breaker.
-pub(super) fn shaping(
-    asked: &api::Shaping,
+pub(super) fn logits_processors(
+    asked: &api::LogitsOptions,
     temperature: f32,
     tokenizer: &Tokenizer,
 ) -> Result<Shaping, Error> {
@@ -263,7 +263,7 @@ pub(super) fn shaping(
     })
 }
 
-fn bias(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, Error> {
+fn bias(asked: &api::LogitsOptions, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, Error> {
     let Some(map) = &asked.logit_bias else { return Ok(Vec::new()) };
     if map.len() > BIASES {
         let message = format!("logit_bias: has {} tokens, at most {BIASES} are allowed", map.len());
@@ -274,7 +274,7 @@ fn bias(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, 
         let field = format!("logit_bias.{}", shown(id));
         let known = id.parse::<u32>().ok().filter(|id| (*id as usize) < size);
         let Some(id) = known else {
-            let message = format!("{field}: is no token id; they are below {size}");
+            let message = format!("{field}: is not a token id; ids are below {size}");
             return Err(Error::value(field, message));
         };
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
@@ -288,7 +288,7 @@ fn bias(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, 
     map.iter().map(pair).collect()
 }
 
-fn dry(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Option<Dry>, Error> {
+fn dry(asked: &api::LogitsOptions, tokenizer: &Tokenizer) -> Result<Option<Dry>, Error> {
     let multiplier = range("dry_multiplier", asked.dry_multiplier.unwrap_or(0.0), 0.0, 100.0)?;
     if multiplier == 0.0 {
         return Ok(None);
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_named() {
+    fn range_errors_name_the_field() {
         let message = |e: Error| e.body().error.message;
         assert_eq!(
             message(sampling(Some(3.0), None, None, None, None).unwrap_err()),
@@ -331,15 +331,15 @@ mod tests {
         );
         assert!(sampling(None, Some(f32::NAN), None, None, None).is_err());
         assert_eq!(sampling(Some(0.0), None, None, None, Some(-1)).unwrap().seed, u64::MAX);
-        let chosen = || sampling(None, None, None, None, None).unwrap().seed;
-        assert_ne!(chosen(), chosen());
+        let random_seed = || sampling(None, None, None, None, None).unwrap().seed;
+        assert_ne!(random_seed(), random_seed());
         assert!(alternatives("logprobs", 20).is_ok() && alternatives("logprobs", 21).is_err());
         assert!(stops(Some(api::Stop::One(String::new()))).is_err());
         assert!(stops(Some(api::Stop::Many(vec!["x".into(); 17]))).is_err());
     }
 
     #[test]
-    fn what_is_not_said_is_the_rest_of_the_slot() {
+    fn max_tokens_defaults_to_the_rest_of_the_slot() {
         assert_eq!(max_tokens(None, 10, 64, u32::MAX), 54);
         assert_eq!(max_tokens(Some(0), 10, 64, u32::MAX), 0);
         assert_eq!(max_tokens(None, 64, 64, u32::MAX), 1);

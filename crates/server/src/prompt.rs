@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use model::tokenizer::{self, Bounds, Message, RenderOptions, Specials};
 
 use super::App;
-use super::dialogue::Held;
+use super::dialogue::StructuredOutput;
 use super::error::Error;
 use engine::{Constraint, Grammar, Served};
 
@@ -60,7 +60,7 @@ pub(super) async fn tokens(
 }
 
 /// A prepared conversation.
-pub(super) struct Made {
+pub(super) struct Prepared {
     /// Token ids up to the beginning of the answer.
     pub(super) ids: Vec<u32>,
     /// Last characters of its text.
@@ -78,8 +78,8 @@ pub(super) async fn conversation(
     field: &'static str,
     messages: Vec<Message>,
     options: RenderOptions,
-    held: Held,
-) -> Result<Made, Error> {
+    structured: StructuredOutput,
+) -> Result<Prepared, Error> {
     let tools: usize = options.tools.iter().map(|tool| tool.to_string().len()).sum();
     let bytes = messages.iter().map(|message| message.content.len()).sum::<usize>();
     fits(field, bytes.saturating_add(tools), served)?;
@@ -89,13 +89,13 @@ pub(super) async fn conversation(
         let ids = served.text.tokenizer.encode_rendered(&prompt, &Bounds { tokens, cancelled })?;
         let tail = prompt.text().chars().rev().take(TAIL).collect::<Vec<_>>();
         let tail: String = tail.into_iter().rev().collect();
-        let grammar = held.grammar(served, &tail);
+        let grammar = structured.grammar(served, &tail);
         let constraint = grammar.map(|grammar| served.text.grammars.compile(&grammar));
         Ok((ids, tail, constraint.transpose()))
     });
     let (ids, tail, constraint) = made.await?.map_err(|error| failed(field, error))?;
-    let constraint = constraint.map_err(|said| grammar_failed(&said))?;
-    Ok(Made { ids, tail, constraint })
+    let constraint = constraint.map_err(|reason| grammar_failed(&reason))?;
+    Ok(Prepared { ids, tail, constraint })
 }
 
 /// Renders a conversation up to the beginning of the answer.
@@ -121,27 +121,26 @@ pub(super) async fn constraint(
     grammar: Grammar,
 ) -> Result<Constraint, Error> {
     let made = in_turn(app, served, move |served, _| served.text.grammars.compile(&grammar));
-    made.await?.map_err(|said| grammar_failed(&said))
+    made.await?.map_err(|reason| grammar_failed(&reason))
 }
 
 fn failed(field: &str, error: tokenizer::Error) -> Error {
     match error {
         tokenizer::Error::TooManyTokens { limit } => too_many(field, limit),
-        error => Error::new(
-            StatusCode::BAD_REQUEST,
-            "template_failed",
-            format!("{field}: {error}"),
-        )
-        .param(field)
-        .hint("the model's template refuses this conversation; /v1/completions takes any text"),
+        error => {
+            Error::new(StatusCode::BAD_REQUEST, "template_failed", format!("{field}: {error}"))
+                .param(field)
+                .hint(
+                    "the chat template rejects this conversation; /v1/completions accepts any text",
+                )
+        }
     }
 }
 
-fn grammar_failed(said: &str) -> Error {
-    let message = format!("the grammar or schema of the answer: {said}");
-    Error::new(StatusCode::BAD_REQUEST, "grammar_failed", message).hint(
-        "docs/api.md says what grammars and schemas can be held to, and how large they may be",
-    )
+fn grammar_failed(reason: &str) -> Error {
+    let message = format!("the grammar or schema of the answer: {reason}");
+    Error::new(StatusCode::BAD_REQUEST, "grammar_failed", message)
+        .hint("docs/api.md describes the supported grammars and schemas and their size limits")
 }
 
 /// Rejects a text that is too long with any tokenization.
@@ -151,14 +150,13 @@ fn fits(param: &str, bytes: usize, served: &Served) -> Result<(), Error> {
     if bytes <= most {
         return Ok(());
     }
-    let message = format!(
-        "{param}: has {bytes} bytes; {context} tokens, which a slot holds, have {most} at most"
-    );
+    let message =
+        format!("{param}: has {bytes} bytes; the {context} tokens of a slot have at most {most}");
     Err(too_long(param, message))
 }
 
 fn too_many(param: &str, limit: usize) -> Error {
-    too_long(param, format!("{param}: has more than {limit} tokens, which is what a slot holds"))
+    too_long(param, format!("{param}: has more than {limit} tokens, the context length of a slot"))
 }
 
 fn too_long(param: &str, message: String) -> Error {

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sound_id_is_kept_and_another_is_replaced() {
+    fn valid_ids_are_preserved_and_others_replaced() {
         let of = |id: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(OPENAI, HeaderValue::from_bytes(id.as_bytes()).unwrap());

@@ -30,7 +30,7 @@ struct Loads {
 }
 
 /// A load that requests wait for.
-type Coming = Shared<BoxFuture<'static, Result<(), LoadError>>>;
+type PendingLoad = Shared<BoxFuture<'static, Result<(), LoadError>>>;
 
 /// A model's engine, and how the model is loaded into it.
 pub(super) struct Resident {
@@ -39,31 +39,31 @@ pub(super) struct Resident {
     pub(super) name: String,
     /// Request that loads it on demand. `None` for the first model, which is only loaded
     /// explicitly.
-    brought: Mutex<Option<LoadRequest>>,
+    request_on_demand: Mutex<Option<LoadRequest>>,
     /// Configured time of loading.
     pub(super) at: Option<LoadAt>,
     loads: Mutex<Loads>,
-    coming: Mutex<Option<Coming>>,
+    pending: Mutex<Option<PendingLoad>>,
     used: Mutex<Instant>,
-    gone: AtomicBool,
+    removed: AtomicBool,
 }
 
 impl Resident {
     fn new(
         engine: Handle,
         name: String,
-        brought: Option<LoadRequest>,
+        request_on_demand: Option<LoadRequest>,
         at: Option<LoadAt>,
     ) -> Arc<Self> {
         Arc::new(Self {
             engine,
             name,
-            brought: Mutex::new(brought),
+            request_on_demand: Mutex::new(request_on_demand),
             at,
             loads: Mutex::default(),
-            coming: Mutex::default(),
+            pending: Mutex::default(),
             used: Mutex::new(Instant::now()),
-            gone: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
         })
     }
 
@@ -104,8 +104,9 @@ impl Resident {
         config: &Config,
         request: LoadRequest,
     ) -> UnboundedReceiver<LoadEvent> {
-        let told = self.brought.lock().clone().unwrap_or_default();
-        let spec = load_spec(config, LoadRequest { model: told.model.clone(), ..request.or(told) });
+        let earlier = self.request_on_demand.lock().clone().unwrap_or_default();
+        let spec =
+            load_spec(config, LoadRequest { model: earlier.model.clone(), ..request.or(earlier) });
         self.load(LoadSpec { name: Some(self.name.clone()), ..spec })
     }
 
@@ -137,15 +138,17 @@ impl Resident {
     }
 
     /// True after it was removed.
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
+    pub(super) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
     }
 
     /// Returns true if no load is needed or possible: a model is loaded or loading, or this is the
     /// first one.
-    fn is_served(&self) -> bool {
+    fn needs_no_load(&self) -> bool {
         let now = self.engine.snapshot();
-        self.brought.lock().is_none() || loaded(&now.state).is_some() || now.loading.is_some()
+        self.request_on_demand.lock().is_none()
+            || loaded(&now.state).is_some()
+            || now.loading.is_some()
     }
 
     /// Waits until its model is loaded. The first request for it starts the load.
@@ -153,15 +156,15 @@ impl Resident {
     /// # Errors
     /// The load failed.
     pub(super) async fn ready(self: &Arc<Self>, app: &Arc<App>) -> Result<(), LoadError> {
-        let coming = {
-            let mut coming = self.coming.lock();
-            match coming.as_ref().filter(|coming| coming.peek().is_none()) {
+        let pending = {
+            let mut pending = self.pending.lock();
+            match pending.as_ref().filter(|pending| pending.peek().is_none()) {
                 Some(under_way) => under_way.clone(),
-                None if self.is_served() => return Ok(()),
-                None => coming.insert(bring(Arc::clone(self), Arc::clone(app))).clone(),
+                None if self.needs_no_load() => return Ok(()),
+                None => pending.insert(load_on_demand(Arc::clone(self), Arc::clone(app))).clone(),
             }
         };
-        coming.await
+        pending.await
     }
 }
 
@@ -182,12 +185,12 @@ pub fn request_of(resident: &config::Resident) -> LoadRequest {
 }
 
 /// Loads a model on demand. The load continues if no request waits for it.
-fn bring(resident: Arc<Resident>, app: Arc<App>) -> Coming {
+fn load_on_demand(resident: Arc<Resident>, app: Arc<App>) -> PendingLoad {
     let load = tokio::spawn(async move {
-        let request = resident.brought.lock().clone().unwrap_or_default();
-        app.networks.make_room();
+        let request = resident.request_on_demand.lock().clone().unwrap_or_default();
+        app.sessions.drop_idle();
         loop {
-            if resident.is_gone() {
+            if resident.is_removed() {
                 return Err(LoadError::GivenUp("the model was unloaded"));
             }
             let mut spec = load_spec(&app.config(), request.clone());
@@ -197,10 +200,10 @@ fn bring(resident: Arc<Resident>, app: Arc<App>) -> Coming {
                 Err(LoadError::OutOfMemory(why)) => why,
                 Err(error) => return Err(error),
             };
-            let Some(other) = app.residents.gives_way(&resident) else {
+            let Some(other) = app.residents.eviction_candidate(&resident) else {
                 return Err(LoadError::OutOfMemory(why));
             };
-            tracing::info!(model = other.name, why, "unloaded: another model needs its memory");
+            tracing::info!(model = other.name, why, "unloaded to free memory for another model");
             other.unload().await;
         }
     });
@@ -225,11 +228,11 @@ pub async fn over(events: &mut UnboundedReceiver<LoadEvent>) -> Result<Box<Model
 /// All resident models of the daemon.
 pub(super) struct Residents {
     first: Arc<Resident>,
-    beside: RwLock<Vec<Arc<Resident>>>,
+    additional: RwLock<Vec<Arc<Resident>>>,
     /// True until the models with `load = "start"` have been loaded.
     starting: AtomicBool,
     /// Counters of removed models.
-    before: Mutex<Counts>,
+    removed_counts: Mutex<Counts>,
 }
 
 /// Counters and current load of engines.
@@ -275,23 +278,23 @@ impl Residents {
     /// # Errors
     /// A thread cannot be started.
     pub(super) fn new(engine: Handle, config: &Config) -> io::Result<Self> {
-        let beside = config.resident.iter().map(|resident| {
+        let additional = config.resident.iter().map(|resident| {
             let request = request_of(resident);
             let name = resident.id(&config.models_dir);
             Ok(Resident::new(engine.beside()?, name, Some(request), Some(resident.load)))
         });
-        let beside = RwLock::new(beside.collect::<io::Result<_>>()?);
+        let additional = RwLock::new(additional.collect::<io::Result<_>>()?);
         let first = Resident::new(engine, String::new(), None, None);
         let starts = config.resident.iter().any(|one| one.load == LoadAt::Start);
         let starting = AtomicBool::new(starts);
-        Ok(Self { first, beside, starting, before: Mutex::default() })
+        Ok(Self { first, additional, starting, removed_counts: Mutex::default() })
     }
 
     /// Loads the models with `load = "start"`, one after another. Returns when all have been loaded
     /// or have failed.
     pub(super) async fn start(&self, app: &Arc<App>) {
         let starts = |one: &Arc<Resident>| one.at == Some(LoadAt::Start);
-        for resident in self.beside().into_iter().filter(starts) {
+        for resident in self.additional().into_iter().filter(starts) {
             // Status and log report the result.
             let _ = resident.ready(app).await;
         }
@@ -307,12 +310,12 @@ impl Residents {
     }
 
     /// The additional models.
-    pub(super) fn beside(&self) -> Vec<Arc<Resident>> {
-        self.beside.read().clone()
+    pub(super) fn additional(&self) -> Vec<Arc<Resident>> {
+        self.additional.read().clone()
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = Arc<Resident>> {
-        std::iter::once(Arc::clone(&self.first)).chain(self.beside())
+        std::iter::once(Arc::clone(&self.first)).chain(self.additional())
     }
 
     /// Returns the model that a request is for: the first one, unless the request names another
@@ -330,29 +333,33 @@ impl Residents {
         let adapters = |resident: &Arc<Resident>| {
             name.strip_prefix(&resident.name).is_some_and(|rest| rest.starts_with(':'))
         };
-        self.exactly(name)
+        self.additional_named(name)
             .or_else(first)
-            .or_else(|| self.beside().into_iter().find(adapters))
+            .or_else(|| self.additional().into_iter().find(adapters))
             .unwrap_or_else(|| Arc::clone(&self.first))
     }
 
     /// Returns the additional model of that name.
-    pub(super) fn exactly(&self, name: &str) -> Option<Arc<Resident>> {
-        self.beside().into_iter().find(|resident| resident.name == name)
+    pub(super) fn additional_named(&self, name: &str) -> Option<Arc<Resident>> {
+        self.additional().into_iter().find(|resident| resident.name == name)
     }
 
     /// Returns the additional model of that name, or adds one.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub(super) fn place(&self, name: String, request: LoadRequest) -> io::Result<Arc<Resident>> {
-        let mut beside = self.beside.write();
-        if let Some(there) = beside.iter().find(|resident| resident.name == name) {
-            *there.brought.lock() = Some(request);
-            return Ok(Arc::clone(there));
+    pub(super) fn get_or_add(
+        &self,
+        name: String,
+        request: LoadRequest,
+    ) -> io::Result<Arc<Resident>> {
+        let mut additional = self.additional.write();
+        if let Some(existing) = additional.iter().find(|resident| resident.name == name) {
+            *existing.request_on_demand.lock() = Some(request);
+            return Ok(Arc::clone(existing));
         }
         let resident = Resident::new(self.first.engine.beside()?, name, Some(request), None);
-        beside.push(Arc::clone(&resident));
+        additional.push(Arc::clone(&resident));
         Ok(resident)
     }
 
@@ -361,15 +368,15 @@ impl Residents {
         if resident.at.is_some() || resident.name.is_empty() {
             return;
         }
-        resident.gone.store(true, Ordering::Relaxed);
-        let mut beside = self.beside.write();
-        let there = beside.len();
-        beside.retain(|other| !Arc::ptr_eq(other, resident));
-        if beside.len() == there {
+        resident.removed.store(true, Ordering::Relaxed);
+        let mut additional = self.additional.write();
+        let count = additional.len();
+        additional.retain(|other| !Arc::ptr_eq(other, resident));
+        if additional.len() == count {
             return;
         }
-        self.before.lock().add(&resident.engine.snapshot());
-        drop(beside);
+        self.removed_counts.lock().add(&resident.engine.snapshot());
+        drop(additional);
         let engine = resident.engine.clone();
         tokio::task::spawn_blocking(move || engine.stop(deadline));
     }
@@ -377,14 +384,14 @@ impl Residents {
     /// Counters of all models, including removed ones.
     pub(super) fn counts(&self) -> Counts {
         let all = self.all().collect::<Vec<_>>();
-        let mut counts = *self.before.lock();
+        let mut counts = *self.removed_counts.lock();
         all.iter().for_each(|one| counts.add(&one.engine.snapshot()));
         counts
     }
 
     /// Names that requests may use: loaded or configured models, and adapters of loaded ones.
     pub(super) fn names(&self) -> Vec<String> {
-        let of = |resident: Arc<Resident>| {
+        let names_of = |resident: Arc<Resident>| {
             let state = resident.engine.snapshot().state;
             let model = loaded(&state);
             let absent = || (!resident.name.is_empty()).then(|| resident.name.clone());
@@ -392,14 +399,14 @@ impl Residents {
             let adapters: Vec<String> = model.into_iter().flat_map(adapter_ids).collect();
             id.into_iter().chain(adapters).collect::<Vec<_>>()
         };
-        self.all().flat_map(of).collect()
+        self.all().flat_map(names_of).collect()
     }
 
     /// Returns the on-demand model to unload: idle ones first, then the least recently used.
-    fn gives_way(&self, to: &Arc<Resident>) -> Option<Arc<Resident>> {
-        let comes_and_goes =
+    fn eviction_candidate(&self, to: &Arc<Resident>) -> Option<Arc<Resident>> {
+        let evictable =
             |other: &Arc<Resident>| other.at == Some(LoadAt::Request) && !Arc::ptr_eq(other, to);
-        let candidates = self.beside().into_iter().filter(comes_and_goes).filter_map(|other| {
+        let candidates = self.additional().into_iter().filter(evictable).filter_map(|other| {
             let now = other.engine.snapshot();
             let is_there = matches!(now.state, State::Ready(_));
             is_there.then(|| (now.active + now.queued == 0, other.unused(), other))

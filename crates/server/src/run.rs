@@ -21,7 +21,7 @@ use config::BACKENDS;
 use engine::{Handle, LoadSpec};
 use errors::invalid::shown;
 use errors::one_line;
-use realtime::sessions::{self, Place};
+use realtime::sessions::{self, Target};
 
 pub(super) async fn run(
     State(app): State<Arc<App>>,
@@ -42,11 +42,11 @@ pub(super) async fn run(
     });
     let inputs = inputs.collect::<Result<BTreeMap<_, _>, Error>>()?;
     let config = app.config();
-    let asked = Asked::new(&app, request.backend)?;
+    let asked = RequestedBackend::new(&app, request.backend)?;
     let path = config.network(&request.model);
     let work = move || {
-        let answer = asked.place(|place| app.networks.run(&path, inputs, place));
-        let answer = answer.map_err(|error| asked.told(&path, &error))?;
+        let answer = asked.with_target(|target| app.sessions.run(&path, inputs, target));
+        let answer = answer.map_err(|error| asked.error(&path, &error))?;
         let output = |(name, array): (String, Array)| {
             let Array { elem, shape, values } = array;
             let values = if encoded { base64(&values).into() } else { values.into() };
@@ -71,7 +71,7 @@ fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
         Error::value(field.clone(), format!("{field}: {what}"))
     };
     let decoded = |field: &str, text: &str| {
-        STANDARD.decode(text).map_err(|error| wrong(field, format!("is no base 64: {error}")))
+        STANDARD.decode(text).map_err(|error| wrong(field, format!("is not base64: {error}")))
     };
     let (shape, values) = match input {
         api::RunInput { npy: Some(text), shape: None, values: None, data: None } => {
@@ -87,7 +87,10 @@ fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
             let bytes = decoded(".data", &text)?;
             let (whole, rest) = bytes.as_chunks::<4>();
             if !rest.is_empty() {
-                return Err(wrong(".data", format!("has {} bytes, no whole f32", bytes.len())));
+                return Err(wrong(
+                    ".data",
+                    format!("has {} bytes, which is not a multiple of 4", bytes.len()),
+                ));
             }
             (shape, whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
         }
@@ -98,13 +101,13 @@ fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
     };
     let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
     if count != Some(values.len()) {
-        return Err(wrong("", format!("has {} values, and shape {shape:?}", values.len())));
+        return Err(wrong("", format!("has {} values, but shape {shape:?}", values.len())));
     }
     Ok(Array { elem: Elem::F32, shape, values })
 }
 
 /// Backend that a request selects for its network.
-pub(super) struct Asked {
+pub(super) struct RequestedBackend {
     engine: Handle,
     spec: LoadSpec,
     tuned: Option<PathBuf>,
@@ -112,7 +115,7 @@ pub(super) struct Asked {
     named: bool,
 }
 
-impl Asked {
+impl RequestedBackend {
     /// Selects the backend of the request, else that of the configuration.
     pub(super) fn new(app: &App, backend: Option<String>) -> Result<Self, Error> {
         if let Some(backend) = backend.as_ref().filter(|b| !BACKENDS.contains(&b.as_str())) {
@@ -127,12 +130,12 @@ impl Asked {
         Ok(Self { engine, spec: load_spec(&config, load), tuned, named })
     }
 
-    pub(super) fn place<T>(&self, work: impl FnOnce(&Place<'_>) -> T) -> T {
+    pub(super) fn with_target<T>(&self, work: impl FnOnce(&Target<'_>) -> T) -> T {
         let device = |backend: &str| {
             let spec = LoadSpec { backend: backend.to_owned(), ..self.spec.clone() };
             self.engine.device(&spec).map_err(|error| error.to_string())
         };
-        work(&Place {
+        work(&Target {
             backend: &self.spec.backend,
             device: &device,
             reserve: self.spec.memory_reserve,
@@ -140,15 +143,15 @@ impl Asked {
         })
     }
 
-    pub(super) fn told(&self, path: &Path, error: &sessions::Error) -> Error {
+    pub(super) fn error(&self, path: &Path, error: &sessions::Error) -> Error {
         let message = format!("{}: {}", path.display(), one_line(error));
         let invalid =
             |message| Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model");
-        match (error, error.of_device()) {
+        match (error, error.device_error()) {
             (sessions::Error::Backend(why), _) if self.named => Error::value("backend", why),
             (sessions::Error::Backend(why), _) => {
                 Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_device", why)
-                    .hint("`orinctl doctor` says why; `backend` in the request takes another")
+                    .hint("`orinctl doctor` reports why; select another `backend` in the request")
             }
             (_, Some(device::Error::OutOfMemory { .. })) => {
                 Error::new(StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", message)
@@ -156,7 +159,7 @@ impl Asked {
             }
             (_, Some(device::Error::Unsupported { .. })) => invalid(message),
             (_, Some(_)) => Error::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
-                .hint("the next request prepares the network anew"),
+                .hint("retry: the next request prepares the network again"),
             (sessions::Error::Network(onnx::Error::Io { source, .. }), _)
                 if source.kind() == io::ErrorKind::NotFound =>
             {

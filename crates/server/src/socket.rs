@@ -222,7 +222,7 @@ mod tests {
     const MODE: SocketMode = SocketMode(0o600);
 
     #[test]
-    fn claims_listens_and_cleans_up() {
+    fn claims_listen_and_remove_their_files() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/s");
         let (listener, claim) = claim(&path, MODE).unwrap();
@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn a_live_socket_names_its_holder() {
+    fn errors_name_the_process_that_listens() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let me = format!("process {} ", std::process::id());
-        let held = claim(&path, MODE).unwrap();
+        let structured = claim(&path, MODE).unwrap();
         let error = claim(&path, MODE).unwrap_err().to_string();
         assert!(error.contains(&me), "{error}");
-        drop(held);
+        drop(structured);
 
         // A listener without our lock.
         let _stranger = UnixListener::bind(&path).unwrap();
@@ -270,18 +270,18 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_is_not_removed() {
+    fn dropping_a_claim_does_not_remove_its_successor() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let held = claim(&path, MODE).unwrap();
+        let structured = claim(&path, MODE).unwrap();
         fs::remove_file(&path).unwrap();
         let _other = UnixListener::bind(&path).unwrap();
-        drop(held);
+        drop(structured);
         assert!(path.exists());
     }
 
     #[test]
-    fn a_long_path_is_refused_with_the_limit() {
+    fn long_paths_are_rejected_with_the_limit() {
         let path = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
         let error = claim(&path, MODE).unwrap_err().to_string();
         assert!(error.contains("205 bytes") && error.contains("107"), "{error}");
@@ -289,7 +289,7 @@ mod tests {
 
     /// Claims one path concurrently. Exactly one claim wins each round, regardless of stale files.
     #[test]
-    fn a_race_has_one_winner() {
+    fn concurrent_claims_have_one_winner() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         drop(UnixListener::bind(&path).unwrap());

@@ -7,7 +7,7 @@ use telemetry::memory;
 
 use super::App;
 use super::error::Error;
-use super::own;
+use super::native;
 use super::residents::Resident;
 
 pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
@@ -57,7 +57,7 @@ pub(super) fn residents(app: &App) -> Vec<api::Resident> {
             unused_s: one.unused().as_secs_f64(),
         }
     };
-    app.residents.beside().iter().map(of).collect()
+    app.residents.additional().iter().map(of).collect()
 }
 
 /// Read bandwidth of the model's current device: measured by the last benchmark, else the memory's
@@ -87,8 +87,8 @@ fn state(now: Snapshot, resident: &Resident) -> api::State {
 
 /// Returns a load in progress while another model is served.
 fn loading(now: &Snapshot) -> Option<api::Loading> {
-    let beside = |_: &&Loading| !matches!(now.state, State::Loading(_));
-    let Loading { model, progress } = now.loading.as_ref().filter(beside)?;
+    let other_is_served = |_: &&Loading| !matches!(now.state, State::Loading(_));
+    let Loading { model, progress } = now.loading.as_ref().filter(other_is_served)?;
     Some(api::Loading { model: model.clone(), progress: *progress })
 }
 

@@ -36,7 +36,7 @@ pub enum Error {
     Listen { address: SocketAddr, source: io::Error },
     #[error("cannot read the token in {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("every user can read the token in {}; `chmod o= {}` keeps it secret", path.display(), path.display())]
+    #[error("every user can read the token in {}; restrict it with `chmod o= {}`", path.display(), path.display())]
     Open { path: PathBuf },
     #[error(
         "{} holds no token: {SHORTEST} or more letters, digits and signs on one line are needed; \
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_this_machine() {
+    fn names_of_this_machine_are_local() {
         for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "127.1.2.3", "[::1]:1", "[::1]"]
         {
             assert!(is_local(&headers(HOST, host)), "{host}");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_shown_whole_or_not_at_all() {
+    fn tokens_must_match_completely() {
         let token = Token(Arc::from(&b"0123456789abcdef"[..]));
         for shown in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef "] {
             assert!(token.is_in(&headers(AUTHORIZATION, shown)), "{shown}");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_short_or_known_to_others_is_refused() {
+    fn short_or_readable_tokens_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         let read = |text: &str, mode: u32| {

@@ -14,7 +14,7 @@ use super::App;
 use super::body::JsonBody;
 use super::error::Error;
 use super::events::{self, Step};
-use super::run::Asked;
+use super::run::RequestedBackend;
 use device::Device;
 use device::tune::Record;
 use device::tune::report::{Network, Spec};
@@ -74,10 +74,10 @@ pub(super) async fn search(
 /// Returns a network's kernel groups and their device.
 async fn groups(app: &Arc<App>, network: Network) -> Result<(Arc<dyn Device>, Groups), Error> {
     let path = app.config().network(&network.file);
-    let asked = Asked::new(app, network.backend)?;
+    let asked = RequestedBackend::new(app, network.backend)?;
     let work = move || {
-        let plan = asked.place(|place| sessions::plan(&path, &network.shapes, place));
-        let (device, plan) = plan.map_err(|error| asked.told(&path, &error))?;
+        let plan = asked.with_target(|target| sessions::plan(&path, &network.shapes, target));
+        let (device, plan) = plan.map_err(|error| asked.error(&path, &error))?;
         let groups = tuning::groups(&*device, &plan)?;
         Ok((device, groups))
     };

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_one_word_and_stay_secret() {
+    fn tokens_are_one_word_and_never_printed() {
         let token = Token::parse(" correct-horse\n").unwrap();
         assert_eq!(token.header(), "Bearer correct-horse");
         let address = Address::Port { authority: "orin:8080".into(), token: Some(token) };

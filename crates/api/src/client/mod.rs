@@ -39,7 +39,7 @@ pub enum Error {
     #[error("connecting to {daemon} failed: {source}")]
     Connect { daemon: Address, source: io::Error },
     /// Another user could be listening on the daemon's socket.
-    #[error("the daemon's place is not safe: {0}")]
+    #[error("the daemon's socket is not safe: {0}")]
     Distrusted(#[from] Distrust),
     #[error("the connection to the daemon broke")]
     Transport(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -51,8 +51,8 @@ pub enum Error {
         detail: Box<api::ErrorDetail>,
     },
     /// An error that is not in the daemon's format: from another server, or a proxy.
-    #[error("unexpected answer from the daemon: {status}: {said}")]
-    Refused { status: u16, said: String },
+    #[error("unexpected answer from the daemon: {status}: {body}")]
+    Refused { status: u16, body: String },
     #[error("unexpected answer from the daemon: {0}")]
     Protocol(String),
 }
@@ -70,7 +70,7 @@ impl Error {
         match self {
             Self::Api { detail, .. } => detail.hint.as_deref(),
             Self::Connect { daemon: Address::Socket(_), .. } => {
-                Some("is this user allowed to use it? The socket's owner and group are")
+                Some("check that this user may use it; the socket's owner and group may")
             }
             Self::NotRunning { .. } => Some("`orind` starts one; `orind --help` has examples"),
             Self::Distrusted(_) => Some("set XDG_RUNTIME_DIR, or name a socket with --socket"),
@@ -306,7 +306,7 @@ fn refused(status: StatusCode, body: &[u8]) -> Error {
     match serde_json::from_slice::<api::ErrorBody>(body) {
         Ok(body) => Error::Api { status: status.as_u16(), detail: Box::new(body.error) },
         Err(_) => {
-            Error::Refused { status: status.as_u16(), said: shown(&String::from_utf8_lossy(body)) }
+            Error::Refused { status: status.as_u16(), body: shown(&String::from_utf8_lossy(body)) }
         }
     }
 }

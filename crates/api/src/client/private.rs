@@ -25,7 +25,7 @@ const LOG_LINES: usize = 12;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the private daemon {what}{}", said(log))]
+    #[error("the private daemon {what}{}", log_suffix(log))]
     Ended {
         what: String,
         /// Last lines of its log.
@@ -37,8 +37,8 @@ pub enum Error {
     Client(#[from] super::Error),
 }
 
-fn said(log: &str) -> String {
-    if log.is_empty() { String::new() } else { format!("; it said:\n{log}") }
+fn log_suffix(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("; its log:\n{log}") }
 }
 
 /// A running private daemon. Dropping it stops the process and removes its files.
@@ -112,7 +112,7 @@ impl Private {
     /// Returns an error if the process has exited.
     pub fn ended(&mut self) -> Option<Error> {
         let status = self.child.try_wait().ok()??;
-        Some(Error::Ended { what: how_it_ended(status), log: self.log() })
+        Some(Error::Ended { what: describe_exit(status), log: self.log() })
     }
 
     fn log(&self) -> String {
@@ -139,7 +139,7 @@ impl Drop for Private {
     }
 }
 
-fn how_it_ended(status: ExitStatus) -> String {
+fn describe_exit(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("ended with status {code}"),
         (None, Some(9)) => "was killed (SIGKILL; is memory short?)".into(),

@@ -87,19 +87,19 @@ mod tests {
     }
 
     #[test]
-    fn names_comments_and_lines() {
+    fn names_comments_and_line_ends_are_parsed() {
         let text =
             b": keep-alive\n\nevent: progress\ndata: {\"a\":1}\n\ndata:x\ndata: y\r\n\r\nid: 7\n\n";
         assert_eq!(events(&[text]), own(&[("progress", "{\"a\":1}"), ("message", "x\ny")]));
     }
 
     #[test]
-    fn an_unfinished_event_is_not_an_event() {
+    fn incomplete_events_are_not_returned() {
         assert_eq!(events(&[b"data: x\n"]), own(&[]));
     }
 
     #[test]
-    fn an_endless_event_is_refused() {
+    fn oversized_events_are_rejected() {
         let mut parser = Parser::default();
         let chunk = vec![b'x'; 1 << 20];
         assert!((0..100).any(|_| {
@@ -112,7 +112,7 @@ mod tests {
     proptest! {
         /// Chunk boundaries do not change the events.
         #[test]
-        fn cuts_do_not_matter(cuts in proptest::collection::vec(1usize..9, 0..40)) {
+        fn chunk_boundaries_do_not_matter(cuts in proptest::collection::vec(1usize..9, 0..40)) {
             let text = "event: progress\ndata: zwölf\n\n:\n\ndata: 1\ndata: 2\n\nevent: result\ndata: {}\n\n"
                 .as_bytes();
             let mut chunks = Vec::new();

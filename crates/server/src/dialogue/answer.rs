@@ -175,7 +175,7 @@ impl Gathered {
 
     /// Returns how the answer ended.
     pub(crate) fn end(&self) -> Result<&End, Error> {
-        self.end.as_ref().ok_or_else(|| Error::internal("a generation ended without an end"))
+        self.end.as_ref().ok_or_else(|| Error::internal("a generation ended without a final event"))
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_numbered_and_only_the_first_counts_where_one_is_asked_for() {
+    fn only_the_first_call_counts_without_parallel_calls() {
         let two = "<tool_call>{\"name\": \"a\", \"arguments\": {\"x\": 1}}</tool_call>\n\
                    <tool_call>{\"name\": \"a\"}</tool_call>";
         let (parts, reason) = answer(true, two);

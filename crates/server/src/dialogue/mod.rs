@@ -13,7 +13,7 @@ use model::tokenizer::{AnswerParser, Message, RenderOptions};
 use serde_json::{Map, Value};
 
 pub(super) use self::answer::{End, Gathered, Part, Reason, Update, gather};
-pub(super) use self::structured_output::Held;
+pub(super) use self::structured_output::StructuredOutput;
 pub(super) use self::tools::{Choice, Tool};
 use super::error::Error;
 use super::{App, generation, params, prompt};
@@ -68,7 +68,7 @@ pub(super) struct Ask {
     /// Variables of the chat template.
     pub(super) variables: Map<String, Value>,
     pub(super) sampling: Sampling,
-    pub(super) shaping: api::Shaping,
+    pub(super) logits_options: api::LogitsOptions,
     /// Scales of LoRA adapters, if the request lists any.
     pub(super) lora: Option<Vec<api::Lora>>,
     pub(super) stop: Vec<String>,
@@ -98,7 +98,7 @@ impl Ask {
         let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
         self.check(&served)?;
         let (messages, options, _) = self.conversation();
-        let free = Held::default();
+        let free = StructuredOutput::default();
         let made = prompt::conversation(app, &served, self.field, messages, options, free).await?;
         Ok(made.ids.len())
     }
@@ -112,7 +112,7 @@ impl Ask {
     }
 
     /// Returns the inputs of the template and of the grammar.
-    fn conversation(&mut self) -> (Vec<Message>, RenderOptions, Held) {
+    fn conversation(&mut self) -> (Vec<Message>, RenderOptions, StructuredOutput) {
         // A model does not call tools that its prompt does not list.
         if self.choice == Choice::None {
             self.tools.clear();
@@ -140,7 +140,7 @@ impl Ask {
             variables,
         };
         let must = matches!(self.choice, Choice::Required | Choice::Named(_));
-        let held = Held {
+        let structured = StructuredOutput {
             tools: std::mem::take(&mut self.tools),
             calls: if must {
                 structured_output::Calls::Must
@@ -150,7 +150,7 @@ impl Ask {
             parallel: self.parallel,
             form: std::mem::take(&mut self.form),
         };
-        (std::mem::take(&mut self.messages), options, held)
+        (std::mem::take(&mut self.messages), options, structured)
     }
 
     /// Starts the generations.
@@ -164,13 +164,17 @@ impl Ask {
         let served = Arc::clone(&admission.served);
         let chat = &served.text.chat;
         self.check(&served)?;
-        let shaping =
-            params::shaping(&self.shaping, self.sampling.temperature, &served.text.tokenizer)?;
+        let shaping = params::logits_processors(
+            &self.logits_options,
+            self.sampling.temperature,
+            &served.text.tokenizer,
+        )?;
         let adapters =
             params::adapters(&served.model, self.model.as_deref(), self.lora.as_deref())?;
-        let (messages, options, held) = self.conversation();
+        let (messages, options, structured) = self.conversation();
         let tools = options.tools.clone();
-        let made = prompt::conversation(app, &served, self.field, messages, options, held).await?;
+        let made =
+            prompt::conversation(app, &served, self.field, messages, options, structured).await?;
         let room = served.model.context.saturating_sub(made.ids.len()).max(1);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         let asked = self.max_tokens.map(|asked| if self.at_most { asked.min(room) } else { asked });
@@ -211,12 +215,13 @@ impl Ask {
             Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message).param(param))
         };
         if !self.tools.is_empty() && chat.format().calls.is_none() {
-            let message = format!("tools: the chat template of {} knows none", served.model.id);
+            let message =
+                format!("tools: the chat template of {} does not support tools", served.model.id);
             return unsupported("tools", message);
         }
         let must = matches!(self.choice, Choice::Required | Choice::Named(_));
         if must && self.tools.is_empty() {
-            let message = "tool_choice: asks for a call, but there are no tools";
+            let message = "tool_choice: requires a call, but the request has no tools";
             return Err(Error::value("tool_choice", message));
         }
         if let Choice::Named(name) = &self.choice
@@ -235,7 +240,8 @@ impl Ask {
             }
         };
         if !can {
-            let message = format!("{field}: the chat template of {} reads none", served.model.id);
+            let message =
+                format!("{field}: the chat template of {} does not support it", served.model.id);
             return unsupported(field, message);
         }
         Ok(())

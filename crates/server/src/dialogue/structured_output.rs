@@ -17,7 +17,7 @@ pub(crate) enum Calls {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct StructuredOutput {
     pub(super) tools: Vec<Tool>,
     pub(super) calls: Calls,
     pub(super) parallel: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Held {
 /// Rules for any text and for white space.
 const ANY: &str = "any: /(.|\\n)*/\nspace: /\\s*/\n";
 
-impl Held {
+impl StructuredOutput {
     /// Returns the grammar of an answer to a prompt that ends in `tail`; `None` if the answer is
     /// unconstrained.
     pub(crate) fn grammar(self, served: &Served, tail: &str) -> Option<Grammar> {

@@ -45,7 +45,7 @@ impl Tool {
         }
         let parameters = parameters.unwrap_or_else(|| Value::Object(Map::new()));
         let Value::Object(mut parameters) = parameters else {
-            let message = format!("{place}.parameters: is no JSON schema of an object");
+            let message = format!("{place}.parameters: is not a JSON schema of an object");
             return Err(Error::value(format!("{place}.parameters"), message));
         };
         if parameters.is_empty() {
@@ -67,7 +67,7 @@ pub(crate) fn check(tools: &[Tool]) -> Result<(), Error> {
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => {
-            let message = format!("tools: has two tools of the name `{}`", shown(pair[0]));
+            let message = format!("tools: two tools have the name `{}`", shown(pair[0]));
             Err(Error::value("tools", message))
         }
         None => Ok(()),

@@ -13,25 +13,27 @@ use serde_json::Value;
 use super::{add_usage, finish_reason, head, logprobs, timings};
 use crate::dialogue::{Ask, Choice, Dialogue, Part, Thinking, Tool, Update, gather, tools};
 use crate::error::Error;
-use crate::rejections::{Checked, Refused, Refusing, nothing, text_only, yes};
+use crate::rejections::{
+    Checked, RejectsFields, UnsupportedField, is_empty, is_text_only, is_true,
+};
 use crate::{App, events, params};
 use errors::invalid::shown;
 
 const ROLE: &str = "assistant";
 
-impl Refusing for api::ChatRequest {
-    const REFUSED: &'static [&'static [Refused]] = &[
-        super::REFUSED,
+impl RejectsFields for api::ChatRequest {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[
+        super::UNSUPPORTED,
         &[
-            ("functions", nothing, "use `tools`"),
-            ("chat_template", nothing, "use /v1/completions, which takes any text"),
-            ("add_generation_prompt", yes, "use /v1/completions, which takes any text"),
-            ("continue_final_message", nothing, "use /v1/completions, which takes any text"),
-            ("function_call", nothing, "use `tool_choice`"),
-            ("modalities", text_only, "only text is possible"),
-            ("audio", nothing, "only text is possible"),
-            ("prediction", nothing, "leave it out"),
-            ("web_search_options", nothing, "give the model a tool that searches"),
+            ("functions", is_empty, "use `tools`"),
+            ("chat_template", is_empty, "use /v1/completions, which accepts any text"),
+            ("add_generation_prompt", is_true, "use /v1/completions, which accepts any text"),
+            ("continue_final_message", is_empty, "use /v1/completions, which accepts any text"),
+            ("function_call", is_empty, "use `tool_choice`"),
+            ("modalities", is_text_only, "only text is possible"),
+            ("audio", is_empty, "only text is possible"),
+            ("prediction", is_empty, "leave it out"),
+            ("web_search_options", is_empty, "provide a search tool"),
         ],
     ];
 }
@@ -109,7 +111,7 @@ pub(crate) fn ask(mut request: api::ChatRequest) -> Result<Ask, Error> {
         request.min_p,
         request.seed,
     )?;
-    let shaping = request.shaping();
+    let logits_options = request.logits_options();
     let (grammar, schema) = (request.grammar.take(), request.json_schema.take());
     Ok(Ask {
         model: request.model,
@@ -122,7 +124,7 @@ pub(crate) fn ask(mut request: api::ChatRequest) -> Result<Ask, Error> {
         thinking: request.reasoning_effort.map(|effort| ("reasoning_effort", thinking(effort))),
         variables: request.chat_template_kwargs.unwrap_or_default(),
         sampling,
-        shaping,
+        logits_options,
         lora: request.lora,
         stop: params::stops(request.stop)?,
         max_tokens: request.max_completion_tokens.or(request.max_tokens),
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_text_and_of_parts() {
+    fn messages_accept_text_and_parts() {
         let pair = |role: &str, content: &str| (role.to_owned(), content.to_owned());
         assert_eq!(
             read(serde_json::json!([
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_by_its_place() {
+    fn unreadable_content_is_rejected_with_its_path() {
         assert_eq!(read(serde_json::json!([])), Err(Some("messages".into())));
         assert_eq!(
             read(serde_json::json!([{"role": "robot", "content": ""}])),
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_and_their_answers_are_read() {
+    fn tool_calls_and_results_are_parsed() {
         let json = serde_json::json!([
             {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}},
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_of_tools() {
+    fn tool_choices_are_parsed() {
         let read = |asked: Value| choice(Some(asked)).map_err(|e| e.body().error.param);
         assert_eq!(read("required".into()), Ok(Choice::Required));
         let named = serde_json::json!({"type": "function", "function": {"name": "f"}});

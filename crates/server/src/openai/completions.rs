@@ -15,7 +15,7 @@ use super::logprobs::{self, Offset};
 use super::{add_usage, finish_reason, head, timings};
 use crate::dialogue::{Form, Reason};
 use crate::error::Error;
-use crate::rejections::{Checked, Refused, Refusing, nothing, text_format};
+use crate::rejections::{Checked, RejectsFields, UnsupportedField, is_empty, is_text_format};
 use crate::{App, events, generation, params, prompt};
 use engine::{Event, Finished, Request, Scales, Served, Shaping, Text, TokenLogprobs};
 use plan::sample::Sampling;
@@ -23,12 +23,12 @@ use plan::sample::Sampling;
 /// Maximum number of prompts, or answers to them, in a request.
 const PROMPTS: usize = 64;
 
-impl Refusing for api::CompletionRequest {
-    const REFUSED: &'static [&'static [Refused]] = &[
-        super::REFUSED,
+impl RejectsFields for api::CompletionRequest {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[
+        super::UNSUPPORTED,
         &[
-            ("tools", nothing, "use /v1/chat/completions"),
-            ("response_format", text_format, "use `json_schema`, or /v1/chat/completions"),
+            ("tools", is_empty, "use /v1/chat/completions"),
+            ("response_format", is_text_format, "use `json_schema`, or /v1/chat/completions"),
         ],
     ];
 }
@@ -61,14 +61,15 @@ pub(crate) async fn completions(
         embed: false,
     };
     let form = super::form(request.grammar.take(), request.json_schema.take(), None)?;
-    let shaping = request.shaping();
+    let logits_options = request.logits_options();
     let each = params::answers(request.n)?;
     let count = count(&request.prompt, each)?;
     let mut admission = params::admit(&app, request.model.as_deref(), count).await?;
     let served = Arc::clone(&admission.served);
     let (model, lora) = (request.model.as_deref(), request.lora.as_deref());
     template.adapters = params::adapters(&served.model, model, lora)?;
-    template.shaping = params::shaping(&shaping, sampling.temperature, &served.text.tokenizer)?;
+    template.shaping =
+        params::logits_processors(&logits_options, sampling.temperature, &served.text.tokenizer)?;
     if let Form::Grammar(grammar) = form {
         template.constraint = Some(prompt::constraint(&app, &served, grammar).await?);
     }
@@ -167,7 +168,7 @@ async fn tokenise(
         api::Prompt::Text(one) => vec![one],
         api::Prompt::Texts(many) => many,
         _ if suffix.is_some() => {
-            return Err(Error::value("prompt", "prompt: with `suffix` it has to be text"));
+            return Err(Error::value("prompt", "prompt: must be text if `suffix` is set"));
         }
         api::Prompt::Ids(one) => return Ok(vec![ids(one)]),
         api::Prompt::IdLists(many) => return Ok(many.into_iter().map(ids).collect()),
@@ -187,8 +188,7 @@ async fn between(
     suffix: String,
 ) -> Result<Vec<(String, Vec<u32>)>, Error> {
     let Some(infill) = served.text.infill else {
-        let message =
-            format!("suffix: {} has no tokens for what is between texts", served.model.id);
+        let message = format!("suffix: {} has no fill-in-the-middle tokens", served.model.id);
         return Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
             .param("suffix")
             .hint("load a model that was trained to fill in the middle"));
@@ -212,7 +212,7 @@ fn count(prompt: &api::Prompt, each: usize) -> Result<usize, Error> {
     };
     let count = count.saturating_mul(each);
     if count > PROMPTS {
-        let message = format!("prompt: asks for {count} answers, at most {PROMPTS} are allowed");
+        let message = format!("prompt: requests {count} answers, at most {PROMPTS} are allowed");
         return Err(Error::value("prompt", message));
     }
     Ok(count)

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_stay_parallel_and_offsets_count_characters() {
+    fn log_probability_lists_are_parallel_and_offsets_count_characters() {
         let (euro, rest) = "€".as_bytes().split_at(1);
         let mut offset = Offset(2);
         let mut lists = api::CompletionLogprobs::default();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_look_alike_show_the_likelier_one() {
+    fn tokens_with_the_same_text_report_the_likelier_one() {
         let top = [logprob(1, b"a", -1.0), logprob(2, b"b", -2.0), logprob(3, b"a", -3.0)];
         assert_eq!(Value::from(by_text(&top)).to_string(), r#"{"a":-1.0,"b":-2.0}"#);
     }

@@ -14,27 +14,27 @@ use serde_json::{Value, json};
 use super::{chat, seconds};
 use crate::dialogue::{Ask, Dialogue, End, Gathered, Part, Reason, Tool, Update, gather, tools};
 use crate::error::Error;
-use crate::rejections::{Checked, Refused, Refusing, nothing};
-use crate::response_store::Kept;
+use crate::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
+use crate::response_store::ResponseStore;
 use crate::{App, events, params, unique};
 use errors::invalid::shown;
 
 const FIELD: &str = "input";
 
-impl Refusing for api::ResponsesRequest {
-    const REFUSED: &'static [&'static [Refused]] = &[&[
-        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
-        ("background", nothing, "leave it out; an answer is streamed or waited for"),
-        ("conversation", nothing, "use previous_response_id"),
-        ("prompt", nothing, "use instructions and input"),
-        ("top_logprobs", nothing, "use /v1/chat/completions"),
-        ("max_tool_calls", nothing, "leave it out"),
+impl RejectsFields for api::ResponsesRequest {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[&[
+        ("lora", is_empty, "select the adapter with `model`: `MODEL:ADAPTER`"),
+        ("background", is_empty, "leave it out; stream the answer or wait for it"),
+        ("conversation", is_empty, "use previous_response_id"),
+        ("prompt", is_empty, "use instructions and input"),
+        ("top_logprobs", is_empty, "use /v1/chat/completions"),
+        ("max_tool_calls", is_empty, "leave it out"),
         ("truncation", is_disabled, "send a conversation that fits"),
     ]];
 }
 
 fn is_disabled(value: &Value) -> bool {
-    nothing(value) || value == "disabled"
+    is_empty(value) || value == "disabled"
 }
 
 pub(crate) async fn responses(
@@ -47,15 +47,15 @@ pub(crate) async fn responses(
     let (ask, history) = ask(&app, request)?;
     let Dialogue { served, updates, .. } = ask.start(&app).await?;
     answer.model.clone_from(&served.model.id);
-    let keep = stores.then(|| (Arc::clone(&app), history));
+    let store = stores.then(|| (Arc::clone(&app), history));
     if streamed {
-        let mut stream = Streaming::new(answer, keep);
+        let mut stream = Streaming::new(answer, store);
         let first = stream.first();
         let parts = events::until_error(updates, move |(_, update)| Ok(stream.parts(update?)));
         return Ok(events::answer(stream::iter(first).chain(parts)));
     }
     let Some(whole) = gather(updates, 1).await?.pop() else {
-        return Err(Error::internal("a generation ended without an end"));
+        return Err(Error::internal("a generation ended without a final event"));
     };
     let end = whole.end()?.clone();
     for (kind, text) in [(Kind::Reasoning, &whole.reasoning), (Kind::Message, &whole.text)] {
@@ -67,13 +67,13 @@ pub(crate) async fn responses(
         let text = arguments;
         answer.items.push(Item { text, call_id, name, ..Item::new(Kind::Call) });
     }
-    keep_answer(keep, &answer.id, whole);
+    store_answer(store, &answer.id, whole);
     Ok(Json(answer.body(Some(&end))).into_response())
 }
 
 /// Stores a conversation with its answer.
-fn keep_answer(keep: Option<(Arc<App>, Vec<Message>)>, id: &str, answer: Gathered) {
-    let Some((app, mut history)) = keep else { return };
+fn store_answer(store: Option<(Arc<App>, Vec<Message>)>, id: &str, answer: Gathered) {
+    let Some((app, mut history)) = store else { return };
     let call = |(id, name, arguments): (String, String, String)| Call {
         id,
         name,
@@ -84,7 +84,7 @@ fn keep_answer(keep: Option<(Arc<App>, Vec<Message>)>, id: &str, answer: Gathere
         calls: answer.calls.into_iter().map(call).collect(),
         ..Message::new("assistant", answer.text)
     });
-    app.kept.lock().put(id.to_owned(), history);
+    app.responses.lock().put(id.to_owned(), history);
 }
 
 /// Translates a request into an [`Ask`] and its conversation without instructions, which apply to
@@ -92,12 +92,12 @@ fn keep_answer(keep: Option<(Arc<App>, Vec<Message>)>, id: &str, answer: Gathere
 fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>), Error> {
     let mut history = match &request.previous_response_id {
         None => Vec::new(),
-        Some(id) => app.kept.lock().get(id).ok_or_else(|| {
+        Some(id) => app.responses.lock().get(id).ok_or_else(|| {
             let message = format!(
-                "previous_response_id: no answer `{}` is kept; at most {} are, in {} MiB, while the daemon runs",
+                "previous_response_id: no answer `{}` is stored; the daemon stores the latest {}, up to {} MiB, while it runs",
                 shown(id),
-                Kept::ANSWERS,
-                Kept::BYTES >> 20
+                ResponseStore::ANSWERS,
+                ResponseStore::BYTES >> 20
             );
             Error::new(StatusCode::NOT_FOUND, "response_not_found", message)
                 .param("previous_response_id")
@@ -149,7 +149,7 @@ fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>),
             None,
             request.seed,
         )?,
-        shaping: api::Shaping::default(),
+        logits_options: api::LogitsOptions::default(),
         lora: None,
         stop: Vec::new(),
         max_tokens: request.max_output_tokens,
@@ -379,7 +379,7 @@ impl Answer {
 
 struct Streaming {
     answer: Answer,
-    keep: Option<(Arc<App>, Vec<Message>)>,
+    store: Option<(Arc<App>, Vec<Message>)>,
     whole: Gathered,
     /// True while the last item is incomplete.
     open: bool,
@@ -387,8 +387,8 @@ struct Streaming {
 }
 
 impl Streaming {
-    fn new(answer: Answer, keep: Option<(Arc<App>, Vec<Message>)>) -> Self {
-        Self { answer, keep, whole: Gathered::default(), open: false, sequence: 0 }
+    fn new(answer: Answer, store: Option<(Arc<App>, Vec<Message>)>) -> Self {
+        Self { answer, store, whole: Gathered::default(), open: false, sequence: 0 }
     }
 
     /// Returns a numbered event of the given type.
@@ -444,7 +444,7 @@ impl Streaming {
         let status = Answer::status(Some(&end));
         self.close(status, &mut out);
         let body = self.answer.body(Some(&end));
-        keep_answer(self.keep.take(), &self.answer.id, std::mem::take(&mut self.whole));
+        store_answer(self.store.take(), &self.answer.id, std::mem::take(&mut self.whole));
         out.push(self.event(&format!("response.{status}"), json!({"response": body})));
         out
     }
