@@ -217,7 +217,7 @@ fn check(config: &Config) -> Result<(), String> {
     }
     for resident in &config.resident {
         let id = resident.id(&config.models_dir);
-        let told = found(&resident.model, config, server::request_of(resident))
+        let told = found(&resident.model, config, server::load_request(resident))
             .map_err(|error| format!("resident `{id}`: {error}"))?;
         // Writing to a string cannot fail.
         let _ = write!(text, "# Beside it, as `{id}`. {told}");
@@ -355,7 +355,7 @@ async fn serve(
 
 /// Opens the socket of the lanes beside the other one, where there are lanes.
 fn open_lanes(app: &App) -> Result<Option<socket::Claim>, Error> {
-    let (lanes, config) = (app.lanes(), app.config());
+    let (lanes, config) = (app.control_loops(), app.config());
     if lanes.is_empty() {
         return Ok(None);
     }
@@ -463,7 +463,7 @@ impl Until<'_> {
 
 /// Waits for the end of a load, if there is one, and says why it failed.
 async fn over(load: Option<UnboundedReceiver<LoadEvent>>) -> Option<LoadError> {
-    server::over(&mut load?).await.err()
+    server::wait_for_load(&mut load?).await.err()
 }
 
 /// Takes over what can change while the daemon runs. A configuration with an error changes nothing.

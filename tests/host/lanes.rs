@@ -130,12 +130,17 @@ fn who_asks_wrongly_is_told() {
     assert_eq!(states, ["failed", "failed", "ready"]);
     assert!(status["lanes"][2]["notes"][0].as_str().unwrap().contains("not pinned to core 100000"));
     let refused = |name: &str| Client::open(&daemon, name).err().unwrap();
-    assert_eq!(refused("else"), "there is no control loop `else`; configured: missing, open, policy");
+    assert_eq!(
+        refused("else"),
+        "there is no control loop `else`; configured: missing, open, policy"
+    );
     assert!(refused("missing").contains("/nowhere.onnx"), "{}", refused("missing"));
     let why = refused("open");
     assert!(why.contains("axis 0, `batch`, is open; give its shape"), "{why}");
     assert!(refused("\u{1b}[31m\u{fffd}").contains("there is no control loop"));
-    assert!(refused(&"x".repeat(5000)).contains("a control loop's name and a line feed are expected"));
+    assert!(
+        refused(&"x".repeat(5000)).contains("a control loop's name and a line feed are expected")
+    );
     // Who says nothing and goes is no trouble.
     for bytes in [&b""[..], b"pol", b"\xff\xfe\n"] {
         let mut stream = UnixStream::connect(door(&daemon)).unwrap();

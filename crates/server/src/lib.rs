@@ -56,7 +56,7 @@ use self::metrics::Metrics;
 pub use self::native::load_spec;
 use self::request_id::RequestId;
 use self::residents::Residents;
-pub use self::residents::{over, request_of};
+pub use self::residents::{load_request, wait_for_load};
 use api::route;
 use config::Config;
 use engine::tuning::pace::Pace;
@@ -125,7 +125,7 @@ impl App {
         }))
     }
 
-    pub fn lanes(&self) -> Arc<ControlLoops> {
+    pub fn control_loops(&self) -> Arc<ControlLoops> {
         Arc::clone(&self.lanes)
     }
 

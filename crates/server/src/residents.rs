@@ -169,7 +169,7 @@ impl Resident {
 }
 
 /// Load request of a configured additional model.
-pub fn request_of(resident: &config::Resident) -> LoadRequest {
+pub fn load_request(resident: &config::Resident) -> LoadRequest {
     LoadRequest {
         model: resident.model.clone(),
         backend: resident.backend.clone(),
@@ -195,7 +195,7 @@ fn load_on_demand(resident: Arc<Resident>, app: Arc<App>) -> PendingLoad {
             }
             let mut spec = load_spec(&app.config(), request.clone());
             spec.name = Some(resident.name.clone());
-            let why = match over(&mut resident.load(spec)).await {
+            let why = match wait_for_load(&mut resident.load(spec)).await {
                 Ok(_) => return Ok(()),
                 Err(LoadError::OutOfMemory(why)) => why,
                 Err(error) => return Err(error),
@@ -214,7 +214,9 @@ fn load_on_demand(resident: Arc<Resident>, app: Arc<App>) -> PendingLoad {
 ///
 /// # Errors
 /// The load failed.
-pub async fn over(events: &mut UnboundedReceiver<LoadEvent>) -> Result<Box<ModelInfo>, LoadError> {
+pub async fn wait_for_load(
+    events: &mut UnboundedReceiver<LoadEvent>,
+) -> Result<Box<ModelInfo>, LoadError> {
     loop {
         match events.recv().await {
             Some(LoadEvent::Progress { .. } | LoadEvent::Unloading { .. }) => {}
@@ -279,7 +281,7 @@ impl Residents {
     /// A thread cannot be started.
     pub(super) fn new(engine: Handle, config: &Config) -> io::Result<Self> {
         let additional = config.resident.iter().map(|resident| {
-            let request = request_of(resident);
+            let request = load_request(resident);
             let name = resident.id(&config.models_dir);
             Ok(Resident::new(engine.beside()?, name, Some(request), Some(resident.load)))
         });
