@@ -15,8 +15,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::residents::Residents;
-use super::status;
+use super::residents::{self, Residents};
 use device::first_light::Mode;
 use engine::{DeviceHealth, DeviceMemory, ModelInfo, Snapshot, State};
 use realtime::control_loops::{self, ControlLoops};
@@ -154,7 +153,7 @@ impl Collector for EngineMetrics {
                 counter.metric_type(),
             )?)?;
         }
-        let model = status::loaded(&now.state);
+        let model = residents::loaded(&now.state);
         let health = model.and_then(|m| now.devices.iter().find(|d| d.name == m.device.name));
         if let Some((health, mode)) = health.and_then(|health| Some((health, health.mode?))) {
             let info = Info::new(vec![
@@ -175,7 +174,7 @@ impl Collector for EngineMetrics {
         let states: Vec<(String, Snapshot)> =
             self.0.all().map(|one| (one.name.clone(), one.engine.snapshot())).collect();
         let models: Vec<&ModelInfo> =
-            states.iter().filter_map(|(_, now)| status::loaded(&now.state)).collect();
+            states.iter().filter_map(|(_, now)| residents::loaded(&now.state)).collect();
         let memory =
             |of: fn(&DeviceMemory) -> u64| models.iter().map(|m| of(&m.memory)).sum::<u64>();
         let ready = matches!(now.state, State::Ready(_));
@@ -220,13 +219,14 @@ fn models_apart(encoder: &mut DescriptorEncoder<'_>, states: &[(String, Snapshot
             now.kv_tokens as u64
         }),
         ("model_memory_bytes", "Memory reserved for it", |now| {
-            let memory = status::loaded(&now.state).map(|model| model.memory).unwrap_or_default();
+            let memory =
+                residents::loaded(&now.state).map(|model| model.memory).unwrap_or_default();
             memory.weights + memory.kv + memory.activations
         }),
     ];
     for (name, help, value) in values {
         let values = states.iter().filter_map(|(name, now)| {
-            let id = status::loaded(&now.state).map(|model| &model.id);
+            let id = residents::loaded(&now.state).map(|model| &model.id);
             let id = id.or_else(|| (!name.is_empty()).then_some(name))?;
             Some((id.clone(), value(now) as f64))
         });

@@ -14,14 +14,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::body::JsonBody;
 use super::error::Error;
 use super::events::Step;
+use super::load_spec::load_spec;
+use super::residents::loaded;
 use super::{App, events, metrics, params, status};
-use config::{Config, GpuMode, PromptPrecision, Tune};
-use device::first_light::{Chains, Mode};
-use engine::tuning::Tuning;
-use engine::{self, AdapterSpec, Light, LoadEvent, LoadSpec, PrefixStore, at_most_processors};
+use engine::{self, LoadEvent, LoadSpec};
 use errors::invalid;
 use model::synthetic;
-use plan::Precision;
 
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
     let unavailable =
@@ -77,7 +75,7 @@ async fn off_the_loop<T: Send + 'static>(
 const DIRECTORY: Duration = Duration::from_secs(10);
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Result<Json<api::Models>, Error> {
-    let loaded = status::loaded(&app.residents.first().engine.snapshot().state).cloned();
+    let loaded = loaded(&app.residents.first().engine.snapshot().state).cloned();
     let residents = status::residents(&app);
     let config = app.config();
     let models_dir = config.models_dir.clone();
@@ -159,7 +157,7 @@ fn start_load(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<
         return Ok(app.load(load_spec(&config, request)));
     }
     let first = residents.first().engine.snapshot().state;
-    if status::loaded(&first).is_some_and(|first| first.id == name) {
+    if loaded(&first).is_some_and(|first| first.id == name) {
         let name = invalid::shown(&name);
         let message = format!("name: the first model already has the name `{name}`");
         return Err(Error::value("name", message).hint("choose another `name`"));
@@ -168,65 +166,6 @@ fn start_load(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<
     let resident =
         placed.map_err(|error| Error::internal(format!("cannot start an engine: {error}")))?;
     Ok(resident.load(LoadSpec { name: Some(name), ..load_spec(&config, request) }))
-}
-
-/// Merges a request with the configuration's defaults.
-pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
-    let lora = request.lora.as_ref().unwrap_or(&config.lora);
-    LoadSpec {
-        model: request.model,
-        name: request.name,
-        models_dir: config.models_dir.clone(),
-        backend: request.backend.unwrap_or_else(|| config.backend.clone()),
-        slots: request.slots.unwrap_or(config.slots),
-        context: request.context.unwrap_or(config.context),
-        prefill_chunk: request.prefill_chunk.unwrap_or(config.prefill_chunk),
-        draft: config.draft_tokens,
-        draft_model: Some(request.draft.unwrap_or_else(|| config.draft_model.clone()))
-            .filter(|model| !model.is_empty()),
-        adapters: lora.iter().map(|text| AdapterSpec::written(text)).collect(),
-        stall: Duration::from_millis(config.stall_ms),
-        kv_type: request.kv_type.unwrap_or_else(|| config.kv_type.clone()),
-        precision: match config.prompt_precision {
-            PromptPrecision::Single => Precision::Single,
-            PromptPrecision::Half => Precision::Half,
-        },
-        threads: at_most_processors(request.threads.unwrap_or(config.threads)),
-        cpu_isa: request.cpu_isa.unwrap_or_else(|| config.cpu_isa.clone()),
-        tuning: Tuning {
-            mode: request.tune.unwrap_or_else(|| tune_mode(config.tune)),
-            dir: config.tune_dir.clone(),
-            force: request.force,
-            cold_bytes: None,
-        },
-        light: Light { dir: Some(config.state_dir.clone()), wanted: wanted(config.gpu_mode) },
-        memory_reserve: config.memory_reserve_mib << 20,
-        prefixes: (config.prefix_cache_mib > 0).then(|| PrefixStore {
-            dir: config.prefix_cache_dir.clone(),
-            limit: config.prefix_cache_mib << 20,
-        }),
-    }
-}
-
-/// Converts the configuration's tuning mode to the device's type.
-const fn tune_mode(tune: Tune) -> device::tune::report::Mode {
-    use device::tune::report::Mode;
-    match tune {
-        Tune::Off => Mode::Off,
-        Tune::Load => Mode::Load,
-        Tune::Auto => Mode::Auto,
-    }
-}
-
-/// Converts the configuration's GPU mode to the device's type.
-pub(super) fn wanted(mode: GpuMode) -> Mode {
-    let (chains, longest) = match mode {
-        GpuMode::Auto => return Mode::default(),
-        GpuMode::Full => (Chains::Full, u32::MAX),
-        GpuMode::Split => (Chains::Split, Mode::default().longest),
-        GpuMode::Serial => (Chains::Serial, 1),
-    };
-    Mode { chains, longest, ..Mode::default() }
 }
 
 pub(super) async fn unload(State(app): State<Arc<App>>) -> Json<api::Unloaded> {
@@ -238,7 +177,7 @@ pub(super) async fn unload_one(
     Path(name): Path<String>,
 ) -> Result<Json<api::Unloaded>, Error> {
     let first = app.residents.first();
-    let is_first = status::loaded(&first.engine.snapshot().state).is_some_and(|m| m.id == name);
+    let is_first = loaded(&first.engine.snapshot().state).is_some_and(|m| m.id == name);
     let resident = match app.residents.additional_named(&name) {
         Some(resident) => resident,
         None if is_first => Arc::clone(first),
@@ -255,7 +194,7 @@ pub(super) async fn bench(
 ) -> Result<Response, Error> {
     spec.check()?;
     let engine = &app.residents.first().engine;
-    if let Some(model) = status::loaded(&engine.snapshot().state) {
+    if let Some(model) = loaded(&engine.snapshot().state) {
         spec.fits(model.slots, model.context)?;
     }
     let (sender, steps) = unbounded_channel();

@@ -20,8 +20,8 @@ use super::dialogue::{
 use super::error::Error;
 use super::openai::tool_list;
 use super::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
-use super::residents::Resident;
-use super::{App, params, status};
+use super::residents::{self, Resident};
+use super::{App, params};
 use engine::ModelInfo;
 use errors::invalid::shown;
 
@@ -92,7 +92,7 @@ pub(super) async fn version() -> Json<Value> {
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
     let entry = |one: Arc<Resident>| {
         let state = one.engine.snapshot().state;
-        let Some(model) = status::loaded(&state) else {
+        let Some(model) = residents::loaded(&state) else {
             let absent = || json!({"name": one.name, "model": one.name, "size": 0, "details": {}});
             return (!one.name.is_empty()).then(absent);
         };

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use model::tokenizer::Tokenizer;
 
 use super::error::Error;
+use super::residents::adapter_ids;
 use super::{App, unique};
 use engine::{
     Admission, Dry, DynamicTemperature, GenerateError, Loading, Mirostat, ModelInfo, Request,
@@ -63,11 +64,6 @@ pub(super) fn model_not_found(app: &App, wanted: &str) -> Error {
     Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
         .param("model")
         .hint("name the loaded model or leave `model` out; `orinctl load` loads another")
-}
-
-/// Names by which requests select a model's adapters.
-pub(super) fn adapter_ids(model: &ModelInfo) -> impl Iterator<Item = String> {
-    model.adapters.iter().map(|adapter| format!("{}:{}", model.id, adapter.name))
 }
 
 /// Returns the index of the adapter in `MODEL:ADAPTER`. The outer `None` means that the name

@@ -8,7 +8,6 @@ use axum::http::StatusCode;
 use model::tokenizer::{self, Bounds, Message, RenderOptions, Specials};
 
 use super::App;
-use super::dialogue::StructuredOutput;
 use super::error::Error;
 use engine::{Constraint, Grammar, Served};
 
@@ -71,14 +70,15 @@ pub(super) struct Prepared {
 /// Number of characters at a prompt's end that determine how its answer begins.
 const TAIL: usize = 64;
 
-/// Prepares a conversation for generation. `field` is its name in the request.
+/// Prepares a conversation for generation. `field` is its name in the request. `grammar` returns the
+/// answer's grammar for the last characters of the prompt.
 pub(super) async fn conversation(
     app: &App,
     served: &Arc<Served>,
     field: &'static str,
     messages: Vec<Message>,
     options: RenderOptions,
-    structured: StructuredOutput,
+    grammar: impl FnOnce(&Served, &str) -> Option<Grammar> + Send + 'static,
 ) -> Result<Prepared, Error> {
     let tools: usize = options.tools.iter().map(|tool| tool.to_string().len()).sum();
     let bytes = messages.iter().map(|message| message.content.len()).sum::<usize>();
@@ -89,7 +89,7 @@ pub(super) async fn conversation(
         let ids = served.text.tokenizer.encode_rendered(&prompt, &Bounds { tokens, cancelled })?;
         let tail = prompt.text().chars().rev().take(TAIL).collect::<Vec<_>>();
         let tail: String = tail.into_iter().rev().collect();
-        let grammar = structured.grammar(served, &tail);
+        let grammar = grammar(served, &tail);
         let constraint = grammar.map(|grammar| served.text.grammars.compile(&grammar));
         Ok((ids, tail, constraint.transpose()))
     });

@@ -13,9 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::App;
-use super::native::load_spec;
-use super::params::adapter_ids;
-use super::status::loaded;
+use super::load_spec::load_spec;
 use api::LoadRequest;
 use config::{Config, LoadAt};
 use engine::{Handle, LoadError, LoadEvent, LoadSpec, ModelInfo, PrefixCounts, Snapshot, State};
@@ -415,4 +413,17 @@ impl Residents {
         });
         candidates.max_by_key(|(idle, unused, _)| (*idle, *unused)).map(|(.., other)| other)
     }
+}
+
+/// Returns the loaded model, if any.
+pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
+    match state {
+        State::Ready(model) | State::Exclusive { model, .. } => Some(model),
+        State::Empty | State::Loading(_) | State::Stopping => None,
+    }
+}
+
+/// Names by which requests select a model's adapters.
+pub(super) fn adapter_ids(model: &ModelInfo) -> impl Iterator<Item = String> {
+    model.adapters.iter().map(|adapter| format!("{}:{}", model.id, adapter.name))
 }

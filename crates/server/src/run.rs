@@ -16,7 +16,7 @@ use super::App;
 use super::body::JsonBody;
 use super::embeddings::base64;
 use super::error::Error;
-use super::native::load_spec;
+use super::load_spec::load_spec;
 use config::BACKENDS;
 use engine::{Handle, LoadSpec};
 use errors::invalid::shown;

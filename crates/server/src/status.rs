@@ -7,15 +7,8 @@ use telemetry::memory;
 
 use super::App;
 use super::error::Error;
-use super::native;
-use super::residents::Resident;
-
-pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
-    match state {
-        State::Ready(model) | State::Exclusive { model, .. } => Some(model),
-        State::Empty | State::Loading(_) | State::Stopping => None,
-    }
-}
+use super::load_spec::gpu_mode;
+use super::residents::{Resident, loaded};
 
 /// Returns the complete status.
 pub(super) fn status(app: &App) -> api::Status {
@@ -39,7 +32,7 @@ pub(super) fn status(app: &App) -> api::Status {
         devices: now.devices.clone(),
         roof: roof(app, loaded(&now.state), &machine),
         machine,
-        lanes: app.lanes.status(native::wanted(app.config().gpu_mode).chains),
+        lanes: app.lanes.status(gpu_mode(app.config().gpu_mode).chains),
         state: state(now, first),
     }
 }

@@ -13,7 +13,7 @@ use model::tokenizer::{AnswerParser, Message, RenderOptions};
 use serde_json::{Map, Value};
 
 pub(super) use self::answer::{End, Gathered, Part, Reason, Update, gather};
-pub(super) use self::structured_output::StructuredOutput;
+use self::structured_output::StructuredOutput;
 pub(super) use self::tools::{Choice, Tool};
 use super::error::Error;
 use super::{App, generation, params, prompt};
@@ -98,7 +98,7 @@ impl Ask {
         let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
         self.check(&served)?;
         let (messages, options, _) = self.conversation();
-        let free = StructuredOutput::default();
+        let free = |_: &Served, _: &str| None;
         let made = prompt::conversation(app, &served, self.field, messages, options, free).await?;
         Ok(made.ids.len())
     }
@@ -173,8 +173,9 @@ impl Ask {
             params::adapters(&served.model, self.model.as_deref(), self.lora.as_deref())?;
         let (messages, options, structured) = self.conversation();
         let tools = options.tools.clone();
+        let grammar = move |served: &Served, tail: &str| structured.grammar(served, tail);
         let made =
-            prompt::conversation(app, &served, self.field, messages, options, structured).await?;
+            prompt::conversation(app, &served, self.field, messages, options, grammar).await?;
         let room = served.model.context.saturating_sub(made.ids.len()).max(1);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         let asked = self.max_tokens.map(|asked| if self.at_most { asked.min(room) } else { asked });

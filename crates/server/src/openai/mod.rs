@@ -20,8 +20,8 @@ pub(super) use responses::responses;
 use super::dialogue::{Form, Reason};
 use super::error::Error;
 use super::rejections::{UnsupportedField, is_empty, is_one};
-use super::residents::Resident;
-use super::{App, params, status};
+use super::residents::{self, Resident};
+use super::{App, params};
 use engine::{Finished, Grammar};
 use errors::invalid::shown;
 
@@ -52,11 +52,11 @@ fn loaded(app: &App) -> Vec<api::ModelEntry> {
             owned_by: "orind".into(),
             parent,
         };
-        let Some(model) = status::loaded(&state) else {
+        let Some(model) = residents::loaded(&state) else {
             let absent = (!one.name.is_empty()).then(|| entry(one.name.clone(), None));
             return Vec::from_iter(absent);
         };
-        let adapters = params::adapter_ids(model).map(|id| entry(id, Some(model.id.clone())));
+        let adapters = residents::adapter_ids(model).map(|id| entry(id, Some(model.id.clone())));
         std::iter::once(entry(model.id.clone(), None)).chain(adapters).collect()
     };
     app.residents.all().flat_map(entries).collect()
