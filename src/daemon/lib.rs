@@ -506,6 +506,6 @@ pub fn command_line(error: clap::Error, command: &clap::Command) -> clap::Error 
         return error;
     };
     let (value, flag) = (text(ContextKind::InvalidValue), text(ContextKind::InvalidArg));
-    let message = format!("{flag}: is '{}', {why}\n", invalid::shown(&value));
+    let message = format!("{flag}: is '{}', {why}\n", invalid::excerpt(&value));
     clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
 }

@@ -56,7 +56,7 @@ impl Config {
                 return Ok(());
             }
             let allowed = format!("allowed are {}", allowed.join(", "));
-            Err(Error::range(key, format!("`{}`", invalid::shown(value)), allowed))
+            Err(Error::range(key, format!("`{}`", invalid::excerpt(value)), allowed))
         };
         if self.socket.as_os_str().is_empty() {
             let allowed = "a path is needed";
@@ -104,7 +104,7 @@ impl Config {
         for resident in &self.resident {
             resident.check()?;
             let id = resident.id(&self.models_dir);
-            let value = format!("`{}`", invalid::shown(&id));
+            let value = format!("`{}`", invalid::excerpt(&id));
             if !ids.insert(id) {
                 let allowed = "another model has this name; choose another `name`";
                 return Err(Error::range("resident.name", value, allowed));
@@ -149,18 +149,18 @@ impl Resident {
         if self.model.is_empty() {
             return Err(Error::range("resident.model", "empty", "a model is needed"));
         }
-        let shown = invalid::shown(&self.model);
-        let place = |value: String| format!("{value} in resident `{shown}`");
+        let model = invalid::excerpt(&self.model);
+        let place = |value: String| format!("{value} in resident `{model}`");
         if let Some(name) = &self.name {
             check_name(name).map_err(|allowed| {
-                let value = place(format!("`{}`", invalid::shown(name)));
+                let value = place(format!("`{}`", invalid::excerpt(name)));
                 Error::range("resident.name", value, allowed)
             })?;
         }
         let one_of = |key, value: Option<&String>, possible: &[&str]| match value {
             Some(value) if !possible.contains(&value.as_str()) => {
                 let allowed = format!("allowed are {}", possible.join(", "));
-                Err(Error::range(key, place(format!("`{}`", invalid::shown(value))), allowed))
+                Err(Error::range(key, place(format!("`{}`", invalid::excerpt(value))), allowed))
             }
             _ => Ok(()),
         };
@@ -187,7 +187,7 @@ impl ControlLoop {
     /// Checks its values.
     fn check(&self) -> Result<(), Error> {
         check_name(&self.name).map_err(|allowed| {
-            Error::range("lane.name", format!("`{}`", invalid::shown(&self.name)), allowed)
+            Error::range("lane.name", format!("`{}`", invalid::excerpt(&self.name)), allowed)
         })?;
         let refuse = |key, value: String, allowed: &str| {
             Err(Error::range(key, format!("{value} in lane `{}`", self.name), allowed))
@@ -203,7 +203,7 @@ impl ControlLoop {
             return refuse("lane.deadline_us", self.deadline_us.to_string(), allowed);
         }
         if self.backend == "auto" || !BACKENDS.contains(&self.backend.as_str()) {
-            let value = format!("`{}`", invalid::shown(&self.backend));
+            let value = format!("`{}`", invalid::excerpt(&self.backend));
             let allowed = format!("allowed are {}", BACKENDS[1..].join(", "));
             return refuse("lane.backend", value, &allowed);
         }

@@ -67,12 +67,17 @@ impl Config {
     #[must_use]
     pub fn changes(&self, new: &Self) -> Vec<Change> {
         let (old, new) = (self.table(), new.table());
-        let shown =
+        let value_of =
             |value: Option<&toml::Value>| value.map(ToString::to_string).unwrap_or_default();
         KEYS.into_iter()
             .map(|(key, effect)| (key, effect, old.get(key), new.get(key)))
             .filter(|(_, _, from, to)| from != to)
-            .map(|(key, effect, from, to)| Change { key, from: shown(from), to: shown(to), effect })
+            .map(|(key, effect, from, to)| Change {
+                key,
+                from: value_of(from),
+                to: value_of(to),
+                effect,
+            })
             .collect()
     }
 

@@ -73,7 +73,7 @@ impl Config {
             if keys().all(|key| key != name) {
                 let nearest = nearest(name);
                 let place = place(key.span().start);
-                return Err(Error::UnknownKey { place, key: invalid::shown(name), nearest });
+                return Err(Error::UnknownKey { place, key: invalid::excerpt(name), nearest });
             }
         }
         toml::from_str(text).map_err(|error| {

@@ -73,7 +73,7 @@ fn invalid_residents_are_rejected_with_key_and_name() {
         ("slots = -1", "x:4: slots: is -1"),
         ("backend = 'tpu'", "resident.backend is `tpu` in resident `b.gguf`; allowed are auto"),
         ("kv_type = 'f32'", "resident.kv_type is `f32`"),
-        ("load = 'never'", "`never` is not possible; possible: start or request"),
+        ("load = 'never'", "`never` is not allowed; allowed are start or request"),
         ("name = 'x:y'", "resident.name is `x:y` in resident `b.gguf`; 1 to 64 letters"),
         ("name = 'a'", "resident.name is `a`; another model has this name"),
         ("[[resident]]\nmodel = '/else/b.gguf'", "another model has this name"),
@@ -121,7 +121,7 @@ fn type_and_syntax_errors_name_key_and_line() {
         ("model = 'a'\nslots = \n", "2: ", ""),
         ("slots = 1\nslots = 2\n", "2: ", "duplicate"),
         ("socket_mode = '0999'", "1: socket_mode: ", "octal"),
-        ("log_format = 'xml'", "1: log_format: ", "`xml` is not possible; possible: text or json"),
+        ("log_format = 'xml'", "1: log_format: ", "`xml` is not allowed; allowed are text or json"),
     ] {
         let message = parse_error(text);
         let starts = message.starts_with(&format!("orind.toml:{start}"));
@@ -185,11 +185,11 @@ fn documentation_lists_every_key_and_default() {
 fn example_file_matches_the_defaults() {
     let example = include_str!("../../../docs/orind.toml");
     assert_eq!(Config::parse(example, "docs/orind.toml").unwrap(), Config::default());
-    let shown = example.lines().filter_map(|line| line.strip_prefix("#"));
-    let shown: Vec<&str> = shown.filter(|line| !line.starts_with(' ')).collect();
-    let found = shown.iter().filter_map(|line| Some(line.split_once(" =")?.0));
-    assert!(found.eq(keys()), "{shown:?}");
-    let config = Config::parse(&shown.join("\n"), "docs/orind.toml").unwrap();
+    let lines = example.lines().filter_map(|line| line.strip_prefix("#"));
+    let lines: Vec<&str> = lines.filter(|line| !line.starts_with(' ')).collect();
+    let found = lines.iter().filter_map(|line| Some(line.split_once(" =")?.0));
+    assert!(found.eq(keys()), "{lines:?}");
+    let config = Config::parse(&lines.join("\n"), "docs/orind.toml").unwrap();
     let paths = Config::default();
     let Config { socket, models_dir, prefix_cache_dir, tune_dir, state_dir, .. } = paths;
     let config = Config { socket, models_dir, prefix_cache_dir, tune_dir, state_dir, ..config };

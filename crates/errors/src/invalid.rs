@@ -2,11 +2,11 @@
 //! Rust types in parser errors by words that users of JSON, TOML and command lines know.
 
 /// Maximum number of characters of a value in a message.
-pub const SHOWN: usize = 80;
+pub const EXCERPT_CHARACTERS: usize = 80;
 
-/// Returns a value for a message: on one line, truncated to [`SHOWN`] characters.
-pub fn shown(value: &str) -> String {
-    match value.char_indices().nth(SHOWN) {
+/// Returns a value for a message: on one line, truncated to [`EXCERPT_CHARACTERS`] characters.
+pub fn excerpt(value: &str) -> String {
+    match value.char_indices().nth(EXCERPT_CHARACTERS) {
         Some((end, _)) => format!("{}.. ({} bytes)", printable(&value[..end]), value.len()),
         None => printable(value),
     }
@@ -46,16 +46,17 @@ pub fn plain(message: &str) -> String {
         return format!("{} is missing", quoted(field));
     }
     if let Some(field) = message.strip_prefix("duplicate field ") {
-        return format!("{} is there twice", quoted(field));
+        return format!("{} appears twice", quoted(field));
     }
-    for (kind, is) in
-        [("unknown field `", "is not known"), ("unknown variant `", "is not possible")]
-    {
+    for (kind, is) in [
+        ("unknown field `", "is not known; possible: "),
+        ("unknown variant `", "is not allowed; allowed are "),
+    ] {
         if let Some(detail) = message.strip_prefix(kind)
             && let Some((name, known)) = detail.rsplit_once("`, expected ")
         {
             let known = quoted(known.strip_prefix("one of ").unwrap_or(known));
-            return format!("`{}` {is}; possible: {known}", shown(name));
+            return format!("`{}` {is}{known}", excerpt(name));
         }
     }
     match message.strip_prefix("expected ") {
@@ -71,11 +72,11 @@ fn value(found: &str) -> String {
         Some(text.to_owned())
     };
     if let Some(text) = found.strip_prefix("string ").and_then(|text| inside(text, '"')) {
-        return format!("\"{}\"", shown(&text));
+        return format!("\"{}\"", excerpt(&text));
     }
     for kind in ["integer ", "floating point ", "boolean ", "character "] {
         if let Some(value) = found.strip_prefix(kind).and_then(|text| inside(text, '`')) {
-            return shown(&value);
+            return excerpt(&value);
         }
     }
     match found {
@@ -83,7 +84,7 @@ fn value(found: &str) -> String {
         "sequence" => "a list".into(),
         "map" => "an object {..}".into(),
         number if number.bytes().all(|b| b.is_ascii_digit()) => format!("a list of {number}"),
-        other => shown(other),
+        other => excerpt(other),
     }
 }
 
@@ -174,7 +175,7 @@ mod tests {
             ("text = ['a', 'b']", "is a list, a text is needed"),
             ("list = 'a, expected b'", "is \"a, expected b\", a list is needed"),
             ("list = [1]", "is 1, true or false is needed"),
-            ("one = 'ON'", "`ON` is not possible; possible: off or on"),
+            ("one = 'ON'", "`ON` is not allowed; allowed are off or on"),
             ("two = 2", "`two` is not known; possible: whole, number, text, list, one"),
         ] {
             assert_eq!(toml(text), message);
@@ -188,10 +189,13 @@ mod tests {
 
     #[test]
     fn long_values_are_truncated_to_one_line() {
-        assert_eq!(shown("short"), "short");
-        assert_eq!(shown("a\nb"), "a\\nb");
+        assert_eq!(excerpt("short"), "short");
+        assert_eq!(excerpt("a\nb"), "a\\nb");
         let long = "\u{e4}".repeat(1 << 20);
-        assert_eq!(shown(&long), format!("{}.. (2097152 bytes)", "\u{e4}".repeat(SHOWN)));
+        assert_eq!(
+            excerpt(&long),
+            format!("{}.. (2097152 bytes)", "\u{e4}".repeat(EXCERPT_CHARACTERS))
+        );
         let message = toml(&format!("whole = '{long}'"));
         assert!(message.len() < 300 && message.ends_with("is needed"), "{message}");
         let message = toml(&format!("{} = 1", "x".repeat(1 << 20)));

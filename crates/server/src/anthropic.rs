@@ -17,7 +17,7 @@ use super::error::Error;
 use super::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
 use super::{App, events, params, unique};
 use engine::Finished;
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 const FIELD: &str = "messages";
 
@@ -98,7 +98,7 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
         let place = format!("tools[{at}]");
         if let Some(kind) = tool.kind.filter(|kind| kind != "custom") {
             let param = format!("{place}.type");
-            let message = format!("{param}: is `{}`; only `custom` is possible", shown(&kind));
+            let message = format!("{param}: is `{}`; only `custom` is possible", excerpt(&kind));
             return Err(Error::value(param, message));
         }
         Tool::new(&place, tool.name, tool.description, tool.input_schema)
@@ -120,7 +120,7 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
         Some(kind) => {
             let message = format!(
                 "thinking.type: is `{}`; allowed are enabled, adaptive, disabled",
-                shown(kind)
+                excerpt(kind)
             );
             return Err(Error::value("thinking.type", message));
         }
@@ -159,7 +159,7 @@ fn choice(asked: Option<api::TurnChoice>) -> Result<Choice, Error> {
         (kind, _) => {
             let message = format!(
                 "tool_choice.type: is `{}`; allowed are auto, any, tool, none",
-                shown(kind)
+                excerpt(kind)
             );
             Err(Error::value("tool_choice.type", message))
         }
@@ -184,7 +184,7 @@ fn text(place: &str, blocks: api::Blocks) -> Result<String, Error> {
 
 fn unreadable(place: &str, kind: &str, readable: &str) -> Error {
     let param = format!("{place}.type");
-    let message = format!("{param}: is `{}`; only {readable} can be read", shown(kind));
+    let message = format!("{param}: is `{}`; only {readable} can be read", excerpt(kind));
     Error::value(param, message)
 }
 
@@ -196,7 +196,7 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
         role @ ("user" | "assistant" | "system") => role.to_owned(),
         role => {
             let param = format!("messages[{at}].role");
-            let message = format!("{param}: is `{}`; allowed are user, assistant", shown(role));
+            let message = format!("{param}: is `{}`; allowed are user, assistant", excerpt(role));
             return Err(Error::value(param, message));
         }
     };

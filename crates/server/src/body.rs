@@ -163,7 +163,7 @@ fn wrong(path: &str, detail: &str) -> Error {
     if path == "." {
         return Error::new(StatusCode::BAD_REQUEST, "invalid_value", format!("the body: {detail}"));
     }
-    let path = invalid::shown(path);
+    let path = invalid::excerpt(path);
     // The parser repeats the name of an unknown field.
     let name = path.rsplit('.').next().map(|name| format!("`{name}` "));
     let detail = name.and_then(|name| detail.strip_prefix(&name)).unwrap_or(detail);

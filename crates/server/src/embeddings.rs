@@ -17,7 +17,7 @@ use super::body::JsonBody;
 use super::error::Error;
 use super::{App, generation, params, prompt};
 use engine::{Event, GenerateError, Request, Scales, Served, Shaping};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 /// Maximum number of texts in a request, the same as OpenAI's.
 const INPUTS: usize = 2048;
@@ -39,10 +39,10 @@ pub(super) async fn openai(
     let encoding = request.encoding_format.as_deref();
     if let Some(other) = encoding.filter(|name| !["float", "base64"].contains(name)) {
         let message =
-            format!("encoding_format: is `{}`; float and base64 are possible", shown(other));
+            format!("encoding_format: is `{}`; float and base64 are possible", excerpt(other));
         return Err(Error::value("encoding_format", message));
     }
-    let made = make(&app, request.model.as_deref(), request.input, request.dimensions).await?;
+    let embedded = make(&app, request.model.as_deref(), request.input, request.dimensions).await?;
     let embedding = |(index, numbers): (usize, Vec<f32>)| api::Embedding {
         object: "embedding".into(),
         index,
@@ -53,9 +53,12 @@ pub(super) async fn openai(
     };
     Ok(Json(api::Embeddings {
         object: "list".into(),
-        data: made.embeddings.into_iter().enumerate().map(embedding).collect(),
-        model: made.served.model.id.clone(),
-        usage: api::EmbeddingsUsage { prompt_tokens: made.tokens, total_tokens: made.tokens },
+        data: embedded.embeddings.into_iter().enumerate().map(embedding).collect(),
+        model: embedded.served.model.id.clone(),
+        usage: api::EmbeddingsUsage {
+            prompt_tokens: embedded.tokens,
+            total_tokens: embedded.tokens,
+        },
     }))
 }
 
@@ -65,11 +68,11 @@ pub(super) async fn ollama(
 ) -> Result<Json<Value>, Error> {
     let begin = Instant::now();
     let model = request.model.as_deref().map(super::ollama::untagged);
-    let made = make(&app, model, request.input, request.dimensions).await?;
+    let embedded = make(&app, model, request.input, request.dimensions).await?;
     let total = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Ok(Json(json!({
-        "model": made.served.model.id, "embeddings": made.embeddings, "total_duration": total,
-        "load_duration": 0, "prompt_eval_count": made.tokens,
+        "model": embedded.served.model.id, "embeddings": embedded.embeddings, "total_duration": total,
+        "load_duration": 0, "prompt_eval_count": embedded.tokens,
     })))
 }
 
@@ -174,8 +177,8 @@ async fn encode(
     served: &Arc<Served>,
     texts: Vec<String>,
 ) -> Result<Vec<Vec<u32>>, Error> {
-    let made = prompt::encode(app, served, FIELD, texts, Specials::Plain).await?;
-    Ok(made.into_iter().map(|(_, ids)| ids).collect())
+    let embedded = prompt::encode(app, served, FIELD, texts, Specials::Plain).await?;
+    Ok(embedded.into_iter().map(|(_, ids)| ids).collect())
 }
 
 /// Truncates an embedding and normalises it again.

@@ -12,15 +12,15 @@ use super::error::Error;
 
 /// Passes on requests with a valid `Host`.
 pub(super) async fn check(request: Request, next: Next) -> Response {
-    match objection(request.version(), request.headers()) {
+    match host_error(request.version(), request.headers()) {
         None => next.run(request).await,
-        Some(objection) => Error::new(StatusCode::BAD_REQUEST, "bad_host", objection)
+        Some(host_error) => Error::new(StatusCode::BAD_REQUEST, "bad_host", host_error)
             .hint("send it once, such as Host: localhost")
             .into_response(),
     }
 }
 
-fn objection(version: Version, headers: &HeaderMap) -> Option<&'static str> {
+fn host_error(version: Version, headers: &HeaderMap) -> Option<&'static str> {
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
         (None, _) if version < Version::HTTP_11 => None,
@@ -41,25 +41,25 @@ mod tests {
 
     #[test]
     fn requests_need_exactly_one_host() {
-        let objection = |version, hosts: &[&str]| {
+        let host_error = |version, hosts: &[&str]| {
             let hosts = hosts.iter().map(|host| (HOST, HeaderValue::from_str(host).unwrap()));
             let mut headers = HeaderMap::new();
             hosts.for_each(|(name, value)| _ = headers.append(name, value));
-            objection(version, &headers)
+            host_error(version, &headers)
         };
         for host in ["localhost", "127.0.0.1:8080", "[::1]:80", "a_b.example", ""] {
-            assert_eq!(objection(Version::HTTP_11, &[host]), None, "{host}");
+            assert_eq!(host_error(Version::HTTP_11, &[host]), None, "{host}");
         }
         for host in ["a b", "me@localhost", "a/b", "a, b", "[::1"] {
             assert_eq!(
-                objection(Version::HTTP_11, &[host]),
+                host_error(Version::HTTP_11, &[host]),
                 Some("the header Host is not a valid host")
             );
         }
-        assert_eq!(objection(Version::HTTP_10, &[]), None);
-        assert_eq!(objection(Version::HTTP_11, &[]), Some("the header Host is missing"));
+        assert_eq!(host_error(Version::HTTP_10, &[]), None);
+        assert_eq!(host_error(Version::HTTP_11, &[]), Some("the header Host is missing"));
         let two = Some("there is more than one header Host");
-        assert_eq!(objection(Version::HTTP_11, &["a", "a"]), two);
-        assert_eq!(objection(Version::HTTP_10, &["a", "b"]), two);
+        assert_eq!(host_error(Version::HTTP_11, &["a", "a"]), two);
+        assert_eq!(host_error(Version::HTTP_10, &["a", "b"]), two);
     }
 }

@@ -62,7 +62,7 @@ use api::route;
 use config::Config;
 use engine::tuning::pace::Pace;
 use engine::{Handle, LoadEvent, LoadSpec};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 use realtime::control_loops::ControlLoops;
 use realtime::sessions::Sessions;
 use telemetry::{Probe, Root};
@@ -86,7 +86,7 @@ pub struct App {
     /// Conversations that requests can continue.
     responses: Mutex<response_store::ResponseStore>,
     /// Limits how many prompts are prepared at a time.
-    turns: Arc<Semaphore>,
+    prompt_permits: Arc<Semaphore>,
     sessions: Sessions,
     lanes: Arc<ControlLoops>,
 }
@@ -120,7 +120,7 @@ impl App {
             searches: Mutex::default(),
             arriving: Arc::default(),
             responses: Mutex::default(),
-            turns: Arc::new(Semaphore::new(prompt::TURNS)),
+            prompt_permits: Arc::new(Semaphore::new(prompt::CONCURRENT_PROMPTS)),
             sessions: Sessions::default(),
             lanes,
         }))
@@ -218,13 +218,13 @@ fn router(app: Arc<App>) -> Router {
 }
 
 async fn not_found(uri: Uri) -> Error {
-    let message = format!("there is no route {}", shown(uri.path()));
+    let message = format!("there is no route {}", excerpt(uri.path()));
     Error::new(StatusCode::NOT_FOUND, "route_not_found", message)
         .hint("docs/api.md lists the routes; GET /orin/v1/status is a good start")
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Error {
-    let message = format!("{} does not take {}", uri.path(), shown(method.as_str()));
+    let message = format!("{} does not take {}", uri.path(), excerpt(method.as_str()));
     Error::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         .hint("the header Allow says which methods it takes")
 }

@@ -109,9 +109,9 @@ pub(super) async fn load(
     let words = |word: &Option<String>| word.as_ref().map_or(0, String::len);
     for (name, len, most) in [
         ("model", request.model.len(), LONGEST_NAME),
-        ("name", words(&request.name), invalid::SHOWN),
-        ("backend", words(&request.backend), invalid::SHOWN),
-        ("cpu_isa", words(&request.cpu_isa), invalid::SHOWN),
+        ("name", words(&request.name), invalid::EXCERPT_CHARACTERS),
+        ("backend", words(&request.backend), invalid::EXCERPT_CHARACTERS),
+        ("cpu_isa", words(&request.cpu_isa), invalid::EXCERPT_CHARACTERS),
     ] {
         if len > most {
             let message = format!("{name}: has {len} bytes, at most {most} are possible");
@@ -158,7 +158,7 @@ fn start_load(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<
     }
     let first = residents.first().engine.snapshot().state;
     if loaded(&first).is_some_and(|first| first.id == name) {
-        let name = invalid::shown(&name);
+        let name = invalid::excerpt(&name);
         let message = format!("name: the first model already has the name `{name}`");
         return Err(Error::value("name", message).hint("choose another `name`"));
     }

@@ -23,7 +23,7 @@ use super::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
 use super::residents::{self, Resident};
 use super::{App, params};
 use engine::ModelInfo;
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 /// Tag that ollama appends to a name without one.
 const TAG: &str = ":latest";
@@ -168,7 +168,7 @@ fn ask(
         Some(other) => {
             let message = format!(
                 "format: is {}; \"json\" and schemas are allowed",
-                shown(&other.to_string())
+                excerpt(&other.to_string())
             );
             return Err(Error::value("format", message));
         }
@@ -218,7 +218,7 @@ fn message(at: usize, message: api::OllamaMessage) -> Result<Message, Error> {
     if !matches!(role, "system" | "user" | "assistant" | "tool") {
         let param = format!("messages[{at}].role");
         let allowed = "allowed are system, user, assistant, tool";
-        let reason = format!("{param}: is `{}`; {allowed}", shown(role));
+        let reason = format!("{param}: is `{}`; {allowed}", excerpt(role));
         return Err(Error::value(param, reason));
     }
     if message.images.is_some_and(|images| !images.is_empty()) {

@@ -12,7 +12,7 @@ use engine::{
     Admission, Dry, DynamicTemperature, GenerateError, Loading, Mirostat, ModelInfo, Request,
     Scales, Shaping, State, Xtc,
 };
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 use plan::sample::{self, Sampling};
 
 /// Default sampling parameters, the same as llama.cpp's.
@@ -52,14 +52,14 @@ pub(super) async fn admit(
 /// Error for a name that no model and no adapter has.
 pub(super) fn model_not_found(app: &App, wanted: &str) -> Error {
     let names: Vec<String> =
-        app.residents.names().iter().map(|name| format!("`{}`", shown(name))).collect();
+        app.residents.names().iter().map(|name| format!("`{}`", excerpt(name))).collect();
     let there = match &names[..] {
         [] => "no model is".to_owned(),
         names => format!("{} is", names.join(", ")),
     };
     let message = match wanted {
         "" => format!("no model is named, and the first model is not loaded; {there}"),
-        wanted => format!("the model `{}` is not loaded; {there}", shown(wanted)),
+        wanted => format!("the model `{}` is not loaded; {there}", excerpt(wanted)),
     };
     Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
         .param("model")
@@ -267,7 +267,7 @@ fn bias(asked: &api::LogitsOptions, tokenizer: &Tokenizer) -> Result<Vec<(u32, f
     }
     let size = tokenizer.vocab_size();
     let pair = |(id, bias): (&String, &serde_json::Value)| {
-        let field = format!("logit_bias.{}", shown(id));
+        let field = format!("logit_bias.{}", excerpt(id));
         let known = id.parse::<u32>().ok().filter(|id| (*id as usize) < size);
         let Some(id) = known else {
             let message = format!("{field}: is not a token id; ids are below {size}");

@@ -13,7 +13,7 @@ use engine::{Constraint, Grammar, Served};
 
 /// Number of prompts prepared concurrently. Together with the maximum prompt size this bounds
 /// memory; the documentation of tokenizer and template states the memory per byte.
-pub(super) const TURNS: usize = 2;
+pub(super) const CONCURRENT_PROMPTS: usize = 2;
 
 /// Tokenizes the texts of a field. Control tokens may be parsed or not. Adds BOS if the model
 /// requires it.
@@ -27,7 +27,7 @@ pub(super) async fn encode(
     let bytes = texts.iter().map(String::len).max().unwrap_or(0);
     fits(field, bytes, served)?;
     let tokens = served.model.context;
-    let made = in_turn(app, served, move |served, cancelled| {
+    let task = run_limited(app, served, move |served, cancelled| {
         let bounds = Bounds { tokens, cancelled };
         let encode = |text: String| {
             let ids = served.text.tokenizer.encode_within(&text, specials, true, &bounds)?;
@@ -35,7 +35,7 @@ pub(super) async fn encode(
         };
         texts.into_iter().map(encode).collect::<Result<Vec<_>, tokenizer::Error>>()
     });
-    made.await?.map_err(|error| match error {
+    task.await?.map_err(|error| match error {
         tokenizer::Error::TooManyTokens { limit } => too_many(field, limit),
         error => Error::value(field, format!("{field}: {error}")),
     })
@@ -50,12 +50,12 @@ pub(super) async fn tokens(
     control: bool,
     begin: bool,
 ) -> Result<Vec<u32>, Error> {
-    let made = in_turn(app, served, move |served, cancelled| {
+    let task = run_limited(app, served, move |served, cancelled| {
         let specials = if control { Specials::Parse } else { Specials::Plain };
         let bounds = Bounds { tokens: usize::MAX, cancelled };
         served.text.tokenizer.encode_within(&text, specials, begin, &bounds)
     });
-    made.await?.map_err(|error| Error::value(field, format!("{field}: {error}")))
+    task.await?.map_err(|error| Error::value(field, format!("{field}: {error}")))
 }
 
 /// A prepared conversation.
@@ -70,8 +70,8 @@ pub(super) struct Prepared {
 /// Number of characters at a prompt's end that determine how its answer begins.
 const TAIL: usize = 64;
 
-/// Prepares a conversation for generation. `field` is its name in the request. `grammar` returns the
-/// answer's grammar for the last characters of the prompt.
+/// Prepares a conversation for generation. `field` is its name in the request. `grammar` returns
+/// the answer's grammar for the last characters of the prompt.
 pub(super) async fn conversation(
     app: &App,
     served: &Arc<Served>,
@@ -84,7 +84,7 @@ pub(super) async fn conversation(
     let bytes = messages.iter().map(|message| message.content.len()).sum::<usize>();
     fits(field, bytes.saturating_add(tools), served)?;
     let tokens = served.model.context;
-    let made = in_turn(app, served, move |served, cancelled| {
+    let task = run_limited(app, served, move |served, cancelled| {
         let prompt = served.text.chat.render(&messages, &options, cancelled)?;
         let ids = served.text.tokenizer.encode_rendered(&prompt, &Bounds { tokens, cancelled })?;
         let tail = prompt.text().chars().rev().take(TAIL).collect::<Vec<_>>();
@@ -93,7 +93,7 @@ pub(super) async fn conversation(
         let constraint = grammar.map(|grammar| served.text.grammars.compile(&grammar));
         Ok((ids, tail, constraint.transpose()))
     });
-    let (ids, tail, constraint) = made.await?.map_err(|error| failed(field, error))?;
+    let (ids, tail, constraint) = task.await?.map_err(|error| failed(field, error))?;
     let constraint = constraint.map_err(|reason| grammar_failed(&reason))?;
     Ok(Prepared { ids, tail, constraint })
 }
@@ -108,10 +108,10 @@ pub(super) async fn text(
 ) -> Result<String, Error> {
     let bytes = messages.iter().map(|message| message.content.len()).sum::<usize>();
     fits(field, bytes, served)?;
-    let made = in_turn(app, served, move |served, cancelled| {
+    let task = run_limited(app, served, move |served, cancelled| {
         served.text.chat.render(&messages, &options, cancelled)
     });
-    Ok(made.await?.map_err(|error| failed(field, error))?.text().to_owned())
+    Ok(task.await?.map_err(|error| failed(field, error))?.text().to_owned())
 }
 
 /// Compiles a grammar for the answers.
@@ -120,8 +120,8 @@ pub(super) async fn constraint(
     served: &Arc<Served>,
     grammar: Grammar,
 ) -> Result<Constraint, Error> {
-    let made = in_turn(app, served, move |served, _| served.text.grammars.compile(&grammar));
-    made.await?.map_err(|reason| grammar_failed(&reason))
+    let task = run_limited(app, served, move |served, _| served.text.grammars.compile(&grammar));
+    task.await?.map_err(|reason| grammar_failed(&reason))
 }
 
 fn failed(field: &str, error: tokenizer::Error) -> Error {
@@ -174,19 +174,19 @@ impl Drop for Client {
     }
 }
 
-/// Runs work on a blocking thread, [`TURNS`] at a time.
-async fn in_turn<T: Send + 'static>(
+/// Runs work on a blocking thread, [`CONCURRENT_PROMPTS`] at a time.
+async fn run_limited<T: Send + 'static>(
     app: &App,
     served: &Arc<Served>,
     work: impl FnOnce(&Served, &AtomicBool) -> T + Send + 'static,
 ) -> Result<T, Error> {
-    let turn = Arc::clone(&app.turns).acquire_owned().await;
+    let permit = Arc::clone(&app.prompt_permits).acquire_owned().await;
     let cancelled = Arc::new(AtomicBool::new(false));
     let client = Client(Arc::clone(&cancelled));
     let served = Arc::clone(served);
     let done = tokio::task::spawn_blocking(move || {
         // Holds the permit until the work ends, even if the client has disconnected.
-        let _turn = turn;
+        let _permit = permit;
         work(&served, &cancelled)
     });
     let done = done.await.map_err(|e| Error::internal(format!("making the prompt failed: {e}")));

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::error::Error;
 use super::{App, body};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 /// A request body without unsupported fields.
 pub(super) struct Checked<T>(pub(super) T);
@@ -76,7 +76,7 @@ fn refuse(body: &[u8], refused: &'static [&'static [UnsupportedField]]) -> Resul
         return Ok(());
     };
     let (name, _, hint) = refused;
-    let message = format!("{name}: is {}, which is not supported", shown(value));
+    let message = format!("{name}: is {}, which is not supported", excerpt(value));
     Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
         .param(*name)
         .hint(*hint))

@@ -19,7 +19,7 @@ use super::error::Error;
 use super::load_spec::load_spec;
 use config::BACKENDS;
 use engine::{Handle, LoadSpec};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 use errors::one_line;
 use realtime::sessions::{self, Target};
 
@@ -32,7 +32,7 @@ pub(super) async fn run(
         Some("base64") => true,
         Some(other) => {
             let message =
-                format!("encoding_format: is `{}`; float and base64 are possible", shown(other));
+                format!("encoding_format: is `{}`; float and base64 are possible", excerpt(other));
             return Err(Error::value("encoding_format", message));
         }
     };
@@ -120,7 +120,7 @@ impl RequestedBackend {
     pub(super) fn new(app: &App, backend: Option<String>) -> Result<Self, Error> {
         if let Some(backend) = backend.as_ref().filter(|b| !BACKENDS.contains(&b.as_str())) {
             let possible = BACKENDS.join(", ");
-            let message = format!("backend: is `{}`; {possible} are possible", shown(backend));
+            let message = format!("backend: is `{}`; {possible} are possible", excerpt(backend));
             return Err(Error::value("backend", message));
         }
         let (config, named) = (app.config(), backend.is_some());

@@ -66,15 +66,15 @@ impl Token {
 
     /// Returns true if a request contains the token. Compares in constant time for a given length.
     fn is_in(&self, headers: &HeaderMap) -> bool {
-        let is_it = |shown: &[u8]| bool::from(self.0.ct_eq(shown.trim_ascii()));
+        let is_it = |sent: &[u8]| bool::from(self.0.ct_eq(sent.trim_ascii()));
         if let Some(key) = headers.get(API_KEY) {
             return is_it(key.as_bytes());
         }
-        let Some(shown) = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes) else {
+        let Some(sent) = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes) else {
             return false;
         };
-        let Some((scheme, shown)) = shown.split_at_checked(b"Bearer ".len()) else { return false };
-        scheme.eq_ignore_ascii_case(b"Bearer ") && is_it(shown)
+        let Some((scheme, sent)) = sent.split_at_checked(b"Bearer ".len()) else { return false };
+        scheme.eq_ignore_ascii_case(b"Bearer ") && is_it(sent)
     }
 }
 
@@ -181,10 +181,10 @@ mod tests {
     #[test]
     fn tokens_must_match_completely() {
         let token = Token(Arc::from(&b"0123456789abcdef"[..]));
-        for shown in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef "] {
-            assert!(token.is_in(&headers(AUTHORIZATION, shown)), "{shown}");
+        for sent in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef "] {
+            assert!(token.is_in(&headers(AUTHORIZATION, sent)), "{sent}");
         }
-        for shown in [
+        for sent in [
             "Bearer 0123456789abcdeg",
             "Bearer 0123456789abcde",
             "Bearer 0123456789abcdef0",
@@ -194,9 +194,9 @@ mod tests {
             "0123456789abcdef",
             "",
         ] {
-            assert!(!token.is_in(&headers(AUTHORIZATION, shown)), "{shown}");
+            assert!(!token.is_in(&headers(AUTHORIZATION, sent)), "{sent}");
         }
-        let key = |shown| headers(axum::http::HeaderName::from_static(API_KEY), shown);
+        let key = |sent| headers(axum::http::HeaderName::from_static(API_KEY), sent);
         assert!(token.is_in(&key("0123456789abcdef")) && !token.is_in(&key("0123456789abcdeg")));
         assert!(!token.is_in(&HeaderMap::new()));
     }

@@ -27,7 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::folder::{self, Distrust};
 use crate::{self as api, route};
 pub use address::{Address, Token};
-use errors::invalid::{json, shown};
+use errors::invalid::{excerpt, json};
 pub use timed::Timed;
 
 #[derive(Debug, thiserror::Error)]
@@ -298,16 +298,17 @@ fn transport(error: hyper::Error) -> Error {
 }
 
 fn parse<T: DeserializeOwned>(data: &str) -> Result<T, Error> {
-    let protocol = |e| Error::Protocol(format!("{} in {}", json(&e), shown(data)));
+    let protocol = |e| Error::Protocol(format!("{} in {}", json(&e), excerpt(data)));
     serde_json::from_str(data).map_err(protocol)
 }
 
 fn refused(status: StatusCode, body: &[u8]) -> Error {
     match serde_json::from_slice::<api::ErrorBody>(body) {
         Ok(body) => Error::Api { status: status.as_u16(), detail: Box::new(body.error) },
-        Err(_) => {
-            Error::Refused { status: status.as_u16(), body: shown(&String::from_utf8_lossy(body)) }
-        }
+        Err(_) => Error::Refused {
+            status: status.as_u16(),
+            body: excerpt(&String::from_utf8_lossy(body)),
+        },
     }
 }
 

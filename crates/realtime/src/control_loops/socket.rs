@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::memory::Client;
 use super::{ControlLoops, State};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 /// Maximum number of connections.
 const MAX_CONNECTIONS: usize = 64;
@@ -92,7 +92,7 @@ impl ControlLoopServer {
         lines.read_line(&mut name).map_err(system("read the control loop's name"))?;
         let name =
             name.strip_suffix('\n').ok_or("a control loop's name and a line feed are expected")?;
-        let control_loop = self.loops.find(&shown(name))?;
+        let control_loop = self.loops.find(&excerpt(name))?;
         let peer = getsockopt(&*stream, PeerCredentials).map_or(0, |peer| peer.pid());
         let (client, descriptors, layout) = {
             let mut state = control_loop.state.lock();

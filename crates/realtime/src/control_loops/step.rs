@@ -282,7 +282,7 @@ mod tests {
         drop(there);
         let mut line = String::new();
         here.read_to_string(&mut line).unwrap();
-        let failed: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(failed["error"]["message"], why);
+        let reply: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(reply["error"]["message"], why);
     }
 }

@@ -99,8 +99,9 @@ impl Ask {
         self.check(&served)?;
         let (messages, options, _) = self.conversation();
         let free = |_: &Served, _: &str| None;
-        let made = prompt::conversation(app, &served, self.field, messages, options, free).await?;
-        Ok(made.ids.len())
+        let prepared =
+            prompt::conversation(app, &served, self.field, messages, options, free).await?;
+        Ok(prepared.ids.len())
     }
 
     /// Renders the text of the prompt.
@@ -174,17 +175,17 @@ impl Ask {
         let (messages, options, structured) = self.conversation();
         let tools = options.tools.clone();
         let grammar = move |served: &Served, tail: &str| structured.grammar(served, tail);
-        let made =
+        let prepared =
             prompt::conversation(app, &served, self.field, messages, options, grammar).await?;
-        let room = served.model.context.saturating_sub(made.ids.len()).max(1);
+        let room = served.model.context.saturating_sub(prepared.ids.len()).max(1);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         let asked = self.max_tokens.map(|asked| if self.at_most { asked.min(room) } else { asked });
         let request = Request {
-            max_tokens: params::max_tokens(asked, made.ids.len(), served.model.context, most),
-            prompt: made.ids,
+            max_tokens: params::max_tokens(asked, prepared.ids.len(), served.model.context, most),
+            prompt: prepared.ids,
             sampling: self.sampling,
             shaping,
-            constraint: made.constraint,
+            constraint: prepared.constraint,
             shown: served.text.marks.iter().map(|(_, id)| *id).collect(),
             stop: self.stop,
             ignore_end: self.ignore_end,
@@ -194,7 +195,7 @@ impl Ask {
             embed: false,
         };
         let prompt_tokens = request.prompt.len();
-        let parser = || AnswerParser::new(chat.format(), &tools, &made.tail);
+        let parser = || AnswerParser::new(chat.format(), &tools, &prepared.tail);
         let mut answers: Vec<_> =
             (0..self.answers).map(|_| answer::Answer::new(parser(), self.parallel)).collect();
         let requests = (0..self.answers as u64).map(|at| {
@@ -229,7 +230,7 @@ impl Ask {
             && !self.tools.iter().any(|tool| tool.name == *name)
         {
             let message =
-                format!("tool_choice: there is no tool `{}`", errors::invalid::shown(name));
+                format!("tool_choice: there is no tool `{}`", errors::invalid::excerpt(name));
             return Err(Error::value("tool_choice", message));
         }
         let Some((field, thinking)) = &self.thinking else { return Ok(()) };

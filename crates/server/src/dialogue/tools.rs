@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::Error;
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 /// Maximum number of tools in a request.
 const TOOLS: usize = 256;
@@ -39,7 +39,7 @@ impl Tool {
         if name.is_empty() || name.len() > NAME || !name.chars().all(is_name) {
             let message = format!(
                 "{place}.name: is `{}`; 1 to {NAME} letters, digits, `_`, `-` or `.` are allowed",
-                shown(&name)
+                excerpt(&name)
             );
             return Err(Error::value(format!("{place}.name"), message));
         }
@@ -67,7 +67,7 @@ pub(crate) fn check(tools: &[Tool]) -> Result<(), Error> {
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => {
-            let message = format!("tools: two tools have the name `{}`", shown(pair[0]));
+            let message = format!("tools: two tools have the name `{}`", excerpt(pair[0]));
             Err(Error::value("tools", message))
         }
         None => Ok(()),

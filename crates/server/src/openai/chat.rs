@@ -17,7 +17,7 @@ use crate::rejections::{
     Checked, RejectsFields, UnsupportedField, is_empty, is_text_only, is_true,
 };
 use crate::{App, events, params};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 const ROLE: &str = "assistant";
 
@@ -158,7 +158,7 @@ pub(crate) fn tool_list(list: Vec<api::ChatTool>) -> Result<Vec<Tool>, Error> {
         if tool.kind != "function" {
             let param = format!("tools[{at}].type");
             let message =
-                format!("{param}: is `{}`; only `function` is possible", shown(&tool.kind));
+                format!("{param}: is `{}`; only `function` is possible", excerpt(&tool.kind));
             return Err(Error::value(param, message));
         }
         let api::Function { name, description, parameters } = tool.function;
@@ -182,7 +182,7 @@ pub(super) fn choice(asked: Option<Value>) -> Result<Choice, Error> {
         _ => {
             let message = format!(
                 "tool_choice: is {}; allowed are auto, none, required, and a function by its name",
-                shown(&asked.to_string())
+                excerpt(&asked.to_string())
             );
             Err(Error::value("tool_choice", message))
         }
@@ -204,7 +204,7 @@ fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
         role => {
             let param = format!("messages[{at}].role");
             let allowed = "allowed are system, developer, user, assistant, tool";
-            let reason = format!("{param}: is `{}`; {allowed}", shown(role));
+            let reason = format!("{param}: is `{}`; {allowed}", excerpt(role));
             return Err(Error::value(param, reason));
         }
     };
@@ -254,7 +254,7 @@ fn text(place: &str, content: api::Content) -> Result<String, Error> {
             if let Some((i, part)) = parts.iter().enumerate().find(|(_, p)| p.kind != "text") {
                 let param = format!("{place}[{i}].type");
                 let reason =
-                    format!("{param}: is `{}`; only `text` can be read", shown(&part.kind));
+                    format!("{param}: is `{}`; only `text` can be read", excerpt(&part.kind));
                 return Err(Error::value(param, reason));
             }
             Ok(parts.into_iter().map(|part| part.text).collect())

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::sse;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::ready;
-use futures_util::stream::{self, StreamExt};
+use futures_util::stream::{self, Stream, StreamExt};
 use model::tokenizer::Specials;
 
 use super::logprobs::{self, Offset};
@@ -102,7 +102,7 @@ pub(crate) async fn completions(
         let prompt = prompt.ids.clone();
         requests.push(Request { prompt, max_tokens, sampling, ..template.clone() });
     }
-    let mut generations = generation::start(&app, &mut admission, requests)?;
+    let generations = generation::start(&app, &mut admission, requests)?;
     let head = api::Completion {
         head: head("cmpl", "text_completion", served.model.id.clone()),
         choices: Vec::new(),
@@ -124,7 +124,15 @@ pub(crate) async fn completions(
         return Ok(events::answer(parts.flat_map(stream::iter)));
     }
 
-    let mut answer = head;
+    Ok(Json(collect_answer(head, choices, generations).await?).into_response())
+}
+
+/// Collects the generations into one answer. `answer` has no choices yet.
+async fn collect_answer(
+    mut answer: api::Completion,
+    mut choices: Vec<Choice>,
+    mut generations: impl Stream<Item = (usize, Event)> + Unpin,
+) -> Result<api::Completion, Error> {
     let mut usage = api::Usage::default();
     answer.choices = choices.iter().map(Choice::empty).collect();
     while let Some((index, event)) = generations.next().await {
@@ -140,7 +148,7 @@ pub(crate) async fn completions(
         }
     }
     answer.usage = Some(usage);
-    Ok(Json(answer).into_response())
+    Ok(answer)
 }
 
 struct Prompt {
@@ -257,8 +265,8 @@ impl Choice {
         self.wants_logprobs.then(|| {
             let mut lists = api::CompletionLogprobs::default();
             for at in tokens {
-                let shown = !self.text.tokenizer.is_control(at.token.id);
-                self.offset.add(&mut lists, at, shown);
+                let in_text = !self.text.tokenizer.is_control(at.token.id);
+                self.offset.add(&mut lists, at, in_text);
             }
             lists
         })

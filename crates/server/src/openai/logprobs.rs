@@ -62,13 +62,13 @@ fn by_text(top: &[Logprob]) -> Map<String, Value> {
 pub(super) struct Offset(pub(super) usize);
 
 impl Offset {
-    /// Appends one token to a completion's lists. `shown` is false for a token that is not part of
-    /// the text, such as BOS.
+    /// Appends one token to a completion's lists. `in_text` is false for a token that is not part
+    /// of the text, such as BOS.
     pub(super) fn add(
         &mut self,
         to: &mut api::CompletionLogprobs,
         at: &TokenLogprobs,
-        shown: bool,
+        in_text: bool,
     ) {
         // The first token of a prompt has no prediction.
         let predicted = !at.token.logprob.is_nan();
@@ -78,7 +78,7 @@ impl Offset {
         to.text_offset.push(self.0);
         to.token_ids.push(at.token.id);
         to.top.push(at.top.iter().map(token).collect());
-        if shown {
+        if in_text {
             // Counts a character at its first byte.
             self.0 += at.token.bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
         }

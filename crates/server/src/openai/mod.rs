@@ -23,7 +23,7 @@ use super::rejections::{UnsupportedField, is_empty, is_one};
 use super::residents::{self, Resident};
 use super::{App, params};
 use engine::{Finished, Grammar};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::ModelList> {
     Json(api::ModelList { object: "list".into(), data: loaded(&app) })
@@ -150,7 +150,7 @@ fn form(
             }
             (kind, _) => {
                 let allowed = "allowed are text, json_object, json_schema";
-                let message = format!("response_format.type: is `{}`; {allowed}", shown(kind));
+                let message = format!("response_format.type: is `{}`; {allowed}", excerpt(kind));
                 return Err(Error::value("response_format.type", message));
             }
         },

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
 use crate::response_store::ResponseStore;
 use crate::{App, events, params, unique};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 const FIELD: &str = "input";
 
@@ -95,7 +95,7 @@ fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>),
         Some(id) => app.responses.lock().get(id).ok_or_else(|| {
             let message = format!(
                 "previous_response_id: no answer `{}` is stored; the daemon stores the latest {}, up to {} MiB, while it runs",
-                shown(id),
+                excerpt(id),
                 ResponseStore::ANSWERS,
                 ResponseStore::BYTES >> 20
             );
@@ -117,7 +117,7 @@ fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>),
         if tool.kind != "function" {
             let param = format!("{place}.type");
             let message =
-                format!("{param}: is `{}`; only `function` is possible", shown(&tool.kind));
+                format!("{param}: is `{}`; only `function` is possible", excerpt(&tool.kind));
             return Err(Error::value(param, message));
         }
         Tool::new(&place, tool.name, tool.description, tool.parameters)
@@ -188,7 +188,7 @@ fn item(at: usize, item: api::Item, list: &mut Vec<Message>) -> Result<(), Error
                 role => {
                     let param = format!("{place}.role");
                     let allowed = "allowed are user, assistant, system, developer";
-                    let message = format!("{param}: is `{}`; {allowed}", shown(role));
+                    let message = format!("{param}: is `{}`; {allowed}", excerpt(role));
                     return Err(Error::value(param, message));
                 }
             }
@@ -218,7 +218,7 @@ fn item(at: usize, item: api::Item, list: &mut Vec<Message>) -> Result<(), Error
         kind => {
             let param = format!("{place}.type");
             let allowed = "allowed are message, reasoning, function_call, function_call_output";
-            let message = format!("{param}: is `{}`; {allowed}", shown(kind));
+            let message = format!("{param}: is `{}`; {allowed}", excerpt(kind));
             return Err(Error::value(param, message));
         }
     }
@@ -234,7 +234,8 @@ fn text(place: &str, content: api::ItemContent) -> Result<String, Error> {
             let odd = parts.iter().enumerate().find(|(_, part)| !READABLE.contains(&&*part.kind));
             if let Some((i, part)) = odd {
                 let param = format!("{place}.content[{i}].type");
-                let message = format!("{param}: is `{}`; only text can be read", shown(&part.kind));
+                let message =
+                    format!("{param}: is `{}`; only text can be read", excerpt(&part.kind));
                 return Err(Error::value(param, message));
             }
             Ok(parts.into_iter().map(|part| part.text).collect())
