@@ -1,4 +1,4 @@
-//! The daemon's own routes: health, metrics, status, models, bench.
+//! The daemon's own routes: health, metrics, status, models, benchmarks.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,28 +14,26 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::body::JsonBody;
 use super::error::Error;
 use super::events::Step;
+use super::load_spec::load_spec;
+use super::residents::loaded;
 use super::{App, events, metrics, params, status};
-use config::{Config, GpuMode, PromptPrecision, Tune};
-use device::first_light::{Chains, Mode};
-use engine::tuning::Tuning;
-use engine::{self, AdapterSpec, Light, LoadEvent, LoadSpec, PrefixStore, at_most_processors};
+use engine::{self, LoadEvent, LoadSpec};
 use errors::invalid;
 use model::synthetic;
-use plan::Precision;
 
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<api::Health>, Error> {
     let unavailable =
         |code, message: String| Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
     let first = app.residents.first();
     let now = first.engine.snapshot();
-    let beside = app.residents.beside();
-    // Whoever holds none but models beside the first is well.
+    let additional = app.residents.additional();
+    // A daemon with only additional models is healthy.
     let none_is_first = first.loaded_at().is_none() && first.failed(&now).is_none();
     match &now.state {
         engine::State::Empty | engine::State::Ready(_) if app.residents.is_starting() => {
-            unavailable("loading", "models beside the first are being loaded".into())
+            unavailable("loading", "additional models are being loaded".into())
         }
-        engine::State::Empty if none_is_first && !beside.is_empty() => {
+        engine::State::Empty if none_is_first && !additional.is_empty() => {
             Ok(Json(api::Health { status: "ok".into() }))
         }
         engine::State::Ready(_) | engine::State::Exclusive { .. } => {
@@ -65,7 +63,7 @@ pub(super) async fn status(State(app): State<Arc<App>>) -> Result<Json<api::Stat
     Ok(Json(off_the_loop(move || status::status(&app)).await?))
 }
 
-/// Runs what reads the machine's files: some of them take milliseconds.
+/// Runs a blocking read of system files on another thread; some take milliseconds.
 async fn off_the_loop<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
@@ -73,16 +71,16 @@ async fn off_the_loop<T: Send + 'static>(
     done.map_err(|_| Error::internal("reading the machine's state failed"))
 }
 
-/// How long the models directory may take to answer. What it says later is there for the next request.
+/// Time limit for reading the models directory. A later result serves the next request.
 const DIRECTORY: Duration = Duration::from_secs(10);
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Result<Json<api::Models>, Error> {
-    let loaded = status::loaded(&app.residents.first().engine.snapshot().state).cloned();
+    let loaded = loaded(&app.residents.first().engine.snapshot().state).cloned();
     let residents = status::residents(&app);
     let config = app.config();
     let models_dir = config.models_dir.clone();
     let list = async {
-        // One at a time: a mount that does not answer keeps one thread, not all there are.
+        // One reader at a time, so that a mount that does not respond blocks only one thread.
         let turn = Arc::clone(&app.available.turn).lock_owned().await;
         let app = Arc::clone(&app);
         let list = move || (app.available.list(&config), turn).0;
@@ -90,14 +88,14 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Result<Json<api::Mode
     };
     let available = tokio::time::timeout(DIRECTORY, list).await.map_err(|_| {
         let (dir, seconds) = (models_dir.display(), DIRECTORY.as_secs());
-        let message = format!("the models directory {dir} has not answered within {seconds} s");
+        let message = format!("reading the models directory {dir} took longer than {seconds} s");
         Error::new(StatusCode::SERVICE_UNAVAILABLE, "directory_timeout", message)
-            .hint("see whether it is on a mount that does not answer, or set another models_dir")
+            .hint("check whether it is on a mount that does not respond, or set another models_dir")
     })?;
     Ok(Json(api::Models { loaded, residents, models_dir, available }))
 }
 
-/// Bytes of a model's name at most: those of a path.
+/// Maximum length of a model's name in bytes: that of a path.
 const LONGEST_NAME: usize = 4096;
 
 pub(super) async fn load(
@@ -107,24 +105,24 @@ pub(super) async fn load(
     if request.model.is_empty() {
         return Err(Error::value("model", "model: is empty; a file or `synthetic:NAME` is needed"));
     }
-    // What is asked for is repeated: in the log, in the status, in errors.
+    // The name is repeated in the log, the status and errors.
     let words = |word: &Option<String>| word.as_ref().map_or(0, String::len);
     for (name, len, most) in [
         ("model", request.model.len(), LONGEST_NAME),
-        ("name", words(&request.name), invalid::SHOWN),
-        ("backend", words(&request.backend), invalid::SHOWN),
-        ("cpu_isa", words(&request.cpu_isa), invalid::SHOWN),
+        ("name", words(&request.name), invalid::EXCERPT_CHARACTERS),
+        ("backend", words(&request.backend), invalid::EXCERPT_CHARACTERS),
+        ("cpu_isa", words(&request.cpu_isa), invalid::EXCERPT_CHARACTERS),
     ] {
         if len > most {
             let message = format!("{name}: has {len} bytes, at most {most} are possible");
             return Err(Error::value(name, message));
         }
     }
-    let mut events = place(&app, request)?;
+    let mut events = start_load(&app, request)?;
     let (sender, steps) = unbounded_channel();
     tokio::spawn(async move {
         while let Some(event) = events.recv().await {
-            // The client may have gone; the load goes on.
+            // The client may have disconnected; the load continues.
             let _ = sender.send(match event {
                 LoadEvent::Progress { phase, done, total } => Step::Progress(api::LoadProgress {
                     phase: phase.into(),
@@ -146,87 +144,28 @@ pub(super) async fn load(
     events::work(steps).await
 }
 
-/// Loads a model where it belongs: in place of the first, beside the others, or where one of that name is already.
-fn place(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<LoadEvent>, Error> {
+/// Loads a model: replaces the first one, adds it, or reloads the one of that name.
+fn start_load(app: &App, request: api::LoadRequest) -> Result<UnboundedReceiver<LoadEvent>, Error> {
     let (config, residents) = (app.config(), &app.residents);
-    app.networks.make_room();
-    if let Some(there) = residents.exactly(&request.model) {
-        return Ok(there.load_again(&config, request));
+    app.sessions.drop_idle();
+    if let Some(existing) = residents.additional_named(&request.model) {
+        return Ok(existing.load_again(&config, request));
     }
     let id = || synthetic::id_of(&request.model, &config.models_dir);
     let name = request.name.clone().unwrap_or_else(id);
-    if !request.beside && residents.exactly(&name).is_none() {
+    if !request.beside && residents.additional_named(&name).is_none() {
         return Ok(app.load(load_spec(&config, request)));
     }
     let first = residents.first().engine.snapshot().state;
-    if status::loaded(&first).is_some_and(|first| first.id == name) {
-        let name = invalid::shown(&name);
-        let message = format!("name: the first model is called `{name}` already");
-        return Err(Error::value("name", message).hint("give this one another `name`"));
+    if loaded(&first).is_some_and(|first| first.id == name) {
+        let name = invalid::excerpt(&name);
+        let message = format!("name: the first model already has the name `{name}`");
+        return Err(Error::value("name", message).hint("choose another `name`"));
     }
-    let placed = residents.place(name.clone(), request.clone());
+    let placed = residents.get_or_add(name.clone(), request.clone());
     let resident =
         placed.map_err(|error| Error::internal(format!("cannot start an engine: {error}")))?;
     Ok(resident.load(LoadSpec { name: Some(name), ..load_spec(&config, request) }))
-}
-
-/// What a request asks for, with what it leaves out from the configuration.
-pub fn load_spec(config: &Config, request: api::LoadRequest) -> LoadSpec {
-    let lora = request.lora.as_ref().unwrap_or(&config.lora);
-    LoadSpec {
-        model: request.model,
-        name: request.name,
-        models_dir: config.models_dir.clone(),
-        backend: request.backend.unwrap_or_else(|| config.backend.clone()),
-        slots: request.slots.unwrap_or(config.slots),
-        context: request.context.unwrap_or(config.context),
-        prefill_chunk: request.prefill_chunk.unwrap_or(config.prefill_chunk),
-        draft: config.draft_tokens,
-        draft_model: Some(request.draft.unwrap_or_else(|| config.draft_model.clone()))
-            .filter(|model| !model.is_empty()),
-        adapters: lora.iter().map(|text| AdapterSpec::written(text)).collect(),
-        stall: Duration::from_millis(config.stall_ms),
-        kv_type: request.kv_type.unwrap_or_else(|| config.kv_type.clone()),
-        precision: match config.prompt_precision {
-            PromptPrecision::Single => Precision::Single,
-            PromptPrecision::Half => Precision::Half,
-        },
-        threads: at_most_processors(request.threads.unwrap_or(config.threads)),
-        cpu_isa: request.cpu_isa.unwrap_or_else(|| config.cpu_isa.clone()),
-        tuning: Tuning {
-            mode: request.tune.unwrap_or_else(|| tune_mode(config.tune)),
-            dir: config.tune_dir.clone(),
-            force: request.force,
-            cold_bytes: None,
-        },
-        light: Light { dir: Some(config.state_dir.clone()), wanted: wanted(config.gpu_mode) },
-        memory_reserve: config.memory_reserve_mib << 20,
-        prefixes: (config.prefix_cache_mib > 0).then(|| PrefixStore {
-            dir: config.prefix_cache_dir.clone(),
-            limit: config.prefix_cache_mib << 20,
-        }),
-    }
-}
-
-/// The configuration's word for when the device searches for tuned choices, as the device has it.
-const fn tune_mode(tune: Tune) -> device::tune::report::Mode {
-    use device::tune::report::Mode;
-    match tune {
-        Tune::Off => Mode::Off,
-        Tune::Load => Mode::Load,
-        Tune::Auto => Mode::Auto,
-    }
-}
-
-/// How much a GPU is given at once, as the configuration has it.
-pub(super) fn wanted(mode: GpuMode) -> Mode {
-    let (chains, longest) = match mode {
-        GpuMode::Auto => return Mode::default(),
-        GpuMode::Full => (Chains::Full, u32::MAX),
-        GpuMode::Split => (Chains::Split, Mode::default().longest),
-        GpuMode::Serial => (Chains::Serial, 1),
-    };
-    Mode { chains, longest, ..Mode::default() }
 }
 
 pub(super) async fn unload(State(app): State<Arc<App>>) -> Json<api::Unloaded> {
@@ -238,11 +177,11 @@ pub(super) async fn unload_one(
     Path(name): Path<String>,
 ) -> Result<Json<api::Unloaded>, Error> {
     let first = app.residents.first();
-    let is_first = status::loaded(&first.engine.snapshot().state).is_some_and(|m| m.id == name);
-    let resident = match app.residents.exactly(&name) {
+    let is_first = loaded(&first.engine.snapshot().state).is_some_and(|m| m.id == name);
+    let resident = match app.residents.additional_named(&name) {
         Some(resident) => resident,
         None if is_first => Arc::clone(first),
-        None => return Err(params::not_there(&app, &name)),
+        None => return Err(params::model_not_found(&app, &name)),
     };
     let unloaded = resident.unload().await;
     app.residents.remove(&resident, Duration::from_secs(app.config().shutdown_deadline_s));
@@ -255,14 +194,14 @@ pub(super) async fn bench(
 ) -> Result<Response, Error> {
     spec.check()?;
     let engine = &app.residents.first().engine;
-    if let Some(model) = status::loaded(&engine.snapshot().state) {
+    if let Some(model) = loaded(&engine.snapshot().state) {
         spec.fits(model.slots, model.context)?;
     }
     let (sender, steps) = unbounded_channel();
     let progress = sender.clone();
     let probe = Arc::clone(&app.probe);
     let result = engine.exclusive("bench", move |core| {
-        // Nobody listens any more: break it off.
+        // The client has disconnected: stop the benchmark.
         bench::run(core, &probe, &spec, &mut |step| match progress.send(Step::Progress(step)) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
@@ -274,7 +213,7 @@ pub(super) async fn bench(
             report.manifest.commit = app.commit.map(Into::into);
             app.measured(report);
         }
-        // The client may have gone.
+        // The client may have disconnected.
         let _ = sender.send(Step::Done(result));
     });
     events::work(steps).await

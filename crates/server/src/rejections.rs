@@ -1,5 +1,5 @@
-//! Fields that a dialect has, that would change an answer and cannot be honoured: refused by name, unless their
-//! value changes nothing. Fields that nobody knows are ignored, as clients of these dialects expect.
+//! Rejects request fields that would change an answer but are not supported, unless their value is
+//! neutral. Unknown fields are ignored, as clients of these APIs expect.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,33 +14,32 @@ use serde_json::value::RawValue;
 
 use super::error::Error;
 use super::{App, body};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
-/// A body without fields that would have to be refused.
+/// A request body without unsupported fields.
 pub(super) struct Checked<T>(pub(super) T);
 
-/// What of a dialect's fields is refused in a body.
-pub(super) trait Refusing {
-    /// Lists, so that dialects can share some.
-    const REFUSED: &'static [&'static [Refused]];
+/// The rejected fields of a request type.
+pub(super) trait RejectsFields {
+    /// A list of lists, so that APIs can share some.
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]];
 }
 
-impl<T: DeserializeOwned + Refusing> FromRequest<Arc<App>> for Checked<T> {
+impl<T: DeserializeOwned + RejectsFields> FromRequest<Arc<App>> for Checked<T> {
     type Rejection = Error;
 
     async fn from_request(request: extract::Request, app: &Arc<App>) -> Result<Self, Error> {
         let arrived = body::read(request, app).await?;
         let parsed = body::parse(&arrived)?;
-        refuse(&arrived, T::REFUSED)?;
+        refuse(&arrived, T::UNSUPPORTED)?;
         Ok(Self(parsed))
     }
 }
 
-/// A field that would change the answer and cannot be honoured, the values that change nothing, and
-/// what to do instead.
-pub(super) type Refused = (&'static str, fn(&Value) -> bool, &'static str);
+/// An unsupported field: its name, a test for neutral values, and an alternative to it.
+pub(super) type UnsupportedField = (&'static str, fn(&Value) -> bool, &'static str);
 
-pub(super) fn nothing(value: &Value) -> bool {
+pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(on) => !on,
@@ -51,49 +50,51 @@ pub(super) fn nothing(value: &Value) -> bool {
     }
 }
 
-pub(super) fn one(value: &Value) -> bool {
+pub(super) fn is_one(value: &Value) -> bool {
     value.is_null() || value.as_f64() == Some(1.0)
 }
 
-pub(super) fn yes(value: &Value) -> bool {
+pub(super) fn is_true(value: &Value) -> bool {
     value.is_null() || *value == true
 }
 
-pub(super) fn text_format(value: &Value) -> bool {
+pub(super) fn is_text_format(value: &Value) -> bool {
     value.is_null() || value.get("type").is_some_and(|kind| kind == "text")
 }
 
-pub(super) fn text_only(value: &Value) -> bool {
-    nothing(value) || value.as_array().is_some_and(|list| list.iter().all(|m| m == "text"))
+pub(super) fn is_text_only(value: &Value) -> bool {
+    is_empty(value) || value.as_array().is_some_and(|list| list.iter().all(|m| m == "text"))
 }
 
-/// Longest value that may change nothing.
+/// Maximum length of a neutral value.
 const NEUTRAL: usize = 40;
 
-/// The body is valid JSON; nothing of it is kept.
-fn refuse(body: &[u8], refused: &'static [&'static [Refused]]) -> Result<(), Error> {
+/// Rejects the first unsupported field. `body` is valid JSON.
+fn refuse(body: &[u8], refused: &'static [&'static [UnsupportedField]]) -> Result<(), Error> {
     let mut json = serde_json::Deserializer::from_slice(body);
-    let Ok(Some((refused, value))) = Asked(refused).deserialize(&mut json) else { return Ok(()) };
+    let Ok(Some((refused, value))) = FirstUnsupported(refused).deserialize(&mut json) else {
+        return Ok(());
+    };
     let (name, _, hint) = refused;
-    let message = format!("{name}: is {}, which is not supported", shown(value));
+    let message = format!("{name}: is {}, which is not supported", excerpt(value));
     Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
         .param(*name)
         .hint(*hint))
 }
 
-/// Finds the first field of an object that cannot be honoured, with its value as it is written.
-struct Asked(&'static [&'static [Refused]]);
+/// Finds the first unsupported field of an object, with its value as written.
+struct FirstUnsupported(&'static [&'static [UnsupportedField]]);
 
-impl<'de> DeserializeSeed<'de> for Asked {
-    type Value = Option<(&'static Refused, &'de str)>;
+impl<'de> DeserializeSeed<'de> for FirstUnsupported {
+    type Value = Option<(&'static UnsupportedField, &'de str)>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for Asked {
-    type Value = Option<(&'static Refused, &'de str)>;
+impl<'de> Visitor<'de> for FirstUnsupported {
+    type Value = Option<(&'static UnsupportedField, &'de str)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -108,7 +109,7 @@ impl<'de> Visitor<'de> for Asked {
                 continue;
             };
             let value = map.next_value::<&RawValue>()?.get();
-            // What does not change the answer is short.
+            // Neutral values are short.
             let neutral = value.len() <= NEUTRAL
                 && serde_json::from_str(value).is_ok_and(|value| refused.1(&value));
             if found.is_none() && !neutral {
@@ -124,19 +125,21 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const REFUSED: [Refused; 4] = [
-        ("best_of", one, "leave it out"),
-        ("suffix", nothing, "leave it out"),
-        ("response_format", text_format, "leave it out"),
-        ("modalities", text_only, "leave it out"),
+    const UNSUPPORTED: [UnsupportedField; 4] = [
+        ("best_of", is_one, "leave it out"),
+        ("suffix", is_empty, "leave it out"),
+        ("response_format", is_text_format, "leave it out"),
+        ("modalities", is_text_only, "leave it out"),
     ];
 
     fn refused(body: &Value) -> Option<String> {
-        refuse(body.to_string().as_bytes(), &[&REFUSED]).err().and_then(|e| e.body().error.param)
+        refuse(body.to_string().as_bytes(), &[&UNSUPPORTED])
+            .err()
+            .and_then(|e| e.body().error.param)
     }
 
     #[test]
-    fn neutral_values_pass_and_others_are_refused_by_name() {
+    fn neutral_values_pass_and_others_are_rejected_by_name() {
         let neutral = json!({
             "best_of": 1, "response_format": {"type": "text"}, "modalities": ["text"], "suffix": "",
             "user": "me", "whatever": {"a": 1},

@@ -1,5 +1,5 @@
-//! The grammar that an answer is held to: its form, calls of tools by their schemas, and around both what a model
-//! of that family writes: thoughts, marks, channels.
+//! Grammar of a structured answer. Combines the requested format, tool calls by their schemas, and
+//! the reasoning, markers and channels that the model family writes around them.
 
 use model::tokenizer::Format;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use super::{Form, Tool};
 use engine::{Grammar, Served, Text};
 use model::tokenizer::Calls as Family;
 
-/// Whether an answer has calls.
+/// Requirement for tool calls in an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Calls {
     #[default]
@@ -17,18 +17,19 @@ pub(crate) enum Calls {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct StructuredOutput {
     pub(super) tools: Vec<Tool>,
     pub(super) calls: Calls,
     pub(super) parallel: bool,
     pub(super) form: Form,
 }
 
-/// Any text.
+/// Rules for any text and for white space.
 const ANY: &str = "any: /(.|\\n)*/\nspace: /\\s*/\n";
 
-impl Held {
-    /// The grammar of an answer to a prompt that ends in `tail`, if it is held to one.
+impl StructuredOutput {
+    /// Returns the grammar of an answer to a prompt that ends in `tail`; `None` if the answer is
+    /// unconstrained.
     pub(crate) fn grammar(self, served: &Served, tail: &str) -> Option<Grammar> {
         let format = served.text.chat.format();
         let answer = match &self.form {
@@ -63,15 +64,15 @@ impl Held {
     }
 }
 
-/// A grammar being written.
+/// Builder of a Lark grammar.
 struct Lark<'a> {
     text: &'a Text,
     rules: String,
-    /// Grammars that rules refer to by name.
+    /// Subgrammars that rules refer to by name.
     parts: Vec<(String, Grammar)>,
 }
 
-/// A text as Lark writes it.
+/// Returns a Lark string literal.
 fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }
@@ -81,7 +82,7 @@ impl Lark<'_> {
         self.rules.push_str(&format!("{name}: {body}\n"));
     }
 
-    /// A mark: a control token by its number, or text.
+    /// Returns a marker: a control token by id, or its text.
     fn mark(&self, name: &str) -> String {
         match self.text.mark(name) {
             Some(id) => format!("<[{id}]>"),
@@ -89,7 +90,7 @@ impl Lark<'_> {
         }
     }
 
-    /// A rule for any text up to a mark, and that.
+    /// Adds a rule for any text up to and including a marker.
     fn until(&mut self, rule: &str, mark: &str) {
         match self.text.mark(mark) {
             Some(id) => self.rule(rule, &format!("any <[{id}]>")),
@@ -97,7 +98,7 @@ impl Lark<'_> {
         }
     }
 
-    /// A reference to JSON of a schema.
+    /// Adds a subgrammar for JSON of a schema and returns a reference to it.
     fn json(&mut self, schema: Value) -> String {
         let name = format!("json{}", self.parts.len());
         let reference = format!("@{name}");
@@ -105,7 +106,7 @@ impl Lark<'_> {
         reference
     }
 
-    /// What may, or has to, stand before anything else.
+    /// Adds the rules for reasoning before the answer and returns a reference to them.
     fn thoughts(&mut self, format: Format, tail: &str) -> String {
         if format.calls == Some(Family::Harmony) {
             let [channel, message, end, start] =
@@ -126,7 +127,7 @@ impl Lark<'_> {
         "thoughts?".into()
     }
 
-    /// The rule `form`: the answer in its form.
+    /// Adds the rule `form`: the answer in its format.
     fn form(&mut self, format: Format) {
         if format.calls == Some(Family::Harmony) {
             let [channel, message] = ["<|channel|>", "<|message|>"].map(|mark| self.mark(mark));
@@ -136,7 +137,7 @@ impl Lark<'_> {
         }
     }
 
-    /// The rule `calls`.
+    /// Adds the rule `calls`.
     fn calls(&mut self, family: Family, tools: &[Tool], parallel: bool) {
         let mut calls = Vec::new();
         for (at, tool) in tools.iter().enumerate() {
@@ -168,7 +169,7 @@ impl Lark<'_> {
             Family::Llama | Family::Harmony => ("call".into(), ""),
         };
         self.rule("one", &one);
-        // Of these two, an answer has one call.
+        // Models of these two families write one call per answer.
         let several = parallel && !matches!(family, Family::Llama | Family::Harmony);
         let all = if several { format!("one ({between} one)*") } else { "one".into() };
         let list = family == Family::Mistral && !named;
@@ -201,7 +202,8 @@ impl Lark<'_> {
         format!("{channel} {head} {constrain} \"json\" {message} {arguments}")
     }
 
-    /// A call as tags: what is required in the schema's order, the rest where it stands.
+    /// Returns a call in tags. Required parameters follow the schema's order; the optional ones may
+    /// appear at their places.
     fn tags(&mut self, at: usize, tool: &Tool) -> String {
         const CLOSE: &str = "\n</parameter>\n";
         let mut call = literal(&format!("<function={}>\n", tool.name));
@@ -231,7 +233,7 @@ impl Lark<'_> {
     }
 }
 
-/// A part of a schema by itself, with the definitions that it may refer to.
+/// Returns a subschema with the definitions that it may refer to.
 fn within(part: &Value, whole: &Value) -> Value {
     let mut part = part.clone();
     if let Value::Object(map) = &mut part {

@@ -1,5 +1,5 @@
-//! Bodies that nobody reads to their end, because the request is refused. The connection reads on for a while: were
-//! it closed with bytes unread, the kernel would answer those with a reset, and the refusal would be lost to it.
+//! Drains the bodies of rejected requests. Closing a connection with unread bytes makes the kernel
+//! send a reset, and the client would lose the rejection.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use hyper::body::Frame;
 
 use super::App;
 
-/// Has the body of a request read to its end, whoever drops it, for as long as a body may take.
-pub(super) async fn keep(State(app): State<Arc<App>>, request: Request) -> Request {
+/// Makes a request's body read itself to the end when it is dropped, within the body's time limit.
+pub(super) async fn drain_body(State(app): State<Arc<App>>, request: Request) -> Request {
     let limit = app.config().request_timeout();
-    // Who waits to be told to go on sends nothing after a refusal.
+    // A client that waits for `100 Continue` sends nothing after a rejection.
     if request.headers().contains_key(EXPECT) {
         return request;
     }
-    request.map(|body| Body::new(Kept { body, limit }))
+    request.map(|body| Body::new(DrainedBody { body, limit }))
 }
 
-struct Kept {
+struct DrainedBody {
     body: Body,
     limit: Duration,
 }
 
-impl HttpBody for Kept {
+impl HttpBody for DrainedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -41,14 +41,14 @@ impl HttpBody for Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for DrainedBody {
     fn drop(&mut self) {
         if self.body.is_end_stream() {
             return;
         }
         let mut body = std::mem::take(&mut self.body);
         let rest = async move { while let Some(Ok(_)) = body.frame().await {} };
-        // Where the runtime is going, the connection goes too.
+        // Without a runtime the connection ends too.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(tokio::time::timeout(self.limit, rest));
         }

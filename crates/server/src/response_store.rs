@@ -1,4 +1,5 @@
-//! Conversations that later requests may go on from: the last ones, while the daemon lives.
+//! Stored conversations that later requests continue with `previous_response_id`. Keeps the latest
+//! ones in memory while the daemon runs.
 
 use std::collections::VecDeque;
 
@@ -6,17 +7,17 @@ use model::tokenizer::Message;
 
 /// Conversations by the id of their last answer, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct ResponseStore {
     conversations: VecDeque<(String, Vec<Message>, usize)>,
     bytes: usize,
 }
 
-impl Kept {
+impl ResponseStore {
     pub(super) const ANSWERS: usize = 1024;
     pub(super) const BYTES: usize = 64 << 20;
 
     pub(super) fn get(&self, id: &str) -> Option<Vec<Message>> {
-        self.conversations.iter().find(|(kept, ..)| kept == id).map(|(_, list, _)| list.clone())
+        self.conversations.iter().find(|(stored, ..)| stored == id).map(|(_, list, _)| list.clone())
     }
 
     pub(super) fn put(&mut self, id: String, conversation: Vec<Message>) {
@@ -30,7 +31,7 @@ impl Kept {
     }
 }
 
-/// Bytes of a message, about.
+/// Approximate size of a message in bytes.
 fn size(message: &Message) -> usize {
     let call = |call: &model::tokenizer::Call| call.name.len() + call.arguments.to_string().len();
     let calls: usize = message.calls.iter().map(call).sum();
@@ -43,16 +44,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_go_first() {
-        let mut kept = Kept::default();
+    fn oldest_conversations_are_evicted_first() {
+        let mut store = ResponseStore::default();
         let conversation = |text: &str| vec![Message::new("user", text)];
-        for at in 0..Kept::ANSWERS + 1 {
-            kept.put(at.to_string(), conversation("x"));
+        for at in 0..ResponseStore::ANSWERS + 1 {
+            store.put(at.to_string(), conversation("x"));
         }
-        assert_eq!((kept.get("0"), kept.get("1").is_some()), (None, true));
-        kept.put("large".into(), conversation(&"x".repeat(Kept::BYTES - 2 * size_of::<Message>())));
-        assert!(kept.get("large").is_some() && kept.get("2").is_none());
-        kept.put("too large".into(), conversation(&"x".repeat(Kept::BYTES + 1)));
-        assert!(kept.get("too large").is_none() && kept.bytes == 0);
+        assert_eq!((store.get("0"), store.get("1").is_some()), (None, true));
+        store.put(
+            "large".into(),
+            conversation(&"x".repeat(ResponseStore::BYTES - 2 * size_of::<Message>())),
+        );
+        assert!(store.get("large").is_some() && store.get("2").is_none());
+        store.put("too large".into(), conversation(&"x".repeat(ResponseStore::BYTES + 1)));
+        assert!(store.get("too large").is_none() && store.bytes == 0);
     }
 }
