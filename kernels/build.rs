@@ -1,4 +1,4 @@
-//! Lists what lies in `prebuilt/`, so that the library contains it.
+//! Generates the list of files in `prebuilt/` that the library embeds.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn main() -> std::io::Result<()> {
     files.sort();
     let mut list = format!("static FILES: [File; {}] = [\n", files.len());
     for file in &files {
-        // rustc sees the variable: a list that is left from a checkout elsewhere is compiled anew.
+        // Through `env!`, so that a list from another checkout is recompiled.
         let path = format!("/prebuilt/{file}");
         let bytes = format!("include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {path:?}))");
         writeln!(list, "    File::new({file:?}, {bytes}),").map_err(std::io::Error::other)?;

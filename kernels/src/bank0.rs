@@ -1,21 +1,21 @@
-//! What the compiler expects of constant bank 0: sizes of block and grid, the windows, the stack
-//! pointer, then the parameters. Offsets were seen in cubins of sm_87.
+//! Constant bank 0 as the compiler expects it: sizes of block and grid, address windows, stack
+//! pointer, then the parameters. Offsets were read from sm_87 cubins.
 
 /// Threads of a block, then blocks of the grid, x, y, z.
 const DIMENSIONS: usize = 0;
-/// Where shaders see shared memory, then local memory.
+/// Addresses at which shaders see shared memory and local memory.
 const WINDOWS: usize = 0x18;
 /// The stack pointer that every prologue loads.
 const STACK: usize = 0x28;
 /// Dynamic shared memory of a block.
 const DYNAMIC_SHARED: usize = 0x2c;
-/// Shared memory that the system keeps of a block.
+/// Shared memory of a block that the system reserves.
 const RESERVED_SHARED: usize = 0x114;
 
-/// Shared memory of every block that the system keeps.
+/// Shared memory of every block that the system reserves, in bytes.
 const SYSTEM_SHARED: u32 = 0x400;
 
-/// What a launch puts into the bank below its parameters.
+/// Contents of the bank below the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bank0 {
     /// Threads of a block.
@@ -33,10 +33,11 @@ pub struct Bank0 {
 }
 
 impl Bank0 {
-    /// The image of the bank, with `parameters` at `offset`, which the cubin names.
+    /// Image of the bank, with `parameters` at `offset`, which the cubin specifies.
     #[must_use]
     pub fn image(&self, offset: u32, parameters: &[u8]) -> Vec<u8> {
-        // A cubin may name any offset; all of ours lie behind the last field.
+        // A cubin may specify any offset; every kernel here has its parameters behind the last
+        // field.
         let below = (offset as usize).max(RESERVED_SHARED + 4);
         let mut bank = vec![0; below];
         let mut put = |at: usize, bytes: &[u8]| bank[at..at + bytes.len()].copy_from_slice(bytes);

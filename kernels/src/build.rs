@@ -1,4 +1,4 @@
-//! The build: units compiled for every target, what they use, the manifest.
+//! Build of `prebuilt/`: compiles every unit for every target and writes the manifest.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,19 +9,26 @@ use orind_kernels::cubin::Cubin;
 use orind_kernels::manifest::{File, Manifest, Usage};
 use orind_kernels::nvrtc::Compiler;
 use orind_kernels::occupancy::blocks_per_sm;
+use orind_kernels::params;
 use orind_kernels::prebuilt::{MANIFEST, pack, packed, unpack};
 use orind_kernels::snippets;
 use orind_kernels::source::{self, Compiled, HEADERS, OPTIONS, Target};
 use sha2::{Digest as _, Sha256};
 
-/// What is checked in may not be larger.
+/// Limit on the packed size of all checked-in machine code.
 const LIMIT: usize = 6 << 20;
 
-/// Stores and loads of spills of each kernel, as ptxas prints them.
+/// Bytes of spill stores and loads of each kernel, from ptxas's log.
 type Spills = BTreeMap<String, (u32, u32)>;
 
-/// Compiles into `prebuilt/` what is not there already, of the same unit and by the same compiler. Nothing is
-/// written unless all of it compiles.
+/// Writes the CUDA declarations of parameter blocks.
+pub(crate) fn header() -> anyhow::Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/params.cuh");
+    std::fs::write(&path, params::header()).with_context(|| path.display().to_string())
+}
+
+/// Compiles units whose code, target or compiler changed since the last build. Writes to
+/// `prebuilt/` only if all of them compile.
 pub(crate) fn build(compiler: &Compiler) -> anyhow::Result<()> {
     let version = compiler.version();
     ensure!(
@@ -86,7 +93,7 @@ pub(crate) fn build(compiler: &Compiler) -> anyhow::Result<()> {
     write(&folder, &made)
 }
 
-/// A unit's machine code, the bytes that it spills, and what each kernel uses; of PTX nothing is known.
+/// Machine code of a unit, bytes spilled, and the resources of each kernel (none for PTX).
 fn compile(
     compiler: &Compiler,
     unit: Unit,
@@ -147,7 +154,7 @@ fn usage(cubin: &Cubin<'_>, kernel: &Compiled, spills: &Spills) -> anyhow::Resul
     let Compiled { symbol, threads, .. } = kernel;
     let found = cubin.kernel(symbol).with_context(|| format!("{symbol} was not compiled"))?;
     let &(spill_stores, spill_loads) =
-        spills.get(symbol).with_context(|| format!("the log does not name {symbol}"))?;
+        spills.get(symbol).with_context(|| format!("{symbol} is missing in ptxas's log"))?;
     let shared = u32::try_from(found.shared_bytes)?;
     Ok(Usage {
         registers: found.registers,
@@ -160,16 +167,16 @@ fn usage(cubin: &Cubin<'_>, kernel: &Compiled, spills: &Spills) -> anyhow::Resul
     })
 }
 
-/// `Cuda compilation tools, release 12.6, V12.6.85`, from the head of PTX.
+/// Parses `Cuda compilation tools, release 12.6, V12.6.85` in the first lines of PTX.
 fn compiler_of(ptx: &[u8]) -> anyhow::Result<String> {
     let text = String::from_utf8_lossy(ptx);
     match text.lines().take(20).find_map(|line| line.split_once(", V")) {
         Some((_, version)) => Ok(format!("NVRTC {}", version.trim())),
-        None => bail!("the PTX does not say which compiler made it"),
+        None => bail!("the PTX has no compiler version"),
     }
 }
 
-/// Reads `... entry function 'K' ...` and `..., N bytes spill stores, N bytes spill loads`.
+/// Parses `... entry function 'K' ...` and `..., N bytes spill stores, N bytes spill loads`.
 fn spills(log: &str) -> Spills {
     let mut all = Spills::new();
     let mut kernel = None;

@@ -1,33 +1,32 @@
-//! Kernels that tell whether a GPU does right what all others stand on, their launches, and what each of
-//! them must write.
+//! Self-test kernels for first light: their launches, and the words that each of them must write.
 //!
-//! They are no part of the catalogue: no plan launches them, and nothing tunes them. All arithmetic is of
-//! integers, so a result is right to the last bit or wrong. What [`Kernel::Probe`] writes is checked in
-//! beside the machine code, as the sm_87 code gives it when it is executed instruction by instruction;
-//! of the others the rules are here. Owns neither memory nor launches on a driver.
+//! No plan launches these kernels and nothing tunes them. All arithmetic is on integers, so a
+//! result is exact or wrong. Expected words of [`Kernel::Probe`] are checked in; they come from
+//! executing its sm_87 code instruction by instruction. Expected words of the other kernels are
+//! computed here.
 
-use crate::params::{IntoBytes, Parameters, parameters};
+use crate::params::parameters;
 use crate::source::Compiled;
-use zerocopy::Immutable;
 
-/// A kernel of the unit.
+/// A self-test kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// One kind of work after another on a value of each thread; see [`PARTS`].
+    /// Runs eight kinds of work on one value per thread; see [`PARTS`].
     Probe,
-    /// A word from the one before it, see [`next`].
+    /// Computes a word from the previous one; see [`next`].
     Order,
-    /// The last of many blocks adds up what all have written, see [`mark`].
+    /// The last of many blocks sums what all blocks wrote; see [`mark`].
     Atomics,
-    /// Every block adds up what the CPU wrote, see [`sums`]; all together copy it, see [`copied`].
+    /// Every block sums the CPU's words; see [`sums`]. All blocks together copy them; see
+    /// [`copied`].
     Handover,
 }
 
 impl Kernel {
-    /// All of them.
+    /// All kernels.
     pub const ALL: [Self; 4] = [Self::Probe, Self::Order, Self::Atomics, Self::Handover];
 
-    /// Its symbol in the cubin.
+    /// Symbol in the cubin.
     #[must_use]
     pub const fn symbol(self) -> &'static str {
         match self {
@@ -80,11 +79,11 @@ parameters! {
     struct ProbeParams {
         /// `u32 [parts][threads of the grid]`.
         out: u64,
-        /// Goes into every value.
+        /// Included in every value.
         seed: u32,
-        /// Turns of the loops that have a number of them.
+        /// Iterations of the loops with a fixed count.
         turns: u32,
-        /// Taken by the thread's number.
+        /// Indexed by the thread's number.
         table: [u32; 4],
     }
 
@@ -100,13 +99,13 @@ parameters! {
 
     /// [`Kernel::Atomics`].
     struct AtomicsParams {
-        /// 0 before and after.
+        /// 0 before and after the launch.
         counter: u64,
-        /// `u32 [blocks][threads]`, to talk over.
+        /// `u32 [blocks][threads]`: scratch that blocks exchange.
         parts: u64,
         /// `u32 [threads]`, written by the last block.
         marks: u64,
-        /// Goes into every part.
+        /// Included in every part.
         round: u32,
         /// 0.
         reserved: u32,
@@ -116,21 +115,21 @@ parameters! {
     struct HandoverParams {
         /// `u32 [count]`, 16-byte aligned.
         words: u64,
-        /// The same, written.
+        /// Destination of the copy.
         copy: u64,
-        /// `u32 [blocks][ways][threads]`, written.
+        /// `u32 [blocks][ways][threads]`: destination of the sums.
         sums: u64,
-        /// Words, a multiple of 4.
+        /// Number of words, a multiple of 4.
         count: u32,
-        /// Goes into every result: what the launch takes out of constant memory.
+        /// Included in every result; the launch reads it from constant memory.
         key: u32,
     }
 }
 
-/// Blocks of the probe's launch.
+/// Grid of the probe's launch.
 pub const PROBE_GRID: [u32; 3] = [2, 1, 1];
-/// What a probe's thread does, part by part. It goes on from a part's result, so the first that is wrong
-/// tells what the GPU does wrong.
+/// Work of a probe's thread, in order. Each part continues from the previous result, so the first
+/// wrong word identifies what the GPU does wrong.
 pub const PARTS: [&str; 8] = [
     "constants and multiply-add",
     "dot products",
@@ -143,15 +142,15 @@ pub const PARTS: [&str; 8] = [
 ];
 const PROBE_WORDS: usize = 1024;
 
-/// Parameters of the launch whose words are checked in.
+/// Parameters of the launch whose expected words are checked in.
 #[must_use]
 pub const fn probe(out: u64) -> ProbeParams {
     let table = [0x0bad_cafe, 0x7000_0001, 0x8000_0000, 0xffff_ffff];
     ProbeParams { out, seed: 0x0515_2026, turns: 24, table }
 }
 
-/// What the probe writes with [`probe`] on [`PROBE_GRID`]: first the words of all threads after the first
-/// of [`PARTS`], then those after the second.
+/// Words that the probe writes with [`probe`] on [`PROBE_GRID`]: one for each thread after the
+/// first of [`PARTS`], then after the second, and so on.
 #[must_use]
 pub fn probe_words() -> [u32; PROBE_WORDS] {
     const WORDS: &[u8; 4 * PROBE_WORDS] = include_bytes!("../first_light/probe.bin");
@@ -159,25 +158,25 @@ pub fn probe_words() -> [u32; PROBE_WORDS] {
     std::array::from_fn(|i| u32::from_le_bytes(words[i]))
 }
 
-/// The part of the probe that a word is of.
+/// Part of the probe that wrote a word.
 #[must_use]
 pub const fn part(word: usize) -> &'static str {
     PARTS[word * PARTS.len() / PROBE_WORDS % PARTS.len()]
 }
 
-/// The word at `index`, from the one before it.
+/// Word at `index`, computed from the previous one.
 #[must_use]
 pub const fn next(before: u32, index: u32) -> u32 {
     before.wrapping_mul(5).wrapping_add(index)
 }
 
-/// Blocks of a launch that counts.
+/// Grid size of the atomics kernel.
 pub const ATOMICS_BLOCKS: u32 = 64;
-/// Threads of each.
+/// Threads of a block of the atomics kernel.
 pub const ATOMICS_THREADS: u32 = 64;
 const GOLDEN: u32 = 0x9e37_79b9;
 
-/// What the last of [`ATOMICS_BLOCKS`] blocks writes for a thread.
+/// Word that the last of [`ATOMICS_BLOCKS`] blocks writes for a thread.
 #[must_use]
 pub fn mark(round: u32, thread: u32) -> u32 {
     let part = |block: u32| {
@@ -187,12 +186,12 @@ pub fn mark(round: u32, thread: u32) -> u32 {
     (0..ATOMICS_BLOCKS).map(part).fold(0, u32::wrapping_add)
 }
 
-/// Threads of a block that adds up.
+/// Threads of a block of the handover kernel.
 pub const HANDOVER_THREADS: u32 = 256;
-/// Ways that its loads take.
+/// Kinds of load instruction that the handover kernel uses.
 pub const WAYS: [&str; 3] = ["generic loads", "global loads", "loads of the read-only path"];
 
-/// What each thread of a block comes to, whichever way it takes.
+/// Sum of each thread of a block, the same for every kind of load.
 #[must_use]
 pub fn sums(words: &[u32], key: u32) -> [u32; HANDOVER_THREADS as usize] {
     let mut sums = [key; HANDOVER_THREADS as usize];
@@ -203,7 +202,7 @@ pub fn sums(words: &[u32], key: u32) -> [u32; HANDOVER_THREADS as usize] {
     sums
 }
 
-/// What a word becomes in the copy.
+/// Value of a word in the copy.
 #[must_use]
 pub const fn copied(word: u32, key: u32) -> u32 {
     word.wrapping_mul(5).wrapping_add(key)

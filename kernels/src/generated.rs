@@ -1,9 +1,9 @@
-//! A kernel of its own for a group of tensor operations: what `tensor` looks up for each element, its steps, shapes and
-//! strides, is code here.
+//! Generated kernels: one kernel for each fused group of tensor operations, with steps, shapes and
+//! strides as code.
 //!
-//! Such a kernel takes the parameters that `tensor` takes, of which it reads the addresses alone, and each step is
-//! the same function: it gives the same bits, in every variant. Who compiles it is [`crate::jit`], which variant is taken
-//! the device's business.
+//! A generated kernel takes the parameters of `tensor` but reads only the addresses. Each step
+//! calls the same function as `tensor`, so every variant gives the same bits. [`crate::jit`]
+//! compiles it; the device chooses the variant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,61 +12,61 @@ use parking_lot::Mutex;
 
 use crate::catalogue::launch::{Grid, ROW_BLOCK, ROW_LANES};
 use crate::params::{Action, Reduction, TensorParams, TensorSource, Width};
-use crate::source::{self, Target, asserts};
+use crate::source::{self, Target};
 
-/// Threads that share a row at most: a block of the most warps.
+/// Most threads that share a row: the largest block.
 const MOST_PER_ROW: u32 = 256;
 
-/// What of the work a thread has, and how many share a block. No value changes a bit.
+/// Distribution of a group's work over threads. No value changes a bit of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupVariant {
     /// Warps of a block.
     pub warps: u32,
-    /// Elements of a thread that are loaded before the first is computed.
+    /// Elements that a thread loads before it computes the first.
     pub unroll: u32,
-    /// Threads that share a row of a reduction, a multiple of 16; of no other group.
+    /// Threads that share a row of a reduction, a multiple of 16. Unused by other groups.
     pub threads_per_row: u32,
 }
 
-/// Multiprocessors of an Orin.
+/// SMs of an Orin.
 const SMS: u32 = 16;
-/// Threads that have a reduction's loads under way on all of them: four for each of an SM's 128 lanes, of which one
-/// adds while the others wait for memory.
+/// Threads that fill an Orin with a reduction's loads: four for each of an SM's 128 lanes, of which
+/// one adds while three wait for memory.
 const BUSY: u32 = SMS * 128 * 4;
 
 impl GroupVariant {
-    /// What is taken where nothing has been measured, for a group with so many results, each of so many elements.
+    /// Default variant for a group with `rows` results of `length` elements each.
     #[must_use]
-    pub fn heuristic(form: Form, rows: u32, length: u32) -> Self {
+    pub fn heuristic(form: GroupForm, rows: u32, length: u32) -> Self {
         let plain = Self { warps: 4, unroll: 1, threads_per_row: ROW_LANES };
-        if form != Form::Rows {
+        if form != GroupForm::Rows {
             return plain;
         }
-        // Lanes read neighbours: 16 whole sectors, and as many columns of 256 at a time as have threads. What these come
-        // to every thread of a row adds up, so there are no more than keep the GPU busy.
+        // 16 neighbouring lanes read whole sectors. A row gets 16 threads per 256 columns, but no
+        // more than keep the GPU busy: each thread adds the partial sums of all others.
         let spans = length.div_ceil(ROW_BLOCK).max(1);
         let enough = BUSY.div_ceil(rows.max(1)).min(spans.saturating_mul(ROW_LANES));
         let threads_per_row = Self::THREADS_PER_ROW.iter().copied().find(|n| *n >= enough);
         let threads_per_row = threads_per_row.unwrap_or(MOST_PER_ROW);
-        // Few rows are apart, so that each SM has some.
+        // Distribute few rows over all SMs.
         let each = rows.saturating_mul(threads_per_row).div_ceil(32 * SMS);
         let warps = Self::WARPS.iter().copied().rev().find(|n| *n <= each.min(plain.warps));
         let warps = warps.unwrap_or(1).max(threads_per_row / 32);
         Self { warps, unroll: plain.unroll, threads_per_row }
     }
 
-    /// What is taken for a group where nothing has been measured.
+    /// Default variant for a group.
     #[must_use]
     pub fn of(params: &TensorParams) -> Self {
         let rows = params.outer.saturating_mul(params.inner);
-        Self::heuristic(Form::of(params), rows, params.length)
+        Self::heuristic(GroupForm::of(params), rows, params.length)
     }
 
-    /// Values of `warps`.
+    /// Allowed values of `warps`.
     pub const WARPS: &[u32] = &[1, 2, 4, 8];
-    /// Values of `unroll`.
+    /// Allowed values of `unroll`.
     pub const UNROLL: &[u32] = &[1, 2, 4, 8];
-    /// Values of `threads_per_row`.
+    /// Allowed values of `threads_per_row`.
     pub const THREADS_PER_ROW: &[u32] = &[16, 32, 64, 128, MOST_PER_ROW];
 
     /// Threads of a block.
@@ -76,19 +76,19 @@ impl GroupVariant {
     }
 }
 
-/// What a group goes over: by this it is told what may be chosen.
+/// Iteration space of a group; determines which variants apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// Elements, each by itself.
+pub enum GroupForm {
+    /// Elements, without a reduction.
     Elements,
-    /// Rows that are reduced.
+    /// Rows, each reduced to one value.
     Rows,
-    /// Columns that are reduced.
+    /// Columns, each reduced to one value.
     Columns,
 }
 
-impl Form {
-    /// Of the group that the parameters say.
+impl GroupForm {
+    /// Form of the group that the parameters describe.
     #[must_use]
     pub const fn of(params: &TensorParams) -> Self {
         match (params.reduce, params.inner) {
@@ -99,46 +99,47 @@ impl Form {
     }
 }
 
-/// The text of a kernel but for its name and variant. Groups that do the same at other addresses have the same.
+/// Source of a generated kernel. Groups that differ only in addresses share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generated {
-    group: &'static Group,
+    group: &'static GroupSource,
     variant: GroupVariant,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Group {
+struct GroupSource {
     steps: String,
     heuristic: GroupVariant,
 }
 
-/// Every group of this process, by its name.
-static KNOWN: Mutex<BTreeMap<String, &'static Group>> = Mutex::new(BTreeMap::new());
+/// Every group that this process has used, by name.
+static KNOWN: Mutex<BTreeMap<String, &'static GroupSource>> = Mutex::new(BTreeMap::new());
 
 impl Generated {
-    /// What the parameters say. A text stays as long as the process, as the code does that is made of it.
+    /// Kernel for the group that the parameters describe. Its source is leaked, as its machine code
+    /// is.
     #[must_use]
     pub fn of(params: &TensorParams, variant: GroupVariant) -> Self {
-        let group = Group { steps: steps(params), heuristic: GroupVariant::of(params) };
+        let group = GroupSource { steps: steps(params), heuristic: GroupVariant::of(params) };
         let mut known = KNOWN.lock();
         let name = name(&group.steps);
         let group = *known.entry(name).or_insert_with(|| Box::leak(Box::new(group)));
         Self { group, variant }
     }
 
-    /// The group of that name, where this process has met it.
+    /// Group of this name, if this process has used it.
     #[must_use]
     pub fn named(name: &str, variant: GroupVariant) -> Option<Self> {
         KNOWN.lock().get(name).map(|group| Self { group, variant })
     }
 
-    /// What tells it from other groups: 16 hexadecimal digits, whatever the variant.
+    /// Name of the group: 16 hexadecimal digits, the same for every variant.
     #[must_use]
     pub fn name(self) -> String {
         name(&self.group.steps)
     }
 
-    /// Its symbol in the machine code, with what is not as where nothing has been measured.
+    /// Symbol in the machine code; contains the variant unless it is the default one.
     #[must_use]
     pub fn symbol(self) -> String {
         let GroupVariant { warps, unroll, threads_per_row } = self.variant;
@@ -155,19 +156,19 @@ impl Generated {
         self.variant.threads()
     }
 
-    /// Its grid: some elements, a column or a part of a row for each thread.
+    /// Grid of the launch.
     #[must_use]
     pub fn grid(self, params: &TensorParams) -> Grid {
         let GroupVariant { unroll, threads_per_row, .. } = self.variant;
-        let threads = match Form::of(params) {
-            Form::Elements => params.elements.div_ceil(unroll),
-            Form::Rows => params.outer.saturating_mul(threads_per_row),
-            Form::Columns => params.outer.saturating_mul(params.inner),
+        let threads = match GroupForm::of(params) {
+            GroupForm::Elements => params.elements.div_ceil(unroll),
+            GroupForm::Rows => params.outer.saturating_mul(threads_per_row),
+            GroupForm::Columns => params.outer.saturating_mul(params.inner),
         };
         [threads.div_ceil(self.threads()).max(1), 1, 1]
     }
 
-    /// What is compiled.
+    /// CUDA source of the kernel.
     #[must_use]
     pub fn text(self) -> String {
         frame(&self.group.steps, &self.symbol(), self.variant)
@@ -178,20 +179,18 @@ fn name(steps: &str) -> String {
     source::digest([steps].into_iter())[..16].to_owned()
 }
 
-/// SHA-256 of what every such kernel is made from but its steps.
+/// SHA-256 of everything that generated kernels share: headers, options and target, without their
+/// steps.
 #[must_use]
 pub fn hash(target: Target) -> String {
-    let variant = GroupVariant::heuristic(Form::Elements, 1, 1);
+    let variant = GroupVariant::heuristic(GroupForm::Elements, 1, 1);
     source::hash_of(&frame("", "group", variant), target)
 }
 
 fn frame(steps: &str, symbol: &str, variant: GroupVariant) -> String {
     let GroupVariant { unroll, threads_per_row, .. } = variant;
     let threads = variant.threads();
-    let mut text = String::from("#include \"group.cuh\"\n");
-    asserts::<TensorSource>(&mut text);
-    asserts::<TensorParams>(&mut text);
-    text + steps
+    String::from("#include \"group.cuh\"\n") + steps
         + &format!(
             "extern \"C\" __global__ __launch_bounds__({threads}) void {symbol}(const __grid_constant__ TensorParams p) {{
     after_previous_launch();
@@ -201,13 +200,13 @@ fn frame(steps: &str, symbol: &str, variant: GroupVariant) -> String {
         )
 }
 
-/// A group as the header takes it: an element's loads apart from what is done with them.
+/// `Steps`, as `group.cuh` requires it: the loads of an element separate from its computation.
 fn steps(params: &TensorParams) -> String {
     let TensorParams { reduce, elements, outer, length, inner, .. } = *params;
     let reduces = reduce != Reduction::None as u32;
     let [space, left] =
         if reduces { [outer * length * inner, outer * inner] } else { [elements, elements] };
-    let (chain, tail) = (params.chain as usize, params.tail as usize);
+    let (body, tail) = (params.body as usize, params.tail as usize);
     let mut code = format!(
         "struct Steps {{
     enum : u32 {{ reduce = {reduce}, elements = {elements}, outer = {outer}, length = {length}, inner = {inner} }};
@@ -218,16 +217,16 @@ fn steps(params: &TensorParams) -> String {
 ",
         params.sources.len()
     );
-    loads(&mut code, params, chain..tail, left);
+    loads(&mut code, params, body..tail, left);
     code += "            return;\n        }\n";
-    loads(&mut code, params, 0..chain, space);
+    loads(&mut code, params, 0..body, space);
     code += "    }
     __device__ __forceinline__ void steps(const TensorParams& p, bool tail, u32 element) {
         if (tail) {
 ";
-    part(&mut code, params, chain..tail, Some(params.into));
+    part(&mut code, params, body..tail, Some(params.into));
     code += "            return;\n        }\n";
-    part(&mut code, params, 0..chain, None);
+    part(&mut code, params, 0..body, None);
     if reduces {
         // Writing to a string cannot fail.
         let _ = writeln!(code, "        own = {};", operand(params, params.from as u8));
@@ -235,7 +234,7 @@ fn steps(params: &TensorParams) -> String {
     code + "    }\n};\n"
 }
 
-/// The loads of some of the steps, over a space of elements.
+/// Loads among some of the steps, over a space of elements.
 fn loads(code: &mut String, params: &TensorParams, steps: std::ops::Range<usize>, space: u32) {
     for [action, _, number, ..] in
         params.steps.as_flattened()[steps].iter().map(|s| s.to_le_bytes())
@@ -247,7 +246,8 @@ fn loads(code: &mut String, params: &TensorParams, steps: std::ops::Range<usize>
     }
 }
 
-/// Some of the steps, with what was loaded for them; what was reduced is in a register.
+/// Computation of some of the steps. `reduced` is the register that receives the reduction's
+/// result.
 fn part(
     code: &mut String,
     params: &TensorParams,
@@ -265,7 +265,7 @@ fn part(
     code.extend(lines.into_iter().map(|(_, line)| format!("        {line}\n")));
 }
 
-/// A register, or the constant that it holds.
+/// Name of a register, or the constant it contains.
 fn operand(params: &TensorParams, register: u8) -> String {
     match params.constants.get(usize::from(register)) {
         Some(bits) => format!("{bits:#x}u"),
@@ -273,7 +273,7 @@ fn operand(params: &TensorParams, register: u8) -> String {
     }
 }
 
-/// A step, and which register it writes.
+/// Code of a step, and the register that it writes.
 fn line(params: &TensorParams, step: [u8; 8]) -> (Option<u8>, String) {
     let [action, out, a, b, c, ..] = step;
     if action == Action::Store as u8 {
@@ -284,7 +284,7 @@ fn line(params: &TensorParams, step: [u8; 8]) -> (Option<u8>, String) {
         return (Some(out), format!("r{out} = loaded[{a}];"));
     }
     let [x, y, z] = [a, b, c].map(|register| operand(params, register));
-    let value = if action == Action::Number as u8 {
+    let value = if action == Action::Iota as u8 {
         "bits(__uint2float_rn(element))".into()
     } else if action < Action::Add as u8 {
         format!("of_one({action}, {x})")
@@ -300,7 +300,7 @@ fn line(params: &TensorParams, step: [u8; 8]) -> (Option<u8>, String) {
     (Some(out), format!("r{out} = {value};"))
 }
 
-/// The element of a source.
+/// Code that loads an element of a source.
 fn load(source: &TensorSource, number: u8, space: u32) -> String {
     let axes = source.axes as usize;
     let shape = &source.shape[..axes];
@@ -308,7 +308,7 @@ fn load(source: &TensorSource, number: u8, space: u32) -> String {
     let (mut code, mut left) = (String::from("{ u32 place = 0; "), String::from("element"));
     let mut outside = String::new();
     for (axis, (extent, stride)) in shape.iter().zip(source.strides).enumerate().rev() {
-        // Nothing is left beyond the outermost.
+        // The outermost index needs no remainder.
         let index = if axis == 0 && whole { left.clone() } else { format!("{left} % {extent}u") };
         let _ = write!(code, "u32 i{axis} = {index}; ");
         if axis == source.padded as usize {

@@ -1,6 +1,6 @@
-//! Kernels that are compiled on the machine, by NVRTC where it is there: variants of which no machine
-//! code is checked in, and kernels of groups. Each is compiled once, from the sources that the library contains; what
-//! another process compiled is [`kept`].
+//! Kernels compiled at run time by NVRTC: variants without checked-in machine code, and generated
+//! kernels. Each is compiled once per process; [`crate::cubin_cache`] stores the result for other
+//! processes.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::catalogue::Kernel;
-use crate::kept;
+use crate::cubin_cache;
 use crate::nvrtc::{self, Compiler};
 use crate::source::{self, HEADERS, OPTIONS, Target};
 
-/// How long one kernel may take: many times what a slow core needs.
+/// Time limit for one kernel, many times what a slow core needs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How often whoever waits is told that it goes on.
+/// Interval at which `wanted` is called during a compilation.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Why a kernel is not there.
+/// Reason why a kernel is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The compiler is not here, or does not take the kernel.
+    /// NVRTC is missing, or rejects the kernel.
     #[error(transparent)]
     Nvrtc(#[from] nvrtc::Error),
-    /// It took too long.
+    /// Compilation exceeded the time limit.
     #[error("{kernel} was not compiled within {seconds} s")]
     Slow {
         /// The kernel's symbol.
@@ -34,43 +34,44 @@ pub enum Error {
         /// The limit.
         seconds: u64,
     },
-    /// Nobody waited for it.
-    #[error("{kernel} was no longer wanted")]
+    /// The caller cancelled the compilation.
+    #[error("compilation of {kernel} was cancelled")]
     Unwanted {
         /// The kernel's symbol.
         kernel: String,
     },
-    /// No thread to compile in.
-    #[error("no thread for NVRTC: {0}")]
+    /// No thread could be started.
+    #[error("cannot start a thread for NVRTC: {0}")]
     Thread(String),
 }
 
-/// The compiler, if there is one; looked for once.
+/// NVRTC, loaded on the first call.
 ///
 /// # Errors
-/// Why there is none.
+///
+/// NVRTC could not be loaded.
 pub fn compiler() -> Result<&'static Compiler, Error> {
     static COMPILER: OnceLock<Result<Compiler, nvrtc::Error>> = OnceLock::new();
     COMPILER.get_or_init(Compiler::load).as_ref().map_err(|error| error.clone().into())
 }
 
-/// What each kernel became.
+/// Result of each compilation.
 type Made = HashMap<(Kernel, Target), Result<&'static [u8], Error>>;
 
 static MADE: Mutex<Option<Made>> = Mutex::new(None);
 
-/// The machine code of a kernel (PTX for a virtual architecture): a cubin with it alone. The first
-/// time this takes seconds, in a thread of its own; `wanted` is asked while it goes on whether anybody
-/// still waits.
+/// Machine code of a kernel, as a cubin of its own (or PTX for a virtual architecture). The first
+/// call compiles it, which takes seconds, and calls `wanted` repeatedly: `false` cancels.
 ///
 /// # Errors
-/// [`Error`]; the same every time, unless nobody waited.
+///
+/// [`Error`]; the same on every call, except for a cancelled compilation.
 pub fn code(
     kernel: Kernel,
     target: Target,
     wanted: &dyn Fn() -> bool,
 ) -> Result<&'static [u8], Error> {
-    // One at a time: whoever wants the same kernel finds it made.
+    // The lock is held during compilation, so a kernel is compiled once.
     let mut made = MADE.lock();
     let made = made.get_or_insert_with(HashMap::new);
     if let Some(known) = made.get(&(kernel, target)) {
@@ -87,7 +88,7 @@ fn make(kernel: Kernel, target: Target, wanted: &dyn Fn() -> bool) -> Result<&'s
     let compiler = compiler()?;
     let (sender, receiver) = channel();
     let work = move || {
-        // Who waits no more needs nothing.
+        // The receiver is gone if the caller cancelled.
         let _ = sender.send(compile(compiler, kernel, target));
     };
     let thread = std::thread::Builder::new().name("nvrtc".into()).spawn(work);
@@ -95,7 +96,7 @@ fn make(kernel: Kernel, target: Target, wanted: &dyn Fn() -> bool) -> Result<&'s
     let started = Instant::now();
     loop {
         match receiver.recv_timeout(TICK) {
-            // It stays as long as the process: launches may be recorded with it at any time.
+            // Leaked: recorded launches may use the code at any time.
             Ok(code) => return Ok(Box::leak(code?.into_boxed_slice())),
             Err(RecvTimeoutError::Timeout) if started.elapsed() < LIMIT => {
                 if !wanted() {
@@ -115,14 +116,14 @@ fn compile(compiler: &Compiler, kernel: Kernel, target: Target) -> Result<Vec<u8
         Kernel::Generated(group) => group.text(),
         _ => source::text_of(kernel.unit(), [kernel]),
     };
-    let name = kept::name(&source::hash_of(&text, target), compiler.version());
-    if let Some(code) = kept::read(&name) {
+    let name = cubin_cache::name(&source::hash_of(&text, target), compiler.version());
+    if let Some(code) = cubin_cache::read(&name) {
         return Ok(code);
     }
     let mut options: Vec<String> = OPTIONS.iter().map(|&option| option.to_owned()).collect();
     options.push(format!("--gpu-architecture={}", target.architecture()));
     let ptx = target == Target::Compute80;
     let code = compiler.compile(&kernel.symbol(), &text, HEADERS, &options, ptx)?.code;
-    kept::write(&name, &code);
+    cubin_cache::write(&name, &code);
     Ok(code)
 }

@@ -1,5 +1,5 @@
-//! `orind-kernels build` compiles the kernels into `prebuilt/`, `orind-kernels snippets` the random
-//! programs into `snippets/`.
+//! `orind-kernels header` writes `src/cuda/params.cuh`, `build` compiles the kernels into
+//! `prebuilt/`, and `snippets` the random programs into `snippets/`.
 
 mod build;
 
@@ -10,6 +10,8 @@ use orind_kernels::nvrtc::Compiler;
 #[derive(Parser)]
 #[command(version)]
 enum Command {
+    /// Writes `src/cuda/params.cuh` from `src/params`.
+    Header,
     /// Compiles every unit into `prebuilt/`, with its manifest.
     Build,
     /// Compiles the random programs into `snippets/`.
@@ -18,6 +20,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
+        Command::Header => build::header(),
         Command::Build => build::build(&Compiler::load()?),
         Command::Snippets => build::snippets(&Compiler::load()?),
     }

@@ -1,22 +1,23 @@
-//! `prebuilt/manifest.json`: what the checked-in machine code was made from, and what it uses.
+//! `prebuilt/manifest.json`: inputs of the checked-in machine code and the resources of each
+//! kernel.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The manifest.
+/// Contents of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// [`crate::source::hash`] at the time of the build.
     pub sources: String,
-    /// The compiler, as it names itself.
+    /// Name and version of the compiler.
     pub compiler: String,
     /// Options of every compilation.
     pub options: Vec<String>,
-    /// Each file by name.
+    /// Files by name.
     pub files: BTreeMap<String, File>,
-    /// What each kernel uses on sm_87, by symbol.
+    /// Resources of each kernel on sm_87, by symbol.
     pub kernels: BTreeMap<String, Usage>,
 }
 
@@ -24,17 +25,17 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// SHA-256.
+    /// SHA-256 of the unpacked file.
     pub sha256: String,
-    /// Bytes.
+    /// Size of the unpacked file.
     pub bytes: usize,
-    /// [`crate::source::unit_hash`] at the time it was compiled.
+    /// [`crate::source::unit_hash`] when the file was compiled.
     pub unit: String,
     /// Bytes of spills and stack, over all kernels of the file; 0 for PTX.
     pub spilled: u32,
 }
 
-/// What a kernel uses on sm_87.
+/// Resources of a kernel on sm_87.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Usage {
@@ -50,6 +51,6 @@ pub struct Usage {
     pub spill_loads: u32,
     /// Bytes of code.
     pub code: usize,
-    /// Blocks that an SM of GA10B holds, dynamic shared memory not counted.
+    /// Blocks per SM of GA10B, ignoring dynamic shared memory.
     pub blocks_per_sm: u32,
 }

@@ -1,16 +1,17 @@
-//! NVRTC, NVIDIA's compiler as a library, loaded at run time.
+//! NVRTC, NVIDIA's run-time compiler, loaded with `dlopen`.
 //!
-//! Found by `ORIND_NVRTC` (a path), else under its usual names. Kernels include no header of the
-//! CUDA toolkit, so the library and its `libnvrtc-builtins` beside it are all that is needed. All functions
-//! are looked up before the first call.
+//! Loaded from the path in `ORIND_NVRTC`, or else by its usual names. Kernels include no header of
+//! the CUDA toolkit, so the library and its `libnvrtc-builtins` are enough. All functions are
+//! resolved at load time.
 
 use std::ffi::{CString, NulError, c_char, c_int, c_void};
 use std::ptr;
 
 use libloading::Library;
 
-/// Names to try. CUDA 12 first: JetPack 6 has it, and it is what the prebuilt kernels come from; 13 has another
-/// name, and the one without a number is the development package's. Not every system searches the directory.
+/// Names to try. CUDA 12 comes first: JetPack 6 has it, and it compiled the prebuilt kernels. The
+/// name without a version belongs to the development package. Some systems do not search
+/// `/usr/local/cuda`.
 const NAMES: [&str; 5] = [
     "libnvrtc.so.12",
     "libnvrtc.so.13",
@@ -19,53 +20,53 @@ const NAMES: [&str; 5] = [
     "/usr/local/cuda/lib64/libnvrtc.so.13",
 ];
 
-/// Where the library is, if not under its usual names.
+/// Environment variable with the library's path.
 const PATH: &str = "ORIND_NVRTC";
 
 type Program = *mut c_void;
 type Text = *const c_char;
 
-/// Why nothing was compiled.
+/// Reason why nothing was compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It is not here.
+    /// NVRTC is not installed.
     #[error("no NVRTC: {tried} cannot be loaded; {PATH} takes the path of libnvrtc.so.12 or .13")]
     Missing {
-        /// What was tried.
+        /// Names tried.
         tried: String,
     },
-    /// It is another library, or a very old one.
+    /// The library lacks a function: not NVRTC, or too old.
     #[error("{library} has no {function}: it is not NVRTC 12 or 13")]
     Foreign {
-        /// What was loaded.
+        /// Name of the library.
         library: String,
-        /// What it lacks.
+        /// Missing function.
         function: &'static str,
     },
     /// A call failed.
     #[error("{call} failed with code {code}{log}")]
     Call {
-        /// Which.
+        /// Name of the call.
         call: &'static str,
-        /// As NVRTC numbers its results.
+        /// NVRTC's result code.
         code: c_int,
-        /// What the compiler had to say, on lines of its own.
+        /// The compiler's log, on separate lines.
         log: String,
     },
-    /// Text that C cannot take.
-    #[error("a source or an option with a zero in it")]
+    /// Source or option with a NUL byte.
+    #[error("a source or an option contains a NUL byte")]
     Zero(#[from] NulError),
 }
 
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
-        /// The loaded library.
+        /// NVRTC's functions.
         #[expect(non_snake_case, reason = "the names of `nvrtc.h`")]
         #[derive(Debug)]
         pub struct Compiler {
             $($name: unsafe extern "C" fn($($argument),*) -> c_int,)*
             version: (c_int, c_int),
-            /// Keeps the functions.
+            /// Keeps the functions valid.
             _library: Library,
         }
 
@@ -73,7 +74,7 @@ macro_rules! functions {
             #[expect(non_snake_case, reason = "the names of `nvrtc.h`")]
             fn with(name: &str, library: Library) -> Result<Self, Error> {
                 $(
-                    // SAFETY: the signature is that of `nvrtc.h`; the library is kept beside it.
+                    // SAFETY: the signature is that of `nvrtc.h`; `_library` outlives the function.
                     let $name = *unsafe { library.get(stringify!($name).as_bytes()) }.map_err(|_| {
                         Error::Foreign { library: name.to_owned(), function: stringify!($name) }
                     })?;
@@ -97,18 +98,18 @@ functions! {
     nvrtcGetCUBIN(Program, *mut c_char);
 }
 
-/// Calls a function and names it where it fails.
+/// Calls a function; the error contains its name.
 macro_rules! call {
     ($compiler:expr, $name:ident($($argument:expr),*)) => {{
-        // SAFETY: the signature is that of `nvrtc.h`. Strings, lists and the places of results outlive
-        // the call; programs are NVRTC's own and live.
+        // SAFETY: the signature is that of `nvrtc.h`. Strings, lists and result pointers outlive
+        // the call; programs were created by NVRTC and are alive.
         let code = unsafe { ($compiler.$name)($($argument),*) };
         let log = String::new();
         if code == 0 { Ok(()) } else { Err(Error::Call { call: stringify!($name), code, log }) }
     }};
 }
 
-/// Reads a text of a program: its size, then as many bytes.
+/// Reads a text of a program: first its size, then its bytes.
 macro_rules! read {
     ($program:expr, $size:ident, $text:ident) => {{
         let (compiler, program) = ($program.compiler, $program.program);
@@ -120,12 +121,12 @@ macro_rules! read {
     }};
 }
 
-/// What a compilation gave.
+/// Result of a compilation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// A cubin, or PTX without its terminating zero.
     pub code: Vec<u8>,
-    /// What the compiler had to say.
+    /// The compiler's log.
     pub log: String,
 }
 
@@ -133,6 +134,7 @@ impl Compiler {
     /// Loads the library.
     ///
     /// # Errors
+    ///
     /// [`Error::Missing`], [`Error::Foreign`].
     pub fn load() -> Result<Self, Error> {
         let names: Vec<String> = match std::env::var(PATH) {
@@ -140,8 +142,8 @@ impl Compiler {
             Err(_) => NAMES.map(String::from).to_vec(),
         };
         for name in &names {
-            // SAFETY: loading runs the library's initialisers; it is NVIDIA's compiler by its name,
-            // or what the user named.
+            // SAFETY: loading runs the library's initialisers; it has NVRTC's name, or the user
+            // chose it.
             if let Ok(library) = unsafe { Library::new(name) } {
                 let mut compiler = Self::with(name, library)?;
                 let (mut major, mut minor) = (0, 0);
@@ -159,9 +161,10 @@ impl Compiler {
         self.version
     }
 
-    /// Compiles `source` to machine code, or to PTX when `options` name a virtual architecture.
+    /// Compiles `source` to machine code, or to PTX if `options` specify a virtual architecture.
     ///
     /// # Errors
+    ///
     /// [`Error::Call`] with the compiler's log.
     pub fn compile(
         &self,
@@ -216,12 +219,12 @@ impl Compiler {
     }
 }
 
-/// There are a dozen headers and fewer options.
+/// Length of a short list.
 fn count(list: &[CString]) -> c_int {
     c_int::try_from(list.len()).unwrap_or(c_int::MAX)
 }
 
-/// A program that is destroyed when it goes.
+/// A program, destroyed on drop.
 struct Live<'a> {
     compiler: &'a Compiler,
     program: Program,
@@ -229,7 +232,7 @@ struct Live<'a> {
 
 impl Drop for Live<'_> {
     fn drop(&mut self) {
-        // Nothing is left to be done where it fails.
+        // Nothing can be done if it fails.
         let _ = call!(self.compiler, nvrtcDestroyProgram(&raw mut self.program));
     }
 }

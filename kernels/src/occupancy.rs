@@ -1,8 +1,8 @@
-//! How many blocks of a kernel fit on one SM of the Orin's GPU.
+//! Occupancy: how many blocks of a kernel fit on one SM of GA10B.
 //!
-//! Limits of GA10B: the device's own characteristics (48 warps, 65536 registers in units of 256 per
-//! warp) and NVIDIA's occupancy tables for compute capability 8.7 (16 blocks, 164 KiB of shared
-//! memory, 1 KiB of it kept per block, units of 128 bytes).
+//! Limits of GA10B: the device's characteristics (48 warps, 65536 registers, allocated in units of
+//! 256 per warp) and NVIDIA's occupancy tables for compute capability 8.7 (16 blocks, 164 KiB of
+//! shared memory, 1 KiB reserved per block, units of 128 bytes).
 
 const WARPS: u32 = 48;
 const BLOCKS: u32 = 16;
@@ -11,11 +11,11 @@ const REGISTER_UNIT: u32 = 256;
 const SHARED: u32 = 164 << 10;
 const SHARED_KEPT: u32 = 1 << 10;
 const SHARED_UNIT: u32 = 128;
-/// The register file is split over four partitions; warps are dealt out to them in turn.
+/// Partitions of an SM. Each has a quarter of the register file; warps are assigned round-robin.
 const PARTITIONS: u32 = 4;
 
-/// Blocks of `threads` threads with `registers` registers each and `shared` bytes of shared memory
-/// that an SM holds at a time; 0 when not even one fits.
+/// Number of blocks of `threads` threads, with `registers` registers per thread and `shared` bytes
+/// of shared memory, that fit on an SM; 0 if none fits.
 #[must_use]
 pub fn blocks_per_sm(threads: u32, registers: u32, shared: u32) -> u32 {
     let warps = threads.div_ceil(32).max(1);
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_limit_counts() {
+    fn each_limit_applies() {
         assert_eq!(blocks_per_sm(32, 16, 0), 16, "blocks");
         assert_eq!(blocks_per_sm(256, 32, 0), 6, "warps");
         assert_eq!(blocks_per_sm(256, 128, 0), 2, "registers");

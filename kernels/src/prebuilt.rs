@@ -1,7 +1,7 @@
-//! The machine code that is checked in: a program needs no CUDA to have it.
+//! Checked-in machine code: running the kernels needs no CUDA toolkit.
 //!
-//! It is kept packed, as LZMA, which is an eighth, and unpacked when it is asked for; who asks has it, and lets go of it.
-//! While somebody holds an [`Unpacked`] each file is unpacked but once.
+//! Files are LZMA-compressed to an eighth and decompressed on request. As long as an [`Unpacked`]
+//! exists, decompressed files are cached.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -18,10 +18,10 @@ include!(concat!(env!("OUT_DIR"), "/prebuilt.rs"));
 /// Name of the manifest under `prebuilt/`.
 pub const MANIFEST: &str = "manifest.json";
 
-/// What the name of packed machine code ends in.
+/// Suffix of compressed machine code.
 const PACKED: &str = ".lzma";
 
-/// Kibibytes that unpacking may take, more than the dictionary of what [`pack`] makes.
+/// Memory limit of decompression in KiB, above the dictionary size that [`pack`] uses.
 const MEMORY: u32 = 32 << 10;
 
 struct File {
@@ -35,17 +35,17 @@ impl File {
     }
 }
 
-/// The name under `prebuilt/` of a file of machine code.
+/// Name of a machine code file under `prebuilt/`.
 #[must_use]
 pub fn packed(name: &str) -> String {
     format!("{name}{PACKED}")
 }
 
-/// Its bytes: a `.lzma` file, as `xz --format=lzma` reads it.
+/// Compresses machine code to a `.lzma` file, as read by `xz --format=lzma`.
 ///
 /// # Errors
 ///
-/// The packer fails.
+/// The compressor fails.
 pub fn pack(code: &[u8]) -> io::Result<Vec<u8>> {
     let options = LzmaOptions::with_preset(6);
     let mut writer = LzmaWriter::new_use_header(Vec::new(), &options, Some(code.len() as u64))?;
@@ -53,35 +53,35 @@ pub fn pack(code: &[u8]) -> io::Result<Vec<u8>> {
     writer.finish()
 }
 
-/// The machine code in them.
+/// Decompresses the output of [`pack`].
 ///
 /// # Errors
 ///
-/// They were not made by [`pack`].
+/// The bytes are not the output of [`pack`].
 pub fn unpack(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut code = Vec::new();
     LzmaReader::new_mem_limit(bytes, MEMORY, None)?.read_to_end(&mut code)?;
     Ok(code)
 }
 
-/// What has been unpacked, while somebody wants it kept.
-struct Kept {
+/// Decompressed files and the number of [`Unpacked`] guards.
+struct Decompressed {
     holders: usize,
     files: BTreeMap<String, Vec<u8>>,
 }
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { holders: 0, files: BTreeMap::new() });
+static CACHE: Mutex<Decompressed> = Mutex::new(Decompressed { holders: 0, files: BTreeMap::new() });
 
-/// While there is one, what has been unpacked stays so: a device that is opened again and again has one. A few MiB for
-/// what a model takes.
+/// Guard that keeps decompressed files cached, for devices that are opened repeatedly. A model
+/// needs a few MiB.
 #[derive(Debug)]
 pub struct Unpacked(());
 
 impl Unpacked {
-    /// One more.
+    /// Adds a guard.
     #[must_use]
     pub fn keep() -> Self {
-        KEPT.lock().holders += 1;
+        CACHE.lock().holders += 1;
         Self(())
     }
 }
@@ -94,55 +94,55 @@ impl Clone for Unpacked {
 
 impl Drop for Unpacked {
     fn drop(&mut self) {
-        let mut kept = KEPT.lock();
-        kept.holders -= 1;
-        if kept.holders == 0 {
-            kept.files = BTreeMap::new();
+        let mut cache = CACHE.lock();
+        cache.holders -= 1;
+        if cache.holders == 0 {
+            cache.files = BTreeMap::new();
         }
     }
 }
 
-/// A unit for a target: a cubin, or PTX as text. `None` when it has not been built.
+/// Machine code of a unit for a target: a cubin, or PTX as text. `None` if it was not built.
 #[must_use]
 pub fn file(unit: Unit, target: Target) -> Option<Vec<u8>> {
     let name = target.file(unit);
     let found = FILES.iter().find(|file| file.name.strip_suffix(PACKED) == Some(&name))?;
-    let mut kept = KEPT.lock();
-    if let Some(code) = kept.files.get(&name) {
+    let mut cache = CACHE.lock();
+    if let Some(code) = cache.files.get(&name) {
         return Some(code.clone());
     }
     let code = match unpack(found.bytes) {
         Ok(code) => code,
         Err(error) => unreachable!("{name} is checked in as the build packed it: {error}"),
     };
-    if kept.holders > 0 {
-        kept.files.insert(name, code.clone());
+    if cache.holders > 0 {
+        cache.files.insert(name, code.clone());
     }
     Some(code)
 }
 
-/// Every file as it lies there, by name.
+/// Every compressed file with its name.
 pub fn files() -> impl Iterator<Item = (&'static str, &'static [u8])> {
     FILES.iter().map(|file| (file.name, file.bytes))
 }
 
-/// The manifest.
+/// Parses the manifest.
 ///
 /// # Errors
 ///
-/// It is missing or cannot be read.
+/// It is missing or invalid.
 pub fn manifest() -> Result<Manifest, ManifestError> {
     let (_, bytes) = files().find(|(name, _)| *name == MANIFEST).ok_or(ManifestError::Missing)?;
     Ok(serde_json::from_slice(bytes)?)
 }
 
-/// A manifest that cannot be used.
+/// Reason why the manifest is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// Nothing has been built.
-    #[error("there is no prebuilt/manifest.json; run `cargo run -p orind-kernels -- build`")]
+    /// `prebuilt/` is empty.
+    #[error("prebuilt/manifest.json is missing; run `cargo run -p orind-kernels -- build`")]
     Missing,
-    /// Not a manifest.
+    /// Invalid JSON.
     #[error("prebuilt/manifest.json cannot be read")]
     Json(#[from] serde_json::Error),
 }

@@ -1,8 +1,8 @@
-//! The CUDA sources and the units that are compiled from them.
+//! CUDA sources and compilation units.
 //!
-//! A unit is one family's header plus one line per kernel of the catalogue, so that the catalogue is
-//! the only list of a plan's kernels. The sources are part of this program: a build needs no files, and the
-//! hash of what was compiled can be recomputed anywhere.
+//! A unit is one family's header plus one line per kernel of the catalogue, so the catalogue is the
+//! only list of kernels. Sources are embedded in the library: a build reads no files, and hashes
+//! can be recomputed anywhere.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,20 +11,12 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use crate::catalogue::{Kernel, Unit};
-use crate::first_light::{self, AtomicsParams, HandoverParams, OrderParams, ProbeParams};
-use crate::params::{
-    AttentionParams, CombineParams, DeltaRuleParams, ElementwiseParams, EmbedParams, ExpertsParams,
-    GatedDeltaParams, GatherParams, GroupParams, MatmulParams, NormParams, Parameters,
-    ProjectParams, QuantiseParams, Recurrence, RopeTableParams, RouteParams, RowsParams,
-    SampleParams, Segment, ShortConvParams, TensorMatmulParams, TensorParams, TensorRowsParams,
-    TensorSource, TensorTopKParams,
-};
-
+use crate::first_light;
 macro_rules! headers {
     ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("cuda/", $name)))),*] };
 }
 
-/// Every header, by the name under which the others include it.
+/// Every header with its `#include` name.
 pub const HEADERS: &[(&str, &str)] = headers![
     "attention.cuh",
     "base.cuh",
@@ -76,14 +68,14 @@ pub const HEADERS: &[(&str, &str)] = headers![
     "trig.cuh",
 ];
 
-/// What a unit is compiled to.
+/// Architecture that a unit is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
     /// Machine code for the Orin.
     Sm87,
     /// Machine code for Hopper.
     Sm90,
-    /// PTX for every other GPU since Ampere: one variant of each kernel.
+    /// PTX for other GPUs since Ampere, with one variant of each kernel.
     Compute80,
 }
 
@@ -91,7 +83,7 @@ impl Target {
     /// All targets.
     pub const ALL: [Self; 3] = [Self::Sm87, Self::Sm90, Self::Compute80];
 
-    /// As NVRTC's `--gpu-architecture` takes it.
+    /// Value of NVRTC's `--gpu-architecture`.
     #[must_use]
     pub const fn architecture(self) -> &'static str {
         match self {
@@ -101,7 +93,7 @@ impl Target {
         }
     }
 
-    /// The file of a unit under `prebuilt/`.
+    /// Name of a unit's machine code file, without compression suffix.
     #[must_use]
     pub fn file(self, unit: Unit) -> String {
         let extension = if self == Self::Compute80 { "ptx" } else { "cubin" };
@@ -109,19 +101,19 @@ impl Target {
     }
 }
 
-/// Options of every compilation, but for the architecture.
+/// Options of every compilation, except for the architecture.
 pub const OPTIONS: &[&str] = &["--std=c++17", "--ptxas-options=-v"];
 
 /// A kernel in a unit's machine code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
-    /// Its symbol.
+    /// Symbol in the cubin.
     pub symbol: String,
     /// Threads of a block.
     pub threads: u32,
     /// Bytes of its parameter block.
     pub params_bytes: usize,
-    /// Whether it keeps a stack on purpose.
+    /// True if a stack is intended.
     pub has_stack: bool,
 }
 
@@ -140,19 +132,19 @@ pub fn compiled(unit: Unit, target: Target) -> Vec<Compiled> {
     kernels(unit, target).map(compiled).collect()
 }
 
-/// The kernels of a unit that a plan can launch and that are compiled for a target.
+/// Kernels of a unit that plans launch and that are compiled for a target.
 fn kernels(unit: Unit, target: Target) -> impl Iterator<Item = Kernel> {
     let all = target != Target::Compute80;
     Kernel::all().into_iter().filter(move |k| k.unit() == unit && (all || k.is_default()))
 }
 
-/// The text of a unit.
+/// Source text of a unit.
 #[must_use]
 pub fn text(unit: Unit, target: Target) -> String {
     text_of(unit, kernels(unit, target))
 }
 
-/// The text of a unit with some kernels.
+/// Source text of a unit with a subset of kernels.
 #[must_use]
 pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String {
     let mut text = format!("#include \"{}\"\n", unit.header());
@@ -160,76 +152,30 @@ pub fn text_of(unit: Unit, kernels: impl IntoIterator<Item = Kernel>) -> String 
         text.extend(weight.header().map(|header| format!("#include \"{header}\"\n")));
         text += &weight.asserts();
     }
-    if unit == Unit::FirstLight {
-        asserts::<ProbeParams>(&mut text);
-        asserts::<OrderParams>(&mut text);
-        asserts::<AtomicsParams>(&mut text);
-        asserts::<HandoverParams>(&mut text);
-        return text;
-    }
-    if unit == Unit::Tensor {
-        asserts::<TensorSource>(&mut text);
-        asserts::<TensorParams>(&mut text);
-        asserts::<TensorMatmulParams>(&mut text);
-        asserts::<TensorRowsParams>(&mut text);
-        asserts::<TensorTopKParams>(&mut text);
-        return text;
-    }
-    asserts::<Segment>(&mut text);
-    asserts::<ProjectParams>(&mut text);
-    asserts::<EmbedParams>(&mut text);
-    asserts::<GatherParams>(&mut text);
-    asserts::<RopeTableParams>(&mut text);
-    asserts::<AttentionParams>(&mut text);
-    asserts::<SampleParams>(&mut text);
-    asserts::<RowsParams>(&mut text);
-    asserts::<ElementwiseParams>(&mut text);
-    asserts::<NormParams>(&mut text);
-    asserts::<RouteParams>(&mut text);
-    asserts::<ExpertsParams>(&mut text);
-    asserts::<CombineParams>(&mut text);
-    asserts::<Recurrence>(&mut text);
-    asserts::<ShortConvParams>(&mut text);
-    asserts::<GatedDeltaParams>(&mut text);
-    if matches!(unit, Unit::Matmul(_)) {
-        asserts::<QuantiseParams>(&mut text);
-        asserts::<MatmulParams>(&mut text);
-    }
-    if unit == Unit::Recurrent {
-        asserts::<DeltaRuleParams>(&mut text);
-    }
-    if unit == Unit::Mixture {
-        asserts::<GroupParams>(&mut text);
-    }
     for kernel in kernels {
         text.extend(kernel.instantiation());
     }
     text
 }
 
-/// Ties the CUDA struct to the Rust one.
-pub(crate) fn asserts<P: Parameters>(text: &mut String) {
-    let name = P::NAME;
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "static_assert(sizeof({name}) == {}, \"ABI\");", size_of::<P>());
-    for (field, offset) in P::FIELDS {
-        // `offsetof` as NVRTC's front end spells it.
-        let place = format!("__INTADDR__(&static_cast<{name}*>(nullptr)->{field})");
-        let _ = writeln!(text, "static_assert({place} == {offset}, \"ABI\");");
-    }
+/// A source without comments, indentation and empty lines: hashes change only if the code does.
+fn code(text: &str) -> String {
+    let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default().trim());
+    lines.filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// SHA-256 of everything that the machine code is made from: headers, units, options.
+/// SHA-256 of everything that the machine code is compiled from: code of headers and units,
+/// options.
 #[must_use]
 pub fn hash() -> String {
     let units = Unit::all().flat_map(|unit| Target::ALL.map(|target| (unit, target)));
-    let units: Vec<_> =
-        units.map(|(unit, target)| (target.file(unit), text(unit, target))).collect();
-    let units = units.iter().flat_map(|(file, text)| [file.as_str(), text.as_str()]);
-    digest(HEADERS.iter().flat_map(|(name, body)| [*name, *body]).chain(units))
+    let units = units.map(|(unit, target)| (target.file(unit), text(unit, target)));
+    let headers = HEADERS.iter().map(|&(name, body)| (name.to_owned(), code(body)));
+    let all: Vec<_> = headers.chain(units).collect();
+    digest(all.iter().flat_map(|(name, text)| [name.as_str(), text.as_str()]))
 }
 
-/// SHA-256 of some texts and the options.
+/// SHA-256 of texts and options.
 pub(crate) fn digest<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     for part in parts.chain(OPTIONS.iter().copied()) {
@@ -239,8 +185,9 @@ pub(crate) fn digest<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// SHA-256 of what one unit's machine code is made from: its text, the headers that it reaches,
-/// options and target. Unlike [`hash`] it does not change with other units. Computed once.
+/// SHA-256 of what one unit's machine code is compiled from: its text, the code of the headers that
+/// it includes, options and target. Unlike [`hash`] it does not change with other units. Computed
+/// once.
 #[must_use]
 pub fn unit_hash(unit: Unit, target: Target) -> String {
     static KNOWN: Mutex<BTreeMap<(Unit, Target), String>> = Mutex::new(BTreeMap::new());
@@ -248,7 +195,7 @@ pub fn unit_hash(unit: Unit, target: Target) -> String {
     known.entry((unit, target)).or_insert_with(|| hash_of(&text(unit, target), target)).clone()
 }
 
-/// The same of any text.
+/// Likewise for any text.
 pub(crate) fn hash_of(text: &str, target: Target) -> String {
     let mut reached: Vec<&str> = Vec::new();
     let mut left = vec![text];
@@ -263,7 +210,8 @@ pub(crate) fn hash_of(text: &str, target: Target) -> String {
         }
     }
     let headers = HEADERS.iter().filter(|(name, _)| reached.contains(name));
-    let headers = headers.flat_map(|(name, body)| [*name, *body]);
+    let headers: Vec<_> = headers.map(|&(name, body)| (name, code(body))).collect();
+    let headers = headers.iter().flat_map(|(name, body)| [*name, body.as_str()]);
     digest([target.architecture(), text].into_iter().chain(headers))
 }
 

@@ -9,7 +9,7 @@ use super::{machine, text};
 use api::{Device, DeviceHealth, LoadAt, Loading, Model, Requests, Resident, State, Status};
 use device::Activity;
 use device::tune::report::{Searching, Used};
-use realtime::control_loops::{self, Doing};
+use realtime::control_loops::{self, LoopState};
 
 pub(super) async fn run(connection: &Connection, args: &args::Json) -> Result<(), Error> {
     let client = connection.client()?;
@@ -120,10 +120,10 @@ pub(super) fn resident(one: &Resident) -> String {
 pub(super) fn lane(lane: &control_loops::Status) -> String {
     let control_loops::Status { name, backend, rate_hz, deadline_s, met, missed, .. } = lane;
     let state = match (lane.state, lane.held_by) {
-        (Doing::Preparing, _) => "is being prepared".into(),
-        (Doing::Failed, _) => "cannot be used".into(),
-        (Doing::Ready, None) => "waits for a client".into(),
-        (Doing::Ready, Some(process)) => format!("serves process {process}"),
+        (LoopState::Preparing, _) => "is being prepared".into(),
+        (LoopState::Failed, _) => "cannot be used".into(),
+        (LoopState::Ready, None) => "waits for a client".into(),
+        (LoopState::Ready, Some(process)) => format!("serves process {process}"),
     };
     let us = |seconds: f64| format!("{:.0} us", seconds * 1e6);
     let mut parts = vec![format!("{name} on {backend} {state}")];

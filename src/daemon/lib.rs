@@ -30,7 +30,7 @@ use device::cpu::Isa;
 use engine::{DeviceMemory, Handle, LoadError, LoadEvent, ModelInfo, Settings};
 use errors::about;
 use errors::invalid;
-use realtime::control_loops::{self, Door};
+use realtime::control_loops::{self, ControlLoopServer};
 use server::tcp::{self, Port, Token};
 use server::{App, Listeners, Stop, socket};
 
@@ -217,7 +217,7 @@ fn check(config: &Config) -> Result<(), String> {
     }
     for resident in &config.resident {
         let id = resident.id(&config.models_dir);
-        let told = found(&resident.model, config, server::request_of(resident))
+        let told = found(&resident.model, config, server::load_request(resident))
             .map_err(|error| format!("resident `{id}`: {error}"))?;
         // Writing to a string cannot fail.
         let _ = write!(text, "# Beside it, as `{id}`. {told}");
@@ -355,13 +355,13 @@ async fn serve(
 
 /// Opens the socket of the lanes beside the other one, where there are lanes.
 fn open_lanes(app: &App) -> Result<Option<socket::Claim>, Error> {
-    let (lanes, config) = (app.lanes(), app.config());
+    let (lanes, config) = (app.control_loops(), app.config());
     if lanes.is_empty() {
         return Ok(None);
     }
     let path = control_loops::socket(&config.socket);
     let (listener, claim) = socket::claim(&path, config.socket_mode)?;
-    Door::open(lanes, listener).map_err(Error::system("serve the lanes"))?;
+    ControlLoopServer::open(lanes, listener).map_err(Error::system("serve the lanes"))?;
     tracing::info!(socket = %path.display(), "listening for clients of lanes");
     Ok(Some(claim))
 }
@@ -430,7 +430,7 @@ impl Until<'_> {
         let mut loaded = std::pin::pin!(async {
             let failed = over(first).await;
             if failed.is_none() || !self.needs_model {
-                self.app.load_beside().await;
+                self.app.load_additional_models().await;
             }
             failed
         });
@@ -463,7 +463,7 @@ impl Until<'_> {
 
 /// Waits for the end of a load, if there is one, and says why it failed.
 async fn over(load: Option<UnboundedReceiver<LoadEvent>>) -> Option<LoadError> {
-    server::over(&mut load?).await.err()
+    server::wait_for_load(&mut load?).await.err()
 }
 
 /// Takes over what can change while the daemon runs. A configuration with an error changes nothing.
@@ -506,6 +506,6 @@ pub fn command_line(error: clap::Error, command: &clap::Command) -> clap::Error 
         return error;
     };
     let (value, flag) = (text(ContextKind::InvalidValue), text(ContextKind::InvalidArg));
-    let message = format!("{flag}: is '{}', {why}\n", invalid::shown(&value));
+    let message = format!("{flag}: is '{}', {why}\n", invalid::excerpt(&value));
     clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
 }

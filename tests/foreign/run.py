@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Runs programs that were written by others on the simulated Orin, and says what became of each case.
+"""Runs programs of other people on the simulated Orin, and reports the outcome of each case.
 
     tests/foreign/run.py --tinygrad DIR --kit DIR --nvrtc DIR --cuda DIR
 
 tinygrad is github.com/tinygrad/tinygrad at 7d5bbde74e (pull request 15465), the kit github.com/GiveThanksAlways/agx-orin-dev-kit
-at 88f64a5. README.md beside this file says how to get them, and expected.txt names the failures that are not the simulator's.
+at 88f64a5. README.md describes how to get them; expected.txt lists the failures that the simulator does not cause.
 
-Cases of one file run in one process until the simulator or a fault ends it; another one, with an Orin of its own, takes the
+The cases of a file run in one process until the simulator or a fault ends it; another process, with its own Orin, runs the
 rest. The simulator's checks and findings are its defaults. Results are in OUT/results.jsonl, logs in OUT/logs. The exit status
-is 1 when a case fails that is not expected to, or in another way.
+is 1 if a case fails unexpectedly, or in another way than expected.
 """
 
 import argparse
@@ -30,15 +30,15 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-# The process has lost its GPU: later results in it are meaningless.
+# The process has lost the GPU: later results are meaningless.
 FAULT = re.compile(r"^.*tegra-sim: .*(error notifier set|stopping here)", re.M)
-# Seconds that a case may continue after a fault.
+# Seconds that a case may continue after that.
 GRACE = 5
 
 
 @dataclasses.dataclass
 class Program:
-    """A row of the table: cases of pytest's files, or programs that are a case each."""
+    """A row of the table: cases of pytest files, or programs that are one case each."""
 
     name: str
     tree: str
@@ -76,7 +76,7 @@ class Result:
 
 
 class Expected:
-    """The lines `CASE | TEXT | REASON` of a file: patterns of ids, a text that the failure must show, whose fault it is."""
+    """The lines `CASE | TEXT | REASON` of a file: pattern of ids, text of the failure, cause."""
 
     def __init__(self, path):
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
@@ -89,7 +89,7 @@ class Expected:
         return ""
 
     def passed(self, results):
-        """Cases that a line names, and that passed. A pattern says what a machine may lack."""
+        """Listed cases that passed. A pattern may name something that the machine lacks."""
         named = {case for case, _, _ in self.lines}
         return [r.case for r in results if r.outcome == "pass" and r.case in named]
 
@@ -113,7 +113,7 @@ class Runner:
         self.env = self.environment()
 
     def copy_of_kit(self, kit):
-        """Logs of the kit's programs go to a folder of its author's: that path, and nothing else, is another here."""
+        """Replaces the kit's hard-coded log folder, and nothing else."""
         copy = self.out / "kit"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(kit / "examples/tinygrad", copy)
@@ -139,7 +139,7 @@ class Runner:
         return env
 
     def start(self, number, command, cwd, env):
-        """In a process group of its own, so that whatever it starts ends with it."""
+        """Starts a process group, so that all child processes end with it."""
         log = self.out / "logs" / f"{number}.log"
         log.write_bytes(b"")
         with open(log, "ab") as out, self.starting:
@@ -151,7 +151,7 @@ class Runner:
         return process, log
 
     def end(self, process):
-        """The process, and what it started."""
+        """Ends the process and its children."""
         self.running.discard(process)
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -182,7 +182,7 @@ class Runner:
         self.told(Result(program.name, f"{program.tree}/{line}", outcome, time.monotonic() - begin, detail))
 
     def pytest(self, program, files, cases=None):
-        """What a process tells, each event with the log's text since the one before. One that ends in a case tells `lost`."""
+        """Yields the events of a process with the log text since the previous one; `lost` if it ends within a case."""
         tree, number = self.trees[program.tree], next(self.numbers)
         events = self.out / "logs" / f"{number}.events"
         events.write_bytes(b"")
@@ -231,7 +231,7 @@ class Runner:
             time.sleep(0.05)
 
     def listed(self, program):
-        """The ids of each of its files. A file that has none cannot be read, and fails."""
+        """Returns the case ids of each file. A file without any cannot be read, and fails."""
         cases, text = {file: [] for file in program.files}, ""
         for event, more in self.pytest(program, program.files):
             for case in event.get("cases", []):
@@ -243,7 +243,7 @@ class Runner:
         return cases
 
     def some(self, program, file, cases):
-        """Runs these cases, with a new process behind each that takes its own down."""
+        """Runs cases; starts a new process after each case that ends its own."""
         left = list(cases)
         while left:
             before = len(left)
@@ -289,13 +289,13 @@ def read(log, start=0, stop=None):
 
 
 def gist(text):
-    """What the simulator said first, and the end."""
+    """Returns the first message of the simulator and the end of the log."""
     lines = [line[:300] for line in text.splitlines() if line.strip()]
     return [line for line in lines[:-4] if "tegra-sim: " in line and "-oversized" not in line][:3] + lines[-4:]
 
 
 def table(programs, results):
-    """As in docs/simulator.md."""
+    """Yields the table of docs/simulator.md."""
     yield "| program | cases | pass | skip | fail | of these expected |"
     yield "|---|---|---|---|---|---|"
     for program in programs:

@@ -146,7 +146,7 @@ def test_matrix_product(kind, into, size):
     a, b = (Tensor(rng.normal(size=(size, size)).astype(np.float32)).cast(kind).realize() for _ in range(2))
     result = a.matmul(b, dtype=getattr(dtypes, into)).float().numpy()
     a, b = a.float().numpy().astype(np.float64), b.float().numpy().astype(np.float64)
-    # A sum in half precision rounds at each addition.
+    # Each addition to a half-precision sum rounds.
     bound = (np.abs(a) @ np.abs(b)) * (2.0**-11 * np.sqrt(size) if into == "half" else 2.0**-24 * size)
     assert (np.abs(result - a @ b) <= bound).all()
 

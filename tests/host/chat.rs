@@ -102,8 +102,8 @@ fn lines_from_a_pipe_are_answered_one_after_the_other() {
     child.stdin.take().unwrap().write_all(b"one\ntwo\n/nope\n/quit\nthree\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
-    let message = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(message.matches(" tokens in, ").count(), 2, "{message}");
-    assert!(message.contains("there is no command /nope"), "{message}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told.matches(" tokens in, ").count(), 2, "{told}");
+    assert!(told.contains("there is no command /nope"), "{told}");
     assert!(!String::from_utf8(output.stdout).unwrap().contains('\x1b'));
 }

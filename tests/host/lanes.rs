@@ -89,7 +89,7 @@ fn a_control_loop_belongs_to_one_client_until_it_closes() {
     let mut first = Client::open(&daemon, "left").unwrap();
     let mut other = Client::open(&daemon, "right").unwrap();
     let refused = Client::open(&daemon, "left").err().unwrap();
-    assert_eq!(refused, format!("process {} has lane `left`", std::process::id()));
+    assert_eq!(refused, format!("control loop `left` is in use by process {}", std::process::id()));
     let want = other.step(&observation);
     assert_eq!(first.step(&observation), want);
     assert!(first.file.set_len(0).is_err(), "the memory cannot be taken away under the lane");
@@ -127,14 +127,19 @@ fn invalid_requests_are_refused_with_the_reason() {
     let states: Vec<&str> =
         status["lanes"].as_array().unwrap().iter().map(|l| l["state"].as_str().unwrap()).collect();
     assert_eq!(states, ["failed", "failed", "ready"]);
-    assert!(status["lanes"][2]["notes"][0].as_str().unwrap().contains("not on core 100000"));
+    assert!(status["lanes"][2]["notes"][0].as_str().unwrap().contains("not pinned to core 100000"));
     let refused = |name: &str| Client::open(&daemon, name).err().unwrap();
-    assert_eq!(refused("else"), "there is no lane `else`; there are: missing, open, policy");
+    assert_eq!(
+        refused("else"),
+        "there is no control loop `else`; configured: missing, open, policy"
+    );
     assert!(refused("missing").contains("/nowhere.onnx"), "{}", refused("missing"));
     let why = refused("open");
     assert!(why.contains("axis 0, `batch`, is open; give its shape"), "{why}");
-    assert!(refused("\u{1b}[31m\u{fffd}").contains("there is no lane"));
-    assert!(refused(&"x".repeat(5000)).contains("a lane's name and a line feed are expected"));
+    assert!(refused("\u{1b}[31m\u{fffd}").contains("there is no control loop"));
+    assert!(
+        refused(&"x".repeat(5000)).contains("a control loop's name and a line feed are expected")
+    );
     // Connections that send nothing or noise do no harm.
     for bytes in [&b""[..], b"pol", b"\xff\xfe\n"] {
         let mut stream = UnixStream::connect(door(&daemon)).unwrap();

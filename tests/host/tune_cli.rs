@@ -80,7 +80,7 @@ fn show_prints_used_entries_and_others_with_all() {
     );
     let text = out(&tune(dir.path(), &["show", "--all"]));
     let line = text.lines().find(|line| line.contains("512x1024")).unwrap();
-    assert!(line.contains("stale: the kernels have changed since: 01234567 then"), "{text}");
+    assert!(line.contains("stale: the kernels have changed: 01234567 then"), "{text}");
     let json = out(&tune(dir.path(), &["show", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let cpu = &json[0];
@@ -105,11 +105,11 @@ fn exported_entries_are_imported_on_the_same_device() {
     let text = out(&tune(from.path(), &["export", "-"]));
     assert_eq!(text, fs::read_to_string(store.path(&key)).unwrap());
     let file = from.path().join("taken").display().to_string();
-    let output = tune(from.path(), &["export", &file]);
+    let told = tune(from.path(), &["export", &file]);
     assert!(
-        output.status.success() && stderr(&output).contains("2 entries about "),
+        told.status.success() && stderr(&told).contains("2 entries about "),
         "{}",
-        stderr(&output)
+        stderr(&told)
     );
     let said = out(&tune(to.path(), &["import", &file]));
     assert!(said.starts_with("1 new, 0 changed, 0 known: "), "{said}");
@@ -121,20 +121,20 @@ fn exported_entries_are_imported_on_the_same_device() {
     // Entries of another device are always refused.
     let other = DeviceKey::gpu(90, 131, 1900);
     store.merge(&other, &[record]).unwrap();
-    let output = tune(from.path(), &["export", &file]);
-    assert!(stderr(&output).contains("--device is needed; stored are cpu-"), "{}", stderr(&output));
+    let told = tune(from.path(), &["export", &file]);
+    assert!(stderr(&told).contains("--device is needed; stored are cpu-"), "{}", stderr(&told));
     out(&tune(from.path(), &["export", &file, "--device", &other.stem()]));
-    let output = tune(to.path(), &["import", &file]);
-    assert_eq!(output.status.code(), Some(1));
+    let told = tune(to.path(), &["import", &file]);
+    assert_eq!(told.status.code(), Some(1));
     assert!(
-        stderr(&output).contains("another device than this machine has: GPU with 131 SMs"),
+        stderr(&told).contains("another device than this machine has: GPU with 131 SMs"),
         "{}",
-        stderr(&output)
+        stderr(&told)
     );
     assert!(!to.path().join(other.stem() + ".toml").exists());
     fs::write(&file, "version = 7").unwrap();
-    let message = stderr(&tune(to.path(), &["import", &file]));
-    assert!(message.contains("version 7") && message.contains("update orind"), "{message}");
+    let told = stderr(&tune(to.path(), &["import", &file]));
+    assert!(told.contains("version 7") && told.contains("update orind"), "{told}");
 }
 
 #[test]

@@ -255,7 +255,7 @@ fn without_a_compiler_nothing_is_tuned() {
     let plan: Plan = open(None).plan(0).clone();
     let why = tuning::groups(&nv, &plan).unwrap_err().to_string();
     assert!(
-        why.starts_with("nothing of the network can be tuned on nv: nv does not support kernels of groups: no NVRTC: "),
+        why.starts_with("nothing of the network can be tuned on nv: nv does not support generated kernels: no NVRTC: "),
         "{why}"
     );
     // Choices that need a compiler stay in the store, unused.

@@ -266,7 +266,7 @@ fn the_daemon_and_the_doctor_report_a_bundle() {
         kept.iter().any(|file| daemon.log().contains(&file.display().to_string()))
     });
     let log = daemon.log();
-    assert!(log.contains("GPU fault: the channel is rebuilt, the step repeated"), "{log}");
+    assert!(log.contains("GPU fault: rebuilding the channel and repeating the step"), "{log}");
 
     let config = daemon.socket().with_file_name("orind.toml");
     let report = state.path().join("report.json");

@@ -1,4 +1,4 @@
-//! Anthropic's shapes: what `/v1/messages` is asked. What it answers is written where it is made.
+//! Request types of Anthropic's `/v1/messages`. The server writes the answers as JSON values.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,7 +11,7 @@ pub struct MessagesRequest {
     pub messages: Vec<TurnMessage>,
     #[serde(default)]
     pub system: Option<Blocks>,
-    /// Tokens to generate at most; no more than the slot has room for.
+    /// Maximum number of tokens to generate. Capped at the space left in the slot.
     #[serde(default)]
     pub max_tokens: Option<u32>,
     #[serde(default)]
@@ -46,7 +46,7 @@ pub enum Blocks {
     List(Vec<Block>),
 }
 
-/// A block of content; which fields it has follows from its type.
+/// A content block. Its type decides which fields it has.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Block {
     /// `text`, `thinking`, `redacted_thinking`, `tool_use`, `tool_result`.
@@ -70,7 +70,7 @@ pub struct Block {
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct TurnTool {
-    /// `custom` or absent; others run on Anthropic's machines.
+    /// `custom` or absent. Other tool types run on Anthropic's machines.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
     pub name: String,

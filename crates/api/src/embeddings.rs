@@ -1,4 +1,4 @@
-//! What both routes for embeddings are asked, and OpenAI's answer.
+//! Request types of both embedding routes, and OpenAI's answer.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,12 +10,12 @@ use super::Prompt;
 pub struct EmbeddingsRequest {
     #[serde(default)]
     pub model: Option<String>,
-    /// Texts, or token ids, which are taken as they are.
+    /// Texts, or token ids, which are used unchanged.
     pub input: Prompt,
-    /// `float` where absent, or `base64` of little-endian `f32`.
+    /// `float` (default), or `base64` of little-endian `f32`.
     #[serde(default)]
     pub encoding_format: Option<String>,
-    /// Numbers of each embedding: the first ones, made of length 1 again; all where absent.
+    /// Number of dimensions. Embeddings are truncated and normalised again. Default: all.
     #[serde(default)]
     pub dimensions: Option<usize>,
 }
@@ -25,7 +25,7 @@ pub struct EmbeddingsRequest {
 pub struct OllamaEmbed {
     #[serde(default)]
     pub model: Option<String>,
-    /// A text or several; one that is too long is refused, whatever `truncate` says.
+    /// One or several texts. A text that is too long is rejected, regardless of `truncate`.
     pub input: Prompt,
     #[serde(default)]
     pub dimensions: Option<usize>,
@@ -46,7 +46,7 @@ pub struct Embedding {
     /// `embedding`.
     pub object: String,
     pub index: usize,
-    /// Numbers, or a text of them in base 64.
+    /// List of numbers, or a base64 string.
     pub embedding: Value,
 }
 

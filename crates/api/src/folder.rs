@@ -1,5 +1,6 @@
-//! The folder of the default socket where a user has no run-time directory: `/tmp/orind-UID`. Any user can make one of
-//! that name first and listen there in the daemon's place, so daemon and client look whose it is.
+//! Ownership checks of `/tmp/orind-UID`, the socket folder of a user without a run-time directory.
+//! Another user could create it first and listen in the daemon's place, so daemon and client check
+//! its owner.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -20,13 +21,13 @@ pub enum Distrust {
     Inspect { path: PathBuf, source: io::Error },
 }
 
-/// Whether `socket` is in that folder.
+/// Returns true if `socket` is in that folder.
 pub fn is_fallback(socket: &Path) -> bool {
     socket.parent() == Some(&config::fallback_folder())
 }
 
-/// Refuses that folder, and a socket in it, unless they are this user's or root's and nobody else can change them.
-/// What is not there is fine.
+/// Checks the folder and a socket in it. Both must belong to this user or root and not be writable
+/// by others. Missing files pass.
 pub fn check(socket: &Path) -> Result<(), Distrust> {
     let user = Uid::effective();
     socket.parent().map_or(Ok(()), |folder| check_folder(folder, user))?;
@@ -40,7 +41,7 @@ fn check_folder(folder: &Path, user: Uid) -> Result<(), Distrust> {
     }
 }
 
-/// What is at `path` and not behind a link there, if `user` or root owns it.
+/// Returns the metadata of `path` without following links. Fails unless `user` or root owns it.
 fn look(
     path: &Path,
     user: Uid,
@@ -65,27 +66,27 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn a_folder_is_the_users_own_and_no_link_and_not_open() {
+    fn folders_must_be_owned_private_and_not_links() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("orind-1");
         let me = Uid::effective();
-        let said = |user| check_folder(&folder, user).map_err(|e| e.to_string());
-        assert_eq!(said(me), Ok(()));
+        let check_as = |user| check_folder(&folder, user).map_err(|e| e.to_string());
+        assert_eq!(check_as(me), Ok(()));
         fs::create_dir(&folder).unwrap();
-        assert_eq!(said(me), Ok(()));
+        assert_eq!(check_as(me), Ok(()));
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(said(me).unwrap_err().starts_with("other users may write to "));
+        assert!(check_as(me).unwrap_err().starts_with("other users may write to "));
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
-        // Root's is everybody's.
+        // Every user accepts files that root owns.
         let stranger = Uid::from_raw(me.as_raw() + 1);
-        assert_eq!(said(stranger).is_ok(), me.is_root());
+        assert_eq!(check_as(stranger).is_ok(), me.is_root());
         fs::rename(&folder, dir.path().join("elsewhere")).unwrap();
         symlink("elsewhere", &folder).unwrap();
-        assert!(said(me).unwrap_err().ends_with("is not a folder"));
+        assert!(check_as(me).unwrap_err().ends_with("is not a folder"));
     }
 
     #[test]
-    fn only_the_fallback_is_looked_at() {
+    fn only_the_fallback_folder_is_checked() {
         assert!(is_fallback(&config::fallback_folder().join("orind.sock")));
         assert!(!is_fallback(Path::new("/run/orind/orind.sock")));
         assert!(!is_fallback(Path::new("orind.sock")));

@@ -1,7 +1,8 @@
-//! What goes over the wire: one type per request, answer and event, for the server and the client.
+//! Types of the HTTP API: one per request, answer and event, for server and client.
 //!
-//! Routes under `/orin/v1` are the daemon's own and refuse unknown fields; the others follow the shapes of
-//! their dialects, ignore fields nobody knows and carry a few extensions, each named here.
+//! Routes under `/orin/v1` are orind's own and reject unknown fields. The other routes follow their
+//! dialects (OpenAI, Anthropic, ollama, llama.cpp), ignore unknown fields, and have a few
+//! extensions, which are marked.
 
 mod anthropic;
 pub mod client;
@@ -34,28 +35,28 @@ pub use run::*;
 pub use telemetry::State as Machine;
 
 pub mod route {
-    /// `GET`: a page for people.
+    /// `GET`: the web page.
     pub const PAGE: &str = "/";
-    /// `GET`: 200 when a generation would be served, else 503 with the reason.
+    /// `GET`: 200 if the daemon can serve requests, else 503 with the reason.
     pub const HEALTH: &str = "/health";
     /// `GET`: Prometheus text.
     pub const METRICS: &str = "/metrics";
     /// `GET` [`super::Status`].
     pub const STATUS: &str = "/orin/v1/status";
-    /// `GET` [`super::Models`]; `POST` [`super::LoadRequest`] answers with events; `DELETE`
-    /// answers with [`super::Unloaded`].
+    /// `GET` [`super::Models`]; `POST` [`super::LoadRequest`] is answered with events; `DELETE`
+    /// with [`super::Unloaded`].
     pub const MODELS: &str = "/orin/v1/models";
-    /// `DELETE` a model beside the first, by its name; answers with [`super::Unloaded`].
+    /// `DELETE` an additional model by name; answered with [`super::Unloaded`].
     pub const MODEL: &str = "/orin/v1/models/{*name}";
-    /// `POST` a `bench::Spec`, answers with events.
+    /// `POST` a `bench::Spec`; answered with events.
     pub const BENCH: &str = "/orin/v1/bench";
-    /// `GET` [`super::Tuned`]; `POST` a `tune::report::Spec` answers with events.
+    /// `GET` [`super::Tuned`]; `POST` a `tune::report::Spec`, answered with events.
     pub const TUNE: &str = "/orin/v1/tune";
-    /// `POST` [`super::RunRequest`], answers with [`super::RunAnswer`].
+    /// `POST` [`super::RunRequest`]; answered with [`super::RunAnswer`].
     pub const RUN: &str = "/orin/v1/run";
     /// `GET` [`super::ModelList`].
     pub const OPENAI_MODELS: &str = "/v1/models";
-    /// `GET` [`super::ModelEntry`]; an id may have slashes.
+    /// `GET` [`super::ModelEntry`]; an id may contain slashes.
     pub const OPENAI_MODEL: &str = "/v1/models/{*id}";
     /// `POST` [`super::CompletionRequest`].
     pub const COMPLETIONS: &str = "/v1/completions";
@@ -124,15 +125,15 @@ pub mod route {
 }
 
 pub mod event {
-    /// Work done so far; any number of them.
+    /// Progress so far. Sent any number of times.
     pub const PROGRESS: &str = "progress";
-    /// The one final answer.
+    /// The final result. Sent once.
     pub const RESULT: &str = "result";
-    /// In its place, an [`super::ErrorBody`].
+    /// An [`super::ErrorBody`], sent instead of the result.
     pub const ERROR: &str = "error";
 }
 
-/// Body of every answer that is not a success, and of `error` events.
+/// Body of every error answer and of `error` events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     pub error: ErrorDetail,
@@ -140,16 +141,16 @@ pub struct ErrorBody {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorDetail {
-    /// For programs: `queue_full`, `model_not_found`; listed in `docs/api.md`.
+    /// Machine-readable code, such as `queue_full`; `docs/api.md` lists all.
     pub code: String,
-    /// For people: the thing, the value, the limit.
+    /// Message for people: what failed, the value, the limit.
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// OpenAI's coarse class: `invalid_request_error`, `rate_limit_error`, `server_error`.
+    /// OpenAI's error class: `invalid_request_error`, `rate_limit_error`, `server_error`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The field of the request that is wrong, as a path: `messages[0].role`.
+    /// Path of the invalid field: `messages[0].role`.
     #[serde(default)]
     pub param: Option<String>,
 }
@@ -162,43 +163,43 @@ pub struct Status {
     pub uptime_s: f64,
     pub state: State,
     pub model: Option<Model>,
-    /// Models beside it.
+    /// Additional models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub residents: Vec<Resident>,
-    /// The load of another model under way, while this one is served.
+    /// A load in progress while another model is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loading: Option<Loading>,
     pub requests: Requests,
     pub memory: ProcessMemory,
-    /// The search in idle time, where there is one.
+    /// The idle-time search for better kernels, if one runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searching: Option<Searching>,
-    /// Devices of which there is more to tell than that they work.
+    /// Devices with problems or restrictions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<DeviceHealth>,
     #[serde(default)]
     pub machine: Machine,
-    /// What decoding is held against; absent while nothing tells it.
+    /// Upper bound of decoding speed; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roof: Option<Roof>,
-    /// Control loops beside the model, in the order of the configuration.
+    /// Control loops, in the order of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lanes: Vec<realtime::control_loops::Status>,
 }
 
-/// A model beside the first one.
+/// An additional model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resident {
-    /// What requests call it.
+    /// Name in requests.
     pub name: String,
-    /// When it is loaded: `start`, `request`; absent for one that was loaded by hand.
+    /// Time of loading: `start` or `request`; absent for a model that was loaded through the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<LoadAt>,
     pub state: State,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Model>,
     pub requests: Requests,
-    /// Seconds since somebody has asked for it.
+    /// Seconds since the last request for it.
     pub unused_s: f64,
 }
 
@@ -209,11 +210,12 @@ pub struct Loading {
     pub progress: f64,
 }
 
-/// Bytes per second that weights can be read with at best.
+/// Maximum rate at which weights can be read, in bytes per second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Roof {
     pub bytes_per_second: f64,
-    /// `bench`, measured by the last one; `memory clock`, what an Orin's pins can move.
+    /// `bench` (measured by the last benchmark) or `memory clock` (peak bandwidth of an Orin's
+    /// memory).
     pub source: String,
 }
 
@@ -221,7 +223,7 @@ pub struct Roof {
 #[serde(tag = "name", rename_all = "snake_case")]
 pub enum State {
     Empty {
-        /// Why the last load failed, if one did.
+        /// Reason why the last load failed.
         last_error: Option<ErrorDetail>,
     },
     Loading {
@@ -230,52 +232,52 @@ pub enum State {
         progress: f64,
     },
     Ready,
-    /// A bench or another exclusive task has the device; requests wait.
+    /// A benchmark or another exclusive task uses the device; requests wait.
     Exclusive {
         what: String,
     },
-    /// The daemon finishes what is under way and exits.
+    /// The daemon finishes requests in flight and exits.
     Stopping,
 }
 
-/// Load and counters since the daemon started.
+/// Current load, and counters since the daemon's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
     pub active: usize,
-    /// Generations waiting for a slot.
+    /// Generations that wait for a slot.
     pub queued: usize,
     pub queue_limit: usize,
-    /// Positions of the KV cache that generations in flight fill, of `slots` x `context`.
+    /// KV cache positions used by generations in flight, of `slots` x `context`.
     #[serde(default)]
     pub kv_tokens: usize,
-    /// Generations finished, whatever the reason.
+    /// Finished generations, for any reason.
     pub finished: u64,
-    /// Generations accepted that failed.
+    /// Accepted generations that failed.
     pub failed: u64,
-    /// Generations that were not accepted: wrong, too long, one too many, or without a model.
+    /// Rejected generations: invalid, too long, queue full, or no model.
     #[serde(default)]
     pub refused: u64,
     /// Prompt tokens evaluated.
     pub prompt_tokens: u64,
-    /// Prompt tokens that a slot still held.
+    /// Prompt tokens read from the prefix cache.
     #[serde(default)]
     pub cached_tokens: u64,
     pub completion_tokens: u64,
     /// Steps submitted to the device.
     pub steps: u64,
-    /// What the GPU has been asked to do since the model was loaded; absent on a device without.
+    /// GPU activity since the model was loaded; absent on other devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Activity>,
 }
 
-/// Memory in bytes; `None` where the system does not say.
+/// Memory in bytes; `None` if the system does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessMemory {
-    /// Resident set of the daemon now.
+    /// Current resident set of the daemon.
     pub resident: Option<u64>,
-    /// Its largest resident set so far.
+    /// Peak resident set of the daemon.
     pub peak_resident: Option<u64>,
-    /// What the machine (or the daemon's cgroup) has left.
+    /// Memory available to the machine, or to the daemon's cgroup.
     pub available: Option<u64>,
 }
 
@@ -283,44 +285,44 @@ pub struct ProcessMemory {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Models {
     pub loaded: Option<Model>,
-    /// Models beside it.
+    /// Additional models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub residents: Vec<Resident>,
-    /// The directory that `available` files are from.
+    /// Directory of the files in `available`.
     pub models_dir: PathBuf,
-    /// What there is to load by name, synthetic models last.
+    /// Models that can be loaded by name, synthetic models last.
     pub available: Vec<Available>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Available {
-    /// The name for [`LoadRequest::model`].
+    /// Name for [`LoadRequest::model`].
     pub model: String,
-    /// Size of its file or files in bytes; `None` for a synthetic model.
+    /// Size of its files in bytes; `None` for a synthetic model.
     pub bytes: Option<u64>,
     /// True for seeded random weights.
     pub synthetic: bool,
-    /// Why it cannot be loaded; absent where nothing is known against it.
+    /// Reason why it cannot be loaded; absent if no problem is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Answer of `GET /orin/v1/tune`: what the store holds about the loaded model's device.
+/// Answer of `GET /orin/v1/tune`: tuning results stored for the loaded model's device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tuned {
     pub file: PathBuf,
-    /// The hardware that it is about.
+    /// Hardware that the results apply to.
     pub device: String,
-    /// Why nothing of it can be used, if so.
+    /// Reason why the file cannot be used, if it is damaged.
     pub damaged: Option<String>,
     pub entries: Vec<TunedEntry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TunedEntry {
-    /// The case: family, type, shape.
+    /// Family, type and shape of the kernel.
     pub case: String,
-    /// False for an entry that is not used.
+    /// False for a stale entry, which is not used.
     pub current: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -328,65 +330,66 @@ pub struct TunedEntry {
     pub heuristic: BTreeMap<String, u32>,
     /// `measured` (nanoseconds) or `counted`.
     pub clock: Clock,
-    /// What the best choice costs.
+    /// Cost of the best choice.
     pub cost: f64,
-    /// What the heuristic's does.
+    /// Cost of the heuristic's choice.
     pub heuristic_cost: f64,
     pub when: String,
     pub clocks: String,
-    /// Where the candidates came from.
+    /// Source of the candidates.
     pub candidates: String,
 }
 
-/// Body of `POST /orin/v1/models`. What is not given comes from the daemon's configuration.
+/// Body of `POST /orin/v1/models`. Defaults come from the daemon's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadRequest {
     /// A path, the name of a file in the models directory, or `synthetic:NAME`.
     pub model: String,
-    /// What requests call it, where that is not the file's stem.
+    /// Name in requests. Default: the file's stem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Beside the models that are there, and not in place of the first one.
+    /// Load as an additional model instead of replacing the first one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside: bool,
     /// One of the backends that `docs/configuration.md` lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// Sequences served at once.
+    /// Number of sequences served at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<usize>,
-    /// Tokens a slot holds; 0 takes the model's own, at most 4096.
+    /// Context length of a slot in tokens. 0: the model's own, at most 4096.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<usize>,
     /// Rows of one prefill chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill_chunk: Option<usize>,
-    /// A draft model; empty for none.
+    /// Draft model for speculative decoding; empty for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<String>,
-    /// LoRA adapters beside it, each `PATH` or `PATH=SCALE`; none where the list is empty.
+    /// LoRA adapters, each `PATH` or `PATH=SCALE`; an empty list for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Vec<String>>,
-    /// What keys and values are stored in: `f16`, `q8_0`, `q4_0`.
+    /// KV cache type: `f16`, `q8_0`, `q4_0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_type: Option<String>,
-    /// Worker threads; 0 takes the cores allowed.
+    /// Worker threads. 0: all allowed cores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
     /// Instruction set of the CPU device: `auto`, `amx`, `avx512`, `avx2`, `neon`, `scalar`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_isa: Option<String>,
-    /// `off`, `load` or `auto`: what is done with tuned choices.
+    /// Use of tuned kernels: `off`, `load` or `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tune: Option<Mode>,
-    /// Parameters of kernels set by hand, for every kernel that has them: `threads_per_row`.
+    /// Kernel parameters set by hand, such as `threads_per_row`. Applied to every kernel that has
+    /// them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub force: BTreeMap<String, u32>,
 }
 
 impl LoadRequest {
-    /// With what `other` says where this one says nothing.
+    /// Fills absent fields from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -411,13 +414,13 @@ impl LoadRequest {
 /// A `progress` event of a load. The `result` event is a [`Model`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadProgress {
-    /// `synthesise`, `load`, or `unload`: the model served until now has to make room.
+    /// `synthesise`, `load`, or `unload` (another model is unloaded to free memory).
     pub phase: String,
     /// Bytes done.
     pub done: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub total: u64,
-    /// Why the other model goes, in phase `unload`.
+    /// Reason for unloading the other model, in phase `unload`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -425,18 +428,18 @@ pub struct LoadProgress {
 /// Answer of `DELETE /orin/v1/models`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unloaded {
-    /// False when nothing was loaded.
+    /// False if no model was loaded.
     pub unloaded: bool,
 }
 
 /// Answer of `DELETE /orin/v1/tune`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopped {
-    /// Searches that were under way or waiting.
+    /// Number of running and queued searches that were stopped.
     pub stopped: usize,
 }
 
-/// Answer of `GET /health` when all is well; otherwise an [`ErrorBody`] with status 503.
+/// Answer of `GET /health` if the daemon can serve; otherwise an [`ErrorBody`] with status 503.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// `ok`.
@@ -449,10 +452,10 @@ pub struct TokenizeRequest {
     #[serde(default)]
     pub model: Option<String>,
     pub content: String,
-    /// Put the tokens in front that every text begins with; false where absent.
+    /// Prepend the tokens that every text begins with, such as BOS. Default: false.
     #[serde(default)]
     pub add_special: Option<bool>,
-    /// Find control tokens by their names; true where absent.
+    /// Parse the names of control tokens. Default: true.
     #[serde(default)]
     pub parse_special: Option<bool>,
     #[serde(default)]

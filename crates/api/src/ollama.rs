@@ -1,9 +1,9 @@
-//! ollama's shapes: what its routes are asked. What they answer is written where it is made.
+//! Request types of ollama's API. The server writes the answers as JSON values.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Shaping, Stop};
+use super::{LogitsOptions, Stop};
 
 /// Body of `POST /api/chat`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -13,13 +13,13 @@ pub struct OllamaChat {
     pub messages: Vec<OllamaMessage>,
     #[serde(default)]
     pub tools: Option<Vec<super::ChatTool>>,
-    /// True where absent.
+    /// Default: true.
     #[serde(default)]
     pub stream: Option<bool>,
-    /// `"json"`, or a schema.
+    /// `"json"`, or a JSON schema.
     #[serde(default)]
     pub format: Option<Value>,
-    /// Whether a model thinks: true, false, or how much.
+    /// Reasoning: true, false, or an effort.
     #[serde(default)]
     pub think: Option<Value>,
     #[serde(default)]
@@ -85,17 +85,17 @@ pub struct OllamaOptions {
     pub seed: Option<i64>,
     #[serde(default)]
     pub stop: Option<Stop>,
-    /// Tokens to generate at most; -1 is the rest of the slot.
+    /// Maximum number of tokens to generate; -1: the rest of the slot.
     #[serde(default)]
     pub num_predict: Option<i64>,
     #[serde(flatten)]
-    pub shaping: Shaping,
+    pub logits_options: LogitsOptions,
 }
 
 /// Body of `POST /api/show`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct OllamaShow {
-    /// Also `name`, as older clients say.
+    /// `name` in older clients.
     #[serde(default, alias = "name")]
     pub model: Option<String>,
 }

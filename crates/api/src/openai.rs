@@ -1,4 +1,4 @@
-//! OpenAI's shapes.
+//! Types of OpenAI's API.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use super::Prompt;
 pub struct ModelList {
     /// `list`.
     pub object: String,
-    /// The loaded model and its adapters, or nothing.
+    /// Loaded models and their adapters.
     pub data: Vec<ModelEntry>,
 }
 
@@ -19,83 +19,83 @@ pub struct ModelEntry {
     pub id: String,
     /// `model`.
     pub object: String,
-    /// When it was loaded, in seconds since 1970.
+    /// Load time in seconds since 1970.
     pub created: u64,
     /// `orind`.
     pub owned_by: String,
-    /// Of an adapter the model that it stands beside.
+    /// For an adapter: the model that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
 }
 
-/// What a request takes of one of the model's adapters.
+/// Scale of one LoRA adapter in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lora {
-    /// Its number, from 0.
+    /// Index of the adapter, from 0.
     pub id: usize,
     pub scale: f32,
 }
 
-/// A body with fields of its own between those that both generating routes have.
+/// Defines a request body from its own fields and those that both generating routes share.
 macro_rules! generating {
     ($(#[$meta:meta])* pub struct $name:ident { $($own:tt)* }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         pub struct $name {
-            /// The id of the loaded model, or with a colon and the name of an adapter behind it; may be left out.
+            /// Model id, or `MODEL:ADAPTER`. Default: the first model.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub model: Option<String>,
             $($own)*
-            /// 0 is greedy.
+            /// 0: greedy.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub temperature: Option<f32>,
-            /// Smallest probability mass to choose from, over 0 to 1.
+            /// Nucleus sampling: smallest probability mass to sample from, above 0 to 1.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub top_p: Option<f32>,
-            /// Number of tokens to choose from; 0 is all (extension).
+            /// Number of most likely tokens to sample from; 0: all (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub top_k: Option<u32>,
-            /// Same seed, same request, same answer.
+            /// The same request with the same seed gets the same answer.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub seed: Option<i64>,
-            /// Texts that end the answer and are not part of it.
+            /// Texts that end the answer. They are not part of it.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub stop: Option<Stop>,
-            /// Answers to each prompt.
+            /// Number of answers to each prompt.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub n: Option<u32>,
-            /// Numbers to add to the logits of token ids.
+            /// Values to add to logits, by token id.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub logit_bias: Option<Map<String, Value>>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub presence_penalty: Option<f32>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub frequency_penalty: Option<f32>,
-            /// Divides the logits of tokens that prompt and answer have (extension).
+            /// Divides the logits of tokens in the prompt or answer (extension).
             #[serde(default, alias = "repeat_penalty", skip_serializing_if = "Option::is_none")]
             pub repetition_penalty: Option<f32>,
-            /// Tokens that it looks back at, -1 for all (extension).
+            /// Window of the repetition penalty in tokens; -1: all (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub repeat_last_n: Option<i32>,
-            /// Least probability beside the largest (extension).
+            /// Minimum probability relative to the most likely token (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub min_p: Option<f32>,
             /// Locally typical sampling (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub typical_p: Option<f32>,
-            /// 0, or 2 for Mirostat 2 (extension).
+            /// 0 (off) or 2 (Mirostat 2) (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub mirostat: Option<u32>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub mirostat_tau: Option<f32>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub mirostat_eta: Option<f32>,
-            /// Exclude top choices (extension).
+            /// XTC: exclude top choices (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub xtc_probability: Option<f32>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub xtc_threshold: Option<f32>,
-            /// Don't repeat yourself (extension).
+            /// DRY: penalise repeated sequences (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub dry_multiplier: Option<f32>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,21 +104,21 @@ macro_rules! generating {
             pub dry_allowed_length: Option<u32>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub dry_sequence_breakers: Option<Vec<String>>,
-            /// Half of the span of a dynamic temperature (extension).
+            /// Half-width of the dynamic temperature (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub dynatemp_range: Option<f32>,
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub dynatemp_exponent: Option<f32>,
-            /// A grammar of the answer in Lark's notation (extension).
+            /// Grammar of the answer in Lark's notation (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub grammar: Option<String>,
-            /// A schema that the answer, JSON, follows (extension).
+            /// JSON schema of the answer (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub json_schema: Option<Value>,
-            /// What is taken of each adapter; of those that are not listed nothing (extension).
+            /// Scales of LoRA adapters; those not listed are off (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub lora: Option<Vec<Lora>>,
-            /// Generate on past end-of-generation tokens (extension).
+            /// Continue past end-of-generation tokens (extension).
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub ignore_eos: Option<bool>,
             /// Answer with server-sent events.
@@ -129,9 +129,9 @@ macro_rules! generating {
         }
 
         impl $name {
-            /// What is done to logits, and its places in the request.
-            pub fn shaping(&mut self) -> Shaping {
-                Shaping {
+            /// Moves the sampling fields out of the request.
+            pub fn logits_options(&mut self) -> LogitsOptions {
+                LogitsOptions {
                     logit_bias: self.logit_bias.take(),
                     presence_penalty: self.presence_penalty,
                     frequency_penalty: self.frequency_penalty,
@@ -156,10 +156,10 @@ macro_rules! generating {
     };
 }
 
-/// What is done to logits before a token is chosen; the same names in every dialect that has them.
+/// Logits processor settings. They have the same names in every dialect.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Shaping {
+pub struct LogitsOptions {
     pub logit_bias: Option<Map<String, Value>>,
     pub presence_penalty: Option<f32>,
     pub frequency_penalty: Option<f32>,
@@ -185,14 +185,14 @@ generating! {
     /// Body of `POST /v1/completions`.
     pub struct CompletionRequest {
         pub prompt: Prompt,
-        /// Tokens to generate at most; the rest of the slot's context when not given. 0 only
+        /// Maximum number of tokens to generate. Default: the rest of the slot's context. 0 only
         /// evaluates the prompt.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub max_tokens: Option<u32>,
-        /// What stands behind the answer, for models that can be asked for what is between two texts.
+        /// Text that follows the answer, for models trained to fill in the middle.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub suffix: Option<String>,
-        /// Put the prompt before the answer; with `logprobs`, report the prompt's tokens too.
+        /// Prepend the prompt to the answer. With `logprobs`, also report the prompt's tokens.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub echo: Option<bool>,
         /// Report log-probabilities, with this many alternatives per token, 0 to 20.
@@ -210,14 +210,14 @@ pub enum Stop {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamOptions {
-    /// Send the token counts in one more event before the end.
+    /// Send the token counts in an extra event before the end.
     #[serde(default)]
     pub include_usage: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Of the prompt or prompts.
+    /// Tokens of all prompts.
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
     pub total_tokens: u64,
@@ -227,11 +227,11 @@ pub struct Usage {
     pub completion_tokens_details: CompletionTokensDetails,
 }
 
-/// What became of the tokens that were guessed ahead of the model.
+/// Outcome of speculative decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CompletionTokensDetails {
-    /// Those that came true: tokens of the answer.
+    /// Accepted draft tokens. They are part of the answer.
     pub accepted_prediction_tokens: u64,
     pub rejected_prediction_tokens: u64,
 }
@@ -239,22 +239,22 @@ pub struct CompletionTokensDetails {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PromptTokensDetails {
-    /// Tokens of the prompt that a slot still held, so that they were not evaluated again.
+    /// Prompt tokens read from the prefix cache.
     pub cached_tokens: u64,
 }
 
-/// When things happened, in milliseconds from the request's arrival (extension).
+/// Milliseconds since the request's arrival (extension).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timings {
-    /// Until the prompt's evaluation began.
+    /// Start of prompt evaluation.
     pub queued_ms: f64,
-    /// Until the first token.
+    /// First token.
     pub first_token_ms: f64,
-    /// Until the end.
+    /// End of the answer.
     pub total_ms: f64,
 }
 
-/// What every answer under `/v1` begins with.
+/// Fields that every answer under `/v1` begins with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     pub id: String,
@@ -262,9 +262,9 @@ pub struct Head {
     pub object: String,
     /// Seconds since 1970.
     pub created: u64,
-    /// The model that answers.
+    /// Id of the model that answers.
     pub model: String,
-    /// The build that answers.
+    /// Build of the daemon.
     pub system_fingerprint: String,
 }
 
@@ -273,11 +273,11 @@ pub struct Head {
 pub struct Completion {
     #[serde(flatten)]
     pub head: Head,
-    /// One per prompt; in a stream, what is new.
+    /// One per prompt; in a stream, only new text.
     pub choices: Vec<CompletionChoice>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// Of a request with one prompt, with its end (extension).
+    /// With the end of a request that has one prompt (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
 }
@@ -285,36 +285,36 @@ pub struct Completion {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CompletionChoice {
     pub index: usize,
-    /// The text; in a stream, what is new.
+    /// The text; in a stream, only new text.
     pub text: String,
-    /// When asked for.
+    /// If requested.
     pub logprobs: Option<CompletionLogprobs>,
-    /// `stop`, `length`, `tool_calls`, or `null` while it goes on.
+    /// `stop`, `length`, `tool_calls`; `null` until the end.
     pub finish_reason: Option<String>,
 }
 
-/// Log-probabilities of a completion: parallel lists, one entry per token.
+/// Log-probabilities of a completion: parallel lists with one entry per token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CompletionLogprobs {
-    /// The token's text; `bytes:\xNN..` when it is not UTF-8 on its own.
+    /// Text of the token; `bytes:\xNN..` if it is not UTF-8 on its own.
     pub tokens: Vec<String>,
-    /// Its log-probability; `null` for a prompt's first token.
+    /// Log-probability of the token; `null` for a prompt's first token.
     pub token_logprobs: Vec<Option<f32>>,
-    /// The alternatives by text; `null` for a prompt's first token.
+    /// Alternatives by text; `null` for a prompt's first token.
     pub top_logprobs: Vec<Option<Map<String, Value>>>,
-    /// Where the token begins in prompt and answer together, in characters.
+    /// Offset of the token in prompt and answer, in characters.
     pub text_offset: Vec<usize>,
-    /// The token's id (extension).
+    /// Token id (extension).
     pub token_ids: Vec<u32>,
-    /// The alternatives by id, most likely first (extension).
+    /// Alternatives with their ids, most likely first (extension).
     pub top: Vec<Vec<TokenLogprob>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
-    /// Its id (extension).
+    /// Token id (extension).
     pub id: u32,
-    /// Its text; `bytes:\xNN..` when it is not UTF-8 on its own.
+    /// Text of the token; `bytes:\xNN..` if it is not UTF-8 on its own.
     pub token: String,
     /// Natural logarithm of its probability at temperature 1; at least -9999.
     pub logprob: f32,
@@ -325,15 +325,15 @@ generating! {
     /// Body of `POST /v1/chat/completions`.
     pub struct ChatRequest {
         pub messages: Vec<ChatMessage>,
-        /// Tokens to generate at most; the rest of the slot's context when not given.
+        /// Maximum number of tokens to generate. Default: the rest of the slot's context.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub max_completion_tokens: Option<u32>,
-        /// The older name of `max_completion_tokens`.
+        /// Older name of `max_completion_tokens`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub max_tokens: Option<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub logprobs: Option<bool>,
-        /// With this many alternatives per token, 0 to 20.
+        /// Number of alternatives per token, 0 to 20.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub top_logprobs: Option<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -345,7 +345,7 @@ generating! {
         pub parallel_tool_calls: Option<bool>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub response_format: Option<ResponseFormat>,
-        /// How much a model thinks; `none` is not at all.
+        /// Reasoning effort; `none` disables reasoning.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub reasoning_effort: Option<String>,
         /// Variables of the chat template (extension).
@@ -367,7 +367,7 @@ pub struct Function {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The JSON schema of its arguments.
+    /// JSON schema of the arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Value>,
 }
@@ -391,25 +391,25 @@ pub struct JsonSchema {
 pub struct ChatMessage {
     /// `system`, `developer`, `user`, `assistant`, `tool`.
     pub role: String,
-    /// Only a message with calls may lack it.
+    /// Required unless the message has tool calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// What the assistant thought (extension).
+    /// Reasoning of the assistant (extension).
     #[serde(default, alias = "reasoning", skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCall>>,
-    /// The call that a tool answers.
+    /// Id of the call that a `tool` message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// A call; in a stream, what is new of it.
+/// A tool call; in a stream, only its new part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// Which of the answer's calls it is, in a stream.
+    /// Index of the call in the answer, in a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -441,7 +441,7 @@ pub enum Content {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentPart {
-    /// `text`; nothing else can be read.
+    /// `text`. Other types are rejected.
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default)]
@@ -462,7 +462,7 @@ pub struct Chat {
 pub struct ChatChoice {
     pub index: usize,
     pub message: AssistantMessage,
-    /// When asked for.
+    /// If requested.
     pub logprobs: Option<ChatLogprobs>,
     /// `stop`, `length` or `tool_calls`.
     pub finish_reason: String,
@@ -472,11 +472,11 @@ pub struct ChatChoice {
 pub struct AssistantMessage {
     /// `assistant`.
     pub role: String,
-    /// `null` where there are only calls.
+    /// `null` if the message has only tool calls.
     pub content: Option<String>,
-    /// Always `null`: the shape has it.
+    /// Always `null`. Clients expect the field.
     pub refusal: Option<String>,
-    /// What a model that thinks has thought (extension).
+    /// Reasoning of the model (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -493,7 +493,7 @@ pub struct ChatLogprobs {
 pub struct ChatTokenLogprobs {
     #[serde(flatten)]
     pub token: TokenLogprob,
-    /// The alternatives, most likely first.
+    /// Alternatives, most likely first.
     pub top_logprobs: Vec<TokenLogprob>,
 }
 
@@ -502,12 +502,12 @@ pub struct ChatTokenLogprobs {
 pub struct ChatChunk {
     #[serde(flatten)]
     pub head: Head,
-    /// One, or none in the event with the usage.
+    /// One; none in the event with the token counts.
     pub choices: Vec<ChatChunkChoice>,
-    /// In the last event, when asked for.
+    /// In the last event, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// With the end of the answer (extension).
+    /// In the last event of the answer (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
 }
@@ -516,9 +516,9 @@ pub struct ChatChunk {
 pub struct ChatChunkChoice {
     pub index: usize,
     pub delta: Delta,
-    /// When asked for.
+    /// If requested.
     pub logprobs: Option<ChatLogprobs>,
-    /// `stop`, `length`, `tool_calls`, or `null` while it goes on.
+    /// `stop`, `length`, `tool_calls`; `null` until the end.
     pub finish_reason: Option<String>,
 }
 
@@ -529,7 +529,7 @@ pub struct Delta {
     pub role: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// (extension)
+    /// Reasoning of the model (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

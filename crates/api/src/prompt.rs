@@ -1,5 +1,5 @@
-//! The prompt of a completion, in its four forms. Read by hand: as an untagged enumeration, a list of ids would
-//! take sixteen times its memory on the way.
+//! The prompt of a completion in its four forms. Has a hand-written deserializer: an untagged enum
+//! would need sixteen times the memory of a list of ids.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ const EXPECTED: &str =
 #[serde(untagged)]
 pub enum Prompt {
     Text(String),
-    /// One list of token ids, taken as they are.
+    /// One list of token ids, used unchanged.
     Ids(Vec<u32>),
     Texts(Vec<String>),
     /// Several lists of token ids.
@@ -28,7 +28,7 @@ impl Default for Prompt {
     }
 }
 
-/// What a list begins with.
+/// First element of a list.
 enum First {
     Id(u32),
     Text(String),
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for First {
     }
 }
 
-/// A list that goes on as it has begun.
+/// Reads the rest of a list, whose elements have the type of the first.
 fn rest<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(
     first: T,
     mut list: A,

@@ -1,4 +1,4 @@
-//! What OpenAI's `/v1/responses` is asked. What it answers is written where it is made.
+//! Request types of OpenAI's `/v1/responses`. The server writes the answers as JSON values.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,10 +11,10 @@ pub struct ResponsesRequest {
     pub input: Input,
     #[serde(default)]
     pub instructions: Option<String>,
-    /// The answer that this goes on from.
+    /// Id of the answer that this request continues.
     #[serde(default)]
     pub previous_response_id: Option<String>,
-    /// Whether another request may go on from this one; true where absent.
+    /// Store the answer, so that another request can continue it. Default: true.
     #[serde(default)]
     pub store: Option<bool>,
     #[serde(default)]
@@ -29,10 +29,10 @@ pub struct ResponsesRequest {
     pub temperature: Option<f32>,
     #[serde(default)]
     pub top_p: Option<f32>,
-    /// (extension)
+    /// Extension; as in [`crate::CompletionRequest`].
     #[serde(default)]
     pub top_k: Option<u32>,
-    /// (extension)
+    /// Extension; as in [`crate::CompletionRequest`].
     #[serde(default)]
     pub seed: Option<i64>,
     #[serde(default)]
@@ -58,10 +58,10 @@ impl Default for Input {
     }
 }
 
-/// An item of a conversation; which fields it has follows from its type.
+/// An item of a conversation. Its type decides which fields it has.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Item {
-    /// `message` where absent, `function_call`, `function_call_output`, `reasoning`.
+    /// `message` (default), `function_call`, `function_call_output`, `reasoning`.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
     #[serde(default)]
@@ -98,7 +98,7 @@ pub struct ItemPart {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResponseTool {
-    /// `function`; nothing else can be called.
+    /// `function`. Other types are rejected.
     #[serde(rename = "type")]
     pub kind: String,
     #[serde(default)]

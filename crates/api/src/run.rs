@@ -1,4 +1,4 @@
-//! What a network out of an ONNX file is asked, and its answer.
+//! Request and answer of `/orin/v1/run`, which runs an ONNX network.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +11,29 @@ use serde_json::Value;
 pub struct RunRequest {
     /// An ONNX file, or its name in the models directory, with or without `.onnx`.
     pub model: String,
-    /// By name, all that the network takes.
+    /// Values of all inputs, by name.
     pub inputs: BTreeMap<String, RunInput>,
-    /// The device, as a load names it; the daemon's own where absent.
+    /// Backend. Default: the daemon's.
     #[serde(default)]
     pub backend: Option<String>,
-    /// `float` where absent, or `base64` of little-endian `f32`.
+    /// Encoding of outputs: `float` (default), or `base64` of little-endian `f32`.
     #[serde(default)]
     pub encoding_format: Option<String>,
 }
 
-/// One of `values` and `data` with their `shape`, or `npy` alone.
+/// An input: `shape` with `values` or `data`, or `npy` alone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunInput {
     #[serde(default)]
     pub shape: Option<Vec<usize>>,
-    /// In the order of the shape, the last axis first.
+    /// Row-major values; the last axis varies fastest.
     #[serde(default)]
     pub values: Option<Vec<f32>>,
-    /// The same as little-endian `f32` in base 64.
+    /// Little-endian `f32` in base64.
     #[serde(default)]
     pub data: Option<String>,
-    /// The bytes of a `.npy` file in base 64.
+    /// Bytes of a `.npy` file in base64.
     #[serde(default)]
     pub npy: Option<String>,
 }
@@ -41,23 +41,23 @@ pub struct RunInput {
 /// Answer of `POST /orin/v1/run`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunAnswer {
-    /// The file.
+    /// Path of the file.
     pub model: String,
-    /// What ran it, in a line.
+    /// Description of the device that ran it.
     pub device: String,
-    /// Whether the network was prepared by an earlier request.
+    /// True if an earlier request had prepared the network.
     pub prepared: bool,
-    /// Milliseconds of the run alone.
+    /// Duration of the run in milliseconds, without preparation.
     pub run_ms: f64,
     pub outputs: BTreeMap<String, RunOutput>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunOutput {
-    /// As ONNX names it: `float`, `int64`.
+    /// ONNX element type: `float`, `int64`.
     #[serde(rename = "type")]
     pub elem: String,
     pub shape: Vec<usize>,
-    /// Numbers, or a text of them in base 64.
+    /// List of numbers, or a base64 string.
     pub values: Value,
 }

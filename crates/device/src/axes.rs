@@ -1,6 +1,7 @@
-//! Axes of a view: which of them lie as one, so that there are fewer to walk over.
+//! Merging of contiguous axes of a view, so that loops have fewer axes.
 
-/// Neighbouring axes that lie as one, as one, and none of a single element: extents, and elements from one to the next.
+/// Merges axes that are contiguous and drops those of a single element. Returns extents and strides
+/// in elements.
 pub(crate) fn merged(shape: &[usize], strides: &[isize]) -> (Vec<usize>, Vec<isize>) {
     let (mut axes, mut steps): (Vec<usize>, Vec<isize>) = (Vec::new(), Vec::new());
     for (&n, &stride) in shape.iter().zip(strides).filter(|(n, _)| **n != 1) {

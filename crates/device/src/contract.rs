@@ -1,9 +1,8 @@
-//! The contract of the seam, rule by rule, as [`super`] documents it: one set of checks for every
-//! device. Unit tests hold the reference, the CPU and CUDA over its fake driver to it, the test program
-//! `contract` the simulated Orin.
+//! Contract tests: one set of checks of the rules in [`super`] for every device.
 //!
-//! The model counts: whatever token goes in, the next one comes out. So every token says which writes
-//! its step has seen.
+//! Unit tests run them on the reference, the CPU, and CUDA with a fake driver; the test program
+//! `contract` on the simulated Orin. The test model counts: it outputs the token after its input,
+//! so every token shows which writes its step has seen.
 
 use plan::graph::{Graph, SampleInputs};
 use plan::sample::{self, Adjustment, Edit, NOT_FINITE, Sampling, philox};
@@ -14,34 +13,35 @@ use super::{
     STAGED_WRITES, Ticket,
 };
 
-/// Tokens, after the last of which comes the first. More than a ring's, so that none repeats in it.
+/// Number of tokens; the last is followed by the first. Larger than a ring, so that no token
+/// repeats in it.
 const VOCABULARY: usize = 96;
-/// Values of a row; a token's row is zero but at its own column.
+/// Values of a row. A token's row is one-hot at its own column.
 const WIDTH: usize = 256;
 /// Slots of a cache that no plan uses.
 const SLOTS: u32 = 2;
-/// Its positions: of a third block there is only a part.
+/// Positions of that cache; the third block is partial.
 const CONTEXT: usize = 2 * BLOCK + 16;
-/// Of the parameters of sampling.
+/// Sampling temperature.
 const TEMPERATURE: f32 = 0.0;
 
 pub(crate) fn check(device: &dyn Device) {
-    types_and_places_are_checked(device);
+    types_and_bounds_are_checked(device);
     submissions_are_limited_and_finish_in_order(device);
-    what_is_under_way_is_not_read(device);
+    plans_in_flight_cannot_be_read(device);
     writes_take_effect_in_order(device);
-    writes_that_wait_are_limited(device);
-    tokens_are_those_of_their_ticket(device);
+    staged_writes_are_limited(device);
+    tickets_give_their_own_tokens(device);
     a_profile_is_two_steps(device);
-    slots_are_mapped_at_rest(device);
-    parts_are_read_written_and_copied_at_rest(device);
-    no_token_follows_from_logits_that_are_not_finite(device);
-    a_row_that_is_not_finite_is_alone(device);
-    rows_are_adjusted_as_they_are_asked_to_be(device);
-    what_is_not_supported_names_the_device(device);
+    slots_are_mapped_while_idle(device);
+    parts_are_read_written_and_copied_while_idle(device);
+    logits_that_are_not_finite_give_no_token(device);
+    a_row_that_is_not_finite_does_not_affect_others(device);
+    logit_edits_match_their_definition(device);
+    unsupported_errors_name_the_device(device);
 }
 
-/// A decode step that counts, and a step that copies floats.
+/// A counting decode step, and a step that copies floats.
 fn plans(fusions: Fusions) -> [Plan; 2] {
     let mut g = Graph::new();
     let mut mailbox =
@@ -84,8 +84,7 @@ fn plans(fusions: Fusions) -> [Plan; 2] {
     [decode, copy].map(|plan| fuse(&plan, fusions))
 }
 
-/// Rows of zeroes, but for a one at the column of the row's own number, or in the output at that of the number
-/// before it.
+/// One-hot rows: the input has a one at the row's own column, the output at the previous row's.
 fn one_hot(weight: &str) -> Vec<u8> {
     let before = match weight {
         "embedding" => 0,
@@ -100,7 +99,7 @@ fn one_hot(weight: &str) -> Vec<u8> {
     bytes
 }
 
-fn slots_are_mapped_at_rest(device: &dyn Device) {
+fn slots_are_mapped_while_idle(device: &dyn Device) {
     let mut s = Session::new(device);
     let blocks = s.instance.blocks();
     if blocks == 0 {
@@ -109,7 +108,7 @@ fn slots_are_mapped_at_rest(device: &dyn Device) {
     }
     let of_slot = CONTEXT.div_ceil(BLOCK);
     assert_eq!(blocks as usize, SLOTS as usize * of_slot);
-    // The last block for both slots, one that has none, and one that has all of the other's.
+    // The last block for both slots, no block for one, and all blocks of one for the other.
     s.instance.map(0, &[blocks - 1]).unwrap();
     s.instance.map(1, &[blocks - 1, 0]).unwrap();
     s.instance.map(0, &[]).unwrap();
@@ -124,9 +123,9 @@ fn slots_are_mapped_at_rest(device: &dyn Device) {
     s.instance.map(0, &[0]).unwrap();
 }
 
-/// What is written to a part is read there, there alone, and in the one that it is copied to. How often channels were
-/// made anew.
-pub(crate) fn parts_are_read_written_and_copied_at_rest(device: &dyn Device) -> u64 {
+/// Checks that writes to a part affect that part only, and that copies equal it. Returns the number
+/// of channel rebuilds.
+pub(crate) fn parts_are_read_written_and_copied_while_idle(device: &dyn Device) -> u64 {
     let mut s = Session::new(device);
     let (blocks, rest) = (s.instance.blocks(), Part::Rest(0));
     s.instance.copy_part(rest, Part::Rest(1)).unwrap();
@@ -165,7 +164,7 @@ pub(crate) fn parts_are_read_written_and_copied_at_rest(device: &dyn Device) -> 
     holds(&mut s, &[[1, 2]]);
     s.instance.copy_part(Part::Rest(0), Part::Rest(1)).unwrap();
     holds(&mut s, &[[1, 2], [rests + 1, rests]]);
-    // Whose they are changes nothing that they hold.
+    // Mapping does not change the contents of blocks.
     s.instance.map(1, &[0]).unwrap();
     holds(&mut s, &[[1, 2], [rests + 1, rests]]);
     let (block, rest) = (of(&s, Part::Block(0), 0), of(&s, Part::Rest(0), 0));
@@ -241,7 +240,7 @@ impl Session {
         self.plans[1].find(Class::Mailbox, "x").unwrap()
     }
 
-    /// Sets the token that is counted from.
+    /// Sets the token to count from.
     fn start(&mut self, token: i32) {
         let tokens = self.mailbox("tokens");
         self.instance.write(self.decode, tokens, 0, Data::I32(&[token])).unwrap();
@@ -261,7 +260,7 @@ impl Session {
         token[0]
     }
 
-    /// The first values that the last copy has copied.
+    /// First values of the last copy.
     fn copied(&self) -> Vec<f32> {
         let y = self.plans[1].find(Class::Output, "y").unwrap();
         let mut values = vec![-1.0; VOCABULARY];
@@ -289,8 +288,8 @@ fn refused<T>(result: Result<T, Error>) {
     }
 }
 
-/// Mailboxes are written and outputs read, with their own type, inside their bounds.
-fn types_and_places_are_checked(device: &dyn Device) {
+/// Mailboxes and outputs are checked for type and bounds.
+fn types_and_bounds_are_checked(device: &dyn Device) {
     let mut s = Session::new(device);
     let (tokens, temperature) = (s.mailbox("tokens"), s.mailbox("temperature"));
     let (logits, sampled) = (s.output("logits"), s.output("sampled"));
@@ -316,7 +315,7 @@ fn types_and_places_are_checked(device: &dyn Device) {
     refused(i.read(decode, unknown, 0, &mut [0.0]));
     refused(i.read(Prepared(7), logits, 0, &mut [0.0]));
     refused(i.upload("no such weight", &one_hot("output"), &|_| {}));
-    // What was refused has changed nothing.
+    // Rejected writes have no effect.
     s.start(5);
     let ticket = s.submit(1);
     s.instance.wait(ticket).unwrap();
@@ -326,7 +325,7 @@ fn types_and_places_are_checked(device: &dyn Device) {
     assert_eq!(row, [0.0, 1.0, 0.0]);
 }
 
-/// So many submissions of whatever plans, and waiting for one is waiting for all before it.
+/// The number of submissions is limited, and waiting for one waits for all earlier ones.
 fn submissions_are_limited_and_finish_in_order(device: &dyn Device) {
     let mut s = Session::new(device);
     for steps in [0, RING_STEPS + 1] {
@@ -342,7 +341,7 @@ fn submissions_are_limited_and_finish_in_order(device: &dyn Device) {
         (0..MAX_SUBMISSIONS).map(|n| submit(&mut s, n).unwrap()).collect();
     refused(submit(&mut s, 0));
     refused(submit(&mut s, 1));
-    // Of every two one has been waited for now.
+    // One of every two has now been waited for.
     s.instance.wait(tickets[1]).unwrap();
     for n in [0, 1] {
         tickets.push(submit(&mut s, n).unwrap());
@@ -364,8 +363,9 @@ fn submissions_are_limited_and_finish_in_order(device: &dyn Device) {
     }
 }
 
-/// Neither outputs nor tokens, nor weights uploaded, even when the step happens to have finished.
-fn what_is_under_way_is_not_read(device: &dyn Device) {
+/// In flight, neither outputs nor tokens can be read and no weight uploaded, even if the step has
+/// finished.
+fn plans_in_flight_cannot_be_read(device: &dyn Device) {
     let mut s = Session::new(device);
     let (logits, mut row) = (s.output("logits"), [0.0; VOCABULARY]);
     s.start(1);
@@ -376,14 +376,14 @@ fn what_is_under_way_is_not_read(device: &dyn Device) {
     refused(s.instance.tokens(ticket, 0, &mut [0]));
     refused(s.instance.upload("output", &one_hot("output"), &|_| {}));
     refused(s.instance.profile(s.copy));
-    // Another plan is its own.
+    // Another plan is not in flight.
     assert_eq!(s.copied(), [0.0; VOCABULARY]);
     s.instance.wait(ticket).unwrap();
     s.instance.read(s.decode, logits, 0, &mut row).unwrap();
     assert_eq!(row.iter().position(|&value| value == 1.0), Some(3));
 }
 
-/// What is written while a plan is under way is seen by its next submission and by none before.
+/// A write while a plan is in flight affects its next submission and no earlier one.
 fn writes_take_effect_in_order(device: &dyn Device) {
     assert_eq!(pipelined(device).0, PIPELINED);
 }
@@ -391,8 +391,8 @@ fn writes_take_effect_in_order(device: &dyn Device) {
 pub(crate) const PIPELINED: [[i32; 4]; 4] =
     [[6, 7, 8, 9], [21, 22, 0, 0], [23, 0, 0, 0], [41, 42, 43, 0]];
 
-/// Tokens of four submissions, all made before any is waited for, of which two are written for; and how
-/// often channels were rebuilt meanwhile.
+/// Tokens of four submissions made before any is waited for, two of them with writes, and the
+/// number of channel rebuilds.
 pub(crate) fn pipelined(device: &dyn Device) -> ([[i32; 4]; 4], u64) {
     let mut s = Session::new(device);
     s.start(5);
@@ -420,14 +420,14 @@ pub(crate) fn pipelined(device: &dyn Device) -> ([[i32; 4]; 4], u64) {
     (tokens, s.instance.activity().rebuilds)
 }
 
-/// So many writes, and no more bytes than the mailboxes have.
-fn writes_that_wait_are_limited(device: &dyn Device) {
+/// Staged writes are limited in number and total size.
+fn staged_writes_are_limited(device: &dyn Device) {
     let mut s = Session::new(device);
     let x = s.x();
     let one = |s: &mut Session, at: usize, value: f32| {
         s.instance.write(s.copy, x, at, Data::F32(&[value]))
     };
-    // None wait while nothing is under way.
+    // Nothing is staged while nothing is in flight.
     for at in 0..2 * STAGED_WRITES {
         one(&mut s, at, 1.0).unwrap();
     }
@@ -444,15 +444,15 @@ fn writes_that_wait_are_limited(device: &dyn Device) {
     let copied = s.copied();
     assert!(copied[..STAGED_WRITES].iter().all(|&value| value == 2.0), "{copied:?}");
     assert!(copied[STAGED_WRITES..2 * STAGED_WRITES].iter().all(|&value| value == 1.0));
-    // What waited for a submission and was waited for instead comes before what is written now.
+    // A write staged for a submission that was never made precedes later writes.
     one(&mut s, 1, 5.0).unwrap();
     let third = s.instance.submit(s.copy, 1).unwrap();
     s.instance.wait(third).unwrap();
     assert_eq!(s.copied()[..3], [3.0, 5.0, 3.0]);
 }
 
-/// A ticket gives its own tokens, however many newer ones there are, until the ring holds them no more.
-fn tokens_are_those_of_their_ticket(device: &dyn Device) {
+/// A ticket gives its own tokens until the ring overwrites them.
+fn tickets_give_their_own_tokens(device: &dyn Device) {
     let mut s = Session::new(device);
     s.start(0);
     let first = s.submit(2);
@@ -465,11 +465,11 @@ fn tokens_are_those_of_their_ticket(device: &dyn Device) {
     assert_eq!([s.token(first, 0), s.token(first, 1)], [1, 2]);
     s.instance.wait(second).unwrap();
     assert_eq!([s.token(first, 1), s.token(second, 0), s.token(second, 2)], [2, 51, 53]);
-    // As many steps as the ring has, this one's last among them.
+    // As many steps as the ring has, the last of which is this one's.
     let third = s.submit(RING_STEPS - 4);
     refused(s.instance.tokens(first, 0, &mut [0]));
     assert_eq!([s.token(first, 1), s.token(second, 0)], [2, 51]);
-    // Submitted is enough to be overwritten.
+    // Submitting is enough to overwrite tokens.
     let fourth = s.submit(1);
     refused(s.instance.tokens(first, 1, &mut [0]));
     assert_eq!(s.token(second, 0), 51);
@@ -478,14 +478,14 @@ fn tokens_are_those_of_their_ticket(device: &dyn Device) {
     let after = |count: i32| count % VOCABULARY as i32;
     assert_eq!(s.token(third, RING_STEPS - 5), after(last));
     assert_eq!(s.token(fourth, 0), after(last + 1));
-    // A plan that samples nothing.
+    // A plan without sampling.
     let copy = s.instance.submit(s.copy, 1).unwrap();
     s.instance.wait(copy).unwrap();
     s.instance.tokens(copy, 0, &mut []).unwrap();
     refused(s.instance.tokens(copy, 0, &mut [0]));
 }
 
-/// It times every step of the plan, and to the plan it is two of them.
+/// A profile times every step and counts as two steps of the plan.
 fn a_profile_is_two_steps(device: &dyn Device) {
     let mut s = Session::new(device);
     s.start(10);
@@ -509,9 +509,9 @@ fn a_profile_is_two_steps(device: &dyn Device) {
     refused(s.instance.profile(Prepared(7)));
 }
 
-/// One token's embedding is no number: it is sampled, its own step samples none, and the next step, whose
-/// input is no token, is a step of zeroes.
-fn no_token_follows_from_logits_that_are_not_finite(device: &dyn Device) {
+/// One token's embedding is NaN: sampling it is valid, its own step samples no token, and the next
+/// step, without input token, is zero.
+fn logits_that_are_not_finite_give_no_token(device: &dyn Device) {
     for odd in [[0x00, 0x7e], [0x00, 0x7c], [0x00, 0xfc]] {
         let mut s = Session::with(device, |weight| {
             let mut bytes = one_hot(weight);
@@ -528,12 +528,12 @@ fn no_token_follows_from_logits_that_are_not_finite(device: &dyn Device) {
     }
 }
 
-/// Rows that tokens are chosen from.
+/// Number of rows of the sampling test.
 const ROWS: usize = 10;
-/// Words of an adjustment.
+/// Words of a row's logit edits.
 const WORDS: usize = Adjustment::words(VOCABULARY);
 
-/// A plan that chooses tokens from logits that it is given.
+/// A plan that samples from given logits.
 fn choices(fusions: Fusions) -> Plan {
     let mut g = Graph::new();
     let mut mailbox =
@@ -555,7 +555,7 @@ fn choices(fusions: Fusions) -> Plan {
     fuse(&g.lower(bucket).unwrap(), fusions)
 }
 
-/// Tokens of the rows of [`choices`], whose mailboxes get these.
+/// Tokens of the rows of [`choices`] for the given mailboxes.
 fn chosen(
     instance: &mut dyn Instance,
     plan: &Plan,
@@ -573,11 +573,12 @@ fn chosen(
     tokens
 }
 
-/// Rows of logits that are finite or not, side by side, however they are sampled.
-fn a_row_that_is_not_finite_is_alone(device: &dyn Device) {
+/// Finite and non-finite rows of logits side by side, with every kind of sampling.
+fn a_row_that_is_not_finite_does_not_affect_others(device: &dyn Device) {
     const NONE: i32 = NOT_FINITE.cast_signed();
     let (nan, infinity) = (f32::NAN, f32::INFINITY);
-    // Entries that are not -1, and the token. Only one of a row is ever far above the others.
+    // Logits other than -1, and the expected token. At most one logit of a row is far above the
+    // others.
     let rows: [(&[(usize, f32)], i32); ROWS] = [
         (&[(3, 90.0)], 3),
         (&[(0, nan), (3, 90.0)], NONE),
@@ -615,8 +616,8 @@ fn a_row_that_is_not_finite_is_alone(device: &dyn Device) {
     }
 }
 
-/// Rows that something is done to beside rows that nothing is done to, against what that means.
-fn rows_are_adjusted_as_they_are_asked_to_be(device: &dyn Device) {
+/// Rows with and without logit edits, compared with their definition.
+fn logit_edits_match_their_definition(device: &dyn Device) {
     let plans = [choices(device.fusions())];
     let request = Request { weights: &[], states: &[], plans: &plans, choices: None };
     let mut instance = device.open(&request).unwrap();
@@ -642,7 +643,7 @@ fn rows_are_adjusted_as_they_are_asked_to_be(device: &dyn Device) {
             min_p: pick(row, 5, &[f32::NEG_INFINITY, -3.0, -1.0, -0.0, 1.0, f32::NAN]),
             seed: u64::from(bits(row, 6, 0)),
         });
-        // Ids beyond the vocabulary too.
+        // Includes ids beyond the vocabulary.
         let edits: [Vec<Edit>; ROWS] = std::array::from_fn(|row| {
             let count = bits(row, 7, 0) as usize % 3 * 20;
             let first = bits(row, 7, 1);
@@ -701,8 +702,8 @@ fn rows_are_adjusted_as_they_are_asked_to_be(device: &dyn Device) {
     assert!(changed > 60 && cut > 10, "{changed} choices changed, {cut} were cut");
 }
 
-/// A state in blocks that are no cache's, beside a plan that has fused steps where the device knows none.
-fn what_is_not_supported_names_the_device(device: &dyn Device) {
+/// Blocks of a state that is no KV cache, and a plan with fused steps for a device without any.
+fn unsupported_errors_name_the_device(device: &dyn Device) {
     let other = if device.fusions() == Fusions::NONE { Fusions::ALL } else { Fusions::NONE };
     let plans = plans(other);
     let weights = weights(&plans);

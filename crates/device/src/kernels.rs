@@ -1,5 +1,5 @@
-//! A device's kernels as the store of tuned choices asks for them, what it remembers of groups, and which device of this
-//! machine a file of the store is about.
+//! Access to a device's kernels for the tuning store: tuned choices of fused groups, and the device
+//! that a store file belongs to.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -10,12 +10,12 @@ use crate::tune::{
     Candidates, Case, Choice, Choices, Clock, Declared, DeviceKey, Record, Space, Store,
 };
 
-/// The kernels of a device, whoever owns that.
+/// Kernels of a device.
 #[derive(Clone, Copy)]
 pub struct Kernels<D>(pub D);
 
 impl Kernels<Arc<dyn Device>> {
-    /// Those of the device with that key, if this machine has it.
+    /// Kernels of the device with that key, if this machine has it.
     #[must_use]
     pub fn find(key: &DeviceKey) -> Option<Self> {
         let named = |name, isa: &str, threads| named(name, isa, threads).ok();
@@ -32,8 +32,7 @@ impl Kernels<Arc<dyn Device>> {
     }
 }
 
-/// The choices that the store in a directory remembers for the groups of tensor operations of a request's plans. What of
-/// it is not used is logged.
+/// Stored choices for the fused groups of a request's plans. Unusable entries are logged.
 #[must_use]
 pub fn remembered(device: &dyn Device, request: &Request<'_>, dir: &Path) -> Choices {
     let none = Choices::default;
@@ -46,7 +45,7 @@ pub fn remembered(device: &dyn Device, request: &Request<'_>, dir: &Path) -> Cho
     let loaded = match store.read(&tunable.key(), Clock::Measured, &Kernels(device)) {
         Ok(loaded) => loaded,
         Err(error) => {
-            tracing::warn!(%error, "nothing of the tuning file is used");
+            tracing::warn!(%error, "ignoring the tuning file");
             return none();
         }
     };
@@ -69,7 +68,7 @@ impl<D: Deref<Target: Device>> Declared for Kernels<D> {
     fn still(&self, record: &Record) -> Result<(), String> {
         let Some(space) = self.space(&record.case) else { return Ok(()) };
         let then = record.candidates;
-        // With no compiler here the space does not know the choice.
+        // Without a compiler the space does not include the choice.
         let compiled = space.is_compiled(&record.choice)
             || matches!(then, Candidates::Nvrtc(..)) && space.check(&record.choice).is_err();
         match space.candidates {

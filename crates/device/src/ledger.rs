@@ -1,9 +1,8 @@
-//! The seam's rules, kept once for every device: which plans there are, what is under way, which
-//! elements a caller may touch, in which order writes and submissions take effect, whose tokens can be
-//! read. [`super`] says what they are.
+//! Bookkeeping of the device interface's rules: prepared plans, submissions in flight, bounds, the
+//! order of writes, and readable tokens.
 //!
-//! Owns no memory and knows no hardware: it gives offsets into a plan's own buffers, and keeps what a
-//! driver needs for each plan beside them.
+//! Owns no memory and knows no hardware: it returns offsets into a plan's buffers, and stores a
+//! driver's data for each plan.
 
 use std::borrow::Cow;
 
@@ -20,7 +19,7 @@ pub(super) fn invalid<T>(what: impl Into<String>) -> Result<T> {
 }
 
 impl<'a> Data<'a> {
-    /// The elements' type.
+    /// Type of the elements.
     #[must_use]
     pub const fn dtype(self) -> DType {
         match self {
@@ -32,7 +31,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     #[must_use]
     pub const fn elements(self) -> usize {
         match self {
@@ -44,7 +43,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// The elements as they are stored.
+    /// Elements as stored.
     #[must_use]
     pub fn bytes(self) -> &'a [u8] {
         match self {
@@ -57,29 +56,29 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Elements for a mailbox, checked.
+/// A validated mailbox write.
 #[derive(Clone, Debug)]
 pub(super) struct Write<'a> {
     pub(super) mailbox: BufferId,
-    /// From which element on.
+    /// First element.
     pub(super) at: usize,
-    /// The same as an offset into the plan's own buffers.
+    /// Offset into the plan's buffers.
     pub(super) offset: u64,
     pub(super) bytes: Cow<'a, [u8]>,
 }
 
-/// A prepared plan, with what its driver keeps for it.
+/// A prepared plan with its driver's data.
 pub(super) struct Entry<S> {
     pub(super) buffers: PlanBuffers,
     pub(super) state: S,
-    /// Steps submitted so far: the ring's cursor when all of them are done.
+    /// Steps submitted so far: the ring's cursor when all are done.
     pub(super) steps: u64,
-    /// Its latest submission, 0 for none.
+    /// Latest submission, 0 for none.
     latest: u64,
     staged: Vec<Write<'static>>,
 }
 
-/// What a device said when it was lost.
+/// Error reported when the device was lost.
 struct Loss {
     scope: Scope,
     rebuildable: bool,
@@ -89,7 +88,7 @@ struct Loss {
 pub(super) struct Ledger<S> {
     entries: Vec<Entry<S>>,
     submitted: u64,
-    /// The latest one that has been waited for.
+    /// Latest submission that has been waited for.
     waited: u64,
     loss: Option<Loss>,
 }
@@ -111,7 +110,7 @@ impl<S> Ledger<S> {
         Ok(Prepared(number))
     }
 
-    /// The plan, whatever is under way.
+    /// Entry of a plan.
     pub(super) fn entry(&self, prepared: Prepared) -> Result<&Entry<S>> {
         match self.entries.get(prepared.0 as usize) {
             Some(entry) => Ok(entry),
@@ -119,7 +118,7 @@ impl<S> Ledger<S> {
         }
     }
 
-    /// The plan, to change what its driver keeps.
+    /// Mutable entry of a plan.
     pub(super) fn entry_mut(&mut self, prepared: Prepared) -> Result<&mut Entry<S>> {
         let count = self.entries.len();
         match self.entries.get_mut(prepared.0 as usize) {
@@ -128,7 +127,7 @@ impl<S> Ledger<S> {
         }
     }
 
-    /// What the driver keeps of each plan.
+    /// Driver's data of all plans.
     pub(super) fn states_mut(&mut self) -> impl Iterator<Item = &mut S> {
         self.entries.iter_mut().map(|entry| &mut entry.state)
     }
@@ -166,8 +165,8 @@ impl<S> Ledger<S> {
         entry.latest > self.waited
     }
 
-    /// Takes a write. `put` carries it out: at once, or not at all while the plan is under way; then
-    /// [`Ledger::staged`] has it.
+    /// Validates a write. `put` performs it immediately, or it is staged for [`Ledger::staged`]
+    /// while the plan is in flight.
     pub(super) fn write(
         &mut self,
         prepared: Prepared,
@@ -186,19 +185,19 @@ impl<S> Ledger<S> {
         if entry.latest > waited {
             return entry.stage(write);
         }
-        // Staged once, and then waited for instead of submitted.
+        // Writes that were staged before the plan was waited for.
         for earlier in entry.staged.drain(..) {
             put(&mut entry.state, &earlier)?;
         }
         put(&mut entry.state, &write)
     }
 
-    /// What is to be written before the plan's next submission runs.
+    /// Removes the writes that precede the plan's next submission.
     pub(super) fn staged(&mut self, prepared: Prepared) -> Result<Vec<Write<'static>>> {
         Ok(std::mem::take(&mut self.entry_mut(prepared)?.staged))
     }
 
-    /// Where `len` elements of an output lie.
+    /// Offset of `len` elements of an output.
     pub(super) fn output(
         &self,
         prepared: Prepared,
@@ -216,7 +215,7 @@ impl<S> Ledger<S> {
         Ok((entry, entry.buffers.range(elements)?))
     }
 
-    /// The plan, when `steps` steps of it may be submitted.
+    /// Entry of the plan if `steps` steps of it may be submitted.
     pub(super) fn admit(&self, prepared: Prepared, steps: u32) -> Result<&Entry<S>> {
         self.alive()?;
         if steps == 0 || steps > RING_STEPS {
@@ -231,7 +230,7 @@ impl<S> Ledger<S> {
         Ok(entry)
     }
 
-    /// Notes that admitted steps have been handed over.
+    /// Records a submission.
     pub(super) fn submitted(&mut self, prepared: Prepared, steps: u32) -> Result<Ticket> {
         let sequence = self.submitted + 1;
         let entry = self.entry_mut(prepared)?;
@@ -242,7 +241,7 @@ impl<S> Ledger<S> {
         Ok(Ticket { prepared, sequence, first, steps })
     }
 
-    /// Whether the ticket must still be waited for.
+    /// Returns whether the ticket still has to be waited for.
     pub(super) fn is_open(&self, ticket: Ticket) -> Result<bool> {
         self.alive()?;
         let entry = self.entry(ticket.prepared)?;
@@ -253,7 +252,7 @@ impl<S> Ledger<S> {
         Ok(sequence > self.waited)
     }
 
-    /// Notes that everything up to the ticket is done.
+    /// Records that everything up to the ticket has finished.
     pub(super) fn finished(&mut self, ticket: Ticket) {
         self.waited = self.waited.max(ticket.sequence);
     }
@@ -286,7 +285,8 @@ impl<S> Entry<S> {
         let count = self.staged.len() + 1;
         let staged: usize = self.staged.iter().map(|write| write.bytes.len()).sum();
         let mut own = write.bytes.into_owned();
-        // Queues carry words. What is written of bytes is a whole mailbox, and behind that there is room.
+        // Queues transfer whole words. Byte mailboxes are written whole and have padding behind
+        // them.
         own.resize(own.len().next_multiple_of(4), 0);
         let (bytes, most) = ((staged + own.len()) as u64, self.buffers.mailbox_bytes);
         if count > STAGED_WRITES || bytes > most {
@@ -300,7 +300,7 @@ impl<S> Entry<S> {
     }
 }
 
-/// Words as a device wrote them.
+/// Converts words as a device wrote them.
 pub(super) fn words<T>(bytes: &[u8], out: &mut [T], word: impl Fn([u8; 4]) -> T) {
     for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
         *out = word(*bytes);

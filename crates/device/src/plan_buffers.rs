@@ -1,23 +1,22 @@
-//! A plan's own buffers, through which its caller talks to it: mailboxes, outputs, and the ring of
-//! sampled tokens with its cursor. Where they lie is arithmetic, the same on every device; the memory
-//! is the device's.
+//! Layout of a plan's own buffers: mailboxes, outputs, and the ring of sampled tokens with its
+//! cursor. Offsets are the same on every device; the device owns the memory.
 
 use super::{Error, RING_STEPS, Result};
 use plan::{BufferId, Class, DType, Op, Plan};
 
-/// Alignment of each: what the widest loads of any device need.
+/// Alignment of each buffer, enough for the widest loads of any device.
 const ALIGN: u64 = 256;
 
-/// A mailbox or an output.
+/// A mailbox or output.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct BufferPlace {
     class: Class,
     dtype: DType,
     elements: usize,
     offset: u64,
 }
 
-/// Elements of a mailbox or output, as a caller names them.
+/// Elements of a mailbox or output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Elements {
     pub(super) buffer: BufferId,
@@ -27,17 +26,17 @@ pub(super) struct Elements {
     pub(super) len: usize,
 }
 
-/// Offsets into the memory of a plan's own buffers.
+/// Offsets of a plan's own buffers.
 #[derive(Clone, Debug)]
 pub(super) struct PlanBuffers {
-    /// For each of the plan's buffers, where it is its own.
-    places: Vec<Option<Place>>,
+    /// Place of each of the plan's buffers, for mailboxes and outputs.
+    places: Vec<Option<BufferPlace>>,
     pub(super) mailbox_bytes: u64,
-    /// Tokens that a step samples; 0 when it samples none.
+    /// Tokens that a step samples, 0 if none.
     pub(super) sampled: usize,
-    /// The ring: tokens of [`RING_STEPS`] steps.
+    /// Ring with the tokens of [`RING_STEPS`] steps.
     pub(super) ring: u64,
-    /// A word, for a device that counts steps itself: the number of the next one.
+    /// Word with the next step's number, for devices that count steps themselves.
     pub(super) cursor: u64,
     pub(super) bytes: u64,
 }
@@ -54,7 +53,7 @@ impl PlanBuffers {
         for buffer in &plan.buffers {
             let size = buffer.bytes().next_multiple_of(4);
             own.push(match buffer.class {
-                Class::Mailbox | Class::Output => Some(Place {
+                Class::Mailbox | Class::Output => Some(BufferPlace {
                     class: buffer.class,
                     dtype: buffer.dtype,
                     elements: buffer.elements(),
@@ -81,7 +80,7 @@ impl PlanBuffers {
         self.ring + step % RING_STEPS as u64 * 4 * self.sampled as u64
     }
 
-    /// Offset of a mailbox or output; `None` for another class of buffer.
+    /// Offset of a mailbox or output; `None` for other buffers.
     pub(super) fn offset(&self, buffer: BufferId) -> Option<u64> {
         Some(self.places.get(buffer.index()).copied().flatten()?.offset)
     }
@@ -89,8 +88,9 @@ impl PlanBuffers {
     /// Offset of elements.
     ///
     /// # Errors
-    /// [`Error::Invalid`] unless they are inside a buffer of that class and type, and all of one whose elements are of
-    /// fewer than 4 bytes.
+    ///
+    /// [`Error::Invalid`] unless they are inside a buffer of that class and type. Elements of fewer
+    /// than 4 bytes are accessed all at once.
     pub(super) fn range(&self, elements: Elements) -> Result<u64> {
         let Elements { buffer, class, dtype, at, len } = elements;
         let place = self.places.get(buffer.index()).copied().flatten();
@@ -109,10 +109,12 @@ impl PlanBuffers {
                 }
                 Ok(place.offset + (bytes * at) as u64)
             }
-            Some(Place { class: is, dtype: of, elements, .. }) => Err(Error::Invalid(format!(
-                "{len} elements of {dtype} from {at} of {class:?} {}: it is {is:?} of {elements} elements of {of}",
-                buffer.0
-            ))),
+            Some(BufferPlace { class: is, dtype: of, elements, .. }) => {
+                Err(Error::Invalid(format!(
+                    "{len} elements of {dtype} from {at} of {class:?} {}: it is {is:?} of {elements} elements of {of}",
+                    buffer.0
+                )))
+            }
             None => Err(Error::Invalid(format!(
                 "{class:?} {}: the plan has no mailbox or output of that number",
                 buffer.0

@@ -1,9 +1,8 @@
-//! Where 8-bit activations are too coarse: a rule that every quantised device follows alike.
+//! Number of residual planes of quantised activations: a rule that all quantised devices share.
 
 use plan::{Binary, Class, Op, Plan, Product, Project, Step, View};
 
-/// Residual planes of quantised activations that a projection's operand is brought into: as many as the
-/// most delicate of its results needs.
+/// Residual planes of a projection's activations: the most that one of its results needs.
 pub(super) fn residual_planes(plan: &Plan, project: &Project) -> usize {
     match &project.product {
         Product::Each(each) => {
@@ -13,9 +12,9 @@ pub(super) fn residual_planes(plan: &Plan, project: &Project) -> usize {
     }
 }
 
-/// Residual planes that one result of a projection needs: two for keys, logits and the steps of gated delta rules, one
-/// for the rest. The errors of scores, logits and decays end up in an exponent; of what makes a score, keys are the
-/// fewest columns.
+/// Residual planes for one result of a projection: two for keys, logits and the steps of gated
+/// delta rules, else one. Errors of scores, logits and decays end up in an exponent; keys are the
+/// narrowest operand of a score.
 pub(super) fn residual_planes_of(plan: &Plan, out: &View) -> usize {
     1 + usize::from(is_delicate(plan, out))
 }
@@ -24,7 +23,7 @@ fn is_delicate(plan: &Plan, out: &View) -> bool {
     let becomes = |step: &Step| match &step.op {
         Op::RopeKv(rope) => rope.k.buffer == out.buffer,
         Op::GatedDelta(delta) => delta.step.buffer == out.buffer,
-        // On its way: logits to what they become, any product to its sum with that of an adapter.
+        // Follows logits to what they become, and a product to its sum with an adapter's.
         Op::Scale { x, out: next, .. }
         | Op::SoftCap { x, out: next, .. }
         | Op::Bias { x, out: next, .. } => x.buffer == out.buffer && is_delicate(plan, next),

@@ -1,5 +1,5 @@
-//! Where what slots hold lies in the states of an instance: positions in blocks, which a table gives to slots, and
-//! beside them what each slot has of its own. What is held is read, written and copied piece by piece.
+//! Layout of states: KV cache blocks assigned to slots by a block table, and per-slot states. Both
+//! are read, written and copied in pieces.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -8,13 +8,13 @@ use crate::ledger::invalid;
 use crate::{BLOCK, Part, Request, Result};
 use plan::{Caches, Op};
 
-/// The entry of a slot's positions that lie nowhere.
+/// Block table entry without a block.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
-/// A state as pieces of one size: of blocks, or of slots.
+/// A state as equally sized pieces, one per block or per slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pieces {
-    /// Where the first begins, in bytes.
+    /// Offset of the first piece in bytes.
     pub(crate) begin: usize,
     pub(crate) count: usize,
     pub(crate) bytes: usize,
@@ -35,9 +35,9 @@ impl Pieces {
 /// All states of an instance.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct States {
-    /// Those that keep every position: a piece for each block.
+    /// States that store every position: a piece per block.
     pub(crate) blocks: Vec<Pieces>,
-    /// The others, rings and what does not lie by positions: a piece for each slot.
+    /// Rings and other states: a piece per slot.
     pub(crate) rest: Vec<Pieces>,
 }
 
@@ -49,15 +49,16 @@ impl States {
         }
     }
 
-    /// Bytes of a part.
+    /// Size of a part in bytes.
     pub(crate) fn part_bytes(&self, part: Part) -> usize {
         self.of(part).0.iter().map(|pieces| pieces.bytes).sum()
     }
 
-    /// Where a part lies, `len` bytes in all.
+    /// Byte ranges of a part, `len` bytes in total.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for a block or slot that is not there, or another length.
+    ///
+    /// [`crate::Error::Invalid`] for a block or slot that does not exist, or another length.
     pub(crate) fn part(&self, part: Part, len: usize) -> Result<Vec<Range<usize>>> {
         let bytes = self.part_bytes(part);
         if bytes != len {
@@ -67,10 +68,12 @@ impl States {
         states.iter().map(|pieces| pieces.piece(number, what)).collect()
     }
 
-    /// What has to be copied to make one part what another is: where from, where to, how many bytes.
+    /// Copies that make one part equal to another: source, destination, bytes.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for a block or slot that is not there, or parts of two kinds.
+    ///
+    /// [`crate::Error::Invalid`] for a block or slot that does not exist, or parts of different
+    /// kinds.
     pub(crate) fn copies(&self, from: Part, to: Part) -> Result<Vec<[usize; 3]>> {
         if std::mem::discriminant(&from) != std::mem::discriminant(&to) {
             return invalid(format!("a copy of {from:?} to {to:?}"));
@@ -82,7 +85,7 @@ impl States {
     }
 }
 
-/// Which states are rings: as steps use them, or since they have fewer positions than there are.
+/// Names of states that are rings: declared by steps, or with fewer positions than the context.
 pub(crate) fn rings<'a>(request: &Request<'a>) -> HashSet<&'a str> {
     let context = request.plans.iter().map(|plan| plan.bucket.context).max().unwrap_or(0);
     let short = |shape: &[usize]| matches!(shape, [_, positions, _, _] if *positions < context);
@@ -105,16 +108,16 @@ pub(crate) fn rings<'a>(request: &Request<'a>) -> HashSet<&'a str> {
     rings
 }
 
-/// Which blocks hold the positions of each slot: `[slot][entries]`.
+/// Block table, `[slot][entries]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) slots: usize,
-    /// Of a slot: as many as its positions fill.
+    /// Entries per slot: enough for all its positions.
     pub(crate) entries: usize,
 }
 
 impl Table {
-    /// That of states whose positions lie in blocks: each `[slots, positions, ..]`.
+    /// Extends the table for states `[slots, positions, ..]` in blocks.
     pub(crate) fn grow(&mut self, slots: usize, positions: usize) {
         self.slots = self.slots.max(slots);
         self.entries = self.entries.max(positions.div_ceil(BLOCK));
@@ -124,15 +127,16 @@ impl Table {
         self.slots * self.entries
     }
 
-    /// What it says at first: each slot has blocks of its own, in order.
+    /// Initial table: each slot has its own blocks, in order.
     pub(crate) fn first(&self) -> Vec<u32> {
         (0..self.blocks() as u32).collect()
     }
 
-    /// The entries of a slot that has these blocks.
+    /// Entries of a slot with these blocks.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] for a slot or block that is not there, or too many of them.
+    ///
+    /// [`crate::Error::Invalid`] for a slot or block that does not exist, or too many blocks.
     pub(crate) fn row(&self, slot: u32, blocks: &[u32]) -> Result<Vec<u32>> {
         let Self { slots, entries } = *self;
         if slot as usize >= slots {

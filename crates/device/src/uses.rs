@@ -1,23 +1,23 @@
-//! How the plans of a request read its weights, by which devices choose how these lie.
+//! Uses of weights by the plans of a request, which determine their layout on a device.
 
 use std::collections::HashMap;
 
 use crate::Request;
 use plan::{Class, Op, Plan, View};
 
-/// How steps read a weight; all false of one that none does.
+/// Uses of a weight; all false if no step reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Uses {
-    /// As whole matrices, of projections or of experts.
+    /// As whole matrices, of projections or experts.
     pub(crate) matrices: bool,
-    /// Rows of a whole matrix by one index each, which it has however it lies.
+    /// Rows by one index each, which any layout supports.
     pub(crate) rows: bool,
     /// As numbers in any order.
     pub(crate) numbers: bool,
 }
 
 impl Uses {
-    /// Of every weight of a request that a step reads, by its name.
+    /// Uses of every weight that a step of the request reads, by name.
     pub(crate) fn of<'a>(request: &Request<'a>) -> HashMap<&'a str, Self> {
         let mut all: HashMap<&str, Self> = HashMap::new();
         for (plan, op) in request.plans.iter().flat_map(steps) {
@@ -45,7 +45,7 @@ fn steps(plan: &Plan) -> impl Iterator<Item = (&Plan, &Op)> {
     plan.steps.iter().map(move |step| (plan, &step.op))
 }
 
-/// What a step reads as matrices.
+/// Operands that a step reads as matrices.
 fn matrices(op: &Op) -> Vec<&View> {
     match op {
         Op::Project(project) => project.product.weights(),
@@ -56,7 +56,7 @@ fn matrices(op: &Op) -> Vec<&View> {
     }
 }
 
-/// What a step reads and not as matrices, nor rows of one.
+/// Other operands that a step reads, except gathered rows.
 pub(crate) fn numbers<'a>(plan: &Plan, op: &'a Op) -> Vec<&'a View> {
     let mut views = op.reads();
     let packed = match op {
@@ -64,7 +64,7 @@ pub(crate) fn numbers<'a>(plan: &Plan, op: &'a Op) -> Vec<&'a View> {
         op => matrices(op),
     };
     for view in packed {
-        // Once: a product may add the very matrix that it is with.
+        // Once per view: a matmul may add the matrix that it multiplies.
         if let Some(at) = views.iter().position(|other| *other == view) {
             views.remove(at);
         }
@@ -72,7 +72,7 @@ pub(crate) fn numbers<'a>(plan: &Plan, op: &'a Op) -> Vec<&'a View> {
     views
 }
 
-/// Whether rows are taken of a whole matrix of weights, by one index each.
+/// Returns whether a step gathers rows of a whole weight by one index each.
 pub(crate) fn is_table(plan: &Plan, gather: &plan::Gather) -> bool {
     let buffer = plan.buffer(gather.table.buffer);
     buffer.class == Class::Weight

@@ -1,5 +1,5 @@
-//! LoRA adapters beside models of seeded noise: against the same weights merged in `f64`, and to the bit against rows
-//! in other company.
+//! LoRA adapters on models with random weights: compared with merged weights in `f64`, and bit for
+//! bit with rows among others.
 
 #![cfg(target_os = "linux")]
 #![expect(
@@ -27,7 +27,8 @@ fn tokens() -> Vec<i32> {
     (0..20).map(|i| (i * 37 + 11) % 128).collect()
 }
 
-/// Three adapters of different ranks and types, the last beside every other matrix and without an alpha.
+/// Three adapters of different ranks and types; the last covers every other matrix and has no
+/// alpha.
 fn adapters(model: &str, dir: &Path) -> [String; 3] {
     let noise = [
         Noise::new(1, 4),
@@ -43,7 +44,7 @@ fn with(model: &str, adapters: &[String]) -> Model {
     Model::open(model).unwrap().with_adapters(opened).unwrap()
 }
 
-/// The logits of a prompt's chunk and of the tokens after it, of a sequence that takes that of each adapter.
+/// Logits of a prompt's chunk and of the following tokens, with each adapter's scale.
 fn logits(session: &mut Session, plans: [usize; 2], scales: Option<[f32; 3]>) -> Vec<f32> {
     let tokens = tokens();
     let mut all = Vec::new();
@@ -67,7 +68,7 @@ fn logits(session: &mut Session, plans: [usize; 2], scales: Option<[f32; 3]>) ->
 const BUCKETS: [Bucket; 2] =
     [Bucket::prefill(CHUNK, LAYOUT.context, Outputs::Last), Bucket::decode(1, LAYOUT.context)];
 
-/// Root mean square of the differences, in units of what is expected.
+/// Root mean square of the differences, relative to that of the expected values.
 fn distance(have: &[f32], want: &[f32]) -> f64 {
     assert_eq!(have.len(), want.len());
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
@@ -96,7 +97,7 @@ fn check(name: &str) {
             assert!(moved > 1e-3, "the adapter changes what is said");
             assert!(off < 2e-3 && off < 0.05 * moved);
         }
-        // Who takes nothing has the bits of the plan without.
+        // Scale 0 gives the bits of a plan without adapters.
         let nothing = logits(&mut session, [2, 3], Some([0.0; 3]));
         assert!(nothing == base, "{name}, {}", device.info().name);
     }
@@ -110,10 +111,11 @@ macro_rules! architectures {
         }
     )*};
 }
-// Of every way in which a product has its matrix: whole, rows of another, every other run of rows, with biases.
+// Every form of matrix that a product can have: whole, rows of another, alternating rows, with
+// biases.
 architectures! { gemma3 gemma4 gpt2 granite lfm2 llama phi2 phi3 qwen2 qwen35 qwen2moe qwen3next rwkv7 olmoe }
 
-/// A file that llama.cpp's converter wrote: its logits, with the adapter at different scales.
+/// A file from llama.cpp's converter: its logits with the adapter at different scales.
 #[test]
 fn llama_cpps_file_gives_llama_cpps_logits() {
     let json = std::fs::read(data("adapters/llama.json")).unwrap();

@@ -1,5 +1,5 @@
-//! Every architecture against `f64`: models of seeded noise with all of its features, made by
-//! `tests/data/architectures/make.py`, and at most llama.cpp's own errors.
+//! Every architecture compared with `f64`: models with random weights and all features, made by
+//! `tests/data/architectures/make.py`; errors are at most llama.cpp's.
 
 #![cfg(target_os = "linux")]
 #![expect(
@@ -24,26 +24,26 @@ use orind_testing::session::Session;
 use plan::{Bucket, Outputs};
 use serde_json::Value;
 
-/// Tokens of the prompt; the rest is decoded one by one.
+/// Tokens of the prompt; the others are decoded one by one.
 const PROMPT: usize = 32;
 
-/// The largest of five hundred errors, which is luck, may be a half more than llama.cpp's.
+/// The largest of five hundred errors is random, and may be half as large again as llama.cpp's.
 const LUCK: f64 = 1.5;
 
-/// Matrices in plain types.
+/// Unquantised matrices.
 const PLAIN: [(&str, Mix); 2] = [("F16", Mix::F16), ("F32", Mix::F32)];
 
-/// Sequences on which quantised weights are held, on the reference and on the CPU: the first rounds no activations, so
-/// that its error is a fiftieth of llama.cpp's, and takes its time.
+/// Sequences for quantised weights, on the reference and on the CPU. The reference does not round
+/// activations, so its error is a fiftieth of llama.cpp's, and it is slow.
 const SEQUENCES: [usize; 2] = [3, 16];
 
-/// Models with a layer that predicts a further token.
+/// Models with an MTP layer.
 const HAVE_NEXTN: [&str; 3] = ["qwen35", "qwen35moe", "qwen3next"];
 
-/// Matrices in quantised types; the last for mixtures with experts in MXFP4.
+/// Quantised matrices; the last for MoE models with experts in MXFP4.
 const QUANTISED: [(&str, Mix); 2] = [("Q8_0", Mix::Q8_0), ("MXFP4_MOE", Mix::MXFP4_MOE)];
 
-/// The logits of every position.
+/// Logits of every position.
 fn logits(device: &dyn Device, model: &Model, context: usize, tokens: &[i32]) -> Vec<Vec<f32>> {
     let layout = KvLayout { slots: 2, context, ring: None };
     let buckets = [Bucket::prefill(PROMPT, context, Outputs::All), Bucket::decode(1, context)];
@@ -67,8 +67,8 @@ fn argmax(logits: &[f32]) -> usize {
     (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap()
 }
 
-/// Root mean square and maximum of the errors at the largest logits; the largest is where it must be wherever the
-/// margin is more than twice the error.
+/// Root mean square and maximum of the errors at the largest logits. The largest logit must be at
+/// the same token if its margin is more than twice the error.
 fn errors(what: &str, logits: &[Vec<f32>], largest: &Value) -> (f64, f64) {
     let (mut squares, mut count, mut most) = (0.0, 0.0, 0.0f64);
     let exact: Vec<Vec<(usize, f64)>> = serde_json::from_value(largest.clone()).unwrap();
@@ -86,14 +86,14 @@ fn errors(what: &str, logits: &[Vec<f32>], largest: &Value) -> (f64, f64) {
     ((squares / count).sqrt(), most)
 }
 
-/// The model's file with its matrices in another type.
+/// The model's file with its matrices converted to another type.
 fn converted(file: &Path, mix: Mix, to: &Path) -> Model {
     let conversion = Conversion::new(Gguf::open(file).unwrap(), mix, false).unwrap();
     conversion.write(to, 1, &AtomicBool::new(false), &mut |_| {}).unwrap();
     Model::open(to).unwrap()
 }
 
-/// The expected values in a file of `tests/data/architectures`.
+/// Expected values in a file of `tests/data/architectures`.
 fn expected(name: &str) -> Value {
     let json = std::fs::read(data(&format!("architectures/{name}.json"))).unwrap();
     serde_json::from_slice(&json).unwrap()
@@ -144,8 +144,8 @@ fn check(name: &str) {
     }
 }
 
-/// The layer that predicts a further token, over a prompt and then step by step: what it makes of the token behind each
-/// position, and at the end of its own guess.
+/// The MTP layer over a prompt and then step by step: its prediction for the token after each
+/// position, and at the end for its own draft.
 fn check_nextn(name: &str, mix: Mix, device: &dyn Device, model: Model, bound: (f64, f64)) {
     let all = expected(&format!("{name}-nextn"));
     let tokens: Vec<i32> = serde_json::from_value(all["tokens"].clone()).unwrap();
@@ -180,9 +180,9 @@ fn check_nextn(name: &str, mix: Mix, device: &dyn Device, model: Model, bound: (
     assert!(rms <= LUCK * bound.0 && most <= LUCK * bound.1, "{what}");
 }
 
-/// Activations in 8 bits err by luck, differently in each engine, and one error may turn the choice of an expert: of one
-/// sequence either engine's error may be the larger by a quarter and more. Over several, no error is the larger one
-/// by more than two standard errors of the difference.
+/// Errors of 8-bit activations are random in each engine, and one error may change the choice of an
+/// expert, so on one sequence either engine may be worse by a quarter or more. Over several
+/// sequences orind's error may not be larger by more than two standard errors of the difference.
 fn check_drawn(
     what: &str,
     device: &dyn Device,
@@ -210,7 +210,7 @@ fn check_drawn(
     assert!(more <= 2.0 * error && most <= LUCK * largest, "{what}");
 }
 
-/// A weight of a model in F32; `None` where it has none of that name.
+/// A weight of a model in F32; `None` if it does not exist.
 fn values(model: &Model, name: &str) -> Option<Vec<f64>> {
     let buffer = model.weights().find(|weight| weight.name == name)?;
     let mut bytes = vec![0; buffer.bytes() as usize];
@@ -219,7 +219,7 @@ fn values(model: &Model, name: &str) -> Option<Vec<f64>> {
     Some(bytes.chunks(4).map(value).collect())
 }
 
-/// What a plan for embeddings gives is what the logits are made of: its product with the output matrix.
+/// Embeddings times the output matrix equal the logits.
 fn check_hidden(name: &str, device: &dyn Device, model: &Model, tokens: &[i32]) {
     let layout = KvLayout { slots: 2, context: 64, ring: None };
     let buckets = [Outputs::Hidden, Outputs::All].map(|o| Bucket::prefill(PROMPT, 64, o));
@@ -248,15 +248,15 @@ fn check_hidden(name: &str, device: &dyn Device, model: &Model, tokens: &[i32]) 
     }
 }
 
-/// A decode step in two plans has the bits that it has in one: logits, the token drawn from them, what the next steps go on
-/// from, and drafts.
+/// A decode step split into two plans gives the same bits as one: logits, sampled token, inputs of
+/// later steps, and drafts.
 fn check_deferred(what: &str, device: &dyn Device, model: &Model, tokens: &[i32]) {
     let layout = KvLayout { slots: 3, context: 64, ring: None };
     let two = |outputs| Bucket { outputs, ..Bucket::decode(2, 64) };
     let prompt = Bucket::prefill(PROMPT, 64, Outputs::Last);
     let buckets = [prompt, two(Outputs::Last), two(Outputs::Deferred), two(Outputs::Resumed)];
     let mut session = Session::drafting(device, model, layout, &buckets);
-    // Of a model with a nextn layer, also where nothing is left for drafts.
+    // Also for models with an MTP layer, even when no drafts are left.
     let draft = buckets.len();
     let has_nextn = session.plans.len() > draft;
     let at_rest = |plan: usize| draft + 1 + plan;
@@ -295,7 +295,7 @@ fn check_deferred(what: &str, device: &dyn Device, model: &Model, tokens: &[i32]
     }
 }
 
-/// The logits of every position on the CPU, a chunk at a time, in a slot.
+/// Logits of every position on the CPU, in chunks, in a given slot.
 fn in_chunks(threads: usize, model: &Model, tokens: &[i32], chunk: usize, slot: i32) -> Vec<f32> {
     let cpu = Cpu::new(Isa::detect(), NonZeroUsize::new(threads).unwrap());
     let layout = KvLayout { slots: 3, context: 64, ring: None };
@@ -311,10 +311,10 @@ fn in_chunks(threads: usize, model: &Model, tokens: &[i32], chunk: usize, slot: 
     all
 }
 
-/// Of mixtures, and of layers that remember: on the CPU a position's logits are the same bits whatever the chunk,
-/// the slot, the threads and the other rows of the step.
+/// MoE and recurrent models on the CPU: logits of a position have the same bits for every chunk,
+/// slot, thread count and set of other rows.
 #[test]
-fn chunks_threads_and_company_do_not_change_a_bit() {
+fn chunks_threads_and_other_rows_change_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["qwen3moe", "qwen35moe", "lfm2", "rwkv7"] {
         let file = data(&format!("architectures/{name}.gguf"));
@@ -339,12 +339,12 @@ fn chunks_threads_and_company_do_not_change_a_bit() {
     }
 }
 
-/// The name of an architecture, which may have a hyphen.
+/// Architecture name, which may contain a hyphen.
 fn file_of(test: &str) -> String {
     test.replace('_', "-")
 }
 
-/// Mixtures of architectures that have dense models too.
+/// MoE variants of architectures that also have dense models.
 #[test]
 fn mixtral() {
     check("mixtral");
@@ -355,7 +355,7 @@ fn gemma4_moe() {
     check("gemma4-moe");
 }
 
-/// The logits of every position on the CPU, with windows in rings or not.
+/// Logits of every position on the CPU, with windows in rings or not.
 fn laid(model: &Model, tokens: &[i32], chunk: usize, ring: bool) -> Vec<f32> {
     let cpu = Cpu::new(Isa::detect(), NonZeroUsize::MIN);
     let ring = ring.then_some(chunk);
@@ -372,9 +372,9 @@ fn laid(model: &Model, tokens: &[i32], chunk: usize, ring: bool) -> Vec<f32> {
     all
 }
 
-/// A cache that holds a window and a chunk gives the bits of one that holds everything, and is smaller.
+/// A ring that holds a window and a chunk gives the bits of a full cache, and is smaller.
 #[test]
-fn windows_in_rings_do_not_change_a_bit() {
+fn ring_caches_change_no_bit() {
     let tokens: Vec<i32> = (0..150).map(|i| (i * 37 + 11) % 128).collect();
     for name in ["gemma2", "gemma3", "gemma4", "gpt-oss"] {
         let model = Model::open(data(&format!("architectures/{name}.gguf"))).unwrap();
@@ -397,7 +397,7 @@ macro_rules! architectures {
         }
     )*
 
-    /// A family without a test would be one that nobody holds.
+    /// Every family has a test.
     #[test]
     fn every_architecture_has_a_test() {
         let names = [$(file_of(stringify!($name))),*].join(", ");

@@ -1,5 +1,5 @@
-//! The contract of the seam over every device that can be used here: the reference, the CPU, the
-//! simulated Orin, which answers this process's system calls, and a real GPU where there is one.
+//! Contract of the device interface on every available device: reference, CPU, the simulated Orin
+//! (which intercepts this process's system calls), and a real GPU if there is one.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
@@ -20,7 +20,7 @@ use tegra_sim_preload as _;
 mod contract;
 
 #[test]
-fn every_device_keeps_the_contract() {
+fn every_device_satisfies_the_contract() {
     let others = device::NAMES.into_iter().filter(|name| *name != "cpu").map(|name| (name, "auto"));
     for (name, isa) in others.chain(Isa::available().map(|isa| ("cpu", isa.name()))) {
         println!("{name} {isa}");
@@ -35,10 +35,10 @@ fn every_device_keeps_the_contract() {
 }
 
 const LAYOUT: KvLayout = KvLayout { slots: 3, context: 300, ring: None };
-/// Rows of a step of a prompt.
+/// Rows of a prompt's step.
 const CHUNK: usize = 30;
 
-/// The logits of a sequence's rows from one position up to another, in chunks, then one by one for the last.
+/// Logits of a sequence's rows for a range of positions, in chunks, then one by one.
 fn logits(s: &mut session::Session, slot: i32, positions: std::ops::Range<i32>) -> Vec<Vec<f32>> {
     let token = |position: i32| (position * 37 + 11) % 128;
     let rows: Vec<_> = positions.map(|at| (token(at), at, slot)).collect();
@@ -54,9 +54,9 @@ fn logits(s: &mut session::Session, slot: i32, positions: std::ops::Range<i32>) 
     all
 }
 
-/// A sequence has the same bits whichever blocks its slot has, those of others among them.
+/// A sequence has the same bits in any blocks, including shared ones.
 #[test]
-fn positions_lie_where_the_table_says() {
+fn positions_follow_the_block_table() {
     let model = Model::open(data("architectures/llama.gguf")).unwrap();
     let buckets =
         [Bucket::prefill(CHUNK, LAYOUT.context, Outputs::Last), Bucket::decode(1, LAYOUT.context)];
@@ -67,11 +67,11 @@ fn positions_lie_where_the_table_says() {
         assert_eq!(s.instance.blocks(), 9);
         s.instance.map(1, &[8, 2, 5]).unwrap();
         assert!(logits(&mut s, 1, 0..153) == want, "{name}: blocks here and there");
-        // Another shares the first block, and has what was written of the second.
+        // Another slot shares the first block, and has a copy of the second.
         s.instance.copy_part(Part::Block(2), Part::Block(4)).unwrap();
         s.instance.map(0, &[8, 4]).unwrap();
         assert!(logits(&mut s, 0, 150..153) == want[5..], "{name}: a block that two have");
-        // Behind a slot's blocks nothing is written, and nothing is seen, whatever lies before.
+        // Behind a slot's blocks nothing is written and nothing is visible.
         let mut held = vec![0; s.instance.part_bytes(Part::Block(2)).unwrap()];
         let mut blocks = |s: &mut session::Session| -> Vec<Vec<u8>> {
             let read = |block| {
@@ -91,7 +91,7 @@ fn positions_lie_where_the_table_says() {
     }
 }
 
-/// Prints the tokens of four submissions under way at once. The parent says which faults there are.
+/// Prints the tokens of four submissions in flight at once. The parent process injects faults.
 #[test]
 #[ignore = "run by the next test, in a process of its own"]
 fn pipelined_on_the_simulated_orin() {
@@ -101,16 +101,16 @@ fn pipelined_on_the_simulated_orin() {
     println!("rebuilds: {rebuilds}.");
 }
 
-/// Moves slots and says how often the channels were rebuilt.
+/// Copies slots and prints the number of channel rebuilds.
 #[test]
 #[ignore = "run by the next test, in a process of its own"]
 fn slots_on_the_simulated_orin() {
     let nv = named("nv", "auto", 0).unwrap();
-    let rebuilds = contract::parts_are_read_written_and_copied_at_rest(&*nv);
+    let rebuilds = contract::parts_are_read_written_and_copied_while_idle(&*nv);
     println!("rebuilds: {rebuilds}.");
 }
 
-/// A fault while slots are moved: the copy is made again.
+/// A fault while slots are copied: the copy is repeated.
 #[test]
 fn faults_repeat_copies_of_slots() {
     let mut rebuilds = 0;
@@ -122,11 +122,10 @@ fn faults_repeat_copies_of_slots() {
     assert!(rebuilds > 3, "{rebuilds} of 5 faults were met");
 }
 
-/// A fault between submissions that were written for while they were under way: steps are repeated
-/// with the inputs that were theirs.
+/// A fault between submissions with staged writes: steps are repeated with their own inputs.
 #[test]
 fn faults_repeat_steps_with_their_own_writes() {
-    // Of the submissions, and of the channel's set-up before them, one each.
+    // One fault each in the submissions, and in the channel's set-up before them.
     let mut rebuilds = 0;
     for at in 1..13 {
         let mut command = again(module_path!(), "pipelined_on_the_simulated_orin");

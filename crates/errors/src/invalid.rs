@@ -1,18 +1,18 @@
-//! How a value that is wrong is told: what it is, what is needed in its place, and never more of it than helps. Parsers
-//! speak of Rust's types; people who write JSON, TOML or a command line have not heard of those.
+//! Messages for invalid values: the value, truncated, and what is expected instead. Replaces the
+//! Rust types in parser errors by words that users of JSON, TOML and command lines know.
 
-/// Characters of a value that a message repeats at most.
-pub const SHOWN: usize = 80;
+/// Maximum number of characters of a value in a message.
+pub const EXCERPT_CHARACTERS: usize = 80;
 
-/// A value as a message repeats it: on one line, and of a long one the beginning.
-pub fn shown(value: &str) -> String {
-    match value.char_indices().nth(SHOWN) {
+/// Returns a value for a message: on one line, truncated to [`EXCERPT_CHARACTERS`] characters.
+pub fn excerpt(value: &str) -> String {
+    match value.char_indices().nth(EXCERPT_CHARACTERS) {
         Some((end, _)) => format!("{}.. ({} bytes)", printable(&value[..end]), value.len()),
         None => printable(value),
     }
 }
 
-/// Text from elsewhere, without what would move a terminal's cursor.
+/// Escapes control characters, which could move a terminal's cursor.
 pub fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {
@@ -24,20 +24,20 @@ pub fn printable(text: &str) -> String {
     printable
 }
 
-/// An error of `serde_json` without the place, for where the field is named.
+/// Message of a `serde_json` error without line and column, for messages that name the field.
 pub fn json(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     plain(message.strip_suffix(&place).unwrap_or(&message))
 }
 
-/// What a parser of JSON or TOML says of a value, in plain words: `is "a", a whole number is needed`. What it says of
-/// something else stays as it is.
+/// Rewrites a JSON or TOML parser's message about a value: `is "a", a whole number is needed`.
+/// Returns other messages unchanged.
 pub fn plain(message: &str) -> String {
     let quoted = |text: &str| text.replace('`', "");
     for kind in ["invalid type: ", "invalid value: ", "invalid length "] {
-        if let Some((before, said)) = message.split_once(kind)
-            && let Some((found, needed)) = said.rsplit_once(", expected ")
+        if let Some((before, detail)) = message.split_once(kind)
+            && let Some((found, needed)) = detail.rsplit_once(", expected ")
         {
             return format!("{before}is {}, {} needed", value(found), type_of(needed));
         }
@@ -46,16 +46,17 @@ pub fn plain(message: &str) -> String {
         return format!("{} is missing", quoted(field));
     }
     if let Some(field) = message.strip_prefix("duplicate field ") {
-        return format!("{} is there twice", quoted(field));
+        return format!("{} appears twice", quoted(field));
     }
-    for (kind, is) in
-        [("unknown field `", "is not known"), ("unknown variant `", "is not possible")]
-    {
-        if let Some(said) = message.strip_prefix(kind)
-            && let Some((name, known)) = said.rsplit_once("`, expected ")
+    for (kind, is) in [
+        ("unknown field `", "is not known; possible: "),
+        ("unknown variant `", "is not allowed; allowed are "),
+    ] {
+        if let Some(detail) = message.strip_prefix(kind)
+            && let Some((name, known)) = detail.rsplit_once("`, expected ")
         {
             let known = quoted(known.strip_prefix("one of ").unwrap_or(known));
-            return format!("`{}` {is}; possible: {known}", shown(name));
+            return format!("`{}` {is}{known}", excerpt(name));
         }
     }
     match message.strip_prefix("expected ") {
@@ -64,18 +65,18 @@ pub fn plain(message: &str) -> String {
     }
 }
 
-/// A value as serde names it, which is a type and perhaps the value in quotes.
+/// Rewrites serde's description of a value: a type, and possibly the value in quotes.
 fn value(found: &str) -> String {
     let inside = |text: &str, quote: char| {
         let text = text.strip_prefix(quote)?.strip_suffix(quote)?;
         Some(text.to_owned())
     };
     if let Some(text) = found.strip_prefix("string ").and_then(|text| inside(text, '"')) {
-        return format!("\"{}\"", shown(&text));
+        return format!("\"{}\"", excerpt(&text));
     }
     for kind in ["integer ", "floating point ", "boolean ", "character "] {
         if let Some(value) = found.strip_prefix(kind).and_then(|text| inside(text, '`')) {
-            return shown(&value);
+            return excerpt(&value);
         }
     }
     match found {
@@ -83,11 +84,11 @@ fn value(found: &str) -> String {
         "sequence" => "a list".into(),
         "map" => "an object {..}".into(),
         number if number.bytes().all(|b| b.is_ascii_digit()) => format!("a list of {number}"),
-        other => shown(other),
+        other => excerpt(other),
     }
 }
 
-/// What is needed, with its range where that is the type's.
+/// Describes the expected type, with its range if the type implies it.
 fn type_of(needed: &str) -> String {
     let whole = |from: i128, to: i128| format!("a whole number from {from} to {to} is");
     match needed {
@@ -112,7 +113,7 @@ fn type_of(needed: &str) -> String {
     }
 }
 
-/// What the standard library says of text that is no number.
+/// Rewrites the standard library's message for an invalid number.
 pub fn number(message: &str) -> Option<String> {
     match message {
         "invalid digit found in string" | "cannot parse integer from empty string" => {
@@ -164,8 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn no_type_of_rust_is_told() {
-        for (text, said) in [
+    fn messages_do_not_name_rust_types() {
+        for (text, message) in [
             ("whole = 'a'", "is \"a\", a whole number from 0 to 4294967295 is needed"),
             ("whole = -1", "is -1, a whole number from 0 to 4294967295 is needed"),
             ("whole = 1.5", "is 1.5, a whole number from 0 to 4294967295 is needed"),
@@ -174,10 +175,10 @@ mod tests {
             ("text = ['a', 'b']", "is a list, a text is needed"),
             ("list = 'a, expected b'", "is \"a, expected b\", a list is needed"),
             ("list = [1]", "is 1, true or false is needed"),
-            ("one = 'ON'", "`ON` is not possible; possible: off or on"),
+            ("one = 'ON'", "`ON` is not allowed; allowed are off or on"),
             ("two = 2", "`two` is not known; possible: whole, number, text, list, one"),
         ] {
-            assert_eq!(toml(text), said);
+            assert_eq!(toml(text), message);
         }
         let error = serde_json::from_str::<Vec<All>>("[\"a\"]").unwrap_err();
         assert_eq!(json(&error), "is \"a\", an object {..} is needed");
@@ -187,25 +188,28 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_cut_and_stays_on_its_line() {
-        assert_eq!(shown("short"), "short");
-        assert_eq!(shown("a\nb"), "a\\nb");
+    fn long_values_are_truncated_to_one_line() {
+        assert_eq!(excerpt("short"), "short");
+        assert_eq!(excerpt("a\nb"), "a\\nb");
         let long = "\u{e4}".repeat(1 << 20);
-        assert_eq!(shown(&long), format!("{}.. (2097152 bytes)", "\u{e4}".repeat(SHOWN)));
-        let said = toml(&format!("whole = '{long}'"));
-        assert!(said.len() < 300 && said.ends_with("is needed"), "{said}");
-        let said = toml(&format!("{} = 1", "x".repeat(1 << 20)));
-        assert!(said.len() < 300 && said.contains("is not known"), "{said}");
+        assert_eq!(
+            excerpt(&long),
+            format!("{}.. (2097152 bytes)", "\u{e4}".repeat(EXCERPT_CHARACTERS))
+        );
+        let message = toml(&format!("whole = '{long}'"));
+        assert!(message.len() < 300 && message.ends_with("is needed"), "{message}");
+        let message = toml(&format!("{} = 1", "x".repeat(1 << 20)));
+        assert!(message.len() < 300 && message.contains("is not known"), "{message}");
     }
 
     #[test]
-    fn numbers_of_a_command_line() {
-        for (text, said) in [
+    fn invalid_numbers_have_plain_messages() {
+        for (text, message) in [
             ("a", "a whole number is needed"),
             ("", "a whole number is needed"),
             ("300", "a smaller number is needed"),
         ] {
-            assert_eq!(number(&text.parse::<u8>().unwrap_err().to_string()).unwrap(), said);
+            assert_eq!(number(&text.parse::<u8>().unwrap_err().to_string()).unwrap(), message);
         }
         let float = "x".parse::<f64>().unwrap_err().to_string();
         assert_eq!(number(&float).unwrap(), "a number is needed");

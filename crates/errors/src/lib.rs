@@ -1,11 +1,11 @@
-//! Error reporting: an error with its causes on one line ([`one_line`], [`about`]), and an invalid value in plain
-//! words ([`invalid`]).
+//! Error reporting: an error with its causes on one line ([`one_line`], [`about`]), and messages
+//! for invalid values ([`invalid`]).
 
 pub mod invalid;
 
 use std::error::Error;
 
-/// Returns an error with its causes. A cause that a message contains already is not repeated.
+/// Returns an error with its causes on one line. Omits causes that the message already contains.
 #[must_use]
 pub fn one_line(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -20,7 +20,7 @@ pub fn one_line(error: &dyn Error) -> String {
     text
 }
 
-/// Returns an error about `name`, a file for example, in front of which the name stands unless the message contains it.
+/// Returns an error prefixed with `name` (such as a file), unless the message contains it.
 #[must_use]
 pub fn about(name: &str, error: &dyn Error) -> String {
     let text = one_line(error);
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
-    enum Told {
+    enum Failure {
         #[error("no answer")]
         Apart(#[source] io::Error),
         #[error("no answer: {0}")]
@@ -42,17 +42,17 @@ mod tests {
         #[error("no answer: {0}; ask again")]
         Within(#[source] io::Error),
         #[error("the daemon")]
-        Outer(#[source] Box<Told>),
+        Outer(#[source] Box<Failure>),
     }
 
     #[test]
-    fn every_cause_is_told_once() {
+    fn each_cause_is_printed_once() {
         let cause = || io::Error::other("the socket is gone");
-        for inner in [Told::Apart(cause()), Told::Inside(cause())] {
-            let error = Told::Outer(Box::new(inner));
+        for inner in [Failure::Apart(cause()), Failure::Inside(cause())] {
+            let error = Failure::Outer(Box::new(inner));
             assert_eq!(one_line(&error), "the daemon: no answer: the socket is gone");
         }
-        let within = Told::Within(cause());
+        let within = Failure::Within(cause());
         assert_eq!(one_line(&within), "no answer: the socket is gone; ask again");
         assert_eq!(about("the socket", &within), one_line(&within));
         assert_eq!(about("a.gguf", &cause()), "a.gguf: the socket is gone");

@@ -1,7 +1,7 @@
-//! Networks of ONNX files in the daemon: control loops with a deadline, and sessions for HTTP clients.
+//! ONNX networks in the daemon: control loops with deadlines, and sessions for HTTP clients.
 //!
-//! [`control_loops`] are networks that a client steps through shared memory, [`sessions`] those that HTTP requests run.
-//! The meaning of a file is `onnx`'s; nothing here knows of language models.
+//! Clients step [`control_loops`] through shared memory; HTTP requests run [`sessions`]. `onnx`
+//! interprets the files. Independent of language models.
 
 pub mod control_loops;
 pub mod sessions;

@@ -1,7 +1,8 @@
-//! Networks out of ONNX files for the daemon's clients, beside whatever model is loaded.
+//! Sessions: ONNX networks that HTTP clients run.
 //!
-//! Owns which of them stay prepared, on which device, and that one runs at a time. What a file means is `onnx`'s, which
-//! devices may be used the engine's, what HTTP says of it `control`'s.
+//! Owns which networks stay prepared and on which device. One runs at a time. `onnx` interprets the
+//! files, the engine decides which devices are allowed, and the server translates requests and
+//! errors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,35 +16,36 @@ use onnx::{Array, Model, Network};
 use parking_lot::Mutex;
 use plan::Plan;
 
-/// Networks that stay prepared, the last used ones.
-const KEPT: usize = 4;
+/// Number of prepared networks; the least recently used is dropped.
+const MAX_SESSIONS: usize = 4;
 
-/// Memory that a file's network takes, in bytes of the file: its weights as they arrive, as they lie, and its values.
-const TIMES: u64 = 4;
+/// Estimated memory of a network per byte of its file: weights as read, weights as stored, and
+/// values.
+const MEMORY_PER_BYTE: u64 = 4;
 
-/// What takes a network that the device of [`AUTO`] does not.
-const LAST: &str = "cpu";
+/// Backend for networks that the device of [`AUTO`] does not support.
+const FALLBACK: &str = "cpu";
 const AUTO: &str = "auto";
 
-/// The networks of a daemon.
+/// The prepared networks of a daemon, most recently used first.
 #[derive(Default)]
-pub struct Networks(Mutex<Vec<Kept>>);
+pub struct Sessions(Mutex<Vec<Session>>);
 
-/// Gives the device of a backend, or says why it cannot be used.
-type Open<'a> = dyn Fn(&str) -> Result<Arc<dyn Device>, String> + 'a;
+/// Opens the device of a backend, or returns why it cannot be used.
+type OpenDevice<'a> = dyn Fn(&str) -> Result<Arc<dyn Device>, String> + 'a;
 
-/// Where a network is to run.
-pub struct Place<'a> {
-    /// A backend, or `auto`.
+/// Backend and limits for a network.
+pub struct Target<'a> {
+    /// Name of a backend, or `auto`.
     pub backend: &'a str,
-    pub device: &'a Open<'a>,
-    /// Bytes of the system's memory that a GPU must not take.
+    pub device: &'a OpenDevice<'a>,
+    /// System memory that a GPU must leave free, in bytes.
     pub reserve: u64,
-    /// Where tuned choices are kept.
+    /// Directory of tuned kernel choices.
     pub tuned: Option<&'a Path>,
 }
 
-/// Why there is no answer.
+/// Reason why a network could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The backend cannot be used.
@@ -54,39 +56,40 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the device says, where it is its error.
+    /// Returns the device's error, if it is one.
     #[must_use]
-    pub const fn of_device(&self) -> Option<&device::Error> {
+    pub const fn device_error(&self) -> Option<&device::Error> {
         match self {
             Self::Network(onnx::Error::Run(Failure::Device(error))) => Some(error),
             _ => None,
         }
     }
 
-    const fn lacks_memory(&self) -> bool {
-        matches!(self.of_device(), Some(device::Error::OutOfMemory { .. }))
+    const fn is_out_of_memory(&self) -> bool {
+        matches!(self.device_error(), Some(device::Error::OutOfMemory { .. }))
     }
 
-    /// Whether another device may take the network.
-    const fn refused(&self) -> bool {
-        self.lacks_memory() || matches!(self.of_device(), Some(device::Error::Unsupported { .. }))
+    /// Returns true if another device may support the network.
+    const fn may_run_elsewhere(&self) -> bool {
+        self.is_out_of_memory()
+            || matches!(self.device_error(), Some(device::Error::Unsupported { .. }))
     }
 }
 
-/// A network, and the files that it was read from, the model's first.
-struct Kept {
+/// A prepared network, and the files it was read from, the model's first.
+struct Session {
     files: Vec<File>,
-    /// As it was asked for.
+    /// The requested backend.
     backend: String,
-    /// The device that this came to, in a line.
+    /// Description of the device that was used.
     device: String,
     network: Network,
 }
 
-impl Kept {
-    /// Whether it is what the file of that path says now.
-    fn is(&self, path: &Path) -> bool {
-        let unchanged = |file: &File| File::of(&file.path).is_ok_and(|now| now == *file);
+impl Session {
+    /// Returns true if it was read from `path` and no file has changed.
+    fn is_current(&self, path: &Path) -> bool {
+        let unchanged = |file: &File| File::stat(&file.path).is_ok_and(|now| now == *file);
         self.files.first().is_some_and(|file| file.path == path) && self.files.iter().all(unchanged)
     }
 }
@@ -98,150 +101,154 @@ struct File {
     modified: SystemTime,
 }
 
-/// What a run gives.
+/// Result of a run.
 pub struct Answer {
     pub outputs: BTreeMap<String, Array>,
-    /// What ran it, in a line.
+    /// Description of the device that ran it.
     pub device: String,
-    /// Of the run alone.
+    /// Duration of the run without preparation.
     pub took: Duration,
-    /// Whether the network was there already.
+    /// True if the network had been prepared before.
     pub prepared: bool,
 }
 
-impl Networks {
-    /// What the network in a file answers. One runs at a time.
+impl Sessions {
+    /// Runs the network in a file. One runs at a time.
     ///
     /// # Errors
-    /// The file is no network that can be run there, an input does not fit, or there is not the memory.
+    /// The device does not support the network, an input does not fit, or memory is short.
     pub fn run(
         &self,
         path: &Path,
         mut inputs: BTreeMap<String, Array>,
-        place: &Place<'_>,
+        target: &Target<'_>,
     ) -> Result<Answer, Error> {
         let mut all = self.0.lock();
-        let known = all.iter().position(|kept| {
-            kept.backend == place.backend && kept.is(path) && kept.network.fits(&inputs)
+        let known = all.iter().position(|session| {
+            session.backend == target.backend
+                && session.is_current(path)
+                && session.network.fits(&inputs)
         });
-        let (mut kept, prepared) = match known {
+        let (mut session, prepared) = match known {
             Some(at) => (all.remove(at), true),
             None => {
-                let made = match Kept::new(path, &mut inputs, place) {
-                    Err(error) if error.lacks_memory() && !all.is_empty() => {
+                let result = match Session::new(path, &mut inputs, target) {
+                    Err(error) if error.is_out_of_memory() && !all.is_empty() => {
                         all.clear();
-                        Kept::new(path, &mut inputs, place)
+                        Session::new(path, &mut inputs, target)
                     }
-                    made => made,
+                    result => result,
                 };
-                (made?, false)
+                (result?, false)
             }
         };
         let start = Instant::now();
-        let outputs = kept.network.run(&inputs);
+        let outputs = session.network.run(&inputs);
         let took = start.elapsed();
-        let device = kept.device.clone();
-        // One whose device has failed may be lost.
+        let device = session.device.clone();
+        // After a device error the network is dropped: its device may be lost.
         if !matches!(&outputs, Err(onnx::Error::Run(_))) {
-            all.insert(0, kept);
-            all.truncate(KEPT);
+            all.insert(0, session);
+            all.truncate(MAX_SESSIONS);
         }
         Ok(Answer { outputs: outputs?, device, took, prepared })
     }
 
-    /// Lets go of what no run needs now: a model comes, which may need the memory.
-    pub fn make_room(&self) {
+    /// Drops all networks that are not running, to free memory for a model.
+    pub fn drop_idle(&self) {
         if let Some(mut all) = self.0.try_lock() {
             all.clear();
         }
     }
 }
 
-impl Kept {
-    /// Reads and prepares it. Inputs are of the types that the file says from then on.
+impl Session {
+    /// Reads and prepares a network. Converts the inputs to the types that the file declares.
     fn new(
         path: &Path,
         inputs: &mut BTreeMap<String, Array>,
-        place: &Place<'_>,
+        target: &Target<'_>,
     ) -> Result<Self, Error> {
-        let file = File::of(path)?;
-        let need = file.bytes.saturating_mul(TIMES);
+        let file = File::stat(path)?;
+        let need = file.bytes.saturating_mul(MEMORY_PER_BYTE);
         let free = device::available().unwrap_or(u64::MAX);
         if free < need {
-            return Err(no_room(format!("the network of {} bytes", file.bytes), need, free));
+            return Err(out_of_memory(format!("the network of {} bytes", file.bytes), need, free));
         }
-        let model = Model::read_within(path, (free - need) / TIMES)?;
-        let beside = model.beside().iter().map(|path| File::of(path));
-        let files = std::iter::once(Ok(file)).chain(beside).collect::<Result<_, _>>()?;
+        let model = Model::read_within(path, (free - need) / MEMORY_PER_BYTE)?;
+        let external = model.beside().iter().map(|path| File::stat(path));
+        let files = std::iter::once(Ok(file)).chain(external).collect::<Result<_, _>>()?;
         for declared in model.inputs() {
             if let Some(array) = inputs.get_mut(&declared.name) {
                 array.elem = declared.elem;
             }
         }
         let on = |backend: &str| -> Result<_, Error> {
-            let device = (place.device)(backend).map_err(Error::Backend)?;
-            let network = prepared(&model, &*device, inputs, place)?;
+            let device = (target.device)(backend).map_err(Error::Backend)?;
+            let network = prepare(&model, &*device, inputs, target)?;
             Ok((device.info(), network))
         };
-        let (info, network) = match on(place.backend) {
-            Err(error) if place.backend == AUTO && error.refused() => {
-                tracing::info!(network = %path.display(), %error, "taken to the {LAST}");
-                on(LAST)?
+        let (info, network) = match on(target.backend) {
+            Err(error) if target.backend == AUTO && error.may_run_elsewhere() => {
+                tracing::info!(network = %path.display(), %error, "the network runs on the {FALLBACK} backend instead");
+                on(FALLBACK)?
             }
-            made => made?,
+            result => result?,
         };
-        Ok(Self { files, backend: place.backend.to_owned(), device: info.description, network })
+        Ok(Self { files, backend: target.backend.to_owned(), device: info.description, network })
     }
 }
 
-/// A network's plan for inputs of these shapes, and the device that it is for.
+/// Returns a network's plan for inputs of these shapes, and its device.
 ///
 /// # Errors
-/// As for [`Networks::run`].
+/// As for [`Sessions::run`].
 pub fn plan(
     path: &Path,
     shapes: &BTreeMap<String, Vec<usize>>,
-    place: &Place<'_>,
+    target: &Target<'_>,
 ) -> Result<(Arc<dyn Device>, Plan), Error> {
     let model = Model::read(path)?;
-    let device = (place.device)(place.backend).map_err(Error::Backend)?;
+    let device = (target.device)(target.backend).map_err(Error::Backend)?;
     let network = Network::new(&model, &*device, shapes, &BTreeMap::new())?;
     let plan = network.plan().clone();
     Ok((device, plan))
 }
 
-/// The network on a device. Of memory that a GPU shares with the system the reserve is left.
-fn prepared(
+/// Prepares the network on a device. Leaves the reserve free on a GPU that shares memory with the
+/// system.
+fn prepare(
     model: &Model,
     device: &dyn Device,
     inputs: &BTreeMap<String, Array>,
-    place: &Place<'_>,
+    target: &Target<'_>,
 ) -> Result<Network, Error> {
     let free = device.gpu_memory().filter(|free| *free > 0 && device.shares_memory());
     let left =
-        |free: u64| free.saturating_sub(device::cpu::promised()).saturating_sub(place.reserve);
-    let terms = Terms { room: free.map(left), tuned: place.tuned };
-    let made = Network::of_with(model, device, terms, inputs);
-    made.map_err(|error| match error {
+        |free: u64| free.saturating_sub(device::cpu::promised()).saturating_sub(target.reserve);
+    let options = Terms { room: free.map(left), tuned: target.tuned };
+    let result = Network::of_with(model, device, options, inputs);
+    result.map_err(|error| match error {
         onnx::Error::Run(Failure::Device(device::Error::OutOfMemory { what, need, have }))
             if free.is_some() =>
         {
-            let what = format!("{what}, beside memory_reserve_mib = {}", place.reserve >> 20);
-            no_room(what, need, have)
+            let what = format!("{what}, with memory_reserve_mib = {}", target.reserve >> 20);
+            out_of_memory(what, need, have)
         }
         error => error.into(),
     })
 }
 
-fn no_room(what: String, need: u64, have: u64) -> Error {
+fn out_of_memory(what: String, need: u64, have: u64) -> Error {
     onnx::Error::Run(device::Error::OutOfMemory { what, need, have }.into()).into()
 }
 
 impl File {
-    fn of(path: &Path) -> Result<Self, onnx::Error> {
-        let told = fs::metadata(path).and_then(|told| Ok((told.len(), told.modified()?)));
+    fn stat(path: &Path) -> Result<Self, onnx::Error> {
+        let metadata =
+            fs::metadata(path).and_then(|metadata| Ok((metadata.len(), metadata.modified()?)));
         let (bytes, modified) =
-            told.map_err(|source| onnx::Error::Io { path: path.to_owned(), source })?;
+            metadata.map_err(|source| onnx::Error::Io { path: path.to_owned(), source })?;
         Ok(Self { path: path.to_owned(), bytes, modified })
     }
 }

@@ -1,4 +1,4 @@
-//! Anthropic's dialect: `/v1/messages` and the count of a prompt's tokens.
+//! Anthropic's API: `/v1/messages` and `/v1/messages/count_tokens`.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use super::dialogue::{
     Ask, Choice, Dialogue, End, Form, Part, Reason, Thinking, Tool, Update, gather, tools,
 };
 use super::error::Error;
-use super::refused::{Checked, Refused, Refusing, nothing};
+use super::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
 use super::{App, events, params, unique};
 use engine::Finished;
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 const FIELD: &str = "messages";
 
-impl Refusing for api::MessagesRequest {
-    const REFUSED: &'static [&'static [Refused]] = &[&[
-        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
-        ("mcp_servers", nothing, "call them from the client, as tools"),
-        ("container", nothing, "leave it out"),
-        ("context_management", nothing, "send the conversation as the model is to read it"),
-        ("output_format", nothing, "use /v1/chat/completions with response_format"),
-        ("output_config", nothing, "leave it out"),
+impl RejectsFields for api::MessagesRequest {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[&[
+        ("lora", is_empty, "select the adapter with `model`: `MODEL:ADAPTER`"),
+        ("mcp_servers", is_empty, "call them from the client, as tools"),
+        ("container", is_empty, "leave it out"),
+        ("context_management", is_empty, "edit the conversation before sending it"),
+        ("output_format", is_empty, "use /v1/chat/completions with response_format"),
+        ("output_config", is_empty, "leave it out"),
     ]];
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn messages(
     }
     let mut content = Vec::new();
     let Some(answer) = gather(updates, 1).await?.pop() else {
-        return Err(Error::internal("a generation ended without an end"));
+        return Err(Error::internal("a generation ended without a final event"));
     };
     let end = answer.end()?;
     if !answer.reasoning.is_empty() {
@@ -85,7 +85,7 @@ pub(super) async fn count_tokens(
     Ok(Json(json!({"input_tokens": tokens})))
 }
 
-/// What a request asks for.
+/// Translates a request into an [`Ask`].
 fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
     let mut list = Vec::new();
     if let Some(system) = request.system {
@@ -98,7 +98,7 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
         let place = format!("tools[{at}]");
         if let Some(kind) = tool.kind.filter(|kind| kind != "custom") {
             let param = format!("{place}.type");
-            let message = format!("{param}: is `{}`; only `custom` is possible", shown(&kind));
+            let message = format!("{param}: is `{}`; only `custom` is possible", excerpt(&kind));
             return Err(Error::value(param, message));
         }
         Tool::new(&place, tool.name, tool.description, tool.input_schema)
@@ -113,14 +113,14 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
     tools::check(&tools)?;
     let parallel = request.tool_choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
     let thinking = match request.thinking.as_ref().map(|thinking| &*thinking.kind) {
-        // Who does not ask for thoughts gets none from a model that can leave them out.
+        // Without `thinking`, reasoning is disabled if the model allows that.
         None => Thinking::Off { must: false },
         Some("disabled") => Thinking::Off { must: true },
         Some("enabled" | "adaptive") => Thinking::On,
         Some(kind) => {
             let message = format!(
                 "thinking.type: is `{}`; allowed are enabled, adaptive, disabled",
-                shown(kind)
+                excerpt(kind)
             );
             return Err(Error::value("thinking.type", message));
         }
@@ -136,11 +136,11 @@ fn ask(request: api::MessagesRequest) -> Result<Ask, Error> {
         thinking: Some(("thinking", thinking)),
         variables: serde_json::Map::new(),
         sampling: params::sampling(request.temperature, request.top_p, request.top_k, None, None)?,
-        shaping: api::Shaping::default(),
+        logits_options: api::LogitsOptions::default(),
         lora: None,
         stop: params::stops(request.stop_sequences.map(api::Stop::Many))?,
         max_tokens: request.max_tokens,
-        // Clients must say how many, and say as many as the model could ever give.
+        // `max_tokens` is mandatory in this API; clients send the model's maximum.
         at_most: true,
         ignore_end: false,
         logprobs: None,
@@ -159,14 +159,14 @@ fn choice(asked: Option<api::TurnChoice>) -> Result<Choice, Error> {
         (kind, _) => {
             let message = format!(
                 "tool_choice.type: is `{}`; allowed are auto, any, tool, none",
-                shown(kind)
+                excerpt(kind)
             );
             Err(Error::value("tool_choice.type", message))
         }
     }
 }
 
-/// Blocks that are all text.
+/// Returns the text of blocks that must all be text.
 fn text(place: &str, blocks: api::Blocks) -> Result<String, Error> {
     let list = match blocks {
         api::Blocks::Text(text) => return Ok(text),
@@ -184,18 +184,19 @@ fn text(place: &str, blocks: api::Blocks) -> Result<String, Error> {
 
 fn unreadable(place: &str, kind: &str, readable: &str) -> Error {
     let param = format!("{place}.type");
-    let message = format!("{param}: is `{}`; only {readable} can be read", shown(kind));
+    let message = format!("{param}: is `{}`; only {readable} can be read", excerpt(kind));
     Error::value(param, message)
 }
 
-/// The messages that a turn is: answers of tools have messages of their own, before what the user says.
+/// Appends the messages of one turn. Tool results become messages of their own, before the user's
+/// text.
 fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result<(), Error> {
     let place = format!("messages[{at}].content");
     let role = match &*message.role {
         role @ ("user" | "assistant" | "system") => role.to_owned(),
         role => {
             let param = format!("messages[{at}].role");
-            let message = format!("{param}: is `{}`; allowed are user, assistant", shown(role));
+            let message = format!("{param}: is `{}`; allowed are user, assistant", excerpt(role));
             return Err(Error::value(param, message));
         }
     };
@@ -206,7 +207,7 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
         }
         api::Blocks::List(blocks) => blocks,
     };
-    let mut said = Message::new(role, "");
+    let mut text_message = Message::new(role, "");
     let mut answers = false;
     for (i, block) in blocks.into_iter().enumerate() {
         let place = format!("{place}[{i}]");
@@ -215,14 +216,15 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
             Error::value(param.as_str(), format!("{param}: is missing"))
         };
         match &*block.kind {
-            "text" => said.content.push_str(&block.text.ok_or_else(|| missing("text"))?),
+            "text" => text_message.content.push_str(&block.text.ok_or_else(|| missing("text"))?),
             "thinking" => {
-                said.reasoning
+                text_message
+                    .reasoning
                     .get_or_insert_default()
                     .push_str(&block.thinking.unwrap_or_default());
             }
             "redacted_thinking" => {}
-            "tool_use" => said.calls.push(Call {
+            "tool_use" => text_message.calls.push(Call {
                 id: tools::call_id(&format!("{place}.id"), block.id)?,
                 name: block.name.ok_or_else(|| missing("name"))?,
                 arguments: block.input.unwrap_or_else(|| json!({})),
@@ -243,8 +245,8 @@ fn turn(at: usize, message: api::TurnMessage, list: &mut Vec<Message>) -> Result
             }
         }
     }
-    if !answers || !said.content.is_empty() {
-        list.push(said);
+    if !answers || !text_message.content.is_empty() {
+        list.push(text_message);
     }
     Ok(())
 }
@@ -259,7 +261,7 @@ fn stop(end: &End) -> (&'static str, Value) {
     }
 }
 
-/// Tokens; those of the input that a slot still held are told apart, as this API has it.
+/// Token counts. This API counts cached input tokens separately.
 fn usage(finished: &Finished) -> Value {
     json!({
         "input_tokens": finished.prompt_tokens - finished.cached_tokens,
@@ -268,13 +270,13 @@ fn usage(finished: &Finished) -> Value {
     })
 }
 
-/// An event that bears the name of its type.
+/// Returns an event that is named after its `type`.
 fn event(value: &Value) -> sse::Event {
     let name = value.get("type").and_then(Value::as_str).unwrap_or_default();
     events::named(name, value)
 }
 
-/// The block that is open, if one is.
+/// The content block that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
     Thinking,
@@ -285,12 +287,12 @@ enum Open {
 #[derive(Default)]
 struct Streaming {
     open: Option<Open>,
-    /// Blocks begun.
+    /// Number of blocks begun.
     blocks: usize,
 }
 
 impl Streaming {
-    /// The events to send for what is new.
+    /// Returns the events for an update.
     fn parts(&mut self, update: Update) -> Vec<sse::Event> {
         self.values(update).iter().map(event).collect()
     }
@@ -351,7 +353,7 @@ impl Streaming {
         match self.open.take() {
             None => return,
             Some(Open::Thinking) => {
-                // Clients give thoughts back with their signature, which is not needed here.
+                // Clients send reasoning back with its signature. The daemon does not need one.
                 let delta = json!({"type": "signature_delta", "signature": ""});
                 let index = self.blocks - 1;
                 out.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_by_its_place() {
+    fn unreadable_content_is_rejected_with_its_path() {
         let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
         let image = read(user(json!([{"type": "image", "source": {}}])));
         assert_eq!(image.err(), Some(Some("messages[0].content[0].type".into())));

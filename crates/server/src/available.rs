@@ -1,5 +1,6 @@
-//! What can be loaded by name: the GGUF files of the models directory, each with why it cannot be where that is known
-//! without a device, and the synthetic models. What was found out about a file is kept until the file changes.
+//! List of models that can be loaded by name: GGUF files of the models directory and synthetic
+//! models. Reports files that cannot be loaded, as far as that is known without a device. Results
+//! are cached until a file changes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -12,18 +13,18 @@ use parking_lot::Mutex;
 use config::Config;
 use model::synthetic;
 
-/// Bytes of a model's files and the time of its first, and why it cannot be loaded.
-type Known = (u64, Option<SystemTime>, Option<String>);
+/// Total size of a model's files, modification time of the first, and why it cannot be loaded.
+type CachedFile = (u64, Option<SystemTime>, Option<String>);
 
 #[derive(Default)]
 pub(super) struct Available {
-    known: Mutex<HashMap<PathBuf, Known>>,
-    /// Whose turn it is to read the directory.
+    known: Mutex<HashMap<PathBuf, CachedFile>>,
+    /// Lock that a reader of the directory holds.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Available {
-    /// All of it. Reads the heads of files that are new; an unreadable directory is an empty one.
+    /// Lists all models. Reads the headers of new files. An unreadable directory counts as empty.
     pub(super) fn list(&self, config: &Config) -> Vec<api::Available> {
         let mut before = std::mem::take(&mut *self.known.lock());
         let mut known = HashMap::new();
@@ -31,7 +32,7 @@ impl Available {
         for File { path, bytes, time } in files(&config.models_dir) {
             let (model, named) = name(config, &path);
             let unchanged = before.remove(&path).filter(|k| (k.0, k.1) == (bytes, time));
-            let (.., why) = unchanged.unwrap_or_else(|| (bytes, time, unsound(&path)));
+            let (.., why) = unchanged.unwrap_or_else(|| (bytes, time, load_problem(&path)));
             list.push(api::Available {
                 model,
                 bytes: Some(bytes),
@@ -52,7 +53,7 @@ impl Available {
     }
 }
 
-/// The name that a load knows a file of the models directory by, or why there is none.
+/// Returns the file's name for loading, or why it cannot be loaded by name.
 fn name(config: &Config, path: &Path) -> (String, Result<(), String>) {
     let lossy =
         |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
@@ -63,29 +64,29 @@ fn name(config: &Config, path: &Path) -> (String, Result<(), String>) {
     } else if means(&file) {
         (file, Ok(()))
     } else if path.to_str().is_none() {
-        (stem, Err("its name is not UTF-8: give the file another".into()))
+        (stem, Err("its name is not UTF-8; rename the file".into()))
     } else {
-        (stem, Err("its name means something else: give the file another".into()))
+        (stem, Err("its name means something else to a load; rename the file".into()))
     }
 }
 
-/// Why a file is no model that can be loaded.
-fn unsound(path: &Path) -> Option<String> {
+/// Returns why a file cannot be loaded as a model.
+fn load_problem(path: &Path) -> Option<String> {
     let why = engine::inspect(path).err()?.to_string();
-    // The list says which file it is.
+    // The list already names the file.
     let prefix = format!("{}: ", path.display());
     Some(why.strip_prefix(&prefix).unwrap_or(&why).to_owned())
 }
 
 struct File {
     path: PathBuf,
-    /// Of all parts.
+    /// Total size of all parts.
     bytes: u64,
-    /// Of the first part.
+    /// Modification time of the first part.
     time: Option<SystemTime>,
 }
 
-/// The GGUF files of a directory; a split model counts once, by its first part.
+/// Lists the GGUF files of a directory. A split model counts once, as its first part.
 fn files(dir: &Path) -> Vec<File> {
     let mut found: BTreeMap<PathBuf, (bool, File)> = BTreeMap::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -93,7 +94,7 @@ fn files(dir: &Path) -> Vec<File> {
         if path.extension().is_none_or(|extension| extension != "gguf") {
             continue;
         }
-        // Follows links: models are often linked into place.
+        // Follows links: models are often symbolic links.
         let Ok(meta) = fs::metadata(&path) else { continue };
         if !meta.is_file() {
             continue;
@@ -116,7 +117,7 @@ fn files(dir: &Path) -> Vec<File> {
     found.into_values().filter(|(has_first, _)| *has_first).map(|(_, file)| file).collect()
 }
 
-/// Takes `NAME-00002-of-00003` apart.
+/// Splits `NAME-00002-of-00003` into its three parts.
 fn split_part(stem: &str) -> Option<(&str, &str, &str)> {
     let digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
     let (rest, of) = stem.rsplit_once("-of-")?;
@@ -132,7 +133,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_directory_of_models() {
+    fn models_of_a_directory_are_listed() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &OsStr, bytes: usize| fs::write(dir.path().join(name), vec![0; bytes]);
         for (name, bytes) in [
@@ -140,11 +141,11 @@ mod tests {
             ("a-00001-of-00002.gguf", 10),
             ("a-00002-of-00002.gguf", 5),
             ("lost-00002-of-00002.gguf", 5),
-            // No part: those have five digits.
+            // Not a part: part numbers have five digits.
             ("part-1-of-2.gguf", 7),
             ("whole-final-of-seven.gguf", 7),
             ("notes.txt", 1),
-            // Two for whose names a load finds something else.
+            // Files whose names mean something else to a load.
             ("synthetic:b.gguf", 1),
             ("c.gguf", 1),
             ("c", 1),
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(list.iter().filter(|model| !model.synthetic).count(), 8);
         assert!(list.iter().all(|model| !model.synthetic || model.why.is_none()));
 
-        // Again, with a file that has changed.
+        // Lists again after a file has changed.
         assert_eq!(available.list(&config), list);
         fs::copy(model, dir.path().join("b.gguf")).unwrap();
         let list = available.list(&config);

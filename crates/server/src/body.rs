@@ -1,4 +1,4 @@
-//! A request's body: JSON, of bounded size, in bounded time.
+//! Request bodies: JSON of limited size that must arrive within a time limit.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -24,16 +24,17 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for JsonBody<T> {
     }
 }
 
-/// Bytes of a body that are taken without asking.
+/// Bytes of a body that need no reservation.
 const SMALL: usize = 64 << 10;
 
-/// Bytes that larger bodies may have in memory together, if that is not less than one may have.
+/// Memory limit of all larger bodies together, in bytes. A single body may always be as large as
+/// `max_body_bytes`.
 const LARGE: usize = 64 << 20;
 
-/// The bytes of all larger bodies in memory.
+/// Bytes of all larger bodies in memory.
 pub(super) type Arriving = Arc<AtomicUsize>;
 
-/// A body, and the room that it takes.
+/// A body and its memory reservation.
 pub(super) struct Arrived {
     bytes: Vec<u8>,
     counted: usize,
@@ -47,8 +48,9 @@ impl Arrived {
             let more = len - self.counted;
             let grow = |all: usize| all.checked_add(more).filter(|all| *all <= most);
             if self.all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).is_err() {
-                let message =
-                    format!("large requests with {most} bytes in all are arriving already");
+                let message = format!(
+                    "other large requests already use the {most} bytes of memory for bodies"
+                );
                 return Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
                     .retry_after(1)
                     .hint("try again in a second"));
@@ -74,7 +76,8 @@ impl Deref for Arrived {
     }
 }
 
-/// The whole body of a request that says that it is JSON (of ollama's dialect also one that does not say), within the configured size and time.
+/// Reads a JSON body within the configured size and time. Requires the JSON content type, except
+/// for ollama's routes, where it may be absent.
 pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> {
     let essence = |value: &HeaderValue| {
         let essence = value.to_str().ok()?.split(';').next()?.trim();
@@ -82,7 +85,7 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> 
     };
     let json = match request.headers().get(CONTENT_TYPE) {
         Some(value) => essence(value).unwrap_or(false),
-        // As ollama does, whose clients need not say it: LiteLLM's is one.
+        // ollama accepts this too, and some of its clients, such as LiteLLM's, rely on it.
         None => request.uri().path().starts_with("/api/"),
     };
     if !json {
@@ -128,7 +131,7 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Arrived, Error> 
     })
 }
 
-/// Parses JSON; an error names the line and column, and the field when the JSON itself is sound.
+/// Parses JSON. An error names line and column if the JSON is malformed, else the field.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     let malformed = |reason: String| {
         let message = format!("the body is not valid JSON: {reason}");
@@ -150,21 +153,21 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     Ok(value)
 }
 
-/// A field that is missing, not known, or of a wrong value, as the parser says in the object at `path`.
-fn wrong(path: &str, said: &str) -> Error {
+/// Returns the error for a missing, unknown or invalid field of the object at `path`.
+fn wrong(path: &str, detail: &str) -> Error {
     let object = if path == "." { "" } else { path };
-    if let Some(field) = said.strip_suffix(" is missing") {
+    if let Some(field) = detail.strip_suffix(" is missing") {
         let field = if object.is_empty() { field.to_owned() } else { format!("{object}.{field}") };
         return Error::value(field.as_str(), format!("{field}: is missing"));
     }
     if path == "." {
-        return Error::new(StatusCode::BAD_REQUEST, "invalid_value", format!("the body: {said}"));
+        return Error::new(StatusCode::BAD_REQUEST, "invalid_value", format!("the body: {detail}"));
     }
-    let path = invalid::shown(path);
-    // Of a field that is not known the parser says the name again.
+    let path = invalid::excerpt(path);
+    // The parser repeats the name of an unknown field.
     let name = path.rsplit('.').next().map(|name| format!("`{name}` "));
-    let said = name.and_then(|name| said.strip_prefix(&name)).unwrap_or(said);
-    Error::value(path.as_str(), format!("{path}: {said}"))
+    let detail = name.and_then(|name| detail.strip_prefix(&name)).unwrap_or(detail);
+    Error::value(path.as_str(), format!("{path}: {detail}"))
 }
 
 #[cfg(test)]
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn larger_bodies_are_counted_until_they_are_dropped() {
+    fn large_bodies_are_counted_until_they_are_dropped() {
         let all = Arriving::default();
         let arrive = |frames: &[usize]| {
             let mut body = Arrived { bytes: Vec::new(), counted: 0, all: Arc::clone(&all) };
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_json_names_the_place() {
+    fn malformed_json_errors_name_line_and_column() {
         let error = refused::<api::CompletionRequest>("{\"prompt\": \"x\",\n  oops}");
         assert_eq!(error.code, "malformed_json");
         assert!(error.message.contains("line 2 column 3"), "{}", error.message);
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_names_the_field() {
+    fn errors_name_the_invalid_field() {
         let error = refused::<api::ChatRequest>(r#"{"messages": [{"role": 1, "content": ""}]}"#);
         assert_eq!(
             (error.code.as_str(), error.param.as_deref()),
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused_under_our_own_routes_only() {
+    fn only_native_routes_reject_unknown_fields() {
         let error = refused::<api::LoadRequest>(r#"{"model": "a", "slot": 3}"#);
         assert!(
             error.message.starts_with("slot: is not known; possible: model, "),
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_prompt() {
+    fn all_forms_of_prompts_are_accepted() {
         let prompt = |json: &str| {
             parse::<api::CompletionRequest>(format!("{{\"prompt\":{json}}}").as_bytes())
                 .ok()

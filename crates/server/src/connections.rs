@@ -1,6 +1,6 @@
-//! Connections: who is let in, how one is served, how all end. One that does nothing goes when another needs its
-//! place, and shares of the places are kept from the network for the unix socket, and there for the daemon's own
-//! user and root, so that nobody locks them out.
+//! Connections: admission, serving and shutdown. When all places are taken, a new connection
+//! replaces the one that has been idle longest. Some places are reserved for the unix socket, and
+//! of these some for the daemon's own user and root, so that other clients cannot lock them out.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -25,40 +25,40 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::disconnect::DisconnectWatch;
 use super::error::Error;
-use super::gone::Gone;
 use super::tcp::{self, Port};
-use super::{App, host, linger, router};
+use super::{App, graceful_close, host, router};
 
-/// Bytes of a request's head at most; hyper answers 431 beyond.
+/// Maximum size of a request's head in bytes; hyper answers 431 above it.
 const MAX_HEAD: usize = 64 << 10;
 
-/// How long the writing of a refusal may take.
-const REFUSAL: Duration = Duration::from_secs(1);
+/// Time limit for writing a rejection.
+const REJECTION_WRITE: Duration = Duration::from_secs(1);
 
-/// How long a refused connection is read from at most, until its client closes it: were it closed with bytes unread,
-/// the kernel would answer those with a reset, and the refusal would be lost to it.
-const LINGER: Duration = Duration::from_millis(200);
+/// Time limit for reading from a rejected connection until its client closes it. Closing a socket
+/// with unread bytes makes the kernel send a reset, and the client would lose the rejection.
+const REJECTION_DRAIN: Duration = Duration::from_millis(200);
 
-/// How long a connection that is to make room may still be heard: what its client has sent by then is read, and a
-/// request is answered.
-const LAST_WORD: Duration = Duration::from_millis(10);
+/// Grace period of a connection that is being closed to free its place. A request that arrives
+/// within it is answered.
+const EVICTION_GRACE: Duration = Duration::from_millis(10);
 
-/// Of so many connections one is kept for each kind of client from those before it.
-const SHARE: usize = 8;
+/// One of this many places is reserved at each level of [`Peer`].
+const RESERVED_SHARE: usize = 8;
 
 #[derive(Debug)]
 pub struct Connections(JoinSet<()>);
 
 impl Connections {
-    /// Lets every connection finish what it is answering, for `limit` at most; then cuts them.
+    /// Waits at most `limit` for the answers in progress, then closes all connections.
     pub async fn drain(mut self, limit: Duration) {
         let all = async { while self.0.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(limit, all).await;
     }
 }
 
-/// How a server is told to stop.
+/// Stop signal of a server.
 #[derive(Clone, Default)]
 pub struct Stop {
     draining: CancellationToken,
@@ -66,13 +66,13 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// From now on idle connections are closed, and busy ones after their answer. Whoever still comes gets one
-    /// answer, so that health checks hear that the daemon stops.
+    /// Closes idle connections now and busy ones after their answer. New clients still get one
+    /// answer, so that health checks see that the daemon is stopping.
     pub fn drain(&self) {
         self.draining.cancel();
     }
 
-    /// From now on nobody is heard.
+    /// Stops accepting connections.
     pub fn close(&self) {
         self.closed.cancel();
     }
@@ -87,13 +87,14 @@ pub struct Listeners {
 pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connections {
     let Listeners { unix, tcp } = listeners;
     let open = router(Arc::clone(&app));
-    let keep = middleware::map_request_with_state(Arc::clone(&app), linger::keep);
+    let drain_body =
+        middleware::map_request_with_state(Arc::clone(&app), graceful_close::drain_body);
     let token = tcp.as_ref().and_then(Port::token);
     let guarded = open.clone().layer(middleware::from_fn_with_state(token, tcp::guard));
     let [open, guarded] = [open, guarded]
-        .map(|routes| routes.layer(middleware::from_fn(host::check)).layer(keep.clone()));
-    let (connections, guests) = (JoinSet::new(), HashMap::new());
-    let mut server = Server { app, connections, guests, stop };
+        .map(|routes| routes.layer(middleware::from_fn(host::check)).layer(drain_body.clone()));
+    let (connections, admitted) = (JoinSet::new(), HashMap::new());
+    let mut server = Server { app, connections, admitted, stop };
     loop {
         let accept_tcp = async {
             match &tcp {
@@ -108,19 +109,19 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connectio
                 let id = match ended {
                     Ok((id, ())) => id,
                     Err(error) => {
-                        tracing::error!(%error, "a connection panicked");
+                        tracing::error!(%error, "a connection's task panicked");
                         error.id()
                     }
                 };
-                server.guests.remove(&id);
+                server.admitted.remove(&id);
                 continue;
             }
             accepted = unix.accept() => accepted.map(|(stream, _)| {
                 let peer = Peer::of(&stream);
-                let gone = Gone::watch(&stream).inspect_err(|error| {
-                    tracing::warn!(%error, "a client that shuts down its sending side counts as gone");
+                let disconnect = DisconnectWatch::watch(&stream).inspect_err(|error| {
+                    tracing::warn!(%error, "a client that shuts down its sending side counts as disconnected");
                 });
-                server.admit(stream, peer, gone.ok(), &open);
+                server.admit(stream, peer, disconnect.ok(), &open);
             }),
             accepted = accept_tcp => accepted.map(|(stream, peer)| {
                 tracing::debug!(%peer, "connected");
@@ -128,53 +129,53 @@ pub async fn serve(listeners: Listeners, app: Arc<App>, stop: Stop) -> Connectio
             }),
         };
         if let Err(error) = accepted {
-            // Out of file descriptors, most likely: give connections time to end.
+            // Probably out of file descriptors: wait for connections to end.
             tracing::warn!(%error, "accepting a connection failed");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 }
 
-/// Whether a connection's client waits for an answer.
+/// Tracks whether a connection's client waits for an answer.
 #[derive(Clone)]
-struct Pulse(Arc<Mutex<Heard>>);
+struct Activity(Arc<Mutex<ActivityState>>);
 
-struct Heard {
-    /// Requests whose answer is not complete.
+struct ActivityState {
+    /// Number of requests without a complete answer.
     busy: usize,
-    /// When that changed last.
+    /// Time of the last change of `busy`.
     since: Instant,
 }
 
-impl Pulse {
+impl Activity {
     fn new() -> Self {
-        Self(Arc::new(Mutex::new(Heard { busy: 0, since: Instant::now() })))
+        Self(Arc::new(Mutex::new(ActivityState { busy: 0, since: Instant::now() })))
     }
 
     fn begin(&self) -> Busy {
-        let mut heard = self.0.lock();
-        *heard = Heard { busy: heard.busy + 1, since: Instant::now() };
+        let mut state = self.0.lock();
+        *state = ActivityState { busy: state.busy + 1, since: Instant::now() };
         Busy(self.clone())
     }
 
-    /// Since when it has been idle, if it is.
+    /// Returns the time since which the connection has been idle, if it is idle.
     fn idle(&self) -> Option<Instant> {
-        let heard = self.0.lock();
-        (heard.busy == 0).then_some(heard.since)
+        let state = self.0.lock();
+        (state.busy == 0).then_some(state.since)
     }
 }
 
-/// A request whose answer is not complete.
-struct Busy(Pulse);
+/// A request without a complete answer.
+struct Busy(Activity);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut heard = self.0.0.lock();
-        *heard = Heard { busy: heard.busy - 1, since: Instant::now() };
+        let mut state = self.0.0.lock();
+        *state = ActivityState { busy: state.busy - 1, since: Instant::now() };
     }
 }
 
-/// The body of an answer, until whose end its connection is busy.
+/// Body of an answer. The connection is busy until it ends.
 struct Answer {
     body: Body,
     _busy: Busy,
@@ -200,19 +201,19 @@ impl HttpBody for Answer {
     }
 }
 
-/// Who a client is. Of the places some are kept for each from those before it.
+/// Kind of client. Each kind has reserved places that earlier kinds cannot use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Peer {
-    /// Over TCP.
+    /// A TCP client.
     Network,
-    /// Whom the unix socket's permissions let in.
+    /// A client that the unix socket's permissions admit.
     Socket,
-    /// The daemon's own user and root, on the unix socket.
+    /// The daemon's own user or root, on the unix socket.
     Own,
 }
 
 impl Peer {
-    /// As the kernel knows the client of a unix socket.
+    /// Identifies a unix socket's client by its kernel credentials.
     fn of(stream: &UnixStream) -> Self {
         match stream.peer_cred() {
             Ok(peer) => {
@@ -221,41 +222,46 @@ impl Peer {
                 if own { Self::Own } else { Self::Socket }
             }
             Err(error) => {
-                tracing::debug!(%error, "connected; by whom is not known");
+                tracing::debug!(%error, "cannot identify the client of a connection");
                 Self::Socket
             }
         }
     }
 
-    /// How many of all places it and those before it may take.
+    /// Number of places, of `limit`, that this kind and earlier kinds may use.
     const fn share_of(self, limit: usize) -> usize {
         match self {
-            Self::Network => limit - 2 * (limit / SHARE),
-            Self::Socket => limit - limit / SHARE,
+            Self::Network => limit - 2 * (limit / RESERVED_SHARE),
+            Self::Socket => limit - limit / RESERVED_SHARE,
             Self::Own => limit,
         }
     }
 }
 
-/// One that has been let in.
-struct Guest {
+/// An admitted connection.
+struct Admitted {
     peer: Peer,
-    pulse: Pulse,
-    /// Cancelled when it has been asked to leave.
-    leave: CancellationToken,
+    activity: Activity,
+    /// Cancelled to make the connection close.
+    evict: CancellationToken,
 }
 
 struct Server {
     app: Arc<App>,
     connections: JoinSet<()>,
-    guests: HashMap<Id, Guest>,
+    admitted: HashMap<Id, Admitted>,
     stop: Stop,
 }
 
 impl Server {
-    /// Serves a connection, or says that there is one too many.
-    fn admit<S>(&mut self, stream: S, peer: Peer, gone: Option<Gone>, router: &Router)
-    where
+    /// Serves a connection, or rejects it if there is no place.
+    fn admit<S>(
+        &mut self,
+        stream: S,
+        peer: Peer,
+        disconnect: Option<DisconnectWatch>,
+        router: &Router,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let config = self.app.config();
@@ -264,58 +270,60 @@ impl Server {
             self.connections.spawn(refuse(stream, peer.share_of(limit)));
             return;
         }
-        let guest = Guest { peer, pulse: Pulse::new(), leave: CancellationToken::new() };
-        let host = Host {
+        let admitted =
+            Admitted { peer, activity: Activity::new(), evict: CancellationToken::new() };
+        let context = ConnectionContext {
             router: router.clone(),
-            pulse: guest.pulse.clone(),
-            leave: guest.leave.clone(),
+            activity: admitted.activity.clone(),
+            evict: admitted.evict.clone(),
             stop: self.stop.clone(),
             timeout: config.request_timeout(),
         };
-        let task = self.connections.spawn(connection(stream, gone, host));
-        self.guests.insert(task.id(), guest);
+        let task = self.connections.spawn(connection(stream, disconnect, context));
+        self.admitted.insert(task.id(), admitted);
     }
 
-    /// Whether there is a place, be it that of whoever has been idle for longest.
+    /// Returns true if a place is free. May evict the connection that has been idle longest.
     fn has_place(&mut self, limit: usize, peer: Peer) -> bool {
-        let staying = || self.guests.values().filter(|guest| !guest.leave.is_cancelled());
-        let like = staying().filter(|guest| guest.peer <= peer).count();
-        if staying().count() < limit && like < peer.share_of(limit) {
+        let remaining =
+            || self.admitted.values().filter(|connection| !connection.evict.is_cancelled());
+        let like = remaining().filter(|connection| connection.peer <= peer).count();
+        if remaining().count() < limit && like < peer.share_of(limit) {
             return true;
         }
-        // Those that leave are gone soon, unless they have said something after all.
-        if self.guests.len() >= 2 * limit && peer != Peer::Own {
+        // Evicted connections end soon, unless they send a request after all.
+        if self.admitted.len() >= 2 * limit && peer != Peer::Own {
             return false;
         }
-        let idle = staying().filter_map(|guest| {
-            let since = guest.pulse.idle().filter(|_| guest.peer <= peer)?;
-            Some(((guest.peer, since), &guest.leave))
+        let idle = remaining().filter_map(|connection| {
+            let since = connection.activity.idle().filter(|_| connection.peer <= peer)?;
+            Some(((connection.peer, since), &connection.evict))
         });
-        let Some((_, leave)) = idle.min_by_key(|(rank, _)| *rank) else { return false };
-        leave.cancel();
+        let Some((_, evict)) = idle.min_by_key(|(rank, _)| *rank) else { return false };
+        evict.cancel();
         true
     }
 }
 
-/// What serves a connection.
-struct Host {
+/// Shared state of a connection's task.
+struct ConnectionContext {
     router: Router,
-    pulse: Pulse,
-    leave: CancellationToken,
+    activity: Activity,
+    evict: CancellationToken,
     stop: Stop,
     timeout: Duration,
 }
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    gone: Option<Gone>,
-    host: Host,
+    disconnect: Option<DisconnectWatch>,
+    context: ConnectionContext,
 ) {
-    let Host { router, pulse, leave, stop, timeout } = host;
+    let ConnectionContext { router, activity, evict, stop, timeout } = context;
     let draining = stop.draining.is_cancelled();
     let routes = TowerToHyperService::new(router);
     let service = service_fn(|request: hyper::Request<Incoming>| {
-        let busy = pulse.begin();
+        let busy = activity.begin();
         let answer = routes.call(request);
         async move {
             let answer: Response = answer.await?;
@@ -328,21 +336,21 @@ async fn connection(
         .header_read_timeout(timeout)
         .max_header_size(MAX_HEAD)
         .max_buf_size(2 * MAX_HEAD)
-        .half_close(gone.is_some())
+        .half_close(disconnect.is_some())
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let served = async {
         tokio::select! {
             ended = connection.as_mut() => return ended,
             () = stop.draining.cancelled(), if !draining => {}
-            () = leave.cancelled() => {
+            () = evict.cancelled() => {
                 tokio::select! {
                     biased;
                     ended = connection.as_mut() => return ended,
-                    () = tokio::time::sleep(LAST_WORD) => {}
+                    () = tokio::time::sleep(EVICTION_GRACE) => {}
                 }
-                if pulse.idle().is_some() {
-                    tracing::debug!("an idle connection made room");
+                if activity.idle().is_some() {
+                    tracing::debug!("closing an idle connection to free its place");
                     return Ok(());
                 }
             }
@@ -355,16 +363,16 @@ async fn connection(
         ended = served => if let Err(error) = ended {
             tracing::debug!(%error, "connection ended");
         },
-        () = Gone::wait(gone.as_ref()) => tracing::debug!("the client is gone"),
+        () = DisconnectWatch::wait(disconnect.as_ref()) => tracing::debug!("the client has disconnected"),
     }
 }
 
-/// Answers one connection too many, whatever it asks for.
+/// Answers a connection for which there is no place with an error.
 async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, limit: usize) {
     let message = format!("{limit} connections are open, which is the limit");
     let error = Error::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message)
         .hint("close idle connections, or raise max_connections in the configuration");
-    // Strings only: always valid JSON.
+    // Contains only strings, so it is always valid JSON.
     let body = serde_json::to_string(&error.body()).unwrap_or_default();
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
@@ -375,9 +383,9 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, limit: usize) {
         stream.write_all((head + &body).as_bytes()).await?;
         stream.shutdown().await
     };
-    if let Ok(Ok(())) = tokio::time::timeout(REFUSAL, write).await {
+    if let Ok(Ok(())) = tokio::time::timeout(REJECTION_WRITE, write).await {
         let rest = async { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await };
-        let _ = tokio::time::timeout(LINGER, rest).await;
+        let _ = tokio::time::timeout(REJECTION_DRAIN, rest).await;
     }
 }
 
@@ -387,20 +395,20 @@ mod tests {
 
     #[test]
     fn a_connection_is_idle_when_all_its_answers_are_complete() {
-        let pulse = Pulse::new();
-        let began = pulse.idle().unwrap();
-        let (one, another) = (pulse.begin(), pulse.begin());
+        let activity = Activity::new();
+        let began = activity.idle().unwrap();
+        let (one, another) = (activity.begin(), activity.begin());
         drop(one);
-        assert!(pulse.idle().is_none());
+        assert!(activity.idle().is_none());
         drop(another);
-        assert!(pulse.idle().unwrap() >= began);
+        assert!(activity.idle().unwrap() >= began);
     }
 
     #[test]
-    fn each_kind_of_client_has_places_that_those_before_it_cannot_take() {
+    fn each_kind_of_client_has_reserved_places() {
         let of = |limit| [Peer::Network, Peer::Socket, Peer::Own].map(|peer| peer.share_of(limit));
         assert_eq!(of(64), [48, 56, 64]);
         assert_eq!(of(9), [7, 8, 9]);
-        assert_eq!(of(7), [7, 7, 7], "of so few none is kept");
+        assert_eq!(of(7), [7, 7, 7], "small limits have no reserved places");
     }
 }

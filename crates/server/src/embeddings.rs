@@ -1,4 +1,4 @@
-//! Embeddings: what a model makes of texts instead of answers, in OpenAI's dialect and in ollama's.
+//! Embedding routes: OpenAI's `/v1/embeddings` and ollama's `/api/embed`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,17 +17,17 @@ use super::body::JsonBody;
 use super::error::Error;
 use super::{App, generation, params, prompt};
 use engine::{Event, GenerateError, Request, Scales, Served, Shaping};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
-/// Texts of one request at most, which are OpenAI's.
+/// Maximum number of texts in a request, the same as OpenAI's.
 const INPUTS: usize = 2048;
 
 const FIELD: &str = "input";
 
-/// What a request's texts became.
-struct Made {
+/// Embeddings of a request's texts.
+struct Embedded {
     served: Arc<Served>,
-    /// Each of length 1.
+    /// Normalised to length 1.
     embeddings: Vec<Vec<f32>>,
     tokens: u64,
 }
@@ -39,10 +39,10 @@ pub(super) async fn openai(
     let encoding = request.encoding_format.as_deref();
     if let Some(other) = encoding.filter(|name| !["float", "base64"].contains(name)) {
         let message =
-            format!("encoding_format: is `{}`; float and base64 are possible", shown(other));
+            format!("encoding_format: is `{}`; float and base64 are possible", excerpt(other));
         return Err(Error::value("encoding_format", message));
     }
-    let made = make(&app, request.model.as_deref(), request.input, request.dimensions).await?;
+    let embedded = make(&app, request.model.as_deref(), request.input, request.dimensions).await?;
     let embedding = |(index, numbers): (usize, Vec<f32>)| api::Embedding {
         object: "embedding".into(),
         index,
@@ -53,9 +53,12 @@ pub(super) async fn openai(
     };
     Ok(Json(api::Embeddings {
         object: "list".into(),
-        data: made.embeddings.into_iter().enumerate().map(embedding).collect(),
-        model: made.served.model.id.clone(),
-        usage: api::EmbeddingsUsage { prompt_tokens: made.tokens, total_tokens: made.tokens },
+        data: embedded.embeddings.into_iter().enumerate().map(embedding).collect(),
+        model: embedded.served.model.id.clone(),
+        usage: api::EmbeddingsUsage {
+            prompt_tokens: embedded.tokens,
+            total_tokens: embedded.tokens,
+        },
     }))
 }
 
@@ -65,15 +68,15 @@ pub(super) async fn ollama(
 ) -> Result<Json<Value>, Error> {
     let begin = Instant::now();
     let model = request.model.as_deref().map(super::ollama::untagged);
-    let made = make(&app, model, request.input, request.dimensions).await?;
+    let embedded = make(&app, model, request.input, request.dimensions).await?;
     let total = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Ok(Json(json!({
-        "model": made.served.model.id, "embeddings": made.embeddings, "total_duration": total,
-        "load_duration": 0, "prompt_eval_count": made.tokens,
+        "model": embedded.served.model.id, "embeddings": embedded.embeddings, "total_duration": total,
+        "load_duration": 0, "prompt_eval_count": embedded.tokens,
     })))
 }
 
-/// Little-endian `f32`, as OpenAI's clients ask for them.
+/// Encodes as little-endian `f32` in base64, the format that OpenAI's clients request.
 pub(super) fn base64(numbers: &[f32]) -> String {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     STANDARD.encode(bytes)
@@ -84,14 +87,14 @@ async fn make(
     model: Option<&str>,
     input: api::Prompt,
     dimensions: Option<usize>,
-) -> Result<Made, Error> {
+) -> Result<Embedded, Error> {
     let served = Arc::clone(&params::admit(app, model, 0).await?.served);
     let Some(width) = served.model.embedding else {
         let message =
-            format!("{} is not made for embeddings: its file names no pooling", served.model.id);
+            format!("{} is not an embedding model: its file has no pooling type", served.model.id);
         return Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
             .param("model")
-            .hint("load an embedding model with `orinctl load`; one of Qwen3-Embedding's, for example"));
+            .hint("load an embedding model with `orinctl load`, such as Qwen3-Embedding"));
     };
     if let Some(asked) = dimensions.filter(|asked| !(1..=width).contains(asked)) {
         let message = format!("dimensions: is {asked}, 1 to {width} are possible");
@@ -100,7 +103,7 @@ async fn make(
     let adapters = params::adapters(&served.model, model, None)?;
     let prompts = tokens(app, &served, input).await?;
     let mut embeddings = Vec::with_capacity(prompts.len());
-    // As many at once as the model has slots, so that a long list does not fill the queue.
+    // Submits at most one text per slot at a time, so that a long list does not fill the queue.
     for some in prompts.chunks(served.model.slots) {
         let mut admission = params::admit(app, Some(&served.model.id), some.len()).await?;
         let requests = some.iter().map(|prompt| request(prompt.clone(), adapters)).collect();
@@ -115,12 +118,12 @@ async fn make(
             }
         }
         if embeddings[first..].iter().any(Vec::is_empty) {
-            // Cancelled: nobody listens, or the daemon stops.
+            // Cancelled: the client is gone, or the daemon stops.
             return Err(GenerateError::Stopping.into());
         }
     }
     let tokens = prompts.iter().map(|prompt| prompt.len() as u64).sum();
-    Ok(Made { served, embeddings, tokens })
+    Ok(Embedded { served, embeddings, tokens })
 }
 
 fn request(prompt: Vec<u32>, adapters: Scales) -> Request {
@@ -140,7 +143,7 @@ fn request(prompt: Vec<u32>, adapters: Scales) -> Request {
     }
 }
 
-/// The ids of each text.
+/// Returns the token ids of each text.
 async fn tokens(
     app: &App,
     served: &Arc<Served>,
@@ -168,17 +171,17 @@ async fn tokens(
     Ok(prompts)
 }
 
-/// A text is text: no control token is made of it.
+/// Tokenizes a text without interpreting control tokens.
 async fn encode(
     app: &App,
     served: &Arc<Served>,
     texts: Vec<String>,
 ) -> Result<Vec<Vec<u32>>, Error> {
-    let made = prompt::encode(app, served, FIELD, texts, Specials::Plain).await?;
-    Ok(made.into_iter().map(|(_, ids)| ids).collect())
+    let embedded = prompt::encode(app, served, FIELD, texts, Specials::Plain).await?;
+    Ok(embedded.into_iter().map(|(_, ids)| ids).collect())
 }
 
-/// The first numbers of an embedding, of length 1 again.
+/// Truncates an embedding and normalises it again.
 fn cut(mut numbers: Vec<f32>, dimensions: Option<usize>) -> Vec<f32> {
     let Some(left) = dimensions.filter(|left| *left < numbers.len()) else { return numbers };
     numbers.truncate(left);
@@ -195,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_has_length_one_and_bytes_are_little_endian() {
+    fn truncated_embeddings_are_normalised_and_little_endian() {
         assert_eq!(cut(vec![3.0, 4.0, 12.0], Some(2)), [0.6, 0.8]);
         assert_eq!(cut(vec![0.6, 0.8], Some(2)), [0.6, 0.8]);
         assert_eq!(cut(vec![0.0, 1.0], Some(1)), [0.0]);

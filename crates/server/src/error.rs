@@ -1,4 +1,4 @@
-//! Errors as HTTP answers: one JSON shape, a status, a code for programs, a hint for people.
+//! Errors as HTTP answers: status, machine-readable code, message, hint.
 
 use axum::Json;
 use axum::http::header::RETRY_AFTER;
@@ -23,7 +23,7 @@ impl Error {
         Self { status, code, message: message.into(), hint: None, param: None, retry_after: None }
     }
 
-    /// A value that is not allowed, in the field `param`.
+    /// Error for an invalid value of the field `param`.
     pub(super) fn value(param: impl Into<String>, message: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::BAD_REQUEST, "invalid_value", message);
         Self { param: Some(param.into()), ..error }
@@ -31,14 +31,14 @@ impl Error {
 
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
-            .hint("this is a bug in orind; its log says more")
+            .hint("this is a bug in orind; see its log")
     }
 
     pub(super) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// With the header Retry-After.
+    /// Adds the header Retry-After.
     pub(super) fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..self }
     }
@@ -65,7 +65,7 @@ impl Error {
     }
 }
 
-/// The code of the error that an answer holds, for who counts answers.
+/// Error code of an answer, for the metrics.
 #[derive(Clone, Copy)]
 pub(super) struct Code(pub(super) &'static str);
 
@@ -94,7 +94,9 @@ impl From<GenerateError> for Error {
                 message,
             )
             .retry_after(retry_after.as_secs().max(1))
-            .hint("wait as long as Retry-After says, or raise queue_limit in the configuration"),
+            .hint(
+                "retry after the seconds in Retry-After, or raise queue_limit in the configuration",
+            ),
             GenerateError::TooLong { .. } => {
                 Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
             }
@@ -102,19 +104,18 @@ impl From<GenerateError> for Error {
             GenerateError::Stopping => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message)
             }
-            GenerateError::NotFinite { .. } => Self::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "non_finite_logits",
-                message,
-            )
-            .hint("where every device says the same, the file is damaged: make it or get it again"),
+            GenerateError::NotFinite { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "non_finite_logits", message).hint(
+                    "if all devices report this, the file is damaged: create or download it again",
+                )
+            }
             GenerateError::Constraint(_) => {
                 Self::new(StatusCode::BAD_REQUEST, "grammar_failed", message)
                     .hint("loosen the grammar or the schema")
             }
             GenerateError::Device(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
-                    .hint("the daemon's log says more; `orinctl status` shows what it is doing")
+                    .hint("see the daemon's log and `orinctl status`")
             }
         }
     }
@@ -126,7 +127,7 @@ impl From<LoadError> for Error {
         match error {
             LoadError::OutOfMemory(_) => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", message)
-                    .hint("lower slots, context or prefill_chunk, or take a smaller model")
+                    .hint("lower slots, context or prefill_chunk, or load a smaller model")
             }
             LoadError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, "model_not_found", message)
                 .hint("`orinctl models` lists what can be loaded by name"),

@@ -1,4 +1,4 @@
-//! Answers as server-sent events, with a comment now and then while there is nothing to say.
+//! Answers as server-sent events, with comments as keep-alive.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use tokio::sync::oneshot::error::RecvError;
 use super::error::Error;
 use engine::GenerateError;
 
-/// Time without an event after which a comment is sent, so that neither side takes the other for dead.
+/// Time without an event until a keep-alive comment is sent.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// An answer made of events. Dropped when the client goes away.
+/// Returns an answer that streams events. The stream is dropped when the client disconnects.
 pub(super) fn answer(events: impl Stream<Item = Event> + Send + 'static) -> Response {
     let keep_alive = KeepAlive::new().interval(QUIET).text("waiting");
     Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(keep_alive).into_response()
 }
 
-/// How long an answer waits for a first event that may turn out to be an error, which then gets a
-/// status of its own instead of 200 and an `error` event.
+/// Maximum wait for the first event. An error within this time gets its own HTTP status instead of
+/// 200 and an `error` event.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What work of some length sends on its way.
+/// An event of a long-running task.
 pub(super) enum Step<P, R> {
     Progress(P),
     Done(Result<R, Error>),
 }
 
-/// An answer of any number of `progress` events and one `result`.
+/// Returns an answer of any number of `progress` events and one `result`.
 pub(super) async fn work<P, R>(mut steps: UnboundedReceiver<Step<P, R>>) -> Result<Response, Error>
 where
     P: Serialize + Send + 'static,
@@ -50,14 +50,14 @@ where
     })))
 }
 
-/// What came of a task that had the engine to itself.
+/// Unwraps the result of a task that had exclusive use of the engine.
 pub(super) fn outcome<T, E: Into<Error>>(
     task: Result<Result<Result<T, E>, GenerateError>, RecvError>,
 ) -> Result<T, Error> {
     task.map_err(|_| GenerateError::Stopping)??.map_err(Into::into)
 }
 
-/// An event without a name, as OpenAI's streams have them.
+/// Returns an event without a name, as in OpenAI's streams.
 pub(super) fn data(value: &impl Serialize) -> Event {
     match serde_json::to_string(value) {
         Ok(json) => Event::default().data(json),
@@ -65,7 +65,7 @@ pub(super) fn data(value: &impl Serialize) -> Event {
     }
 }
 
-/// A `progress` or `result` event.
+/// Returns a `progress` or `result` event.
 pub(super) fn named(name: &str, value: &impl Serialize) -> Event {
     match serde_json::to_string(value) {
         Ok(json) => Event::default().event(name).data(json),
@@ -73,14 +73,14 @@ pub(super) fn named(name: &str, value: &impl Serialize) -> Event {
     }
 }
 
-/// The error that ends a stream. OpenAI's clients know it by the field `error`.
+/// Returns the error event that ends a stream. OpenAI's clients recognise it by the field `error`.
 pub(super) fn error(error: &Error) -> Event {
-    // Strings only: always valid JSON.
+    // Contains only strings, so it is always valid JSON.
     let json = serde_json::to_string(&error.body()).unwrap_or_default();
     Event::default().event(api::event::ERROR).data(json)
 }
 
-/// The events that `step` makes of each item, up to the first error, which is sent as one.
+/// Maps items to events, up to and including the first error.
 pub(super) fn until_error<T>(
     items: impl Stream<Item = T> + Send + 'static,
     mut step: impl FnMut(T) -> Result<Vec<Event>, Error> + Send + 'static,
@@ -98,7 +98,7 @@ pub(super) fn until_error<T>(
     made.flat_map(stream::iter)
 }
 
-/// The mark that ends OpenAI's streams.
+/// Returns the marker that ends OpenAI's streams.
 pub(super) fn done() -> Event {
     Event::default().data("[DONE]")
 }

@@ -1,4 +1,4 @@
-//! Generations under way: events from the engine, with their metrics taken on the way.
+//! Generations in progress: streams of engine events that also update the metrics.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::App;
 use super::error::Error;
 use engine::{Admission, Event, GenerateError, Request};
 
-/// One generation, until [`Event::Finished`] or [`Event::Failed`], which always comes; dropped, it cancels.
+/// One generation. Always ends with [`Event::Finished`] or [`Event::Failed`]. Dropping it cancels
+/// the generation.
 pub(super) struct Generation {
     index: usize,
     events: UnboundedReceiver<Event>,
@@ -21,8 +22,8 @@ pub(super) struct Generation {
     over: bool,
 }
 
-/// Starts one generation per request; the stream says which one an event belongs to. When one is
-/// refused, none is started.
+/// Starts one generation per request. The stream yields events with the request's index. If one
+/// request is rejected, none is started.
 pub(super) fn start(
     app: &Arc<App>,
     admission: &mut Admission,

@@ -1,5 +1,5 @@
-//! The header `Host`, as RFC 9112 (3.2) wants it: one in every request of HTTP/1.1, and never more. Two readers of a
-//! request with two hosts could take it for two different ones.
+//! Checks the header `Host` (RFC 9112, 3.2): exactly one in an HTTP/1.1 request. Two programs could
+//! interpret a request with two hosts differently.
 
 use axum::extract::Request;
 use axum::http::header::HOST;
@@ -10,17 +10,17 @@ use axum::response::{IntoResponse, Response};
 
 use super::error::Error;
 
-/// Lets a request through whose host is clear.
+/// Passes on requests with a valid `Host`.
 pub(super) async fn check(request: Request, next: Next) -> Response {
-    match objection(request.version(), request.headers()) {
+    match host_error(request.version(), request.headers()) {
         None => next.run(request).await,
-        Some(objection) => Error::new(StatusCode::BAD_REQUEST, "bad_host", objection)
+        Some(host_error) => Error::new(StatusCode::BAD_REQUEST, "bad_host", host_error)
             .hint("send it once, such as Host: localhost")
             .into_response(),
     }
 }
 
-fn objection(version: Version, headers: &HeaderMap) -> Option<&'static str> {
+fn host_error(version: Version, headers: &HeaderMap) -> Option<&'static str> {
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
         (None, _) if version < Version::HTTP_11 => None,
@@ -29,7 +29,7 @@ fn objection(version: Version, headers: &HeaderMap) -> Option<&'static str> {
         (Some(host), None) => {
             let sound = host.is_empty()
                 || Authority::try_from(host.as_bytes()).is_ok_and(|a| !a.as_str().contains('@'));
-            (!sound).then_some("the header Host is no host")
+            (!sound).then_some("the header Host is not a valid host")
         }
     }
 }
@@ -40,23 +40,26 @@ mod tests {
     use axum::http::HeaderValue;
 
     #[test]
-    fn one_host_in_every_request() {
-        let objection = |version, hosts: &[&str]| {
+    fn requests_need_exactly_one_host() {
+        let host_error = |version, hosts: &[&str]| {
             let hosts = hosts.iter().map(|host| (HOST, HeaderValue::from_str(host).unwrap()));
             let mut headers = HeaderMap::new();
             hosts.for_each(|(name, value)| _ = headers.append(name, value));
-            objection(version, &headers)
+            host_error(version, &headers)
         };
         for host in ["localhost", "127.0.0.1:8080", "[::1]:80", "a_b.example", ""] {
-            assert_eq!(objection(Version::HTTP_11, &[host]), None, "{host}");
+            assert_eq!(host_error(Version::HTTP_11, &[host]), None, "{host}");
         }
         for host in ["a b", "me@localhost", "a/b", "a, b", "[::1"] {
-            assert_eq!(objection(Version::HTTP_11, &[host]), Some("the header Host is no host"));
+            assert_eq!(
+                host_error(Version::HTTP_11, &[host]),
+                Some("the header Host is not a valid host")
+            );
         }
-        assert_eq!(objection(Version::HTTP_10, &[]), None);
-        assert_eq!(objection(Version::HTTP_11, &[]), Some("the header Host is missing"));
+        assert_eq!(host_error(Version::HTTP_10, &[]), None);
+        assert_eq!(host_error(Version::HTTP_11, &[]), Some("the header Host is missing"));
         let two = Some("there is more than one header Host");
-        assert_eq!(objection(Version::HTTP_11, &["a", "a"]), two);
-        assert_eq!(objection(Version::HTTP_10, &["a", "b"]), two);
+        assert_eq!(host_error(Version::HTTP_11, &["a", "a"]), two);
+        assert_eq!(host_error(Version::HTTP_10, &["a", "b"]), two);
     }
 }

@@ -1,29 +1,30 @@
-//! The server: routes, and what all of them share. The modules below reach the engine only through [`App`]. When
-//! a client goes away, everything that was done for it ends.
+//! HTTP server: routes, and the state that all of them share. The modules below reach the engine
+//! only through [`App`]. A client's disconnect cancels its work.
 
 mod anthropic;
 mod available;
 mod body;
 mod connections;
 mod dialogue;
+mod disconnect;
 mod embeddings;
 mod error;
 mod events;
 mod generation;
-mod gone;
+mod graceful_close;
 mod host;
-mod kept;
-mod linger;
+mod load_spec;
 mod metrics;
+mod native;
 mod ollama;
 mod openai;
-mod own;
 mod page;
 mod params;
 mod prompt;
-mod refused;
+mod rejections;
 mod request_id;
 mod residents;
+mod response_store;
 mod run;
 pub mod socket;
 mod status;
@@ -52,24 +53,24 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use self::available::Available;
 pub use self::connections::{Connections, Listeners, Stop, serve};
 use self::error::{Code, Error};
+pub use self::load_spec::load_spec;
 use self::metrics::Metrics;
-pub use self::own::load_spec;
 use self::request_id::RequestId;
 use self::residents::Residents;
-pub use self::residents::{over, request_of};
+pub use self::residents::{load_request, wait_for_load};
 use api::route;
 use config::Config;
 use engine::tuning::pace::Pace;
 use engine::{Handle, LoadEvent, LoadSpec};
-use errors::invalid::shown;
-use realtime::control_loops::Lanes;
-use realtime::sessions::Networks;
+use errors::invalid::excerpt;
+use realtime::control_loops::ControlLoops;
+use realtime::sessions::Sessions;
 use telemetry::{Probe, Root};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub struct App {
-    /// Commit that the program is built from.
+    /// Commit that the program was built from.
     commit: Option<&'static str>,
     residents: Arc<Residents>,
     config: RwLock<Arc<Config>>,
@@ -77,32 +78,32 @@ pub struct App {
     started: Instant,
     available: Available,
     probe: Arc<Probe>,
-    /// Bytes per second that the device of that name could read in the last bench.
+    /// Device name and read bandwidth in bytes per second, measured by the last benchmark.
     roof: Mutex<Option<(String, f64)>>,
-    /// Searches for tuned choices, under way or waiting.
+    /// Running and queued searches for tuned kernels.
     searches: Mutex<Vec<Weak<Pace>>>,
     arriving: body::Arriving,
-    /// Conversations that requests may go on from.
-    kept: Mutex<kept::Kept>,
-    /// Whose prompt is made.
-    turns: Arc<Semaphore>,
-    networks: Networks,
-    lanes: Arc<Lanes>,
+    /// Conversations that requests can continue.
+    responses: Mutex<response_store::ResponseStore>,
+    /// Limits how many prompts are prepared at a time.
+    prompt_permits: Arc<Semaphore>,
+    sessions: Sessions,
+    lanes: Arc<ControlLoops>,
 }
 
 impl App {
-    /// An application that serves `engine` and additional models. `config` has been checked; `commit` is the one that
-    /// the program is built from.
+    /// Creates an application that serves `engine` and additional models. `config` must have been
+    /// checked. `commit` is the commit that the program was built from.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// A thread cannot be started.
     pub fn new(
         engine: Handle,
         config: Config,
         commit: Option<&'static str>,
     ) -> io::Result<Arc<Self>> {
         let probe = Arc::new(Probe::new(Root::system()));
-        let lanes = Lanes::start(&config);
+        let lanes = ControlLoops::start(&config);
         let residents = Arc::new(Residents::new(engine, &config)?);
         let metrics = Metrics::new(Arc::clone(&residents), Arc::clone(&probe), Arc::clone(&lanes));
         let started = Instant::now();
@@ -118,14 +119,14 @@ impl App {
             roof: Mutex::new(None),
             searches: Mutex::default(),
             arriving: Arc::default(),
-            kept: Mutex::default(),
-            turns: Arc::new(Semaphore::new(prompt::TURNS)),
-            networks: Networks::default(),
+            responses: Mutex::default(),
+            prompt_permits: Arc::new(Semaphore::new(prompt::CONCURRENT_PROMPTS)),
+            sessions: Sessions::default(),
             lanes,
         }))
     }
 
-    pub fn lanes(&self) -> Arc<Lanes> {
+    pub fn control_loops(&self) -> Arc<ControlLoops> {
         Arc::clone(&self.lanes)
     }
 
@@ -133,38 +134,40 @@ impl App {
         Arc::clone(&self.config.read())
     }
 
-    /// Takes over another configuration, which has been checked, for what begins from now on.
+    /// Replaces the configuration, which must have been checked, for new requests.
     pub fn reload(&self, config: Config) {
         self.residents.all().for_each(|one| one.engine.set_queue_limit(config.queue_limit));
         *self.config.write() = Arc::new(config);
     }
 
-    /// Loads the first model; the load goes on when nobody listens to its events. Needs a tokio runtime.
+    /// Loads the first model. The load continues if the event receiver is dropped. Needs a tokio
+    /// runtime.
     pub fn load(&self, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
         self.residents.first().load(spec)
     }
 
-    /// Loads the models beside it that come with the start; returns when that is over.
-    pub async fn load_beside(self: &Arc<Self>) {
+    /// Loads the additional models configured with `load = "start"`. Returns when all have been
+    /// loaded or have failed.
+    pub async fn load_additional_models(self: &Arc<Self>) {
         self.residents.start(self).await;
     }
 
-    /// The engines, the first model's first.
+    /// Returns all engines, the first model's first.
     pub fn engines(&self) -> Vec<Handle> {
         self.residents.all().map(|one| one.engine.clone()).collect()
     }
 
-    /// Asks every engine's thread for a heartbeat, and returns how many each has given; see [`Handle::heartbeat`].
-    /// `None` when one has ended that nobody has stopped.
+    /// Requests a heartbeat from every engine thread and returns their counts; see
+    /// [`Handle::heartbeat`]. `None` if an engine has ended without being stopped.
     pub fn heartbeats(&self) -> Option<Vec<u64>> {
         let beats = self.residents.all().filter_map(|one| match one.engine.heartbeat() {
-            None if one.is_gone() => None,
+            None if one.is_removed() => None,
             beats => Some(beats),
         });
         beats.collect()
     }
 
-    /// Keeps what a bench could read, if it could.
+    /// Stores the bandwidth that a benchmark measured, if any.
     fn measured(&self, report: &bench::Report) {
         let rate = report.roof.bytes_per_second;
         if rate > 0.0 {
@@ -174,7 +177,7 @@ impl App {
     }
 }
 
-/// Random enough for ids and for seeds that nobody chose: two requests do not share one.
+/// Returns a number for ids and default seeds. Two requests do not get the same one.
 fn unique() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     RandomState::new().hash_one(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -183,12 +186,12 @@ fn unique() -> u64 {
 fn router(app: Arc<App>) -> Router {
     Router::new()
         .route(route::PAGE, get(page::page))
-        .route(route::HEALTH, get(own::health))
-        .route(route::METRICS, get(own::metrics))
-        .route(route::STATUS, get(own::status))
-        .route(route::MODELS, get(own::models).post(own::load).delete(own::unload))
-        .route(route::MODEL, delete(own::unload_one))
-        .route(route::BENCH, post(own::bench))
+        .route(route::HEALTH, get(native::health))
+        .route(route::METRICS, get(native::metrics))
+        .route(route::STATUS, get(native::status))
+        .route(route::MODELS, get(native::models).post(native::load).delete(native::unload))
+        .route(route::MODEL, delete(native::unload_one))
+        .route(route::BENCH, post(native::bench))
         .route(route::RUN, post(run::run))
         .route(route::TUNE, get(tune::contents).post(tune::search).delete(tune::stop))
         .route(route::OPENAI_MODELS, get(openai::models))
@@ -215,18 +218,18 @@ fn router(app: Arc<App>) -> Router {
 }
 
 async fn not_found(uri: Uri) -> Error {
-    let message = format!("there is no route {}", shown(uri.path()));
+    let message = format!("there is no route {}", excerpt(uri.path()));
     Error::new(StatusCode::NOT_FOUND, "route_not_found", message)
         .hint("docs/api.md lists the routes; GET /orin/v1/status is a good start")
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Error {
-    let message = format!("{} does not take {}", uri.path(), shown(method.as_str()));
+    let message = format!("{} does not take {}", uri.path(), excerpt(method.as_str()));
     Error::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         .hint("the header Allow says which methods it takes")
 }
 
-/// Counts and logs every answer, and turns a panic into one.
+/// Counts and logs every answer. Turns a panic into an error answer.
 async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = RequestId::of(request.headers());

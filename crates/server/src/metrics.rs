@@ -1,4 +1,4 @@
-//! What Prometheus sees: counted here as it happens, or read from the engine when asked.
+//! Prometheus metrics: counted as events happen, or read from the engines when scraped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,11 +15,10 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::residents::Residents;
-use super::status;
+use super::residents::{self, Residents};
 use device::first_light::Mode;
 use engine::{DeviceHealth, DeviceMemory, ModelInfo, Snapshot, State};
-use realtime::control_loops::{self, Lanes};
+use realtime::control_loops::{self, ControlLoops};
 use telemetry::{Clock, Probe, memory as process};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -39,7 +38,7 @@ pub(super) struct Metrics {
     registry: Registry,
     answers: Family<Answer, Counter>,
     refusals: Family<Refusal, Counter>,
-    /// All of them, whatever the code.
+    /// All rejections, with any code.
     refused: AtomicU64,
     first_token: Histogram,
     inter_token: Histogram,
@@ -48,7 +47,11 @@ pub(super) struct Metrics {
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 impl Metrics {
-    pub(super) fn new(residents: Arc<Residents>, probe: Arc<Probe>, lanes: Arc<Lanes>) -> Self {
+    pub(super) fn new(
+        residents: Arc<Residents>,
+        probe: Arc<Probe>,
+        lanes: Arc<ControlLoops>,
+    ) -> Self {
         let mut registry = Registry::with_prefix("orind");
         let build = Info::new(vec![("version", super::VERSION)]);
         registry.register("build", "The build that runs", build);
@@ -56,7 +59,7 @@ impl Metrics {
         let help = "HTTP requests answered, by route and status";
         registry.register("http_requests", help, answers.clone());
         let refusals = Family::default();
-        let help = "Generations that were not accepted, by the error's code";
+        let help = "Rejected generations, by error code";
         registry.register("requests_refused", help, refusals.clone());
         let first_token = Histogram::new(exponential_buckets(0.005, 2.0, 14));
         let help = "Time from a request's arrival to its first token";
@@ -66,18 +69,18 @@ impl Metrics {
         registry.register("inter_token_seconds", help, inter_token.clone());
         registry.register_collector(Box::new(EngineMetrics(residents)));
         registry.register_collector(Box::new(MachineMetrics(probe)));
-        registry.register_collector(Box::new(LaneMetrics(lanes)));
+        registry.register_collector(Box::new(ControlLoopMetrics(lanes)));
         let refused = AtomicU64::new(0);
         Self { registry, answers, refusals, refused, first_token, inter_token }
     }
 
-    /// Counts a generation that was not accepted.
+    /// Counts a rejected generation.
     pub(super) fn refused(&self, code: &'static str) {
         self.refusals.get_or_create(&Refusal { code }).inc();
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there were.
+    /// Number of rejected generations.
     pub(super) fn all_refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -95,7 +98,7 @@ impl Metrics {
         self.inter_token.observe(time.as_secs_f64());
     }
 
-    /// All of it in the OpenMetrics text format.
+    /// Renders all metrics in the OpenMetrics text format.
     pub(super) fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;
@@ -103,7 +106,7 @@ impl Metrics {
     }
 }
 
-/// Reads the engines and the process when scraped.
+/// Metrics read from the engines and the process when scraped.
 struct EngineMetrics(Arc<Residents>);
 
 impl fmt::Debug for EngineMetrics {
@@ -118,31 +121,27 @@ impl Collector for EngineMetrics {
         let sum = |of: fn(&DeviceHealth) -> u64| now.devices.iter().map(of).sum::<u64>();
         for (name, help, value) in [
             ("prompt_tokens", "Prompt tokens evaluated", all.prompt_tokens),
-            (
-                "cached_tokens",
-                "Prompt tokens that a slot still held, or the disk",
-                all.cached_tokens,
-            ),
-            ("prefix_blocks_read", "Blocks of prefixes read from disk", all.prefixes.read),
-            ("prefix_blocks_written", "Blocks of prefixes kept on disk", all.prefixes.written),
+            ("cached_tokens", "Prompt tokens read from the prefix cache", all.cached_tokens),
+            ("prefix_blocks_read", "Prefix blocks read from disk", all.prefixes.read),
+            ("prefix_blocks_written", "Prefix blocks written to disk", all.prefixes.written),
             (
                 "prefix_files_refused",
-                "Files of prefixes that were damaged, cut or foreign",
+                "Prefix files that were damaged, truncated or foreign",
                 all.prefixes.refused,
             ),
             (
                 "prefix_write_failures",
-                "Times that a prefix could not be kept on disk",
+                "Prefix blocks that could not be written to disk",
                 all.prefixes.failed,
             ),
             ("completion_tokens", "Tokens generated", all.completion_tokens),
             ("generations", "Generations finished, whatever the reason", all.requests),
             ("generation_failures", "Generations accepted that failed", all.failures),
             ("device_steps", "Steps submitted to the device", all.steps),
-            ("device_losses", "Times that a device was lost with a model", sum(|d| d.losses)),
+            ("device_losses", "Device losses while a model was loaded", sum(|d| d.losses)),
             (
                 "device_mode_changes",
-                "Times that a device went down to a lower mode",
+                "Changes of a device to a slower mode",
                 sum(|d| d.mode_changes),
             ),
         ] {
@@ -154,7 +153,7 @@ impl Collector for EngineMetrics {
                 counter.metric_type(),
             )?)?;
         }
-        let model = status::loaded(&now.state);
+        let model = residents::loaded(&now.state);
         let health = model.and_then(|m| now.devices.iter().find(|d| d.name == m.device.name));
         if let Some((health, mode)) = health.and_then(|health| Some((health, health.mode?))) {
             let info = Info::new(vec![
@@ -164,7 +163,7 @@ impl Collector for EngineMetrics {
                 ("maps", mode.maps.name()),
                 ("range", mode.range.name()),
             ]);
-            let help = "How launches are handed to the device that holds the model";
+            let help = "How launches are submitted to the device of the model";
             info.encode(encoder.encode_descriptor(
                 "device_mode",
                 help,
@@ -175,7 +174,7 @@ impl Collector for EngineMetrics {
         let states: Vec<(String, Snapshot)> =
             self.0.all().map(|one| (one.name.clone(), one.engine.snapshot())).collect();
         let models: Vec<&ModelInfo> =
-            states.iter().filter_map(|(_, now)| status::loaded(&now.state)).collect();
+            states.iter().filter_map(|(_, now)| residents::loaded(&now.state)).collect();
         let memory =
             |of: fn(&DeviceMemory) -> u64| models.iter().map(|m| of(&m.memory)).sum::<u64>();
         let ready = matches!(now.state, State::Ready(_));
@@ -195,7 +194,7 @@ impl Collector for EngineMetrics {
             ),
             ("weights_bytes", "Memory of the weights", memory(|m| m.weights)),
             ("kv_bytes", "Memory of the KV cache", memory(|m| m.kv)),
-            ("prefix_bytes", "Files of prefixes on disk", all.prefixes.bytes),
+            ("prefix_bytes", "Size of prefix files on disk", all.prefixes.bytes),
             ("activations_bytes", "Memory of the activations", memory(|m| m.activations)),
             ("code_bytes", "Machine code in a GPU's memory", memory(|m| m.code.unwrap_or(0))),
             ("resident_bytes", "Resident set of the process", process::resident().unwrap_or(0)),
@@ -207,7 +206,7 @@ impl Collector for EngineMetrics {
     }
 }
 
-/// What each model has of it, those too that are configured and not there.
+/// Writes the metrics of each model, including configured models that are not loaded.
 fn models_apart(encoder: &mut DescriptorEncoder<'_>, states: &[(String, Snapshot)]) -> fmt::Result {
     type Value = fn(&Snapshot) -> u64;
     let values: [(_, _, Value); 5] = [
@@ -216,15 +215,18 @@ fn models_apart(encoder: &mut DescriptorEncoder<'_>, states: &[(String, Snapshot
         }),
         ("model_active_requests", "Its generations being served", |now| now.active as u64),
         ("model_queued_requests", "Its generations waiting for a slot", |now| now.queued as u64),
-        ("model_kv_tokens", "Positions of its KV cache that they fill", |now| now.kv_tokens as u64),
+        ("model_kv_tokens", "Positions of its KV cache filled by its generations", |now| {
+            now.kv_tokens as u64
+        }),
         ("model_memory_bytes", "Memory reserved for it", |now| {
-            let memory = status::loaded(&now.state).map(|model| model.memory).unwrap_or_default();
+            let memory =
+                residents::loaded(&now.state).map(|model| model.memory).unwrap_or_default();
             memory.weights + memory.kv + memory.activations
         }),
     ];
     for (name, help, value) in values {
         let values = states.iter().filter_map(|(name, now)| {
-            let id = status::loaded(&now.state).map(|model| &model.id);
+            let id = residents::loaded(&now.state).map(|model| &model.id);
             let id = id.or_else(|| (!name.is_empty()).then_some(name))?;
             Some((id.clone(), value(now) as f64))
         });
@@ -233,7 +235,7 @@ fn models_apart(encoder: &mut DescriptorEncoder<'_>, states: &[(String, Snapshot
     Ok(())
 }
 
-/// Reads the machine when scraped. What a machine does not tell has no gauge.
+/// Metrics read from the machine when scraped. Values that a machine does not report have no gauge.
 #[derive(Debug)]
 struct MachineMetrics(Arc<Probe>);
 
@@ -252,10 +254,10 @@ impl Collector for MachineMetrics {
             ("power_mode", "Number of the power mode", mode),
             ("gpu_multiprocessors", "Streaming multiprocessors in use", sms),
             ("gpu_clock_hertz", "GPU clock", hz(gpu, |clock| clock.now_hz)),
-            ("gpu_clock_max_hertz", "Most that it may be", hz(gpu, |clock| clock.max_hz)),
-            ("gpu_load_ratio", "Part of the time that the GPU is busy", now.gpu_load),
+            ("gpu_clock_max_hertz", "Maximum clock", hz(gpu, |clock| clock.max_hz)),
+            ("gpu_load_ratio", "Fraction of time that the GPU is busy", now.gpu_load),
             ("memory_clock_hertz", "Memory clock", hz(memory, |clock| clock.now_hz)),
-            ("memory_clock_max_hertz", "Most that it may be", hz(memory, |clock| clock.max_hz)),
+            ("memory_clock_max_hertz", "Maximum clock", hz(memory, |clock| clock.max_hz)),
             ("power_watts", "Power of the module or the machine", now.watts()),
             ("machine_memory_available_bytes", "Available memory", bytes(state.memory.available)),
             (
@@ -278,24 +280,24 @@ impl Collector for MachineMetrics {
         gauges(&mut encoder, "rail_watts", "Power of one supply", "rail", rails)?;
         let active = now.alarms.iter().filter(|alarm| alarm.count.is_none());
         let active = active.map(|alarm| (alarm.name.clone(), f64::from(u8::from(alarm.active))));
-        gauges(&mut encoder, "alarm_active", "1 while it holds clocks back", "alarm", active)?;
+        gauges(&mut encoder, "alarm_active", "1 while it limits clocks", "alarm", active)?;
         let counted = now.alarms.iter().filter_map(|a| Some((a.name.clone(), a.count? as f64)));
         gauges(&mut encoder, "alarm_events", "Events since the machine started", "alarm", counted)
     }
 }
 
-/// Reads the lanes when scraped.
-struct LaneMetrics(Arc<Lanes>);
+/// Metrics read from the control loops when scraped.
+struct ControlLoopMetrics(Arc<ControlLoops>);
 
-impl fmt::Debug for LaneMetrics {
+impl fmt::Debug for ControlLoopMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LaneMetrics")
+        f.write_str("ControlLoopMetrics")
     }
 }
 
-impl Collector for LaneMetrics {
+impl Collector for ControlLoopMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // No metric tells what follows from the chains.
+        // No metric depends on the chain mode.
         let all = self.0.status(Mode::default().chains);
         if all.is_empty() {
             return Ok(());
@@ -331,7 +333,7 @@ impl Collector for LaneMetrics {
     }
 }
 
-/// Gauges of one name that differ in one label; none where there are no values.
+/// Writes gauges that have one name and differ in one label; nothing without values.
 fn gauges(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

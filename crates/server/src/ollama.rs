@@ -1,4 +1,4 @@
-//! ollama's dialect: generate, chat, and what its clients ask about models. Streams are lines of JSON.
+//! ollama's API: generate, chat and model information. Streams are lines of JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,31 +19,31 @@ use super::dialogue::{
 };
 use super::error::Error;
 use super::openai::tool_list;
-use super::refused::{Checked, Refused, Refusing, nothing};
-use super::residents::Resident;
-use super::{App, params, status};
+use super::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
+use super::residents::{self, Resident};
+use super::{App, params};
 use engine::ModelInfo;
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
-/// What ollama puts behind a name that has no tag.
+/// Tag that ollama appends to a name without one.
 const TAG: &str = ":latest";
 
-impl Refusing for api::OllamaChat {
-    const REFUSED: &'static [&'static [Refused]] = &[&[
-        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
-        ("logprobs", nothing, "use /v1/chat/completions"),
+impl RejectsFields for api::OllamaChat {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[&[
+        ("lora", is_empty, "select the adapter with `model`: `MODEL:ADAPTER`"),
+        ("logprobs", is_empty, "use /v1/chat/completions"),
     ]];
 }
 
-impl Refusing for api::OllamaGenerate {
-    const REFUSED: &'static [&'static [Refused]] = &[&[
-        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
-        ("suffix", nothing, "put the model's fill-in-the-middle tokens into the prompt"),
-        ("images", nothing, "only text is possible"),
-        ("template", nothing, "use /v1/completions, which takes any text"),
-        ("raw", nothing, "use /v1/completions, which takes any text"),
-        ("context", nothing, "use /api/chat with the messages"),
-        ("logprobs", nothing, "use /v1/completions"),
+impl RejectsFields for api::OllamaGenerate {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[&[
+        ("lora", is_empty, "select the adapter with `model`: `MODEL:ADAPTER`"),
+        ("suffix", is_empty, "put the model's fill-in-the-middle tokens into the prompt"),
+        ("images", is_empty, "only text is possible"),
+        ("template", is_empty, "use /v1/completions, which accepts any text"),
+        ("raw", is_empty, "use /v1/completions, which accepts any text"),
+        ("context", is_empty, "use /api/chat with the messages"),
+        ("logprobs", is_empty, "use /v1/completions"),
     ]];
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn generate(
     let system = request.system.filter(|text| !text.is_empty());
     let system = system.map(|text| Message::new("system", text));
     let prompt = (!request.prompt.is_empty()).then(|| Message::new("user", request.prompt));
-    // Without a prompt, clients ask for the model to be loaded.
+    // A request without a prompt loads the model.
     if prompt.is_none() {
         let name = request.model.as_deref().map(untagged);
         let served = Arc::clone(&params::admit(&app, name, 0).await?.served);
@@ -88,11 +88,11 @@ pub(super) async fn version() -> Json<Value> {
     Json(json!({"version": super::VERSION}))
 }
 
-/// The models that can be asked; of one that is not there yet only its name is known.
+/// Lists the models that can serve requests. Only the name is known of a model that is not loaded.
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
     let entry = |one: Arc<Resident>| {
         let state = one.engine.snapshot().state;
-        let Some(model) = status::loaded(&state) else {
+        let Some(model) = residents::loaded(&state) else {
             let absent = || json!({"name": one.name, "model": one.name, "size": 0, "details": {}});
             return (!one.name.is_empty()).then(absent);
         };
@@ -130,8 +130,8 @@ pub(super) async fn show(
     })))
 }
 
-impl Refusing for api::OllamaShow {
-    const REFUSED: &'static [&'static [Refused]] = &[];
+impl RejectsFields for api::OllamaShow {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[];
 }
 
 pub(super) fn untagged(name: &str) -> &str {
@@ -151,7 +151,7 @@ fn now() -> String {
     Timestamp::now().to_string()
 }
 
-/// What both generating routes have in common.
+/// Creates the [`Ask`] of either generating route.
 fn ask(
     model: Option<String>,
     field: &'static str,
@@ -168,7 +168,7 @@ fn ask(
         Some(other) => {
             let message = format!(
                 "format: is {}; \"json\" and schemas are allowed",
-                shown(&other.to_string())
+                excerpt(&other.to_string())
             );
             return Err(Error::value("format", message));
         }
@@ -198,14 +198,14 @@ fn ask(
             options.temperature,
             options.top_p,
             options.top_k,
-            options.shaping.min_p,
+            options.logits_options.min_p,
             options.seed,
         )?,
-        shaping: options.shaping,
+        logits_options: options.logits_options,
         lora: None,
         stop: params::stops(options.stop)?,
         max_tokens,
-        // ollama ends an answer where the context does.
+        // ollama ends an answer at the end of the context.
         at_most: true,
         ignore_end: false,
         logprobs: None,
@@ -218,7 +218,7 @@ fn message(at: usize, message: api::OllamaMessage) -> Result<Message, Error> {
     if !matches!(role, "system" | "user" | "assistant" | "tool") {
         let param = format!("messages[{at}].role");
         let allowed = "allowed are system, user, assistant, tool";
-        let reason = format!("{param}: is `{}`; {allowed}", shown(role));
+        let reason = format!("{param}: is `{}`; {allowed}", excerpt(role));
         return Err(Error::value(param, reason));
     }
     if message.images.is_some_and(|images| !images.is_empty()) {
@@ -244,7 +244,7 @@ enum Shape {
     Generate,
 }
 
-/// Answers an [`Ask`] in one of the two shapes.
+/// Answers an [`Ask`] in one of the two formats.
 async fn answer(
     app: &Arc<App>,
     ask: Ask,
@@ -255,12 +255,12 @@ async fn answer(
     let model = served.model.id.clone();
     if !stream.unwrap_or(true) {
         let Some(answer) = gather(updates, 1).await?.pop() else {
-            return Err(Error::internal("a generation ended without an end"));
+            return Err(Error::internal("a generation ended without a final event"));
         };
         answer.end()?;
         return Ok(Json(line(&model, shape, answer)).into_response());
     }
-    // Calls are sent as a whole: collected until the end.
+    // Tool calls are collected and sent complete.
     let mut calls = Gathered::default();
     let mut failed = false;
     let lines = updates.scan((), move |(), (_, update)| {
@@ -286,7 +286,7 @@ async fn answer(
     Ok((StatusCode::OK, [(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// What is new, apart from calls, which come whole before the end.
+/// Returns the new parts. Collects calls, and returns them complete before the end.
 fn pieces(update: Update, calls: &mut Gathered) -> Vec<Gathered> {
     let end = update.end.clone();
     let mut all = Gathered::default();
@@ -305,7 +305,7 @@ fn pieces(update: Update, calls: &mut Gathered) -> Vec<Gathered> {
     out
 }
 
-/// One line of an answer, or the whole.
+/// Returns one line of a streamed answer, or the complete answer.
 fn line(model: &str, shape: Shape, part: Gathered) -> Value {
     let Gathered { reasoning, text, calls, end, .. } = part;
     let mut line = json!({"model": model, "created_at": now()});

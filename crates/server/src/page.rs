@@ -1,6 +1,6 @@
-//! The page at `/`: a conversation, and the machine beside it. One file, which asks for nothing but this daemon's own
-//! routes, and may do nothing else: its policy names its own script and style by their hashes. It holds no secret, so
-//! that a port gives it out without the token that its requests then show.
+//! The web page at `/`: a chat and the machine's state, in one file. Its content security policy
+//! allows only its own script and style (by hash) and this daemon's routes. The page contains no
+//! secret, so a port serves it without the token; its requests must have the token.
 
 use std::sync::LazyLock;
 
@@ -28,7 +28,7 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
         .unwrap_or_else(|error| unreachable!("letters, digits and signs: {error}"))
 });
 
-/// What stands between the tags of the one element of that name.
+/// Returns the content of the only element with that name.
 fn inside(name: &str) -> &'static str {
     let begins = PAGE.split_once(&format!("<{name}>"));
     let ends = begins.and_then(|(_, rest)| rest.split_once(&format!("</{name}>")));

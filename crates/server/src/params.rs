@@ -1,4 +1,4 @@
-//! What the generating routes have in common: which model, how tokens are chosen, when to stop.
+//! Parameters that all generating routes share: model, adapters, sampling, limits, stop texts.
 
 use std::sync::Arc;
 
@@ -6,24 +6,25 @@ use axum::http::StatusCode;
 use model::tokenizer::Tokenizer;
 
 use super::error::Error;
+use super::residents::adapter_ids;
 use super::{App, unique};
 use engine::{
     Admission, Dry, DynamicTemperature, GenerateError, Loading, Mirostat, ModelInfo, Request,
     Scales, Shaping, State, Xtc,
 };
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 use plan::sample::{self, Sampling};
 
-/// How tokens are chosen when the request does not say: llama.cpp's defaults, which users know.
+/// Default sampling parameters, the same as llama.cpp's.
 const DEFAULT: Sampling =
     Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 0, ..Sampling::GREEDY };
 
-/// Stop texts of one request at most.
+/// Maximum number of stop texts in a request.
 const STOPS: usize = 16;
-/// Bytes of one stop text at most.
+/// Maximum length of a stop text in bytes.
 const STOP_BYTES: usize = 1024;
 
-/// Places for requests to the model that was asked for, which is loaded first where the configuration has it.
+/// Admits requests to the named model. Loads it first if it is configured for loading on request.
 pub(super) async fn admit(
     app: &Arc<App>,
     wanted: Option<&str>,
@@ -37,56 +38,52 @@ pub(super) async fn admit(
             .hint("try again when GET /health answers 200"));
     }
     let admission = match resident.engine.admit(requests) {
-        Err(GenerateError::NoModel) if !app.residents.beside().is_empty() => {
-            return Err(not_there(app, wanted.unwrap_or_default()));
+        Err(GenerateError::NoModel) if !app.residents.additional().is_empty() => {
+            return Err(model_not_found(app, wanted.unwrap_or_default()));
         }
         admission => admission?,
     };
     resident.touch();
-    chosen(&admission.served.model, wanted)
-        .ok_or_else(|| not_there(app, wanted.unwrap_or_default()))?;
+    named_adapter(&admission.served.model, wanted)
+        .ok_or_else(|| model_not_found(app, wanted.unwrap_or_default()))?;
     Ok(admission)
 }
 
-/// No model, and no adapter, has this name.
-pub(super) fn not_there(app: &App, wanted: &str) -> Error {
+/// Error for a name that no model and no adapter has.
+pub(super) fn model_not_found(app: &App, wanted: &str) -> Error {
     let names: Vec<String> =
-        app.residents.names().iter().map(|name| format!("`{}`", shown(name))).collect();
+        app.residents.names().iter().map(|name| format!("`{}`", excerpt(name))).collect();
     let there = match &names[..] {
         [] => "no model is".to_owned(),
         names => format!("{} is", names.join(", ")),
     };
     let message = match wanted {
-        "" => format!("no model is named, and the first is not loaded; {there}"),
-        wanted => format!("the model `{}` is not loaded; {there}", shown(wanted)),
+        "" => format!("no model is named, and the first model is not loaded; {there}"),
+        wanted => format!("the model `{}` is not loaded; {there}", excerpt(wanted)),
     };
     Error::new(StatusCode::NOT_FOUND, "model_not_found", message)
         .param("model")
         .hint("name the loaded model or leave `model` out; `orinctl load` loads another")
 }
 
-/// The names by which requests choose the adapters of a model.
-pub(super) fn adapter_ids(model: &ModelInfo) -> impl Iterator<Item = String> {
-    model.adapters.iter().map(|adapter| format!("{}:{}", model.id, adapter.name))
-}
-
-/// The number of the adapter that is named behind the model's id, if one is; nothing where both are another's.
-fn chosen(model: &ModelInfo, wanted: Option<&str>) -> Option<Option<usize>> {
+/// Returns the index of the adapter in `MODEL:ADAPTER`. The outer `None` means that the name
+/// belongs to another model.
+fn named_adapter(model: &ModelInfo, wanted: Option<&str>) -> Option<Option<usize>> {
     match wanted.filter(|name| !name.is_empty() && *name != model.id) {
         None => Some(None),
         Some(wanted) => adapter_ids(model).position(|name| name == wanted).map(Some),
     }
 }
 
-/// What a request takes of the model's adapters: what it lists, else all of the one that it names with the model,
-/// else what the load was told.
+/// Returns the adapter scales of a request: those it lists, else 1 for the adapter in its model
+/// name, else the scales of the load.
 pub(super) fn adapters(
     model: &ModelInfo,
     wanted: Option<&str>,
     lora: Option<&[api::Lora]>,
 ) -> Result<Scales, Error> {
-    // The request was admitted, so the name is the model's.
-    let (named, mut scales) = (chosen(model, wanted).flatten(), Scales::NONE);
+    // The request was admitted, so the name belongs to this model.
+    let (named, mut scales) = (named_adapter(model, wanted).flatten(), Scales::NONE);
     let Some(listed) = lora else {
         for (at, adapter) in model.adapters.iter().enumerate() {
             let all = if named == Some(at) { 1.0 } else { 0.0 };
@@ -116,11 +113,12 @@ pub(super) fn adapters(
     Ok(scales)
 }
 
-/// Log-probabilities that one answer reports at most: a token's own and its alternatives each count.
+/// Maximum number of log-probabilities in an answer. The chosen token and each alternative count as
+/// one.
 const REPORTED: usize = 1 << 18;
 
-/// Tokens that each of some requests may generate at most so that all their log-probabilities can be reported;
-/// refuses more than that. `echoed` tokens of prompts are reported too.
+/// Returns how many tokens each request may generate so that all log-probabilities can be reported,
+/// and rejects larger requests. `echoed` prompt tokens are reported too.
 pub(super) fn reportable(
     alternatives: Option<u8>,
     echoed: usize,
@@ -143,10 +141,11 @@ pub(super) fn reportable(
     Ok(u32::try_from(left).unwrap_or(u32::MAX))
 }
 
-/// Tokens to generate: as asked, or what the slot has room for and the answer can report.
+/// Returns the number of tokens to generate: as requested, else limited by the slot's space and the
+/// reportable tokens.
 pub(super) fn max_tokens(asked: Option<u32>, prompt: usize, context: usize, most: u32) -> u32 {
     asked.unwrap_or_else(|| {
-        // With no room at all the engine refuses, and says why.
+        // Without any space the engine rejects the request with a reason.
         u32::try_from(context.saturating_sub(prompt).max(1)).unwrap_or(u32::MAX).min(most)
     })
 }
@@ -167,7 +166,7 @@ pub(super) fn sampling(
     })
 }
 
-/// Answers to one prompt at most.
+/// Maximum number of answers to a prompt.
 const ANSWERS: u32 = 64;
 
 pub(super) fn answers(n: Option<u32>) -> Result<usize, Error> {
@@ -203,14 +202,14 @@ pub(super) fn alternatives(name: &'static str, asked: u32) -> Result<u8, Error> 
     number.ok_or_else(|| Error::value(name, format!("{name}: is {asked}, 0 to {most} are allowed")))
 }
 
-/// Tokens with a bias at most.
+/// Maximum number of tokens with a bias.
 const BIASES: usize = 1024;
-/// Sequence breakers of DRY at most.
+/// Maximum number of DRY sequence breakers.
 const BREAKERS: usize = 64;
 
-/// What is done to logits; `tokenizer` knows which tokens hold a breaker.
-pub(super) fn shaping(
-    asked: &api::Shaping,
+/// Returns the logits processors. `tokenizer` finds the tokens that contain a breaker.
+pub(super) fn logits_processors(
+    asked: &api::LogitsOptions,
     temperature: f32,
     tokenizer: &Tokenizer,
 ) -> Result<Shaping, Error> {
@@ -260,7 +259,7 @@ pub(super) fn shaping(
     })
 }
 
-fn bias(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, Error> {
+fn bias(asked: &api::LogitsOptions, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, Error> {
     let Some(map) = &asked.logit_bias else { return Ok(Vec::new()) };
     if map.len() > BIASES {
         let message = format!("logit_bias: has {} tokens, at most {BIASES} are allowed", map.len());
@@ -268,10 +267,10 @@ fn bias(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, 
     }
     let size = tokenizer.vocab_size();
     let pair = |(id, bias): (&String, &serde_json::Value)| {
-        let field = format!("logit_bias.{}", shown(id));
+        let field = format!("logit_bias.{}", excerpt(id));
         let known = id.parse::<u32>().ok().filter(|id| (*id as usize) < size);
         let Some(id) = known else {
-            let message = format!("{field}: is no token id; they are below {size}");
+            let message = format!("{field}: is not a token id; ids are below {size}");
             return Err(Error::value(field, message));
         };
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
@@ -279,13 +278,13 @@ fn bias(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, 
             let message = format!("{field}: a number from -100 to 100 is needed");
             return Err(Error::value(field, message));
         };
-        // A token that is banned is never chosen.
+        // -100 bans the token.
         Ok((id, if bias == -100.0 { f32::NEG_INFINITY } else { bias as f32 }))
     };
     map.iter().map(pair).collect()
 }
 
-fn dry(asked: &api::Shaping, tokenizer: &Tokenizer) -> Result<Option<Dry>, Error> {
+fn dry(asked: &api::LogitsOptions, tokenizer: &Tokenizer) -> Result<Option<Dry>, Error> {
     let multiplier = range("dry_multiplier", asked.dry_multiplier.unwrap_or(0.0), 0.0, 100.0)?;
     if multiplier == 0.0 {
         return Ok(None);
@@ -320,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_named() {
+    fn range_errors_name_the_field() {
         let message = |e: Error| e.body().error.message;
         assert_eq!(
             message(sampling(Some(3.0), None, None, None, None).unwrap_err()),
@@ -328,15 +327,15 @@ mod tests {
         );
         assert!(sampling(None, Some(f32::NAN), None, None, None).is_err());
         assert_eq!(sampling(Some(0.0), None, None, None, Some(-1)).unwrap().seed, u64::MAX);
-        let chosen = || sampling(None, None, None, None, None).unwrap().seed;
-        assert_ne!(chosen(), chosen());
+        let random_seed = || sampling(None, None, None, None, None).unwrap().seed;
+        assert_ne!(random_seed(), random_seed());
         assert!(alternatives("logprobs", 20).is_ok() && alternatives("logprobs", 21).is_err());
         assert!(stops(Some(api::Stop::One(String::new()))).is_err());
         assert!(stops(Some(api::Stop::Many(vec!["x".into(); 17]))).is_err());
     }
 
     #[test]
-    fn what_is_not_said_is_the_rest_of_the_slot() {
+    fn max_tokens_defaults_to_the_rest_of_the_slot() {
         assert_eq!(max_tokens(None, 10, 64, u32::MAX), 54);
         assert_eq!(max_tokens(Some(0), 10, 64, u32::MAX), 0);
         assert_eq!(max_tokens(None, 64, 64, u32::MAX), 1);

@@ -1,5 +1,5 @@
-//! The id of a request: what its client or a router before it calls it, else one that is made here. It goes into the log
-//! and back with the answer, where OpenAI's clients look for it and where Anthropic's do.
+//! Request ids: from the client or a proxy, else generated. The log and the answer contain the id,
+//! in the headers that OpenAI's and Anthropic's clients read.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -8,13 +8,14 @@ use super::unique;
 const OPENAI: HeaderName = HeaderName::from_static("x-request-id");
 const ANTHROPIC: HeaderName = HeaderName::from_static("request-id");
 
-/// Characters of an id at most.
+/// Maximum length of an id in characters.
 const LONGEST: usize = 128;
 
 pub(super) struct RequestId(HeaderValue);
 
 impl RequestId {
-    /// The one that a request names: of letters, digits and signs, so that a line of the log stays one.
+    /// Returns the id in the request's headers if it is letters, digits and punctuation, so that a
+    /// log entry stays one line.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let is_sound = |id: &&HeaderValue| {
             let bytes = id.as_bytes();
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sound_id_is_kept_and_another_is_replaced() {
+    fn valid_ids_are_preserved_and_others_replaced() {
         let of = |id: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(OPENAI, HeaderValue::from_bytes(id.as_bytes()).unwrap());

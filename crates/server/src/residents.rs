@@ -1,6 +1,6 @@
-//! The models that the daemon holds, each with an engine of its own: the first one, which requests get that name none,
-//! and those beside it. Brings the ones that are configured and not there when somebody asks for them, and lets those go
-//! that came the same way where there is no room. Knows no route.
+//! Resident models, each with its own engine: the first one, which serves requests without a
+//! model name, and additional ones. Loads configured models on request, and unloads such models to
+//! free memory. Independent of routes.
 
 use std::io;
 use std::sync::Arc;
@@ -13,60 +13,60 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::App;
-use super::own::load_spec;
-use super::params::adapter_ids;
-use super::status::loaded;
+use super::load_spec::load_spec;
 use api::LoadRequest;
 use config::{Config, LoadAt};
 use engine::{Handle, LoadError, LoadEvent, LoadSpec, ModelInfo, PrefixCounts, Snapshot, State};
 
-/// What came of loads.
+/// Results of loads.
 #[derive(Default)]
 struct Loads {
-    /// When the last one ended well.
+    /// Time of the last successful load.
     loaded_at: Option<SystemTime>,
-    /// Why the last one did not, until the next one or an unload.
+    /// Error of the last load, until the next load or unload.
     failed: Option<LoadError>,
 }
 
 /// A load that requests wait for.
-type Coming = Shared<BoxFuture<'static, Result<(), LoadError>>>;
+type PendingLoad = Shared<BoxFuture<'static, Result<(), LoadError>>>;
 
-/// One model's place: its engine, and how it is loaded there.
+/// A model's engine, and how the model is loaded into it.
 pub(super) struct Resident {
     pub(super) engine: Handle,
-    /// What requests call it; nothing of the first, which is called as the model that it holds.
+    /// Name in requests. Empty for the first model, which is named after what it has loaded.
     pub(super) name: String,
-    /// How a request brings it; nothing of the first, which only a load brings.
-    brought: Mutex<Option<LoadRequest>>,
-    /// When, where the configuration says so.
+    /// Request that loads it on demand. `None` for the first model, which is only loaded
+    /// explicitly.
+    request_on_demand: Mutex<Option<LoadRequest>>,
+    /// Configured time of loading.
     pub(super) at: Option<LoadAt>,
     loads: Mutex<Loads>,
-    coming: Mutex<Option<Coming>>,
+    pending: Mutex<Option<PendingLoad>>,
     used: Mutex<Instant>,
-    gone: AtomicBool,
+    removed: AtomicBool,
 }
 
 impl Resident {
     fn new(
         engine: Handle,
         name: String,
-        brought: Option<LoadRequest>,
+        request_on_demand: Option<LoadRequest>,
         at: Option<LoadAt>,
     ) -> Arc<Self> {
         Arc::new(Self {
             engine,
             name,
-            brought: Mutex::new(brought),
+            request_on_demand: Mutex::new(request_on_demand),
             at,
             loads: Mutex::default(),
-            coming: Mutex::default(),
+            pending: Mutex::default(),
             used: Mutex::new(Instant::now()),
-            gone: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
         })
     }
 
-    /// Loads a model into its engine; the load goes on when nobody listens to its events. Needs a tokio runtime.
+    /// Loads a model into its engine. The load continues if the event receiver is dropped. Needs a
+    /// tokio runtime.
     pub(super) fn load(self: &Arc<Self>, spec: LoadSpec) -> UnboundedReceiver<LoadEvent> {
         tracing::info!(model = spec.model, "loading");
         let mut events = self.engine.load(spec);
@@ -96,26 +96,27 @@ impl Resident {
         receiver
     }
 
-    /// Loads what it is for as it was told, but for what `request` says otherwise.
+    /// Loads its model again with the settings of `request`, which override the earlier ones.
     pub(super) fn load_again(
         self: &Arc<Self>,
         config: &Config,
         request: LoadRequest,
     ) -> UnboundedReceiver<LoadEvent> {
-        let told = self.brought.lock().clone().unwrap_or_default();
-        let spec = load_spec(config, LoadRequest { model: told.model.clone(), ..request.or(told) });
+        let earlier = self.request_on_demand.lock().clone().unwrap_or_default();
+        let spec =
+            load_spec(config, LoadRequest { model: earlier.model.clone(), ..request.or(earlier) });
         self.load(LoadSpec { name: Some(self.name.clone()), ..spec })
     }
 
-    /// Unloads its model once the requests in flight are done. True when there was one.
+    /// Unloads its model after the requests in flight. Returns true if one was loaded.
     pub(super) async fn unload(&self) -> bool {
         let unloaded = self.engine.unload().await;
-        // Why there is no model is known now.
+        // The unload is now the reason why no model is loaded.
         self.loads.lock().failed = None;
         unloaded
     }
 
-    /// Why it holds no model, where it should.
+    /// Reason why no model is loaded.
     pub(super) fn failed(&self, now: &Snapshot) -> Option<LoadError> {
         now.given_up.clone().or_else(|| self.loads.lock().failed.clone())
     }
@@ -124,47 +125,49 @@ impl Resident {
         self.loads.lock().loaded_at
     }
 
-    /// Notes that somebody asks for it.
+    /// Records a request for it.
     pub(super) fn touch(&self) {
         *self.used.lock() = Instant::now();
     }
 
-    /// How long nobody has asked for it.
+    /// Time since the last request for it.
     pub(super) fn unused(&self) -> Duration {
         self.used.lock().elapsed()
     }
 
-    /// Whether its place has been taken away.
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
+    /// True after it was removed.
+    pub(super) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
     }
 
-    /// Whether there is nothing to bring: a model is there or being loaded, or only a load can bring one.
-    fn is_served(&self) -> bool {
+    /// Returns true if no load is needed or possible: a model is loaded or loading, or this is the
+    /// first one.
+    fn needs_no_load(&self) -> bool {
         let now = self.engine.snapshot();
-        self.brought.lock().is_none() || loaded(&now.state).is_some() || now.loading.is_some()
+        self.request_on_demand.lock().is_none()
+            || loaded(&now.state).is_some()
+            || now.loading.is_some()
     }
 
-    /// Returns when it can be asked: at once when it is there, else when it has been loaded, by whoever was first to
-    /// ask for it.
+    /// Waits until its model is loaded. The first request for it starts the load.
     ///
     /// # Errors
-    /// Why it cannot be loaded.
+    /// The load failed.
     pub(super) async fn ready(self: &Arc<Self>, app: &Arc<App>) -> Result<(), LoadError> {
-        let coming = {
-            let mut coming = self.coming.lock();
-            match coming.as_ref().filter(|coming| coming.peek().is_none()) {
+        let pending = {
+            let mut pending = self.pending.lock();
+            match pending.as_ref().filter(|pending| pending.peek().is_none()) {
                 Some(under_way) => under_way.clone(),
-                None if self.is_served() => return Ok(()),
-                None => coming.insert(bring(Arc::clone(self), Arc::clone(app))).clone(),
+                None if self.needs_no_load() => return Ok(()),
+                None => pending.insert(load_on_demand(Arc::clone(self), Arc::clone(app))).clone(),
             }
         };
-        coming.await
+        pending.await
     }
 }
 
-/// How a model is loaded that is configured beside the first.
-pub fn request_of(resident: &config::Resident) -> LoadRequest {
+/// Load request of a configured additional model.
+pub fn load_request(resident: &config::Resident) -> LoadRequest {
     LoadRequest {
         model: resident.model.clone(),
         backend: resident.backend.clone(),
@@ -179,26 +182,26 @@ pub fn request_of(resident: &config::Resident) -> LoadRequest {
     }
 }
 
-/// Loads a model as its place says; goes on when nobody waits for it.
-fn bring(resident: Arc<Resident>, app: Arc<App>) -> Coming {
+/// Loads a model on demand. The load continues if no request waits for it.
+fn load_on_demand(resident: Arc<Resident>, app: Arc<App>) -> PendingLoad {
     let load = tokio::spawn(async move {
-        let request = resident.brought.lock().clone().unwrap_or_default();
-        app.networks.make_room();
+        let request = resident.request_on_demand.lock().clone().unwrap_or_default();
+        app.sessions.drop_idle();
         loop {
-            if resident.is_gone() {
+            if resident.is_removed() {
                 return Err(LoadError::GivenUp("the model was unloaded"));
             }
             let mut spec = load_spec(&app.config(), request.clone());
             spec.name = Some(resident.name.clone());
-            let why = match over(&mut resident.load(spec)).await {
+            let why = match wait_for_load(&mut resident.load(spec)).await {
                 Ok(_) => return Ok(()),
                 Err(LoadError::OutOfMemory(why)) => why,
                 Err(error) => return Err(error),
             };
-            let Some(other) = app.residents.gives_way(&resident) else {
+            let Some(other) = app.residents.eviction_candidate(&resident) else {
                 return Err(LoadError::OutOfMemory(why));
             };
-            tracing::info!(model = other.name, why, "unloaded: another model needs its memory");
+            tracing::info!(model = other.name, why, "unloaded to free memory for another model");
             other.unload().await;
         }
     });
@@ -208,8 +211,10 @@ fn bring(resident: Arc<Resident>, app: Arc<App>) -> Coming {
 /// Waits for the end of a load.
 ///
 /// # Errors
-/// Why it failed.
-pub async fn over(events: &mut UnboundedReceiver<LoadEvent>) -> Result<Box<ModelInfo>, LoadError> {
+/// The load failed.
+pub async fn wait_for_load(
+    events: &mut UnboundedReceiver<LoadEvent>,
+) -> Result<Box<ModelInfo>, LoadError> {
     loop {
         match events.recv().await {
             Some(LoadEvent::Progress { .. } | LoadEvent::Unloading { .. }) => {}
@@ -220,17 +225,17 @@ pub async fn over(events: &mut UnboundedReceiver<LoadEvent>) -> Result<Box<Model
     }
 }
 
-/// All of them.
+/// All resident models of the daemon.
 pub(super) struct Residents {
     first: Arc<Resident>,
-    beside: RwLock<Vec<Arc<Resident>>>,
-    /// Whether those that come with the start are still to come.
+    additional: RwLock<Vec<Arc<Resident>>>,
+    /// True until the models with `load = "start"` have been loaded.
     starting: AtomicBool,
-    /// What those have done that are gone.
-    before: Mutex<Counts>,
+    /// Counters of removed models.
+    removed_counts: Mutex<Counts>,
 }
 
-/// What engines have done, and do.
+/// Counters and current load of engines.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) active: usize,
@@ -261,34 +266,36 @@ impl Counts {
         all.written += own.written;
         all.refused += own.refused;
         all.failed += own.failed;
-        // They share one directory.
+        // The models share one directory.
         all.bytes = all.bytes.max(own.bytes);
     }
 }
 
 impl Residents {
-    /// `engine` for the first, and one for each model that is configured beside it.
+    /// Creates a resident for `engine`, and one with its own engine for each configured additional
+    /// model.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// A thread cannot be started.
     pub(super) fn new(engine: Handle, config: &Config) -> io::Result<Self> {
-        let beside = config.resident.iter().map(|resident| {
-            let request = request_of(resident);
+        let additional = config.resident.iter().map(|resident| {
+            let request = load_request(resident);
             let name = resident.id(&config.models_dir);
             Ok(Resident::new(engine.beside()?, name, Some(request), Some(resident.load)))
         });
-        let beside = RwLock::new(beside.collect::<io::Result<_>>()?);
+        let additional = RwLock::new(additional.collect::<io::Result<_>>()?);
         let first = Resident::new(engine, String::new(), None, None);
         let starts = config.resident.iter().any(|one| one.load == LoadAt::Start);
         let starting = AtomicBool::new(starts);
-        Ok(Self { first, beside, starting, before: Mutex::default() })
+        Ok(Self { first, additional, starting, removed_counts: Mutex::default() })
     }
 
-    /// Loads those that come with the start, one after the other; returns when they are there or have said why not.
+    /// Loads the models with `load = "start"`, one after another. Returns when all have been loaded
+    /// or have failed.
     pub(super) async fn start(&self, app: &Arc<App>) {
         let starts = |one: &Arc<Resident>| one.at == Some(LoadAt::Start);
-        for resident in self.beside().into_iter().filter(starts) {
-            // Status and log tell how it goes.
+        for resident in self.additional().into_iter().filter(starts) {
+            // Status and log report the result.
             let _ = resident.ready(app).await;
         }
         self.starting.store(false, Ordering::Relaxed);
@@ -302,16 +309,17 @@ impl Residents {
         &self.first
     }
 
-    /// Those beside the first.
-    pub(super) fn beside(&self) -> Vec<Arc<Resident>> {
-        self.beside.read().clone()
+    /// The additional models.
+    pub(super) fn additional(&self) -> Vec<Arc<Resident>> {
+        self.additional.read().clone()
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = Arc<Resident>> {
-        std::iter::once(Arc::clone(&self.first)).chain(self.beside())
+        std::iter::once(Arc::clone(&self.first)).chain(self.additional())
     }
 
-    /// The one that a request is for: the first, unless it names another, or an adapter of another.
+    /// Returns the model that a request is for: the first one, unless the request names another
+    /// or an adapter of another.
     pub(super) fn named(&self, wanted: Option<&str>) -> Arc<Resident> {
         let name = wanted.unwrap_or_default();
         let first = || {
@@ -321,65 +329,69 @@ impl Residents {
             };
             loaded(&state).is_some_and(knows).then(|| Arc::clone(&self.first))
         };
-        // Ids have colons too: an adapter's name is what no model is called.
+        // Ids may contain colons too: match an adapter only if no model has the name.
         let adapters = |resident: &Arc<Resident>| {
             name.strip_prefix(&resident.name).is_some_and(|rest| rest.starts_with(':'))
         };
-        self.exactly(name)
+        self.additional_named(name)
             .or_else(first)
-            .or_else(|| self.beside().into_iter().find(adapters))
+            .or_else(|| self.additional().into_iter().find(adapters))
             .unwrap_or_else(|| Arc::clone(&self.first))
     }
 
-    /// The place of the model of that name beside the first.
-    pub(super) fn exactly(&self, name: &str) -> Option<Arc<Resident>> {
-        self.beside().into_iter().find(|resident| resident.name == name)
+    /// Returns the additional model of that name.
+    pub(super) fn additional_named(&self, name: &str) -> Option<Arc<Resident>> {
+        self.additional().into_iter().find(|resident| resident.name == name)
     }
 
-    /// The place for a model that is loaded beside the others under that name.
+    /// Returns the additional model of that name, or adds one.
     ///
     /// # Errors
-    /// A thread that cannot be started.
-    pub(super) fn place(&self, name: String, request: LoadRequest) -> io::Result<Arc<Resident>> {
-        let mut beside = self.beside.write();
-        if let Some(there) = beside.iter().find(|resident| resident.name == name) {
-            *there.brought.lock() = Some(request);
-            return Ok(Arc::clone(there));
+    /// A thread cannot be started.
+    pub(super) fn get_or_add(
+        &self,
+        name: String,
+        request: LoadRequest,
+    ) -> io::Result<Arc<Resident>> {
+        let mut additional = self.additional.write();
+        if let Some(existing) = additional.iter().find(|resident| resident.name == name) {
+            *existing.request_on_demand.lock() = Some(request);
+            return Ok(Arc::clone(existing));
         }
         let resident = Resident::new(self.first.engine.beside()?, name, Some(request), None);
-        beside.push(Arc::clone(&resident));
+        additional.push(Arc::clone(&resident));
         Ok(resident)
     }
 
-    /// Takes away the place of a model that nobody has configured. Its engine stops once what it does is done.
+    /// Removes a model that is not configured. Its engine stops after its current work.
     pub(super) fn remove(&self, resident: &Arc<Resident>, deadline: Duration) {
         if resident.at.is_some() || resident.name.is_empty() {
             return;
         }
-        resident.gone.store(true, Ordering::Relaxed);
-        let mut beside = self.beside.write();
-        let there = beside.len();
-        beside.retain(|other| !Arc::ptr_eq(other, resident));
-        if beside.len() == there {
+        resident.removed.store(true, Ordering::Relaxed);
+        let mut additional = self.additional.write();
+        let count = additional.len();
+        additional.retain(|other| !Arc::ptr_eq(other, resident));
+        if additional.len() == count {
             return;
         }
-        self.before.lock().add(&resident.engine.snapshot());
-        drop(beside);
+        self.removed_counts.lock().add(&resident.engine.snapshot());
+        drop(additional);
         let engine = resident.engine.clone();
         tokio::task::spawn_blocking(move || engine.stop(deadline));
     }
 
-    /// What all of them have done and do, those that are gone too.
+    /// Counters of all models, including removed ones.
     pub(super) fn counts(&self) -> Counts {
         let all = self.all().collect::<Vec<_>>();
-        let mut counts = *self.before.lock();
+        let mut counts = *self.removed_counts.lock();
         all.iter().for_each(|one| counts.add(&one.engine.snapshot()));
         counts
     }
 
-    /// What requests may name, as far as it is known: models that are there or configured, and adapters of those there.
+    /// Names that requests may use: loaded or configured models, and adapters of loaded ones.
     pub(super) fn names(&self) -> Vec<String> {
-        let of = |resident: Arc<Resident>| {
+        let names_of = |resident: Arc<Resident>| {
             let state = resident.engine.snapshot().state;
             let model = loaded(&state);
             let absent = || (!resident.name.is_empty()).then(|| resident.name.clone());
@@ -387,18 +399,31 @@ impl Residents {
             let adapters: Vec<String> = model.into_iter().flat_map(adapter_ids).collect();
             id.into_iter().chain(adapters).collect::<Vec<_>>()
         };
-        self.all().flat_map(of).collect()
+        self.all().flat_map(names_of).collect()
     }
 
-    /// The model that has come by a request and was not asked for longest, one that answers nobody before the others.
-    fn gives_way(&self, to: &Arc<Resident>) -> Option<Arc<Resident>> {
-        let comes_and_goes =
+    /// Returns the on-demand model to unload: idle ones first, then the least recently used.
+    fn eviction_candidate(&self, to: &Arc<Resident>) -> Option<Arc<Resident>> {
+        let evictable =
             |other: &Arc<Resident>| other.at == Some(LoadAt::Request) && !Arc::ptr_eq(other, to);
-        let candidates = self.beside().into_iter().filter(comes_and_goes).filter_map(|other| {
+        let candidates = self.additional().into_iter().filter(evictable).filter_map(|other| {
             let now = other.engine.snapshot();
             let is_there = matches!(now.state, State::Ready(_));
             is_there.then(|| (now.active + now.queued == 0, other.unused(), other))
         });
         candidates.max_by_key(|(idle, unused, _)| (*idle, *unused)).map(|(.., other)| other)
     }
+}
+
+/// Returns the loaded model, if any.
+pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
+    match state {
+        State::Ready(model) | State::Exclusive { model, .. } => Some(model),
+        State::Empty | State::Loading(_) | State::Stopping => None,
+    }
+}
+
+/// Names by which requests select a model's adapters.
+pub(super) fn adapter_ids(model: &ModelInfo) -> impl Iterator<Item = String> {
+    model.adapters.iter().map(|adapter| format!("{}:{}", model.id, adapter.name))
 }

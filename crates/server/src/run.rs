@@ -1,4 +1,4 @@
-//! `/orin/v1/run`: a network out of an ONNX file, for inputs in the request.
+//! `/orin/v1/run`: runs an ONNX network on inputs from the request.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,12 +16,12 @@ use super::App;
 use super::body::JsonBody;
 use super::embeddings::base64;
 use super::error::Error;
-use super::own::load_spec;
+use super::load_spec::load_spec;
 use config::BACKENDS;
 use engine::{Handle, LoadSpec};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 use errors::one_line;
-use realtime::sessions::{self, Place};
+use realtime::sessions::{self, Target};
 
 pub(super) async fn run(
     State(app): State<Arc<App>>,
@@ -32,7 +32,7 @@ pub(super) async fn run(
         Some("base64") => true,
         Some(other) => {
             let message =
-                format!("encoding_format: is `{}`; float and base64 are possible", shown(other));
+                format!("encoding_format: is `{}`; float and base64 are possible", excerpt(other));
             return Err(Error::value("encoding_format", message));
         }
     };
@@ -42,11 +42,11 @@ pub(super) async fn run(
     });
     let inputs = inputs.collect::<Result<BTreeMap<_, _>, Error>>()?;
     let config = app.config();
-    let asked = Asked::new(&app, request.backend)?;
+    let asked = RequestedBackend::new(&app, request.backend)?;
     let path = config.network(&request.model);
     let work = move || {
-        let answer = asked.place(|place| app.networks.run(&path, inputs, place));
-        let answer = answer.map_err(|error| asked.told(&path, &error))?;
+        let answer = asked.with_target(|target| app.sessions.run(&path, inputs, target));
+        let answer = answer.map_err(|error| asked.error(&path, &error))?;
         let output = |(name, array): (String, Array)| {
             let Array { elem, shape, values } = array;
             let values = if encoded { base64(&values).into() } else { values.into() };
@@ -64,14 +64,14 @@ pub(super) async fn run(
     done.map_err(|_| Error::internal("the network's run failed"))?.map(Json)
 }
 
-/// The values of an input. Of what type they are the network says.
+/// Returns the values of an input. The network defines their type.
 fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
     let wrong = |field: &str, what: String| {
         let field = format!("inputs.{name}{field}");
         Error::value(field.clone(), format!("{field}: {what}"))
     };
     let decoded = |field: &str, text: &str| {
-        STANDARD.decode(text).map_err(|error| wrong(field, format!("is no base 64: {error}")))
+        STANDARD.decode(text).map_err(|error| wrong(field, format!("is not base64: {error}")))
     };
     let (shape, values) = match input {
         api::RunInput { npy: Some(text), shape: None, values: None, data: None } => {
@@ -87,7 +87,10 @@ fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
             let bytes = decoded(".data", &text)?;
             let (whole, rest) = bytes.as_chunks::<4>();
             if !rest.is_empty() {
-                return Err(wrong(".data", format!("has {} bytes, no whole f32", bytes.len())));
+                return Err(wrong(
+                    ".data",
+                    format!("has {} bytes, which is not a multiple of 4", bytes.len()),
+                ));
             }
             (shape, whole.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
         }
@@ -98,26 +101,26 @@ fn array(name: &str, input: api::RunInput) -> Result<Array, Error> {
     };
     let count = shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n));
     if count != Some(values.len()) {
-        return Err(wrong("", format!("has {} values, and shape {shape:?}", values.len())));
+        return Err(wrong("", format!("has {} values, but shape {shape:?}", values.len())));
     }
     Ok(Array { elem: Elem::F32, shape, values })
 }
 
-/// Where a request wants its network to run.
-pub(super) struct Asked {
+/// Backend that a request selects for its network.
+pub(super) struct RequestedBackend {
     engine: Handle,
     spec: LoadSpec,
     tuned: Option<PathBuf>,
-    /// Whether the request chose the backend.
+    /// True if the request named the backend.
     named: bool,
 }
 
-impl Asked {
-    /// The backend of the request, or the configuration's.
+impl RequestedBackend {
+    /// Selects the backend of the request, else that of the configuration.
     pub(super) fn new(app: &App, backend: Option<String>) -> Result<Self, Error> {
         if let Some(backend) = backend.as_ref().filter(|b| !BACKENDS.contains(&b.as_str())) {
             let possible = BACKENDS.join(", ");
-            let message = format!("backend: is `{}`; {possible} are possible", shown(backend));
+            let message = format!("backend: is `{}`; {possible} are possible", excerpt(backend));
             return Err(Error::value("backend", message));
         }
         let (config, named) = (app.config(), backend.is_some());
@@ -127,12 +130,12 @@ impl Asked {
         Ok(Self { engine, spec: load_spec(&config, load), tuned, named })
     }
 
-    pub(super) fn place<T>(&self, work: impl FnOnce(&Place<'_>) -> T) -> T {
+    pub(super) fn with_target<T>(&self, work: impl FnOnce(&Target<'_>) -> T) -> T {
         let device = |backend: &str| {
             let spec = LoadSpec { backend: backend.to_owned(), ..self.spec.clone() };
             self.engine.device(&spec).map_err(|error| error.to_string())
         };
-        work(&Place {
+        work(&Target {
             backend: &self.spec.backend,
             device: &device,
             reserve: self.spec.memory_reserve,
@@ -140,15 +143,15 @@ impl Asked {
         })
     }
 
-    pub(super) fn told(&self, path: &Path, error: &sessions::Error) -> Error {
+    pub(super) fn error(&self, path: &Path, error: &sessions::Error) -> Error {
         let message = format!("{}: {}", path.display(), one_line(error));
         let invalid =
             |message| Error::new(StatusCode::BAD_REQUEST, "invalid_model", message).param("model");
-        match (error, error.of_device()) {
+        match (error, error.device_error()) {
             (sessions::Error::Backend(why), _) if self.named => Error::value("backend", why),
             (sessions::Error::Backend(why), _) => {
                 Error::new(StatusCode::SERVICE_UNAVAILABLE, "no_device", why)
-                    .hint("`orinctl doctor` says why; `backend` in the request takes another")
+                    .hint("`orinctl doctor` reports why; select another `backend` in the request")
             }
             (_, Some(device::Error::OutOfMemory { .. })) => {
                 Error::new(StatusCode::INSUFFICIENT_STORAGE, "out_of_memory", message)
@@ -156,7 +159,7 @@ impl Asked {
             }
             (_, Some(device::Error::Unsupported { .. })) => invalid(message),
             (_, Some(_)) => Error::new(StatusCode::INTERNAL_SERVER_ERROR, "device_error", message)
-                .hint("the next request prepares the network anew"),
+                .hint("retry: the next request prepares the network again"),
             (sessions::Error::Network(onnx::Error::Io { source, .. }), _)
                 if source.kind() == io::ErrorKind::NotFound =>
             {

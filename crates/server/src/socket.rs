@@ -1,6 +1,6 @@
-//! The socket, and the lock beside it, `SOCKET.lock`: whoever holds its `flock` may replace a socket file that
-//! nobody listens on; the kernel drops the lock with the process. A daemon removes both files when it stops,
-//! and only if they are still its own.
+//! The unix socket and its lock file `SOCKET.lock`. The holder of the file's `flock` may replace a
+//! socket file that no process listens on; the kernel releases the lock with the process. A daemon
+//! removes both files when it stops, if they are still its own.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -25,15 +25,15 @@ pub enum Error {
     #[error("{} is in use by {holder}; stop it, or choose another with --socket", path.display())]
     InUse {
         path: PathBuf,
-        /// Process id and name, as far as they can be told.
+        /// Process id and name, if known.
         holder: String,
     },
-    /// Something else has its name; it is never deleted.
+    /// The path is not a socket. It is never deleted.
     #[error("{} exists and is not a socket; move it away, or choose another path with --socket", path.display())]
     NotASocket { path: PathBuf },
     #[error("the socket path {} has {} bytes; at most {LONGEST} are possible", path.display(), path.as_os_str().len())]
     TooLong { path: PathBuf },
-    /// Another user could swap the socket.
+    /// Another user could replace the socket.
     #[error(
         "{0}: no daemon listens there; set XDG_RUNTIME_DIR, or name another socket with --socket"
     )]
@@ -42,13 +42,13 @@ pub enum Error {
     Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// `sun_path` less its terminator.
+/// Size of `sun_path` without its terminator.
 const LONGEST: usize = 107;
 
-/// Connections the kernel queues before they are accepted.
+/// Connections that the kernel queues before they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// A socket path taken by this process. Dropping it removes the files.
+/// Ownership of a socket path. Dropping it removes the files.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
@@ -63,13 +63,14 @@ impl Drop for Claim {
         if fs::symlink_metadata(&self.path).is_ok_and(|meta| identity(&meta) == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
-        // Still locked: whoever waits for it notices that the name is gone and makes a new one.
+        // Still locked: a process that waits for the lock sees that the name is gone and creates a
+        // new file.
         let _ = fs::remove_file(&self.lock_path);
     }
 }
 
-/// Takes `path`: replaces a socket file that nobody listens on, then listens. The file has `mode` before anyone
-/// can connect. After an error nothing is changed unless the lock was free.
+/// Claims `path`: replaces a stale socket file and listens. The file has `mode` before any client
+/// can connect. An error leaves everything unchanged, unless the lock was free.
 pub fn claim(path: &Path, mode: SocketMode) -> Result<(UnixListener, Claim), Error> {
     let io = |what, path: &Path| {
         let path = path.to_owned();
@@ -90,7 +91,7 @@ pub fn claim(path: &Path, mode: SocketMode) -> Result<(UnixListener, Claim), Err
         let meta = fs::symlink_metadata(path).map_err(io_error("inspect", path))?;
         Claim { path: path.to_owned(), identity: identity(&meta), lock_path, _lock: lock }
     };
-    // Until `listen` nobody can connect, so nobody does under the wrong permissions.
+    // No client can connect before `listen`, so none connects with wrong permissions.
     fs::set_permissions(path, fs::Permissions::from_mode(mode.0))
         .map_err(io_error("set the permissions of", path))?;
     let backlog = Backlog::new(BACKLOG).unwrap_or(Backlog::MAXCONN);
@@ -113,8 +114,8 @@ fn identity(meta: &fs::Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
-/// Makes the directory, writable by its owner only, and refuses a stranger's, in which the socket
-/// could be swapped.
+/// Creates the directory, writable only by its owner. Rejects a directory of another user, who
+/// could replace the socket.
 fn make_directory(path: &Path) -> Result<(), Error> {
     let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) else { return Ok(()) };
     let fallback = folder::is_fallback(path);
@@ -137,7 +138,7 @@ fn make_directory(path: &Path) -> Result<(), Error> {
     Err(Error::Io { what: "trust the directory", path: dir.to_owned(), source })
 }
 
-/// Locks `path`, or says who holds `socket`.
+/// Locks `path`. The error names the process that has `socket`.
 fn take_lock(path: &Path, socket: &Path) -> Result<Flock<File>, Error> {
     loop {
         let file = OpenOptions::new()
@@ -159,7 +160,7 @@ fn take_lock(path: &Path, socket: &Path) -> Result<Flock<File>, Error> {
             }
             Err((_, error)) => return Err(io_error("lock", path)(error.into())),
         };
-        // The previous holder may have removed the file between our open and our lock.
+        // The previous holder may have removed the file between open and lock.
         let ours = lock.metadata().map_err(io_error("inspect", path))?;
         if fs::symlink_metadata(path).is_ok_and(|named| identity(&named) == identity(&ours)) {
             lock.set_len(0)
@@ -171,7 +172,7 @@ fn take_lock(path: &Path, socket: &Path) -> Result<Flock<File>, Error> {
     }
 }
 
-/// Removes a socket file that nobody listens on. Needs the lock.
+/// Removes a socket file that no process listens on. Requires the lock.
 fn remove_stale(path: &Path) -> Result<(), Error> {
     let meta = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -186,7 +187,7 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
             fs::remove_file(path).map_err(io_error("remove the stale", path))
         }
         Err(Errno::ENOENT) => Ok(()),
-        // A full backlog is a listener too.
+        // A full backlog means that a process listens.
         Err(Errno::EAGAIN) => Err(Error::InUse { path: path.to_owned(), holder: describe(None) }),
         Err(error) => Err(io_error("connect to", path)(error.into())),
         Ok(pid) => Err(Error::InUse { path: path.to_owned(), holder: describe(Some(pid)) }),
@@ -198,7 +199,7 @@ fn stream_socket() -> nix::Result<OwnedFd> {
     socket(AddressFamily::Unix, SockType::Stream, flags, None)
 }
 
-/// The process that listens on `path`.
+/// Returns the id of the process that listens on `path`.
 fn peer(path: &Path) -> nix::Result<i32> {
     let fd = stream_socket()?;
     connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
@@ -221,7 +222,7 @@ mod tests {
     const MODE: SocketMode = SocketMode(0o600);
 
     #[test]
-    fn claims_listens_and_cleans_up() {
+    fn claims_listen_and_remove_their_files() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/s");
         let (listener, claim) = claim(&path, MODE).unwrap();
@@ -232,16 +233,16 @@ mod tests {
     }
 
     #[test]
-    fn a_live_socket_names_its_holder() {
+    fn errors_name_the_process_that_listens() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let me = format!("process {} ", std::process::id());
-        let held = claim(&path, MODE).unwrap();
+        let structured = claim(&path, MODE).unwrap();
         let error = claim(&path, MODE).unwrap_err().to_string();
         assert!(error.contains(&me), "{error}");
-        drop(held);
+        drop(structured);
 
-        // A stranger without our lock.
+        // A listener without our lock.
         let _stranger = UnixListener::bind(&path).unwrap();
         let error = claim(&path, MODE).unwrap_err().to_string();
         assert!(error.contains(&me), "{error}");
@@ -269,26 +270,26 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_is_not_removed() {
+    fn dropping_a_claim_does_not_remove_its_successor() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let held = claim(&path, MODE).unwrap();
+        let structured = claim(&path, MODE).unwrap();
         fs::remove_file(&path).unwrap();
         let _other = UnixListener::bind(&path).unwrap();
-        drop(held);
+        drop(structured);
         assert!(path.exists());
     }
 
     #[test]
-    fn a_long_path_is_refused_with_the_limit() {
+    fn long_paths_are_rejected_with_the_limit() {
         let path = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
         let error = claim(&path, MODE).unwrap_err().to_string();
         assert!(error.contains("205 bytes") && error.contains("107"), "{error}");
     }
 
-    /// Many at once: exactly one wins each round, whatever was left behind.
+    /// Claims one path concurrently. Exactly one claim wins each round, regardless of stale files.
     #[test]
-    fn a_race_has_one_winner() {
+    fn concurrent_claims_have_one_winner() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         drop(UnixListener::bind(&path).unwrap());

@@ -1,4 +1,4 @@
-//! The engine's state in the words of the API.
+//! Conversion of the engines' state to `GET /orin/v1/status`.
 
 use std::sync::Arc;
 
@@ -7,17 +7,10 @@ use telemetry::memory;
 
 use super::App;
 use super::error::Error;
-use super::own;
-use super::residents::Resident;
+use super::load_spec::gpu_mode;
+use super::residents::{Resident, loaded};
 
-pub(super) fn loaded(state: &State) -> Option<&ModelInfo> {
-    match state {
-        State::Ready(model) | State::Exclusive { model, .. } => Some(model),
-        State::Empty | State::Loading(_) | State::Stopping => None,
-    }
-}
-
-/// Everything `GET /orin/v1/status` says.
+/// Returns the complete status.
 pub(super) fn status(app: &App) -> api::Status {
     let first = app.residents.first();
     let now = first.engine.snapshot();
@@ -39,12 +32,12 @@ pub(super) fn status(app: &App) -> api::Status {
         devices: now.devices.clone(),
         roof: roof(app, loaded(&now.state), &machine),
         machine,
-        lanes: app.lanes.status(own::wanted(app.config().gpu_mode).chains),
+        lanes: app.lanes.status(gpu_mode(app.config().gpu_mode).chains),
         state: state(now, first),
     }
 }
 
-/// The models beside the first.
+/// The additional models.
 pub(super) fn residents(app: &App) -> Vec<api::Resident> {
     let of = |one: &Arc<Resident>| {
         let now = one.engine.snapshot();
@@ -57,11 +50,11 @@ pub(super) fn residents(app: &App) -> Vec<api::Resident> {
             unused_s: one.unused().as_secs_f64(),
         }
     };
-    app.residents.beside().iter().map(of).collect()
+    app.residents.additional().iter().map(of).collect()
 }
 
-/// What the last bench measured with the device that holds the model now, else what the memory's pins can
-/// move.
+/// Read bandwidth of the model's current device: measured by the last benchmark, else the memory's
+/// peak.
 fn roof(app: &App, model: Option<&ModelInfo>, machine: &api::Machine) -> Option<api::Roof> {
     let measured = app.roof.lock().clone();
     let measured =
@@ -85,10 +78,10 @@ fn state(now: Snapshot, resident: &Resident) -> api::State {
     }
 }
 
-/// The load under way, where another model is served meanwhile.
+/// Returns a load in progress while another model is served.
 fn loading(now: &Snapshot) -> Option<api::Loading> {
-    let beside = |_: &&Loading| !matches!(now.state, State::Loading(_));
-    let Loading { model, progress } = now.loading.as_ref().filter(beside)?;
+    let other_is_served = |_: &&Loading| !matches!(now.state, State::Loading(_));
+    let Loading { model, progress } = now.loading.as_ref().filter(other_is_served)?;
     Some(api::Loading { model: model.clone(), progress: *progress })
 }
 

@@ -1,7 +1,7 @@
-//! The daemon on TCP. A unix socket has an owner and permissions, a port has none: off this machine nobody is
-//! served without the token, on loopback everybody who can reach it, but no web page. (A stranger's page can
-//! make a browser connect to a port here under a name of the stranger's own; it cannot make it send another
-//! `Host`.)
+//! The daemon on TCP. Unlike a unix socket, a port has no owner and permissions. Off loopback every
+//! request needs the token. On loopback any local client is served, but no web page of another
+//! origin: a page can make a browser connect here under its own host name, but it cannot forge
+//! `Host`.
 
 use std::fs;
 use std::io;
@@ -22,11 +22,11 @@ use tokio::net::{TcpListener, TcpStream};
 use super::error::Error as Refusal;
 use api::route;
 
-/// Characters of a token at least: 16 of base 64 are 96 bits.
+/// Minimum length of a token in characters: 16 characters of base64 are 96 bits.
 const SHORTEST: usize = 16;
 
-/// Seconds of silence after which the kernel asks whether the client is still there, and how often it
-/// asks, a third of that apart.
+/// TCP keepalive: seconds of silence before the first probe, and the number of probes, a third of
+/// that time apart.
 const SILENCE: u32 = 30;
 const QUESTIONS: u32 = 3;
 
@@ -36,7 +36,7 @@ pub enum Error {
     Listen { address: SocketAddr, source: io::Error },
     #[error("cannot read the token in {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("every user can read the token in {}; `chmod o= {}` keeps it secret", path.display(), path.display())]
+    #[error("every user can read the token in {}; restrict it with `chmod o= {}`", path.display(), path.display())]
     Open { path: PathBuf },
     #[error(
         "{} holds no token: {SHORTEST} or more letters, digits and signs on one line are needed; \
@@ -50,7 +50,7 @@ pub enum Error {
 pub struct Token(Arc<[u8]>);
 
 impl Token {
-    /// Reads the token in a file that others cannot read.
+    /// Reads the token from a file that other users cannot read.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let refuse = |source| Error::Read { path: path.to_owned(), source };
         if fs::metadata(path).map_err(refuse)?.mode() & 0o007 != 0 {
@@ -64,22 +64,21 @@ impl Token {
         Ok(Self(token.as_bytes().into()))
     }
 
-    /// Whether a request shows it. How long that takes depends on no character of the token, only on
-    /// its length.
+    /// Returns true if a request contains the token. Compares in constant time for a given length.
     fn is_in(&self, headers: &HeaderMap) -> bool {
-        let is_it = |shown: &[u8]| bool::from(self.0.ct_eq(shown.trim_ascii()));
+        let is_it = |sent: &[u8]| bool::from(self.0.ct_eq(sent.trim_ascii()));
         if let Some(key) = headers.get(API_KEY) {
             return is_it(key.as_bytes());
         }
-        let Some(shown) = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes) else {
+        let Some(sent) = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes) else {
             return false;
         };
-        let Some((scheme, shown)) = shown.split_at_checked(b"Bearer ".len()) else { return false };
-        scheme.eq_ignore_ascii_case(b"Bearer ") && is_it(shown)
+        let Some((scheme, sent)) = sent.split_at_checked(b"Bearer ".len()) else { return false };
+        scheme.eq_ignore_ascii_case(b"Bearer ") && is_it(sent)
     }
 }
 
-/// Where Anthropic's clients show it.
+/// Header in which Anthropic's clients send the token.
 const API_KEY: &str = "x-api-key";
 
 pub struct Port {
@@ -88,14 +87,14 @@ pub struct Port {
 }
 
 impl Port {
-    /// Listens on `address`. `token` is what every request must show.
+    /// Listens on `address`. If there is a `token`, every request must contain it.
     pub async fn open(address: SocketAddr, token: Option<Token>) -> Result<Self, Error> {
         let listener =
             TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
         Ok(Self { listener, token })
     }
 
-    /// Where it listens; tells the port when any was asked for.
+    /// Address it listens on, with the actual port if the configured one is 0.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -104,7 +103,7 @@ impl Port {
         self.token.clone()
     }
 
-    /// The next connection. A client whose machine is gone is noticed, and its slot freed.
+    /// Accepts the next connection. Keepalive detects clients whose machine is gone.
     pub(super) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, peer) = self.listener.accept().await?;
         stream.set_nodelay(true)?;
@@ -117,8 +116,8 @@ impl Port {
     }
 }
 
-/// Lets a request through that shows the token or is for the page, which asks its reader for it; or where there is none, one that was meant for this
-/// machine.
+/// Passes on requests with the token and requests for the page, which prompts its user for the
+/// token. Without a token, passes on requests that address this machine.
 pub(super) async fn guard(
     State(token): State<Option<Token>>,
     request: Request,
@@ -144,7 +143,7 @@ pub(super) async fn guard(
     }
 }
 
-/// Whether `Host` is this machine by a name that nobody else can give it.
+/// Returns true if `Host` is a name that always means this machine.
 fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };
     let name = match host.rsplit_once(':') {
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_this_machine() {
+    fn names_of_this_machine_are_local() {
         for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "127.1.2.3", "[::1]:1", "[::1]"]
         {
             assert!(is_local(&headers(HOST, host)), "{host}");
@@ -180,12 +179,12 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_shown_whole_or_not_at_all() {
+    fn tokens_must_match_completely() {
         let token = Token(Arc::from(&b"0123456789abcdef"[..]));
-        for shown in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef "] {
-            assert!(token.is_in(&headers(AUTHORIZATION, shown)), "{shown}");
+        for sent in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef "] {
+            assert!(token.is_in(&headers(AUTHORIZATION, sent)), "{sent}");
         }
-        for shown in [
+        for sent in [
             "Bearer 0123456789abcdeg",
             "Bearer 0123456789abcde",
             "Bearer 0123456789abcdef0",
@@ -195,15 +194,15 @@ mod tests {
             "0123456789abcdef",
             "",
         ] {
-            assert!(!token.is_in(&headers(AUTHORIZATION, shown)), "{shown}");
+            assert!(!token.is_in(&headers(AUTHORIZATION, sent)), "{sent}");
         }
-        let key = |shown| headers(axum::http::HeaderName::from_static(API_KEY), shown);
+        let key = |sent| headers(axum::http::HeaderName::from_static(API_KEY), sent);
         assert!(token.is_in(&key("0123456789abcdef")) && !token.is_in(&key("0123456789abcdeg")));
         assert!(!token.is_in(&HeaderMap::new()));
     }
 
     #[test]
-    fn a_token_that_is_short_or_known_to_others_is_refused() {
+    fn short_or_readable_tokens_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         let read = |text: &str, mode: u32| {

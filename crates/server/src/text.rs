@@ -1,4 +1,4 @@
-//! Text and tokens, and what a conversation becomes in the model's template: routes of llama.cpp's server.
+//! llama.cpp's routes for tokenizing, detokenizing and rendering the chat template.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::body::JsonBody;
 use super::error::Error;
-use super::refused::Checked;
+use super::rejections::Checked;
 use super::{App, openai, params, prompt};
 
 pub(super) async fn tokenize(
@@ -43,7 +43,7 @@ pub(super) async fn detokenize(
     JsonBody(request): JsonBody<api::DetokenizeRequest>,
 ) -> Result<Json<Value>, Error> {
     let served = Arc::clone(&params::admit(&app, request.model.as_deref(), 0).await?.served);
-    // A model may have rows for more ids than there are tokens.
+    // A model may have embedding rows for more ids than its vocabulary has tokens.
     let size = served.text.tokenizer.vocab_size();
     if let Some((at, id)) = request.tokens.iter().enumerate().find(|(_, id)| **id as usize >= size)
     {

@@ -1,4 +1,4 @@
-//! `/orin/v1/tune`: searches, and what they have found.
+//! `/orin/v1/tune`: searches for better kernels, and stored results.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::App;
 use super::body::JsonBody;
 use super::error::Error;
 use super::events::{self, Step};
-use super::run::Asked;
+use super::run::RequestedBackend;
 use device::Device;
 use device::tune::Record;
 use device::tune::report::{Network, Spec};
@@ -22,7 +22,7 @@ use engine::tuning::pace::Pace;
 use engine::tuning::{self, Groups};
 use realtime::sessions;
 
-/// How often a search is asked whether the daemon is stopping.
+/// Interval at which a search checks whether the daemon is stopping.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) async fn search(
@@ -39,7 +39,7 @@ pub(super) async fn search(
     app.searches().push(Arc::downgrade(&pace));
     let (listener, turns) = (sender.clone(), Arc::clone(&pace));
     let mut progress = move |step| {
-        // Who listens no more is noticed below.
+        // A disconnected client is handled below.
         let _ = listener.send(Step::Progress(step));
     };
     let engine = &app.residents.first().engine;
@@ -56,7 +56,7 @@ pub(super) async fn search(
         let result = loop {
             tokio::select! {
                 result = result.as_mut() => break result,
-                // Nobody listens any more: what was found is kept, the rest is for another time.
+                // The client has disconnected: store the results so far and stop.
                 () = sender.closed(), if !pace.is_stopped() => pace.stop(),
                 _ = look.tick() => {
                     if app.residents.first().engine.snapshot().state == engine::State::Stopping {
@@ -65,19 +65,19 @@ pub(super) async fn search(
                 }
             }
         };
-        // The client may have gone.
+        // The client may have disconnected.
         let _ = sender.send(Step::Done(events::outcome(result).map(Box::new)));
     });
     events::work(steps).await
 }
 
-/// A network's groups, and the device that they are for.
+/// Returns a network's kernel groups and their device.
 async fn groups(app: &Arc<App>, network: Network) -> Result<(Arc<dyn Device>, Groups), Error> {
     let path = app.config().network(&network.file);
-    let asked = Asked::new(app, network.backend)?;
+    let asked = RequestedBackend::new(app, network.backend)?;
     let work = move || {
-        let plan = asked.place(|place| sessions::plan(&path, &network.shapes, place));
-        let (device, plan) = plan.map_err(|error| asked.told(&path, &error))?;
+        let plan = asked.with_target(|target| sessions::plan(&path, &network.shapes, target));
+        let (device, plan) = plan.map_err(|error| asked.error(&path, &error))?;
         let groups = tuning::groups(&*device, &plan)?;
         Ok((device, groups))
     };
@@ -85,7 +85,7 @@ async fn groups(app: &Arc<App>, network: Network) -> Result<(Arc<dyn Device>, Gr
     done.map_err(|_| Error::internal("the network was not prepared"))?
 }
 
-/// Ends every search; each is answered with what it has found.
+/// Stops every search. Each is answered with its results so far.
 pub(super) async fn stop(State(app): State<Arc<App>>) -> Json<api::Stopped> {
     let under_way: Vec<Arc<Pace>> = app.searches().iter().filter_map(Weak::upgrade).collect();
     under_way.iter().for_each(|pace| pace.stop());
@@ -93,7 +93,7 @@ pub(super) async fn stop(State(app): State<Arc<App>>) -> Json<api::Stopped> {
 }
 
 impl App {
-    /// Searches under way or waiting.
+    /// Returns the running and queued searches.
     fn searches(&self) -> MutexGuard<'_, Vec<Weak<Pace>>> {
         let mut searches = self.searches.lock();
         searches.retain(|pace| pace.strong_count() > 0);
@@ -103,7 +103,7 @@ impl App {
 
 pub(super) async fn contents(State(app): State<Arc<App>>) -> Result<Json<api::Tuned>, Error> {
     let engine = app.residents.first().engine.clone();
-    // A file may be slow to read.
+    // Reading the file may take a while.
     let read = tokio::task::spawn_blocking(move || engine.tuned()).await;
     let (file, key, loaded) =
         read.map_err(|_| Error::internal("the store could not be read"))???;

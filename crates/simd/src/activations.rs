@@ -1,52 +1,52 @@
-//! Activation rows as the matrix kernels read them: 8-bit blocks for quantised weights, `f32`
-//! blocks for plain ones.
+//! Activation rows in the form that the matrix kernels read: 8-bit blocks for quantised weights, `f32` blocks for
+//! plain weights.
 //!
-//! Up to [`TILE`] neighbouring rows form a *tile*; tiles follow one another, and inside one all rows'
-//! first blocks come first, then all their second ones: a weight block held in registers meets a
-//! tile's rows in one contiguous run, and a tile is one contiguous piece of the second-level cache.
+//! Up to [`TILE`] neighbouring rows form a *tile* (L2). Tiles are stored one after another. Inside a tile, the
+//! first blocks of all rows come first, then all second blocks. A weight block in registers therefore meets a
+//! tile's rows in one contiguous run, and the second-level cache gets each tile as one contiguous piece.
 //!
-//! Where 8 bits are too coarse (what goes into a softmax) there are two *residual planes* of 8-bit blocks:
-//! the second holds what the first one left over. It follows the block of the first, and a product adds both.
+//! Inputs of a softmax need more than 8 bits. They have two *residual planes* of 8-bit blocks: the second plane
+//! quantises the error of the first. The two blocks are adjacent, and a product adds both.
 //!
-//! Quantisation, per row and per *span* of 32 or 256 columns: `scale = max|x| / 127`, `q = round(x * (127
-//! / max|x|))` to nearest even. It depends on nothing but the span's values. A span whose `max|x|` is
-//! below 1e-30 becomes zero; one with a NaN or an infinity gets a NaN scale, so that every output of its
-//! row is NaN. The long span is for the types whose superblocks are as long: their blocks' integers then
-//! add up before a scale is applied, as ggml's `Q8_K` has it.
+//! Quantisation, per row and per *span* of 32 or 256 columns: `scale = max|x| / 127`, `q = round(x * (127 /
+//! max|x|))`, ties to even. The result depends only on the span's values. A span whose `max|x|` is below 1e-30
+//! becomes zero. A span with a NaN or an infinity gets a NaN scale, so that every output of its row is NaN. Types
+//! with superblocks of 256 columns use the long span: the integers of their blocks are added up before a scale is
+//! applied, as in ggml's `Q8_K`.
 
 use super::isa::dispatch;
 use super::vector::{BIAS, BIAS_F, LANES, MINUS_BIAS, Simd, load_first};
 
 pub const BLOCK: usize = 32;
 
-/// Columns are padded with zeros to a multiple of this, the widest step of a weight format that may
-/// not divide its row.
+/// Columns are padded with zeros to a multiple of this number: the widest step of a weight format whose blocks may
+/// not fill a row.
 const STEP: usize = 64;
 
-/// 32 quantised activations with what the weight formats need to correct their offsets: one cache
-/// line.
+/// A block of 32 quantised activations in one cache line, with the terms that correct the offsets of weight
+/// formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C, align(64))]
 pub struct Q8Block {
     /// The quantised values, -127 to 127.
     pub q: [i8; BLOCK],
-    /// The value of 1.
+    /// Value of the integer 1.
     pub scale: f32,
     pub sum: f32,
-    /// `BIAS`, less 128 times the sum of `q`: where a dot product starts whose weights are 128 too
-    /// large.
+    /// `BIAS` minus 128 times the sum of `q`: the initial value of dot products with weights that are stored plus
+    /// 128.
     pub less128: i32,
-    /// `BIAS`, less 8 times the sum of `q`.
+    /// `BIAS` minus 8 times the sum of `q`.
     pub less8: i32,
-    /// `BIAS`, less 32 times the sum of the first half of `q`, and of the second.
+    /// `BIAS` minus 32 times the sum of each half of `q`.
     pub less32: [i32; 2],
-    /// Minus `BIAS`, less 15 times the sum of `q`, and less 31 times: for weights that are stored as what
-    /// is missing to 15 or 31.
+    /// Minus `BIAS`, minus 15 times and minus 31 times the sum of `q`: for weights stored as the difference to 15
+    /// or 31.
     pub negated: [i32; 2],
 }
 
 impl Q8Block {
-    /// `BIAS`, less `n` times the sum of `q`. Those that are not kept come from one that is.
+    /// `BIAS` minus `n` times the sum of `q`. Terms without a field are derived from one that has a field.
     #[inline(always)]
     pub(crate) const fn less(&self, n: u8) -> i32 {
         match n {
@@ -56,7 +56,7 @@ impl Q8Block {
         }
     }
 
-    /// The same of half `half` of `q`.
+    /// The same for half `half` of `q`.
     #[inline(always)]
     pub(crate) const fn less_half(&self, n: u8, half: usize) -> i32 {
         match n {
@@ -66,7 +66,7 @@ impl Q8Block {
         }
     }
 
-    /// Minus `BIAS`, less `n` times the sum of `q`.
+    /// Minus `BIAS`, minus `n` times the sum of `q`.
     #[inline(always)]
     pub(crate) const fn less_negated(&self, n: u8) -> i32 {
         match n {
@@ -76,7 +76,7 @@ impl Q8Block {
         }
     }
 
-    /// The same of half `half` of `q`.
+    /// The same for half `half` of `q`.
     #[inline(always)]
     pub(crate) const fn less_negated_half(&self, n: u8, half: usize) -> i32 {
         MINUS_BIAS + ((self.less32[half] - BIAS) >> 5) * n as i32
@@ -91,16 +91,16 @@ impl Q8Block {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActivationFormat {
-    /// 8-bit values for each activation, 1 or 2: the second holds what the first left over.
+    /// 8-bit values per activation, 1 or 2: the second is the quantised error of the first.
     pub residual_planes: usize,
-    /// Blocks that share a scale, see [`PackedLayout::span`](super::packed::PackedLayout::span).
+    /// Number of blocks that share a scale, see [`PackedLayout::span`](super::packed::PackedLayout::span).
     pub span: usize,
 }
 
-/// 32 activations as they are.
+/// A block of 32 unquantised activations.
 pub type F32Block = [f32; BLOCK];
 
-/// Blocks of one row of `k` columns, padding included.
+/// Number of blocks of a row of `k` columns, padding included.
 #[must_use]
 pub const fn blocks(k: usize) -> usize {
     k.div_ceil(STEP) * (STEP / BLOCK)
@@ -109,23 +109,23 @@ pub const fn blocks(k: usize) -> usize {
 pub const TILE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BlockPosition {
     pub first: usize,
-    /// Distance from one of its blocks (or planes) to the next.
+    /// Distance from one block (or plane) to the next.
     pub step: usize,
 }
 
-/// Where the `count` blocks (of all planes) of row `row` of `rows` lie.
+/// Position of the `count` blocks (of all planes) of row `row` of `rows`.
 #[must_use]
-pub const fn place(row: usize, rows: usize, count: usize) -> Place {
+pub const fn place(row: usize, rows: usize, count: usize) -> BlockPosition {
     let start = row / TILE * TILE;
     let step = if rows - start < TILE { rows - start } else { TILE };
-    Place { first: start * count + row - start, step }
+    BlockPosition { first: start * count + row - start, step }
 }
 
 dispatch! {
-    /// Quantises the `k` values at `x` into blocks from `dst`, `step` apart, in 1 or 2 planes, with a scale
-    /// for each `span` blocks.
+    /// Quantises the `k` values at `x` into blocks from `dst`, `step` apart, in 1 or 2 planes, with one scale per
+    /// `span` blocks.
     ///
     /// # Safety
     ///
@@ -153,7 +153,7 @@ unsafe fn quantise_in<S: Simd>(
     unsafe {
         let all = blocks(k);
         let load = |b: usize| {
-            // Of a whole block nobody asks twice where the row ends.
+            // A full block needs no partial loads.
             if (b + 1) * BLOCK <= k {
                 let x = x.add(b * BLOCK);
                 return [S::load(x), S::load(x.add(LANES))];
@@ -174,7 +174,7 @@ unsafe fn quantise_in<S: Simd>(
             max = zero;
             for b in span.clone() {
                 let (block, dst) = (load(b), dst.add(b * planes * step));
-                // The next row's block is most often the next one to be written here.
+                // The next row's block is usually the next write here.
                 S::prefetch(dst.wrapping_add(1).cast());
                 quantise_block::<S>(block, fine, dst);
                 if planes == 2 {
@@ -196,7 +196,7 @@ unsafe fn quantise_in<S: Simd>(
     }
 }
 
-/// The largest magnitude so far, with one more block. A NaN counts as infinite.
+/// The largest magnitude so far, including one more block. A NaN counts as infinite.
 ///
 /// # Safety
 ///
@@ -205,13 +205,13 @@ unsafe fn quantise_in<S: Simd>(
 unsafe fn max_abs<S: Simd>(block: [S::F; 2], max: S::F) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
-        // A minimum with a NaN is its second operand.
+        // `min` with a NaN returns its second operand.
         let [a, b] = block.map(|x| S::min(S::abs(x), S::splat(f32::INFINITY)));
         S::max(S::max(a, b), max)
     }
 }
 
-/// What a quantised block, whose scale is minus `minus_scale`, left over of `x`.
+/// The quantisation error of a block of `x`, whose scale is minus `minus_scale`.
 ///
 /// # Safety
 ///
@@ -256,8 +256,8 @@ impl Scale {
     }
 }
 
-/// Writes 32 values as a block, each part where it belongs: put together elsewhere and copied, it would be read
-/// in wider pieces than it was written in, which waits for the writes.
+/// Writes 32 values as a block, field by field. Assembling the block elsewhere and copying it would read the stores
+/// with wider loads, which stalls store forwarding.
 ///
 /// # Safety
 ///

@@ -1,13 +1,13 @@
 //! Softmax attention of neighbouring tokens' query heads over one KV head's cache.
 //!
-//! A *line* is one query head of one token. Positions are taken in spans of `SPAN`, spans in runs of `RUN`:
-//! within a span the scores, their maximum and the power of two next to its exponential, then each position's
-//! exponential as a multiple of that power, and the sums of these and of what they weigh; spans are folded in
-//! order into a run, runs in order into the whole, by factors that are powers of two themselves. Lines share each
-//! byte of the cache that is read, but no number: the result of a line depends on its position alone. With one
-//! token (decode) the limit is the cache's bytes once the context is long. With many (prefill) it is
-//! multiply-adds: lines go in groups whose sums stay in registers, and what they meet is widened to `f32` once
-//! for all groups, a span at a time, so that it stays in the first-level cache.
+//! A *line* is one query head of one token. Positions are processed in spans of `SPAN`, and spans in runs of `RUN`.
+//! Within a span, the kernel computes the scores, their maximum and the power of two next to its exponential; then
+//! each position's exponential as a multiple of that power, and their sums with and without the values as weights.
+//! Spans are added in order to a run, and runs in order to the result, with power-of-two factors. Lines share every
+//! byte that is read from the cache, but no number: a line's result depends only on its position. With one token
+//! (decode) and a long context, the cache's bandwidth is the limit. With many tokens (prefill), multiply-adds are.
+//! Lines then form groups whose sums stay in registers. Keys and values are widened to `f32` once for all groups,
+//! one span at a time, so that they stay in the first-level cache.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -17,41 +17,39 @@ use super::isa::{Isa, dispatch};
 use super::packed::LINE;
 use super::vector::{BIAS, BIAS_F, LANES, Simd, capped, exp_over_power};
 
-/// Positions of a span and of a run. Fixed: they are part of the order in which numbers are added.
+/// Positions of a span and of a run. Both are fixed, because they determine the order of additions.
 const SPAN: usize = 2 * LANES;
 const RUN: usize = 8 * SPAN;
 
-/// Most lines that go through a span together. It divides what widening costs each, and takes 2 to 3 KiB of
-/// scratch.
+/// Most lines that process a span together. They share the cost of widening, and take 2 to 3 KiB of scratch.
 const LINES: usize = 64;
 
 /// Most lines of a group.
 const GROUP: usize = 8;
 
-/// Distance between lines' scores: those of a whole run would be in the same sets of the first-level cache.
+/// Distance between lines' scores: without the padding, those of a run would share sets of the first-level cache.
 const SCORES: usize = RUN + LANES;
 
-/// How far ahead of the reader the cache is asked for, in bytes, where few lines share what is read: then
-/// the limit is its bytes.
+/// Prefetch distance of the cache, in bytes, for few lines: bandwidth is then the limit.
 const AHEAD: usize = 8192;
 
-/// Positions are scored in steps of this; a cache holds a multiple of it, so that reading past the last
-/// position stays inside.
+/// Positions are scored in steps of this. A cache holds a multiple of it, so that reads beyond the last position
+/// stay inside.
 pub const POSITION_STEP: usize = SPAN;
 
-/// `f32` values of scratch that [`attend`] needs for heads of `dim`: each line's query, scores, what a run and
-/// what a span adds; and a span that is widened.
+/// `f32` values of scratch that [`attend`] needs for heads of `dim`: queries, scores, sums of a run and of a span
+/// for each line, and a widened span.
 #[must_use]
 pub const fn scratch_len(dim: usize) -> usize {
     LINES * (dim + SCORES + dim + dim) + SPAN * dim
 }
 
-/// One call of [`attend`].
+/// Arguments of [`attend`].
 #[derive(Clone, Copy, Debug)]
 pub struct Attend {
     /// Queries of the first token: `heads` times `dim` values.
     pub q: *const f32,
-    /// Tokens, each one position further than the one before.
+    /// Number of tokens, at consecutive positions.
     pub rows: usize,
     /// Distance between tokens, in `q` and in `out`.
     pub stride: usize,
@@ -59,21 +57,21 @@ pub struct Attend {
     pub heads: usize,
     /// Values of a head, a multiple of 16.
     pub dim: usize,
-    /// How the KV head's keys and values lie; there is the format for heads of `dim`.
+    /// Format of the KV head's keys and values, which supports heads of `dim`.
     pub format: CacheFormat,
     pub places: Places,
-    /// Where place 0 is.
+    /// Address of place 0.
     pub keys: *const u8,
     pub values: *const u8,
     /// Positions that the first token attends to, from 0; at least 1.
     pub positions: usize,
-    /// How many of them, the last ones, are within its window; as many for the tokens after it.
+    /// Length of the attention window, for every token.
     pub window: usize,
     /// Factor on the scores.
     pub scale: f32,
-    /// Their soft cap.
+    /// Soft cap of the scores.
     pub cap: Option<f32>,
-    /// Of each query head a score that takes weight and has no value.
+    /// One score per query head that takes weight and has no value (attention sink).
     pub sinks: Option<*const f32>,
     /// [`scratch_len`] values.
     pub scratch: *mut f32,
@@ -81,24 +79,24 @@ pub struct Attend {
     pub out: *mut f32,
 }
 
-/// Where positions lie in a cache.
+/// Mapping of positions to places in a cache.
 #[derive(Clone, Copy, Debug)]
 pub enum Places {
-    /// One after the other, and anew after so many: a multiple of [`POSITION_STEP`] no less than the spans of the window
-    /// and the tokens together, or more than there are.
+    /// Position modulo this number: a multiple of [`POSITION_STEP`], not less than the spans of the window and the
+    /// tokens together, or larger than all positions.
     Ring(usize),
-    /// In blocks of so many positions, a multiple of [`POSITION_STEP`].
+    /// Blocks of `positions` positions, a multiple of [`POSITION_STEP`].
     Blocks {
-        /// The number of each block of positions.
+        /// Block number of each block of positions (block table).
         table: *const u32,
         positions: usize,
-        /// Places from a block to the next number's.
+        /// Places between blocks of consecutive numbers.
         pitch: usize,
     },
 }
 
 impl Attend {
-    /// The place of the span at `p`.
+    /// Place of the span at `p`.
     #[inline(always)]
     unsafe fn place(&self, p: usize) -> usize {
         match self.places {
@@ -111,9 +109,9 @@ impl Attend {
         }
     }
 
-    /// Bytes from the span at `p` to the one to ask for while it is read; to itself where there is none.
+    /// Bytes from the span at `p` to the span to prefetch while it is read; 0 without one.
     #[inline(always)]
-    unsafe fn ahead(&self, p: usize) -> isize {
+    unsafe fn prefetch_distance(&self, p: usize) -> isize {
         let row = self.format.row_bytes(self.dim);
         let later = p + (AHEAD / row).next_multiple_of(SPAN);
         if later >= self.positions {
@@ -125,12 +123,12 @@ impl Attend {
     }
 }
 
-/// Writes each line's attention.
+/// Computes each line's attention.
 ///
 /// # Safety
 ///
-/// The pointers are valid as described, the caches for the last token's positions rounded up to
-/// [`POSITION_STEP`], or for the ring or the blocks; `scratch` and `out` are accessed by nobody else.
+/// The pointers are valid as described, the caches for the last token's positions rounded up to [`POSITION_STEP`],
+/// or for the ring or the blocks; no other thread accesses `scratch` and `out`.
 pub unsafe fn attend(isa: Isa, a: &Attend) {
     let total = a.rows * a.heads;
     for first in (0..total).step_by(LINES) {
@@ -147,11 +145,11 @@ pub unsafe fn attend(isa: Isa, a: &Attend) {
 }
 
 dispatch! {
-    /// Some lines together.
+    /// Processes some lines together.
     ///
     /// # Safety
     ///
-    /// As for [`attend`]; the lines are among those that there are.
+    /// As for [`attend`]; the lines are among its lines.
     unsafe fn pass[C: Cached](a: &Attend, first: usize, lines: usize) = pass_in<C>;
 }
 
@@ -161,15 +159,15 @@ unsafe fn pass_in<S: Simd, C: Cached>(a: &Attend, first: usize, lines: usize) {
     unsafe { Pass::<C>::new(a, first, lines).run::<S>() }
 }
 
-/// What lines read of the cache.
+/// Element type in which lines read the cache.
 trait Cached: Copy {
-    /// Whether it is the cache itself, which few lines read.
+    /// True if few lines read the cache itself, without widening.
     const DIRECT: bool;
-    /// The keys of the span at `p`; `room` has place for them.
+    /// The keys of the span at `p`; `room` has space to widen them.
     unsafe fn keys<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self;
-    /// Its values.
+    /// The values of the span at `p`.
     unsafe fn values<S: Simd>(a: &Attend, p: usize, room: *mut f32) -> *const Self;
-    /// 16 of them.
+    /// Loads 16 of them.
     unsafe fn load<S: Simd>(p: *const Self) -> S::F;
 }
 
@@ -231,7 +229,7 @@ impl Cached for f32 {
 #[derive(Clone, Copy)]
 struct Span<C> {
     rows: *const C,
-    /// Bytes to those that are asked for meanwhile.
+    /// Byte distance to the data to prefetch meanwhile.
     ahead: isize,
 }
 
@@ -242,8 +240,8 @@ impl<C> Span<C> {
     }
 }
 
-/// Calls a function for each group of lines: as many as an instruction set's registers hold two sums of. What
-/// they cannot hold is not compiled.
+/// Calls a function for each group of lines. A group has as many lines as the instruction set's registers can hold
+/// two sums for. Larger groups are not compiled.
 macro_rules! each_group {
     ($pass:ident, $S:ident, $f:ident($($arg:expr),*)) => {{
         let mut line = 0;
@@ -266,19 +264,19 @@ macro_rules! each_group {
     }};
 }
 
-/// Some lines that go through the spans together. What is in scratch lies line after line, but for queries,
-/// group after group as `[dim / 16][lines][16]`.
+/// Lines that are processed together. Scratch is ordered by line, except queries: those are ordered by group, `[dim
+/// / 16][lines][16]`.
 struct Pass<'a, C> {
     a: &'a Attend,
-    /// The first of them, and how many.
+    /// Index of the first line, and number of lines.
     first: usize,
     lines: usize,
-    /// Positions that each attends to, from `hidden`. Later tokens have more of both.
+    /// Positions that each line attends to, from `hidden` on. Later tokens have larger values of both.
     positions: [usize; LINES],
     hidden: [usize; LINES],
     queries: *mut f32,
     scores: *mut f32,
-    /// What a run adds to each line, and what a span does.
+    /// Per line, sums of a run, and of a span.
     runs: *mut f32,
     spans: *mut f32,
     room: *mut f32,
@@ -308,14 +306,14 @@ impl<'a, C: Cached> Pass<'a, C> {
         }
     }
 
-    /// Where a line lies in queries and results.
+    /// Offset of a line in queries and results.
     #[inline(always)]
     fn place(&self, line: usize) -> usize {
         let (row, head) = ((self.first + line) / self.a.heads, (self.first + line) % self.a.heads);
         row * self.a.stride + head * self.a.dim
     }
 
-    /// The lines that attend to one of `n` positions from `start`.
+    /// The lines that attend to at least one of `n` positions from `start`.
     #[inline(always)]
     fn attending(&self, start: usize, n: usize) -> Range<usize> {
         let first = self.positions[..self.lines].partition_point(|&positions| positions <= start);
@@ -323,13 +321,13 @@ impl<'a, C: Cached> Pass<'a, C> {
         first.min(end)..end
     }
 
-    /// How many of `most` positions from `start` a line attends to.
+    /// Number of positions, at most `most` from `start`, that a line attends to.
     #[inline(always)]
     fn among(&self, line: usize, start: usize, most: usize) -> usize {
         self.positions[line].saturating_sub(start).min(most)
     }
 
-    /// How many of the first of them are before its window.
+    /// Number of these positions before the line's window.
     #[inline(always)]
     fn before(&self, line: usize, start: usize, most: usize) -> usize {
         self.hidden[line].saturating_sub(start).min(most)
@@ -342,18 +340,22 @@ impl<'a, C: Cached> Pass<'a, C> {
         // SAFETY: the caller's contract; spans and lines stay within caches, scratch and output.
         unsafe {
             each_group!(self, S, interleave());
-            // What is before every line's window is left out.
+            // Spans before every line's window are skipped.
             let seen = self.hidden[0] / SPAN * SPAN;
             for start in (seen / RUN * RUN..most).step_by(RUN) {
                 let end = most.min(start + RUN).next_multiple_of(SPAN);
                 let begin = start.max(seen);
                 for p in (begin..end).step_by(SPAN) {
-                    let keys = Span { rows: C::keys::<S>(a, p, self.room), ahead: a.ahead(p) };
+                    let keys =
+                        Span { rows: C::keys::<S>(a, p, self.room), ahead: a.prefetch_distance(p) };
                     each_group!(self, S, score(keys, start, p));
                 }
                 let mut run = [Softmax::ZERO; LINES];
                 for p in (begin..end).step_by(SPAN) {
-                    let values = Span { rows: C::values::<S>(a, p, self.room), ahead: a.ahead(p) };
+                    let values = Span {
+                        rows: C::values::<S>(a, p, self.room),
+                        ahead: a.prefetch_distance(p),
+                    };
                     let mut span = [Softmax::ZERO; LINES];
                     for line in self.attending(p, SPAN) {
                         span[line] = self.softmax::<S>(line, start, p);
@@ -402,7 +404,7 @@ impl<'a, C: Cached> Pass<'a, C> {
         }
     }
 
-    /// Queries of the group from `line`.
+    /// Loads the queries of the group that begins at `line`.
     #[inline(always)]
     unsafe fn interleave<S: Simd, const R: usize>(&self, line: usize) {
         // SAFETY: the caller's contract.
@@ -417,7 +419,7 @@ impl<'a, C: Cached> Pass<'a, C> {
         }
     }
 
-    /// Scores of the span at `p`, minus infinity beyond a line's positions.
+    /// Scores of the span at `p`; minus infinity at positions that a line does not attend to.
     #[inline(always)]
     unsafe fn score<S: Simd, const R: usize>(
         &self,
@@ -464,7 +466,7 @@ impl<'a, C: Cached> Pass<'a, C> {
                         *k = C::load::<S>(keys.rows.add((half * dim + d) * LANES));
                     }
                     if const { C::DIRECT && R < GROUP } {
-                        // A line for every two halves that are read.
+                        // One cache line per two half spans.
                         S::prefetch(keys.later().wrapping_add(d * LINE));
                     }
                     for (r, sums) in sums.iter_mut().enumerate() {
@@ -510,8 +512,8 @@ impl<'a, C: Cached> Pass<'a, C> {
         }
     }
 
-    /// Turns a line's scores of the span at `p` into multiples of the power of two next to the greatest one's
-    /// exponential. A NaN among them makes the sum NaN, and so does a greatest one without such a power.
+    /// Replaces a line's scores of the span at `p` by exponentials, as multiples of the power of two next to the
+    /// greatest one. The sum becomes NaN if a score is NaN, or the greatest score has no such power.
     #[inline(always)]
     unsafe fn softmax<S: Simd>(&self, line: usize, start: usize, p: usize) -> Softmax {
         // SAFETY: the caller's contract: scores are stored in whole vectors.
@@ -528,7 +530,7 @@ impl<'a, C: Cached> Pass<'a, C> {
         }
     }
 
-    /// Writes the sums of `weight * value` over the positions of the span at `p` to each line's place in `sums`.
+    /// Writes the sums of `weight * value` over the positions of the span at `p` to each line's part of `sums`.
     #[inline(always)]
     unsafe fn weigh<S: Simd, const R: usize>(
         &self,
@@ -546,7 +548,7 @@ impl<'a, C: Cached> Pass<'a, C> {
         unsafe {
             let weights = self.scores.add(line * SCORES + p - start);
             let sums = sums.add(line * self.a.dim);
-            // The first line has those positions that all share.
+            // The first line attends to the positions that all lines share.
             self.columns::<S, R>(values, weights, 0..n[0], true, sums);
             for r in 1..R {
                 if n[r] > n[0] {
@@ -558,7 +560,7 @@ impl<'a, C: Cached> Pass<'a, C> {
         }
     }
 
-    /// Sums `weight * value` over some positions for `R` lines, to what `out` holds if they do not `begin`.
+    /// Sums `weight * value` over some positions for `R` lines. Adds to `out` unless `begin` is set.
     #[inline(always)]
     unsafe fn columns<S: Simd, const R: usize>(
         &self,
@@ -588,7 +590,7 @@ impl<'a, C: Cached> Pass<'a, C> {
         }
     }
 
-    /// [`Pass::columns`], `16 V` of them; returns `V`.
+    /// [`Pass::columns`] for `16 V` columns; returns `V`.
     #[inline(always)]
     unsafe fn column<S: Simd, const R: usize, const V: usize>(
         &self,
@@ -635,10 +637,10 @@ impl<'a, C: Cached> Pass<'a, C> {
     }
 }
 
-/// Greatest magnitude of [`Softmax::power`]: what [`BIAS_F`] rounds.
+/// Greatest magnitude of [`Softmax::power`] that [`BIAS_F`] can round.
 const MOST_POWER: f32 = 4_194_304.0;
 
-/// Of a softmax over some positions: the sum of exponentials, less a power of two that keeps them near 1.
+/// Partial softmax over some positions: the sum of exponentials, divided by a power of two that keeps it near 1.
 #[derive(Clone, Copy)]
 struct Softmax {
     power: i32,
@@ -648,7 +650,7 @@ struct Softmax {
 impl Softmax {
     const ZERO: Self = Self { power: 0, sum: 0.0 };
 
-    /// Of a span's scores, and the weight of each.
+    /// The partial softmax of a span's scores, and the weight of each position.
     ///
     /// # Safety
     ///
@@ -657,15 +659,15 @@ impl Softmax {
     unsafe fn of<S: Simd>(scores: [S::F; 2]) -> (Self, [S::F; 2]) {
         // SAFETY: the caller's contract.
         unsafe {
-            // A NaN is passed over.
+            // This order of operands ignores a NaN.
             let max = S::max(scores[1], S::splat(f32::NEG_INFINITY));
             let max = S::max_lanes(S::max(scores[0], max));
             let exponent = max * std::f32::consts::LOG2_E;
-            // Rounded by adding it to a number whose last bit is worth 1.
+            // Adding a number whose last bit is worth 1 rounds to an integer.
             let rounded = BIAS_F + exponent.clamp(-MOST_POWER, MOST_POWER);
             let power = rounded.to_bits().cast_signed() - BIAS;
-            // Two calls instead of `scores.map(..)`: a closure inside `map` is compiled without the instruction
-            // set of `S` and never inlined, which makes each intrinsic in it a call.
+            // Two calls instead of `scores.map(..)`: a closure inside `map` is compiled without the instruction set
+            // of `S` and never inlined, so that each intrinsic in it becomes a call.
             let weights = [
                 exp_over_power::<S>(scores[0], max, power),
                 exp_over_power::<S>(scores[1], max, power),
@@ -676,7 +678,7 @@ impl Softmax {
         }
     }
 
-    /// Adds what further positions gave: their softmax, and the `dim` sums of what they weigh to `values`.
+    /// Adds the results of further positions: their softmax, and their `dim` weighted sums to `values`.
     ///
     /// # Safety
     ///
@@ -697,7 +699,7 @@ impl Softmax {
     }
 }
 
-/// `2^n` for `n` up to 0, and 0 where it would not be a normal number.
+/// `2^n` for `n` up to 0; 0 if the result is not a normal number.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((127 + n.max(-127)).cast_unsigned() << 23)

@@ -1,28 +1,28 @@
-//! Integers of 2 to 6 bits in whole bytes, of which most are taken out by one operation.
+//! Packing of integers of 2 to 6 bits into bytes, so that one operation unpacks most of them.
 //!
-//! Four columns of a row are one *word*, a byte each, the unit of the packed layout: `packed` says where words
-//! lie, `format` takes them out of sixteen rows at a time. What is said here holds for each byte of a word.
+//! Four columns of a row form one *word* of four bytes, the unit of the packed layout. `packed` decides the order
+//! of words, `format` unpacks sixteen rows at a time. Descriptions here hold for each byte of a word.
 
-/// `byte` in every byte.
+/// `byte`, four times.
 const fn each(byte: u8) -> u32 {
     u32::from_ne_bytes([byte; 4])
 }
 
-/// Eight words of 2 bits in two: four in each, the first one lowest.
+/// Packs eight words of 2 bits into two: four in each, the first in the lowest bits.
 #[must_use]
 pub fn pack_two(words: [u32; 8]) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = words;
     [a | b << 2 | c << 4 | d << 6, e | f << 2 | g << 4 | h << 6]
 }
 
-/// What [`pack_two`] was given.
+/// Inverse of [`pack_two`].
 #[must_use]
 pub fn unpack_two(packed: [u32; 2]) -> [u32; 8] {
     std::array::from_fn(|i| packed[i / 4] >> (2 * (i % 4)) & each(3))
 }
 
-/// Eight words of 3 bits in three: the first three are the lower bits, the next three above them. The upper pairs are
-/// the lower two bits of the seventh and of the eighth, and what these two have left.
+/// Packs eight words of 3 bits into three. The first three words are in the lower bits, the next three above them.
+/// The upper pairs hold the lower two bits of the seventh and the eighth word, and the remaining bits of both.
 #[must_use]
 pub fn pack_three(words: [u32; 8]) -> [u32; 3] {
     let [a, b, c, d, e, f, y, z] = words;
@@ -34,7 +34,7 @@ pub fn pack_three(words: [u32; 8]) -> [u32; 3] {
     ]
 }
 
-/// What [`pack_three`] was given.
+/// Inverse of [`pack_three`].
 #[must_use]
 pub fn unpack_three(packed: [u32; 3]) -> [u32; 8] {
     let [a, b, c] = packed.map(|word| word & each(7));
@@ -44,20 +44,20 @@ pub fn unpack_three(packed: [u32; 3]) -> [u32; 8] {
     [a, b, c, d, e, f, y >> 6 & pair | third >> 4 & bit, z >> 6 & pair | third >> 5 & bit]
 }
 
-/// Eight words of 4 bits in four: the last four are the upper bits.
+/// Packs eight words of 4 bits into four: the last four are the upper bits.
 #[must_use]
 pub fn pack_four(words: [u32; 8]) -> [u32; 4] {
     std::array::from_fn(|i| words[i] | words[i + 4] << 4)
 }
 
-/// What [`pack_four`] was given.
+/// Inverse of [`pack_four`].
 #[must_use]
 pub fn unpack_four(packed: [u32; 4]) -> [u32; 8] {
     std::array::from_fn(|i| packed[i % 4] >> (4 * (i / 4)) & each(15))
 }
 
-/// Eight words of 6 bits in six, four in three: three are the lower bits, the upper pairs are the fourth, from its lowest
-/// pair.
+/// Packs eight words of 6 bits into six, four words per three: three are in the lower bits. The upper pairs form
+/// the fourth, from its lowest pair on.
 #[must_use]
 pub fn pack_six(words: [u32; 8]) -> [u32; 6] {
     let mut packed = [0; 6];
@@ -69,7 +69,7 @@ pub fn pack_six(words: [u32; 8]) -> [u32; 6] {
     packed
 }
 
-/// What [`pack_six`] was given.
+/// Inverse of [`pack_six`].
 #[must_use]
 pub fn unpack_six(packed: [u32; 6]) -> [u32; 8] {
     let mut words = [0; 8];
@@ -80,9 +80,9 @@ pub fn unpack_six(packed: [u32; 6]) -> [u32; 8] {
     words
 }
 
-/// Eight words of 5 bits in five: the first five are the lower bits. Of the upper three bits, the sixth word is those of
-/// the first and two of the second, the seventh the same of the third and fourth, the eighth those of the fifth,
-/// then what the second and the fourth have left.
+/// Packs eight words of 5 bits into five: the first five are in the lower bits. The upper three bits of the first and two
+/// of the second hold the sixth word, those of the third and fourth the seventh. The upper three bits of the fifth and
+/// the remaining bits of the second and fourth hold the eighth.
 #[must_use]
 pub fn pack_five(words: [u32; 8]) -> [u32; 5] {
     let [v, w, x, y, z, a, b, c] = words;
@@ -96,7 +96,7 @@ pub fn pack_five(words: [u32; 8]) -> [u32; 5] {
     ]
 }
 
-/// What [`pack_five`] was given.
+/// Inverse of [`pack_five`].
 #[must_use]
 pub fn unpack_five(packed: [u32; 5]) -> [u32; 8] {
     let [a, b, c, d, e] = packed;

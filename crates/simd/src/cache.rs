@@ -1,26 +1,26 @@
-//! The cache of keys and values: how they lie there, how they get in, how a span of them is read.
+//! KV cache: memory layout, writes, and reads of a span of positions.
 //!
-//! Each slot and KV head has keys and values of its own. A position's row of `dim` values is `f16`, or blocks of 32 as
-//! files have them. Values lie row by row (`[position][dim]`). Keys lie in tiles of 16 positions, column by column
-//! (`[position / 16][dim][16]`), so that a score needs no sum across lanes; of blocks the codes lie like that, two
-//! columns to a byte where a block has two, and behind a tile's codes its scales (`[dim / 32][16]`).
+//! Each slot and KV head has its own keys and values. A position's row of `dim` values is `f16`, or blocks of 32 in
+//! GGUF's format. Values are row-major (`[position][dim]`). Keys are in tiles of 16 positions, column-major
+//! (`[position / 16][dim][16]`), so that a score needs no sum across lanes. The codes of quantised keys have the
+//! same layout, with two columns per byte for 4-bit codes. The scales follow a tile's codes (`[dim / 32][16]`).
 
 use super::isa::dispatch;
 use super::vector::{LANES, Simd};
 use half::f16;
 use plan::{DType, quant};
 
-/// What keys and values are stored in.
+/// Storage format of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheFormat {
     F16,
-    /// Blocks of 32 bytes with a scale.
+    /// Blocks of 32 signed bytes with a scale.
     Q8_0,
     /// Blocks of 32 nibbles with a scale.
     Q4_0,
 }
 
-/// Bytes of a block's scale, which comes first.
+/// Bytes of a block's scale, which precedes its codes.
 const SCALE: usize = 2;
 
 /// Bytes of the largest block.
@@ -38,36 +38,36 @@ impl CacheFormat {
         }
     }
 
-    /// The format of a type, for heads of `dim` values; `None` where keys and values cannot lie in it.
+    /// The format of a type for heads of `dim` values; `None` if keys and values cannot be stored in it.
     #[must_use]
     pub fn of(dtype: DType, dim: usize) -> Option<Self> {
         let whole = dim > 0 && dim.is_multiple_of(LANES) && dim.is_multiple_of(dtype.block_len());
         Self::ALL.into_iter().find(|format| whole && format.dtype() == dtype)
     }
 
-    /// Bytes of a position's keys, and of its values.
+    /// Bytes of one position's keys, and of its values.
     #[must_use]
     pub const fn row_bytes(self, dim: usize) -> usize {
         dim / self.dtype().block_len() * self.dtype().block_bytes()
     }
 }
 
-/// The cache of one KV head in one slot.
+/// The keys and values of one KV head in one slot.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadCache {
     pub format: CacheFormat,
-    /// Values of a head, for which there is the format.
+    /// Values of a head; the format supports this number.
     pub dim: usize,
     pub keys: *mut u8,
     pub values: *mut u8,
 }
 
 dispatch! {
-    /// Writes a key and a value into a head's cache at a position, rounded to its format; see [`quant::store`].
+    /// Writes a key and a value to a head's cache at a position, rounded to its format; see [`quant::store`].
     ///
     /// # Safety
     ///
-    /// `k`, `v` are valid for the values of a head; the cache holds the position; nobody else touches it.
+    /// `k`, `v` are valid for the values of a head; the cache contains the position; no other thread accesses it.
     pub unsafe fn kv_write(cache: HeadCache, position: usize, k: *const f32, v: *const f32) = kv_write_in;
 }
 
@@ -92,7 +92,7 @@ unsafe fn kv_write_in<S: Simd>(cache: HeadCache, position: usize, k: *const f32,
     }
 }
 
-/// [`kv_write`] of blocks.
+/// [`kv_write`] for quantised formats.
 ///
 /// # Safety
 ///
@@ -119,11 +119,11 @@ unsafe fn blocks_write(cache: HeadCache, position: usize, k: *const f32, v: *con
     }
 }
 
-/// Widens whole tiles of keys from `keys` on, as many as `positions` (a multiple of 16) fill: `[tile][dim][16]`.
+/// Widens whole tiles of keys from `keys` on: `positions` (a multiple of 16) of them, to `[tile][dim][16]`.
 ///
 /// # Safety
 ///
-/// As for [`Simd`]; the tiles are there, and `to` has room for their values.
+/// As for [`Simd`]; the tiles are readable, and `to` has space for their values.
 #[inline(always)]
 pub(crate) unsafe fn read_keys<S: Simd>(
     format: CacheFormat,
@@ -161,11 +161,11 @@ pub(crate) unsafe fn read_keys<S: Simd>(
     }
 }
 
-/// Widens the rows of values of `positions` positions from `values` on: `[position][dim]`.
+/// Widens the values of `positions` positions from `values` on, to `[position][dim]`.
 ///
 /// # Safety
 ///
-/// As for [`read_keys`], of rows.
+/// As for [`read_keys`], for rows.
 #[inline(always)]
 pub(crate) unsafe fn read_values<S: Simd>(
     format: CacheFormat,
@@ -196,11 +196,11 @@ pub(crate) unsafe fn read_values<S: Simd>(
     }
 }
 
-/// The levels of 16 bytes of Q4_0's codes: of the low nibbles, of the high ones.
+/// Levels of 16 bytes of Q4_0 codes: those of the low nibbles, then of the high nibbles.
 ///
 /// # Safety
 ///
-/// As for [`Simd`]; there are 16 bytes.
+/// As for [`Simd`]; 16 bytes are readable.
 #[inline(always)]
 unsafe fn nibbles<S: Simd>(codes: *const u8) -> [S::I; 2] {
     // SAFETY: the caller's contract.
@@ -212,7 +212,7 @@ unsafe fn nibbles<S: Simd>(codes: *const u8) -> [S::I; 2] {
 
 /// # Safety
 ///
-/// As for [`read_keys`], of `n` values, a multiple of 16.
+/// As for [`read_keys`], for `n` values, a multiple of 16.
 #[inline(always)]
 unsafe fn read_f16<S: Simd>(from: *const u16, n: usize, to: *mut f32) {
     for i in (0..n).step_by(LANES) {

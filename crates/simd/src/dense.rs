@@ -1,9 +1,10 @@
-//! Products of matrices of `f32` that lie in panels: tiles of results that stay in registers.
+//! Matrix products of `f32`, with packed operands and register tiles of results.
 //!
-//! Rows (the left operand) lie in panels of a few rows, columns in panels of a few vectors; within a panel the values of
-//! one step along the sum are neighbours. Sums are over spans of [`SPAN`] steps, one fused multiply-add after the other,
-//! and the spans are added in their order: the same bits whatever the instruction set and however the work is divided.
-//! Which part of a product is computed where, and what is packed when, is the CPU device's business.
+//! The left operand's rows are packed in *row tiles*, the columns in *column tiles* of a few vectors. Within a
+//! tile, the values of one step along the sum are adjacent. Sums are over spans of [`SPAN`] steps, one fused
+//! multiply-add after another, and spans are added in order. Results therefore have the same bits on every
+//! instruction set and for every division of work. The CPU device decides the division among threads, and the time
+//! of packing.
 
 use std::ops::Range;
 
@@ -11,13 +12,14 @@ use super::isa::{Isa, Vectors, dispatch};
 use super::scores::sigmoid_of;
 use super::vector::{LANES, Simd, load_first, store_first};
 
-/// Steps along the sum whose products are added up in registers: what a panel of columns leaves of the first-level cache.
+/// Steps along the sum that are added up in registers: a column tile of this length leaves space in the first-level
+/// cache.
 pub const SPAN: usize = 128;
 
-/// Columns that are packed and computed together: whole panels on every instruction set.
+/// Columns that are packed and computed together: a whole number of column tiles on every instruction set.
 pub const COLUMNS: usize = 240;
 
-/// Rows of a tile, and its vectors of columns: what registers hold beside the operands.
+/// Register tile of results: rows, and vectors of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
     pub rows: usize,
@@ -25,7 +27,7 @@ pub struct Tile {
 }
 
 impl Isa {
-    /// The tile of [`product`].
+    /// The register tile of [`product`].
     #[must_use]
     pub const fn tile(self) -> Tile {
         match self.vectors {
@@ -43,25 +45,25 @@ impl Isa {
 impl Tile {
     const NARROW: Self = Self { rows: 6, vectors: 1 };
     const WIDE: Self = Self { rows: 8, vectors: 3 };
-    /// Values of the larger one.
+    /// Values of the larger tile.
     const VALUES: usize = Self::WIDE.rows * Self::WIDE.vectors * LANES;
 
     pub(crate) const fn of<S: Simd>() -> Self {
         if S::ACCUMULATORS >= 16 { Self::WIDE } else { Self::NARROW }
     }
 
-    /// Panels of columns: vectors before each, and its own.
+    /// Column tiles: vectors before each, and its own.
     #[inline(always)]
-    pub fn panels(self, columns: usize) -> impl Iterator<Item = (usize, usize)> {
-        let panels = self.columns(columns);
-        panels.parts(0..panels.count)
+    pub fn column_tiles(self, columns: usize) -> impl Iterator<Item = (usize, usize)> {
+        let tiles = self.columns(columns);
+        tiles.parts(0..tiles.count)
     }
 
     const fn columns(self, columns: usize) -> Even {
         Even::of(columns.div_ceil(LANES), self.vectors)
     }
 
-    /// Panels of rows.
+    /// Row tiles.
     #[inline(always)]
     #[must_use]
     pub const fn rows(self, rows: usize) -> Even {
@@ -69,13 +71,13 @@ impl Tile {
     }
 }
 
-/// Parts that are as even as can be, the larger ones first: a tile of few rows or columns waits for its own sums.
+/// Parts of nearly equal size, the larger ones first. A tile with few rows or columns would wait for its own sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Even {
-    /// How many parts there are.
+    /// Number of parts.
     pub count: usize,
     each: usize,
-    /// The first so many have one more.
+    /// Number of parts that have one element more.
     more: usize,
 }
 
@@ -88,51 +90,51 @@ impl Even {
         Self { count, each: all / count, more: all % count }
     }
 
-    /// What comes before a part, the end of the last for one behind it.
+    /// Elements before a part; for one behind the last, the total.
     #[inline(always)]
     #[must_use]
     pub const fn before(self, part: usize) -> usize {
         part * self.each + if part < self.more { part } else { self.more }
     }
 
-    /// What comes before each of some parts, and how much it has.
+    /// Elements before each part of a range, and its own.
     #[inline(always)]
     pub fn parts(self, parts: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
         parts.map(move |part| (self.before(part), self.each + usize::from(part < self.more)))
     }
 }
 
-/// Operands over the same steps along the sum: a panel of rows, and columns.
+/// Operands over the same steps along the sum: a row tile, and columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
-    /// `[steps][rows]`, or the rows where they lie.
+    /// `[steps][rows]`, or unpacked rows.
     pub rows: *const f32,
-    /// Elements from row to row, where they are in no panel; the steps of each follow each other.
+    /// For unpacked rows, the distance between them; the steps of a row are adjacent.
     pub apart: Option<usize>,
-    /// How many rows there are.
+    /// Number of rows.
     pub count: usize,
     pub columns: *const f32,
-    pub lie: Lie,
+    pub layout: ColumnLayout,
     /// Steps along the sum.
     pub steps: usize,
 }
 
-/// How columns lie.
+/// Memory layout of columns.
 #[derive(Clone, Copy, Debug)]
-pub enum Lie {
-    /// Each of the tile's panels behind the one before, over so many steps, of which some come first that do not count.
-    Panels { steps: usize, before: usize },
-    /// So many values of a step before those of the next.
+pub enum ColumnLayout {
+    /// Column tiles, one after another, of `steps` steps; the first `before` are skipped.
+    Tiles { steps: usize, before: usize },
+    /// Row-major steps, this many values apart.
     Steps(usize),
 }
 
-impl Lie {
-    /// Of the panel of so many vectors that begins at a column, where it is from a step on; elements from there to the next
-    /// panel, and from step to step.
+impl ColumnLayout {
+    /// Offset of the column tile of `vectors` vectors at a column, from a step on; distance to the next tile, and
+    /// between steps.
     const fn of(self, column: usize, step: usize, vectors: usize) -> (usize, usize, usize) {
         let width = vectors * LANES;
         match self {
-            Self::Panels { steps, before } => {
+            Self::Tiles { steps, before } => {
                 (column * steps + (before + step) * width, steps * width, width)
             }
             Self::Steps(values) => (column + step * values, width, values),
@@ -140,48 +142,48 @@ impl Lie {
     }
 }
 
-/// Where results go: the first, elements from row to row, and how many columns there are.
+/// Destination of results: address of the first, distance between rows, number of columns.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Destination {
     pub out: *mut f32,
     pub stride: usize,
     pub columns: usize,
 }
 
-/// What a tile's products are added to.
+/// Initial value of a tile's results.
 #[derive(Clone, Copy, Debug)]
 pub enum Onto {
     Nothing,
-    /// A value for each row.
+    /// One value per row.
     Rows(*const f32),
-    /// What is there.
+    /// The results in memory.
     Itself,
 }
 
-/// What becomes of results before they are written.
+/// Epilogue of results before they are written.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Finish {
-    /// Added first, one after the other.
+pub struct TileEpilogue {
+    /// Added first, one after another.
     pub plus: [Option<Addend>; 2],
     pub function: Function,
-    /// Added to what the function gives.
+    /// Added after the function.
     pub last: Option<Addend>,
 }
 
-/// A value for each result: that of the first, and elements from row to row.
+/// One value per result: address of the first, and distance between rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addend {
     pub at: *const f32,
     pub stride: usize,
 }
 
-impl Finish {
-    /// Whether results stay what they are.
+impl TileEpilogue {
+    /// True if the epilogue changes nothing.
     fn is_nothing(&self) -> bool {
         self.plus == [None; 2] && self.last.is_none() && self.function == Function::Same
     }
 
-    /// Of results some rows and columns further on.
+    /// The epilogue for results that are some rows and columns further on.
     #[inline]
     #[must_use]
     pub fn at(self, row: usize, column: usize) -> Self {
@@ -191,40 +193,42 @@ impl Finish {
     }
 }
 
-/// A function of each result.
+/// Function of each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Function {
     #[default]
     Same,
-    /// No less than one value and no more than another, as [`bounded`](super::tensor::bounded) has it.
+    /// Clamped to a range, as [`bounded`](super::tensor::bounded) does it.
     Between(f32, f32),
-    /// Times its [`sigmoid`](super::scores::sigmoid).
+    /// Multiplied with its [`sigmoid`](super::scores::sigmoid).
     Silu,
 }
 
-/// The products of a panel of rows with columns, and what becomes of them.
+/// Multiplies a row tile with columns, and applies the epilogue.
 ///
 /// # Safety
 ///
-/// The operands are as they say, no more rows than the set's [`Tile`] has, columns for the place's rounded up to whole
-/// vectors; every row of the place has its columns, and so has what is added.
-pub unsafe fn product(isa: Isa, x: Operands, onto: Onto, finish: Finish, to: Place) {
+/// The operands are as described, with no more rows than the set's [`Tile`]; columns are rounded up to whole
+/// vectors; every row of the destination has its columns, and so have the addends.
+pub unsafe fn product(isa: Isa, x: Operands, onto: Onto, finish: TileEpilogue, to: Destination) {
     let bounds = match finish {
-        Finish { plus: [None, None], function: Function::Between(least, most), last: None } => {
-            Some((least, most))
-        }
+        TileEpilogue {
+            plus: [None, None],
+            function: Function::Between(least, most),
+            last: None,
+        } => Some((least, most)),
         _ => None,
     };
-    macro_rules! strips {
+    macro_rules! tile_rows {
         ($($rows:literal)+) => {
             match x.count {
                 // SAFETY: the caller's contract.
-                $($rows => unsafe { strips::<$rows>(isa, &x, onto, bounds, to) },)+
+                $($rows => unsafe { tile_rows::<$rows>(isa, &x, onto, bounds, to) },)+
                 rows => unreachable!("a tile of {rows} rows"),
             }
         };
     }
-    strips!(1 2 3 4 5 6 7 8);
+    tile_rows!(1 2 3 4 5 6 7 8);
     if bounds.is_none() && !finish.is_nothing() {
         for r in 0..x.count {
             // SAFETY: as above.
@@ -233,32 +237,32 @@ pub unsafe fn product(isa: Isa, x: Operands, onto: Onto, finish: Finish, to: Pla
     }
 }
 
-/// Tiles next to each other, span by span.
+/// Computes a row of register tiles, span by span.
 ///
 /// # Safety
 ///
-/// As for [`product`], of so many rows.
-unsafe fn strips<const R: usize>(
+/// As for [`product`], with `R` rows.
+unsafe fn tile_rows<const R: usize>(
     isa: Isa,
     x: &Operands,
     onto: Onto,
     bounds: Option<(f32, f32)>,
-    to: Place,
+    to: Destination,
 ) {
-    let panels = isa.tile().columns(to.columns);
-    // A panel that has lanes without a column is brought out by itself.
-    let whole = panels.count - usize::from(!to.columns.is_multiple_of(LANES));
-    // Of no steps there is one span, of nothing.
+    let tiles = isa.tile().columns(to.columns);
+    // A tile with padding lanes is computed in a buffer.
+    let whole = tiles.count - usize::from(!to.columns.is_multiple_of(LANES));
+    // A sum without steps has one empty span.
     for start in (0..x.steps.max(1)).step_by(SPAN) {
         let steps = SPAN.min(x.steps - start);
         let onto = if start > 0 { Onto::Itself } else { onto };
-        let strip = |panel: usize, count: usize, vectors: usize, (out, stride)| {
-            let (at, panel, width) = x.lie.of(panels.before(panel) * LANES, start, vectors);
-            Strip {
+        let tile_row = |next: usize, count: usize, vectors: usize, (out, stride)| {
+            let (at, next, width) = x.layout.of(tiles.before(next) * LANES, start, vectors);
+            TileRow {
                 rows: x.rows.wrapping_add(if x.apart.is_none() { start * R } else { start }),
                 apart: x.apart,
                 columns: x.columns.wrapping_add(at),
-                panel,
+                next,
                 width,
                 steps,
                 onto,
@@ -270,13 +274,13 @@ unsafe fn strips<const R: usize>(
         };
         // SAFETY: the caller's contract.
         unsafe {
-            let runs = [(0..panels.more, panels.each + 1), (panels.more..whole, panels.each)];
+            let runs = [(0..tiles.more, tiles.each + 1), (tiles.more..whole, tiles.each)];
             for (run, vectors) in runs.into_iter().filter(|(run, _)| !run.is_empty()) {
-                let out = to.out.wrapping_add(panels.before(run.start) * LANES);
-                strip(run.start, run.len(), vectors, (out, to.stride)).run::<R>(isa, vectors);
+                let out = to.out.wrapping_add(tiles.before(run.start) * LANES);
+                tile_row(run.start, run.len(), vectors, (out, to.stride)).run::<R>(isa, vectors);
             }
-            if whole < panels.count {
-                let (first, width) = (panels.before(whole) * LANES, panels.each * LANES);
+            if whole < tiles.count {
+                let (first, width) = (tiles.before(whole) * LANES, tiles.each * LANES);
                 let n = to.columns - first;
                 let mut lines = [0.0; Tile::VALUES];
                 let lines = lines.as_mut_ptr();
@@ -286,7 +290,7 @@ unsafe fn strips<const R: usize>(
                         lines.add(r * width).copy_from_nonoverlapping(place(r), n);
                     }
                 }
-                strip(whole, 1, panels.each, (lines, width)).run::<R>(isa, panels.each);
+                tile_row(whole, 1, tiles.each, (lines, width)).run::<R>(isa, tiles.each);
                 for r in 0..R {
                     place(r).copy_from_nonoverlapping(lines.add(r * width), n);
                 }
@@ -295,13 +299,13 @@ unsafe fn strips<const R: usize>(
     }
 }
 
-/// Tiles next to each other, over one span.
-struct Strip {
+/// A row of register tiles, over one span.
+struct TileRow {
     rows: *const f32,
     apart: Option<usize>,
     columns: *const f32,
-    /// Elements from panel to panel, and within one from step to step.
-    panel: usize,
+    /// Distance between column tiles, and between steps within one.
+    next: usize,
     width: usize,
     steps: usize,
     onto: Onto,
@@ -311,17 +315,17 @@ struct Strip {
     count: usize,
 }
 
-impl Strip {
+impl TileRow {
     /// # Safety
     ///
-    /// As for [`product`], of panels that have all their columns.
+    /// As for [`product`], for tiles without padding lanes.
     unsafe fn run<const R: usize>(&self, isa: Isa, vectors: usize) {
         // SAFETY: the caller's contract.
         unsafe {
             match vectors {
-                1 => strip::<R, 1>(isa, self),
-                2 => strip::<R, 2>(isa, self),
-                3 => strip::<R, 3>(isa, self),
+                1 => tile_row::<R, 1>(isa, self),
+                2 => tile_row::<R, 2>(isa, self),
+                3 => tile_row::<R, 3>(isa, self),
                 _ => unreachable!("a tile of {vectors} vectors"),
             }
         }
@@ -329,44 +333,44 @@ impl Strip {
 }
 
 dispatch! {
-    /// The tiles of a strip.
+    /// Computes a row of register tiles.
     ///
     /// # Safety
     ///
-    /// As for [`product`]; the set's tile is no smaller.
-    unsafe fn strip[const R: usize, const V: usize](x: &Strip) = strip_in<R, V>;
+    /// As for [`product`]; the set's tile is not smaller.
+    unsafe fn tile_row[const R: usize, const V: usize](x: &TileRow) = tile_row_in<R, V>;
 
-    /// What becomes of `n` results that have been written.
+    /// Applies an epilogue to `n` results in memory.
     ///
     /// # Safety
     ///
-    /// They are there, and as many values of what is added.
-    pub unsafe fn finish(finish: Finish, y: *mut f32, n: usize) = finish_in;
+    /// The results and addends are valid for `n` values.
+    pub unsafe fn finish(finish: TileEpilogue, y: *mut f32, n: usize) = finish_in;
 
-    /// Copies `n` values that lie `apart` values from each other.
+    /// Copies `n` values that are `apart` elements apart.
     ///
     /// # Safety
     ///
-    /// The values are there, and room for them elsewhere.
-    pub unsafe fn every(x: *const f32, apart: usize, out: *mut f32, n: usize) = every_in;
+    /// The values are readable, and the destination has space for them.
+    pub unsafe fn strided_copy(x: *const f32, apart: usize, out: *mut f32, n: usize) = strided_copy_in;
 
-    /// The same for so many lines, whose beginnings are as far apart as the second number of each pair says.
+    /// The same for `lines` lines; the second number of each pair is the distance between lines.
     ///
     /// # Safety
     ///
-    /// As for [`every`], of each line.
-    pub unsafe fn every_of_lines(x: (*const f32, usize), apart: usize, out: (*mut f32, usize), n: usize, lines: usize) = every_of_lines_in;
+    /// As for [`strided_copy`], for each line.
+    pub unsafe fn strided_copy_lines(x: (*const f32, usize), apart: usize, out: (*mut f32, usize), n: usize, lines: usize) = strided_copy_lines_in;
 
-    /// Writes the panels of columns of a matrix, each behind the one before; lanes without a column are zeroes.
+    /// Packs the columns of a matrix into column tiles, one after another; padding lanes are zero.
     ///
     /// # Safety
     ///
-    /// The matrix has those columns and steps; `out` is valid for as many rows as there are steps, of the columns rounded up to
+    /// The matrix has those columns and steps; `out` is valid for one row per step, with the columns rounded up to
     /// whole vectors.
     pub unsafe fn pack_columns(x: Lines, columns: usize, steps: usize, out: *mut f32) = columns_in;
 }
 
-/// Lines of a matrix in memory: its first element, and elements from line to line and from step to step.
+/// Matrix in memory with any strides: address of the first element, distances between lines and between steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Lines {
     pub at: *const f32,
@@ -375,7 +379,7 @@ pub struct Lines {
 }
 
 #[inline(always)]
-unsafe fn strip_in<S: Simd, const R: usize, const V: usize>(x: &Strip) {
+unsafe fn tile_row_in<S: Simd, const R: usize, const V: usize>(x: &TileRow) {
     if const { R > Tile::of::<S>().rows || V > Tile::of::<S>().vectors } {
         unreachable!("a tile of {R} rows and {V} vectors");
     }
@@ -391,10 +395,10 @@ unsafe fn strip_in<S: Simd, const R: usize, const V: usize>(x: &Strip) {
     }
 }
 
-/// The tiles of a strip; `value` says where a row's value of a step is.
+/// Computes a row of register tiles; `value` returns the address of a row's value at a step.
 #[inline(always)]
 unsafe fn tiles<S: Simd, const R: usize, const V: usize>(
-    x: &Strip,
+    x: &TileRow,
     value: impl Fn(usize, usize) -> *const f32,
 ) {
     let (mut columns, mut out) = (x.columns, x.out);
@@ -425,12 +429,12 @@ unsafe fn tiles<S: Simd, const R: usize, const V: usize>(
             }
             each!(r, v, sum => S::store(out.add(r * x.stride + v * LANES), *sum));
         }
-        columns = columns.wrapping_add(x.panel);
+        columns = columns.wrapping_add(x.next);
         out = out.wrapping_add(V * LANES);
     }
 }
 
-/// A function of values.
+/// Applies a function to values.
 ///
 /// # Safety
 ///
@@ -448,7 +452,7 @@ pub(crate) unsafe fn applied<S: Simd>(function: Function, x: S::F) -> S::F {
 }
 
 #[inline(always)]
-unsafe fn finish_in<S: Simd>(finish: Finish, y: *mut f32, n: usize) {
+unsafe fn finish_in<S: Simd>(finish: TileEpilogue, y: *mut f32, n: usize) {
     // SAFETY: the caller's contract; every access is cut at `n`.
     unsafe {
         for i in (0..n).step_by(LANES) {
@@ -466,7 +470,7 @@ unsafe fn finish_in<S: Simd>(finish: Finish, y: *mut f32, n: usize) {
     }
 }
 
-/// The sums of products over the steps; `value` says where a row's value of a step is.
+/// Sums of products over the steps; `value` returns the address of a row's value at a step.
 #[inline(always)]
 unsafe fn sums<S: Simd, const R: usize, const V: usize>(
     mut columns: *const f32,
@@ -474,7 +478,7 @@ unsafe fn sums<S: Simd, const R: usize, const V: usize>(
     steps: usize,
     value: &impl Fn(usize, usize) -> *const f32,
 ) -> [[S::F; V]; R] {
-    /// Steps between two looks at how many are left.
+    /// Steps per iteration of the unrolled loop.
     const TURN: usize = 4;
     // SAFETY: the caller's contract.
     unsafe {
@@ -494,7 +498,7 @@ unsafe fn sums<S: Simd, const R: usize, const V: usize>(
     }
 }
 
-/// The products of one step.
+/// Adds the products of one step.
 #[inline(always)]
 unsafe fn add<S: Simd, const R: usize, const V: usize>(
     sums: &mut [[S::F; V]; R],
@@ -521,10 +525,10 @@ unsafe fn columns_in<S: Simd>(x: Lines, columns: usize, steps: usize, out: *mut 
     // SAFETY: the caller's contract.
     unsafe {
         if x.line == 1 {
-            // A line of memory is read from end to end.
+            // The inner loop reads adjacent memory.
             for step in 0..steps {
                 let from = x.at.add(step * x.step);
-                for (before, vectors) in Tile::of::<S>().panels(columns) {
+                for (before, vectors) in Tile::of::<S>().column_tiles(columns) {
                     let to = out.add((before * steps + step * vectors) * LANES);
                     for v in 0..vectors {
                         let first = (before + v) * LANES;
@@ -535,7 +539,7 @@ unsafe fn columns_in<S: Simd>(x: Lines, columns: usize, steps: usize, out: *mut 
             }
             return;
         }
-        for (before, vectors) in Tile::of::<S>().panels(columns) {
+        for (before, vectors) in Tile::of::<S>().column_tiles(columns) {
             for v in 0..vectors {
                 let first = (before + v) * LANES;
                 let (from, to) = (x.at.add(first * x.line), out.add((before * steps + v) * LANES));
@@ -560,7 +564,7 @@ unsafe fn columns_in<S: Simd>(x: Lines, columns: usize, steps: usize, out: *mut 
 }
 
 #[inline(always)]
-unsafe fn every_of_lines_in<S: Simd>(
+unsafe fn strided_copy_lines_in<S: Simd>(
     x: (*const f32, usize),
     apart: usize,
     out: (*mut f32, usize),
@@ -569,12 +573,17 @@ unsafe fn every_of_lines_in<S: Simd>(
 ) {
     for line in 0..lines {
         // SAFETY: the caller's contract.
-        unsafe { every_in::<S>(x.0.add(line * x.1), apart, out.0.add(line * out.1), n) }
+        unsafe { strided_copy_in::<S>(x.0.add(line * x.1), apart, out.0.add(line * out.1), n) }
     }
 }
 
 #[inline(always)]
-pub(crate) unsafe fn every_in<S: Simd>(x: *const f32, apart: usize, out: *mut f32, n: usize) {
+pub(crate) unsafe fn strided_copy_in<S: Simd>(
+    x: *const f32,
+    apart: usize,
+    out: *mut f32,
+    n: usize,
+) {
     // SAFETY: the caller's contract.
     unsafe {
         match apart {
@@ -586,7 +595,7 @@ pub(crate) unsafe fn every_in<S: Simd>(x: *const f32, apart: usize, out: *mut f3
             }
             2 => {
                 for i in (0..n).step_by(LANES) {
-                    // Up to the last that counts, which is an even one.
+                    // Up to the last value that is used, which has an even index.
                     let have = 2 * (n - i) - 1;
                     let a = load_first::<S>(x.add(2 * i), have);
                     let b = match have.saturating_sub(LANES) {

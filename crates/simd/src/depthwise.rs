@@ -1,13 +1,13 @@
-//! Convolutions of one channel by itself: sums of shifted lines.
+//! Depthwise convolutions: sums of shifted lines of one channel.
 
 use super::dense::{Function, applied};
 use super::isa::dispatch;
 use super::vector::{LANES, Simd, store_first};
 
-/// Values behind a line that [`line()`] may read.
+/// Number of values that [`line()`] may read behind a line.
 pub const BEHIND: usize = 4 * LANES;
 
-/// One element of the windows: how far it lies from the first, and what it is multiplied with.
+/// One element of the windows: its distance from the first one, and its weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Tap {
     pub at: usize,
@@ -19,7 +19,7 @@ dispatch! {
     ///
     /// # Safety
     ///
-    /// `out` is valid for `n` values, `x` for as many from each tap on, and for [`BEHIND`] more.
+    /// `out` is valid for `n` values, `x` for `n` values from each tap on, and for [`BEHIND`] more.
     pub unsafe fn line(taps: &[Tap], bias: f32, function: Function, x: *const f32, out: *mut f32, n: usize) = line_in;
 }
 
@@ -46,7 +46,7 @@ unsafe fn line_in<S: Simd>(
     }
 }
 
-/// At most `V` vectors of a line.
+/// Computes at most `V` vectors of a line.
 #[inline(always)]
 unsafe fn part<S: Simd, const V: usize>(
     taps: &[Tap],

@@ -1,6 +1,6 @@
-//! How a packed superblock becomes operands in registers, for each type of weights.
+//! Unpacking of superblocks to register operands, for each weight type.
 //!
-//! The counterpart of `packed`, which owns where the bytes lie.
+//! Counterpart of `packed`, which owns the byte order.
 
 #![expect(non_camel_case_types, reason = "the field's names are Q4_K and Q6_K")]
 
@@ -8,36 +8,36 @@ use super::packed::{Form, Integers, LINE, Scales, at};
 use super::vector::{BIAS_F, LANES, Simd};
 use plan::quant::Levels;
 
-/// What the integers of 16 rows by up to 8 blocks of 32 columns are worth. Only what the form has is ever written.
+/// Scales and minima of 16 rows by up to 8 blocks of 32 columns. Only the parts that the form has are written.
 pub(crate) struct Factors<S: Simd> {
-    /// Scales of first halves of blocks (of the whole blocks, where these have one), and of second halves.
+    /// Scales of the first halves of blocks (of whole blocks, if a block has one scale), and of the second halves.
     pub(crate) scales: [[S::F; 8]; 2],
-    /// The same of minus the minima, or of what is added.
+    /// Negated minima, or addends, in the same order.
     pub(crate) minima: [[S::F; 8]; 2],
 }
 
-/// A form of weights that kernels are compiled for.
+/// A weight format that kernels are compiled for.
 pub(crate) trait Quant {
     const FORM: Form;
     /// Columns of a superblock: 64 or 256.
     const COLUMNS: usize = Self::FORM.columns;
     const BYTES: usize = Self::FORM.bytes();
-    /// Blocks of activations that share a scale: 1 or a superblock's.
+    /// Number of activation blocks that share a scale: 1, or those of a superblock.
     const SPAN: usize = if Self::COLUMNS == 256 { 8 } else { 1 };
-    /// Whether several superblocks are added up before they meet others.
+    /// True if several superblocks are added up to a leaf first.
     const LEAVES: bool = Self::SPAN == 1;
-    /// Whether halves of blocks have scales of their own.
+    /// True if each half block has its own scale.
     const HALVES: bool = Self::FORM.scales.halves();
-    /// Whether there is something to add for each sum of activations.
+    /// True if each sum of activations has an addend.
     const MINIMUM: bool = Self::FORM.scales.minimum();
     const SIGNED: bool = matches!(Self::FORM.integers, Integers::Signed);
-    /// Whether sums begin with no bias, and are converted.
+    /// True if sums start without a bias and are converted.
     const CONVERTED: bool = matches!(Self::FORM.integers, Integers::Converted(_));
-    /// What codes are replaced by: the integers as they are stored elsewhere, and those that are negated.
+    /// Lookup tables from codes to the integers that other formats store, plain and negated.
     const TABLES: Option<[[u8; 16]; 2]> = tables(&Self::FORM);
 
-    /// What the blocks of the superblock at `sb` are worth to row group `g` of a panel of `G`: to `to`, from block
-    /// `first` on there.
+    /// Writes the scales of the superblock at `sb` for row group `g` of `G` interleaved ones to `to`, from block
+    /// `first` on.
     ///
     /// # Safety
     ///
@@ -51,7 +51,7 @@ pub(crate) trait Quant {
     ) {
         // SAFETY: the caller's contract: the superblock begins with its scales.
         unsafe {
-            let place = |offset: usize| in_panel::<G>(sb, offset, g);
+            let place = |offset: usize| interleaved::<G>(sb, offset, g);
             let to = (to, first);
             match const { Self::FORM.scales } {
                 Scales::Half => two_scales::<S>(place, to, |p| S::load_f16(p.cast())),
@@ -66,8 +66,8 @@ pub(crate) trait Quant {
         }
     }
 
-    /// What a sum starts from that begins with block `first` of these: minus the biases of the blocks that share
-    /// its scale of activations. It is exact: a long superblock's scales have 19 bits at most, the sum of 16 of them 4
+    /// Initial value of a sum that starts at block `first` of these: minus the biases of the blocks that share its
+    /// activation scale. It is exact: a long superblock's scales have at most 19 bits, the sum of 16 of them 4
     /// more, and the bias is 3 times a power of two.
     ///
     /// # Safety
@@ -80,7 +80,7 @@ pub(crate) trait Quant {
             if const { Self::CONVERTED } {
                 return S::splat(0.0);
             }
-            // Negated ones count against the others.
+            // Negated blocks have the opposite sign.
             let alternating = const { Self::FORM.negated(1, 1) };
             let join = |a: S::F, b: S::F| if alternating { S::sub(a, b) } else { S::add(a, b) };
             let scale = |b: usize, half: usize| (*factors).scales[half][b];
@@ -98,8 +98,8 @@ pub(crate) trait Quant {
         }
     }
 
-    /// The integers of block `b` (of 32 columns) of the superblock at `sb` as they are stored, columns `4g..4g+4` in
-    /// place `g`. Wherever this is called the compiler knows whether `b` is odd.
+    /// The stored integers of block `b` (32 columns) of the superblock at `sb`; index `g` holds columns `4g..4g+4`.
+    /// The compiler knows at every call if `b` is odd.
     ///
     /// # Safety
     ///
@@ -129,7 +129,7 @@ pub(crate) trait Quant {
     }
 }
 
-/// The integers that stand for the codes of a type with a table.
+/// Integers for the codes of a type with a lookup table.
 const fn tables(form: &Form) -> Option<[[u8; 16]; 2]> {
     let Levels::Table(levels) = form.levels else { return None };
     let excess = form.excess(0, 0);
@@ -143,7 +143,7 @@ const fn tables(form: &Form) -> Option<[[u8; 16]; 2]> {
     Some(tables)
 }
 
-/// Declares the forms that kernels are compiled for.
+/// Declares the formats that kernels are compiled for.
 macro_rules! quants {
     ($($name:ident),*) => {$(
         pub(crate) struct $name;
@@ -159,22 +159,22 @@ quants!(
     IQ3_XXS, IQ2_S, IQ1_S, TQ2_0
 );
 
-/// Where an offset of a superblock is for row group `g` of a panel of `G`.
+/// Byte position of a superblock offset for row group `g` of `G` interleaved ones.
 ///
 /// # Safety
 ///
 /// `sb` is valid for the superblock of all of them.
 #[inline(always)]
-unsafe fn in_panel<const G: usize>(sb: *const u8, offset: usize, g: usize) -> *const u8 {
+unsafe fn interleaved<const G: usize>(sb: *const u8, offset: usize, g: usize) -> *const u8 {
     // SAFETY: the caller's contract.
     unsafe { sb.add((offset / LINE * G + g) * LINE + offset % LINE) }
 }
 
-/// The `N` lines from an offset on, of each row group, read in the order in which they lie.
+/// The `N` lines from an offset on, of each row group, read in memory order.
 ///
 /// # Safety
 ///
-/// As for [`in_panel`].
+/// As for [`interleaved`].
 #[inline(always)]
 unsafe fn lines<S: Simd, const G: usize, const N: usize>(
     sb: *const u8,
@@ -182,20 +182,21 @@ unsafe fn lines<S: Simd, const G: usize, const N: usize>(
 ) -> [[S::B; N]; G] {
     // SAFETY: the caller's contract.
     unsafe {
-        let mut lines = [[S::load_b(in_panel::<G>(sb, offset, 0)); N]; G];
+        let mut lines = [[S::load_b(interleaved::<G>(sb, offset, 0)); N]; G];
         for i in 0..N {
             for (g, lines) in lines.iter_mut().enumerate() {
-                lines[i] = S::load_b(in_panel::<G>(sb, offset + i * LINE, g));
+                lines[i] = S::load_b(interleaved::<G>(sb, offset + i * LINE, g));
             }
         }
         lines
     }
 }
 
-/// Where factors go, and which block is the first of them.
+/// Destination of factors, and the index of its first block.
 type To<S> = (*mut Factors<S>, usize);
 
-// What takes scales out of a superblock: `place` says where an offset is. Their safety is that of `Quant::scales`.
+// Functions that unpack scales from a superblock; `place` maps an offset to its position. Their safety contract is
+// that of `Quant::scales`.
 
 /// [`Scales::Half`], [`Scales::BHalf`].
 #[inline(always)]
@@ -248,7 +249,7 @@ unsafe fn six_bits<S: Simd>(place: impl Fn(usize) -> *const u8, (to, first): To<
         for b in 0..8 {
             let upper = S::load_u8(place(at::SECOND + LANES * (b / 4)));
             let lower = S::load_u8(place(at::EACH + LANES * (b / 2)));
-            // The upper pair lands at bits 4 and 5.
+            // The upper pair is moved to bits 4 and 5.
             let upper = match b % 4 {
                 0 => S::shl_i::<4>(upper),
                 1 => S::shl_i::<2>(upper),
@@ -273,7 +274,7 @@ unsafe fn six_bits_and_minima<S: Simd>(place: impl Fn(usize) -> *const u8, (to, 
         for b in 0..8 {
             let low = S::load_u8(place(at::EACH + LANES * b));
             let high = S::load_u8(place(at::UPPER + LANES * (b / 2)));
-            // The upper pairs land at bits 4 and 5.
+            // The upper pairs are moved to bits 4 and 5.
             let (s, m) = if b.is_multiple_of(2) {
                 (S::shl_i::<4>(high), S::shl_i::<2>(high))
             } else {
@@ -287,10 +288,10 @@ unsafe fn six_bits_and_minima<S: Simd>(place: impl Fn(usize) -> *const u8, (to, 
     }
 }
 
-/// [`Scales::NibblesAndMinima`]. Minima are divided by 32, as [`Q8Block::sum_half`] is multiplied with that.
+/// [`Scales::NibblesAndMinima`]. Minima are divided by 32, because [`Q8Block::sum_half`] is multiplied by 32.
 ///
-/// Nibbles take no conversion: they are set into the last bits of a power of two, whose product with the scale the
-/// multiply-add takes off again. All of it is exact.
+/// Nibbles need no conversion: they are inserted into the last bits of a power of two. The multiply-add subtracts
+/// that power's product with the scale. All of it is exact.
 ///
 /// [`Q8Block::sum_half`]: super::activations::Q8Block::sum_half
 #[inline(always)]
@@ -298,7 +299,7 @@ unsafe fn nibbles_and_minima<S: Simd>(place: impl Fn(usize) -> *const u8, (to, f
     // SAFETY: the caller's contract.
     unsafe {
         let (lower, upper) = (S::splat_i(15), S::splat_i(15 << 4));
-        // Their units are the lowest bit, and the bit above the lower nibble.
+        // Numbers whose lowest bit, and bit above the lower nibble, is worth 1.
         let (units, sixteens) = const { (8_388_608.0_f32, 524_288.0_f32) };
         let (of_units, of_sixteens) = (
             S::splat_i(units.to_bits().cast_signed()),
@@ -333,8 +334,8 @@ unsafe fn bytes<S: Simd>(place: impl Fn(usize) -> *const u8, (to, first): To<S>)
     }
 }
 
-// What takes the codes of a block out of the lines at an offset, as `bits` put them there. Their safety is that of
-// `Quant::operands`.
+// Functions that unpack a block's codes from the lines at an offset, in the order of `bits`. Their safety contract
+// is that of `Quant::operands`.
 
 #[inline(always)]
 unsafe fn codes_2<S: Simd, const G: usize>(sb: *const u8, at: usize) -> [[S::B; 8]; G] {

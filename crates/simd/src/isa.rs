@@ -1,8 +1,7 @@
-//! Which instruction set the kernels run on: found once at start, or chosen by name.
+//! Instruction sets: detection at start, and selection by name.
 //!
-//! An [`Isa`] can only be had for a set that this machine supports, so holding one is the proof
-//! that the kernels' `unsafe` entry points ask for. A set is one of vector instructions, with or without a
-//! matrix unit beside them.
+//! An [`Isa`] exists only for a set that this machine supports, so a value proves the requirement of the kernels'
+//! `unsafe` entry points. A set is one of vector instructions, with or without a matrix unit.
 
 use std::fmt;
 #[cfg(target_arch = "x86_64")]
@@ -15,11 +14,11 @@ use super::vector::amx;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Isa {
     pub(crate) vectors: Vectors,
-    /// Whether products of many rows are the matrix unit's.
+    /// True if a matrix unit computes products of many rows.
     pub(crate) tiles: bool,
 }
 
-/// The vector instructions that kernels are compiled for. Only [`Isa`] says that they may be executed.
+/// Vector instructions that kernels are compiled for. Only [`Isa`] proves that the machine can execute them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Vectors {
     #[cfg(target_arch = "x86_64")]
@@ -59,7 +58,7 @@ impl Vectors {
     }
 }
 
-/// A name that is no instruction set, or one that this machine lacks.
+/// Error: an unknown instruction set, or one that this machine lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("instruction set `{name}` is not available here; this machine has: {available}")]
 pub struct UnknownIsa {
@@ -68,7 +67,7 @@ pub struct UnknownIsa {
 }
 
 impl Isa {
-    /// Best first.
+    /// All sets, best first.
     const ALL: &[Self] = &[
         #[cfg(target_arch = "x86_64")]
         Self { vectors: Vectors::Avx512, tiles: true },
@@ -93,34 +92,34 @@ impl Isa {
         self.vectors.supported()
     }
 
-    /// The best one. The first call asks the kernel for what needs its permission, for the whole process.
+    /// The best supported set. The first call requests the kernel's permission for AMX, for the whole process.
     #[must_use]
     pub fn detect() -> Self {
         Self::available().next().unwrap_or(Self::of(Vectors::Scalar))
     }
 
-    /// Every one that this machine supports, best first; the scalar one is always last.
+    /// Supported sets, best first; the last is always `scalar`.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|isa| isa.supported())
     }
 
-    /// Scalar code with a model of a matrix unit: what computes as `amx` does on any machine, slowly.
+    /// Scalar code with a software model of a matrix unit: computes what `amx` computes, on any machine, slowly.
     #[must_use]
     pub const fn modelled() -> Self {
         Self { vectors: Vectors::Scalar, tiles: true }
     }
 
-    /// The same vectors, with products of many rows by the matrix unit.
+    /// The same vectors, with a matrix unit for products of many rows.
     ///
     /// # Safety
     ///
-    /// On x86-64 this process may use AMX, or something stands in for it.
+    /// On x86-64 this process may use AMX, or a signal handler emulates it.
     #[must_use]
     pub const unsafe fn with_tiles(self) -> Self {
         Self { tiles: true, ..self }
     }
 
-    /// The one of that name: `amx`, `avx512`, `avx2`, `neon` or `scalar`, in any case.
+    /// The set with a name: `amx`, `avx512`, `avx2`, `neon` or `scalar`, in any case.
     ///
     /// # Errors
     ///
@@ -152,15 +151,14 @@ impl Isa {
         }
     }
 
-    /// How far ahead of a stream memory is asked for where nothing has been measured, in bytes. It is the
-    /// processor's maker that decides: what the core asks for by itself follows one ascending stream, and on
-    /// AMD's (Zen 4) a second one far ahead disturbs it, while Intel's (Emerald Rapids) reads faster with it
-    /// (docs/cpu.md has both).
+    /// Default prefetch distance of weight streams, in bytes. The CPU vendor decides: hardware prefetchers follow
+    /// one ascending stream. On AMD (Zen 4), a second stream far ahead disturbs them; Intel (Emerald Rapids) reads
+    /// faster with it (docs/cpu.md has both).
     #[must_use]
-    pub fn ahead(self) -> usize {
+    pub fn prefetch_distance(self) -> usize {
         #[cfg(target_arch = "x86_64")]
         {
-            // Asked once: a virtual machine's host answers, which takes as long as a small product.
+            // Queried once: on a virtual machine the host answers CPUID, which takes as long as a small product.
             static AMD: LazyLock<bool> = LazyLock::new(|| {
                 let id = std::arch::x86_64::__cpuid(0);
                 [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
@@ -172,8 +170,8 @@ impl Isa {
         8192
     }
 
-    /// Rows that quantised weights may have side by side: where registers hold the sums of two row groups
-    /// beside their weights, 32.
+    /// Row counts that quantised weights may interleave. 32 requires registers for the sums of two row groups and
+    /// their weights.
     #[must_use]
     pub const fn packings(self) -> &'static [usize] {
         #[cfg(target_arch = "x86_64")]
@@ -183,9 +181,9 @@ impl Isa {
         &[16]
     }
 
-    /// The source of all that a product is made from.
+    /// Source text of everything that a matrix product is compiled from.
     #[must_use]
-    pub const fn sources(self) -> [&'static str; 8] {
+    pub const fn sources(self) -> [&'static str; 13] {
         let (vectors, tiles) = match self.vectors {
             #[cfg(target_arch = "x86_64")]
             Vectors::Avx512 => (include_str!("vector/avx512.rs"), include_str!("vector/amx.rs")),
@@ -196,7 +194,12 @@ impl Isa {
             Vectors::Scalar => (include_str!("vector/scalar.rs"), include_str!("vector/tiles.rs")),
         };
         [
-            include_str!("matmul.rs"),
+            include_str!("matmul/block.rs"),
+            include_str!("matmul/dispatch.rs"),
+            include_str!("matmul/gemm.rs"),
+            include_str!("matmul/gemv.rs"),
+            include_str!("matmul/plain.rs"),
+            include_str!("matmul/product.rs"),
             include_str!("matmul/tiled.rs"),
             include_str!("format.rs"),
             include_str!("packed.rs"),
@@ -214,9 +217,9 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Defines a function whose first argument is an [`Isa`] and whose body is a generic function over
-/// [`Simd`](super::vector::Simd) (and then over what is in angle brackets, if anything), compiled once
-/// per instruction set. The function's own generics stand in square brackets.
+/// Defines a function whose first argument is an [`Isa`]. Its body is a generic function over
+/// [`Simd`](super::vector::Simd), and over the parameters in angle brackets, compiled once per instruction set.
+/// Generics of the function itself are in square brackets.
 macro_rules! dispatch {
     ($(
         $(#[$meta:meta])*

@@ -1,8 +1,8 @@
-//! The CPU's kernels: packed weights, products, attention, norms and rotations.
+//! CPU kernels: packed weights, matrix products, attention, norms and rotations.
 //!
-//! Kernels are written once over a small set of vector operations ([`vector`]) and compiled per instruction set;
-//! the same bits come out of all of them, whatever the batch, the prefill chunk or the thread count. Which
-//! thread computes what, and where a plan's buffers lie, is the CPU device's business.
+//! Each kernel is written once over a small set of vector operations ([`vector`]) and compiled per instruction set.
+//! All of them produce the same bits, for any batch, prefill chunk and thread count. The CPU device owns the
+//! division of work among threads and the memory of plans.
 
 pub mod activations;
 pub mod attention;

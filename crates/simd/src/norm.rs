@@ -1,6 +1,6 @@
-//! Norms and the elementwise pieces around projections.
+//! Norms, activations and elementwise operations around projections.
 //!
-//! These touch a few kilobytes per token; their limit is latency, not bytes.
+//! These touch a few kilobytes per token. Their limit is latency, not bandwidth.
 
 use super::isa::dispatch;
 use super::scores::sigmoid_of;
@@ -10,15 +10,15 @@ use plan::Activation;
 dispatch! {
     /// Writes `x / sqrt(mean(x^2) + eps) * weight` to `y` (which may be `x`), all of `n` values.
     ///
-    /// The squares are summed in 256 strides over the columns, each 32 neighbouring ones of them in a tree, the
-    /// trees one after the other.
+    /// The squares are summed in 256 strides over the columns. A tree adds each 32 neighbouring strides, and the
+    /// trees' results are added one after the other.
     ///
     /// # Safety
     ///
     /// `x`, `weight`, `y` are valid for `n` values; `y` is `x` or overlaps nothing.
     pub unsafe fn rms_norm(x: *const f32, weight: *const f32, y: *mut f32, n: usize, eps: f32) = rms_norm_in;
 
-    /// Writes `x` less its mean to `y` (which may be `x`), all of `n` values; the sum in the order of
+    /// Writes `x` minus its mean to `y` (which may be `x`), all of `n` values. The sum has the order of
     /// [`rms_norm`].
     ///
     /// # Safety
@@ -54,15 +54,15 @@ dispatch! {
     /// As for [`centre`].
     pub unsafe fn scale(factor: f32, x: *const f32, y: *mut f32, n: usize) = scale_in;
 
-    /// Writes `g * sigmoid(slope * g) * (u + 1)` to `y` (which may be `gate` or `up`), `g` the gate up to `limit`,
-    /// `u` the other within `limit` of 0.
+    /// Writes `g * sigmoid(slope * g) * (u + 1)` to `y` (which may be `gate` or `up`): `g` is the gate, at most
+    /// `limit`; `u` is `up`, clamped to `limit` around 0.
     ///
     /// # Safety
     ///
     /// As for [`glu`].
     pub unsafe fn clamped_swiglu(gate: *const f32, up: *const f32, y: *mut f32, n: usize, slope: f32, limit: f32) = clamped_swiglu_in;
 
-    /// Writes `x / (1 + exp(-gate))`, as a product, to `y` (which may be `x`).
+    /// Writes `x * sigmoid(gate)` to `y` (which may be `x`), computed as `x / (1 + exp(-gate))` by a product.
     ///
     /// # Safety
     ///
@@ -90,8 +90,8 @@ dispatch! {
     /// As for [`glu`].
     pub unsafe fn add(a: *const f32, b: *const f32, y: *mut f32, n: usize) = add_in;
 
-    /// Index of the largest value, the lowest among equals; none where a NaN or infinity is among them, or
-    /// nothing above minus infinity.
+    /// Index of the largest value, the lowest among equals. `None` if a value is NaN or infinite, or none is above
+    /// minus infinity.
     ///
     /// # Safety
     ///
@@ -99,12 +99,12 @@ dispatch! {
     pub unsafe fn argmax(x: *const f32, n: usize) -> Option<usize> = argmax_in;
 }
 
-/// Strides of the squares' sums, and how many of them a tree adds up.
+/// Strides of the sum of squares, and the number of them that one tree adds up.
 const STRIDES: usize = 256;
 const TREE: usize = 2 * LANES;
 
-/// Writes a function of each of `n` values of `x` to `y`, vector by vector; a macro, as closures are not compiled
-/// for an instruction set.
+/// Applies a function to each of `n` values of `x` and writes the results to `y`, vector by vector. This is a macro
+/// because closures are not compiled for an instruction set.
 macro_rules! each {
     ($S:ident, $x:expr, $y:expr, $n:expr, $v:ident => $f:expr) => {
         for i in (0..$n).step_by(LANES) {
@@ -130,7 +130,7 @@ unsafe fn rms_norm_in<S: Simd>(x: *const f32, weight: *const f32, y: *mut f32, n
     }
 }
 
-/// Sum over `n` values, or their squares: in [`STRIDES`] sums, which are added in trees.
+/// Sum of `n` values, or of their squares: in [`STRIDES`] sums, which trees add up.
 ///
 /// # Safety
 ///
@@ -166,7 +166,7 @@ unsafe fn centre_in<S: Simd>(x: *const f32, y: *mut f32, n: usize) {
     }
 }
 
-/// `x / (1 + exp(-angle))`; the angle is `x` for SiLU, `(b x^2 + a) x` for others.
+/// `x / (1 + exp(-angle))`; the angle is `x` for SiLU, `(b x^2 + a) x` for other activations.
 ///
 /// # Safety
 ///

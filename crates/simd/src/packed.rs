@@ -1,23 +1,22 @@
 //! Weight matrices repacked for the kernels, at their own bit width.
 //!
-//! Sixteen rows form a *row group*; a row group is a run of *superblocks* along the columns; all of
-//! it lies in the order in which a matrix-vector product reads it, so a thread that owns a range of
-//! row groups reads one contiguous stream, and a line is done with before the next one is read. Four bytes of a
-//! row become one 32-bit lane, sixteen rows one 64-byte line.
+//! Sixteen rows form a *row group*. A row group is a run of *superblocks* along the columns, in the order in which
+//! a matrix-vector product reads it. A thread that owns a range of row groups therefore reads one contiguous
+//! stream, and reads each line once. Four bytes of a row form one 32-bit lane, sixteen rows one 64-byte line.
 //!
-//! A superblock is its scales (`Scales`), then its blocks of 32 columns, of as many lines as its codes have bits
-//! (`bits.rs`). Codes are those of `plan::quant`, except that every other block (or half of one) of some types
-//! is stored as what is missing to the greatest code.
+//! A superblock is its scales (`Scales`), then its blocks of 32 columns. A block has as many lines as its codes
+//! have bits (`bits.rs`). Codes are those of `plan::quant`. Some types store every other block (or half block) as
+//! the difference to the greatest code.
 //!
-//! Row groups may lie in pairs, a *panel* of 32 rows: then their lines alternate, superblock by
-//! superblock. Of an odd number of row groups the last one lies alone.
+//! Two row groups may be interleaved: their lines alternate, superblock by superblock. With an odd number of row
+//! groups, the last one is not interleaved.
 //!
-//! Against GGUF, before padding of rows to 16 and of columns to the superblock: `Q6_K` +1 %, `TQ2_0` +3 %, `Q3_K` +5 %,
-//! `MXFP4` +6 %, the other types with a code for each weight +0 %. `TQ1_0` is stored as `TQ2_0`, +26 %. The types with an index
-//! for several weights are stored with a code for each: 3 bits (`IQ1_*`, `IQ2_*`: 3.6 with scales instead of 1.6 to 2.6)
-//! or 4 (`IQ3_*`: 4.6 instead of 3.1 and 3.4). To look an index up takes a gather for each 4 columns of a row, about 20
-//! cycles for 8 rows, in which the processor could read 3 times these bits from memory. Padding is zero bytes,
-//! which decode to weights that are multiplied by a zero scale.
+//! Size compared with GGUF, before padding of rows to 16 and of columns to the superblock: `Q6_K` +1 %, `TQ2_0` +3
+//! %, `Q3_K` +5 %, `MXFP4` +6 %, other types with one code per weight +0 %. `TQ1_0` is stored as `TQ2_0`, +26 %.
+//! Types with one index for several weights are stored with one code per weight: 3 bits (`IQ1_*`, `IQ2_*`: 3.6 with
+//! scales instead of 1.6 to 2.6) or 4 (`IQ3_*`: 4.6 instead of 3.1 and 3.4). An index lookup would need a gather
+//! for each 4 columns of a row, about 20 cycles for 8 rows. In that time the processor can read 3 times these bits
+//! from memory. Padding is zero bytes, which decode to weights with a scale of zero.
 
 use std::ops::Range;
 
@@ -30,31 +29,31 @@ use plan::quant::{self, BLOCK, Format, Levels, Parts, blocks};
 /// Bytes of one line: 16 rows by 4 bytes.
 pub(crate) const LINE: usize = 64;
 
-/// What lies in front of a superblock's codes. `f16` of 16 rows are half a line, bytes a quarter.
+/// Scales of a superblock, which precede its codes. The `f16` of 16 rows fill half a line, bytes a quarter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scales {
-    /// `f16` of the first block of 32 columns, and of the second.
+    /// One `f16` per block of 32 columns, for two blocks.
     Half,
     /// The same as `bf16`.
     BHalf,
-    /// For either block `f16`, and `f16` of what is added.
+    /// Per block, an `f16` scale and an `f16` minimum, which is added.
     HalfAndMinimum,
-    /// `f32` of all 256 columns, which is their minimum too.
+    /// One `f32` for all 256 columns; the minimum has the same value.
     One,
-    /// `f16` of all; two bytes with the upper pairs of four blocks each; four with the lower nibbles of two each: 6
-    /// bits, offset 32.
+    /// An `f16` for all; two bytes with the upper bit pairs of four blocks each; four bytes with the lower nibbles
+    /// of two blocks each. The 6-bit scales have an offset of 32.
     SixBits,
-    /// `f16` of the scales, `f16` of the minima; for each block a byte with the lower nibbles of scale (low) and minimum
-    /// (high); for each two blocks the upper pairs: scale, minimum, scale, minimum.
+    /// `f16` of the scales, `f16` of the minima. Per block, a byte with the lower nibbles of scale (low) and
+    /// minimum (high). Per two blocks, the upper bit pairs: scale, minimum, scale, minimum.
     SixBitsAndMinima,
-    /// `f16` of the scales, `f16` of the minima; for each 16 columns scale (low nibble) and minimum (high).
+    /// `f16` of the scales, `f16` of the minima. Per 16 columns, scale (low nibble) and minimum (high nibble).
     NibblesAndMinima,
-    /// `f32` of all; for each 16 columns a signed byte.
+    /// An `f32` for all. Per 16 columns, a signed byte.
     Bytes,
 }
 
 impl Scales {
-    /// Lines that they fill.
+    /// Number of lines.
     pub(crate) const fn lines(self) -> usize {
         match self {
             Self::Half | Self::BHalf | Self::One => 1,
@@ -64,12 +63,12 @@ impl Scales {
         }
     }
 
-    /// Whether 16 columns have a scale of their own, and not 32.
+    /// True if each 16 columns have a scale, not each 32.
     pub(crate) const fn halves(self) -> bool {
         matches!(self, Self::NibblesAndMinima | Self::Bytes)
     }
 
-    /// Whether something is subtracted from (or added to) what is scaled.
+    /// True if scaled values have an addend or subtrahend.
     pub(crate) const fn minimum(self) -> bool {
         matches!(
             self,
@@ -80,31 +79,31 @@ impl Scales {
 
 /// Offsets in bytes.
 pub(crate) mod at {
-    /// From the start of `d`: the second `f16`, a minimum's or of minima; of [`SixBits`](super::Scales::SixBits) the
-    /// upper pairs.
+    /// From the start of `d`: the second `f16` (a minimum, or the scale of minima). For
+    /// [`SixBits`](super::Scales::SixBits), the upper bit pairs.
     pub(in super::super) const SECOND: usize = 32;
-    /// From the start of `d`: what there is for each block or each 16 columns.
+    /// From the start of `d`: the values of each block or of each 16 columns.
     pub(in super::super) const EACH: usize = 64;
-    /// [`SixBitsAndMinima`](super::Scales::SixBitsAndMinima): the upper pairs.
+    /// [`SixBitsAndMinima`](super::Scales::SixBitsAndMinima): the upper bit pairs.
     pub(in super::super) const UPPER: usize = 64 + 8 * 16;
 }
 
-/// How the integers that kernels multiply stand for weights.
+/// Relation between weights and the integers that kernels multiply.
 ///
-/// Where all scales of a superblock have one sign, every other integer sum is *negated* and starts from minus the bias:
-/// else biases would grow to 8 or 16 times the size where the first's rounding counts.
+/// If all scales of a superblock have one sign, every other integer sum is *negated* and starts from minus the
+/// bias. Otherwise the accumulated bias would grow to 8 or 16 times its size, and its rounding error with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Integers {
     /// Signed bytes, stored plus 128.
     Signed,
-    /// Unsigned and too large by this.
+    /// Unsigned, with this offset.
     Less(u8),
-    /// Unsigned and too large by this, with levels so small that a bias' rounding would count: sums have none, and
-    /// are converted.
+    /// Unsigned, with this offset. The levels are so small that a bias' rounding would matter: sums have no bias
+    /// and are converted.
     Converted(u8),
-    /// Codes themselves. Those that are negated are stored as what is missing to the greatest code.
+    /// The codes themselves. Codes of negated sums are stored as the difference to the greatest code.
     Alternating,
-    /// Levels of a table and this, or, negated, this less levels.
+    /// Levels of a table plus this offset; in negated sums, the offset minus the levels.
     Mirrored(u8),
 }
 
@@ -113,7 +112,7 @@ pub(crate) enum Integers {
 pub(crate) struct Form {
     /// Columns of a superblock: 64 or 256.
     pub(crate) columns: usize,
-    /// Bits of a code, and lines of a block.
+    /// Bits of a code, which is the number of lines of a block.
     pub(crate) bits: usize,
     pub(crate) scales: Scales,
     pub(crate) integers: Integers,
@@ -126,30 +125,30 @@ impl Form {
         self.block(self.columns / BLOCK)
     }
 
-    /// The line at which block `b` begins.
+    /// First line of block `b`.
     pub(crate) const fn line(&self, b: usize) -> usize {
         self.scales.lines() + self.bits * b
     }
 
-    /// Where block `b` begins.
+    /// Byte offset of block `b`.
     pub(crate) const fn block(&self, b: usize) -> usize {
         self.line(b) * LINE
     }
 
-    /// Whether the sum of half `half` of block `b` (of the whole block, where that has one scale) is negated.
+    /// True if the sum of half `half` of block `b` (of the whole block, if it has one scale) is negated.
     pub(crate) const fn negated(&self, b: usize, half: usize) -> bool {
         let which = if self.scales.halves() { half } else { b };
         matches!(self.integers, Alternating | Mirrored(_)) && which % 2 == 1
     }
 
-    /// What codes of half `half` of block `b` are stored with: bits that are the other way round.
+    /// Bits that are inverted in the stored codes of half `half` of block `b`.
     const fn flip(&self, b: usize, half: usize) -> u8 {
         let negated = self.negated(b, half) && matches!(self.integers, Alternating);
         if negated { self.greatest() } else { 0 }
     }
 
-    /// What a byte is too large by, in that half of that block as kernels have it, to be the level: of a negated sum,
-    /// minus the level.
+    /// Difference between a stored byte and its level, in that half of that block. In a negated sum, the level is
+    /// negated.
     pub(crate) const fn excess(&self, b: usize, half: usize) -> u8 {
         match self.integers {
             Signed => 128,
@@ -159,13 +158,13 @@ impl Form {
         }
     }
 
-    /// The greatest code that its bits hold.
+    /// The greatest code of the form's bits.
     const fn greatest(&self) -> u8 {
         ((1_u16 << self.bits) - 1) as u8
     }
 }
 
-/// Declares the forms of quantised types, and what packs each.
+/// Declares the forms of quantised types, and their packing functions.
 macro_rules! forms {
     ($($name:ident<$n:literal>: $columns:literal, $bits:literal, $scales:ident, $integers:expr;)*) => {
         impl Form {
@@ -177,7 +176,7 @@ macro_rules! forms {
                 levels: <quant::$name as Format<$n>>::LEVELS,
             };)*
 
-            /// Of a quantised type that has one.
+            /// The form of a quantised type; `None` without one.
             pub(crate) const fn of(dtype: DType) -> Option<Self> {
                 match dtype {
                     $(DType::$name => Some(Self::$name),)*
@@ -186,8 +185,8 @@ macro_rules! forms {
             }
         }
 
-        /// Packs a row's part of some superblocks, from the blocks of a quantised type.
-        fn pack_quantised(dtype: DType, l: PanelRow, row: &[u8], to: &mut [u8]) {
+        /// Packs one row's part of some superblocks, from the blocks of a quantised type.
+        fn pack_quantised(dtype: DType, l: InterleavedRow, row: &[u8], to: &mut [u8]) {
             match dtype {
                 $(DType::$name => pack_blocks::<quant::$name, $n>(&Form::$name, l, row, to),)*
                 other => unreachable!("`PackedLayout::new` refuses {other}"),
@@ -223,7 +222,7 @@ forms! {
     TQ2_0<256>: 256, 2, One, Alternating;
 }
 
-/// A matrix that the kernels have no layout for.
+/// Error: no packed layout for a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     #[error("weights of type {0} have no packed layout")]
@@ -234,7 +233,7 @@ pub enum LayoutError {
     TooLarge { dtype: DType, rows: usize, k: usize },
 }
 
-/// Where everything lies in the packed form of a `rows` x `k` matrix.
+/// Layout of a packed `rows` x `k` matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedLayout {
     dtype: DType,
@@ -242,8 +241,8 @@ pub struct PackedLayout {
     k: usize,
     superblocks: usize,
     superblock_bytes: usize,
-    /// Row groups of a panel, 1 or 2.
-    panel_width: usize,
+    /// Row groups that are interleaved, 1 or 2.
+    interleave: usize,
 }
 
 /// Columns and bytes (for 16 rows) of a superblock.
@@ -263,7 +262,7 @@ impl PackedLayout {
     ///
     /// # Errors
     ///
-    /// The type is not one of weights, the columns do not fill blocks, or the size overflows.
+    /// The type is not a weight type, the columns do not fill blocks, or the size overflows.
     pub fn new(dtype: DType, rows: usize, k: usize) -> Result<Self, LayoutError> {
         let (columns, superblock_bytes) = superblock(dtype).ok_or(LayoutError::Type(dtype))?;
         let block = dtype.block_len();
@@ -271,7 +270,7 @@ impl PackedLayout {
             return Err(LayoutError::Columns { dtype, k, block });
         }
         let superblocks = k.div_ceil(columns);
-        let layout = Self { dtype, rows, k, superblocks, superblock_bytes, panel_width: 1 };
+        let layout = Self { dtype, rows, k, superblocks, superblock_bytes, interleave: 1 };
         superblocks
             .checked_mul(superblock_bytes)
             .and_then(|g| g.checked_mul(rows.div_ceil(LANES)))
@@ -280,22 +279,22 @@ impl PackedLayout {
             .ok_or(LayoutError::TooLarge { dtype, rows, k })
     }
 
-    /// The same matrix in panels of `packing` rows, 16 (as [`PackedLayout::new`] has it) or 32. Plain
-    /// weights stay as they are.
+    /// The same matrix with `packing` rows interleaved, 16 (the default) or 32. Plain weights are never
+    /// interleaved.
     ///
     /// # Panics
     ///
-    /// It is another number.
+    /// `packing` is another number.
     #[must_use]
     pub fn packed_by(self, packing: usize) -> Self {
-        assert!(matches!(packing, 16 | 32), "panels of {packing} rows");
-        let panel_width = if self.quantised() { packing / LANES } else { 1 };
-        Self { panel_width, ..self }
+        assert!(matches!(packing, 16 | 32), "{packing} interleaved rows");
+        let interleave = if self.quantised() { packing / LANES } else { 1 };
+        Self { interleave, ..self }
     }
 
     #[must_use]
-    pub const fn panel_width(&self) -> usize {
-        self.panel_width
+    pub const fn interleave(&self) -> usize {
+        self.interleave
     }
 
     #[must_use]
@@ -320,7 +319,7 @@ impl PackedLayout {
         self.superblocks
     }
 
-    /// Row groups of 16, the last one padded.
+    /// Row groups of 16 rows; the last one is padded.
     #[must_use]
     pub const fn groups(&self) -> usize {
         self.rows.div_ceil(LANES)
@@ -356,8 +355,8 @@ impl PackedLayout {
         }
     }
 
-    /// Blocks of activations that share a scale where they meet this type: the products of a long
-    /// superblock are added up before the scale of activations is applied.
+    /// Number of activation blocks that share a scale for this type. In long superblocks, the products are added up
+    /// before the activations' scale is applied.
     #[must_use]
     pub const fn span(&self) -> usize {
         match Form::of(self.dtype) {
@@ -366,56 +365,56 @@ impl PackedLayout {
         }
     }
 
-    /// The panel of a row: its bytes in the packed matrix, and where the row lies in it.
-    fn panel(&self, row: usize) -> (Range<usize>, PanelRow) {
+    /// The interleaved row groups that contain a row: their bytes in the packed matrix, and the row's place in
+    /// them.
+    fn interleaved_with(&self, row: usize) -> (Range<usize>, InterleavedRow) {
         let group = row / LANES;
-        let first = group / self.panel_width * self.panel_width;
-        let panel_width = self.panel_width.min(self.groups() - first);
+        let first = group / self.interleave * self.interleave;
+        let interleave = self.interleave.min(self.groups() - first);
         let start = first * self.group_bytes();
-        let bytes = start..start + panel_width * self.group_bytes();
-        (bytes, PanelRow { panel_width, group: group - first, lane: row % LANES })
+        let bytes = start..start + interleave * self.group_bytes();
+        (bytes, InterleavedRow { interleave, group: group - first, lane: row % LANES })
     }
 
-    /// Packs the rows of one panel from their GGUF bytes; what lies in parallel reach of others is not
-    /// touched.
+    /// Packs the rows of interleaved row groups from their GGUF bytes. Several threads may pack different groups at
+    /// once.
     ///
     /// # Panics
     ///
-    /// `raw` is not whole rows or more than a panel's, or `panel` is not one or [`PackedLayout::panel_width`]
+    /// `raw` is not whole rows or too many; or `bytes` is neither one row group nor [`PackedLayout::interleave`]
     /// times [`PackedLayout::group_bytes`] long.
-    pub fn pack_panel(&self, raw: &[u8], panel: &mut [u8]) {
+    pub fn pack_groups(&self, raw: &[u8], bytes: &mut [u8]) {
         let row_bytes = self.raw_row_bytes();
-        let panel_width = panel.len() / self.group_bytes();
-        assert!((1..=self.panel_width).contains(&panel_width));
-        assert_eq!(panel.len(), panel_width * self.group_bytes(), "bytes of whole row groups");
+        let interleave = bytes.len() / self.group_bytes();
+        assert!((1..=self.interleave).contains(&interleave));
+        assert_eq!(bytes.len(), interleave * self.group_bytes(), "bytes of whole row groups");
         assert!(raw.len().is_multiple_of(row_bytes));
-        assert!(raw.len() <= panel_width * LANES * row_bytes);
-        // One superblock of all rows after the other: its lines stay in the first-level cache.
+        assert!(raw.len() <= interleave * LANES * row_bytes);
+        // All rows are packed superblock by superblock, so that its lines stay in the first-level cache.
         let columns = superblock(self.dtype).map_or(self.k, |(columns, _)| columns);
         let raw_superblock = columns / self.dtype.block_len() * self.dtype.block_bytes();
         for (i, superblock) in
-            panel.chunks_exact_mut(panel_width * self.superblock_bytes).enumerate()
+            bytes.chunks_exact_mut(interleave * self.superblock_bytes).enumerate()
         {
             for (r, row) in raw.chunks_exact(row_bytes).enumerate() {
                 let end = ((i + 1) * raw_superblock).min(row_bytes);
-                let at = PanelRow { panel_width, group: r / LANES, lane: r % LANES };
+                let at = InterleavedRow { interleave, group: r / LANES, lane: r % LANES };
                 self.pack_row(at, &row[i * raw_superblock..end], superblock);
             }
         }
     }
 
-    fn pack_row(&self, l: PanelRow, row: &[u8], panel: &mut [u8]) {
+    fn pack_row(&self, l: InterleavedRow, row: &[u8], bytes: &mut [u8]) {
         if self.quantised() {
-            return pack_quantised(self.dtype, l, row, panel);
+            return pack_quantised(self.dtype, l, row, bytes);
         }
         let width = self.dtype.block_bytes();
         for (i, value) in row.chunks_exact(width).enumerate() {
-            l.put(panel, (i * LANES + l.lane) * width, value);
+            l.put(bytes, (i * LANES + l.lane) * width, value);
         }
     }
 
-    /// Decodes one row out of the packed matrix: the numbers that the GGUF blocks stand for, bit
-    /// for bit as `quant` decodes them.
+    /// Decodes one row of the packed matrix: the same bits that `quant` decodes from the GGUF blocks.
     ///
     /// # Panics
     ///
@@ -423,10 +422,10 @@ impl PackedLayout {
     pub fn dequantise_row(&self, packed: &[u8], row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.k, "a row is {} values", self.k);
-        let (panel, l) = self.panel(row);
-        let panel = &packed[panel];
+        let (bytes, l) = self.interleaved_with(row);
+        let bytes = &packed[bytes];
         if let Some(form) = Form::of(self.dtype) {
-            let superblocks = panel.chunks_exact(l.panel_width * self.superblock_bytes);
+            let superblocks = bytes.chunks_exact(l.interleave * self.superblock_bytes);
             for (y, sb) in out.chunks_mut(form.columns).zip(superblocks) {
                 unpack_superblock(&form, l, sb, y);
             }
@@ -435,27 +434,27 @@ impl PackedLayout {
         let place = |i: usize, width: usize| l.place((i * LANES + l.lane) * width);
         for (i, y) in out.iter_mut().enumerate() {
             *y = match self.dtype {
-                DType::F32 => f32::from_le_bytes(get(panel, place(i, 4))),
-                DType::F16 => half_at(panel, place(i, 2)),
-                _ => bf16::from_le_bytes(get(panel, place(i, 2))).to_f32(),
+                DType::F32 => f32::from_le_bytes(get(bytes, place(i, 4))),
+                DType::F16 => half_at(bytes, place(i, 2)),
+                _ => bf16::from_le_bytes(get(bytes, place(i, 2))).to_f32(),
             };
         }
     }
 }
 
 #[derive(Clone, Copy)]
-struct PanelRow {
-    panel_width: usize,
-    /// Which of them it is in.
+struct InterleavedRow {
+    interleave: usize,
+    /// Index among the interleaved row groups.
     group: usize,
-    /// Which row of that it is: the word of every line that is its own.
+    /// Row within its group: the word of every line that belongs to the row.
     lane: usize,
 }
 
-impl PanelRow {
-    /// Where the byte at an offset of the row group's superblock lies in the panel's.
+impl InterleavedRow {
+    /// Byte offset in the interleaved groups of an offset in the row group's superblock.
     const fn place(self, offset: usize) -> usize {
-        (offset / LINE * self.panel_width + self.group) * LINE + offset % LINE
+        (offset / LINE * self.interleave + self.group) * LINE + offset % LINE
     }
 
     /// Copies a few bytes of one line to an offset.
@@ -464,15 +463,15 @@ impl PanelRow {
         to[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Sets a byte, or adds bits to it where it is not the `first` time.
+    /// Sets a byte the `first` time, adds bits to it otherwise.
     fn add_bits(self, to: &mut [u8], offset: usize, first: bool, bits: u8) {
         let place = &mut to[self.place(offset)];
         *place = if first { bits } else { *place | bits };
     }
 
-    /// The row's word to each of the lines from an offset on.
+    /// Writes the row's word to each of the lines from an offset on.
     fn fill(self, to: &mut [u8], offset: usize, words: impl IntoIterator<Item = u32>) {
-        let lines = to[self.place(offset)..].chunks_mut(self.panel_width * LINE);
+        let lines = to[self.place(offset)..].chunks_mut(self.interleave * LINE);
         for (line, word) in lines.zip(words) {
             line[4 * self.lane..4 * self.lane + 4].copy_from_slice(&word.to_le_bytes());
         }
@@ -495,17 +494,17 @@ fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes(get(bytes, at)).to_f32()
 }
 
-/// Packs the blocks of a row of some superblocks.
+/// Packs the blocks of one row of some superblocks.
 fn pack_blocks<F: Format<N>, const N: usize>(
     form: &Form,
-    l: PanelRow,
+    l: InterleavedRow,
     row: &[u8],
-    panel: &mut [u8],
+    bytes: &mut [u8],
 ) {
-    let size = l.panel_width * form.bytes();
+    let size = l.interleave * form.bytes();
     for (i, block) in blocks::<F, N>(row).iter().enumerate() {
         let at = i * N;
-        let sb = &mut panel[at / form.columns * size..][..size];
+        let sb = &mut bytes[at / form.columns * size..][..size];
         let first = at % form.columns / BLOCK;
         let parts = block.parts();
         pack_scales(form.scales, l, first, &parts, sb);
@@ -527,16 +526,16 @@ fn pack_blocks<F: Format<N>, const N: usize>(
     }
 }
 
-/// The scales of a block of a file, whose first 32 columns are block `b` of the superblock.
+/// Packs the scales of a GGUF block, whose first 32 columns are block `b` of the superblock.
 fn pack_scales<const N: usize>(
     scales: Scales,
-    l: PanelRow,
+    l: InterleavedRow,
     b: usize,
     parts: &Parts<N>,
     to: &mut [u8],
 ) {
     let r = l.lane;
-    // Both were `f16` in the file.
+    // Both were `f16` in the GGUF file.
     let half = |x: f32| f16::from_f32(x).to_le_bytes();
     let unsigned =
         |sub: usize| (parts.scales[sub].cast_unsigned(), parts.minima[sub].cast_unsigned());
@@ -584,8 +583,8 @@ fn pack_scales<const N: usize>(
     }
 }
 
-/// Scale and minimum of half `half` of block `b` of a row, multiplied out.
-fn scale(scales: Scales, sb: &[u8], l: PanelRow, b: usize, half: usize) -> (f32, f32) {
+/// Scale and minimum of half `half` of block `b` of a row, as `f32`.
+fn scale(scales: Scales, sb: &[u8], l: InterleavedRow, b: usize, half: usize) -> (f32, f32) {
     let r = l.lane;
     let f16_at = |offset: usize| half_at(sb, l.place(offset + 2 * r));
     let f32_at = |offset: usize| f32::from_le_bytes(get(sb, l.place(offset + 4 * r)));
@@ -616,8 +615,8 @@ fn scale(scales: Scales, sb: &[u8], l: PanelRow, b: usize, half: usize) -> (f32,
     }
 }
 
-/// The numbers of a row in a superblock.
-fn unpack_superblock(form: &Form, l: PanelRow, sb: &[u8], out: &mut [f32]) {
+/// Decodes a row's values of one superblock.
+fn unpack_superblock(form: &Form, l: InterleavedRow, sb: &[u8], out: &mut [f32]) {
     for (b, y) in out.chunks_exact_mut(BLOCK).enumerate() {
         let at = form.block(b);
         let words: [u32; 8] = match form.bits {

@@ -1,25 +1,25 @@
-//! Reading memory as fast as it goes: the loops that the roof of a bench is measured with.
+//! Memory read loops: the bandwidth limit that benches compare with.
 
 use crate::isa::{Isa, Vectors};
 
-/// Bytes summed at once; a multiple of the cache line, and enough accumulators to hide the latency
-/// of additions at any vector width.
+/// Bytes summed at once: a multiple of the cache line, with enough accumulators to hide the latency of additions at
+/// any vector width.
 const BLOCK: usize = 512;
 
-/// What a part of a buffer is a multiple of, for every pattern to read all of it.
+/// Every pattern reads all of a part whose size is a multiple of this.
 pub const PARTS_OF: usize = 4 * BLOCK;
 
-/// How far ahead of the reader lines are asked for, in the pattern that does so.
+/// Prefetch distance in bytes of [`Pattern::Prefetched`].
 const AHEAD: usize = 2048;
 
-/// A way for one thread to read its part of the buffer.
+/// Order in which one thread reads its part of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// One address after the other.
+    /// Ascending addresses.
     Linear,
-    /// Four places at once, a quarter of the part each.
+    /// Four streams at once, a quarter of the part each.
     FourFold,
-    /// As linear, asking for lines before they are needed.
+    /// Ascending addresses, with software prefetch.
     Prefetched,
 }
 
@@ -36,7 +36,7 @@ impl Pattern {
     }
 }
 
-/// Reads a part of a buffer; returns a sum of its words, so that no read can be left out.
+/// Reads a part of a buffer. Returns a sum of its words, so that the compiler cannot remove a read.
 #[must_use]
 pub fn read(isa: Isa, part: &[u8], pattern: Pattern) -> u64 {
     match isa.vectors {
@@ -104,7 +104,7 @@ fn add(sums: &mut [u64; BLOCK / 8], block: &[u8; BLOCK]) {
     }
 }
 
-/// Asks for the line at `address`, which need not be valid.
+/// Prefetches the line at `address`, which need not be valid.
 #[inline(always)]
 fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -1,10 +1,10 @@
-//! Layers that remember: short convolutions and delta rules, 16 columns of a state at a time.
+//! Recurrent layers: short convolutions and delta rules, 16 columns of a state at a time.
 
 use super::isa::dispatch;
 use super::scores::sigmoid_of;
 use super::vector::{LANES, Simd, exp, load_first, one_and_exp, store_first};
 
-/// Most weights of a channel of a short convolution.
+/// Largest kernel size of a short convolution.
 pub const TAPS: usize = 8;
 
 /// Up to 16 channels of one sequence.
@@ -12,66 +12,68 @@ pub const TAPS: usize = 8;
 pub struct ShortConv {
     pub rows: usize,
     pub channels: usize,
-    /// The first row's first channel of these; rows are `stride` apart, here and everywhere but in `weight`.
+    /// The first of these channels in the first row. Rows are `stride` apart, in all operands except `weight`.
     pub x: *const f32,
     pub stride: usize,
-    /// `taps` for each channel.
+    /// `taps` weights per channel.
     pub weight: *const f32,
     pub taps: usize,
-    /// The `taps - 1` values before the first row, if not zeroes, and those up to the last one.
+    /// The `taps - 1` values before the first row, or `None` for zeroes. `to` receives those up to the last row.
     pub from: Option<*const f32>,
     pub to: *mut f32,
     pub out: *mut f32,
 }
 
-/// Up to 16 columns of the matrix of one head of one sequence.
+/// Up to 16 columns of the state matrix of one head of one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedDelta {
     pub rows: usize,
     /// Rows of the matrix.
     pub size: usize,
     pub columns: usize,
-    /// Of the first row; the next ones `key_stride` further.
+    /// The first row's query; rows are `key_stride` apart.
     pub query: *const f32,
     pub key: *const f32,
     pub key_stride: usize,
-    /// Of the first row; the next ones `value_stride` further.
+    /// The first row's value; rows are `value_stride` apart.
     pub value: *const f32,
     pub value_stride: usize,
-    /// Of the first row; the next ones `gate_stride` further.
+    /// The first row's decay; rows are `gate_stride` apart.
     pub decay: *const f32,
     pub beta: *const f32,
     pub gate_stride: usize,
-    /// The matrix before the first row, if not zeroes, and the one after the last; rows are `state_stride` apart.
+    /// The matrix before the first row, or `None` for zeroes. `to` receives the matrix after the last row. Rows of
+    /// both are `state_stride` apart.
     pub from: Option<*const f32>,
     pub to: *mut f32,
     pub state_stride: usize,
     /// `16 * size` values.
     pub scratch: *mut f32,
-    /// Of the first row; the next ones `out_stride` further.
+    /// The first row's result; rows are `out_stride` apart.
     pub out: *mut f32,
     pub out_stride: usize,
 }
 
-/// Up to 16 columns of the matrix of one head of one sequence.
+/// Up to 16 columns of the state matrix of one head of one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaRule {
     pub rows: usize,
     /// Rows of the matrix.
     pub size: usize,
     pub columns: usize,
-    /// Of the first row; the next ones `key_stride` further.
+    /// The first row's query; rows are `key_stride` apart.
     pub query: *const f32,
     pub decay: *const f32,
     pub key: *const f32,
     pub take: *const f32,
     pub add: *const f32,
     pub key_stride: usize,
-    /// Of the first row, as is `out`; the next ones `value_stride` further.
+    /// The first row's value; rows of it and of `out` are `value_stride` apart.
     pub value: *const f32,
     pub out: *mut f32,
     pub value_stride: usize,
-    /// The matrix before the first row, if not zeroes, and the one after the last; rows are `state_stride` apart.
+    /// The matrix before the first row, or `None` for zeroes. `to` receives the matrix after the last row. Rows of
+    /// both are `state_stride` apart.
     pub from: Option<*const f32>,
     pub to: *mut f32,
     pub state_stride: usize,
@@ -80,34 +82,33 @@ pub struct DeltaRule {
 }
 
 dispatch! {
-    /// Products of a channel's last values with its weights, the oldest first.
+    /// Multiplies the last `taps` values of each channel with its weights and adds the products, the oldest first.
     ///
     /// # Safety
     ///
-    /// Everything is valid for channels, rows and taps as described; `taps` is 2 to [`TAPS`]; what is written
-    /// overlaps nothing.
+    /// Everything is valid for channels, rows and taps as described; `taps` is 2 to [`TAPS`]; outputs overlap
+    /// nothing.
     pub unsafe fn short_conv(job: &ShortConv) = short_conv_in;
 
-    /// Moves a matrix on and asks it, row after row.
+    /// Updates the state matrix and multiplies it with the query, row after row.
     ///
     /// # Safety
     ///
-    /// Everything is valid for rows, columns and the matrix as described; what is written overlaps nothing.
+    /// Everything is valid for rows, columns and the matrix as described; outputs overlap nothing.
     pub unsafe fn gated_delta(job: &GatedDelta) = gated_delta_in;
 
-    /// The same with a decay for each of the matrix's rows.
+    /// The same with one decay per row of the matrix.
     ///
     /// # Safety
     ///
     /// As for [`gated_delta`].
     pub unsafe fn delta_rule(job: &DeltaRule) = delta_rule_in;
 
-    /// Writes `exp(rate * softplus(step + bias))` of `n` heads to `gates`, and behind them
-    /// `1 / (1 + exp(-strength))`.
+    /// Writes `exp(rate * softplus(step + bias))` of `n` heads to `gates`, followed by `1 / (1 + exp(-strength))`.
     ///
     /// # Safety
     ///
-    /// All are valid for `n` values, `gates` for twice as many; what is written overlaps nothing.
+    /// All are valid for `n` values, `gates` for twice as many; outputs overlap nothing.
     pub unsafe fn gates(step: *const f32, bias: *const f32, rate: *const f32, strength: *const f32, n: usize, gates: *mut f32) = gates_in;
 }
 
@@ -124,7 +125,7 @@ unsafe fn short_conv_in<S: Simd>(job: &ShortConv) {
             }
             *to = S::load(column.as_ptr());
         }
-        // The values that the next row meets, the oldest first.
+        // The values before the next row, the oldest first.
         let mut past = [S::splat(0.0); TAPS];
         if let Some(from) = from {
             for (tap, value) in past[..taps - 1].iter_mut().enumerate() {
@@ -158,7 +159,7 @@ unsafe fn gated_delta_in<S: Simd>(job: &GatedDelta) {
             let decay = S::splat(*job.decay.add(row * job.gate_stride));
             let beta = S::splat(*job.beta.add(row * job.gate_stride));
             let value = load_first::<S>(job.value.add(row * job.value_stride), n);
-            // Four chains each, over the matrix's rows in turn.
+            // Four accumulators each, which take the matrix's rows in turn.
             let mut known = [S::splat(0.0); 4];
             for i in 0..size {
                 let s = S::load(scratch.add(i * LANES));
@@ -192,7 +193,7 @@ unsafe fn delta_rule_in<S: Simd>(job: &DeltaRule) {
             let [query, decay, key, take, add] = [job.query, job.decay, job.key, job.take, job.add]
                 .map(|p| p.add(row * job.key_stride));
             let value = load_first::<S>(job.value.add(row * job.value_stride), n);
-            // Four chains each, over the matrix's rows in turn.
+            // Four accumulators each, which take the matrix's rows in turn.
             let mut taken = [S::splat(0.0); 4];
             for i in 0..size {
                 let s = S::load(scratch.add(i * LANES));
@@ -201,7 +202,7 @@ unsafe fn delta_rule_in<S: Simd>(job: &DeltaRule) {
             let taken = sum::<S>(taken);
             let mut asked = [S::splat(0.0); 4];
             for i in 0..size {
-                // What is new first: numbers of the matrix's size are rounded once.
+                // The new part comes first, so that values of the matrix's magnitude are rounded once.
                 let new = S::mul(S::splat(*add.add(i)), taken);
                 let new = S::fma(S::splat(*key.add(i)), value, new);
                 let s = S::fma(S::splat(*decay.add(i)), S::load(scratch.add(i * LANES)), new);
@@ -217,8 +218,8 @@ unsafe fn delta_rule_in<S: Simd>(job: &DeltaRule) {
     }
 }
 
-/// Brings the columns of a matrix to `scratch`. Where they go to in the end is asked for already: stores to lines that
-/// are far away would wait for one another.
+/// Loads the columns of a matrix to `scratch`, and prefetches their destination: stores to distant lines would
+/// otherwise wait for one another.
 ///
 /// # Safety
 ///
@@ -270,13 +271,13 @@ unsafe fn gates_in<S: Simd>(
             let of = |p: *const f32| load_first::<S>(p.add(i), n - i);
             let x = S::add(of(step), of(bias));
             let small = one_and_exp::<S>(S::sub(zero, S::abs(x)));
-            // A library has no logarithm here, and there are few heads.
+            // The standard library has no vector logarithm, and there are few heads.
             let mut rest = [0.0; LANES];
             S::store(rest.as_mut_ptr(), small);
             for rest in &mut rest {
                 *rest = plan::sample::logarithm(*rest);
             }
-            // The order of the maximum keeps a NaN.
+            // The operand order of `max` preserves a NaN.
             let softplus = S::add(S::max(zero, x), S::load(rest.as_ptr()));
             let y = exp::<S>(S::mul(of(rate), softplus));
             store_first::<S>(gates.add(i), y, n - i);

@@ -1,18 +1,18 @@
-//! Rotary embedding and its table.
+//! Rotary position embedding (RoPE) and its table.
 
 use super::isa::dispatch;
 use super::vector::{LANES, Simd, load_first, store_first};
 use plan::RopeStyle;
 
 dispatch! {
-    /// Writes a position's row of the table: cosines of position times frequency, then sines, times `magnitude`.
+    /// Writes one position's row of the table: cosines of position times frequency, then sines, times `magnitude`.
     ///
     /// # Safety
     ///
-    /// `frequencies` is valid for `half` values, `out` for twice as many, accessed by nobody else.
+    /// `frequencies` is valid for `half` values, `out` for twice as many; no other thread accesses `out`.
     pub unsafe fn table(position: f32, frequencies: *const f32, half: usize, magnitude: f32, out: *mut f32) = table_in;
 
-    /// Rotates one head of `dim` values in place: pairs by `cos` and `sin` of `dim / 2` values each.
+    /// Rotates one head of `dim` values in place, by `cos` and `sin` of `dim / 2` values each.
     ///
     /// # Safety
     ///
@@ -40,8 +40,8 @@ unsafe fn table_in<S: Simd>(
     }
 }
 
-/// Cosine and sine of `p * f`, below 2^20, to 2e-7. The angle, in two parts so that nothing of the product is
-/// lost, is brought into +-pi/4 by pi/2 in two parts; then minimax polynomials.
+/// Cosine and sine of `p * f`, for angles below 2^20, to 2e-7. The angle is computed in two parts without loss, and
+/// reduced to +-pi/4 by pi/2 in two parts. Minimax polynomials follow.
 ///
 /// # Safety
 ///
@@ -64,7 +64,8 @@ pub(crate) unsafe fn cos_sin<S: Simd>(p: S::F, f: S::F) -> [S::F; 2] {
         let c = S::fma(r2, S::splat(2.443_315_7e-5), S::splat(-1.388_731_6e-3));
         let c = S::fma(r2, c, S::splat(4.166_664_6e-2));
         let c = S::fma(S::mul(r2, r2), c, S::fma(r2, S::splat(-0.5), S::splat(1.0)));
-        // Odd quarters swap them; the second and third negate the sine, the first and second the cosine.
+        // Odd quarters swap sine and cosine. The second and third quarter negate the sine, the first and second the
+        // cosine.
         let cosine = if_bit::<S, 1>(quarter, s, c);
         let sine = if_bit::<S, 1>(quarter, c, s);
         let next = S::add_i(quarter, S::splat_i(1));
@@ -75,7 +76,7 @@ pub(crate) unsafe fn cos_sin<S: Simd>(p: S::F, f: S::F) -> [S::F; 2] {
     }
 }
 
-/// `x` where the bit of `i` that is worth `BIT` is set, `y` elsewhere.
+/// `x` if the bit of `i` with value `BIT` is set, else `y`.
 ///
 /// # Safety
 ///

@@ -1,10 +1,11 @@
-//! What the logits of a mixture's router are worth, as `plan::Scores` defines it.
+//! Router probabilities of a mixture of experts from its logits: softmax and sigmoid, as `plan::RouterScores`
+//! defines them.
 
 use super::isa::dispatch;
 use super::vector::{LANES, Simd, exp, load_first, one_and_exp, store_first};
 
 dispatch! {
-    /// Writes `exp(x - max) / sum` to `y`, the sum in 16 chains over the columns, which a tree adds up.
+    /// Writes `exp(x - max) / sum` to `y`. The sum has 16 accumulators over the columns, which a tree adds up.
     ///
     /// # Safety
     ///
@@ -25,7 +26,7 @@ unsafe fn softmax_in<S: Simd>(x: *const f32, y: *mut f32, n: usize) {
     unsafe {
         let mut max = S::splat(f32::NEG_INFINITY);
         for i in (0..n).step_by(LANES) {
-            // Of a maximum with a NaN the second operand is left.
+            // `max` with a NaN returns its second operand.
             max = S::max(S::first(load_first::<S>(x.add(i), n - i), n - i, max), max);
         }
         let max = S::splat(S::max_lanes(max));

@@ -1,8 +1,9 @@
-//! Elementwise functions and reductions of rows of 4-byte values: what groups of tensor operations are made of.
+//! Elementwise functions and reductions of rows of 4-byte values, which fused groups of tensor operations consist
+//! of.
 //!
-//! Functions are lane by lane as `plan` defines them: sums, products and roots to the bit; `exp`, `ln`, sines and cosines
-//! within 2 units in the last place. Sums are in `f64`, in sixteen of them over the columns, so that they are the same
-//! whatever the instruction set.
+//! Each lane computes what `plan` defines: sums, products and roots exactly; `exp`, `ln`, sines and cosines within
+//! 2 units in the last place. Sums have sixteen `f64` accumulators over the columns, so that they have the same
+//! bits on every instruction set.
 
 use super::isa::dispatch;
 use super::rope::cos_sin;
@@ -18,56 +19,56 @@ dispatch! {
     /// `x` and `y` are valid for `n` values; `y` is `x` or overlaps nothing.
     pub unsafe fn unary(op: Unary, x: *const f32, y: *mut f32, n: usize) = unary_in;
 
-    /// Writes `op(a, b)` to `y`, which may be `a` or `b`; `op` is one of numbers.
+    /// Writes `op(a, b)` to `y`, which may be `a` or `b`; `op` is a floating-point operation.
     ///
     /// # Safety
     ///
     /// `a`, `b`, `y` are valid for `n` values; `y` is one of them or overlaps nothing.
     pub unsafe fn binary(op: Binary, a: *const f32, b: *const f32, y: *mut f32, n: usize) = binary_in;
 
-    /// Writes `second(first(a, b), c)` of three operands to `y`, which may be one of them; each is rounded.
+    /// Writes `second(first(a, b), c)` of three operands to `y`, which may be one of them; each step is rounded.
     ///
     /// # Safety
     ///
     /// As for [`binary`].
     pub unsafe fn two(first: First, second: Second, x: [*const f32; 3], y: *mut f32, n: usize) = two_in;
 
-    /// Writes `op(a, b)` to `y`, which may be `a` or `b`; of [`Binary::LessEqual`] the bits of an `f32`.
+    /// Writes `op(a, b)` to `y`, which may be `a` or `b`; for [`Binary::LessEqual`] the bits of an `f32`.
     ///
     /// # Safety
     ///
     /// As for [`binary`].
     pub unsafe fn binary_of_ints(op: Binary, a: *const i32, b: *const i32, y: *mut i32, n: usize) = ints_in;
 
-    /// Writes `max(x, bound)`, or `min(x, bound)`, to `y`, which may be `x`; of a NaN the bound.
+    /// Writes `max(x, bound)` or `min(x, bound)` to `y`, which may be `x`; a NaN becomes the bound.
     ///
     /// # Safety
     ///
     /// As for [`unary`].
     pub unsafe fn bounded(least: bool, bound: f32, x: *const f32, y: *mut f32, n: usize) = bounded_in;
 
-    /// Writes `a` where `condition` is not 0, `b` elsewhere, to `y`, which may be one of the three.
+    /// Writes `a` where `condition` is not 0, and `b` elsewhere, to `y`, which may be one of the three.
     ///
     /// # Safety
     ///
     /// As for [`binary`].
     pub unsafe fn select(condition: *const f32, a: *const f32, b: *const f32, y: *mut f32, n: usize) = select_in;
 
-    /// Writes `x` in another type, as its bits, to `y`, which may be `x`.
+    /// Converts `x` to another type and writes the bits to `y`, which may be `x`.
     ///
     /// # Safety
     ///
     /// As for [`unary`].
     pub unsafe fn convert(to: Conversion, x: *const f32, y: *mut f32, n: usize) = convert_in;
 
-    /// Widens `n` values to 4 bytes, exactly: halves to `f32`, bytes to the bits of `i32`.
+    /// Widens `n` values to 4 bytes, exactly: 16-bit floats to `f32`, bytes to the bits of `i32`.
     ///
     /// # Safety
     ///
     /// `x` and `y` are valid for `n` values and do not overlap.
     pub unsafe fn widen(from: Narrow, x: *const u8, y: *mut f32, n: usize) = widen_in;
 
-    /// Stores `n` values in fewer bytes: of `f32` the nearest, ties to even, of `i32` the lowest byte.
+    /// Narrows `n` values: `f32` to the nearest, ties to even; `i32` to the lowest byte.
     ///
     /// # Safety
     ///
@@ -81,21 +82,21 @@ dispatch! {
     /// `x` is valid for `n` values.
     pub unsafe fn sum(x: *const f32, n: usize) -> f64 = sum_in;
 
-    /// Writes `exp(x - less)` to `y`, which may be `x`, and returns the [`sum`] of that.
+    /// Writes `exp(x - less)` to `y`, which may be `x`, and returns the [`sum`] of the results.
     ///
     /// # Safety
     ///
     /// As for [`unary`].
     pub unsafe fn exponentials(x: *const f32, less: f32, y: *mut f32, n: usize) -> f64 = exponentials_in;
 
-    /// Largest of `n` values, NaN left aside; minus infinity of none.
+    /// Largest of `n` values, ignoring NaN; minus infinity for none.
     ///
     /// # Safety
     ///
     /// As for [`sum`].
     pub unsafe fn largest(x: *const f32, n: usize) -> f32 = largest_in;
 
-    /// Adds `n` values to as many sums.
+    /// Adds `n` values to `n` sums.
     ///
     /// # Safety
     ///
@@ -111,36 +112,36 @@ pub enum First {
     Mul,
 }
 
-/// What [`two`] does with the first one's result.
+/// The second operation of [`two`], applied to the first one's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Second {
     Plus,
     Minus,
-    /// The operand minus it.
+    /// The operand minus the result.
     From,
     Times,
 }
 
-/// What [`convert`] makes of 4-byte values.
+/// Conversion of 4-byte values by [`convert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conversion {
-    /// `f32` to `i32`: towards 0, what is out of range to the nearest, NaN to 0.
+    /// `f32` to `i32`: rounds towards 0, saturates, NaN becomes 0.
     ToInt,
-    /// `i32` to `f32`, nearest even.
+    /// `i32` to `f32`, ties to even.
     ToFloat,
     /// `f32` rounded to `f16`.
     ToHalf,
     /// `f32` rounded to `bf16`.
     ToBrain,
-    /// `i32` to what a signed byte keeps of it.
+    /// `i32` to its lowest byte, sign extended.
     ToSigned,
-    /// `i32` to what an unsigned byte keeps of it.
+    /// `i32` to its lowest byte, zero extended.
     ToUnsigned,
-    /// `i32` to 1 where it is not 0.
+    /// `i32` to 1 unless it is 0.
     ToTruth,
 }
 
-/// How elements of fewer than 4 bytes lie in memory.
+/// Storage types of fewer than 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Narrow {
     /// `f16`
@@ -154,7 +155,7 @@ pub enum Narrow {
 }
 
 impl Narrow {
-    /// Of an element.
+    /// Bytes of an element.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -164,7 +165,7 @@ impl Narrow {
     }
 }
 
-/// `n` (at most 16) values, zeroes in the other lanes.
+/// Loads `n` (at most 16) values, zeroes in the other lanes.
 ///
 /// # Safety
 ///
@@ -198,8 +199,8 @@ unsafe fn put<T: Copy>(p: *mut T, x: [T; LANES], n: usize) {
     }
 }
 
-/// Writes a function of each of `n` values of some operands to `y`, sixteen at a time; a macro, as closures are not
-/// compiled for an instruction set.
+/// Applies a function to each of `n` values of some operands and writes the results to `y`, sixteen at a time. This
+/// is a macro because closures are not compiled for an instruction set.
 macro_rules! each {
     ($y:expr, $n:expr, [$($v:ident = $x:expr),+] => $f:expr) => {
         for i in (0..$n).step_by(LANES) {
@@ -214,7 +215,7 @@ macro_rules! each {
     };
 }
 
-/// The same of vectors: what they have an operation for.
+/// The same for functions that have a vector operation.
 macro_rules! vectors {
     ($y:expr, $n:expr, [$($v:ident = $x:expr),+] => $f:expr) => {{
         let whole = $n / LANES * LANES;
@@ -243,7 +244,7 @@ unsafe fn unary_in<S: Simd>(op: Unary, x: *const f32, y: *mut f32, n: usize) {
             Unary::Sin | Unary::Cos => {
                 for i in (0..n).step_by(LANES) {
                     let angles = lanes(x.add(i), n - i);
-                    // Larger angles lose their place in the turn there.
+                    // The vector code loses precision for larger angles.
                     let out = if angles.iter().all(|angle| angle.abs() < 1e6) {
                         let [cosine, sine] = cos_sin::<S>(S::splat(1.0), S::load(angles.as_ptr()));
                         let mut out = [0.0; LANES];
@@ -261,8 +262,8 @@ unsafe fn unary_in<S: Simd>(op: Unary, x: *const f32, y: *mut f32, n: usize) {
     }
 }
 
-/// The natural logarithm, as Cephes' `logf` has it: the mantissa brought to between the roots of 1/2 and 2, a
-/// polynomial of degree 9 there, and the exponent's share in two parts.
+/// Natural logarithm, like Cephes' `logf`: the mantissa is reduced to between the roots of 1/2 and 2, a polynomial
+/// of degree 9 is evaluated, and the exponent's share is added in two parts.
 #[inline(always)]
 #[expect(clippy::excessive_precision, reason = "constants as the source has them")]
 fn ln(x: f32) -> f32 {
@@ -276,11 +277,11 @@ fn ln(x: f32) -> f32 {
         -2.499_999_4e-1,
         3.333_333_12e-1,
     ];
-    // What is too small to be normal is made so.
+    // Subnormal numbers are scaled to normal ones.
     let small = x < f32::MIN_POSITIVE;
     let scaled = if small { x * 8_388_608.0 } else { x };
     let bits = scaled.to_bits() as i32;
-    // Exponent and mantissa, the latter from the root of 1/2 on.
+    // Exponent and mantissa; the mantissa starts at the root of 1/2.
     let shifted = bits.wrapping_sub(0x3f35_04f3);
     let exponent = shifted >> 23;
     let m = f32::from_bits((bits.wrapping_sub(exponent << 23)) as u32) - 1.0;
@@ -305,7 +306,7 @@ unsafe fn binary_in<S: Simd>(op: Binary, a: *const f32, b: *const f32, y: *mut f
             Binary::Add => vectors!(y, n, [a = a, b = b] => S::add(a, b)),
             Binary::Sub => vectors!(y, n, [a = a, b = b] => S::sub(a, b)),
             Binary::Mul => vectors!(y, n, [a = a, b = b] => S::mul(a, b)),
-            // Of a number and a NaN the number: `b` is one where it is no more than itself.
+            // With one NaN, the result is the number: `b` is NaN if it does not equal itself.
             Binary::Max => {
                 vectors!(y, n, [a = a, b = b] => S::select_le(b, b, S::max(a, b), a));
             }
@@ -468,17 +469,17 @@ unsafe fn narrow_in<S: Simd>(to: Narrow, x: *const f32, y: *mut u8, n: usize) {
     }
 }
 
-/// An `i32` where values of 4 bytes are.
+/// Stores an `i32` in a 4-byte `f32` slot.
 #[inline(always)]
 const fn integer(value: i32) -> f32 {
     f32::from_bits(value as u32)
 }
 
-/// One value, as [`widen`] has it.
+/// Widens one value, like [`widen`].
 ///
 /// # Safety
 ///
-/// `x` is valid for it.
+/// `x` is valid for the value.
 #[must_use]
 pub unsafe fn widened(from: Narrow, x: *const u8) -> f32 {
     // SAFETY: the caller's contract.
@@ -538,7 +539,7 @@ unsafe fn largest_in<S: Simd>(x: *const f32, n: usize) -> f32 {
             for (chain, largest) in largest.iter_mut().enumerate() {
                 let at = i + chain * LANES;
                 if at < n {
-                    // Of a maximum with a NaN the second operand is left.
+                    // `max` with a NaN returns its second operand.
                     let x = S::first(load_first::<S>(x.add(at), n - at), n - at, S::splat(none));
                     *largest = S::max(x, *largest);
                 }

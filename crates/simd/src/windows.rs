@@ -1,50 +1,52 @@
-//! Windows of an image as columns of a product.
+//! Packing of convolution windows as the columns of a matrix product (im2col).
 //!
-//! Windows next to each other share most of their elements. The lines under some of them are brought into scratch first, between
-//! the zeroes around the image, elements that are a stride apart next to each other: then a step of a panel is a copy.
+//! Neighbouring windows share most of their elements. The kernel first copies the image lines under some windows to
+//! scratch, surrounded by the image's zero padding, with elements that are a stride apart next to each other. Each
+//! step of a packed column tile is then a copy.
 
-use super::dense::{COLUMNS, Tile, every_in};
+use super::dense::{COLUMNS, Tile, strided_copy_in};
 use super::isa::dispatch;
 use super::vector::{LANES, Simd, load_first};
 
-/// How windows lie along an axis of an image.
+/// Windows along one axis of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
     pub extent: usize,
-    /// Elements of memory from one to the next.
+    /// Distance between neighbouring elements in memory.
     pub step: usize,
-    /// Zeroes before the first.
+    /// Zeroes before the first element.
     pub before: usize,
     pub stride: usize,
     pub dilation: usize,
     /// Elements of a window.
     pub size: usize,
-    /// How many windows there are.
+    /// Number of windows.
     pub count: usize,
 }
 
-/// Channels of an image, whose windows are columns: along the sum go a window's elements of one channel after the other.
+/// Channels of an image whose windows are columns. Along the sum, a window's elements are ordered by channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Image {
     pub at: *const f32,
-    /// Elements of memory from channel to channel.
+    /// Distance between channels in memory.
     pub channel: usize,
     pub rows: Axis,
     pub columns: Axis,
 }
 
 dispatch! {
-    /// Writes panels of columns, which are windows of an image: at most [`COLUMNS`] from the first on, over so many steps. The panels are
-    /// those of the tile, each behind the one before; lanes without a window are zeroes.
+    /// Writes register tiles of columns, which are windows of an image: at most [`COLUMNS`] from the first on, over
+    /// a range of steps. The tiles are those of the instruction set, one after another; lanes without a window are
+    /// zero.
     ///
     /// # Safety
     ///
-    /// The image is as it says, the columns are some of its windows, the steps some of their elements; `lines` is valid for
-    /// [`scratch`] values, `out` for as many rows as there are steps, of the columns rounded up to whole vectors.
+    /// The image is as described, the columns are some of its windows, the steps some of their elements; `lines` is
+    /// valid for [`scratch`] values, `out` for one row per step, with the columns rounded up to whole vectors.
     pub unsafe fn pack_windows(x: &Image, columns: [usize; 2], steps: [usize; 2], lines: *mut f32, out: *mut f32) = pack_in;
 }
 
-/// Values of scratch that [`pack_windows`] takes.
+/// Values of scratch that [`pack_windows`] needs.
 #[must_use]
 pub const fn scratch(rows: &Axis, columns: &Axis) -> usize {
     if rows.count == 0 || columns.count == 0 {
@@ -56,17 +58,18 @@ pub const fn scratch(rows: &Axis, columns: &Axis) -> usize {
 }
 
 impl Axis {
-    /// Elements that so many windows reach over.
+    /// Elements that `count` windows cover.
     const fn reach(&self, count: usize) -> usize {
         (count - 1) * self.stride + (self.size - 1) * self.dilation + 1
     }
 
-    /// Those of them that are a stride apart.
+    /// Number of these per phase of the stride.
     const fn part(&self, count: usize) -> usize {
         self.reach(count).div_ceil(self.stride)
     }
 
-    /// Whether a window may have an element there, of those that they reach over: so many strides behind one of the first's.
+    /// True if a window has an element at this offset: an element of the first window, shifted by a multiple of the
+    /// stride.
     fn is_used(&self, at: usize) -> bool {
         (0..self.size).any(|element| element * self.dilation % self.stride == at % self.stride)
     }
@@ -84,7 +87,7 @@ unsafe fn pack_in<S: Simd>(
     let [top, bottom] = [first, first + count - 1].map(|column| column / columns.count);
     let high = bottom - top + 1;
     let left = first % columns.count;
-    // Of several lines all is brought.
+    // Windows in several lines use whole lines.
     let (from, wide) = if high == 1 { (left, count) } else { (0, columns.count) };
     let (part, reach) = (columns.part(wide), rows.reach(high));
     let line = part * stride;
@@ -94,7 +97,7 @@ unsafe fn pack_in<S: Simd>(
         lines.add(reach * line + LANES)
     };
     let mut places = [(0, 0); COLUMNS / LANES];
-    for (before, vectors) in Tile::of::<S>().panels(count) {
+    for (before, vectors) in Tile::of::<S>().column_tiles(count) {
         for v in 0..vectors {
             places[before + v] = ((before * steps + v) * LANES, vectors * LANES);
         }
@@ -124,7 +127,7 @@ unsafe fn pack_in<S: Simd>(
                 unsafe {
                     let x = plane.add(y * rows.step + place * columns.step);
                     let to = lines.add(at * line + phase * part + before);
-                    every_in::<S>(x, stride * columns.step, to, end - before);
+                    strided_copy_in::<S>(x, stride * columns.step, to, end - before);
                 }
             }
         }

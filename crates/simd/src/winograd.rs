@@ -1,36 +1,37 @@
-//! Convolutions of 3 by 3 windows next to each other with 16 products for 4 results instead of 36: Winograd's minimal
-//! filtering F(2x2, 3x3) (Lavin and Gray, <https://arxiv.org/abs/1509.09308>).
+//! Winograd convolution F(2x2, 3x3) (Lavin and Gray, <https://arxiv.org/abs/1509.09308>): 16 products for 4 results
+//! instead of 36, for 3 by 3 windows with stride 1.
 //!
-//! A tile of 4 by 4 elements becomes 16 values, which are multiplied with 16 of the weights and added up over the channels;
-//! 4 results follow from the 16 sums. Each of the three is linear, with factors of 1 and 1/2.
+//! A tile of 4 by 4 elements is transformed to 16 values. These are multiplied with 16 transformed weights and
+//! summed over the channels. The 16 sums are transformed to 4 results. All three transforms are linear, with
+//! factors of 1 and 1/2.
 
 use super::dense::{Function, applied};
 use super::isa::dispatch;
 use super::vector::{LANES, Simd};
 
-/// Values of a tile.
+/// Values of a transformed tile.
 pub const TAPS: usize = 16;
 
 dispatch! {
-    /// Writes the values of `n` tiles, two elements apart: of four lines, each in its even elements and, `part` values
-    /// further on, its odd ones. Each of the [`TAPS`] goes `apart` values behind the one before.
+    /// Transforms `n` tiles, two elements apart, of four lines. Each line has its even elements, and `part` values
+    /// further on its odd ones. Each of the [`TAPS`] is written `apart` values behind the previous one.
     ///
     /// # Safety
     ///
-    /// Each part of the lines has `n` values, rounded up to whole vectors, and one more; `out` has room for as many,
-    /// rounded up, of each tap.
+    /// Each part of the lines has `n` values, rounded up to whole vectors, and one more; `out` has space for `n`
+    /// values per tap, rounded up.
     pub unsafe fn tiles(lines: [*const f32; 4], part: usize, n: usize, out: *mut f32, apart: usize) = tiles_in;
 
-    /// Writes two lines of `function` of `2 n` results plus `bias`, from the sums of `n` tiles, of which those of a tap lie `apart`
-    /// values behind those of the one before.
+    /// Transforms the sums of `n` tiles to two lines of `2 n` results, adds `bias` and applies `function`. The sums
+    /// of a tap are `apart` values behind those of the previous tap.
     ///
     /// # Safety
     ///
-    /// `sums` has `n` values of each tap, and each line room for `2 n`, rounded up to whole vectors.
+    /// `sums` has `n` values of each tap, and each line has space for `2 n`, rounded up to whole vectors.
     pub unsafe fn results(sums: *const f32, apart: usize, n: usize, bias: f32, function: Function, lines: [*mut f32; 2]) = results_in;
 }
 
-/// The 16 of the weights of a window.
+/// Transforms the weights of a window.
 #[must_use]
 pub fn weights(g: [[f32; 3]; 3]) -> [f32; TAPS] {
     let line = |[a, b, c]: [f32; 3]| {

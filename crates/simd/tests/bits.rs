@@ -1,4 +1,4 @@
-//! What is packed comes back.
+//! Packing and unpacking of words returns the same bits.
 
 use proptest::array::uniform8;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use simd::bits;
 
 proptest! {
     #[test]
-    fn words_of_every_width_come_back(words in uniform8(any::<u32>())) {
+    fn unpacking_inverts_packing_at_every_width(words in uniform8(any::<u32>())) {
         let words = |bits: u32| words.map(|word| word & u32::from_ne_bytes([(1 << bits) - 1; 4]));
         prop_assert_eq!(bits::unpack_two(bits::pack_two(words(2))), words(2));
         prop_assert_eq!(bits::unpack_three(bits::pack_three(words(3))), words(3));

@@ -1,4 +1,4 @@
-//! Instruction sets: their names, and what follows from the maker.
+//! Instruction sets: their names, and the prefetch distance that the CPU vendor decides.
 
 use plan::DType;
 use simd::Isa;
@@ -6,7 +6,7 @@ use simd::matmul::Loops;
 use simd::packed::PackedLayout;
 
 #[test]
-fn every_available_set_is_found_by_its_name_and_others_are_refused() {
+fn available_sets_are_found_by_name_and_others_rejected() {
     for isa in Isa::available() {
         assert_eq!(Isa::named(&isa.name().to_uppercase()), Ok(isa));
     }
@@ -16,7 +16,7 @@ fn every_available_set_is_found_by_its_name_and_others_are_refused() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn amx_is_the_best_where_the_system_lists_it_and_else_an_error_that_names_it() {
+fn amx_is_the_best_set_if_listed_and_an_error_otherwise() {
     let about = std::fs::read_to_string("/proc/cpuinfo").unwrap();
     let listed = about.lines().any(|l| l.starts_with("flags") && l.contains(" amx_int8"));
     match Isa::named("amx") {
@@ -27,15 +27,15 @@ fn amx_is_the_best_where_the_system_lists_it_and_else_an_error_that_names_it() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn how_far_ahead_follows_from_the_maker_that_the_system_names() {
+fn prefetch_distance_depends_on_the_cpu_vendor() {
     let about = std::fs::read_to_string("/proc/cpuinfo").unwrap();
     let amd = about.lines().any(|l| l.starts_with("vendor_id") && l.ends_with("AuthenticAMD"));
-    assert_eq!(Isa::detect().ahead(), if amd { 1024 } else { 8192 });
+    assert_eq!(Isa::detect().prefetch_distance(), if amd { 1024 } else { 8192 });
 }
 
 #[test]
-fn short_codes_and_several_rows_are_asked_for_far_ahead() {
-    let near = Isa::detect().ahead();
+fn short_codes_and_several_rows_are_prefetched_far_ahead() {
+    let near = Isa::detect().prefetch_distance();
     for (dtype, rows, ahead) in [
         (DType::Q4_K, 1, near),
         (DType::F16, 1, near),

@@ -1,10 +1,10 @@
-//! What keys and values are stored in, as the kernels read it: `cuda/cache.cuh` says how they lie.
+//! Element types of the KV cache. `cuda/cache.cuh` defines their layout.
 
 use plan::DType;
 
 use super::launch::CACHE_TILE;
 
-/// A type of cache.
+/// Element type of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CacheType {
     /// Half precision.
@@ -19,7 +19,7 @@ impl CacheType {
     /// All types.
     pub const ALL: [Self; 3] = [Self::F16, Self::Q8_0, Self::Q4_0];
 
-    /// The type of a buffer with heads of `dim` values, where keys and values can lie in it.
+    /// Cache type for buffers of a `dtype` with heads of `dim` values; `None` if unsupported.
     #[must_use]
     pub const fn of(dtype: DType, dim: u32) -> Option<Self> {
         let (kind, unit) = match dtype {
@@ -31,7 +31,7 @@ impl CacheType {
         if dim > 0 && dim.is_multiple_of(unit) { Some(kind) } else { None }
     }
 
-    /// The type of buffers.
+    /// Data type of the buffers.
     #[must_use]
     pub const fn dtype(self) -> DType {
         match self {
@@ -41,7 +41,7 @@ impl CacheType {
         }
     }
 
-    /// Bits of a number, without its part of a scale.
+    /// Bits of a value, without its share of a scale.
     #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
@@ -51,21 +51,21 @@ impl CacheType {
         }
     }
 
-    /// Bytes of a position's key or value of `dim` numbers.
+    /// Bytes of a key or value of `dim` values.
     #[must_use]
     pub const fn row_bytes(self, dim: u32) -> u32 {
         let dtype = self.dtype();
         dim / dtype.block_len() as u32 * dtype.block_bytes() as u32
     }
 
-    /// Bytes of a head's keys or values in a slot of `capacity` positions.
+    /// Bytes of one head's keys or values for a slot of `capacity` positions.
     #[must_use]
     pub const fn head_bytes(self, capacity: u32, dim: u32) -> u64 {
         let tiles = capacity.div_ceil(CACHE_TILE) as u64;
         tiles * CACHE_TILE as u64 * self.row_bytes(dim) as u64
     }
 
-    /// As it stands in the symbols of its kernels.
+    /// Infix in kernel symbols.
     pub(super) const fn infix(self) -> &'static str {
         match self {
             Self::F16 => "",

@@ -1,23 +1,22 @@
-//! The arithmetic of launches: grids, dynamic shared memory, scratch. Pure numbers, as the kernels'
-//! headers state them.
+//! Launch geometry: grids, dynamic shared memory and scratch sizes.
 
-use super::{CacheType, Form, Kernel, ProjectVariant, Weight};
+use super::{CacheType, FormatSizes, Kernel, ProjectVariant, Weight};
 use crate::params::{TensorMatmulParams, TensorParams};
 use crate::repack::{BLOCK, PANEL, PIECE, SUPERBLOCK};
 
 /// Blocks in x, y and z.
 pub type Grid = [u32; 3];
 
-/// What a projection's kernel declares of shared memory itself, at most: norms of 8 rows, 8 partial sums each, and
-/// what each of 16 warps folds at a time, 8 sums of each of its lanes and what pads them.
+/// Most static shared memory of a projection kernel: norms of 8 rows (8 partial sums each), and 8
+/// padded sums for each lane of 16 warps.
 const SHARED_OWN: u32 = 4 * (8 * 8 + 16 * 8 * (32 + 8));
 
-/// Most dynamic shared memory of a projection's block: what is proven on the device (100 KiB), less the
-/// 1 KiB that the hardware keeps and what the kernel declares itself.
+/// Most dynamic shared memory of a projection block: the device's limit of 100 KiB, less the
+/// reserved 1 KiB and the kernel's static shared memory.
 pub const SHARED_LIMIT: u32 = (99 << 10) - SHARED_OWN;
 
-/// Bytes of dynamic shared memory of a projection with `k` columns, or `None` where they exceed
-/// [`SHARED_LIMIT`]: the rows must then be split into several launches.
+/// Dynamic shared memory of a projection with `k` columns. `None` above [`SHARED_LIMIT`]: the
+/// caller splits the rows into several launches.
 #[must_use]
 pub fn project_shared_bytes(weight: Weight, rows: u32, planes: u32, k: usize) -> Option<u32> {
     let columns = usize::try_from(rows.checked_mul(planes)?).ok()?;
@@ -28,9 +27,8 @@ pub fn project_shared_bytes(weight: Weight, rows: u32, planes: u32, k: usize) ->
     u32::try_from(bytes).ok().filter(|&bytes| bytes <= SHARED_LIMIT)
 }
 
-/// Tiles of a projection, which is the largest grid that has work: blocks walk over tiles, so any
-/// smaller grid computes the same. `n` are the rows of the matrices (of the gate alone with the
-/// SiLU-product).
+/// Number of tiles of a projection, the largest useful grid. Blocks loop over tiles, so a smaller
+/// grid computes the same. `n` are the rows of each matrix (only the gate's with SwiGLU).
 #[must_use]
 pub fn project_tiles(variant: ProjectVariant, n: &[u32], swiglu: bool) -> u32 {
     let outputs = if swiglu { variant.rows_per_thread / 2 } else { variant.rows_per_thread };
@@ -39,12 +37,13 @@ pub fn project_tiles(variant: ProjectVariant, n: &[u32], swiglu: bool) -> u32 {
     n.iter().map(|n| n.div_ceil(tile.max(1))).sum()
 }
 
-/// Matrix rows that a block of `matmul_*` takes, and panels of those.
+/// Matrix rows and panels of a `matmul_*` block.
 const MATMUL_OUTPUTS: u32 = 64;
 const MATMUL_PANELS: u32 = MATMUL_OUTPUTS / PANEL as u32;
 
-/// The first choice of the kernel for many rows of activations, by the rows that a block of it takes; `None` where
-/// projections take them a few at a time. A tile of plain weights computes for all its rows, whether they are there or not.
+/// Default tile for `rows` rows of activations: the rows that a `matmul_*` block takes, or `None`
+/// for the projection kernels. A tile of plain weights computes all its rows, even if they do not
+/// exist.
 #[must_use]
 pub fn matmul_tile(weight: Weight, rows: usize) -> Option<u32> {
     let tiles = weight.tiles();
@@ -53,20 +52,21 @@ pub fn matmul_tile(weight: Weight, rows: usize) -> Option<u32> {
     (rows > few as usize).then(|| least.or(tiles.last().copied())).flatten()
 }
 
-/// Threads of a block of `matmul_*`: those of plain weights have 4 rows of activations times 4 of a matrix each.
+/// Threads of a `matmul_*` block. With plain weights a thread computes 4 rows of activations by 4
+/// of the matrix.
 #[must_use]
 pub const fn matmul_threads(weight: Weight, tile: u32) -> u32 {
     if weight.is_quantised() { 256 } else { tile / 4 * (MATMUL_OUTPUTS / 4) }
 }
 
-/// Whether `matmul_*` of a type takes matrices of `k` columns, `matmul_half_*` too.
+/// Returns whether `matmul_*` and `matmul_half_*` of a type accept `k` columns.
 #[must_use]
 pub const fn matmul_takes(weight: Weight, k: usize) -> bool {
     weight.is_quantised() || k.is_multiple_of(MATMUL_STAGE as usize)
 }
 
-/// Rows of activations of a warp of `matmul_*`: without such rows it has next to nothing to do. With plain weights it
-/// computes all the same.
+/// Rows of activations that a warp of `matmul_*` computes. A warp of a quantised type without such
+/// rows is nearly idle.
 #[must_use]
 pub const fn matmul_warp_rows(weight: Weight, tile: u32) -> u32 {
     match tile {
@@ -76,16 +76,17 @@ pub const fn matmul_warp_rows(weight: Weight, tile: u32) -> u32 {
     }
 }
 
-/// Columns that a block with plain weights has in shared memory at a time.
+/// Columns of plain weights in shared memory at a time.
 const MATMUL_STAGE: u32 = 32;
 
-/// `f32` beside 256 quantised activations of a row: of blocks, then of all (`Record` in `quantise.cuh`).
+/// Number of `f32` values stored with 256 quantised activations: per block and in total (`Record`
+/// in `quantise.cuh`).
 const fn matmul_record(weight: Weight) -> [u32; 2] {
     [weight.extras() as u32, (weight.form().span == SUPERBLOCK) as u32]
 }
 
-/// Bytes of the activations that `matmul_*` with tiles of `tile` rows reads: what `quantise_*` makes of rows of `k`
-/// columns in some planes, or with plain weights the rows with their norm.
+/// Bytes of the activations that `matmul_*` reads: the output of `quantise_*`, or normalised `f32`
+/// rows for plain weights.
 #[must_use]
 pub const fn matmul_activations_bytes(
     weight: Weight,
@@ -103,38 +104,39 @@ pub const fn matmul_activations_bytes(
     record * rows * planes as u64 * k.div_ceil(SUPERBLOCK as u32) as u64
 }
 
-/// From so many rows of a prompt on half precision is taken, where it may be: above what is verified or decoded together, whose
-/// tokens are those of rows that are computed alone.
+/// Fewest prompt rows for half precision. It is above the number of rows that are decoded or
+/// verified together, which must equal rows computed one by one.
 pub const HALF_ROWS: usize = 64;
 
-/// Rows of activations of a block of `matmul_half_*`.
+/// Rows of activations of a `matmul_half_*` block.
 pub const HALF_TILE: u32 = 128;
 
-/// Columns that it has in shared memory at a time.
+/// Columns of `matmul_half_*` in shared memory at a time.
 const HALF_STAGE: u32 = 64;
 
-/// Its dynamic shared memory (`Shared` in `matmul_half.cuh`).
+/// Dynamic shared memory of `matmul_half_*` (`Shared` in `matmul_half.cuh`).
 pub const MATMUL_HALF_SHARED_BYTES: u32 = 2 * 2 * HALF_STAGE * (HALF_TILE + MATMUL_OUTPUTS);
 
-/// Bytes of the activations that it reads (`Halves` in `matmul_half.cuh`).
+/// Bytes of the activations that `matmul_half_*` reads (`Halves` in `matmul_half.cuh`).
 #[must_use]
 pub const fn halves_bytes(rows: u32, k: u32) -> u64 {
     rows.next_multiple_of(HALF_TILE) as u64 * (2 * k.next_multiple_of(HALF_STAGE) as u64 + 4)
 }
 
-/// The grid of `quantise_*` and `halves_*`.
+/// Grid of `quantise_*` and `halves_*`.
 #[must_use]
 pub const fn quantise_grid(tile: u32, rows: u32) -> Grid {
     [rows.next_multiple_of(tile), 1, 1]
 }
 
-/// Dynamic shared memory of `quantise_*` and `halves_*`, which have a row as a projection has; `None` likewise.
+/// Dynamic shared memory of `quantise_*` and `halves_*`, whose block has one row; `None` as in
+/// [`project_shared_bytes`].
 #[must_use]
 pub fn quantise_shared_bytes(weight: Weight, planes: u32, k: usize) -> Option<u32> {
     project_shared_bytes(weight, 1, planes, k)
 }
 
-/// The grid of `matmul_*`. `n` are the rows of the matrices (of the gate alone with the SiLU-product).
+/// Grid of `matmul_*`. `n` are the rows of each matrix (only the gate's with SwiGLU).
 #[must_use]
 pub fn matmul_grid(tile: u32, rows: u32, n: &[u32], swiglu: bool) -> Grid {
     let outputs = if swiglu { MATMUL_OUTPUTS / 2 } else { MATMUL_OUTPUTS };
@@ -149,30 +151,30 @@ pub const fn matmul_shared_bytes(weight: Weight, tile: u32) -> u32 {
     }
     let [of_blocks, _] = matmul_record(weight);
     let stages = tile * (SUPERBLOCK as u32 + 4 * of_blocks);
-    let Form { head, quants, tail, sums, .. } = weight.form();
+    let FormatSizes { head, quants, tail, sums, .. } = weight.form();
     let raw = MATMUL_PANELS * (PANEL * PIECE * (head + quants)) as u32;
     let bytes = PANEL as u32 * SUPERBLOCK as u32;
-    // Signed bytes stay where they arrive, so they have two places.
+    // Signed bytes are used in place, so they are double-buffered.
     let weights =
         if matches!(weight, Weight::Q8_0) { 2 * raw + bytes } else { raw + MATMUL_PANELS * bytes };
-    // Tails, scales in pairs, what sums begin with, where panels are, and which matrix it is.
+    // Tails, pairs of scales, initial values of sums, panel addresses, and the matrix index.
     let tails = MATMUL_PANELS * if tail > 0 { PANEL * tail } else { PIECE } as u32;
     let pairs = if sums == 2 { 2 } else { 1 };
     let scales = ((8 * pairs + 2) * 8 + 4) * MATMUL_OUTPUTS;
     stages + 4 * tile + weights + tails + scales + 16 * MATMUL_PANELS + 16
 }
 
-/// Positions that a tile of the cache's keys holds: a slot's capacity is rounded up to whole tiles.
+/// Positions of a tile of cached keys; a slot's capacity is rounded up to whole tiles.
 pub const CACHE_TILE: u32 = 32;
 
-/// Positions of a block of the cache: where a slot keeps every position, they lie in blocks.
+/// Positions of a KV cache block.
 pub const CACHE_BLOCK: u32 = 128;
 
-/// Positions that attention adds up before they join the rest: what a block takes at a time.
+/// Positions that an attention block sums at a time.
 pub const ATTENTION_GROUP: u64 = 256;
 
-/// Bytes of attention's scratch for `rows` rows of more than one block, in slots of `capacity` positions, whose
-/// groups a window may begin and end within where they are a `ring`.
+/// Bytes of attention's scratch for `rows` rows with more than one block each, for slots of
+/// `capacity` positions. In a `ring` a window may begin and end inside a group.
 #[must_use]
 pub const fn attention_partial_bytes(
     rows: u64,
@@ -184,71 +186,72 @@ pub const fn attention_partial_bytes(
     rows * heads * (capacity.div_ceil(ATTENTION_GROUP) + ring as u64) * (8 + 4 * dim)
 }
 
-/// The grid of `embed_*`: `rows` rows of `k` columns.
+/// Grid of `embed_*` for `rows` rows of `k` columns.
 #[must_use]
 pub fn embed_grid(weight: Weight, k: u32, rows: u32) -> Grid {
     [k.div_ceil(BLOCK as u32).div_ceil(Kernel::Embed(weight).threads()), rows, 1]
 }
 
-/// The grid of `gather`, `elementwise` and `combine`: `rows` rows of `n` elements.
+/// Grid of `gather`, `elementwise` and `combine` for `rows` rows of `n` elements.
 #[must_use]
 pub fn elements_grid(n: u32, rows: u32) -> Grid {
     [n.div_ceil(Kernel::Elementwise.threads()), rows, 1]
 }
 
-/// Most experts of a mixture.
+/// Most experts of an MoE layer.
 pub const MOST_EXPERTS: u32 = 1024;
 
-/// The grid of `experts_*`: `blocks` of a pair walk over the tiles of its matrices, of `n` rows each.
+/// Grid of `experts_*`: up to `blocks` blocks per pair loop over the tiles of `n` matrix rows.
 #[must_use]
 pub fn experts_grid(weight: Weight, n: u32, glu: bool, pairs: u32, blocks: u32) -> Grid {
     let tiles = project_tiles(ProjectVariant::of_experts(weight), &[n], glu);
     [tiles.min(blocks).max(1), pairs, 1]
 }
 
-/// Places of a tile of pairs that chose the same expert: rows of a block of `matmul_*`.
+/// Pairs of a tile with the same expert: rows of a `matmul_*` block.
 pub const GROUP_TILE: u32 = 32;
 
-/// Tiles that `group` fills at most.
+/// Most tiles that `group` fills.
 #[must_use]
 pub fn group_tiles(pairs: u32, experts: u32) -> u32 {
-    // An expert's last tile lacks all but one place at most.
+    // An expert's last tile may contain a single pair.
     (pairs + (GROUP_TILE - 1) * experts.min(pairs)) / GROUP_TILE
 }
 
-/// The grid of `group`.
+/// Grid of `group`.
 pub const GROUP_GRID: Grid = [1, 1, 1];
 
-/// Most weights of a channel of a short convolution.
+/// Most taps of a short convolution.
 pub const MOST_TAPS: u32 = 8;
-/// Rows of a block of `short_conv`.
-const CONV_ROWS: u32 = 16;
+/// Rows of a `short_conv` block.
+pub(crate) const CONV_ROWS: u32 = 16;
 
-/// The grid of `short_conv`.
+/// Grid of `short_conv`.
 #[must_use]
 pub fn short_conv_grid(channels: u32, chunk: u32, sequences: u32) -> Grid {
     [channels.div_ceil(Kernel::ShortConv.threads()), chunk.div_ceil(CONV_ROWS), sequences]
 }
 
-/// Widest queries and keys of `gated_delta`.
+/// Largest key size of `gated_delta` and `delta_rule`.
 pub const MOST_KEY: u32 = 128;
-/// Columns of a block.
-const DELTA_COLUMNS: u32 = 32;
+/// Columns of a `gated_delta` or `delta_rule` block.
+pub(crate) const DELTA_COLUMNS: u32 = 32;
 
-/// The grid of `gated_delta` and `delta_rule`.
+/// Grid of `gated_delta` and `delta_rule`.
 #[must_use]
 pub const fn gated_delta_grid(heads: u32, value_size: u32, sequences: u32) -> Grid {
     [value_size.div_ceil(DELTA_COLUMNS), heads, sequences]
 }
 
-/// Lanes that share a row of a reduction.
+/// Lanes that share 256 columns of a reduced row.
 pub(crate) const ROW_LANES: u32 = 16;
-/// Columns that they have at a time.
+/// Columns that [`ROW_LANES`] lanes sum at a time.
 pub(crate) const ROW_BLOCK: u32 = 256;
-/// Rows and columns of a block of `tensor_matmul`.
+/// Rows and columns of a `tensor_matmul` block.
 const TENSOR_SIDE: u32 = 32;
 
-/// The grid of `tensor`: a thread for each element, or for each column of a reduction, or some for each of its rows.
+/// Grid of `tensor`: a thread per element or per reduced column, [`ROW_LANES`] threads per reduced
+/// row.
 #[must_use]
 pub fn tensor_grid(params: &TensorParams) -> Grid {
     let threads = match (params.reduce, params.inner) {
@@ -259,32 +262,32 @@ pub fn tensor_grid(params: &TensorParams) -> Grid {
     tensor_elements_grid(threads)
 }
 
-/// The grid of `tensor_gather` and `tensor_scatter`: a thread for each element that is written.
+/// Grid of `tensor_gather` and `tensor_scatter`: a thread per written element.
 #[must_use]
 pub fn tensor_elements_grid(elements: u32) -> Grid {
     [elements.div_ceil(Kernel::Tensor.threads()).max(1), 1, 1]
 }
 
-/// The grid of `tensor_matmul`.
+/// Grid of `tensor_matmul`.
 #[must_use]
 pub const fn tensor_matmul_grid(params: &TensorMatmulParams) -> Grid {
     [params.n.div_ceil(TENSOR_SIDE), params.m.div_ceil(TENSOR_SIDE), params.batches]
 }
 
-/// The grid of `normalise`, `route`, `rope_table` and `tensor_top_k`: a block for each row.
+/// Grid of `normalise`, `route`, `rope_table` and `tensor_top_k`: a block per row.
 #[must_use]
 pub const fn rows_grid(rows: u32) -> Grid {
     [rows, 1, 1]
 }
 
-/// The grid of `rope_kv`: a warp for each query head (0 where there are no queries), key and value.
+/// Grid of `rope_kv`: a warp per query head (0 without queries), key and value.
 #[must_use]
 pub const fn rope_kv_grid(heads: u32, kv_heads: u32, rows: u32) -> Grid {
     [(heads + 2 * kv_heads).div_ceil(Kernel::RopeKv(CacheType::F16).threads() / 32), rows, 1]
 }
 
-/// The grid of an attention kernel with `splits` blocks for each row and some of its heads (they decide no
-/// number), or `None` for any other kernel, and for heads that it does not divide.
+/// Grid of an attention kernel with `splits` blocks per row, which changes no result. `None` for
+/// other kernels, or if the heads are not a multiple of the block's.
 #[must_use]
 pub fn attention_grid(
     kernel: Kernel,
@@ -300,14 +303,14 @@ pub fn attention_grid(
     Some([heads / served, splits, rows])
 }
 
-/// Queries that a block of prefill attention takes, times the values of a head at most.
+/// Queries of a prefill attention block times the values of a head.
 const PREFILL_ATTENTION_UNIT: u32 = 4096;
 
-/// Queries that a block of it takes in half precision.
+/// Queries of a prefill attention block in half precision.
 const PREFILL_ATTENTION_HALF_QUERIES: u32 = 64;
 
-/// Rows that a block of a prefill attention kernel takes, of `group` query heads to a KV head; `None` for
-/// any other kernel.
+/// Rows that a prefill attention block takes with `group` query heads per KV head; `None` for other
+/// kernels.
 #[must_use]
 pub fn prefill_attention_rows(kernel: Kernel, group: u32) -> Option<u32> {
     let queries = match kernel {
@@ -318,7 +321,7 @@ pub fn prefill_attention_rows(kernel: Kernel, group: u32) -> Option<u32> {
     queries.checked_div(group)
 }
 
-/// Its grid for `rows` rows: a block for each KV head and tile of rows.
+/// Grid of prefill attention for `rows` rows: a block per KV head and tile of rows.
 #[must_use]
 pub fn prefill_attention_grid(
     kernel: Kernel,
@@ -330,9 +333,9 @@ pub fn prefill_attention_grid(
     (tile > 0).then(|| [kv_heads, rows.div_ceil(tile), 1])
 }
 
-/// Its dynamic shared memory, 0 for any other kernel: queries, keys or values, weights of a span for every 32 values of a head,
-/// and what the queries' sums have come to (`Shared` in `prefill_attention.cuh`); in half precision queries, keys and values
-/// (`prefill_attention_half.cuh`).
+/// Dynamic shared memory of prefill attention, 0 for other kernels: queries, keys or values,
+/// weights, and running sums (`Shared` in `prefill_attention.cuh`); queries, keys and values in
+/// half precision (`prefill_attention_half.cuh`).
 #[must_use]
 pub const fn prefill_attention_shared_bytes(kernel: Kernel) -> u32 {
     if let Kernel::PrefillAttentionHalf { width, .. } = kernel {
@@ -345,7 +348,7 @@ pub const fn prefill_attention_shared_bytes(kernel: Kernel) -> u32 {
     4 * (2 * PREFILL_ATTENTION_UNIT + weights + (2 * spans + 6) * queries + 8)
 }
 
-/// Counters of an attention launch: one for each row and block in x.
+/// Number of counters of an attention launch: one for each row and block in x.
 #[must_use]
 pub const fn attention_counters(grid: Grid) -> u32 {
     grid[0] * grid[2]

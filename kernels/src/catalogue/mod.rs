@@ -1,5 +1,5 @@
-//! Which kernels a plan can launch, in which unit and under which name; [`launch`] has the arithmetic of their
-//! launches.
+//! Catalogue of kernels that plans launch: their units, symbols, threads and variants. [`launch`]
+//! computes grids and memory sizes.
 
 mod cache;
 pub mod launch;
@@ -8,7 +8,7 @@ mod weight;
 
 pub use cache::CacheType;
 pub use variant::{InvalidVariant, PROJECT_SPACE, Parameter, ProjectVariant};
-pub(crate) use weight::Form;
+pub(crate) use weight::FormatSizes;
 pub use weight::Weight;
 
 use crate::generated::Generated;
@@ -20,37 +20,37 @@ use crate::params::{
 };
 use crate::source::Target;
 
-/// What is compiled together, into one cubin.
+/// Compilation unit: kernels in one cubin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unit {
     /// Projections with weights of one type.
     Project(Weight),
-    /// Products of many rows with weights of one type.
+    /// Matmuls of many rows with weights of one type.
     Matmul(Weight),
-    /// Products with the experts of a mixture, of one type.
+    /// Matmuls with the experts of an MoE layer, weights of one type.
     Experts(Weight),
     /// Embeddings of every type.
     Embed,
-    /// What stands between projections: of whole rows.
+    /// Operations on whole rows between projections.
     Rows,
-    /// Likewise, of single elements.
+    /// Operations on single elements between projections.
     Elementwise,
-    /// What stands around a mixture's products.
+    /// Router, grouping and combination of an MoE layer.
     Mixture,
-    /// Layers that remember in a state of fixed size.
+    /// Recurrent layers, with state of fixed size.
     Recurrent,
     /// RoPE and attention.
     Attention,
     /// Sampling.
     Sample,
-    /// Tensor operations, one by one and in groups.
+    /// Tensor operations, single and in fused groups.
     Tensor,
-    /// What tells whether a GPU can be trusted: [`crate::first_light`], none of this catalogue.
+    /// Self-test kernels: [`crate::first_light`], not part of this catalogue.
     FirstLight,
 }
 
 impl Unit {
-    /// Every unit.
+    /// All units.
     pub fn all() -> impl Iterator<Item = Self> {
         let projects = Weight::ALL.into_iter().map(Self::Project);
         let matmul = Weight::ALL.into_iter().map(Self::Matmul);
@@ -68,7 +68,7 @@ impl Unit {
         ])
     }
 
-    /// The stem of its files.
+    /// Stem of the file names.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -87,7 +87,7 @@ impl Unit {
         }
     }
 
-    /// The types that it reads.
+    /// Weight types that the unit reads.
     pub(crate) fn weights(self) -> Vec<Weight> {
         match self {
             Self::Project(weight) | Self::Matmul(weight) | Self::Experts(weight) => vec![weight],
@@ -103,7 +103,7 @@ impl Unit {
         }
     }
 
-    /// The header that its kernels come from.
+    /// Header that defines the unit's kernels.
     #[must_use]
     pub const fn header(self) -> &'static str {
         match self {
@@ -125,10 +125,10 @@ impl Unit {
     }
 }
 
-/// A kernel that exists.
+/// A kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// Products of up to `rows` rows, with norm, residual and SiLU-product as the parameters say.
+    /// Projection of up to `rows` rows; norm, residual and SwiGLU as the parameters select.
     Project {
         /// Type of the matrices.
         weight: Weight,
@@ -136,109 +136,110 @@ pub enum Kernel {
         rows: u32,
         /// Planes of quantised activations: 1, or 2 for queries, keys, values and logits.
         planes: u32,
-        /// How it is laid over threads.
+        /// Distribution over threads.
         variant: ProjectVariant,
     },
-    /// Activations of many rows as integers, for [`Kernel::Matmul`].
+    /// Quantises activations of many rows for [`Kernel::Matmul`].
     Quantise(Weight),
-    /// Products of many rows, of quantised weights on tensor cores, with residual and SiLU-product as the parameters
-    /// say.
+    /// Matmul of many rows, on tensor cores for quantised weights; residual and SwiGLU as the
+    /// parameters select.
     Matmul {
         /// Type of the matrices.
         weight: Weight,
-        /// Rows of activations that a block takes, of [`Weight::tiles`].
+        /// Rows of activations of a block, one of [`Weight::tiles`].
         tile: u32,
     },
-    /// Activations of many rows in half precision, for [`Kernel::MatmulHalf`].
+    /// Converts activations of many rows to half precision for [`Kernel::MatmulHalf`].
     Halves(Weight),
-    /// Products of many rows in half precision, on tensor cores, with residual and SiLU-product as the parameters say. The
-    /// one kernel whose sums no other device has.
+    /// Matmul of many rows in half precision on tensor cores; residual and SwiGLU as the parameters
+    /// select. The only kernel whose sums differ from other devices.
     MatmulHalf(Weight),
-    /// Rows of a weight matrix.
+    /// Gathers rows of a weight matrix.
     Embed(Weight),
-    /// Rows of 4-byte elements.
+    /// Gathers rows of 4-byte elements.
     Gather,
-    /// RMSNorm by itself.
+    /// RMSNorm.
     RmsNorm,
-    /// A sum by itself.
+    /// Addition.
     Add,
-    /// The SiLU-product by itself.
+    /// SwiGLU.
     SwiGlu,
-    /// LayerNorm by itself.
+    /// LayerNorm.
     Norm,
-    /// A function of each element.
+    /// Elementwise function.
     Elementwise,
-    /// Which experts a row chooses.
+    /// Chooses the experts of each row.
     Route,
-    /// Pairs of rows and experts by expert, for [`Kernel::Matmul`].
+    /// Groups pairs of row and expert by expert, for [`Kernel::Matmul`].
     Group,
-    /// Products of pairs with the experts that they are of.
+    /// Multiplies pairs of row and expert with the expert's matrices.
     Experts(Weight),
-    /// The sum of what a row's experts give.
+    /// Weighted sum of a row's expert results.
     Combine,
-    /// A short convolution.
+    /// Short convolution.
     ShortConv,
-    /// The gated delta rule.
+    /// Gated delta rule.
     GatedDelta,
-    /// The delta rule with a decay for each row of the matrix.
+    /// Delta rule with a decay for each row of the state.
     DeltaRule,
-    /// A group of tensor operations.
+    /// Fused group of tensor operations, interpreted.
     Tensor,
-    /// The same by a kernel that was made for it.
+    /// Fused group of tensor operations, compiled.
     Generated(Generated),
-    /// Products of tensors that are no weights.
+    /// Matmul of tensors that are not weights.
     TensorMatmul,
-    /// Rows of a table.
+    /// Gathers rows of a tensor.
     TensorGather,
-    /// Rows that a table gets.
+    /// Scatters rows into a tensor.
     TensorScatter,
-    /// The numbers of the greatest elements.
+    /// Indices of the largest elements.
     TensorTopK,
-    /// Cosines and sines.
+    /// Table of cosines and sines for RoPE.
     RopeTable,
-    /// Rotation and KV write by themselves.
+    /// RoPE and KV cache write.
     RopeKv(CacheType),
-    /// Attention, which rotates and writes keys and values first where there is a table of angles.
+    /// Attention of single rows; with a table of angles it first applies RoPE and writes keys and
+    /// values.
     Attention {
-        /// Values of a head at most: 64, 128, 256 or 512.
+        /// Most values of a head: 64, 128, 256 or 512.
         width: u32,
         /// Query heads of a block: 1, 2 or 4, of at most 512 values.
         heads: u32,
-        /// What it reads, and writes.
+        /// Type of the KV cache.
         cache: CacheType,
     },
-    /// Attention of the rows of a prompt, which share what they read of the cache.
+    /// Attention of a prompt's rows, which share the cache lines that they read.
     PrefillAttention {
-        /// Values of a head at most: 64, 128 or 256.
+        /// Most values of a head: 64, 128 or 256.
         width: u32,
-        /// What it reads.
+        /// Type of the KV cache.
         cache: CacheType,
     },
-    /// The same in half precision, on tensor cores, for all types of caches.
+    /// Prefill attention in half precision on tensor cores.
     PrefillAttentionHalf {
-        /// Likewise.
+        /// Most values of a head: 64, 128 or 256.
         width: u32,
-        /// Likewise.
+        /// Type of the KV cache.
         cache: CacheType,
     },
-    /// A token from logits.
+    /// Chooses a token from logits.
     Sample,
 }
 
-/// Widths that attention is compiled for, and most values of the heads that a block takes.
+/// Head widths that attention is compiled for, and most values of all heads of a block.
 const ATTENTION_WIDTHS: [u32; 4] = [64, 128, 256, 512];
 const ATTENTION_VALUES: u32 = 512;
 
 /// Widths that prefill attention is compiled for.
 const PREFILL_ATTENTION_WIDTHS: [u32; 3] = [64, 128, 256];
 
-/// Query heads that a block of attention takes.
+/// Numbers of query heads that an attention block of a width may take.
 fn heads_of(width: u32) -> impl Iterator<Item = u32> {
     [4, 2, 1].into_iter().filter(move |heads| heads * width <= ATTENTION_VALUES)
 }
 
 impl Kernel {
-    /// Every kernel.
+    /// All kernels.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
@@ -278,7 +279,7 @@ impl Kernel {
         all
     }
 
-    /// The kernel for a projection by the heuristic.
+    /// Projection kernel of the default variant.
     #[must_use]
     pub fn project(weight: Weight, rows: u32, planes: u32) -> Option<Self> {
         let rows = weight.rows().iter().copied().find(|&most| rows <= most)?;
@@ -286,25 +287,25 @@ impl Kernel {
         weight.planes().contains(&planes).then_some(Self::Project { weight, rows, planes, variant })
     }
 
-    /// The attention kernel for heads of `dim` in groups of `group` query heads to a KV head.
+    /// Attention kernel for heads of `dim` values, with `group` query heads per KV head.
     #[must_use]
     pub fn attention(dim: u32, group: u32, cache: CacheType) -> Option<Self> {
         CacheType::of(cache.dtype(), dim).filter(|_| group > 0)?;
-        // A lane has a sixteenth of the width's columns.
+        // A lane has a sixteenth of the columns.
         let fits = |width: u32| dim <= width && dim.is_multiple_of(width / 16);
         let width = ATTENTION_WIDTHS.into_iter().find(|&width| fits(width))?;
         let heads = heads_of(width).find(|&heads| group.is_multiple_of(heads))?;
         Some(Self::Attention { width, heads, cache })
     }
 
-    /// The attention kernel for many rows of a prompt, likewise. `None` also where the heads of one row
-    /// are more than a block takes.
+    /// Prefill attention kernel, likewise. `None` also if the query heads of one row exceed a
+    /// block's.
     #[must_use]
     pub fn prefill_attention(dim: u32, group: u32, cache: CacheType) -> Option<Self> {
         Self::prefill(dim, group, cache, |width| Self::PrefillAttention { width, cache })
     }
 
-    /// The same in half precision.
+    /// Prefill attention kernel in half precision.
     #[must_use]
     pub fn prefill_attention_half(dim: u32, group: u32, cache: CacheType) -> Option<Self> {
         Self::prefill(dim, group, cache, |width| Self::PrefillAttentionHalf { width, cache })
@@ -316,7 +317,7 @@ impl Kernel {
         (launch::prefill_attention_rows(kernel, group)? > 0).then_some(kernel)
     }
 
-    /// Its symbol in the cubin.
+    /// Symbol in the cubin.
     #[must_use]
     pub fn symbol(self) -> String {
         match self {
@@ -364,7 +365,7 @@ impl Kernel {
         }
     }
 
-    /// The unit it is compiled in.
+    /// Unit that contains the kernel.
     #[must_use]
     pub const fn unit(self) -> Unit {
         match self {
@@ -394,7 +395,7 @@ impl Kernel {
         }
     }
 
-    /// False for variants other than the heuristic's.
+    /// Returns whether the kernel is the default variant.
     #[must_use]
     pub fn is_default(self) -> bool {
         match self {
@@ -404,7 +405,8 @@ impl Kernel {
         }
     }
 
-    /// Whether there is machine code of it for a target; what there is none of can be compiled.
+    /// Returns whether machine code for a target is checked in. Other kernels can be compiled at
+    /// run time.
     #[must_use]
     pub fn is_prebuilt(self, target: Target) -> bool {
         match self {
@@ -428,7 +430,7 @@ impl Kernel {
         }
     }
 
-    /// Bytes of its parameter block.
+    /// Size of its parameters in bytes.
     #[must_use]
     pub const fn params_bytes(self) -> usize {
         match self {
@@ -460,7 +462,7 @@ impl Kernel {
         }
     }
 
-    /// Its line in the unit, unless the header defines it itself.
+    /// Macro call that instantiates the kernel in its unit; `None` if the header defines it.
     pub(crate) fn instantiation(self) -> Option<String> {
         let name = self.symbol();
         Some(match self {
@@ -477,7 +479,8 @@ impl Kernel {
             Self::Matmul { weight, tile } => {
                 let (kind, bytes) = (weight.name(), launch::matmul_shared_bytes(weight, tile));
                 if weight.is_quantised() {
-                    // Tiles of a warp: of 16 matrix rows, of 8 rows of activations.
+                    // Tensor core tiles of a warp: in units of 16 matrix rows and of 8 rows of
+                    // activations.
                     let [tall, wide] = if tile < 128 { [1, 2] } else { [2, 4] };
                     format!("MATMUL({name}, {kind}, {tile}, {tall}, {wide}, {bytes})\n")
                 } else {

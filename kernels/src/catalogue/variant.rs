@@ -1,21 +1,21 @@
-//! The tuning parameters of projections: what they mean, their ranges, which combinations are valid,
-//! which are prebuilt, and the first choice.
+//! Tuning parameters of projections: ranges, valid combinations, prebuilt variants and the default.
 
 use super::Weight;
 use crate::repack::{BLOCK, PANEL};
 
-/// One parameter of a variant space.
+/// A parameter of a variant space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// As in kernel names, tuning stores and `--param`.
+    /// Name in kernel symbols, tuning stores and `--param`.
     pub name: &'static str,
-    /// What it does.
+    /// Description.
     pub meaning: &'static str,
-    /// The values it may take.
+    /// Allowed values.
     pub values: &'static [u32],
 }
 
-/// The space of [`ProjectVariant`]. No parameter decides a bit: `docs/numerics.md` has one order of additions.
+/// Parameters of [`ProjectVariant`]. None changes a bit: `docs/numerics.md` fixes the order of
+/// additions.
 pub const PROJECT_SPACE: [Parameter; 4] = [
     Parameter {
         name: "threads_per_row",
@@ -35,7 +35,7 @@ pub const PROJECT_SPACE: [Parameter; 4] = [
     },
 ];
 
-/// How a projection is laid over threads.
+/// Distribution of a projection over threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProjectVariant {
     /// Lanes that share a matrix row.
@@ -44,30 +44,30 @@ pub struct ProjectVariant {
     pub rows_per_thread: u32,
     /// Warps of a block.
     pub warps: u32,
-    /// Chunks of a row at a time.
+    /// Chunks of a row that a lane loads at a time.
     pub unroll: u32,
 }
 
-/// A variant outside its space: the value or the combination that does not exist, and why.
+/// A variant outside its space: the invalid value or combination, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidVariant(String);
 
 impl ProjectVariant {
-    /// The values in the order of [`PROJECT_SPACE`].
+    /// Values in the order of [`PROJECT_SPACE`].
     #[must_use]
     pub const fn values(self) -> [u32; PROJECT_SPACE.len()] {
         [self.threads_per_row, self.rows_per_thread, self.warps, self.unroll]
     }
 
-    /// The variant with these values, in the order of [`PROJECT_SPACE`].
+    /// Variant with these values, in the order of [`PROJECT_SPACE`].
     #[must_use]
     pub const fn of(values: [u32; PROJECT_SPACE.len()]) -> Self {
         let [threads_per_row, rows_per_thread, warps, unroll] = values;
         Self { threads_per_row, rows_per_thread, warps, unroll }
     }
 
-    /// Every combination that [`check`](Self::check) admits.
+    /// Every combination that [`check`](Self::check) accepts.
     #[must_use]
     pub fn all(weight: Weight, columns: u32) -> Vec<Self> {
         let mut all = vec![[0; PROJECT_SPACE.len()]];
@@ -85,12 +85,12 @@ impl ProjectVariant {
         all.into_iter().map(Self::of).filter(|v| v.check(weight, columns).is_ok()).collect()
     }
 
-    /// Whether the combination exists for `columns` columns of activations (rows times planes). What a
-    /// lane holds of weights and sums is bounded by its registers, of which 16 warps leave half as many as 8.
+    /// Checks the combination for `columns` columns of activations (rows times planes). Weights and
+    /// sums of a lane must fit its registers, of which 16 warps have half as many as 8.
     ///
     /// # Errors
     ///
-    /// Names the value or the combination.
+    /// The invalid value or combination.
     pub fn check(self, weight: Weight, columns: u32) -> Result<(), InvalidVariant> {
         for (parameter, value) in PROJECT_SPACE.iter().zip(self.values()) {
             if !parameter.values.contains(&value) {
@@ -116,8 +116,8 @@ impl ProjectVariant {
         Ok(())
     }
 
-    /// The first choice: two warps for 8 rows of two panels, so that matrices of a thousand rows keep 16 SMs busy,
-    /// and 128 columns asked for at a time (of types of single numbers 128 bytes).
+    /// Default variant: two warps for 8 rows of two panels, so that matrices of a thousand rows
+    /// fill 16 SMs, and 128 columns loaded at a time (128 bytes of plain weights).
     #[must_use]
     pub const fn heuristic(weight: Weight) -> Self {
         let unroll = match weight.form().span {
@@ -128,19 +128,19 @@ impl ProjectVariant {
         Self { threads_per_row: 8, rows_per_thread: 2, warps: 8, unroll }
     }
 
-    /// That of a mixture's products: matrices of experts have few columns, so four lanes share a row.
+    /// Variant of MoE matmuls: an expert's matrices have few columns, so four lanes share a row.
     #[must_use]
     pub const fn of_experts(weight: Weight) -> Self {
         Self { threads_per_row: 4, warps: 4, ..Self::heuristic(weight) }
     }
 
-    /// What is prebuilt for `rows` rows of activations: the heuristic first, and more for one row, which is what a
-    /// token is decoded with.
+    /// Prebuilt variants for `rows` rows of activations: the default first, and more for one row,
+    /// which decode uses.
     #[must_use]
     pub fn prebuilt(weight: Weight, rows: u32) -> Vec<Self> {
         let first = Self::heuristic(weight);
         let mut variants = vec![first];
-        // A type that no model of the bench uses as its main one gets no more.
+        // Types that are rarely a model's main type have the default only.
         let main = matches!(weight, Weight::Q8_0 | Weight::Q6_K | Weight::Q4_K | Weight::F16);
         if rows > 1 || !main {
             return variants;

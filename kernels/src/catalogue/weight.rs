@@ -1,26 +1,27 @@
-//! Types of weights as kernels read them: which types of files become which, and the numbers of each that launches,
-//! layouts and tuning need.
+//! Weight types that kernels read: the GGUF types they come from, and the sizes that launches,
+//! layouts and tuning use.
 
 use plan::DType;
 
-/// What `format.cuh` calls by the same names, which the build holds to these.
+/// Sizes of a format. `format.cuh` has the same names, and the build asserts that they are equal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub(crate) struct FormatSizes {
     /// Pieces of a superblock before its quants.
     pub(crate) head: usize,
     /// Pieces of the quants of 256 columns.
     pub(crate) quants: usize,
     /// Bytes beyond whole pieces.
     pub(crate) tail: usize,
-    /// Registers of a lane that the weights of a chunk take, as it loads and multiplies them (`CHUNK` and `Raw`).
+    /// Registers of a lane for the weights of a chunk, while it loads and multiplies them (`CHUNK`
+    /// and `Raw`).
     pub(crate) registers: usize,
-    /// Columns of activations that have one scale; 0: they stay `f32`.
+    /// Columns of activations that share a scale; 0 if activations stay `f32`.
     pub(crate) span: usize,
-    /// Sums of a block's activations that it meets.
+    /// Sums of each block's activations that the format needs.
     pub(crate) sums: usize,
 }
 
-/// Declares the types: of which types of files, and the numbers of [`Form`].
+/// Declares the types: the GGUF types they come from, and the values of [`FormatSizes`].
 macro_rules! weights {
     ($($(#[$doc:meta])* $name:ident: $first:ident $(| $other:ident)*, $numbers:expr;)*) => {
         /// A weight type that the kernels read.
@@ -34,7 +35,7 @@ macro_rules! weights {
             /// All types.
             pub const ALL: [Self; [$(stringify!($name)),*].len()] = [$(Self::$name),*];
 
-            /// What a matrix of a type becomes.
+            /// Kernel type of a GGUF type.
             #[must_use]
             pub const fn of(dtype: DType) -> Option<Self> {
                 Some(match dtype {
@@ -43,7 +44,7 @@ macro_rules! weights {
                 })
             }
 
-            /// The type of files that it is, or the first of them.
+            /// GGUF type, or the first of several.
             #[must_use]
             pub const fn dtype(self) -> DType {
                 match self {
@@ -51,7 +52,7 @@ macro_rules! weights {
                 }
             }
 
-            /// The format's name in CUDA, which is GGUF's where it is one type.
+            /// Name of the format in CUDA: GGUF's name if it comes from one type.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -59,11 +60,11 @@ macro_rules! weights {
                 }
             }
 
-            pub(crate) const fn form(self) -> Form {
+            pub(crate) const fn form(self) -> FormatSizes {
                 let [head, quants, tail, registers, span, sums] = match self {
                     $(Self::$name => $numbers,)*
                 };
-                Form { head, quants, tail, registers, span, sums }
+                FormatSizes { head, quants, tail, registers, span, sums }
             }
         }
     };
@@ -116,12 +117,12 @@ weights! {
 }
 
 impl Weight {
-    /// The header with its format, where that is not `format.cuh`.
+    /// Header that defines the format, if it is not `format.cuh`.
     pub(crate) fn header(self) -> Option<String> {
         (!self.is_common()).then(|| format!("{}.cuh", self.lower()))
     }
 
-    /// Types that many models are made of.
+    /// Returns whether many models use the type.
     const fn is_common(self) -> bool {
         matches!(
             self,
@@ -129,9 +130,9 @@ impl Weight {
         )
     }
 
-    /// Ties the format in CUDA to [`Form`].
+    /// Static assertions that the format in CUDA matches [`FormatSizes`].
     pub(crate) fn asserts(self) -> String {
-        let (name, Form { head, quants, tail, span, sums, .. }) = (self.name(), self.form());
+        let (name, FormatSizes { head, quants, tail, span, sums, .. }) = (self.name(), self.form());
         let constants =
             [("HEAD", head), ("QUANTS", quants), ("TAIL", tail), ("SPAN", span), ("SUMS", sums)];
         constants
@@ -140,51 +141,52 @@ impl Weight {
             .collect()
     }
 
-    /// Pieces of 16 bytes of 256 activations, and whether the 256 have one scale (`Staged` in `stage.cuh`).
+    /// 16-byte pieces of 256 activations, and whether all 256 share a scale (`Staged` in
+    /// `stage.cuh`).
     pub(super) const fn record(self) -> (usize, bool) {
-        let Form { span, .. } = self.form();
+        let FormatSizes { span, .. } = self.form();
         let pieces = if span == 0 { 64 } else { 16 + self.extras() / 4 };
         (pieces, span == 256)
     }
 
-    /// `f32` that stand beside 256 integers of activations for their blocks: scales of spans, sums.
+    /// Number of `f32` stored with 256 quantised activations per block: scales of spans, and sums.
     pub(super) const fn extras(self) -> usize {
-        let Form { span, sums, .. } = self.form();
+        let FormatSizes { span, sums, .. } = self.form();
         8 * (sums + (span == 32) as usize)
     }
 
-    /// Whether activations are quantised (in one or two planes) or stay `f32`.
+    /// Returns whether activations are quantised (in one or two planes) or stay `f32`.
     #[must_use]
     pub const fn is_quantised(self) -> bool {
         self.form().span > 0
     }
 
-    /// Whether tensor cores take the weights as they are.
+    /// Returns whether tensor cores read the weights directly.
     #[must_use]
     pub const fn is_half(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)
     }
 
-    /// Rows of activations that a block of the kernels for many rows may take, ascending.
+    /// Rows of activations that a `matmul_*` block may take, ascending.
     #[must_use]
     pub const fn tiles(self) -> &'static [u32] {
         if self.is_quantised() { &[32, 128] } else { &[32, 64] }
     }
 
-    /// Rows that projections are compiled for.
+    /// Rows that projections are compiled for, ascending.
     #[must_use]
     pub const fn rows(self) -> &'static [u32] {
         if self.is_common() { &[1, 2, 4, 8] } else { &[1, 4] }
     }
 
-    /// The most of them.
+    /// Largest of [`Weight::rows`].
     #[must_use]
     pub const fn most_rows(self) -> u32 {
         let rows = self.rows();
         rows[rows.len() - 1]
     }
 
-    /// Planes that a kernel may have.
+    /// Numbers of activation planes that kernels are compiled for.
     pub(super) const fn planes(self) -> &'static [u32] {
         if self.is_quantised() { &[1, 2] } else { &[1] }
     }

@@ -1,7 +1,7 @@
-//! `.nv.info`: the attributes of a file and of each kernel.
+//! `.nv.info` sections: attributes of a file and of each kernel.
 //!
-//! A record is a format byte, an attribute byte and a `u16`: format 1 has no value, 2 a byte and 3 a
-//! `u16` in the record itself, 4 as many bytes after it as the `u16` says.
+//! A record is a format byte, an attribute byte and a `u16`. Format 1 has no value, 2 a byte and 3
+//! a `u16` in the record itself; for format 4 the `u16` is the length of the value that follows.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use super::{Error, malformed};
 /// One parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its place in the list.
+    /// Index in the parameter list.
     pub ordinal: u16,
     /// Offset from the start of the parameters, in bytes.
     pub offset: u16,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u32,
 }
 
@@ -22,9 +22,9 @@ pub struct Parameter {
 #[derive(Clone, Copy)]
 struct Attribute<'a> {
     id: u8,
-    /// The value in the record.
+    /// Value in the record.
     short: u16,
-    /// The bytes after it.
+    /// Value after the record.
     long: &'a [u8],
 }
 
@@ -43,17 +43,17 @@ fn attributes<'a>(section: &str, mut bytes: &'a [u8]) -> Result<Vec<Attribute<'a
         let (long, rest) = match format {
             1..=3 => (&[][..], rest),
             4 => rest.split_at_checked(usize::from(short)).ok_or_else(|| {
-                malformed(section, format!("attribute {id:#x} of {short} bytes is cut short"))
+                malformed(section, format!("attribute {id:#x} of {short} bytes is truncated"))
             })?,
             _ => return Err(malformed(section, format!("attribute {id:#x} has format {format}"))),
         };
         all.push(Attribute { id, short, long });
         bytes = rest;
     }
-    if bytes.is_empty() { Ok(all) } else { Err(malformed(section, "a record is cut short")) }
+    if bytes.is_empty() { Ok(all) } else { Err(malformed(section, "a record is truncated")) }
 }
 
-/// `.nv.info`: sizes by symbol.
+/// File-level attributes: sizes by symbol.
 #[derive(Default)]
 pub(super) struct FileInfo {
     registers: BTreeMap<u32, u32>,
@@ -96,7 +96,7 @@ impl FileInfo {
     }
 }
 
-/// `.nv.info.<kernel>`.
+/// Attributes of one kernel.
 #[derive(Default)]
 pub(super) struct KernelInfo {
     pub(super) params: Vec<Parameter>,
@@ -113,7 +113,7 @@ impl KernelInfo {
         let mut info = Self::default();
         for attribute in attributes(&section, bytes)? {
             let bad =
-                || malformed(&section, format!("attribute {:#x} has another size", attribute.id));
+                || malformed(&section, format!("attribute {:#x} has the wrong size", attribute.id));
             match attribute.id {
                 0x05 => info.max_threads = Some(attribute.words().ok_or_else(bad)?),
                 0x10 => info.required_threads = Some(attribute.words().ok_or_else(bad)?),
@@ -136,12 +136,13 @@ impl KernelInfo {
         Ok(info)
     }
 
-    /// The parameters must lie in bank 0, and each of them in the parameters.
+    /// Checks that the parameters are inside bank 0 and each parameter inside the block.
     pub(super) fn check(&self, kernel: &str, bank0: usize) -> Result<(), Error> {
         let section = format!(".nv.info.{kernel}");
         let end = u64::from(self.params_offset) + u64::from(self.params_bytes);
         if end > bank0 as u64 {
-            let problem = format!("parameters end at {end:#x} of a bank of {bank0:#x} bytes");
+            let problem =
+                format!("parameters end at {end:#x}, beyond the bank of {bank0:#x} bytes");
             return Err(malformed(&section, problem));
         }
         let outside =
@@ -149,7 +150,7 @@ impl KernelInfo {
         match self.params.iter().find(outside) {
             Some(p) => Err(malformed(
                 &section,
-                format!("parameter {} lies outside of {} bytes", p.ordinal, self.params_bytes),
+                format!("parameter {} is outside the {} bytes", p.ordinal, self.params_bytes),
             )),
             None => Ok(()),
         }

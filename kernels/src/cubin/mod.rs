@@ -1,9 +1,9 @@
-//! What a launch needs to know about the kernels in a cubin: code, constant banks, registers, shared
-//! and local memory, barriers, parameters, relocations.
+//! Cubin parser: code, constant banks, registers, shared and local memory, barriers, parameters and
+//! relocations of each kernel.
 //!
-//! Reads cubins of CUDA 12 (ABI 7) and 13 (ABI 8), with any number of kernels. Where the facts stand
-//! was learnt from cubins of ptxas 12.6, 12.9 and 13.4 for sm_86, sm_87 and sm_90. A file is not
-//! trusted: everything is checked against its size, and what does not fit is an error.
+//! Reads cubins of CUDA 12 (ABI 7) and 13 (ABI 8). The format was learnt from cubins of ptxas 12.6,
+//! 12.9 and 13.4 for sm_86, sm_87 and sm_90. Input is untrusted: every offset is checked against
+//! the file's size.
 
 mod info;
 
@@ -23,19 +23,19 @@ const EM_CUDA: u16 = 190;
 /// Bytes of an instruction.
 const INSTRUCTION: usize = 16;
 
-/// A cubin that cannot be used.
+/// Reason why a cubin is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Not an ELF file, or one with parts outside of it.
+    /// Not an ELF file, or offsets beyond its end.
     #[error("not a readable cubin: {0}")]
     Elf(String),
-    /// An ELF file of another machine.
+    /// ELF file for another machine.
     #[error("machine {machine} is not CUDA (190)")]
     Machine {
         /// `e_machine`.
         machine: u16,
     },
-    /// An ELF ABI that this loader does not know.
+    /// Unknown ELF ABI.
     #[error(
         "cubin ABI {os_abi:#x} version {version} is unknown; CUDA 12 writes 0x33 version 7, CUDA 13 0x41 version 8"
     )]
@@ -45,12 +45,12 @@ pub enum Error {
         /// `EI_ABIVERSION`.
         version: u8,
     },
-    /// A part that contradicts another or itself.
+    /// Contradictory or invalid section.
     #[error("{section}: {problem}")]
     Malformed {
-        /// The section.
+        /// Name of the section.
         section: String,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
     },
 }
@@ -65,97 +65,97 @@ fn malformed(section: &str, problem: impl Into<String>) -> Error {
     Error::Malformed { section: section.into(), problem: problem.into() }
 }
 
-/// A cubin.
+/// A parsed cubin.
 #[derive(Clone, Debug)]
 pub struct Cubin<'a> {
     /// SM version: 87 for sm_87.
     pub sm: u32,
-    /// Its kernels, in the order of the file.
+    /// Kernels in file order.
     pub kernels: Vec<Kernel<'a>>,
-    /// Constant bank 3: `__constant__` data. Shared by all kernels.
+    /// Constant bank 3: `__constant__` data, shared by all kernels.
     pub constants3: Option<&'a [u8]>,
-    /// Constant bank 4: addresses of globals, to be relocated. Shared by all kernels.
+    /// Constant bank 4: addresses of globals, to be relocated; shared by all kernels.
     pub constants4: Option<&'a [u8]>,
-    /// Initialised globals: they need writable memory of the GPU.
+    /// Initialised globals, which need writable GPU memory.
     pub global_init: Option<&'a [u8]>,
     /// Bytes of zeroed globals.
     pub global_bytes: u64,
-    /// What must be patched once addresses are known, in every section.
+    /// Relocations of every section.
     pub relocations: Vec<Relocation>,
 }
 
 /// One kernel of a cubin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel<'a> {
-    /// Its symbol.
+    /// Symbol.
     pub name: String,
-    /// Instructions; the entry is the first.
+    /// Instructions; execution starts at the first.
     pub code: &'a [u8],
     /// Alignment of the code in memory.
     pub align: u64,
     /// Registers of a thread.
     pub registers: u32,
-    /// Static shared memory of a block, in bytes: on sm_87 without what the hardware keeps (1 KiB), on
-    /// sm_90 with it.
+    /// Static shared memory of a block, in bytes. Includes the reserved 1 KiB on sm_90 but not on
+    /// sm_87.
     pub shared_bytes: u64,
-    /// Stack of a thread, in bytes; 0 when nothing is kept in local memory.
+    /// Stack of a thread, in bytes; 0 without local memory.
     pub stack_bytes: u32,
-    /// The kernel's own frame in it.
+    /// The kernel's own stack frame.
     pub frame_bytes: u32,
-    /// Barriers it names: the highest index plus one.
+    /// Number of barriers: the highest index plus one.
     pub barriers: u32,
-    /// Largest block, x, y, z, when the kernel was compiled with one.
+    /// Largest block (x, y, z), from `__launch_bounds__`.
     pub max_threads: Option<[u32; 3]>,
-    /// The only block, when the kernel was compiled for it.
+    /// Only allowed block size, from `__block_size__`.
     pub required_threads: Option<[u32; 3]>,
     /// Offset of the parameters in bank 0.
     pub params_offset: u32,
-    /// Bytes of the parameters.
+    /// Size of the parameters in bytes.
     pub params_bytes: u32,
-    /// Each parameter, first to last.
+    /// Parameters in order.
     pub params: Vec<Parameter>,
-    /// Image of bank 0: zeroes up to the end of the parameters.
+    /// Image of bank 0, zero up to the end of the parameters.
     pub constants0: &'a [u8],
-    /// Bank 2: the compiler's literals and jump tables.
+    /// Constant bank 2: literals and jump tables.
     pub constants2: Option<&'a [u8]>,
 }
 
-/// What is done to the bytes at a relocation's offset.
+/// Patch of a relocation's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelocationKind {
     /// The 64-bit address of the symbol (`R_CUDA_64`, `R_CUDA_G64`); the addend is in place.
     Absolute64,
     /// The low 32 bits of the address, into bits 32 to 63 of the instruction.
     AbsoluteLow32,
-    /// The high 32 bits of the address, likewise.
+    /// The high 32 bits of the address, into the same bits.
     AbsoluteHigh32,
 }
 
-/// A place that waits for an address.
+/// A relocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relocation {
-    /// The section that is patched.
+    /// Section to patch.
     pub section: String,
-    /// Offset in it, in bytes.
+    /// Offset in the section, in bytes.
     pub offset: u64,
-    /// What is done there.
+    /// Kind of patch.
     pub kind: RelocationKind,
-    /// The symbol whose address is meant.
+    /// Symbol whose address is inserted.
     pub symbol: String,
-    /// The section that the symbol lies in.
+    /// Section that contains the symbol.
     pub target: String,
-    /// Its offset there.
+    /// Offset of the symbol in its section.
     pub target_offset: u64,
     /// Added to the address.
     pub addend: i64,
 }
 
 impl<'a> Cubin<'a> {
-    /// Reads a cubin.
+    /// Parses a cubin.
     ///
     /// # Errors
     ///
-    /// [`Error`] says what is wrong with the file.
+    /// [`Error`]
     pub fn parse(data: &'a [u8]) -> Result<Self, Error> {
         let header = Header::parse(data)?;
         let endian = header.endian()?;
@@ -173,14 +173,14 @@ impl<'a> Cubin<'a> {
         file.read(sm)
     }
 
-    /// The kernel of that name.
+    /// Kernel with this symbol.
     #[must_use]
     pub fn kernel(&self, name: &str) -> Option<&Kernel<'a>> {
         self.kernels.iter().find(|kernel| kernel.name == name)
     }
 }
 
-/// The file while it is being read.
+/// A file while it is parsed.
 struct File<'a> {
     data: &'a [u8],
     sections: SectionTable<'a, Header>,
@@ -239,7 +239,10 @@ impl<'a> File<'a> {
         let bad = |problem: String| malformed(&section, problem);
         let code = self.bytes(text)?;
         if code.is_empty() || !code.len().is_multiple_of(INSTRUCTION) {
-            return Err(bad(format!("{} bytes are not whole instructions of 16", code.len())));
+            return Err(bad(format!(
+                "{} bytes are not a multiple of the 16-byte instruction",
+                code.len()
+            )));
         }
         let align = text.sh_addralign(LE).max(INSTRUCTION as u64);
         if !align.is_power_of_two() || align > 1 << 16 {
@@ -304,7 +307,7 @@ impl<'a> File<'a> {
         Ok(all)
     }
 
-    /// `None` for debug information.
+    /// `None` for debug sections.
     fn relocation(
         &self,
         symbols: &SymbolTable<'a, Header>,
@@ -326,7 +329,7 @@ impl<'a> File<'a> {
             other => return Err(malformed(section, format!("relocation type {other:#x}"))),
         };
         if offset.checked_add(width).is_none_or(|end| end > patched.sh_size(LE)) {
-            return Err(malformed(section, format!("a relocation at {offset:#x} lies outside")));
+            return Err(malformed(section, format!("a relocation at {offset:#x} is out of range")));
         }
         let index = object::read::SymbolIndex(usize::try_from(symbol).unwrap_or(usize::MAX));
         let symbol = symbols.symbol(index)?;

@@ -1,29 +1,30 @@
-// Softmax attention of one row's query heads over one KV head's cache, its positions divided among
-// blocks; the block that finishes last adds the parts up in order.
+// Softmax attention of one row's query heads over one KV head's cache. Blocks share the positions;
+// the last block to finish combines the partial results in order.
 //
-// Positions are taken in spans of 32, eight of them to a group. A span has weights, its scores'
-// exponentials as multiples of the power of two next to the largest, and their sum and that of the
-// values they weigh; spans are folded in order into their group, groups in order into the whole, by
-// powers of two. All of it depends on the position alone, never on the grid.
+// Positions are processed in spans of 32; eight spans form a group. A span's weights are the
+// exponentials of its scores, as multiples of the power of two next to the largest. Each span
+// yields the sum of the weights and the weighted sum of values. Spans fold in order into their
+// group and groups in order into the result, scaled by powers of two. The order depends on the
+// position alone, never on the grid.
 //
-// Grid: x = kv head * passes + pass, y = block of a row, z = row. A block serves HEADS query heads of
-// the KV head's group. It takes every y-th group, a warp of it the spans w and w + 4: for the scores a
-// lane has a position of each, for the values half a warp has a span and a lane some of the columns.
-// A block that is alone folds its groups as it goes; several write them to memory.
+// Grid: x = KV head * passes + pass, y = block of a row, z = row. A block serves HEADS query heads
+// of the KV head's group and takes every y-th group. Warp w takes spans w and w + 4: for scores, a
+// lane has one position of each; for values, half a warp has a span and a lane some columns. A
+// block that is alone folds its groups as it goes; several blocks write them to memory.
 //
-// Where there is a window, groups and spans before it are left out; positions before it in a span that is not have
-// no weight. In a ring no span is torn, as its length is a multiple of theirs; a span that a window reaches into is
-// still whole when a row is written. A sink is folded last.
+// With a window, groups and spans before it are skipped, and earlier positions of its first span
+// get no weight. A ring's length is a multiple of the span, so no span wraps around, and a span
+// that a window reaches into is not yet overwritten. A sink is folded last.
 //
-// Where there is a table of angles the block first normalises and rotates its queries, and the one whose group holds
-// the row's position writes key and value (rows must then be in different slots).
+// With a table of angles, the block first normalises and rotates its queries, and the block whose
+// group contains the row's position writes key and value. Rows must then be in different slots.
 #pragma once
 #include "noise.cuh"
 #include "rope.cuh"
 
-enum : u32 { SPAN = TILE, SPANS = 8, GROUP = SPANS * SPAN, BLOCKS = GROUP / CACHE_BLOCK };
+enum : u32 { SPAN = CACHE_TILE, SPANS = 8, GROUP = SPANS * SPAN, BLOCKS = GROUP / CACHE_BLOCK };
 
-// No exponent of two beyond this, of either sign, stands for a score's exponential.
+// Limit on a score's exponent of two, of either sign.
 #define MOST_POWER 4194304.0f
 
 // Sum of the exponentials of some positions, over 2^power.
@@ -32,17 +33,17 @@ struct Softmax {
     float sum;
 };
 
-// 2^n for n up to 0, and 0 where it would not be a normal number.
+// 2^n for n up to 0; 0 below the normal range.
 DEVICE float power_of_two(i32 n) { return __int_as_float((max(n, -127) + 127) << 23); }
 
-// The factor on the scores of a row at a position.
+// Factor on the scores of a row at a position.
 DEVICE float factor_of(const AttentionParams& p, u32 position) {
     if (p.length == 0) return p.scale;
     float lengths = __fadd_rn(1.0f, static_cast<float>(position / p.length));
     return __fmul_rn(p.scale, __fmaf_rn(p.slope, logarithm(lengths), 1.0f));
 }
 
-// Products of query and key as scores.
+// Converts products of query and key to scores.
 template <int COUNT>
 DEVICE void scores_of(const AttentionParams& p, float factor, float (&products)[COUNT]) {
 #pragma unroll
@@ -52,23 +53,23 @@ DEVICE void scores_of(const AttentionParams& p, float factor, float (&products)[
     for (int i = 0; i < COUNT; i++) products[i] = soft_capped(p.cap, products[i]);
 }
 
-// A head's sink, as a span of one position.
+// Attention sink of a head, as a span of one position.
 DEVICE Softmax sink_of(const AttentionParams& p, u32 head) {
     float score = at<const float>(p.sinks)[head];
     float exponent = __fmul_rn(score, 1.44269504f);
-    // Without such a power there is no number.
+    // Out of range: the result is NaN.
     if (!(fabsf(exponent) <= MOST_POWER)) return {0, quiet_nan()};
     i32 power = __float2int_rn(exponent);
     return {power, exp_over_power(score, score, power)};
 }
 
-// The first position that a row sees that sees up to `count`.
+// First position in the window of a row that sees `count` positions.
 DEVICE u32 first_seen(const AttentionParams& p, u32 count) { return count > p.window ? count - p.window : 0; }
 
-// A running softmax beside some columns of the sums that it divides.
+// A running softmax, with some columns of the sums that it divides.
 template <int COLUMNS>
 struct Total {
-    // What changes nothing that is added to it.
+    // Neutral element of `fold`.
     Softmax softmax = {-(1 << 24), -0.0f};
     float sums[COLUMNS];
 
@@ -76,7 +77,7 @@ struct Total {
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++) sums[i] = -0.0f;
     }
-    // Adds what further positions gave.
+    // Folds the result of further positions.
     __device__ __forceinline__ void fold(Softmax more, const float (&add)[COLUMNS]) {
         i32 power = max(softmax.power, more.power);
         float old = power_of_two(softmax.power - power), young = power_of_two(more.power - power);
@@ -86,13 +87,13 @@ struct Total {
     }
 };
 
-// WIDTH is the head's dim at most: 64, 128, 256 or 512. BITS are those of the cache's numbers.
+// WIDTH is the largest head size: 64, 128, 256 or 512. BITS is the size of a cached value.
 template <int WIDTH, int HEADS, u32 BITS>
 struct Attention {
     typedef Cache<BITS> Cache;
-    // Columns of a lane, and values that are asked for at a time.
+    // Columns of a lane, and values loaded at a time.
     enum : u32 { WARPS = SPANS / 2, THREADS = WARPS * 32, COLUMNS = WIDTH / 16, VALUES = 32 / COLUMNS };
-    // Threads that fold a head, and how many of its columns each.
+    // Threads that fold a head, and columns of each.
     enum : u32 { FOLDERS = THREADS / HEADS, FOLDED = (WIDTH + FOLDERS - 1) / FOLDERS };
 
     struct Shared {
@@ -100,18 +101,20 @@ struct Attention {
         float weights[SPANS][SPAN][HEADS];
         float sums[SPANS][HEADS][WIDTH];
         Softmax spans[SPANS][HEADS];
-        // Whose positions a row sees, and the head's first tiles in the blocks of the group under way.
+        // Slot and KV head of the row, and the head's first tile in each KV cache block of the
+        // current group.
         u32 slot, kv_head, tiles[BLOCKS];
     };
 
-    // The head's first tile in the block of a group that is the thread's, of the first BLOCKS; 0 behind `count`.
+    // First tile of the head in this thread's KV cache block of a group (only the first BLOCKS
+    // threads); 0 behind `count`.
     DEVICE u32 tile_in(const AttentionParams& p, u32 slot, u32 kv_head, u32 group, u32 count) {
         u32 position = group * GROUP + threadIdx.x * CACHE_BLOCK;
         return position < count ? Cache::head_of(p, slot, kv_head, position) : 0;
     }
 
-    // The weights of the warp's two spans, the first of which begins at `start`, into `shared`; positions from
-    // `first` to `count` have some.
+    // Writes the weights of the warp's two spans to `shared`. The first span starts at `start`;
+    // positions from `first` to `count` get a weight.
     DEVICE void weigh(const AttentionParams& p, float factor, u32 start, u32 first, u32 count, Shared& shared) {
         u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         bool seen[2];
@@ -160,27 +163,27 @@ struct Attention {
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
                 float score = seen[t] ? dots[t][h] : -infinity();
-                // A NaN is passed over.
+                // Ignores NaN.
                 float largest = score;
 #pragma unroll
                 for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, d));
                 float exponent = __fmul_rn(largest, 1.44269504f);
                 i32 power = __float2int_rn(exponent);
                 float weight = exp_over_power(score, largest, power);
-                // Without such a power there is no number.
+                // Out of range: the weight is NaN.
                 if (!(fabsf(exponent) <= MOST_POWER)) weight = quiet_nan(), power = 0;
                 shared.weights[span][lane][h] = weights[t * HEADS + h] = weight;
                 if (lane == 0) shared.spans[span][h].power = power;
             }
         }
-        // By position mod 16, then by halves.
+        // Sums by position mod 16, then by halves.
         bool writer;
         int total = scatter_sum<2 * HEADS, 32>(weights, lane, writer);
         if (writer) shared.spans[warp + total / HEADS * WARPS][total % HEADS].sum = weights[0];
     }
 
-    // What the weights of the warp's two spans make of the values, into `shared`. WHOLE says that
-    // every position of both is among those that count.
+    // Writes the weighted sums of the warp's two spans to `shared`. WHOLE: every position of both
+    // spans counts.
     template <bool WHOLE>
     DEVICE void mix(const AttentionParams& p, u32 start, u32 count, Shared& shared) {
         u32 half = threadIdx.x % 32 / 16, column = threadIdx.x % 16 * COLUMNS;
@@ -246,7 +249,7 @@ struct Attention {
 
         if (threadIdx.x == 0) shared.slot = slot, shared.kv_head = kv_head;
         if (threadIdx.x < BLOCKS) shared.tiles[threadIdx.x] = tile_in(p, slot, kv_head, first_group + blockIdx.y, count);
-        // Queries, and beside the last group the new key and value.
+        // Queries; with the last group also the new key and value.
         u32 warp = threadIdx.x / 32;
         const float* q = at<const float>(p.q) + row_heads * p.dim;
 #pragma unroll 1
@@ -266,11 +269,12 @@ struct Attention {
         }
         __syncthreads();
 
-        // Parts of [row][head][group], from the first group that is seen: the softmax of each, then the sums of values.
+        // Partial results, [row][head][group] from the first visible group on: softmax of each,
+        // then sums of values.
         u32 most = (p.capacity + GROUP - 1) / GROUP + !p.entries;
         Softmax* softmax_of = at<Softmax>(p.partial);
         float* sums_of = reinterpret_cast<float*>(softmax_of + static_cast<u64>(p.rows) * p.heads * most);
-        // This thread's columns, FOLDERS apart, of one head.
+        // This thread's columns of one head are FOLDERS apart.
         u32 head = threadIdx.x / FOLDERS, column = threadIdx.x % FOLDERS;
         u64 parts = (row_heads + head) * most;
         Total<FOLDED> total;
@@ -284,7 +288,7 @@ struct Attention {
                 else mix<false>(p, start, count, shared);
             }
             __syncthreads();
-            // Asked for before it is needed.
+            // Prefetched for the next group.
             u32 next = threadIdx.x < BLOCKS ? tile_in(p, shared.slot, shared.kv_head, group + active, count) : 0;
             u32 spans = min((count - group * GROUP + SPAN - 1) / SPAN, static_cast<u32>(SPANS));
             Total<FOLDED> of_group;
@@ -335,12 +339,12 @@ struct Attention {
     }
 };
 
-// Registers for four blocks an SM, or five: with fewer the compiler keeps sums in memory. Three where a lane has most
-// columns.
+// Register limit for four blocks per SM, or five; below that the compiler spills sums. Three with
+// the most columns per lane.
 #define ATTENTION(name, width, heads, bits)                                                        \
     extern "C" __global__ __launch_bounds__(128, width > 256 ? 3 : heads > (width > 128 ? 1 : 2) ? 4 : 5) void name(    \
         const __grid_constant__ AttentionParams p) {                                                \
         after_previous_launch();                                                                    \
         Attention<width, heads, bits>::run(p);                                                      \
-        look_ahead(p.next, p.next_bytes);                                                           \
+        prefetch_next_launch(p.next, p.next_bytes);                                                           \
     }

@@ -1,36 +1,37 @@
-// The vocabulary of every kernel: integer names, loads, conversions, reductions over lanes.
+// Basics of every kernel: integer types, loads, conversions, reductions over lanes.
 //
-// No header of the CUDA toolkit is included, so that NVRTC alone compiles the kernels. Arithmetic
-// that decides a result is spelled with the rounding intrinsics: the compiler may then neither fuse
-// nor split it, and every instance of a template gives the same bits.
+// No header of the CUDA toolkit is included, so NVRTC alone compiles the kernels. Arithmetic that
+// decides a result uses rounding intrinsics: the compiler can neither fuse nor split them, and
+// every instance of a template gives the same bits.
 #pragma once
+
+#include "params.cuh"
 
 typedef signed char i8;
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef int i32;
-typedef unsigned int u32;
-typedef unsigned long long u64;
 
 #define DEVICE static __device__ __forceinline__
 
-// Enumerators, not constants: NVRTC would give each of those a place in global memory.
+// Enumerators, not constants: NVRTC would store constants in global memory.
 enum : u32 { ALL_LANES = 0xffffffffu, INFINITY_BITS = 0x7f800000u };
 
 DEVICE float infinity() { return __int_as_float(INFINITY_BITS); }
 DEVICE float quiet_nan() { return __int_as_float(0x7fc00000u); }
 DEVICE bool is_finite(float x) { return (__float_as_uint(x) & 0x7fffffffu) < INFINITY_BITS; }
 
-// The first thing in every kernel. On sm_90 a launch may begin while the one before it still runs (programmatic
-// dependent launch): it waits here until that one is done and what it wrote is seen, and lets the next one come so
-// far. Since all kernels do, whatever a launch reads is as if each had run by itself.
+// First statement of every kernel. On sm_90 a launch may begin while the previous one still runs
+// (programmatic dependent launch). It waits here until the previous launch is complete and its
+// writes are visible, and allows the next launch to begin. As every kernel waits, results equal
+// those of serial launches.
 DEVICE void after_previous_launch() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// A pointer out of a parameter block.
+// Pointer from a parameter block.
 template <class T>
 DEVICE T* at(u64 address) {
     return reinterpret_cast<T*>(address);
@@ -53,28 +54,28 @@ DEVICE float half_to_float(u32 bits) {
     return value;
 }
 
-// To nearest, ties to even; beyond the range becomes infinity.
+// Rounds to nearest, ties to even; overflow gives infinity.
 DEVICE u32 float_to_half(float value) {
     u16 bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 }
 
-// Four products of signed bytes, added.
+// Dot product of four signed bytes, plus `sum`.
 DEVICE i32 dot4(u32 weights, u32 activations, i32 sum) {
     return __dp4a(static_cast<i32>(weights), static_cast<i32>(activations), sum);
 }
 
-// Four products of an unsigned with a signed byte, added.
+// Dot product of four unsigned and signed bytes, plus `sum`.
 DEVICE i32 dot4_unsigned(u32 weights, u32 activations, i32 sum) {
     i32 result;
     asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(weights), "r"(activations), "r"(sum));
     return result;
 }
 
-// e^x / 2^power, and 0 for what is 87.33 or more below `max`, which is about power * ln 2. Within 2
-// ulp: ln 2 in two parts is taken off, the rest is a polynomial; only the last step, which is exact,
-// knows `power`. A NaN stays one.
+// e^x / 2^power; 0 for x 87.33 or more below `max`, which is about power * ln 2. Within 2 ulp:
+// range reduction by ln 2 in two parts, then a polynomial; `power` affects the last, exact step
+// only. NaN stays NaN.
 DEVICE float exp_over_power(float x, float max, i32 power) {
     float least = __fsub_rn(max, 87.5f);
     float c = least > x ? least : x;
@@ -92,7 +93,7 @@ DEVICE float exp_over_power(float x, float max, i32 power) {
     return x < __fsub_rn(max, 87.33f) ? 0.0f : __fmul_rn(y, __uint_as_float(exponent << 23));
 }
 
-// e^x of what is not above 88, and of anything: infinity above 88.
+// e^x for x up to 88; `exponential` takes any x and gives infinity above 88.
 DEVICE float exp_to_88(float x) { return exp_over_power(x, 0.0f, 0); }
 
 DEVICE float exponential(float x) { return x > 88.0f ? infinity() : exp_to_88(x); }
@@ -104,9 +105,6 @@ DEVICE float root_mean_inverse(float squares, u32 n, float eps) {
 }
 
 DEVICE float sigmoid(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, exponential(-x))); }
-
-// Numbers of activations in parameter blocks; 0 is none.
-enum : u32 { SILU = 1, GELU = 2, CLAMPED = 3 };
 
 // x / (1 + e^-angle)
 DEVICE float activated(u32 activation, float x) {
@@ -131,15 +129,15 @@ DEVICE float soft_capped(float cap, float x) {
     return __fsub_rn(cap, __fdiv_rn(__fmul_rn(2.0f, cap), __fadd_rn(1.0f, e)));
 }
 
-// The sum over the lanes of a warp, in a butterfly: the same bits in every lane.
+// Butterfly sum over the lanes of a warp: the same bits in every lane.
 DEVICE float warp_sum(float value) {
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) value = __fadd_rn(value, __shfl_xor_sync(ALL_LANES, value, d));
     return value;
 }
 
-// The sum of the squares of one head, in every lane of a warp, in the order of a norm's 256 strides: the trees of
-// 32 neighbours, one after the other.
+// Sum of squares of one head, in every lane of a warp, in the order of a norm's 256 strides: trees
+// of 32 neighbours, one after the other.
 DEVICE float squares_of_head(const float* x, u32 dim) {
     u32 lane = threadIdx.x % 32;
     float sum = 0.0f;
@@ -153,12 +151,12 @@ DEVICE float squares_of_head(const float* x, u32 dim) {
     return sum;
 }
 
-// Sums `VALUES` values over groups of `LANES` lanes and leaves each total in some lanes: at every
-// distance a lane keeps one half of its values and sends the other. The order of the additions of
-// one value does not depend on how many values there are.
+// Sums `VALUES` values over groups of `LANES` lanes and leaves each total in some of the lanes: at
+// every distance a lane keeps half of its values and sends the other half. The order of a value's
+// additions does not depend on `VALUES`.
 //
-// Returns the index of the first total this lane holds; `v[0..VALUES / LANES]` (at least one) are
-// the totals, and `writer` is true in one of the lanes that hold them.
+// Returns the index of the lane's first total; `v[0..VALUES / LANES]` (at least one) are its
+// totals. `writer` is true in one of the lanes that have them.
 template <int VALUES, int LANES>
 DEVICE int scatter_sum(float (&v)[VALUES], u32 lane, bool& writer) {
     int count = VALUES;
@@ -186,8 +184,8 @@ DEVICE int scatter_sum(float (&v)[VALUES], u32 lane, bool& writer) {
     return first;
 }
 
-// True in the block that is the last of `blocks` to come here; what the others wrote before is then
-// visible to it. The counter is 0 before the first and after the last.
+// True in the last of `blocks` blocks to call this; it then sees what the others wrote before. The
+// counter is 0 before the first call and after the last.
 DEVICE bool last_block(u32* counter, u32 blocks) {
     __shared__ u32 arrived;
     __threadfence();
@@ -200,4 +198,15 @@ DEVICE bool last_block(u32* counter, u32 blocks) {
         if (threadIdx.x == 0) *counter = 0;
     }
     return last;
+}
+
+// Prefetches the first bytes that the next launch reads into the L2, at the end of a launch, when
+// memory is idle. Changes no result.
+DEVICE void prefetch_next_launch(u64 next, u32 bytes) {
+    enum : u32 { LINE = 128 };
+    u32 block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    u32 threads = gridDim.x * gridDim.y * gridDim.z * blockDim.x;
+#pragma unroll 1
+    for (u32 to = (block * blockDim.x + threadIdx.x) * LINE; to < bytes; to += threads * LINE)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(next + to));
 }

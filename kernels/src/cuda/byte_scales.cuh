@@ -1,5 +1,5 @@
-// What types with a signed byte as the scale of 16 columns share: 16 scales as the first piece, as the tail an f32 that all
-// are times. Codes are places in a table of levels.
+// Formats with a signed byte as scale of 16 columns: the first piece has 16 scales, the tail an f32
+// factor. Codes are indices into a table of levels.
 #pragma once
 #include "levels.cuh"
 
@@ -11,7 +11,7 @@ struct ByteScales {
         float step;
         i32 difference;
     };
-    // Of four scales: those of even 16 columns less those of odd ones.
+    // Sum of four scales, negated for odd groups of 16 columns.
     DEVICE i32 difference(u32 four, i32 sum) { return dot4(four, 0xff01ff01u, sum); }
     DEVICE Head head(const Superblock& s) {
         i32 sum = 0;
@@ -49,8 +49,9 @@ struct ByteScales {
     }
 };
 
-// Codes of three bits. Word w of a piece has the lower two of 16 columns, nibble n those of column n and, above, of column
-// 8 + n; bit 4 n + j of a block's word in the head's last pieces is the third bit of its column 8 j + n.
+// 3-bit codes. Word w of a piece has the lower two bits of 16 columns: nibble n those of columns n
+// and 8 + n. Bit 4 n + j of a block's word in the head's last pieces is the third bit of column 8 j
+// + n.
 template <u32 LOW, u32 HIGH, int ALTERNATING, int CONVERTED>
 struct Threes : ByteScales<ALTERNATING, CONVERTED> {
     typedef ByteScales<ALTERNATING, CONVERTED> Base;
@@ -83,7 +84,7 @@ struct Threes : ByteScales<ALTERNATING, CONVERTED> {
     }
 };
 
-// Codes of four bits; sums of odd 16 columns are negated.
+// 4-bit codes; sums of odd groups of 16 columns are negated.
 template <class TABLE>
 struct Fours : ByteScales<16, 0> {
     enum : int { HEAD = 1, QUANTS = 8 };
@@ -113,7 +114,8 @@ struct TileOfByteScales {
         typename F::Head of = {*reinterpret_cast<const float*>(tail), sum_of_4(F::difference(four, 0))};
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            // Where odd 16 columns meet negated activations, the product of both negated is what is to be added.
+            // Odd groups of 16 columns use negated activations: the product of both negated values
+            // is the one to add.
             float odd = times_signed(four, 2 * i + 1, of.step);
             out[i] = {times_signed(four, 2 * i, of.step), F::ALTERNATES > 0 ? -odd : odd};
         }

@@ -1,13 +1,13 @@
-// Top-k, top-p and min-p: one block finds the candidates of a row, the largest of which is finite and none
-// a NaN, and draws among them.
+// Top-k, top-p and min-p: one block finds the candidates of a row and draws among them. The row has
+// no NaN, and its largest logit is finite.
 //
-// Logits below `least`, min-p's, are passed over. A first pass counts the others by their distance from the largest (256 bins of 1/8) and adds up the
-// weights e^((logit - largest) / temperature). A second writes what may be needed into a list: for
-// top-k all bins up to the one that holds the k-th, for top-p alone every weight that the tail
-// outside p cannot do without. The rest works on that list: each candidate is a 64-bit key, logit
-// before id, so that keys are distinct and larger is better; the cuts are the largest keys at which
-// enough candidates, or enough weight, lie at or above, found bit by bit. Weights are added as
-// integers, in units of 2^-31: sums do not depend on the order.
+// Logits below `least` (min-p) are skipped. A first pass counts the others by their distance from
+// the largest (256 bins of 1/8) and adds up the weights e^((logit - largest) / temperature). A
+// second pass lists possible candidates: for top-k all bins up to that of the k-th, for top-p alone
+// all weights that the tail outside p may need. Each candidate is a distinct 64-bit key, logit
+// before id; larger is better. A cut is the largest key at or above which there are enough
+// candidates, or enough weight, found bit by bit. Weights are integers in units of 2^-31, so sums
+// do not depend on the order.
 #pragma once
 #include "noise.cuh"
 
@@ -20,7 +20,7 @@ struct Cut {
     float largest, least;
     Draw draw;
 
-    // Of zeros neither is larger.
+    // Both zeroes are equal.
     DEVICE u32 ordered(float v) {
         u32 bits = __float_as_uint(__fadd_rn(v, 0.0f));
         return bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -35,7 +35,7 @@ struct Cut {
     __device__ __forceinline__ u32 bin(float v) const {
         return min(static_cast<u32>(__fmul_rn(__fsub_rn(largest, v), 8.0f)), static_cast<u32>(BINS - 1));
     }
-    // In units of 2^-31.
+    // Weight in units of 2^-31.
     __device__ __forceinline__ u32 weight(float v) const {
         return static_cast<u32>(__fmul_rn(exp_to_88(__fmul_rn(__fsub_rn(v, largest), draw.scale)), 2147483648.0f));
     }
@@ -53,7 +53,7 @@ struct Cut {
         return value;
     }
 
-    // The count (or the weight) of list entries with keys of at least `bound`.
+    // Count (or weight) of list entries with keys of at least `bound`.
     __device__ __forceinline__ u64 above(u32 entries, u64 bound, bool weigh) const {
         u64 sum = 0;
         for (u32 i = threadIdx.x; i < entries; i += THREADS)
@@ -61,7 +61,7 @@ struct Cut {
         return block_sum(sum);
     }
 
-    // The largest key, not beyond `limit`, with at least `needed` at or above it.
+    // Largest key up to `limit` with at least `needed` at or above it.
     __device__ __forceinline__ u64 bound_of(u32 entries, u64 limit, u64 needed, bool weigh) const {
         u64 bound = 0;
 #pragma unroll 1
@@ -72,13 +72,13 @@ struct Cut {
         return bound;
     }
 
-    // A fraction of a sum of weights.
+    // Fraction of a sum of weights.
     DEVICE u64 part_of(u64 total, float p) {
         u64 fraction = static_cast<u32>(__fmul_rn(p, 16777216.0f));
         return (total >> 24) * fraction + ((total & 0xffffffu) * fraction >> 24);
     }
 
-    // Works with all threads of the block; `k` is 0 where there is no top-k.
+    // Called by all threads of the block; `k` is 0 without top-k.
     __device__ __forceinline__ u32 choose(u32 k, float p, u32 best) const {
         __shared__ u32 counts[BINS], last_bin, entries;
         for (u32 i = threadIdx.x; i < BINS; i += THREADS) counts[i] = 0;
@@ -101,7 +101,7 @@ struct Cut {
             last_bin = b;
         }
         __syncthreads();
-        // Weights of which a whole vocabulary holds less than what top-p leaves away are not needed.
+        // A weight is irrelevant if a whole vocabulary of it is less than what top-p excludes.
         u64 outside = k > 0 ? 0 : total - part_of(total, p);
         for (u32 i = threadIdx.x; i < vocabulary; i += THREADS) {
             float v = logits[i];

@@ -1,21 +1,17 @@
-// A function of each element of rows and, for some, of what another operand has beside it: what a plan does between
-// its other steps. The other operand's rows and columns have strides, so that it may be one row for all, one value
-// for each row, or columns of wider rows. Grid y is the row.
+// Elementwise functions of one or two operands. The second operand's rows and columns have strides,
+// so it may be one row for all, one value per row, or columns of wider rows. Grid y is the row.
 #pragma once
-#include "params.cuh"
+#include "base.cuh"
 
-// In the order of `orind_kernels::params::Function`.
-enum : u32 { ADD, MULTIPLY, GATE, SCALE, SOFT_CAP, ACTIVATE_SILU, ACTIVATE_GELU, SWIGLU, GEGLU };
-
-// Without a switch, which would be a table of jumps.
+// No `switch`: it would become a jump table.
 DEVICE float value_of(u32 function, float a, float b, float by) {
-    if (function == ADD) return __fadd_rn(a, b);
-    if (function == MULTIPLY) return __fmul_rn(a, b);
-    if (function == SCALE) return __fmul_rn(a, by);
-    if (function == SOFT_CAP) return soft_capped(by, a);
-    if (function == GATE) return __fmul_rn(a, sigmoid(b));
-    float value = activated(function == ACTIVATE_GELU || function == GEGLU ? GELU : SILU, a);
-    return function >= SWIGLU ? __fmul_rn(value, b) : value;
+    if (function == Function::ADD) return __fadd_rn(a, b);
+    if (function == Function::MULTIPLY) return __fmul_rn(a, b);
+    if (function == Function::SCALE) return __fmul_rn(a, by);
+    if (function == Function::SOFT_CAP) return soft_capped(by, a);
+    if (function == Function::GATE) return __fmul_rn(a, sigmoid(b));
+    float value = activated(function == Function::GELU || function == Function::GE_GLU ? GELU : SILU, a);
+    return function >= Function::SWI_GLU ? __fmul_rn(value, b) : value;
 }
 
 extern "C" __global__ __launch_bounds__(128) void elementwise(const __grid_constant__ ElementwiseParams p) {

@@ -1,8 +1,7 @@
-// Rows of a weight matrix as numbers, bit for bit as ggml's reference decodes them: the embedding.
-// One thread decodes 32 columns. An id outside the table gives zeroes.
+// Embedding: gathers rows of a weight matrix, decoded bit for bit as ggml's reference does. A
+// thread decodes 32 columns. An id outside the table gives zeroes.
 #pragma once
 #include "format.cuh"
-#include "params.cuh"
 
 template <class F>
 DEVICE void embed(const EmbedParams& p) {

@@ -1,7 +1,7 @@
-// Products of a mixture's pairs with the matrices of their experts, by the loops of `project.cuh`: a block has a pair,
-// finds its expert and stages the row that the pair is of. So no byte of an expert that no row chose is read.
+// Matmuls of pairs (row and expert) with the expert's matrices, with the loops of `project.cuh`. A
+// block takes one pair, looks up its expert and stages its row, so only chosen experts are read.
 //
-// Grid: x = blocks that walk over the matrix's tiles, y = pair.
+// Grid: x = blocks that loop over the matrix's tiles, y = pair.
 #pragma once
 #include "project.cuh"
 

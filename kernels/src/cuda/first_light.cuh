@@ -1,56 +1,24 @@
-// What a GPU must do right before a model is trusted to it: every kind of instruction, memory and constant
-// that the other kernels stand on, in integers, so that each result is defined to the last bit.
+// Self-test kernels for first light: every kind of instruction, memory and constant that other
+// kernels use, on integers, so that each result is exact.
 //
 // `orind_kernels::first_light` documents parameters, launches and results.
 #pragma once
 #include "base.cuh"
 
-struct ProbeParams {
-    u64 out;
-    u32 seed;
-    u32 turns;
-    u32 table[4];
-};
-
-struct OrderParams {
-    u64 out;
-    u32 index;
-    u32 reserved;
-};
-
-struct AtomicsParams {
-    u64 counter;
-    u64 parts;
-    u64 marks;
-    u32 round;
-    u32 reserved;
-};
-
-struct HandoverParams {
-    u64 words;
-    u64 copy;
-    u64 sums;
-    u32 count;
-    u32 key;
-};
-
 enum : u32 {
     PROBE_THREADS = 64,
     STACK_WORDS = 16,
-    ATOMICS_THREADS = 64,
-    HANDOVER_THREADS = 256,
     GOLDEN = 0x9e3779b9u,
 };
 
-// Four products of unsigned bytes, added.
+// Dot product of four unsigned bytes, plus `sum`.
 DEVICE u32 dot4_both_unsigned(u32 a, u32 b, u32 sum) {
     u32 result;
     asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(sum));
     return result;
 }
 
-// A vector by each way that a load can take: a generic address, which may be of any memory; global memory;
-// the read-only path.
+// Loads a vector by a generic address, from global memory, or by the read-only path.
 DEVICE uint4 load_generic(const uint4* from) {
     uint4 v;
     asm volatile("ld.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
@@ -71,20 +39,20 @@ DEVICE uint4 load_constant(const uint4* from) {
     return v;
 }
 
-// Each word counts with a weight of its own: that of word `i` is 2 i + 1.
+// Weighted sum of a vector; the weight of word `i` is 2 i + 1.
 DEVICE u32 weigh(uint4 v, u32 first) {
     u32 weight = 2 * first + 1;
     return v.x * weight + v.y * (weight + 2) + v.z * (weight + 4) + v.w * (weight + 6);
 }
 
-// A value for each thread goes through one kind of work after another, and each writes what it has come to:
-// the first that is wrong tells which kind the GPU does wrong.
+// Runs eight kinds of work on a value per thread and writes the result of each: the first wrong
+// word identifies the faulty kind.
 extern "C" __global__ __launch_bounds__(PROBE_THREADS) void first_light_probe(const __grid_constant__ ProbeParams p) {
     after_previous_launch();
     __shared__ u32 fixed[PROBE_THREADS];
     extern __shared__ u32 dynamic[];
 
-    // Indices, sizes and an indexed parameter out of bank 0, literals out of bank 2, multiply-add.
+    // Indices, sizes and an indexed parameter from bank 0, literals from bank 2, multiply-add.
     u32 t = threadIdx.y * blockDim.x + threadIdx.x;
     u32 threads = blockDim.x * blockDim.y;
     u32 thread = (blockIdx.y * gridDim.x + blockIdx.x) * threads + t;
@@ -104,7 +72,7 @@ extern "C" __global__ __launch_bounds__(PROBE_THREADS) void first_light_probe(co
     *out = v;
     out += all;
 
-    // Lanes exchange: by distance, by a number of each lane's own, by vote.
+    // Shuffles: by distance, by a per-lane index, and votes.
     v += 3 * __shfl_xor_sync(ALL_LANES, v, 5);
     v ^= __shfl_sync(ALL_LANES, v, (v >> 3) & 31);
     v = 7 * v + __shfl_up_sync(ALL_LANES, v, 3);
@@ -113,21 +81,21 @@ extern "C" __global__ __launch_bounds__(PROBE_THREADS) void first_light_probe(co
     *out = v;
     out += all;
 
-    // Shared memory that the kernel declares, over a barrier.
+    // Static shared memory and a barrier.
     fixed[t] = v;
     __syncthreads();
     v = 5 * v + fixed[(29 * t + 17) % PROBE_THREADS];
     *out = v;
     out += all;
 
-    // Shared memory that the launch gives.
+    // Dynamic shared memory and a barrier.
     dynamic[PROBE_THREADS - 1 - t] = v;
     __syncthreads();
     v = 9 * v + dynamic[(t + 33) % PROBE_THREADS];
     *out = v;
     out += all;
 
-    // The stack: places that only the values decide.
+    // The stack, with data-dependent indices.
     u32 stack[STACK_WORDS];
 #pragma unroll
     for (u32 i = 0; i < STACK_WORDS; i++) stack[i] = v * (2 * i + 1) ^ i;
@@ -139,7 +107,7 @@ extern "C" __global__ __launch_bounds__(PROBE_THREADS) void first_light_probe(co
     *out = v;
     out += all;
 
-    // Branches: lanes go apart and meet again.
+    // Divergent branches.
 #pragma unroll 1
     for (u32 turn = 0; turn < p.turns; turn++) {
         switch ((v >> 13) % 8) {
@@ -156,7 +124,7 @@ extern "C" __global__ __launch_bounds__(PROBE_THREADS) void first_light_probe(co
     *out = v;
     out += all;
 
-    // A loop of as many turns as each lane has, and 64-bit arithmetic.
+    // A loop with a different trip count per lane, and 64-bit arithmetic.
     u32 steps = 0;
 #pragma unroll 1
     for (u32 x = v % 1009 + 1; x != 1 && steps < 40; steps++) x = x % 2 == 0 ? x / 2 : 3 * x + 1;
@@ -164,7 +132,7 @@ extern "C" __global__ __launch_bounds__(PROBE_THREADS) void first_light_probe(co
     *out = static_cast<u32>(wide >> 32) + static_cast<u32>(wide);
 }
 
-// One word from the one before it, by one block of the grid: with the index it changes which, and so the SM.
+// Computes one word from the previous one. The index selects the block, and so the SM.
 extern "C" __global__ __launch_bounds__(32) void first_light_order(const __grid_constant__ OrderParams p) {
     after_previous_launch();
     if (blockIdx.x != p.index % gridDim.x || threadIdx.x != 0) return;
@@ -172,7 +140,7 @@ extern "C" __global__ __launch_bounds__(32) void first_light_order(const __grid_
     *out = 5 * out[-1] + p.index;
 }
 
-// Every block writes its part; the last to come adds up all of them, thread by thread.
+// Every block writes its part; the last block sums all parts, thread by thread.
 extern "C" __global__ __launch_bounds__(ATOMICS_THREADS) void first_light_atomics(
     const __grid_constant__ AtomicsParams p) {
     after_previous_launch();
@@ -186,7 +154,7 @@ extern "C" __global__ __launch_bounds__(ATOMICS_THREADS) void first_light_atomic
     at<u32>(p.marks)[threadIdx.x] = sum;
 }
 
-// Every block adds up all words by each way that a load can take, and all blocks together write a copy.
+// Every block sums all words with each kind of load; all blocks together write a copy.
 extern "C" __global__ __launch_bounds__(HANDOVER_THREADS) void first_light_handover(
     const __grid_constant__ HandoverParams p) {
     after_previous_launch();

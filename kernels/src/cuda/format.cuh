@@ -1,39 +1,40 @@
-// Weight formats: where the superblocks of a matrix lie, how a lane reads the chunks of one, what its bytes
-// stand for, and how they meet activations. docs/numerics.md has the order and rounding of every sum,
-// `orind_kernels::repack` the layout.
+// Weight formats: addresses of superblocks, loads of chunks, decoding, and multiplication with
+// activations. docs/numerics.md defines order and rounding of every sum, `orind_kernels::repack`
+// the layout.
 //
-// A format gives
-//   HEAD, QUANTS, TAIL   pieces before a superblock's quants, pieces of 256 columns of them, bytes beyond
+// A format defines
+//   HEAD, QUANTS, TAIL   pieces before a superblock's quants, pieces of 256 columns of them, bytes behind whole pieces
 //   CHUNK     columns that a lane loads and multiplies at a time; a multiple of 32
 //   WHOLE     whether every superblock has 256 columns
-//   SPAN      activations that have one scale; 0: they stay f32
-//   LEAF      whether sums of a superblock are added up, or times the activations' scale
-//   SUMS      sums of a block's activations that it meets: of none, of 32, of 16 twice
-//   ALTERNATES   columns (16 or 32) of which every other meet negated activations; 0: none do
-//   CONVERTS  whether integers are converted, so that their rounding knows no bias
-//   Head, head   what a lane holds of a superblock; begin: what its sum starts from
+//   SPAN      activations that share a scale; 0: they stay f32
+//   LEAF      whether a superblock's sum is final, or is multiplied by the activations' scale
+//   SUMS      sums of a block's activations that it needs: none, one of 32, two of 16
+//   ALTERNATES   every other 16 or 32 columns are multiplied with negated activations; 0: none
+//   CONVERTS  whether integers are converted, so that no bias affects their rounding
+//   Head, head   a lane's registers for a superblock; begin: initial value of its sum
 //   Raw, load    the bytes of a chunk, each read once
-//   unpack    block b of a chunk: 32 weights as 8 words of bytes, with what a byte is worth
-//   dot       those times 32 activations, added to a superblock's sum
-//   value     the same weights as numbers, bit for bit as ggml's reference decodes them
+//   unpack    block b of a chunk: 32 weights as 8 words of bytes, with their scales
+//   dot       adds those times 32 activations to a superblock's sum
+//   value     decodes the same weights, bit for bit as ggml's reference does
 #pragma once
 #include "base.cuh"
 
 enum : u32 { PANEL = 8, PIECE = 16, PIECE_STRIDE = PANEL * PIECE, SUPERBLOCK = 256, BLOCK = 32 };
 
-// 1.5 * 2^23 and its negative: an integer added to these bits needs no conversion.
+// 1.5 * 2^23 and its negative: adding an integer to these bits replaces a conversion.
 enum : u32 { BIAS_BITS = 0x4b400000u, MINUS_BIAS_BITS = 0xcb400000u };
 DEVICE float bias() { return __uint_as_float(BIAS_BITS); }
 
-// 32 weights, and what each half of them is times. `offset` is what is added: for each half minus its minimum; of blocks
-// with a step of their own minus the biased step, then the minimum.
+// 32 weights and the factor of each half. `offset` is added: minus the minimum of each half; for
+// blocks with their own step, minus the biased step, then the minimum.
 struct Weights {
     u32 w[8];
     float scale[2];
     float offset[2];
 };
 
-// 32 activations of one plane, and as the type needs it the scale of their span and the sums of their integers.
+// 32 activations of one plane, with the scale of their span and their integer sums if the format
+// needs them.
 struct Activations {
     uint4 low, high;
     float scale;
@@ -49,8 +50,8 @@ DEVICE T fetch(const void* address) {
     return __ldg(reinterpret_cast<const T*>(address));
 }
 
-// A superblock of one row. Offsets are widened before a constant is added to them, so that loads have it as
-// theirs and share the rest.
+// A superblock of one row. Offsets are widened before a constant is added, so that loads have it as
+// an immediate and share the rest.
 struct Superblock {
     const u8* pieces;
     const u8* tail;
@@ -62,14 +63,14 @@ DEVICE uint4 fetch_piece(const u8* pieces, int i) {
     return fetch<uint4>(pieces + i * static_cast<int>(PIECE_STRIDE));
 }
 
-// The superblocks of a matrix of n rows and k columns.
+// Superblocks of a matrix of n rows and k columns.
 template <class F>
 struct Matrix {
     const u8* pieces;
     const u8* tails;
     u32 panel, tail_panel;
 
-    // Pieces of the first `columns` of a superblock.
+    // Number of pieces of a superblock's first `columns` columns.
     DEVICE u32 pieces_of(u32 columns) {
         return columns ? F::HEAD + (columns + BLOCK - 1) / BLOCK * F::QUANTS / (SUPERBLOCK / BLOCK) : 0;
     }
@@ -84,14 +85,14 @@ struct Matrix {
     __device__ __forceinline__ Superblock superblock(u32 panel_index, u32 row, u32 s) const {
         Superblock out = {row_of(pieces, panel_index, panel) + s * pieces_of(SUPERBLOCK) * PIECE_STRIDE + row * PIECE,
                           nullptr};
-        // One number: its parts are not to be added up anew for each load.
+        // Keeps the compiler from recomputing the address for each load.
         asm("" : "+l"(out.pieces));
         if constexpr (F::TAIL) out.tail = row_of(tails, panel_index, tail_panel) + (s * PANEL + row) * F::TAIL;
         return out;
     }
 };
 
-// 32 weights times activations, four at a time, from `sum` on.
+// Adds 32 weights times activations to `sum`, four at a time.
 template <i32 (*DOT)(u32, u32, i32)>
 DEVICE i32 dot_block(const Weights& w, const Activations& a, i32 sum) {
 #pragma unroll
@@ -99,19 +100,19 @@ DEVICE i32 dot_block(const Weights& w, const Activations& a, i32 sum) {
     return sum;
 }
 
-// A signed byte of a word times a step: 2^15 + 128 + the byte, times the step, less 2^15 + 128 of it: all exact.
+// A signed byte of a word times a step: (2^15 + 128 + byte) * step - (2^15 + 128) * step, exact.
 DEVICE float times_signed(u32 bytes, u32 i, float step) {
     float above = __uint_as_float(__byte_perm(bytes ^ 0x80808080u, 0x47000000u, 0x7404 | i << 4));
     return __fmaf_rn(above, step, __fmul_rn(-32896.0f, step));
 }
 
-// Byte `i` of `bytes` as `2^23 + byte`, from which a multiply-add makes any multiple: conversions are slow.
+// Byte `i` of `bytes` as `2^23 + byte`, ready for a multiply-add; conversions are slow.
 DEVICE float byte_above_2_23(u32 bytes, u32 i) {
     return __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7440 | i));
 }
 
-// What blocks of 32 columns with a step of their own share. A byte is 2^SHIFT times its level, which is signed where there is
-// no minimum.
+// Common part of formats whose blocks of 32 columns have their own step. A byte is 2^SHIFT times
+// its level, signed if there is no minimum.
 template <int SHIFT, int MINIMUM>
 struct Leaf {
     enum : int { CHUNK = 32, WHOLE = 0, SPAN = 32, LEAF = 1, SUMS = MINIMUM, ALTERNATES = 0, CONVERTS = 0 };
@@ -123,7 +124,7 @@ struct Leaf {
         out.offset[0] = __fmul_rn(-bias(), step), out.offset[1] = minimum;
     }
     DEVICE float dot(const Weights& w, const Activations& a, int, float sum) {
-        // From 2^SHIFT times the bias, whose top bits return in the shift.
+        // Starts from 2^SHIFT times the bias, whose top bits return in the shift.
         constexpr i32 START = static_cast<i32>(BIAS_BITS << SHIFT);
         u32 biased = MINIMUM ? dot_block<dot4_unsigned>(w, a, START) : dot_block<dot4>(w, a, START);
         if constexpr (SHIFT > 0) biased = __funnelshift_r(biased, BIAS_BITS >> (32 - SHIFT), SHIFT);
@@ -156,8 +157,8 @@ struct Q8_0 : Leaf<0, 0> {
     }
 };
 
-// 6 bits in 4 (q - 32), which fits a signed byte: 64 weights in the pieces A, B, C. The upper six bits of
-// their bytes are the first three 16 weights; the lower two, put together, the last 16.
+// 6 bits as the signed byte 4 (q - 32): 64 weights in the pieces A, B, C. The upper six bits of
+// their bytes are the first 48 weights; their combined lower two bits are the last 16.
 struct Q6_K {
     enum : int { HEAD = 1, QUANTS = 12, TAIL = 2, CHUNK = 64, WHOLE = 1 };
     enum : int { SPAN = 256, LEAF = 0, SUMS = 0, ALTERNATES = 0, CONVERTS = 0 };
@@ -184,7 +185,7 @@ struct Q6_K {
         return {fetch_piece(quants, 1), fetch_piece(quants, 2), fetch_piece(quants, 3),
                 fetch<u32>(s.pieces + static_cast<u64>(4 * chunk))};
     }
-    // The scale of 16 weights.
+    // Scale of 16 weights.
     DEVICE float scale(const Head& head, u32 scales, int i) { return times_signed(scales, i, head.step); }
     DEVICE Weights unpack(const Head& head, const Raw& raw, u32, int b) {
         Weights out;
@@ -204,7 +205,8 @@ struct Q6_K {
     DEVICE float dot(const Weights& w, const Activations& a, int, float sum) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            // A byte is four times the weight: from four times the bias, whose top bits return in the shift.
+            // A byte is four times the weight: starts from four times the bias, whose top bits
+            // return in the shift.
             i32 products = static_cast<i32>(BIAS_BITS << 2);
 #pragma unroll
             for (int i = 0; i < 4; i++) products = dot4(w.w[4 * h + i], word(a, 4 * h + i), products);
@@ -219,7 +221,8 @@ struct Q6_K {
     }
 };
 
-// What Q4_K and Q5_K share: a chunk is two blocks, of which a byte of each word below has scale or minimum.
+// Common part of Q4_K and Q5_K: a chunk is two blocks; a byte of each word below is a block's scale
+// or minimum.
 struct WithMinimum {
     enum : int { CHUNK = 64, WHOLE = 1, SPAN = 256, LEAF = 0, SUMS = 1, ALTERNATES = 32, CONVERTS = 0 };
     struct Head {
@@ -255,7 +258,7 @@ struct WithMinimum {
     }
 };
 
-// Head, then nibbles: the lower ones are the even block, the upper ones the odd block.
+// Head, then nibbles: the low ones are the even block, the high ones the odd block.
 struct Q4_K : WithMinimum {
     enum : int { HEAD = 1, QUANTS = 8, TAIL = 0 };
     struct Raw {
@@ -268,7 +271,7 @@ struct Q4_K : WithMinimum {
     DEVICE Weights unpack(const Head& head, const Raw& raw, u32 chunk, int b) {
         Weights out;
         scales(head, chunk, b, out);
-        // An upper nibble is left where it is: a byte is 16 q.
+        // A high nibble is not shifted: its byte is 16 q.
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             u32 v = i < 4 ? word(raw.low, i) : word(raw.high, i - 4);
@@ -286,7 +289,7 @@ struct Q4_K : WithMinimum {
     }
 };
 
-// Head, fifth bits, nibbles. Bit 8 j + i of a block's fifths belongs to byte j of its word i.
+// Head, fifth bits, nibbles. Bit 8 j + i of a block's fifth bits belongs to byte j of its word i.
 struct Q5_K : WithMinimum {
     enum : int { HEAD = 3, QUANTS = 8, TAIL = 0 };
     struct Raw {
@@ -316,7 +319,7 @@ struct Q5_K : WithMinimum {
     DEVICE float value(const Weights& w, int, int i) { return value_of(w, (w.w[i / 4] >> (8 * (i % 4))) & 255); }
 };
 
-// Single numbers of BYTES bytes, zeroes up to whole blocks. Activations stay f32.
+// Unquantised values of BYTES bytes, zero-padded to whole blocks. Activations stay f32.
 template <int BYTES>
 struct Numbers {
     enum : int { PIECES = 2 * BYTES, HEAD = 0, QUANTS = 8 * PIECES, TAIL = 0, CHUNK = 32, WHOLE = 0 };
@@ -331,7 +334,7 @@ struct Numbers {
         for (int i = 0; i < PIECES; i++) raw.pieces[i] = fetch_piece(quants, i);
         return raw;
     }
-    // The word with number `i` in it.
+    // Word that contains value `i`.
     DEVICE u32 of(const Raw& raw, int i) { return word(raw.pieces[i * BYTES / 16], i * BYTES / 4 % 4); }
 };
 
@@ -339,7 +342,7 @@ struct F16 : Numbers<2> {
     DEVICE float value(const Raw& raw, int i) { return half_to_float(of(raw, i) >> (16 * (i % 2))); }
 };
 
-// The upper half of single precision.
+// bfloat16: the upper half of single precision.
 struct BF16 : Numbers<2> {
     DEVICE float value(const Raw& raw, int i) {
         return __uint_as_float(i % 2 == 0 ? of(raw, i) << 16 : of(raw, i) & 0xffff0000u);

@@ -1,10 +1,10 @@
-// A kernel of a group's own: `run` of `tensor_group.cuh`, of which a thread has the loads of several elements under way
-// at once and a row more threads. Which thread takes an element and when it is loaded is a variant's; every sum is added up
-// in the order of `run`, so that no variant changes a bit.
+// Generated kernels of fused groups: like `run` of `tensor_group.cuh`, but a thread loads several
+// elements at once and a row has more threads. The variant decides which thread computes an element
+// and when it is loaded; sums have the order of `run`, so no variant changes a bit.
 #pragma once
 #include "tensor_group.cuh"
 
-// Elements, each by itself: a thread takes `unroll` of its block's, as far apart as there are threads.
+// Without a reduction: a thread has `unroll` elements, `threads` apart.
 template <class Group, u32 threads, u32 unroll>
 DEVICE void run_elements(const TensorParams& p) {
     u32 first = blockIdx.x * (threads * unroll) + threadIdx.x;
@@ -19,7 +19,7 @@ DEVICE void run_elements(const TensorParams& p) {
     }
 }
 
-// What comes after a reduction.
+// Steps after a reduction.
 template <class Group>
 DEVICE void finish(const TensorParams& p, u32 index, const Reduced& total) {
     Group g;
@@ -28,7 +28,7 @@ DEVICE void finish(const TensorParams& p, u32 index, const Reduced& total) {
     g.steps(p, true, index);
 }
 
-// Some elements in their order, `apart` from each other, as far as there are any before `end`.
+// Reduces up to `unroll` of the next `count` elements in order, `apart` from each other.
 template <class Group, u32 unroll>
 DEVICE void reduce_some(const TensorParams& p, u32 element, u32 apart, u32 count, Reduced& total) {
     Group g[unroll];
@@ -44,7 +44,7 @@ DEVICE void reduce_some(const TensorParams& p, u32 element, u32 apart, u32 count
     }
 }
 
-// Columns: a thread adds up one, in its order.
+// Reduction of columns: a thread sums one in order.
 template <class Group, u32 threads, u32 unroll>
 DEVICE void run_columns(const TensorParams& p) {
     u32 index = blockIdx.x * threads + threadIdx.x;
@@ -58,8 +58,8 @@ DEVICE void run_columns(const TensorParams& p) {
     finish<Group>(p, index, total);
 }
 
-// Rows: 16 threads have 16 sums over 256 columns, as many of those at a time as `per_row` has 16 threads; what they come to is
-// added up one after the other.
+// Reduction of rows: 16 threads have 16 sums over 256 columns, for `per_row` / 16 such spans at a
+// time; the results are added in order.
 template <class Group, u32 threads, u32 unroll, u32 per_row>
 DEVICE void run_rows(const TensorParams& p) {
     enum : u32 { SPANS = per_row / ROW_LANES };
@@ -97,7 +97,7 @@ DEVICE void run_rows(const TensorParams& p) {
 
 template <class Group, u32 threads, u32 unroll, u32 per_row>
 DEVICE void run_group(const TensorParams& p) {
-    if constexpr (Group::reduce == NO_REDUCTION) run_elements<Group, threads, unroll>(p);
+    if constexpr (Group::reduce == Reduction::NONE) run_elements<Group, threads, unroll>(p);
     else if constexpr (Group::inner == 1) run_rows<Group, threads, unroll, per_row>(p);
     else run_columns<Group, threads, unroll>(p);
 }

@@ -1,4 +1,4 @@
-// IQ2_S, IQ2_XS and IQ2_XXS: 8, 25 or 43 with either sign.
+// IQ2_S, IQ2_XS and IQ2_XXS: plus or minus 8, 25 or 43.
 #pragma once
 #include "byte_scales.cuh"
 

@@ -1,4 +1,4 @@
-// Odd levels up to 15.
+// IQ3_S: odd levels up to 15.
 #pragma once
 #include "byte_scales.cuh"
 

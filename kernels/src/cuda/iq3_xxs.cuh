@@ -1,4 +1,4 @@
-// Levels up to 62.
+// IQ3_XXS: levels up to 62.
 #pragma once
 #include "byte_scales.cuh"
 

@@ -1,4 +1,4 @@
-// Eight steps, nibbles for 16 levels.
+// IQ4_NL: eight steps, nibbles for 16 levels.
 #pragma once
 #include "levels.cuh"
 

@@ -1,4 +1,5 @@
-// Nibbles for the levels of IQ4_NL; as the tail a step, and of 8 scales of 6 bits the upper pairs, then the lower nibbles.
+// IQ4_XS: nibbles for the levels of IQ4_NL. The tail is a step, then 8 scales of 6 bits: upper
+// pairs of bits, then lower nibbles.
 #pragma once
 #include "levels.cuh"
 
@@ -20,7 +21,7 @@ struct IQ4_XS {
         sum += 16 * __popc(head.upper & 0x5555u) + 32 * __popc(head.upper & 0xaaaau);
         return __fmul_rn(__fmul_rn(-bias(), head.step), static_cast<float>(sum));
     }
-    // The scale of a block: 2^23 and more, less 2^23 + 32, times the step: all exact.
+    // Scale of a block: (2^23 + scale) - (2^23 + 32), times the step, exact.
     DEVICE float scale(const Head& head, u32 block) {
         u32 six = ((head.lower >> (4 * block)) & 15) | ((head.upper >> (2 * block)) & 3) << 4;
         return __fmul_rn(__fsub_rn(__uint_as_float(0x4b000000u | six), 8388640.0f), head.step);

@@ -1,41 +1,27 @@
-// Products of many rows with up to three matrices of one quantised type, on tensor cores.
+// Matmuls of many rows with up to three matrices of one quantised type, on tensor cores.
 //
-// A block has 64 rows of matrices, 8 panels, and TOKENS rows of activations; a warp has TALL times 16 of the ones and
-// WIDE times 8 of the others. It goes through the columns superblock by superblock: each warp copies a panel's
-// bytes to shared memory while those before are multiplied, then unpacks them to signed bytes, in pieces as `ldmatrix`
-// takes them, and scales to f32. Activations are copied in stages, of which a superblock has two: one arrives while
-// the other is multiplied. All of it lies in memory in the order in which it is copied, so a thread's addresses are
-// two pointers and constants. An integer sum of a block starts from the bias, so that what the tensor core gives
-// is a number already and meets its scale in one multiply-add. Order and rounding are those of docs/numerics.md: the
-// bits are those of `project.cuh`.
+// A block computes 64 matrix rows (8 panels) by TOKENS rows of activations; a warp computes TALL
+// times 16 by WIDE times 8. The block loops over superblocks. Each warp copies a panel's bytes to
+// shared memory while the previous superblock is multiplied, then unpacks them to signed bytes, in
+// `ldmatrix` order, and f32 scales. Activations are copied in two stages per superblock: one
+// arrives while the other is multiplied. Everything is stored in copy order, so a thread's
+// addresses are two pointers and constants. An integer sum of a block starts from the bias, so the
+// tensor core's result is a float and takes one multiply-add with its scale. Order and rounding are
+// those of docs/numerics.md; results equal `project.cuh`'s.
 //
-// Activations are what `quantise.cuh` made. Where a matrix meets two planes of them, a superblock takes two passes:
-// one for each plane, or where sums are of leaves one for each half, with both planes of a block in turn.
+// Activations are the output of `quantise.cuh`. With two planes a superblock takes two passes: one
+// per plane, or for formats with LEAF one per half, with both planes of a block in turn.
 //
-// Grid: x = tile of activations, so that those who read the same weights run together; y = tile of a matrix. Where tiles are of
-// pairs that chose the same expert (`group` in `mixture.cuh`), a tile's matrices are its expert's: small tiles alone, as what that
-// takes is a register too many for large ones.
+// Grid: x = tile of activations, so that blocks that read the same weights run together; y = tile
+// of a matrix. If tiles are grouped pairs (`group` in `mixture.cuh`), a tile uses its expert's
+// matrices. Only small tiles support that: large tiles have no register left for it.
 #pragma once
 #include "matrix.cuh"
 #include "quantise.cuh"
 #include "tile.cuh"
 
-struct MatmulParams {
-    u64 activations;
-    u64 residual;
-    u64 pairs;
-    u64 experts;
-    u64 stride;
-    Segment segments[3];
-    u32 k;
-    u32 rows;
-    u32 swiglu;
-    u32 planes;
-    u32 share;
-    u32 reserved;
-};
-
-// Two neighbours, read where it stands: what the compiler moves further up it keeps for longer.
+// Loads two consecutive values exactly here: the compiler would hoist the load and need more
+// registers.
 template <u32 OFFSET>
 DEVICE float2 load_two(u32 address) {
     float2 value;
@@ -43,7 +29,7 @@ DEVICE float2 load_two(u32 address) {
     return value;
 }
 
-// 16 rows of 32 signed bytes, or of 16, times 8 columns of them, from `start` on.
+// 16 rows of 32 (or 16) signed bytes times 8 columns, added to `start`.
 DEVICE void multiply(u32 (&out)[4], const u32 (&a)[4], u32 b0, u32 b1, const u32 (&start)[4]) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%10, %11, %12, %13};"
@@ -57,7 +43,7 @@ DEVICE void multiply(u32 (&out)[4], u32 a0, u32 a1, u32 b, const u32 (&start)[4]
         : "r"(a0), "r"(a1), "r"(b), "r"(start[0]), "r"(start[1]), "r"(start[2]), "r"(start[3]));
 }
 
-// What a block has: of which matrix of which expert which tile.
+// Work of a block: expert, matrix and tile.
 struct Work {
     u32 segment, tile, expert;
 
@@ -74,20 +60,20 @@ struct Work {
     }
 };
 
-// One of a tile's panels: of a gate and what it meets, in turns.
+// One panel of a tile; with a gated unit, panels of gate and up alternate.
 template <class F, u32 PANELS>
 DEVICE Superblock panel_of(const MatmulParams& p, const Work& work, u32 which) {
     u32 n = p.segments[work.segment].n;
     u32 panel = p.swiglu ? work.tile * (PANELS / 2) + which / 2 : work.tile * PANELS + which;
     u64 weights = p.segments[p.swiglu ? which % 2 : work.segment].weights + work.expert * p.stride;
     Matrix<F> matrix = Matrix<F>::make(weights, n, p.k);
-    // Beyond the last the last is read again and not written.
+    // Panels behind the last one read the last one again and are not written.
     panel = min(panel, (n - 1) / PANEL);
     return {row_of(matrix.pieces, panel, matrix.panel), row_of(matrix.tails, panel, matrix.tail_panel)};
 }
 
-// Where a thread writes: from a row of its tile on, of which `left` are of the matrix. With a gate, of 16 rows the first 8
-// are its, the others what it meets.
+// Destination of a thread: from a row of its tile on, of which `left` belong to the matrix. With a
+// gated unit the first 8 of 16 rows are the gate, the others up.
 struct Output {
     float* out;
     const float* bias;
@@ -105,7 +91,8 @@ struct Output {
                 p.residual ? at<const float>(p.residual) + first : nullptr, n, first < n ? n - first : 0, own.activation,
                 p.swiglu};
     }
-    // The row of the i-th number, STEP rows from the one before; with a gate every second half of 16 is met by the first.
+    // Row of the i-th value, STEP rows from the previous one; with a gated unit every second half
+    // of 16 is multiplied into the first.
     template <bool GATED, u32 STEP>
     DEVICE u32 row_of(u32 i) {
         return GATED ? STEP * i / 16 * 8 + STEP * i % 8 : STEP * i;
@@ -118,7 +105,8 @@ struct Output {
             if (row < left) values[i] = __fadd_rn(values[i], more[row]);
         }
     }
-    // The COUNT numbers of row `m` of activations. What is seldom there is asked for once for all of them.
+    // Writes COUNT values of row `m` of activations. Rarely used parameters are loaded once for all
+    // of them.
     template <bool GATED, u32 STEP, bool GROUPS = false, u32 COUNT>
     __device__ __forceinline__ void write(u32 m, float (&values)[COUNT]) const {
         if constexpr (GATED) {
@@ -148,13 +136,14 @@ struct Output {
     }
 };
 
-// Which part of a block's work is a thread's, as tensor cores divide it: of its rows and of its activations the first.
+// A thread's part of a block's work, as `mma` distributes it: its first matrix row and first row of
+// activations.
 template <int TOKENS_, int TALL_, int WIDE_>
 struct Part {
     enum : u32 { TOKENS = TOKENS_, TALL = TALL_, WIDE = WIDE_, WARPS = 8, PANELS = 8, ROWS = PANELS * PANEL };
-    // Warps beside each other along the matrix; the others have other rows of activations.
+    // Warps along the matrix; the others have other rows of activations.
     enum : u32 { ACROSS = ROWS / (16 * TALL) };
-    // Whether rows may be pairs of a mixture.
+    // True if rows may be pairs of an MoE layer.
     enum : u32 { GROUPS = TOKENS < 128 };
     static_assert(WARPS / ACROSS * WIDE * 8 == TOKENS && WIDE % 2 == 0, "a warp for every part");
     typedef float Sums[TALL][WIDE][4];
@@ -165,7 +154,7 @@ struct Part {
         return {lane, tall, wide, tall * TALL * 16 + lane / 4, wide * WIDE * 8 + lane % 4 * 2};
     }
 
-    // The row at a place of the block's tile; beyond all where there is none.
+    // Row (or pair) at a place of the block's tile; out of range if the place is empty.
     DEVICE u32 row_at(const MatmulParams& p, u32 place) { return ::row_at(GROUPS ? p.pairs : 0, blockIdx.x * TOKENS + place); }
 
     template <bool GATED>
@@ -196,13 +185,14 @@ struct Matmul {
     typedef Part<TOKENS_, TALL_, WIDE_> Place;
     enum : u32 { TOKENS = TOKENS_, TALL = TALL_, WIDE = WIDE_, THREADS = Place::WARPS * 32, PANELS = Place::PANELS, ROWS = Place::ROWS };
     enum : u32 { GROUPS = Place::GROUPS };
-    // Bytes of a block's and of half a superblock's activations, of a record of them, and of a superblock of a panel.
+    // Bytes of activations of a block, half a superblock and a record, and of a panel's superblock.
     enum : u32 { UNIT = TOKENS * BLOCK, HALF = TOKENS * Record<F>::HALF, RECORD = TOKENS * Record<F>::ALL };
     enum : u32 { PIECES = F::HEAD + F::QUANTS, BLOCKS = SUPERBLOCK / BLOCK };
     enum : u32 { AS_IS = Tile<F>::AS_IS, RAWS = AS_IS ? 2 : 1, PANEL_STRIDE = AS_IS ? sizeof(Pieces<PIECES>) : sizeof(Bytes) };
-    // Pairs of a block's scales; pairs of a row, and bytes between neighbouring ones: those of 8 lie in different banks.
+    // Pairs of scales of a block and of a row, and the row stride, which avoids bank conflicts
+    // among 8 rows.
     enum : u32 { PAIRS = F::SUMS == 2 ? 2 : 1, SCALES = 8 * PAIRS + 2, STRIDE = SCALES * sizeof(float2) };
-    // What stands beside a block's activations.
+    // f32 values stored with a block's activations.
     enum : u32 { EXTRAS = Record<F>::OF_BLOCK, EXTRAS_STRIDE = TOKENS * 4 * sizeof(float) };
 
     struct __align__(16) Shared {
@@ -213,21 +203,22 @@ struct Matmul {
         u8 tails[PANELS][F::TAIL > 0 ? F::TAIL * PANEL : PIECE];
         float2 scales[ROWS][SCALES];
         float begin[ROWS];
-        // What is read now and then would take registers for all the time.
+        // Rarely used values are in shared memory to save registers.
         Superblock panels[PANELS];
         Work work;
         u32 planes;
     };
     typedef typename Place::Sums Sums;
-    // Of the thread's activations, two neighbours at a time.
+    // The thread's extras, two neighbouring columns at a time.
     typedef float2 Extras[EXTRAS > 0 ? EXTRAS : 1][WIDE];
 
-    // Asks for stage B of a pass; `from` is what the thread brings of the first 4 KiB of the record.
+    // Starts copying stage B of a pass; `from` is the thread's part of the first 4 KiB of the
+    // record.
     template <int B>
     DEVICE void ask(const u8* from, u32 planes, u32 pass, Shared& shared) {
         u32 thread = threadIdx.x, to = shared_address(shared.stages[B]) + thread * PIECE;
         if (F::LEAF && planes == 2) {
-            // Two blocks, of both planes in turn.
+            // Two blocks, both planes in turn.
             const u8* half = from - thread * PIECE + pass * HALF;
 #pragma unroll
             for (u32 i = 0; i < UNIT / PIECE * 4 / THREADS; i++) {
@@ -242,12 +233,12 @@ struct Matmul {
             copy_pieces<UNIT / PIECE * 4 / THREADS, THREADS * PIECE, B * HALF>(to, from);
             if (thread < TOKENS) copy_pieces<EXTRAS, EXTRAS_STRIDE, B * HALF + 4 * UNIT, 4 * UNIT>(to, from);
         }
-        // Its last reader was the pass before.
+        // The previous pass has finished reading it.
         if (Record<F>::OF_ALL && B == 1 && thread < TOKENS / 4)
             copy_pieces<1, 0, 2 * HALF>(shared_address(shared.scale) + thread * PIECE, from);
     }
 
-    // Asks for superblock `s` of the warp's panel, of so many pieces.
+    // Starts copying superblock `s` of the warp's panel, `pieces` pieces.
     DEVICE void ask_weights(u32 s, u32 pieces, Shared& shared) {
         u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         u32 to = shared_address(&shared.raw[s % RAWS][warp]) + lane * PIECE;
@@ -257,7 +248,7 @@ struct Matmul {
             copy_pieces<WHOLE, 32 * PIECE>(to, from);
             if (lane < PIECES * PANEL % 32) copy_pieces<1, 0, AT, AT>(to, from);
         } else {
-            // What is missing is unpacked too.
+            // Missing pieces are unpacked too.
             uint4* missing = reinterpret_cast<uint4*>(&shared.raw[s % RAWS][warp]);
             for (u32 i = 0; i * 32 + lane < PIECES * PANEL; i++) {
                 if (i * 32 + lane < pieces * PANEL) copy_piece(to + i * 32 * PIECE, from + i * 32 * PIECE);
@@ -268,7 +259,8 @@ struct Matmul {
             copy_piece(shared_address(shared.tails[warp]) + lane * PIECE, shared.panels[warp].tail + s * (PANEL * F::TAIL) + lane * PIECE);
     }
 
-    // The warp's panel of superblock `s` for tensor cores: four lanes have a row's scales, each 64 columns of a row.
+    // Unpacks superblock `s` of the warp's panel: four lanes share a row, for its scales and for 64
+    // columns each.
     DEVICE void unpack(u32 s, Shared& shared) {
         u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         const Pieces<PIECES>& raw = shared.raw[s % RAWS][warp];
@@ -286,7 +278,7 @@ struct Matmul {
         u32 superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
         const u8* record = at<const u8>(p.activations) + static_cast<u64>(blockIdx.x * superblocks * p.planes) * RECORD
             + threadIdx.x * PIECE;
-        // Other warps copy and unpack only.
+        // Warps without rows only copy and unpack.
         bool multiplies = Place::row_at(p, Place::make().wide * WIDE * 8) < p.rows;
         u32 up[4];
 #pragma unroll
@@ -327,16 +319,18 @@ struct Matmul {
         if (threadIdx.x == 0) shared.work = work, shared.planes = p.segments[work.segment].planes;
     }
 
-    // Pieces of a panel's superblock `s`.
+    // Number of pieces of a panel's superblock `s`.
     DEVICE u32 pieces_of(const MatmulParams& p, u32 s) {
         return F::WHOLE ? PIECES : Matrix<F>::pieces_of(min(p.k - s * SUPERBLOCK, static_cast<u32>(SUPERBLOCK)));
     }
 
-    // Four blocks, as many of them as there are: columns in turn, or where leaves have two planes both of each two columns.
+    // Up to four blocks: columns in order, or for LEAF formats with two planes both planes of every
+    // two columns.
     template <int B>
     DEVICE void multiply_stage(u32 s, u32 pass, u32 planes, u32 blocks, const Shared& shared, const u32 (&up)[4], Sums& part) {
         Place place = Place::make();
-        // Matrices of 32 columns: of two tiles of activations and two pieces; of two panels and two pieces.
+        // `ldmatrix` operands of 32 columns: two tiles of activations by two pieces; two panels by
+        // two pieces.
         u32 activations = shared_address(shared.stages[0]) + place.wide * WIDE * 2 * PIECE_STRIDE + place.lane * PIECE;
         u32 pieces = AS_IS ? shared_address(shared.raw[s % RAWS][0].bytes[F::HEAD]) : shared_address(shared.bytes);
         u32 weights = pieces + (place.tall * TALL * 2 + place.lane / 8 % 2) * PANEL_STRIDE + place.lane / 16 * PIECE_STRIDE
@@ -355,7 +349,7 @@ struct Matmul {
         }
     }
 
-    // What sums of a superblock start from.
+    // Initial value of a superblock's sums.
     DEVICE void begin(const Shared& shared, Sums& part) {
         const float* begin = shared.begin + Place::make().row;
 #pragma unroll
@@ -369,7 +363,7 @@ struct Matmul {
         }
     }
 
-    // 32 columns, onto `part`: those of the thread's addresses, a half at AT, and so many blocks further.
+    // Adds 32 columns to `part`: the half AT of the thread's addresses, BLOCK_AT blocks further.
     template <u32 AT, u32 BLOCK_AT>
     DEVICE void multiply_block(u32 activations, u32 weights, u32 scales, u32 extras, const u32 (&up)[4], Sums& part) {
         u32 b[WIDE / 2][4];
@@ -440,7 +434,7 @@ struct Matmul {
         }
     }
 
-    // A superblock's sums into those of the row.
+    // Adds a superblock's sums to those of the row.
     DEVICE void end(const Shared& shared, const Sums& part, Sums& total) {
         const float* scales = shared.scale + Place::make().token;
 #pragma unroll
@@ -459,8 +453,8 @@ struct Matmul {
     }
 };
 
-// Registers for two blocks an SM, for small tiles three. Where 16 columns have a minimum, and on Hopper sums of 16 columns and
-// steps with a minimum for 32, some would be kept in memory.
+// Register limit for two blocks per SM, three for small tiles. Formats with a minimum per 16
+// columns would spill, and so would some others on Hopper.
 #if __CUDA_ARCH__ < 900
 #define MATMUL_BLOCKS(format, tokens) ((tokens) < 128 ? 3 : format::SUMS == 2 ? 1 : 2)
 #else

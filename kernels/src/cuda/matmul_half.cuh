@@ -1,22 +1,22 @@
-// Products of a prompt's rows with up to three matrices in half precision, on tensor cores, for who asks for it: activations are
-// rounded to the weights' type, and sums of 8 or 16 products as the tensor core rounds them. docs/numerics.md names it as the
-// exception that it is; `matmul_plain.cuh` keeps the one arithmetic.
+// Matmuls of a prompt's rows in half precision on tensor cores, opt-in: activations are rounded to
+// the weights' type, and the tensor core rounds sums of 8 or 16 products. docs/numerics.md lists
+// this exception; `matmul_plain.cuh` is exact.
 //
-// `halves_*` brings rows into the order in which they are copied:
+// `halves_*` converts rows to copy order:
 //   [tile of rows] of
-//     half  [64 columns][rows / 8][8 pieces][8][8]   as `ldmatrix` takes them
-//     f32   [rows]                                    what a row's sums are times
-// Rows of f16 are scaled by a power of two, so that their greatest number is far from the type's limits.
+//     half  [64 columns][rows / 8][8 pieces][8][8]   in `ldmatrix` order
+//     f32   [rows]                                    factor on a row's sums
+// Rows of f16 are scaled by a power of two to stay in the type's range.
 //
-// A block has 64 rows of matrices, 8 panels, and 128 rows of activations, and goes through the columns in stages of 64, one of which
-// is copied while the other is multiplied: weights lie in memory as `ldmatrix` takes them. Every 256 columns sums are added up in f32,
-// as a tensor core cuts off what it adds.
+// A block computes 64 matrix rows (8 panels) by 128 rows of activations, in stages of 64 columns;
+// one stage is copied while the other is multiplied. Weights are stored in `ldmatrix` order. Every
+// 256 columns the sums are added in f32, because tensor cores truncate when they add.
 //
 // Grid: as in `matmul_plain.cuh`.
 #pragma once
 #include "matmul_plain.cuh"
 
-// What a format's halves are, and whether rows are scaled into their range.
+// Conversion of a format to halves, and whether rows are scaled.
 template <class F>
 struct Half;
 template <>
@@ -28,9 +28,9 @@ struct Half<BF16> : Brain16 {
     enum : u32 { SCALED = 0 };
 };
 
-// Where a tile of rows has what: the same for who writes and who reads.
+// Layout of a tile of rows, for `halves_*` and `matmul_half_*`.
 struct Halves {
-    // Columns of a stage, pieces of 8 of them, bytes of them for 8 rows.
+    // Columns of a stage, pieces of 8 columns, bytes of those for 8 rows.
     enum : u32 { STAGE = 64, PIECES = STAGE / 8, EIGHT = PIECES * PIECE_STRIDE };
 
     DEVICE u32 stages(u32 k) { return (k + STAGE - 1) / STAGE; }
@@ -47,7 +47,7 @@ DEVICE void halves(const QuantiseParams& p) {
     one.x = p.x + 4ull * blockIdx.x * p.k, one.norm_weight = p.norm_weight;
     one.k = p.k, one.rows = blockIdx.x < p.rows, one.eps = p.eps;
     stage<F, 1, 1, 128>(one);
-    // By how much a row is greater than its halves.
+    // Ratio of a row to its halves.
     float scale = 1.0f, inverse = 1.0f;
     if constexpr (Half<F>::SCALED) {
         __shared__ u32 warps[4];
@@ -60,7 +60,7 @@ DEVICE void halves(const QuantiseParams& p) {
         if (thread % 32 == 0) warps[thread / 32] = largest;
         __syncthreads();
         largest = max(max(warps[0], warps[1]), max(warps[2], warps[3]));
-        // The greatest number becomes one below 2^15; next to nothing, and what is no number, stays.
+        // Scales the largest magnitude to below 2^15; tiny and non-finite values are not scaled.
         u32 exponent = largest >> 23;
         if (exponent > 64 && exponent < 255) {
             scale = __uint_as_float((exponent - 14) << 23);
@@ -86,7 +86,7 @@ struct MatmulHalf {
     typedef Place::Sums Sums;
     enum : u32 { TOKENS = Place::TOKENS, TALL = Place::TALL, WIDE = Place::WIDE, PANELS = Place::PANELS };
     enum : u32 { STAGE = Halves::STAGE, EIGHT = Halves::EIGHT, LEAF = SUPERBLOCK / STAGE };
-    // Bytes of a stage's activations, and from 16 columns to the next.
+    // Bytes of a stage's activations, and of 16 columns.
     enum : u32 { UNIT = TOKENS / 8 * EIGHT, STEP = 16 / 8 * PIECE_STRIDE };
 
     struct __align__(16) Shared {
@@ -94,7 +94,7 @@ struct MatmulHalf {
         u8 weights[2][PANELS][EIGHT];
     };
 
-    // Asks for a stage of so many columns, of which a warp brings a panel's weights.
+    // Starts copying a stage of `columns` columns; each warp copies a panel's weights.
     DEVICE void ask(const u8* activations, const u8* weights, u32 stage, u32 columns, Shared& shared) {
         u32 lane = threadIdx.x % 32;
         copy_pieces<UNIT / PIECE / 256, 256 * PIECE>(shared_address(shared.activations[stage % 2]) + threadIdx.x * PIECE,
@@ -105,7 +105,7 @@ struct MatmulHalf {
         if (columns > STAGE / 2) copy_piece(to + EIGHT / 2, from + EIGHT / 2);
     }
 
-    // 16 columns, onto `part`: those at the thread's addresses.
+    // Adds 16 columns at the thread's addresses to `part`.
     DEVICE void multiply(u32 activations, u32 weights, Sums& part) {
         u32 b[WIDE / 2][4];
         load_activations<0>(activations, b);
@@ -136,7 +136,8 @@ struct MatmulHalf {
         u32 stages = Halves::stages(p.k);
         const u8* weights = panel_of<F, PANELS>(p, work, threadIdx.x / 32).pieces;
         const u8* activations = at<const u8>(p.activations) + blockIdx.x * Halves::bytes(TOKENS, p.k);
-        // Matrices of 8 columns: of two tiles of activations and two pieces; of two panels and two pieces.
+        // `ldmatrix` operands of 16 columns: two tiles of activations by two pieces; two panels by
+        // two pieces.
         u32 of_activations = (place.wide * WIDE + place.lane / 16) * EIGHT + place.lane / 8 % 2 * PIECE_STRIDE + place.lane % 8 * PIECE;
         u32 of_weights = (place.tall * TALL * 2 + place.lane / 8 % 2) * EIGHT + place.lane / 16 * PIECE_STRIDE + place.lane % 8 * PIECE;
         of_activations += shared_address(shared.activations), of_weights += shared_address(shared.weights);

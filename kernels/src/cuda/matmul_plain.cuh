@@ -1,25 +1,26 @@
-// Products of many rows with up to three matrices of one plain type, in multiply-adds of f32.
+// Matmuls of many rows with up to three matrices of one unquantised type, with f32 multiply-adds.
 //
-// A block has 64 rows of matrices, 8 panels, and TOKENS rows of activations, and goes through the columns in stages of 32:
-// activations are copied to shared memory, weights come through registers, in which they are widened once for all
-// rows, both while the stage before is multiplied. A thread has 4 rows of the one times 4 of the other, and of each of
-// these the four chains of docs/numerics.md, so what it loads of four columns serves 64 multiply-adds. Tensor cores
-// round sums of products in their own way, which no chain gives: `matmul_half.cuh` is for who asks for that.
+// A block computes 64 matrix rows (8 panels) by TOKENS rows of activations, in stages of 32
+// columns. While a stage is multiplied, the activations of the next are copied to shared memory,
+// and its weights go through registers, where they are widened once for all rows. A thread computes
+// 4 by 4 results, each as the four chains of docs/numerics.md, so the loads of four columns serve
+// 64 multiply-adds. Tensor cores round differently, see `matmul_half.cuh`.
 //
-// Grid: x = tile of activations, so that those who read the same weights run together; y = tile of a matrix. Where tiles are of
-// pairs that chose the same expert (`group` in `mixture.cuh`), a tile's matrices are its expert's: small tiles alone, as in
-// `matmul.cuh`. The activations of a pair are read where its row is.
+// Grid: x = tile of activations, so that blocks that read the same weights run together; y = tile
+// of a matrix. If tiles are grouped pairs (`group` in `mixture.cuh`), a tile uses its expert's
+// matrices: small tiles only, as in `matmul.cuh`. A pair's activations are read from its row.
 #pragma once
 #include "matmul.cuh"
 
 template <class F, int TOKENS_>
 struct MatmulPlain {
     enum : u32 { TOKENS = TOKENS_, PANELS = 8, ROWS = PANELS * PANEL, SIDE = 4, THREADS = TOKENS / SIDE * ROWS / SIDE };
-    // Whether rows may be pairs of a mixture; warps; panels that each brings.
+    // True if rows may be pairs of an MoE layer; warps; panels that each warp copies.
     enum : u32 { GROUPS = TOKENS < 64, WARPS = THREADS / 32, OF_WARP = PANELS / WARPS };
-    // Columns of a stage, words between rows: what 8 threads read of 8 rows lies in different banks.
+    // Columns of a stage; row stride in words, so that 8 threads read 8 rows without bank
+    // conflicts.
     enum : u32 { STAGE = 32, STRIDE = STAGE + 4, LEAF = SUPERBLOCK / STAGE };
-    // Columns of a piece; pieces of a panel's stage, and rows of activations, that a thread brings.
+    // Columns of a piece; pieces of a panel's stage, and rows of activations, that a thread copies.
     enum : u32 { WIDTH = SUPERBLOCK / F::QUANTS, OWN = STAGE / WIDTH / 4, BRINGS = TOKENS * STAGE / 4 / THREADS };
     static_assert(PANELS % WARPS == 0 && BRINGS * THREADS / 8 == TOKENS, "all is brought");
 
@@ -28,7 +29,7 @@ struct MatmulPlain {
         float weights[2][ROWS][STRIDE];
     };
 
-    // The thread's first row and first row of activations; of both it has every 4th and 8th.
+    // First matrix row and first row of activations of the thread; it has every 4th and every 8th.
     struct Place {
         u32 row, token;
         DEVICE Place make() {
@@ -37,7 +38,7 @@ struct MatmulPlain {
         }
     };
 
-    // Asks for a stage's activations: a thread has 16 bytes of some rows, from where they begin.
+    // Starts copying a stage's activations: 16 bytes of each of the thread's rows.
     DEVICE void ask(const MatmulParams& p, const u32 (&rows)[BRINGS], u32 stage, Shared& shared) {
 #pragma unroll
         for (u32 i = 0; i < BRINGS; i++)
@@ -53,7 +54,7 @@ struct MatmulPlain {
             for (u32 i = 0; i < OWN; i++) raw[w][i] = fetch<uint4>(from[w] + at + i * 4 * PIECE_STRIDE);
         }
     }
-    // Widened: a warp has panels, a lane a row of each and every 4th piece.
+    // Stores widened weights: a warp has panels, a lane a row of each and every 4th piece.
     DEVICE void store(const Raw& raw, u32 stage, Shared& shared) {
         u32 first = threadIdx.x / 32 * PANEL + threadIdx.x % PANEL, piece = threadIdx.x % 32 / PANEL;
 #pragma unroll
@@ -101,7 +102,7 @@ struct MatmulPlain {
         const u8* weights[OF_WARP];
 #pragma unroll
         for (u32 w = 0; w < OF_WARP; w++) weights[w] = panel_of<F, PANELS>(p, work, warp + w * WARPS).pieces + lane * PIECE;
-        // Beyond the last row that is read again and not written.
+        // Rows behind the last one read the last one again and are not written.
         u32 rows[BRINGS];
 #pragma unroll
         for (u32 i = 0; i < BRINGS; i++) {
@@ -139,7 +140,7 @@ struct MatmulPlain {
         else write<false>(p, work, total);
     }
 
-    // The row at a place of the block's tile; beyond all where there is none.
+    // Row (or pair) at a place of the block's tile; out of range if the place is empty.
     DEVICE u32 row_at(const MatmulParams& p, u32 place) { return ::row_at(GROUPS ? p.pairs : 0, blockIdx.x * TOKENS + place); }
 
     template <bool GATED>

@@ -1,24 +1,25 @@
-// Shared memory as tensor cores read it: pieces of 16 bytes on their way there, matrices of 8 of them, products of halves.
+// Asynchronous copies to shared memory, `ldmatrix` loads, and `mma` of half precision.
 #pragma once
 #include "base.cuh"
 
-// Loads and copies take the constant part of an address as such: a register for each sum would be one too many.
+// Loads and copies have the constant part of an address as an immediate, to save registers.
 
-// Four 8 x 8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8 x 8 matrices of 16-bit elements: lane l has the address of row l % 8 of matrix l /
+// 8.
 template <u32 OFFSET>
 DEVICE void load_matrices(u32 (&out)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4+%5];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                  : "r"(address), "n"(OFFSET));
 }
-// The same, each with its rows as columns.
+// The same, transposed.
 DEVICE void load_transposed(u32 (&out)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                  : "r"(address));
 }
 
-// Pieces from global to shared memory, so many bytes apart, on their way until `copies_arrive`.
+// Copies pieces asynchronously from global to shared memory with a stride, until `copies_arrive`.
 template <u32 COUNT, u32 STRIDE, u32 FROM = 0, u32 TO = 0>
 DEVICE void copy_pieces(u32 to, const u8* from) {
     if constexpr (COUNT > 0) {
@@ -27,7 +28,7 @@ DEVICE void copy_pieces(u32 to, const u8* from) {
     }
 }
 DEVICE void copy_piece(u32 to, const void* from) { copy_pieces<1, 0>(to, static_cast<const u8*>(from)); }
-// All copies of the block are there, and what was read before may be written.
+// Waits for all copies of the block; afterwards earlier buffers may be overwritten.
 DEVICE void copies_arrive() {
     asm volatile("cp.async.wait_all;");
     __syncthreads();
@@ -35,7 +36,7 @@ DEVICE void copies_arrive() {
 
 DEVICE u32 shared_address(const void* pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
 
-// Numbers of 16 bits: two of them from f32, to nearest; 16 rows of 16 columns times 8 columns of them, onto `sum`.
+// 16-bit types: conversion of two f32 (to nearest), and `mma` of 16 x 16 by 16 x 8, added to `sum`.
 #define HALVES_OF(name, type)                                                                                        \
     struct name {                                                                                                    \
         DEVICE u32 two(float first, float second) {                                                                  \

@@ -1,12 +1,12 @@
-// A mixture of experts around its products: which experts a row chooses, and the sum of what they give. A pair is a row
-// and one of its experts, best first; pairs of a row are neighbours.
+// Router, grouping and combination of an MoE layer. A pair is a row and one of its experts, best
+// first; pairs of a row are consecutive.
 #pragma once
-#include "params.cuh"
+#include "base.cuh"
 
-// `orind_kernels::catalogue::launch` knows the same number.
-enum : u32 { MOST_EXPERTS = 1024, ROUTE_THREADS = 128 };
+// `orind_kernels::catalogue` has the same number.
+enum : u32 { ROUTE_THREADS = 128 };
 
-// The larger of two numbers by their keys; a NaN is above all, of equals the lower index.
+// Sort key of a value: NaN is the largest, and of equal values the lower index.
 DEVICE u64 key_of(float value, u32 index) {
     u32 bits = value == 0.0f ? 0 : __float_as_uint(value);
     bits = bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -14,7 +14,7 @@ DEVICE u64 key_of(float value, u32 index) {
     return static_cast<u64>(bits) << 32 | ~index;
 }
 
-// The largest of a block's values, in every thread.
+// Maximum over a block, in every thread.
 template <class T, class Larger>
 DEVICE T largest_of_block(T value, Larger larger) {
     __shared__ T warps[ROUTE_THREADS / 32];
@@ -29,7 +29,8 @@ DEVICE T largest_of_block(T value, Larger larger) {
     return value;
 }
 
-// The experts of a row, best first, and their weights. A thread has every 128th expert. Grid x is the row.
+// Chooses the experts of each row, best first, and their weights. A thread has every 128th expert.
+// Grid x is the row.
 extern "C" __global__ __launch_bounds__(ROUTE_THREADS) void route(const __grid_constant__ RouteParams p) {
     after_previous_launch();
     __shared__ float worth[MOST_EXPERTS];
@@ -85,21 +86,12 @@ extern "C" __global__ __launch_bounds__(ROUTE_THREADS) void route(const __grid_c
     }
 }
 
-struct GroupParams {
-    u64 chosen;
-    u64 pairs;
-    u64 experts;
-    u32 count;
-    u32 of;
-    u32 tile;
-    u32 tiles;
-};
-
-// Pairs by expert: of each tile the expert, of each place in it the pair, none at the end of an expert's last tile and in tiles
-// behind all. Places of an expert's pairs are as they come: no number depends on them. One block.
+// Groups pairs by expert: writes the expert of each tile and the pair of each place; places without
+// a pair are at the end of an expert's last tile and in unused tiles. The order of an expert's
+// pairs is arbitrary and changes no result. One block.
 extern "C" __global__ __launch_bounds__(ROUTE_THREADS) void group(const __grid_constant__ GroupParams p) {
     after_previous_launch();
-    // How many pairs an expert has, then where its next one goes.
+    // Number of pairs of each expert, then the place of its next pair.
     __shared__ u32 next[MOST_EXPERTS];
     const u32* chosen = at<const u32>(p.chosen);
     u32 thread = threadIdx.x;
@@ -128,7 +120,7 @@ extern "C" __global__ __launch_bounds__(ROUTE_THREADS) void group(const __grid_c
     for (u32 i = thread; i < p.count; i += ROUTE_THREADS) at<u32>(p.pairs)[atomicAdd(&next[chosen[i]], 1)] = i;
 }
 
-// A row's results, weighted and added up. Grid y is the row.
+// Weighted sum of a row's results. Grid y is the row.
 extern "C" __global__ __launch_bounds__(128) void combine(const __grid_constant__ CombineParams p) {
     after_previous_launch();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x;

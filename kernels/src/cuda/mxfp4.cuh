@@ -1,4 +1,4 @@
-// Nibbles for twice the numbers of E2M1; eight exponents as the tail.
+// MXFP4: nibbles for twice the values of E2M1; the tail is eight exponents.
 #pragma once
 #include "levels.cuh"
 
@@ -12,7 +12,7 @@ struct MXFP4 : Leaf<0, 0> {
     DEVICE Raw load(const Superblock& s, u32 chunk) {
         return {fetch_piece(s.piece(chunk), 0), fetch<u8>(s.tail + static_cast<u64>(chunk))};
     }
-    // 2^(exponent - 128), of which the least two are no normal numbers.
+    // 2^(exponent - 128), subnormal for the two least exponents.
     DEVICE float power(u32 exponent) {
         return __uint_as_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
     }

@@ -1,5 +1,6 @@
-// What blocks of 32 columns in nibbles share, with fifth bits or without: byte l has column l in its lower nibble and column
-// 16 + l in its upper one; bit 8 j + i of a word of fifth bits is of column 4 i + j.
+// Formats with blocks of 32 columns in nibbles, with or without fifth bits. Byte l has column l in
+// its low nibble and column 16 + l in its high nibble; bit 8 j + i of a word of fifth bits is that
+// of column 4 i + j.
 #pragma once
 #include "tile.cuh"
 
@@ -21,12 +22,12 @@ DEVICE void eightfold(const uint4& nibbles, u32 fifths, u32 (&w)[8]) {
     }
 }
 
-// The step of a block and what is added to its weights, a word.
+// Step and minimum of a block, as one word.
 DEVICE u32 fetch_step_and_minimum(const Superblock& s, u32 block) {
     return fetch<u32>(s.piece(block / 4) + static_cast<u64>(block % 4 * 4));
 }
 
-// The nibbles of a block of a tile.
+// Nibbles of a block of a tile.
 template <class F, int COUNT>
 DEVICE void nibbles_of(const Pieces<COUNT>& raw, u32 block, u32 row, u32 (&w)[8]) {
     uint4 v = raw.row(F::HEAD + block, row);
@@ -37,7 +38,7 @@ DEVICE void nibbles_of(const Pieces<COUNT>& raw, u32 block, u32 row, u32 (&w)[8]
     }
 }
 
-// The same with the fifth bits that the last two pieces of the head have.
+// The same with fifth bits from the last two pieces of the head.
 template <class F, int COUNT>
 DEVICE void fives_of(const Pieces<COUNT>& raw, u32 block, u32 row, u32 (&w)[8]) {
     u32 fifths = reinterpret_cast<const u32*>(&raw.row(F::HEAD - 2 + block / 4, row))[block % 4];
@@ -46,7 +47,7 @@ DEVICE void fives_of(const Pieces<COUNT>& raw, u32 block, u32 row, u32 (&w)[8]) 
     for (int i = 0; i < 8; i++) w[i] |= (i < 4 ? fifths << (4 - i) : fifths >> (i - 4)) & 0x10101010u;
 }
 
-// Steps and minima as the first two pieces of the head.
+// Formats with steps and minima in the first two pieces of the head.
 struct TileOfStepsAndMinima {
     enum : u32 { AS_IS = 0, OF_16 = 0 };
     template <int COUNT>

@@ -1,9 +1,9 @@
-// The sampler's noise: Philox4x32-10 (Salmon et al., SC 2011) keyed by the seed with counter
-// (position, id), as a standard Gumbel variate. The engine's `plan::sample` is its meaning.
+// Noise of the sampler: Philox4x32-10 (Salmon et al., SC 2011) keyed by the seed with counter
+// (position, id), as a standard Gumbel variate. Defined by `plan::sample`.
 #pragma once
 #include "base.cuh"
 
-// No variate exceeds this: -ln(-ln(1 - 2^-24)), rounded up.
+// Upper bound of a variate: -ln(-ln(1 - 2^-24)), rounded up.
 #define GUMBEL_MAX 16.7f
 
 DEVICE u32 philox(u32 c0, u32 c1, u64 key) {
@@ -22,8 +22,8 @@ DEVICE u32 philox(u32 c0, u32 c1, u64 key) {
     return c0;
 }
 
-// The natural logarithm of a normal positive number, to 2e-7 of it: the exponent's, and a polynomial
-// of what the mantissa, taken to be in [sqrt(1/2), sqrt(2)), has beyond 1.
+// Natural logarithm of a positive normal number, to 2e-7: the exponent's, plus a polynomial of the
+// mantissa, which is taken to be in [sqrt(1/2), sqrt(2)).
 DEVICE float logarithm(float x) {
     i32 bits = __float_as_int(x), power = (bits - 0x3f3504f3) >> 23;
     float r = __fsub_rn(__int_as_float(bits - power * 0x800000), 1.0f);
@@ -47,7 +47,7 @@ DEVICE float gumbel(u64 seed, u32 position, u32 id) {
     return -logarithm(-logarithm(uniform));
 }
 
-// A value and the token it belongs to; of equal values the lowest id is better.
+// A value and its token; ties go to the lowest id.
 struct Best {
     float value;
     u32 id;
@@ -56,7 +56,7 @@ struct Best {
     __device__ __forceinline__ void take(float v, u32 i) {
         if (v > value || (v == value && i < id)) value = v, id = i;
     }
-    // The best of a block, in every thread.
+    // Best of a block, in every thread.
     template <int THREADS>
     __device__ __forceinline__ Best of_block() const {
         __shared__ Best warps[THREADS / 32];
@@ -77,8 +77,8 @@ struct Best {
     }
 };
 
-// The draw over candidates: the largest of logit * scale + noise. Noise is computed only where it
-// could still win.
+// Draw over candidates: the largest logit * scale + noise. Noise is computed only if it could still
+// win.
 struct Draw {
     float scale;
     u64 seed;

@@ -1,17 +1,18 @@
-// What types of two bits share: byte l of a piece has columns l, 16 + l, 32 + l and 48 + l of 64, the first in its lowest bits.
+// Formats with 2-bit values: byte l of a piece has columns l, 16 + l, 32 + l and 48 + l of 64, the
+// first in its lowest bits.
 #pragma once
 #include "tile.cuh"
 
 struct Pairs {
     enum : int { QUANTS = 4, CHUNK = 64, WHOLE = 1, SPAN = 256, LEAF = 0, CONVERTS = 0 };
 
-    // The bits of 16 columns are left where they are.
+    // The bits of 16 columns are not shifted.
     DEVICE int shift(int b, int half) { return 2 * (2 * b + half); }
     DEVICE void unpack(const uint4& piece, int b, u32 (&w)[8]) {
 #pragma unroll
         for (int i = 0; i < 8; i++) w[i] = word(piece, i % 4) & 0x03030303u << shift(b, i / 4);
     }
-    // The products of half a block, added: what a shift leaves of them.
+    // Sum of products of half a block, shifted back.
     DEVICE i32 products(const Weights& w, const Activations& a, int half, i32 sum) {
 #pragma unroll
         for (int i = 4 * half; i < 4 * half + 4; i++) sum = dot4_unsigned(w.w[i], word(a, i), sum);
@@ -20,7 +21,7 @@ struct Pairs {
     DEVICE i32 product(const Weights& w, const Activations& a, int b, int half) {
         return products(w, a, half, 0) >> shift(b, half);
     }
-    // The same from a bias, whose top bits return in the shift.
+    // The same, starting from a bias whose top bits return in the shift.
     DEVICE i32 product_from(u32 bias, const Weights& w, const Activations& a, int b, int half) {
         int by = shift(b, half);
         u32 sum = products(w, a, half, static_cast<i32>(bias << by));

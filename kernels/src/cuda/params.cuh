@@ -1,7 +1,107 @@
-// The launch ABI: one plain struct per family, the kernel's only parameter. The build asserts every
-// offset against `orind_kernels::params`, which documents the fields.
+// Written by `cargo run -p orind-kernels -- header`; do not edit.
+// Fields are documented in `src/params`.
 #pragma once
-#include "base.cuh"
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+enum : u32 {
+    SILU = 1,
+    GELU = 2,
+    CLAMPED = 3,
+    CACHE_TILE = 32,
+    CACHE_BLOCK = 128,
+    MOST_EXPERTS = 1024,
+    MOST_TAPS = 8,
+    CONV_ROWS = 16,
+    MOST_KEY = 128,
+    DELTA_COLUMNS = 32,
+    ROW_LANES = 16,
+    ROW_BLOCK = 256,
+    TENSOR_AXES = 8,
+    TENSOR_STEPS = 48,
+    TENSOR_OPERANDS = 8,
+    TENSOR_INDICES = 3,
+    TENSOR_REGISTERS = 24,
+    ATOMICS_THREADS = 64,
+    HANDOVER_THREADS = 256,
+};
+
+struct Function {
+    enum : u32 {
+        ADD = 0,
+        MULTIPLY = 1,
+        GATE = 2,
+        SCALE = 3,
+        SOFT_CAP = 4,
+        SILU = 5,
+        GELU = 6,
+        SWI_GLU = 7,
+        GE_GLU = 8,
+    };
+};
+
+struct Width {
+    enum : u32 {
+        WORD = 0,
+        HALF = 1,
+        BF16 = 2,
+        FIXED = 3,
+        SIGNED = 4,
+        UNSIGNED = 5,
+    };
+};
+
+struct Reduction {
+    enum : u32 {
+        NONE = 0,
+        SUM = 1,
+        LARGEST = 2,
+        INT_SUM = 3,
+        INT_LARGEST = 4,
+    };
+};
+
+struct Action {
+    enum : u32 {
+        LOAD = 0,
+        STORE = 1,
+        IOTA = 2,
+        NEG = 3,
+        EXP = 4,
+        LN = 5,
+        SQRT = 6,
+        RECIP = 7,
+        SIN = 8,
+        COS = 9,
+        FLOOR = 10,
+        ADD = 11,
+        SUB = 12,
+        MUL = 13,
+        MAX = 14,
+        LESS_EQUAL = 15,
+        REM = 16,
+        INT_ADD = 17,
+        INT_SUB = 18,
+        INT_MUL = 19,
+        INT_MAX = 20,
+        INT_LESS_EQUAL = 21,
+        INT_REM = 22,
+        AND = 23,
+        OR = 24,
+        XOR = 25,
+        SHIFT_LEFT = 26,
+        SHIFT_RIGHT = 27,
+        SELECT = 28,
+        TO_INT = 29,
+        TO_FLOAT = 30,
+        TO_HALF = 31,
+        TO_BF16 = 32,
+        TO_SIGNED = 33,
+        TO_UNSIGNED = 34,
+        TO_TRUTH = 35,
+    };
+};
 
 struct Segment {
     u64 weights;
@@ -12,6 +112,7 @@ struct Segment {
     u32 activation;
     u32 reserved;
 };
+static_assert(sizeof(Segment) == 40, "ABI");
 
 struct ProjectParams {
     u64 x;
@@ -26,6 +127,37 @@ struct ProjectParams {
     float inverse_k;
     u32 next_bytes;
 };
+static_assert(sizeof(ProjectParams) == 176, "ABI");
+
+struct QuantiseParams {
+    u64 x;
+    u64 norm_weight;
+    u64 out;
+    u64 pairs;
+    u32 k;
+    u32 rows;
+    u32 tile;
+    u32 planes;
+    float eps;
+    u32 share;
+};
+static_assert(sizeof(QuantiseParams) == 56, "ABI");
+
+struct MatmulParams {
+    u64 activations;
+    u64 residual;
+    u64 pairs;
+    u64 experts;
+    u64 stride;
+    Segment segments[3];
+    u32 k;
+    u32 rows;
+    u32 swiglu;
+    u32 planes;
+    u32 share;
+    u32 reserved;
+};
+static_assert(sizeof(MatmulParams) == 184, "ABI");
 
 struct EmbedParams {
     u64 table;
@@ -36,6 +168,7 @@ struct EmbedParams {
     u32 rows;
     u32 reserved;
 };
+static_assert(sizeof(EmbedParams) == 40, "ABI");
 
 struct GatherParams {
     u64 table;
@@ -46,6 +179,7 @@ struct GatherParams {
     u32 rows;
     u32 reserved;
 };
+static_assert(sizeof(GatherParams) == 40, "ABI");
 
 struct RopeTableParams {
     u64 positions;
@@ -56,6 +190,7 @@ struct RopeTableParams {
     float magnitude;
     u32 reserved;
 };
+static_assert(sizeof(RopeTableParams) == 40, "ABI");
 
 struct AttentionParams {
     u64 q;
@@ -92,6 +227,7 @@ struct AttentionParams {
     u32 length;
     u32 next_bytes;
 };
+static_assert(sizeof(AttentionParams) == 200, "ABI");
 
 struct SampleParams {
     u64 logits;
@@ -116,6 +252,7 @@ struct SampleParams {
     u32 ring_entries;
     u32 adjustment_words;
 };
+static_assert(sizeof(SampleParams) == 152, "ABI");
 
 struct RowsParams {
     u64 a;
@@ -126,6 +263,7 @@ struct RowsParams {
     float eps;
     u32 reserved;
 };
+static_assert(sizeof(RowsParams) == 40, "ABI");
 
 struct ElementwiseParams {
     u64 a;
@@ -138,6 +276,7 @@ struct ElementwiseParams {
     u32 function;
     float by;
 };
+static_assert(sizeof(ElementwiseParams) == 48, "ABI");
 
 struct NormParams {
     u64 x;
@@ -149,6 +288,7 @@ struct NormParams {
     u32 centred;
     float eps;
 };
+static_assert(sizeof(NormParams) == 48, "ABI");
 
 struct RouteParams {
     u64 logits;
@@ -163,6 +303,7 @@ struct RouteParams {
     u32 normalised;
     float scale;
 };
+static_assert(sizeof(RouteParams) == 64, "ABI");
 
 struct ExpertsParams {
     u64 x;
@@ -180,6 +321,18 @@ struct ExpertsParams {
     u32 glu;
     u32 reserved;
 };
+static_assert(sizeof(ExpertsParams) == 88, "ABI");
+
+struct GroupParams {
+    u64 chosen;
+    u64 pairs;
+    u64 experts;
+    u32 count;
+    u32 of;
+    u32 tile;
+    u32 tiles;
+};
+static_assert(sizeof(GroupParams) == 40, "ABI");
 
 struct CombineParams {
     u64 results;
@@ -190,6 +343,7 @@ struct CombineParams {
     u32 count;
     u32 reserved;
 };
+static_assert(sizeof(CombineParams) == 40, "ABI");
 
 struct Recurrence {
     u64 state;
@@ -202,6 +356,7 @@ struct Recurrence {
     u32 chunk;
     u32 size;
 };
+static_assert(sizeof(Recurrence) == 56, "ABI");
 
 struct ShortConvParams {
     Recurrence memory;
@@ -211,6 +366,7 @@ struct ShortConvParams {
     u32 channels;
     u32 taps;
 };
+static_assert(sizeof(ShortConvParams) == 88, "ABI");
 
 struct GatedDeltaParams {
     Recurrence memory;
@@ -229,14 +385,127 @@ struct GatedDeltaParams {
     float query_scale;
     float key_scale;
 };
+static_assert(sizeof(GatedDeltaParams) == 136, "ABI");
 
-// Asks the L2 for what the next launch reads first, which decides no number: at the end of a launch memory has nothing
-// else to do.
-DEVICE void look_ahead(u64 next, u32 bytes) {
-    enum : u32 { LINE = 128 };
-    u32 block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-    u32 threads = gridDim.x * gridDim.y * gridDim.z * blockDim.x;
-#pragma unroll 1
-    for (u32 to = (block * blockDim.x + threadIdx.x) * LINE; to < bytes; to += threads * LINE)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(next + to));
-}
+struct DeltaRuleParams {
+    Recurrence memory;
+    u64 query;
+    u64 decay;
+    u64 key;
+    u64 take;
+    u64 add;
+    u64 value;
+    u64 out;
+    u32 heads;
+    u32 key_size;
+    u32 value_size;
+    u32 reserved;
+};
+static_assert(sizeof(DeltaRuleParams) == 128, "ABI");
+
+struct TensorSource {
+    u64 base;
+    u32 shape[8];
+    u32 strides[8];
+    u32 axes;
+    u32 width;
+    u32 padded;
+    u32 before;
+    u32 inside;
+    u32 reserved;
+};
+static_assert(sizeof(TensorSource) == 96, "ABI");
+
+struct TensorParams {
+    u64 steps[48];
+    TensorSource sources[8];
+    u64 stores[8];
+    u32 constants[8];
+    u32 body;
+    u32 tail;
+    u32 elements;
+    u32 reduce;
+    u32 outer;
+    u32 length;
+    u32 inner;
+    u32 from;
+    u32 into;
+    u32 reserved;
+};
+static_assert(sizeof(TensorParams) == 1288, "ABI");
+
+struct TensorMatmulParams {
+    u64 a;
+    u64 b;
+    u64 out;
+    u32 shape[8];
+    u32 a_strides[8];
+    u32 b_strides[8];
+    u32 axes;
+    u32 batches;
+    u32 m;
+    u32 n;
+    u32 k;
+    u32 a_width;
+    u32 b_width;
+    u32 reserved;
+};
+static_assert(sizeof(TensorMatmulParams) == 152, "ABI");
+
+struct TensorRowsParams {
+    u64 indices[3];
+    TensorSource source;
+    u64 out;
+    u32 extents[3];
+    u32 apart[3];
+    u32 leading;
+    u32 count;
+    u32 width;
+    u32 elements;
+    u32 adds;
+    u32 out_width;
+};
+static_assert(sizeof(TensorRowsParams) == 176, "ABI");
+
+struct TensorTopKParams {
+    u64 x;
+    u64 out;
+    u32 n;
+    u32 count;
+    u32 row_stride;
+    u32 column_stride;
+};
+static_assert(sizeof(TensorTopKParams) == 32, "ABI");
+
+struct ProbeParams {
+    u64 out;
+    u32 seed;
+    u32 turns;
+    u32 table[4];
+};
+static_assert(sizeof(ProbeParams) == 32, "ABI");
+
+struct OrderParams {
+    u64 out;
+    u32 index;
+    u32 reserved;
+};
+static_assert(sizeof(OrderParams) == 16, "ABI");
+
+struct AtomicsParams {
+    u64 counter;
+    u64 parts;
+    u64 marks;
+    u32 round;
+    u32 reserved;
+};
+static_assert(sizeof(AtomicsParams) == 32, "ABI");
+
+struct HandoverParams {
+    u64 words;
+    u64 copy;
+    u64 sums;
+    u32 count;
+    u32 key;
+};
+static_assert(sizeof(HandoverParams) == 32, "ABI");

@@ -1,40 +1,41 @@
-// Softmax attention of many rows of one prompt over one KV head's cache: a block's rows share what it
-// reads. Numbers and their order are those of `attention.cuh`.
+// Softmax attention of many rows of one prompt over one KV head's cache: the rows of a block share
+// what it reads. Values and their order are those of `attention.cuh`.
 //
-// Grid: x = kv head, y = tile of rows, the last first, as it sees most positions. A query is a row's
-// head; QUERIES of them, all heads of a tile's rows, meet STEP positions, SPANS spans, at a time. Both
-// products are outer ones: a thread has ROWS queries of 8 and COLUMNS of 4 positions, then values. Keys
-// and values come through registers into one buffer, a unit of UNIT numbers at a time, widened once for
-// all queries; a unit is asked for before the products of the one before it.
+// Grid: x = KV head, y = tile of rows, the last first, as it sees the most positions. A query is
+// one head of a row. A block has QUERIES queries, all heads of a tile's rows, and processes STEP
+// positions (SPANS spans) at a time. Both products are outer products: a thread has ROWS of 8
+// queries by COLUMNS of 4 positions, then columns of values. Keys and values go through registers
+// into one buffer, UNIT values at a time, widened once for all queries; a unit is loaded before the
+// products of the previous one.
 //
-// A warp has 32 queries and a span, then 32 columns, or where there are but 16 queries two spans: lane % 8 says which
-// four, lane / 8 which eight queries and which span. Of a span they are positions t, t + 8, t + 16, t + 24: two of each
-// chain of the span's sum.
+// A warp has 32 queries and one span, then 32 columns; with only 16 queries, two spans. lane % 8
+// selects four positions, lane / 8 eight queries and the span. Positions of a lane are t, t + 8, t
+// + 16, t + 24: two of each chain of the span's sum.
 //
-// Where there is a window, steps that lie before every row's are left out, spans before a query's own change nothing
-// of it, and positions before it in a span that is not have no weight.
+// With a window, steps before every row's window are skipped; spans before a query's window do not
+// change its result, and earlier positions of a window's first span get no weight.
 #pragma once
 #include "attention.cuh"
 
 extern __shared__ uint4 dynamic_shared[];
 
-// The rows of a block's tile, those of one slot at a time, and what their queries see.
+// Rows of a block's tile that share a slot, and the positions that their queries see.
 template <class Cache, u32 QUERIES>
 struct Seen {
-    // Positions up to the last that a query sees, 0 where it is not of this pass; the most and the least of
-    // those that are, and the first row of the next pass. The factor on its scores.
+    // Number of positions that each query sees, 0 if it is not part of this pass; their maximum and
+    // minimum, the first row of the next pass, and the factor on each query's scores.
     u32 counts[QUERIES];
     float factors[QUERIES];
     u32 most, least, next;
-    // Whose positions they see.
+    // Slot of the pass.
     u32 slot;
 
-    // Finds the rows of the tile from `first` on that share its slot, and what they see.
+    // Selects the rows of the tile, from `first` on, that share its slot.
     DEVICE void choose(const AttentionParams& p, u32 tile, u32 rows, u32 first, Seen& seen) {
         if (threadIdx.x == 0) seen.most = 0, seen.least = ~0u, seen.next = rows;
         __syncthreads();
         u32 row = threadIdx.x / (p.heads / p.kv_heads), slot, own, position, end = 0;
-        // Without a place it is in none of them.
+        // A row outside the cache belongs to no slot.
         if (!place_of(p, tile + first, slot, position)) slot = p.slot_count;
         if (threadIdx.x == 0) seen.slot = slot;
         if (row >= first && row < rows) {
@@ -50,12 +51,12 @@ struct Seen {
         __syncthreads();
     }
 
-    // The head's first tile in the block of a position that some of them see.
+    // First tile of the head in the KV cache block of a visible position.
     DEVICE u32 head_of(const AttentionParams& p, const Seen& seen, u32 position) {
         return position < seen.most ? Cache::head_of(p, seen.slot, blockIdx.x, position) : 0;
     }
 
-    // Whether some of a pass's rows see a span, and whether all do.
+    // True if some (or all) rows of a pass see a span.
     DEVICE bool any_sees(const AttentionParams& p, const Seen& seen, u32 span) {
         return span < seen.most && span + SPAN > first_seen(p, seen.least);
     }
@@ -70,19 +71,19 @@ struct PrefillAttention {
     enum : u32 { THREADS = 128, WARPS = 4, ROWS = 8, COLUMNS = 4, UNIT = 4096 };
     enum : u32 { SPANS = WIDTH / 32, STEP = SPANS * SPAN, QUERIES = UNIT / WIDTH, UNITS = STEP * WIDTH / UNIT };
     typedef Seen<Cache, QUERIES> Rows;
-    // Of a warp; and warps that have all spans or columns.
+    // Spans of a warp, and warps that share spans or columns.
     enum : u32 { WARP_SPANS = QUERIES < 32 ? 32 / QUERIES : 1, ABREAST = SPANS / WARP_SPANS };
-    // Dims of a unit of keys, of which a thread brings those of a key or of two, and their words.
+    // Dims of a unit of keys; a thread loads those of one or two keys.
     enum : u32 { DIMS = UNIT / STEP, KEY_DIMS = DIMS < 32 ? DIMS : 32, KEY_WORDS = Cache::template Words<KEY_DIMS>::ALL };
-    // Positions of a unit of values, those of a span at most, and of how many a thread brings four columns.
+    // Positions of a unit of values (at most a span), and how many a thread loads four columns of.
     enum : u32 { POSITIONS = UNIT / WIDTH, PART = POSITIONS < SPAN ? POSITIONS : SPAN, VALUES = UNIT / 4 / THREADS };
     enum : u32 { VALUE_WORDS = Cache::template Words<4>::ALL, WORDS = VALUES * VALUE_WORDS };
-    // Blocks of a step, and of two where they are the most.
+    // KV cache blocks of a step, and of up to two steps.
     enum : u32 { BLOCKS = STEP > CACHE_BLOCK ? STEP / CACHE_BLOCK : 1, TILES = 4 };
-    // Lanes that write weights then meet no bank twice.
+    // Avoids bank conflicts between lanes that write weights.
     enum : u32 { STRIDE = QUERIES + 4 };
 
-    // What a run's sums and a span's are multiplied by when they are folded.
+    // Factors on a run's sums and on a span's sums when they are folded.
     struct Factors {
         float old, young;
     };
@@ -96,18 +97,19 @@ struct PrefillAttention {
         float unit[UNIT];
         float weights[STEP][STRIDE];
         Span spans[SPANS][QUERIES];
-        // Of the run under way and of those before it, for each query.
+        // Softmax of the current run and of all previous runs, per query.
         Softmax run[QUERIES], total[QUERIES];
-        // The head's first tiles in the blocks of two steps, each at its number modulo theirs.
+        // First tiles of the head in the KV cache blocks of two steps, indexed by block number
+        // modulo TILES.
         u32 tiles[TILES];
     };
     typedef float Sums[ROWS][COLUMNS];
 
-    // Which part of the block's work is the thread's.
+    // Part of the block's work that this thread has.
     struct Place {
         u32 warp, lane, part, row, column;
         DEVICE Place make() {
-            // Asked for anew each time: registers are scarce.
+            // Recomputed on each use to save registers.
             u32 thread;
             asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
             u32 warp = thread / 32, lane = thread % 32;
@@ -116,14 +118,14 @@ struct PrefillAttention {
         }
     };
 
-    // The head's first tile in the block of the step at `start` that is the thread's, of the first BLOCKS; and where it is
-    // kept.
+    // First tile of the head in this thread's KV cache block of the step at `start`, and the index
+    // to store it at.
     DEVICE u32 tile_in(const AttentionParams& p, u32 start, const Shared& shared) {
         return Rows::head_of(p, shared, start + threadIdx.x * CACHE_BLOCK);
     }
     DEVICE u32& kept(u32 start, Shared& shared) { return shared.tiles[(start / CACHE_BLOCK + threadIdx.x) % TILES]; }
 
-    // The tile of a span of the step at `start`.
+    // Tile of a span of the step at `start`.
     DEVICE const u8* tile_of(const AttentionParams& p, u64 cache, u32 start, u32 span, const Shared& shared) {
         u32 block = (BLOCKS > 1 ? span : start) / CACHE_BLOCK;
         return Cache::tile_of(p, cache, shared.tiles[block % TILES], span);
@@ -142,7 +144,7 @@ struct PrefillAttention {
         out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
     }
 
-    // Row after row of `a` times that of `b`, onto `sums`; with MASKED the i-th query's until its end.
+    // Adds products of rows of `a` and `b` to `sums`; with MASKED only up to each query's end.
     template <bool MASKED>
     DEVICE void outer(const float* a, u32 a_stride, const float* b, u32 b_stride, u32 n, Sums& sums,
                       const u32 (&ends)[ROWS]) {
@@ -166,7 +168,8 @@ struct PrefillAttention {
         }
     }
 
-    // Keys of unit `u` of the step at `start`: a lane has a position of each of the warp's spans.
+    // Loads the keys of unit `u` of the step at `start`: a lane has one position of each of the
+    // warp's spans.
     DEVICE void load_keys(const AttentionParams& p, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
         Place place = Place::make();
         u32 from = u * DIMS + place.warp / ABREAST * KEY_DIMS;
@@ -196,9 +199,9 @@ struct PrefillAttention {
         }
     }
 
-    // Values of unit `u`: a lane has four columns of every few positions.
+    // Loads the values of unit `u`: a lane has four columns of every few positions.
     DEVICE void load_values(const AttentionParams& p, u32 start, u32 u, const Shared& shared, u32 (&words)[WORDS]) {
-        // Positions that a load brings, and loads of a part.
+        // Positions of a load, and loads of a part.
         enum : u32 { AT_ONCE = THREADS * 4 / WIDTH, LOADS = PART / AT_ONCE };
         Place place = Place::make();
         u32 thread = place.warp * 32 + place.lane, column = thread % (WIDTH / 4) * 4, row = thread / (WIDTH / 4);
@@ -223,13 +226,13 @@ struct PrefillAttention {
         }
     }
 
-    // Positions from a span's first on up to the last that a query sees; 0 where it sees none of the span.
+    // Number of positions of a span that a query sees.
     DEVICE u32 end_of(const AttentionParams& p, const Shared& shared, u32 span, u32 query) {
         u32 count = shared.counts[query];
         return count > span && span + SPAN > first_seen(p, count) ? count - span : 0;
     }
 
-    // Scores of a span to weights, their power and their sum.
+    // Converts a span's scores to weights, their power and their sum.
     DEVICE void weigh(const AttentionParams& p, u32 span, Shared& shared, Sums& scores) {
         Place place = Place::make();
         u32 first = place.lane % 8;
@@ -243,14 +246,14 @@ struct PrefillAttention {
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++) {
                 if (first + 8 * j - from >= end - from) scores[i][j] = -infinity();
-                // A NaN is passed over.
+                // Ignores NaN.
                 largest = fmaxf(largest, scores[i][j]);
             }
 #pragma unroll
             for (int d = 4; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, d));
             float exponent = __fmul_rn(largest, 1.44269504f);
             i32 power = __float2int_rn(exponent);
-            // Without such a power there is no number.
+            // Out of range: the result is NaN.
             bool lost = !(fabsf(exponent) <= MOST_POWER);
             if (lost) power = 0;
 #pragma unroll
@@ -259,7 +262,7 @@ struct PrefillAttention {
                 scores[i][j] = lost ? quiet_nan() : weight;
             }
             if (first == 0) shared.spans[place.part][place.row + i].softmax.power = power;
-            // By position mod 16, then by halves.
+            // Sums by position mod 16, then by halves.
             sums[i] = __fadd_rn(__fadd_rn(scores[i][0], scores[i][2]), __fadd_rn(scores[i][1], scores[i][3]));
         }
         bool writer;
@@ -273,7 +276,7 @@ struct PrefillAttention {
         }
     }
 
-    // Folds a softmax, and says what sums are multiplied by.
+    // Folds a softmax and returns the factors on the sums.
     DEVICE Factors fold(Softmax& softmax, Softmax more) {
         i32 power = max(softmax.power, more.power);
         Factors factors = {power_of_two(softmax.power - power), power_of_two(more.power - power)};
@@ -281,7 +284,7 @@ struct PrefillAttention {
         return factors;
     }
 
-    // Folds the sums of the thread's queries; `of` are the factors of the first of them.
+    // Folds the sums of the thread's queries with the factors in `of`.
     DEVICE void fold(Sums& sums, const Sums& more, const Span* of) {
 #pragma unroll
         for (int i = 0; i < ROWS; i += 2) {
@@ -297,7 +300,7 @@ struct PrefillAttention {
         }
     }
 
-    // Queries of the tile in columns; without a row they are zeroes.
+    // Loads the tile's queries as columns; zeroes without a row.
     DEVICE void load_queries(const AttentionParams& p, const float* q, u32 queries, u32 group, Shared& shared) {
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < QUERIES * (WIDTH / 4); i += THREADS) {
@@ -310,7 +313,8 @@ struct PrefillAttention {
         }
     }
 
-    // Weights of the step at `start`, whose first unit of keys is in `words`; leaves its first unit of values there.
+    // Computes the weights of the step at `start`. `words` has its first unit of keys on entry, its
+    // first unit of values on return.
     DEVICE void scores_of(const AttentionParams& p, u32 start, Shared& shared, u32 (&words)[WORDS]) {
         Place place = Place::make();
         u32 span = start + place.part * SPAN;
@@ -328,15 +332,15 @@ struct PrefillAttention {
                              min(p.dim - u * DIMS, static_cast<u32>(DIMS)), scores, ends);
             __syncthreads();
         }
-        // Of a span that no row sees nothing is asked.
+        // Spans that no row sees are skipped.
         if (__any_sync(ALL_LANES, Rows::any_sees(p, shared, span))) weigh(p, span, shared, scores);
     }
 
-    // What the step's weights make of its values, onto `run`; leaves the next step's keys in `words`.
+    // Adds the step's weighted values to `run`; `words` has the next step's keys on return.
     DEVICE void values_of(const AttentionParams& p, u32 start, Shared& shared, Sums& run, u32 (&words)[WORDS]) {
         Place place = Place::make();
         bool inside = place.part * 32 + place.column < p.dim;
-        // Of a span that is in two units across both.
+        // A span may extend over two units.
         Sums sums;
 #pragma unroll 1
         for (u32 u = 0; u < UNITS && start + first_of(u) < shared.most; u++) {
@@ -367,10 +371,10 @@ struct PrefillAttention {
             __syncthreads();
         }
     }
-    // Where the span begins in which a unit of values does.
+    // Start of the span that contains a unit of values.
     DEVICE u32 first_of(u32 u) { return u * POSITIONS / SPAN * SPAN; }
 
-    // The results of rows `first` to `end` of the tile; without a place they are zeroes.
+    // Writes the results of rows `first` to `end` of the tile; zeroes for rows outside the cache.
     DEVICE void write(const AttentionParams& p, float* out, u32 first, u32 end, const Sums& total, const Shared& shared) {
         Place place = Place::make();
         u32 group = p.heads / p.kv_heads, column = place.part * 32 + place.column;
@@ -396,11 +400,11 @@ struct PrefillAttention {
         u32 tile = (gridDim.y - 1 - blockIdx.y) * of_tile, rows = min(p.rows - tile, of_tile);
         u64 head = (static_cast<u64>(tile) * p.heads + kv_head * group) * p.dim;
         load_queries(p, at<const float>(p.q) + head, rows * group, group, shared);
-        // Rows of a prompt share a slot: one pass.
+        // Rows of a prompt share a slot, so there is usually one pass.
 #pragma unroll 1
         for (u32 first = 0, next; first < rows; first = next) {
             Rows::choose(p, tile, rows, first, shared);
-            // A thread's queries and columns; the first threads have a query's softmax each.
+            // Queries and columns of the thread; the first threads also have a query's softmax.
             Sums run, total;
             clear(run, -0.0f);
             clear(total, -0.0f);
@@ -417,11 +421,11 @@ struct PrefillAttention {
             for (; start < shared.most; start += STEP) {
                 scores_of(p, start, shared, words);
                 __syncthreads();
-                // Asked for before it is needed.
+                // Prefetched for the next step.
                 u32 tile = threadIdx.x < BLOCKS ? tile_in(p, start + STEP, shared) : 0;
 #pragma unroll
                 for (u32 s = 0; s < SPANS && owner; s++) {
-                    // A span that is not seen, whose sums are +0, changes not even a minus zero.
+                    // A span that is not seen has sums of +0; this factor leaves even -0 unchanged.
                     Factors factors = {1.0f, -0.0f};
                     Span& span = shared.spans[s][query];
                     if (end_of(p, shared, start + s * SPAN, query) > 0) factors = fold(shared.run[query], span.softmax);
@@ -455,7 +459,8 @@ struct PrefillAttention {
     }
 };
 
-// Registers for three blocks an SM; of 128 columns for two on Hopper, whose compiler keeps sums in memory else.
+// Register limit for three blocks per SM; for 128 columns two on Hopper, where the compiler would
+// spill.
 #if __CUDA_ARCH__ < 900
 #define PREFILL_ATTENTION_BLOCKS(width) 3
 #else

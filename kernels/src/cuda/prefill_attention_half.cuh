@@ -1,13 +1,14 @@
-// Attention of many rows of one prompt in half precision, on tensor cores, for who asks for it: the exception that
-// docs/numerics.md names. `prefill_attention.cuh` keeps the one arithmetic.
+// Attention of many rows of one prompt in half precision on tensor cores, opt-in; docs/numerics.md
+// lists this exception. `prefill_attention.cuh` is exact.
 //
-// Queries, keys, values and weights are f16, sums f32 as the tensor core rounds them. A block has QUERIES queries, a warp 16
-// of them, which meet STEP positions at a time: their scores and weights never leave registers. Keys of a step are copied
-// while the values before are multiplied, values while scores are.
+// Queries, keys, values and weights are f16; sums are f32, rounded by the tensor core. A block has
+// QUERIES queries, a warp 16 of them, and processes STEP positions at a time; scores and weights
+// stay in registers. Keys of a step are copied while the previous values are multiplied, values
+// while scores are.
 //
-// Grid: x = kv head, y = tile of rows, the last first, as it sees most positions. What a block's rows see, and how windows and
-// rings are kept, is as in `prefill_attention.cuh`. A position that a query does not see has no weight; a value that is no number
-// may still reach the queries that meet it in the same step.
+// Grid: x = KV head, y = tile of rows, the last first, as it sees the most positions. Visibility,
+// windows and rings are as in `prefill_attention.cuh`. A position that a query does not see gets no
+// weight; a NaN or infinite value still reaches queries that process it in the same step.
 #pragma once
 #include "matrix.cuh"
 #include "prefill_attention.cuh"
@@ -15,7 +16,7 @@
 enum : u32 { PIECE_BYTES = 16 };
 #define LOG2_E 1.44269504f
 
-// 2^x, of the special function unit.
+// 2^x, by the special function unit.
 DEVICE float fast_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -26,23 +27,24 @@ template <int WIDTH, u32 BITS>
 struct PrefillAttentionHalf {
     typedef Cache<BITS> Cache;
     enum : u32 { THREADS = 128, QUERIES = 64, STEP = WIDTH > 128 ? 32 : 64 };
-    // Pieces of a head's 16-bit numbers, which are also its matrices of 8 columns; matrices of 8 positions.
+    // Pieces of a head's 16-bit values, also its matrices of 8 columns; matrices of 8 positions.
     enum : u32 { PIECES = WIDTH / 8, TILES = STEP / 8 };
     typedef Seen<Cache, QUERIES> Rows;
 
     struct __align__(16) Shared : Rows {
-        // Rows of pieces, that of number i where i ^ row % 8 is: eight rows' are then in different banks.
+        // Rows of pieces, piece i at i ^ row % 8 (swizzled), so that eight rows have no bank
+        // conflicts.
         uint4 queries[QUERIES][PIECES];
         uint4 values[STEP][PIECES];
-        // As f16 lie in the cache.
-        uint4 keys[STEP / TILE][PIECES][TILE];
+        // In the order of an f16 cache.
+        uint4 keys[STEP / CACHE_TILE][PIECES][CACHE_TILE];
     };
     DEVICE u32 swizzled(u32 row, u32 piece) { return row * PIECES + (piece ^ row % 8); }
 
     typedef float Scores[TILES][4];
     typedef float Sums[PIECES][4];
 
-    // Of each of a thread's two queries the greatest score as a power of two, and the sum of its weights.
+    // Largest score (as a power of two) and sum of weights of each of a thread's two queries.
     struct Softmax {
         float most[2], sum[2];
     };
@@ -51,7 +53,8 @@ struct PrefillAttentionHalf {
         return {Binary16::two(x[0], x[1]), Binary16::two(x[2], x[3]), Binary16::two(x[4], x[5]), Binary16::two(x[6], x[7])};
     }
 
-    // Queries of the tile; zeroes without a row, and where a head has no further numbers, there in keys and values too.
+    // Loads the tile's queries; zeroes without a row. Heads narrower than WIDTH are zero-padded,
+    // also in keys and values.
     DEVICE void load_queries(const AttentionParams& p, const float* q, u32 queries, u32 group, Shared& shared) {
         const uint4 none = {};
 #pragma unroll 1
@@ -66,22 +69,22 @@ struct PrefillAttentionHalf {
             }
             shared.queries[0][swizzled(query, piece)] = halves(x);
             if (query >= STEP || 8 * piece < p.dim) continue;
-            shared.keys[query / TILE][piece][query % TILE] = none;
+            shared.keys[query / CACHE_TILE][piece][query % CACHE_TILE] = none;
             shared.values[0][swizzled(query, piece)] = none;
         }
     }
 
-    // Asks for the keys of the step at `start`, all in the block whose tiles of the head begin at `head`; zeroes where a
-    // span is that no row sees.
+    // Starts copying the keys of the step at `start`; `head` is the head's first tile in their KV
+    // cache block. Spans that no row sees are zero.
     DEVICE void ask_keys(const AttentionParams& p, u32 start, u32 head, Shared& shared) {
         if (start >= shared.most) return;
 #pragma unroll
-        for (u32 span = 0; span < STEP / TILE; span++) {
-            const u8* tile = Cache::tile_of(p, p.keys, head, start + span * TILE);
-            bool seen = start + span * TILE < shared.most;
+        for (u32 span = 0; span < STEP / CACHE_TILE; span++) {
+            const u8* tile = Cache::tile_of(p, p.keys, head, start + span * CACHE_TILE);
+            bool seen = start + span * CACHE_TILE < shared.most;
 #pragma unroll
-            for (u32 first = 0; first < PIECES * TILE; first += THREADS) {
-                u32 i = first + threadIdx.x, piece = i / TILE;
+            for (u32 first = 0; first < PIECES * CACHE_TILE; first += THREADS) {
+                u32 i = first + threadIdx.x, piece = i / CACHE_TILE;
                 uint4* to = shared.keys[span][0] + i;
                 if (8 * piece >= p.dim) continue;
                 if (!seen) {
@@ -91,7 +94,7 @@ struct PrefillAttentionHalf {
                 } else {
                     u32 words[Cache::template Words<16>::ALL];
                     float x[8];
-                    Cache::template read_key<16>(tile, p.dim, i % TILE, piece / 2 * 16, words);
+                    Cache::template read_key<16>(tile, p.dim, i % CACHE_TILE, piece / 2 * 16, words);
                     Cache::template widen_key<16>(words, piece % 2, x);
                     *to = halves(x);
                 }
@@ -99,18 +102,18 @@ struct PrefillAttentionHalf {
         }
     }
 
-    // Asks for its values; zeroes where no position is that a row sees.
+    // Starts copying the step's values; positions that no row sees are zero.
     DEVICE void ask_values(const AttentionParams& p, u32 start, u32 head, Shared& shared) {
-        // A thread has a piece of every few positions.
+        // A thread copies one piece of every few positions.
         u32 piece = threadIdx.x % PIECES, row = threadIdx.x / PIECES;
         if (8 * piece >= p.dim) return;
 #pragma unroll
-        for (u32 span = 0; span < STEP / TILE; span++) {
-            const u8* tile = Cache::tile_of(p, p.values, head, start + span * TILE);
+        for (u32 span = 0; span < STEP / CACHE_TILE; span++) {
+            const u8* tile = Cache::tile_of(p, p.values, head, start + span * CACHE_TILE);
             const u8* number = Cache::number_at(tile, p.dim, row, 8 * piece);
 #pragma unroll
-            for (u32 first = 0; first < TILE; first += THREADS / PIECES) {
-                u32 place = span * TILE + first + row;
+            for (u32 first = 0; first < CACHE_TILE; first += THREADS / PIECES) {
+                u32 place = span * CACHE_TILE + first + row;
                 uint4* to = shared.values[0] + swizzled(place, piece);
                 if (start + place >= shared.most) {
                     *to = {};
@@ -128,7 +131,7 @@ struct PrefillAttentionHalf {
         }
     }
 
-    // Products of the warp's queries with the step's keys.
+    // Multiplies the warp's queries with the step's keys.
     DEVICE void multiply_keys(const AttentionParams& p, const Shared& shared, Scores& scores) {
         u32 lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane % 16;
         u32 queries = shared_address(shared.queries[row]), piece = lane / 16 ^ row % 8;
@@ -146,14 +149,14 @@ struct PrefillAttentionHalf {
 #pragma unroll
             for (u32 t = 0; t < TILES; t += 2) {
                 u32 b[4];
-                load_matrices<0>(b, keys + ((t / 4 * PIECES + 2 * k) * TILE + t % 4 * 8) * PIECE_BYTES);
+                load_matrices<0>(b, keys + ((t / 4 * PIECES + 2 * k) * CACHE_TILE + t % 4 * 8) * PIECE_BYTES);
                 Binary16::multiply(scores[t], a, b[0], b[1]);
                 Binary16::multiply(scores[t + 1], a, b[2], b[3]);
             }
         }
     }
 
-    // Scores to weights; by how much sums before count less is in `factors`.
+    // Converts scores to weights; `factors` are the factors on earlier sums.
     DEVICE void weigh(const AttentionParams& p, u32 start, const Shared& shared, Scores& scores, Softmax& softmax, float (&factors)[2]) {
         u32 lane = threadIdx.x % 32;
         bool all = start + STEP <= shared.least && start >= first_seen(p, shared.most);
@@ -180,7 +183,7 @@ struct PrefillAttentionHalf {
             for (u32 i = 0; i < 2 * TILES; i++) most = fmaxf(most, own[i]);
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
             most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
-            // Of a query that has seen nothing yet.
+            // The query has seen no position yet.
             float base = most == -infinity() ? 0.0f : most;
             factors[h] = fast_exp2(softmax.most[h] - base);
             float sum = 0.0f;
@@ -191,7 +194,7 @@ struct PrefillAttentionHalf {
         }
     }
 
-    // What the step's weights make of its values.
+    // Adds the step's weighted values.
     DEVICE void multiply_values(const AttentionParams& p, const Shared& shared, const Scores& weights, Sums& sums) {
         u32 lane = threadIdx.x % 32, values = shared_address(shared.values[lane % 16]), piece = lane / 16 ^ lane % 8;
 #pragma unroll
@@ -218,7 +221,7 @@ struct PrefillAttentionHalf {
         }
     }
 
-    // The results of rows `from` to `end` of the tile; without a place they are zeroes.
+    // Writes the results of rows `from` to `end` of the tile; zeroes for rows outside the cache.
     DEVICE void write(const AttentionParams& p, float* out, u32 from, u32 end, const Sums& sums, const Softmax& softmax, const Shared& shared) {
         u32 lane = threadIdx.x % 32, group = p.heads / p.kv_heads;
 #pragma unroll
@@ -239,7 +242,7 @@ struct PrefillAttentionHalf {
         u32 tile = (gridDim.y - 1 - blockIdx.y) * of_tile, rows = min(p.rows - tile, of_tile);
         u64 head = (static_cast<u64>(tile) * p.heads + kv_head * group) * p.dim;
         load_queries(p, at<const float>(p.q) + head, rows * group, group, shared);
-        // Rows of a prompt share a slot: one pass.
+        // Rows of a prompt share a slot, so there is usually one pass.
 #pragma unroll 1
         for (u32 from = 0, next; from < rows; from = next) {
             Rows::choose(p, tile, rows, from, shared);
@@ -253,7 +256,7 @@ struct PrefillAttentionHalf {
             for (; start < shared.most; start += STEP) {
                 copies_arrive();
                 ask_values(p, start, block, shared);
-                // Known when it is needed.
+                // Prefetched for the next step.
                 block = Rows::head_of(p, shared, start + STEP);
                 Scores scores;
                 multiply_keys(p, shared, scores);

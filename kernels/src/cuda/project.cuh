@@ -1,12 +1,13 @@
-// Matrices times one to eight rows, with norm in front and bias, activation, residual or gated product behind.
+// Matmuls of one to eight rows, with optional norm before and bias, activation, residual or gated
+// unit after.
 //
-// A block stages the activations once and then walks over tiles of matrix rows, `gridDim.x` apart. The lanes of a
-// warp are 8 rows of a panel times 4 superblocks; a lane has a superblock of a row of OUTPUTS panels to itself
-// (so an activation read from shared memory serves OUTPUTS weights), and loads UNROLL chunks of it at a time. LANES
-// lanes share a row, LANES / 4 warps.
+// A block stages the activations once, then loops over tiles of matrix rows, `gridDim.x` apart. A
+// warp's lanes are 8 rows of a panel times 4 superblocks. A lane has one superblock of a row in
+// each of OUTPUTS panels, so an activation read from shared memory serves OUTPUTS weights, and
+// loads UNROLL chunks at a time. LANES lanes (LANES / 4 warps) share a row.
 //
-// Order of a sum: docs/numerics.md's. What the lanes of a row have come to in their superblocks is folded in the
-// order of columns, by one lane for each output. So no parameter here decides a bit.
+// The order of sums is that of docs/numerics.md: one lane per output folds the superblock sums of a
+// row in column order. So no parameter changes a bit.
 #pragma once
 #include "stage.cuh"
 
@@ -20,16 +21,16 @@ struct Project {
         SPLITS = LANES / ACROSS,
         GROUPS = WARPS / SPLITS,
         CHUNKS = SUPERBLOCK / F::CHUNK,
-        // Sums of a superblock that one row of activations has.
+        // Sums of a superblock per row of activations.
         FOLDED = F::LEAF ? 1 : PLANES,
-        // Rows of activations that are folded at a time: at most as many outputs as lanes.
+        // Rows of activations folded at a time: at most one output per lane.
         TOGETHER = ROWS < ACROSS / OUTPUTS ? ROWS : ACROSS / OUTPUTS,
     };
     static_assert(WARPS % SPLITS == 0 && OUTPUTS <= ACROSS, "whole groups, and a lane for each output");
     typedef Staged<F, COLUMNS> Staged;
     typedef float Sums[ROWS * FOLDED][OUTPUTS];
 
-    // The sums of superblock s, of which there are `chunks` chunks, with so many planes.
+    // Adds the sums of superblock s, which has `chunks` chunks, for `planes` planes.
     DEVICE void multiply(const Superblock (&rows)[OUTPUTS], u32 s, int chunks, u32 planes, Sums& sums) {
         typename F::Head head[OUTPUTS];
 #pragma unroll
@@ -64,7 +65,7 @@ struct Project {
         }
     }
 
-    // The same where activations stay f32: four chains by column mod 4.
+    // The same for f32 activations: four chains by column mod 4.
     DEVICE void multiply_plain(const Superblock (&rows)[OUTPUTS], u32 s, int chunks, Sums& sums) {
         float chains[ROWS][OUTPUTS][4] = {};
 #pragma unroll 1
@@ -110,7 +111,7 @@ struct Project {
         }
     }
 
-    // Between the warps of a group; all warps of the block come here, as often as each other.
+    // Barrier for the warps of a group. All warps of the block call it equally often.
     DEVICE void meet() {
         if constexpr (SPLITS > 1) {
             __syncthreads();
@@ -119,11 +120,11 @@ struct Project {
         }
     }
 
-    // Adds the sums of the LANES superblocks from `first` on, as many as there are, to what a lane has of its outputs:
-    // of row lane % 8 of panel lane / 8 % OUTPUTS, for one of every TOGETHER rows of activations.
+    // Folds the sums of up to LANES superblocks, starting at `first`, into a lane's outputs: row
+    // lane % 8 of panel lane / 8 % OUTPUTS, for one of every TOGETHER rows of activations.
     DEVICE void fold(const Sums& sums, u32 first, u32 superblocks, u32 planes, float (&totals)[ROWS / TOGETHER]) {
         constexpr u32 OWN = TOGETHER * OUTPUTS;
-        // Padded, so that the outputs that a warp reads at a time lie in different banks.
+        // Padded, so that a warp reads its outputs without bank conflicts.
         __shared__ float exchange[GROUPS][FOLDED * OWN][SPLITS * 32 + PANEL];
         u32 lane = threadIdx.x % 32, group = threadIdx.x / 32 / SPLITS, split = threadIdx.x / 32 % SPLITS;
         u32 output = lane / PANEL, row = lane % PANEL;
@@ -162,7 +163,7 @@ struct Project {
 
     DEVICE void run(const ProjectParams& p) {
         stage<F, ROWS, PLANES, THREADS>(p);
-        // Panels that a group writes: with SiLU-product, half as many as it reads.
+        // Panels that a group writes: half of those it reads with SwiGLU.
         u32 written = p.swiglu ? OUTPUTS / 2 : OUTPUTS;
         u32 segments = p.swiglu ? 1 : 3;
         u32 index = blockIdx.x;
@@ -182,7 +183,7 @@ struct Project {
         u32 lane = threadIdx.x % 32, group = threadIdx.x / 32 / SPLITS, split = threadIdx.x / 32 % SPLITS;
         u32 base = (index * GROUPS + group) * written;
         Matrix<F> lower = Matrix<F>::make(p.segments[segment].weights, n, p.k);
-        // The upper half of the panels may come from another matrix.
+        // The upper half of the panels may belong to another matrix.
         Matrix<F> upper = Matrix<F>::make(p.swiglu ? p.segments[1].weights : p.segments[segment].weights, n, p.k);
         float totals[ROWS / TOGETHER] = {};
 #pragma unroll 1
@@ -193,7 +194,7 @@ struct Project {
                 Superblock rows[OUTPUTS];
 #pragma unroll
                 for (int r = 0; r < OUTPUTS; r++) {
-                    // Beyond the last panel the last is read again and not written.
+                    // Panels behind the last one read the last one again and are not written.
                     u32 panel = min(base + (r & (written - 1)), (n + PANEL - 1) / PANEL - 1);
                     rows[r] = (r < OUTPUTS / 2 ? lower : upper).superblock(panel, lane % PANEL, s);
                 }
@@ -232,5 +233,5 @@ struct Project {
         name(const __grid_constant__ ProjectParams p) {                                                    \
         after_previous_launch();                                                                           \
         Project<format, rows, planes, __VA_ARGS__>::run(p);                                                \
-        look_ahead(p.next, p.next_bytes);                                                                  \
+        prefetch_next_launch(p.next, p.next_bytes);                                                                  \
     }

@@ -1,4 +1,5 @@
-// 16 bytes of a scale and a minimum, in the lower and the upper nibble; pairs of bits; two steps as the tail.
+// Q2_K: 16 bytes with a scale in the low and a minimum in the high nibble; 2-bit values; the tail
+// is two steps.
 #pragma once
 #include "pairs.cuh"
 
@@ -12,7 +13,7 @@ struct Q2_K : Pairs {
         uint4 pairs;
         u32 both;
     };
-    // Of four bytes: the scales of even 16 columns less those of odd ones.
+    // Sum of four scales, negated for odd groups of 16 columns.
     DEVICE i32 difference(u32 both, i32 sum) { return dot4_unsigned(both & 0x0f0f0f0fu, 0xff01ff01u, sum); }
     DEVICE Head of(u32 steps, i32 difference) {
         return {half_to_float(steps), -half_to_float(steps >> 16), difference};
@@ -67,7 +68,8 @@ struct Tile<Q2_K> : TileOfPairs<Q2_K> {
         Q2_K::Head of = Q2_K::of(*reinterpret_cast<const u32*>(tail), sum_of_4(Q2_K::difference(both, 0)));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            // Odd 16 columns meet negated activations: the product of both negated is what is to be added.
+            // Odd groups of 16 columns use negated activations: the product of both negated values
+            // is the one to add.
             out[2 * i] = {Q2_K::scale(of, both, 2 * i), -Q2_K::scale(of, both, 2 * i + 1)};
             out[2 * i + 1] = {Q2_K::minus_minimum(of, both, 2 * i), Q2_K::minus_minimum(of, both, 2 * i + 1)};
         }

@@ -1,4 +1,4 @@
-// Levels from -4 to 3, so small that the rounding of a bias would count.
+// Q3_K: levels from -4 to 3, so small that the rounding of a bias would matter.
 #pragma once
 #include "byte_scales.cuh"
 

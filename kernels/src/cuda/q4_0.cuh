@@ -1,4 +1,4 @@
-// Eight steps, nibbles of two's complement: q - 8.
+// Q4_0: eight steps, nibbles in two's complement (q - 8).
 #pragma once
 #include "nibbles.cuh"
 

@@ -1,4 +1,4 @@
-// Eight steps and minima, nibbles.
+// Q4_1: eight steps and minima, nibbles.
 #pragma once
 #include "nibbles.cuh"
 

@@ -1,4 +1,4 @@
-// Eight steps, fifth bits the other way round, nibbles: together two's complement, q - 16.
+// Q5_0: eight steps, inverted fifth bits, nibbles: together two's complement (q - 16).
 #pragma once
 #include "nibbles.cuh"
 

@@ -1,4 +1,4 @@
-// Eight steps and minima, fifth bits, nibbles.
+// Q5_1: eight steps and minima, fifth bits, nibbles.
 #pragma once
 #include "nibbles.cuh"
 

@@ -1,37 +1,25 @@
-// Rows of activations for `matmul.cuh`: what `stage.cuh` makes of a row, in the order in which tiles of rows are
-// multiplied.
+// Quantises rows of activations for `matmul.cuh`, with the values of `stage.cuh` in the order in
+// which tiles are multiplied.
 //
 // [tile of rows][superblock][plane] of records. A record is two halves, each
-//   i8   [4 blocks][rows / 8][2][8][16]   as `ldmatrix` takes them
-//   f32  [1 or 2][4 blocks][rows]         where blocks have scales, sums
-// and behind them
-//   f32  [rows]                           where a superblock has a scale
+//   i8   [4 blocks][rows / 8][2][8][16]   in `ldmatrix` order
+//   f32  [1 or 2][4 blocks][rows]         scales and sums of blocks, if the format needs them
+// followed by
+//   f32  [rows]                           scales of superblocks, if the format needs them
 //
-// Rows are padded to whole tiles, columns to whole superblocks, with zeroes. Grid x is the row, or where pairs of rows and
-// experts are grouped (`group` in `mixture.cuh`) the place of a pair, `share` of which have a row.
+// Rows are padded to whole tiles, columns to whole superblocks, with zeroes. Grid x is the row, or
+// the place of a pair if pairs of row and expert are grouped (`group` in `mixture.cuh`); `share`
+// pairs have one row.
 #pragma once
 #include "stage.cuh"
 
-struct QuantiseParams {
-    u64 x;
-    u64 norm_weight;
-    u64 out;
-    u64 pairs;
-    u32 k;
-    u32 rows;
-    u32 tile;
-    u32 planes;
-    float eps;
-    u32 share;
-};
-
-// The row at a place of tiles, of pairs the pair; beyond all where there is none.
+// Row (or pair) at a place of a tile; out of range if the place is empty.
 DEVICE u32 row_at(u64 pairs, u32 place) { return pairs ? at<const u32>(pairs)[place] : place; }
 
 template <class F>
 struct Record {
     enum : u32 { SCALES = F::SPAN == BLOCK, OF_BLOCK = SCALES + F::SUMS, OF_ALL = F::SPAN == SUPERBLOCK };
-    // Bytes that a row of a tile has of a half, and of all of it.
+    // Bytes per row of a tile: in a half record, and in a whole one.
     enum : u32 { HALF = 4 * BLOCK + 4 * 4 * OF_BLOCK, ALL = 2 * HALF + 4 * OF_ALL };
 };
 
@@ -69,7 +57,7 @@ struct Quantise {
     }
 
     DEVICE void run(const QuantiseParams& p) {
-        // Nobody reads a tile that has no row.
+        // An empty tile is never read.
         if (row_at(p.pairs, blockIdx.x / p.tile * p.tile) >= p.rows) return;
         if (p.planes == 1) row<1>(p);
         else row<2>(p);

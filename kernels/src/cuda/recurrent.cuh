@@ -1,24 +1,23 @@
-// Layers that remember in a state of fixed size: short convolutions and the gated delta rule.
+// Recurrent layers with state of fixed size: short convolutions and the gated delta rule.
 //
-// A slot has two versions of its state. A step reads the one that holds as many tokens as come before its first
-// position (none: zeroes) and writes the other; the block of a sequence that finishes last notes what they hold. So a
-// step that is done again begins with what it began with.
+// A slot has two versions of its state. A step reads the version that covers the tokens before its
+// first position (zeroes at position 0) and writes the other; the last block of a sequence to
+// finish records what they cover. A repeated step therefore starts from the same state.
 //
 // Rows without a slot, which come last in their sequence, give zeroes.
 #pragma once
 #include "noise.cuh"
-#include "params.cuh"
 
-// What a step does to the state of one of its sequences.
+// State of one sequence in a step.
 struct Sequence {
-    // Its rows in the step, and how many of them have a slot: 0 where it has none.
+    // First row in the step, and number of rows with a slot.
     u32 first, rows;
     const float* from;
     float* to;
     i32* held;
     i32 holds[2];
 
-    // Of the block's sequence; all its threads come here.
+    // State of sequence `number`; called by all threads of the block.
     DEVICE Sequence find(const Recurrence& m, u32 number) {
         __shared__ u32 rows;
         u32 first = number * m.chunk;
@@ -37,17 +36,15 @@ struct Sequence {
         if (held[1] == position) return {first, rows, versions + m.size, versions, held, {after, position}};
         return {first, rows, versions, versions + m.size, held, {held[0], after}};
     }
-    // Notes what the versions hold, once all of the sequence's blocks are here.
+    // Records what the versions cover when all blocks of the sequence are done.
     __device__ __forceinline__ void note(const Recurrence& m, u32 number, u32 blocks) const {
         bool last = last_block(at<u32>(m.counter) + number, blocks);
         if (last && rows > 0 && threadIdx.x == 0) held[0] = holds[0], held[1] = holds[1];
     }
 };
 
-enum : u32 { MOST_TAPS = 8, CONV_ROWS = 16 };
-
-// The products of a channel's last values with its weights, the oldest first, added up. The state are the last
-// taps - 1 values. Grid: x = channels, y = some of the rows, z = sequence.
+// Causal convolution of a channel, oldest value first. The state is the last taps - 1 values. Grid:
+// x = channels, y = rows, z = sequence.
 extern "C" __global__ __launch_bounds__(128) void short_conv(const __grid_constant__ ShortConvParams p) {
     after_previous_launch();
     Sequence sequence = Sequence::find(p.memory, blockIdx.z);
@@ -57,12 +54,12 @@ extern "C" __global__ __launch_bounds__(128) void short_conv(const __grid_consta
         float* out = at<float>(p.out) + static_cast<u64>(sequence.first) * p.channels + channel;
         const float* weight = at<const float>(p.weight) + static_cast<u64>(channel) * p.taps;
         u32 before = p.taps - 1;
-        // The value of row `r - before`: those before the first row are in the state.
+        // Value of row `r - before`; values before the first row come from the state.
         auto value = [&](u32 r) {
             if (r >= before) return x[static_cast<u64>(r - before) * p.channels];
             return sequence.from ? sequence.from[r * p.channels + channel] : 0.0f;
         };
-        // The last are at the end, so that a row's own is always at the same place.
+        // Right-aligned, so that a row's own value has a constant index.
         float weights[MOST_TAPS] = {}, past[MOST_TAPS] = {};
         u32 skipped = MOST_TAPS - p.taps;
 #pragma unroll
@@ -90,7 +87,7 @@ extern "C" __global__ __launch_bounds__(128) void short_conv(const __grid_consta
     sequence.note(p.memory, blockIdx.z, gridDim.x * gridDim.y);
 }
 
-// The sum of four chains, each in 8 neighbouring lanes: (c0 + c1) + (c2 + c3).
+// Sum of four chains, each in 8 neighbouring lanes: (c0 + c1) + (c2 + c3).
 DEVICE float sum_of_chains(float chain) {
     chain = __fadd_rn(chain, __shfl_xor_sync(ALL_LANES, chain, 8));
     return __fadd_rn(chain, __shfl_xor_sync(ALL_LANES, chain, 16));
@@ -98,27 +95,30 @@ DEVICE float sum_of_chains(float chain) {
 
 DEVICE u32 address_of(const float* shared) { return static_cast<u32>(__cvta_generic_to_shared(shared)); }
 
-// Four numbers of shared memory, read where it stands: what the compiler moves further up it keeps for longer, and
-// registers are few.
+// Loads four values from shared memory exactly here: the compiler would hoist the load and need
+// more registers.
 DEVICE void here(u32 address, float (&out)[4]) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(out[0]), "=f"(out[1]), "=f"(out[2]), "=f"(out[3])
                  : "r"(address));
 }
 
-// Widest queries and keys, columns of a block, and rows that it prepares at a time.
-enum : u32 { MOST_KEY = 128, DELTA_COLUMNS = 32, DELTA_ROWS = 4 };
+// Rows that a block prepares at a time.
+enum : u32 { DELTA_ROWS = 4 };
 
-// The gated delta rule: of each head a matrix, a row for each value of a key, moved on and asked once a row. A block
-// has 32 columns of a head's matrix in registers, a warp 8 of them, 8 lanes each of the four chains of rows. A warp
-// prepares one of four rows: queries and keys of length 1, decay and strength.
+// Gated delta rule: one state matrix per head, a row per key value, updated and queried once per
+// row.
+//
+// A block has 32 columns of a head's matrix in registers. A warp has 8 of them; each of four groups
+// of 8 lanes has one of the four chains of rows. A warp prepares one of four rows: normalised query
+// and key, decay and strength.
 //
 // Grid: x = columns, y = head, z = sequence.
 extern "C" __global__ __launch_bounds__(128, 4) void gated_delta(const __grid_constant__ GatedDeltaParams p) {
     after_previous_launch();
     enum : u32 { OWN = MOST_KEY / 4 };
     struct Shared {
-        // Of queries and keys those of each chain together.
+        // Queries and keys, sorted by chain.
         float keyed[DELTA_ROWS][2][4][OWN];
         float values[DELTA_ROWS][DELTA_COLUMNS];
         float decay[DELTA_ROWS], beta[DELTA_ROWS];
@@ -130,7 +130,7 @@ extern "C" __global__ __launch_bounds__(128, 4) void gated_delta(const __grid_co
     bool real = column < p.value_size;
     u32 key_head = p.grouped ? head / (p.heads / p.key_heads) : head % p.key_heads;
     u32 keys = p.key_heads * p.key_size, columns = 2 * keys + p.heads * p.value_size;
-    // The thread's first element of the matrix, and how many it has.
+    // First element of the matrix, and number of elements, of this thread.
     u32 first = (head * p.key_size + chain) * p.value_size + column;
     u32 count = real && chain < p.key_size ? (p.key_size - chain + 3) / 4 : 0;
 
@@ -141,7 +141,7 @@ extern "C" __global__ __launch_bounds__(128, 4) void gated_delta(const __grid_co
         state[j] = sequence.from && j < count ? *from : 0.0f;
         from += 4 * p.value_size;
     }
-    // What queries and keys lack to whole chains stays zero.
+    // Padding of queries and keys to whole chains stays zero.
     for (u32 i = threadIdx.x; i < sizeof(shared.keyed) / 4; i += blockDim.x) (&shared.keyed[0][0][0][0])[i] = 0.0f;
 
 #pragma unroll 1
@@ -209,30 +209,15 @@ extern "C" __global__ __launch_bounds__(128, 4) void gated_delta(const __grid_co
     sequence.note(p.memory, blockIdx.z, gridDim.x * gridDim.y);
 }
 
-struct DeltaRuleParams {
-    Recurrence memory;
-    u64 query;
-    u64 decay;
-    u64 key;
-    u64 take;
-    u64 add;
-    u64 value;
-    u64 out;
-    u32 heads;
-    u32 key_size;
-    u32 value_size;
-    u32 reserved;
-};
-
-// The same with a decay for each row of the matrix, and with other vectors to take by and to add under than the key's. They
-// come as they are to be used.
+// Delta rule with a decay for each row of the state, and with separate vectors for reading (take)
+// and writing (add) it. All vectors are used unchanged.
 //
 // Grid: x = columns, y = head, z = sequence.
 extern "C" __global__ __launch_bounds__(128, 4) void delta_rule(const __grid_constant__ DeltaRuleParams p) {
     after_previous_launch();
     enum : u32 { OWN = MOST_KEY / 4, QUERY = 0, DECAY, KEY, TAKE, GIVE, VECTORS };
     struct Shared {
-        // Of each vector the values of each chain together.
+        // Vectors, sorted by chain.
         float keyed[DELTA_ROWS][VECTORS][4][OWN];
         float values[DELTA_ROWS][DELTA_COLUMNS];
     };
@@ -241,7 +226,7 @@ extern "C" __global__ __launch_bounds__(128, 4) void delta_rule(const __grid_con
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane / 8, head = blockIdx.y;
     u32 own = warp * 8 + lane % 8, column = blockIdx.x * DELTA_COLUMNS + own;
     bool real = column < p.value_size;
-    // The thread's first element of the matrix, and how many it has.
+    // First element of the matrix, and number of elements, of this thread.
     u32 first = (head * p.key_size + chain) * p.value_size + column;
     u32 count = real && chain < p.key_size ? (p.key_size - chain + 3) / 4 : 0;
 
@@ -252,7 +237,7 @@ extern "C" __global__ __launch_bounds__(128, 4) void delta_rule(const __grid_con
         state[j] = sequence.from && j < count ? *from : 0.0f;
         from += 4 * p.value_size;
     }
-    // What vectors lack to whole chains stays zero.
+    // Padding of vectors to whole chains stays zero.
     for (u32 i = threadIdx.x; i < sizeof(shared.keyed) / 4; i += blockDim.x) (&shared.keyed[0][0][0][0])[i] = 0.0f;
 
 #pragma unroll 1

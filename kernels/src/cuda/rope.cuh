@@ -1,5 +1,5 @@
-// Rotary embedding: the table of cosines and sines, the rotation of a head, keys and values into
-// their caches.
+// Rotary position embedding (RoPE): table of cosines and sines, rotation of heads, writes of keys
+// and values to the cache.
 #pragma once
 #include "cache.cuh"
 #include "trig.cuh"
@@ -17,12 +17,12 @@ extern "C" __global__ __launch_bounds__(128) void rope_table(const __grid_consta
     }
 }
 
-// Elements 0 and 1 of pair i.
+// Index of the first element of pair i.
 DEVICE u32 pair_first(const AttentionParams& p, u32 i) { return p.interleaved ? 2 * i : i; }
 DEVICE u32 pair_second(const AttentionParams& p, u32 i) { return p.interleaved ? 2 * i + 1 : i + p.rotated / 2; }
 
-// Normalises (unless `norm` is null) one head with the lanes of one warp and rotates its first `rotated` values;
-// `store` takes element and value.
+// One warp normalises a head (unless `norm` is null) and rotates its first `rotated` values. Calls
+// `store` with element and value.
 template <class Store>
 DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const float* norm, Store store) {
     u32 lane = threadIdx.x % 32, half = p.rotated / 2;
@@ -45,17 +45,18 @@ DEVICE void rotate_head(const AttentionParams& p, u32 row, const float* x, const
     for (u32 i = p.rotated + lane; i < p.dim; i += 32) store(i, norm ? __fmul_rn(__fmul_rn(x[i], factor), norm[i]) : x[i]);
 }
 
-// One warp: the rotated key of `kv_head` into the cache, then the value. `head` has room for blocks' numbers.
+// One warp writes the rotated key of `kv_head` to the cache, then the value. `head` is scratch for
+// quantisation.
 template <u32 BITS>
 DEVICE void write_key(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position, float* head) {
     typedef Cache<BITS> Cache;
     u8* tile = Cache::tile_of(p, p.keys, Cache::head_of(p, slot, kv_head, position), position);
-    u32 place = position % TILE;
+    u32 place = position % CACHE_TILE;
     u16* keys = reinterpret_cast<u16*>(tile) + place * 8;
     const float* k = at<const float>(p.k) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
     rotate_head(p, row, k, at<const float>(p.k_norm), [&](u32 i, float v) {
         if (Cache::CODED) head[i] = v;
-        else keys[i / 8 * (TILE * 8) + i % 8] = float_to_half(v);
+        else keys[i / 8 * (CACHE_TILE * 8) + i % 8] = float_to_half(v);
     });
     if constexpr (Cache::CODED) {
         __syncwarp();
@@ -67,7 +68,7 @@ template <u32 BITS>
 DEVICE void write_value(const AttentionParams& p, u32 row, u32 kv_head, u32 slot, u32 position) {
     typedef Cache<BITS> Cache;
     u8* tile = Cache::tile_of(p, p.values, Cache::head_of(p, slot, kv_head, position), position);
-    u32 place = position % TILE;
+    u32 place = position % CACHE_TILE;
     const float* v = at<const float>(p.v) + (static_cast<u64>(row) * p.kv_heads + kv_head) * p.dim;
     if constexpr (Cache::CODED) {
         Cache::template write_blocks<false>(tile, p.dim, place, v);
@@ -78,9 +79,9 @@ DEVICE void write_value(const AttentionParams& p, u32 row, u32 kv_head, u32 slot
     }
 }
 
-// Queries rotated into `q_out` (none when `q` is null), keys rotated and values into their caches (none when there
-// are no KV heads): one warp per head, grid y is the row. Heads are counted queries, keys, values. For chunks of a
-// prompt, whose rows share a slot; in decode attention does this itself.
+// Writes rotated queries to `q_out` (none if `q` is null) and rotated keys and values to the cache
+// (none without KV heads). One warp per head: queries, keys, values; grid y is the row. For prompt
+// chunks, whose rows share a slot; in decode attention does this itself.
 template <u32 BITS>
 DEVICE void rope_kv(const AttentionParams& p) {
     __shared__ float heads[4][Cache<BITS>::CODED ? MOST_DIM : 1];

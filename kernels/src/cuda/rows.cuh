@@ -1,5 +1,4 @@
-// Steps between projections that a plan has where fusion could not take them: rows picked by index,
-// RMSNorm, sums, the SiLU-product.
+// Operations on whole rows that fusion left between projections: gather, RMSNorm, addition, SwiGLU.
 #pragma once
 #include "stage.cuh"
 
@@ -45,7 +44,7 @@ extern "C" __global__ __launch_bounds__(128) void swiglu(const __grid_constant__
     at<float>(p.out)[index] = glu_product(SILU, at<const float>(p.a)[index], at<const float>(p.b)[index]);
 }
 
-// The sums of a row's 256 strides, added up in the order of a norm's, in every thread of the block.
+// Sum over a row in the order of a norm (256 strides), in every thread of the block.
 template <class Term>
 DEVICE float sum_of_row(u32 n, NormPartial& partial, Term term) {
     float sum = 0.0f;
@@ -60,8 +59,8 @@ DEVICE float sum_of_row(u32 n, NormPartial& partial, Term term) {
     return sum;
 }
 
-// out = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias: LayerNorm; RMSNorm has a mean of 0. One block
-// a row.
+// out = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias: LayerNorm; RMSNorm has a mean
+// of 0. One block a row.
 extern "C" __global__ __launch_bounds__(256) void normalise(const __grid_constant__ NormParams p) {
     after_previous_launch();
     __shared__ NormPartial partial;

@@ -1,28 +1,28 @@
-// A token from a row of logits, and the next step's inputs. The engine's `plan::sample` is the
-// meaning: greedy without a temperature, else the largest of logit / temperature + noise among the
-// candidates of top-k, top-p and min-p; NOT_FINITE for a row with a NaN or plus infinity in it, or with
-// nothing above minus infinity. To the search for the largest logit a NaN is plus infinity, which
-// takes one instruction for each, so the largest tells whether the row is finite.
+// Sampler: chooses a token from a row of logits and writes the next step's inputs. Defined by
+// `plan::sample`.
 //
-// A row with an adjustment is chosen from a copy of its logits, each part of which is made by the block
-// that takes the best of it.
+// Greedy without a temperature; otherwise the largest logit / temperature + noise among the
+// candidates of top-k, top-p and min-p. NOT_FINITE for a row with a NaN or plus infinity, or with
+// nothing above minus infinity. The search for the largest logit treats NaN as plus infinity, so
+// its result shows whether the row is finite.
 //
-// Grid: x = part of the row, y = row. Each block takes the best of its part; the one that finishes
-// last merges them (and makes the cuts, where the row asks for them), writes the token to `ids`, to
-// `next_tokens` and to entry `cursor % ring_entries` of the ring, the position after this one to
-// `next_positions`, and, in the last row, advances the cursor.
+// A row with logit edits uses an edited copy of its logits; each block edits its own part.
+//
+// Grid: x = part of the row, y = row. Each block finds the best of its part; the last block to
+// finish merges them (and applies the cuts), writes the token to `ids`, `next_tokens` and entry
+// `cursor % ring_entries` of the ring, the next position to `next_positions`, and, in the last row,
+// advances the cursor.
 #pragma once
 #include "cut.cuh"
-#include "params.cuh"
 
 enum : u32 { SAMPLE_THREADS = 256, NOT_FINITE = 0xffffffffu };
 
-// Greedy and noisy winner of a part.
+// Best token of a part without and with noise.
 struct Winners {
     Best greedy, noisy;
 };
 
-// One token's logit, changed.
+// Edit of one token's logit.
 struct alignas(16) Edit {
     u32 id;
     float add, factor, subtract;
@@ -34,7 +34,8 @@ struct alignas(16) Edit {
     }
 };
 
-// A row's adjustment: how many edits and whether a mask, the mask, the edits. Edits have ids of their own.
+// Logit edits of a row: number of edits, whether there is a mask, the mask, the edits. Each edit
+// has a distinct id.
 struct Adjustment {
     const u32* words;
     u32 length, vocabulary;
@@ -45,7 +46,8 @@ struct Adjustment {
     __device__ __forceinline__ bool allows(u32 id) const {
         return !masked() || (words[4 + id / 32] >> id % 32 & 1u);
     }
-    // Logits of the tokens from `start` to `end`, by all threads of the block. One that is not finite stays that.
+    // Copies and edits the logits from `start` to `end`, by all threads of the block. Values that
+    // are not finite stay so.
     __device__ __forceinline__ void copy(const float* from, float* to, u32 start, u32 end, u32 threads) const {
         for (u32 i = start + threadIdx.x; i < end; i += threads) {
             float v = from[i];

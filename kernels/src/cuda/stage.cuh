@@ -1,21 +1,21 @@
-// Activation rows in shared memory, as products read them: normalised if asked; for quantised weights as 8-bit
-// integers in one or two planes, for plain ones as f32. docs/numerics.md has order and rounding.
+// Stages rows of activations in shared memory: normalised if requested; 8-bit integers in one or
+// two planes for quantised weights, f32 for plain ones. docs/numerics.md defines order and
+// rounding.
 //
-// Column c of ROWS * PLANES is plane c % PLANES of row c / PLANES. A superblock is one run of pieces (16 bytes):
-// a record for each column (its integers, then sums of blocks or scales of spans of 32; or its f32), then the
-// scales of the columns where a superblock is a span. The stride of superblocks is odd or 2 mod 8, so that the 4
-// that a warp reads at a time lie in different banks.
+// Column c of ROWS * PLANES is plane c % PLANES of row c / PLANES. A superblock is a run of 16-byte
+// pieces: a record per column (integers, then sums of blocks or scales of spans of 32; or f32),
+// then the columns' scales if a span is a superblock. The stride of superblocks is odd or 2 mod 8,
+// so that the 4 that a warp reads at a time are in different banks.
 #pragma once
 #include "format.cuh"
-#include "params.cuh"
 
 extern __shared__ uint4 dynamic_shared[];
 
 template <class F, int COLUMNS>
 struct Staged {
-    // `orind_kernels::catalogue` knows the same formula.
+    // `orind_kernels::catalogue` has the same formula.
     enum : u32 {
-        // Of spans of 32 eight scales; then sums, block by block.
+        // Eight scales for spans of 32; then the sums of blocks.
         SCALE_PIECES = F::SPAN == BLOCK ? 2 : 0,
         EXTRAS = SCALE_PIECES + 2 * F::SUMS,
         RECORD = F::SPAN == 0 ? SUPERBLOCK / 4 : SUPERBLOCK / PIECE + EXTRAS,
@@ -25,7 +25,7 @@ struct Staged {
 
     DEVICE uint4* superblock(u32 s) { return dynamic_shared + s * STRIDE; }
     DEVICE uint4* record(u32 s, u32 column) { return superblock(s) + column * RECORD; }
-    // What stands behind the integers: scales of spans of 32, then sums.
+    // The i-th f32 behind the integers: scales of spans of 32, then sums.
     DEVICE float& extra(u32 s, u32 column, u32 i) {
         return reinterpret_cast<float*>(record(s, column) + SUPERBLOCK / PIECE)[i];
     }
@@ -44,14 +44,14 @@ struct Staged {
     }
 };
 
-// Sums of squares are taken in 256 strides over the columns, then over 32 lanes, then over the 8
-// warps of lanes, however many threads there are.
+// Sums of squares use 256 strides over the columns, then 32 lanes, then 8 groups of lanes, for any
+// number of threads.
 enum : u32 { NORM_STRIDES = 256 };
 typedef float NormPartial[NORM_STRIDES / 32];
 
 template <int THREADS>
 DEVICE void sum_squares(const float* x, u32 k, NormPartial& partial) {
-    // The loop is one of the block, so that warps are whole where lanes exchange sums.
+    // All threads of the block iterate equally often, so that shuffles have whole warps.
 #pragma unroll
     for (u32 first = 0; first < NORM_STRIDES; first += THREADS) {
         u32 stride = first + threadIdx.x;
@@ -70,16 +70,17 @@ DEVICE float norm_factor(const NormPartial& partial, u32 k, float eps) {
     return root_mean_inverse(sum, k, eps);
 }
 
-// A lane's 8 of the 256 values of a superblock: four of block lane / 8, four of the one 128 columns further.
+// A lane's 8 of a superblock's 256 values: four of block lane / 8, and four that are 128 columns
+// further.
 struct Values {
     float4 v[2];
 };
 
-// The steps of a span: what its largest magnitude says.
+// Scale of a span, from its largest magnitude.
 struct Step {
     float scale, inverse;
 
-    // Of the largest magnitude's bits: as integers, so that a NaN counts as the largest.
+    // From the bits of the largest magnitude, compared as integers: NaN is the largest.
     DEVICE Step make(u32 largest) {
         float magnitude = __uint_as_float(largest);
         if (largest >= INFINITY_BITS) return {quiet_nan(), 0.0f};
@@ -93,20 +94,21 @@ DEVICE u32 largest_of(const float4& v) {
                max(__float_as_uint(v.z) & 0x7fffffffu, __float_as_uint(v.w) & 0x7fffffffu));
 }
 
-// The integer nearest to `x * inverse` in the lowest byte: added to the bias it is in the lowest bits.
+// Rounds `x * inverse` to an integer in the lowest byte, by adding the bias.
 DEVICE u32 step_of(float x, float inverse) { return __float_as_uint(__fadd_rn(__fmul_rn(x, inverse), bias())); }
 
-// What the steps left over.
+// Remainder after quantisation.
 DEVICE float rest_of(float x, u32 steps, int i, float scale) {
     return __fmaf_rn(static_cast<float>(static_cast<i8>(steps >> (8 * i))), -scale, x);
 }
 
-// One plane of a superblock's 256 values, which a warp holds, into column `column`; `values` becomes the rest.
+// A warp writes one plane of a superblock's 256 values to column `column` and leaves the remainder
+// in `values`.
 template <class F, int COLUMNS>
 DEVICE void quantise(Values& values, u32 s, u32 column) {
     typedef Staged<F, COLUMNS> Staged;
     u32 lane = threadIdx.x % 32;
-    // Where sums alternate, those of every other 32 or 16 columns are of negated activations.
+    // For alternating formats the sums of every other 32 or 16 columns use negated activations.
     bool negated = F::ALTERNATES > 0 && lane / (F::ALTERNATES == 16 ? 4 : 8) % 2 == 1;
     u32 largest[2] = {largest_of(values.v[0]), largest_of(values.v[1])};
     if constexpr (F::SPAN == SUPERBLOCK) largest[0] = largest[1] = max(largest[0], largest[1]);
@@ -153,7 +155,7 @@ DEVICE void stage(const ProjectParams& p) {
         __syncthreads();
     }
     u32 lane = threadIdx.x % 32, superblocks = (p.k + SUPERBLOCK - 1) / SUPERBLOCK;
-    // Columns without a row, and what a last superblock lacks, are zero.
+    // Columns without a row, and missing columns of a last superblock, are zero.
 #pragma unroll 1
     for (u32 m = 0; m < ROWS; m++) {
         const float* x = at<const float>(p.x) + static_cast<u64>(m) * p.k;

@@ -1,35 +1,18 @@
-// Kernels of tensor operations: of groups whose steps are in their parameters, of products, and of rows by index.
+// Kernels of tensor operations: interpreted fused groups, matmul, gather, scatter and top-k.
 #pragma once
 #include "tensor_group.cuh"
 
 extern "C" __global__ __launch_bounds__(128) void tensor(const __grid_constant__ TensorParams p) {
     after_previous_launch();
     File file = registers();
-    // The constants come first.
+    // Constants are in the first registers.
 #pragma unroll
-    for (u32 c = 0; c < 8; c++) file[c][threadIdx.x] = p.constants[c];
+    for (u32 c = 0; c < TENSOR_OPERANDS; c++) file[c][threadIdx.x] = p.constants[c];
     run(p, Listed{p.reduce, p.elements, p.outer, p.length, p.inner});
 }
 
-struct TensorMatmulParams {
-    u64 a;
-    u64 b;
-    u64 out;
-    u32 shape[TENSOR_AXES];
-    u32 a_strides[TENSOR_AXES];
-    u32 b_strides[TENSOR_AXES];
-    u32 axes;
-    u32 batches;
-    u32 m;
-    u32 n;
-    u32 k;
-    u32 a_width;
-    u32 b_width;
-    u32 reserved;
-};
-
-// a [.., M, K] times b [.., N, K] transposed. The last two axes of the strides are those of the matrices. Sums are of f32,
-// the columns one after the other. Grid: x = columns, y = rows, z = matrices.
+// a [.., M, K] times b [.., N, K] transposed. The last two strides are those of the matrices. Sums
+// are f32, in column order. Grid: x = columns, y = rows, z = matrices.
 extern "C" __global__ __launch_bounds__(128) void tensor_matmul(const __grid_constant__ TensorMatmulParams p) {
     after_previous_launch();
     enum : u32 { SIDE = 32, DEEP = 16, OWN = SIDE * SIDE / TENSOR_THREADS };
@@ -44,9 +27,9 @@ extern "C" __global__ __launch_bounds__(128) void tensor_matmul(const __grid_con
     }
     u32 row_at = blockIdx.y * SIDE, column_at = blockIdx.x * SIDE;
     auto value = [](u64 base, u32 width, u32 place) {
-        if (width == WORD) return at<const float>(base)[place];
+        if (width == Width::WORD) return at<const float>(base)[place];
         u32 half = at<const u16>(base)[place];
-        return width == HALF ? half_to_float(half) : number(half << 16);
+        return width == Width::HALF ? half_to_float(half) : number(half << 16);
     };
     float sums[OWN] = {};
     u32 column = threadIdx.x % SIDE, row = threadIdx.x / SIDE;
@@ -79,24 +62,7 @@ extern "C" __global__ __launch_bounds__(128) void tensor_matmul(const __grid_con
     }
 }
 
-enum : u32 { TENSOR_INDICES = 3 };
-
-// Rows of a table by up to three indices each, or rows that a table gets.
-struct TensorRowsParams {
-    u64 indices[TENSOR_INDICES];
-    TensorSource source;
-    u64 out;
-    u32 extents[TENSOR_INDICES];
-    u32 apart[TENSOR_INDICES];
-    u32 leading;
-    u32 count;
-    u32 width;
-    u32 elements;
-    u32 adds;
-    u32 out_width;
-};
-
-// out[i] = source[indices[i]], zeroes for an index that is not in the table.
+// out[i] = source[indices[i]]; zeroes for an index outside the table.
 extern "C" __global__ __launch_bounds__(128) void tensor_gather(const __grid_constant__ TensorRowsParams p) {
     after_previous_launch();
     u32 element = blockIdx.x * TENSOR_THREADS + threadIdx.x;
@@ -114,8 +80,8 @@ extern "C" __global__ __launch_bounds__(128) void tensor_gather(const __grid_con
     stored(p.out, p.out_width, element, value);
 }
 
-// out[indices[i]] = source[i], the last of those with the same index; or the sums of all of them in f64, and zeroes
-// elsewhere. The table is dense; a thread has an element of it and looks at all rows.
+// out[indices[i]] = source[i], the last of rows with equal indices; or for scatter-add their sum in
+// f64, zero without rows. The table is dense; a thread has one element and scans all indices.
 extern "C" __global__ __launch_bounds__(128) void tensor_scatter(const __grid_constant__ TensorRowsParams p) {
     after_previous_launch();
     u32 element = blockIdx.x * TENSOR_THREADS + threadIdx.x;
@@ -143,17 +109,8 @@ extern "C" __global__ __launch_bounds__(128) void tensor_scatter(const __grid_co
     if (found) stored(p.out, p.out_width, element, p.adds ? bits(__double2float_rn(sum)) : value);
 }
 
-struct TensorTopKParams {
-    u64 x;
-    u64 out;
-    u32 n;
-    u32 count;
-    u32 row_stride;
-    u32 column_stride;
-};
-
-// The numbers of the greatest elements of a row, best first, of equal ones the first; NaN is the greatest. Each is looked
-// for among those behind the one before it. A block has a row.
+// Indices of the largest elements of a row, best first, ties by index; NaN is the largest. Each
+// pass finds the best element behind the previous one. One block per row.
 extern "C" __global__ __launch_bounds__(128) void tensor_top_k(const __grid_constant__ TensorTopKParams p) {
     after_previous_launch();
     __shared__ float values[TENSOR_THREADS];

@@ -1,73 +1,31 @@
-// Groups of tensor operations: a chain of elementwise steps over a space of elements, then perhaps a reduction of what
-// it gave, then a chain over what that left.
+// Fused groups of tensor operations: elementwise steps over a space of elements, optionally
+// followed by a reduction and elementwise steps on its results.
 //
-// A group is a list of steps over registers of four bytes, of which each thread has a column in shared memory; or it is
-// code, where a compiler has made a kernel of it (`orind_kernels::generated`). All threads take the same steps, for an
-// element each. Every element is computed by one thread in one order, and sums of rows are the CPU's: in f64, in 16 sums
-// over the columns of every 256, which are added up one after the other.
+// A group is interpreted, with four-byte registers in shared memory (one column per thread), or
+// compiled (`orind_kernels::generated`). All threads execute the same steps, for one element each.
+// Each element is computed by one thread. Sums of rows have the CPU's order: f64, 16 sums over
+// every 256 columns, which are added one after the other.
 #pragma once
 #include "trig.cuh"
 
-enum : u32 { TENSOR_THREADS = 128, TENSOR_AXES = 8, TENSOR_REGISTERS = 24, TENSOR_STEPS = 48, ROW_LANES = 16, ROW_BLOCK = 256 };
-
-// How elements lie in memory; of a fixed one the base is the value.
-enum : u32 { WORD, HALF, BRAIN, FIXED, SIGNED, UNSIGNED };
-
-// Elements in the order of a shape, wherever they lie. On one axis those outside of some places are zeroes.
-struct TensorSource {
-    u64 base;
-    u32 shape[TENSOR_AXES];
-    u32 strides[TENSOR_AXES];
-    u32 axes;
-    u32 width;
-    u32 padded;
-    u32 before;
-    u32 inside;
-    u32 reserved;
-};
-
-struct TensorParams {
-    u64 steps[TENSOR_STEPS];
-    TensorSource sources[8];
-    u64 stores[8];
-    u32 constants[8];
-    u32 chain;
-    u32 tail;
-    u32 elements;
-    u32 reduce;
-    u32 outer;
-    u32 length;
-    u32 inner;
-    u32 from;
-    u32 into;
-    u32 reserved;
-};
-
-// In the order of `orind_kernels::params::Action`.
-enum : u32 {
-    LOAD, STORE, NUMBER, NEG, EXP, LN, SQRT, RECIP, SIN, COS, FLOOR, ADD, SUB, MUL, MAX, LESS_EQUAL, REM,
-    INT_ADD, INT_SUB, INT_MUL, INT_MAX, INT_LESS_EQUAL, INT_REM, AND, OR, XOR, SHIFT_LEFT, SHIFT_RIGHT,
-    SELECT, TO_INT, TO_FLOAT, TO_HALF, TO_BRAIN, TO_SIGNED, TO_UNSIGNED, TO_TRUTH
-};
-
-enum : u32 { NO_REDUCTION, SUM, LARGEST, INT_SUM, INT_LARGEST };
+enum : u32 { TENSOR_THREADS = 128 };
 
 typedef u32 (&File)[TENSOR_REGISTERS][TENSOR_THREADS];
 
 DEVICE u32 bits(float x) { return __float_as_uint(x); }
 DEVICE float number(u32 x) { return __uint_as_float(x); }
 
-// The lowest byte with its sign.
+// Sign-extends the lowest byte.
 DEVICE u32 signed_byte(u32 x) { return static_cast<u32>(static_cast<i32>(x << 24) >> 24); }
 
-// To nearest, ties to even; a NaN stays one.
-DEVICE u32 float_to_brain(float x) {
+// Rounds to nearest, ties to even; a NaN stays NaN.
+DEVICE u32 float_to_bf16(float x) {
     u32 u = bits(x);
     if ((u & 0x7fffffffu) > INFINITY_BITS) return (u >> 16) | 0x40u;
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 
-// The natural logarithm, as Cephes' `logf` has it; no step of it is fused, as on the CPU.
+// Natural logarithm, Cephes' `logf`, without fused multiply-adds, as on the CPU.
 DEVICE float natural_logarithm(float x) {
     bool small = x < 1.17549435e-38f;
     i32 scaled = __float_as_int(small ? __fmul_rn(x, 8388608.0f) : x);
@@ -92,7 +50,7 @@ DEVICE float natural_logarithm(float x) {
     return x > 0.0f ? y : quiet_nan();
 }
 
-// 32 bits of the fraction of 2 / pi, from a place on.
+// 32 bits of the fraction of 2 / pi, starting at bit `place`.
 DEVICE u32 two_over_pi(u32 place) {
     auto word = [](u32 i) {
         return i == 0 ? 0xa2f9836eu : i == 1 ? 0x4e441529u : i == 2 ? 0xfc2757d1u : i == 3 ? 0xf534ddc0u
@@ -101,14 +59,14 @@ DEVICE u32 two_over_pi(u32 place) {
     return __funnelshift_l(word(place / 32 + 1), word(place / 32), place % 32);
 }
 
-// Sine, or a quarter of a turn later cosine. Angles that `sin_cos` does not take are brought into +-pi/4 by as many bits of
-// 2 / pi as count for them (Payne and Hanek, 1983).
+// Sine, or cosine for `quarters` = 1. Angles too large for `sin_cos` are reduced to +-pi/4 with as
+// many bits of 2 / pi as matter (Payne and Hanek, 1983).
 DEVICE float sine(float x, u32 quarters) {
     float s, c, r = x;
     u32 turned = quarters;
     if (!is_finite(x)) return quiet_nan();
     if (fabsf(x) >= 1e6f) {
-        // Of x = mantissa * 2^(exponent - 150). A turn is 2^64; whole ones do not count.
+        // x = mantissa * 2^(exponent - 150). A turn is 2^64, so whole turns overflow away.
         u64 mantissa = (bits(x) & 0x7fffffu) | 0x800000u;
         u32 exponent = bits(x) >> 23 & 0xff, place = max(exponent, 152u) - 152, less = 152 - min(exponent, 152u);
         u64 low = mantissa * two_over_pi(place + 64), middle = mantissa * two_over_pi(place + 32) + (low >> 32);
@@ -125,19 +83,19 @@ DEVICE float sine(float x, u32 quarters) {
     return turned & 2 ? -value : value;
 }
 
-// An element in memory. Strides may go backward.
+// Loads an element. Strides may be negative.
 DEVICE u32 element_at(u64 base, u32 width, u32 place) {
     int from = static_cast<int>(place);
-    if (width == WORD) return at<const u32>(base)[from];
-    if (width >= SIGNED) {
+    if (width == Width::WORD) return at<const u32>(base)[from];
+    if (width >= Width::SIGNED) {
         u32 byte = at<const u8>(base)[from];
-        return width == SIGNED ? signed_byte(byte) : byte;
+        return width == Width::SIGNED ? signed_byte(byte) : byte;
     }
     u32 half = at<const u16>(base)[from];
-    return width == HALF ? bits(half_to_float(half)) : half << 16;
+    return width == Width::HALF ? bits(half_to_float(half)) : half << 16;
 }
 
-// The element of a source, as far in as `place` and without its first axes.
+// Loads an element of a source, `place` elements further and without its first `leading` axes.
 DEVICE u32 loaded(const TensorSource& source, u32 element, u32 place = 0, u32 leading = 0) {
     u32 left = element;
     bool outside = false;
@@ -152,109 +110,109 @@ DEVICE u32 loaded(const TensorSource& source, u32 element, u32 place = 0, u32 le
         place += i * source.strides[axis];
     }
     if (outside) return 0;
-    if (source.width == FIXED) return static_cast<u32>(source.base);
+    if (source.width == Width::FIXED) return static_cast<u32>(source.base);
     return element_at(source.base, source.width, place);
 }
 
 DEVICE void stored(u64 base, u32 width, u32 element, u32 value) {
-    if (width == WORD) at<u32>(base)[element] = value;
-    else if (width >= SIGNED) at<u8>(base)[element] = static_cast<u8>(value);
-    else at<u16>(base)[element] = static_cast<u16>(width == HALF ? float_to_half(number(value)) : float_to_brain(number(value)));
+    if (width == Width::WORD) at<u32>(base)[element] = value;
+    else if (width >= Width::SIGNED) at<u8>(base)[element] = static_cast<u8>(value);
+    else at<u16>(base)[element] = static_cast<u16>(width == Width::HALF ? float_to_half(number(value)) : float_to_bf16(number(value)));
 }
 
 DEVICE u32 of_one(u32 action, u32 x) {
     float v = number(x);
-    if (action == NEG) return bits(-v);
-    if (action == EXP) return bits(exponential(v));
-    if (action == LN) return bits(natural_logarithm(v));
-    if (action == SQRT) return bits(__fsqrt_rn(v));
-    if (action == RECIP) return bits(__fdiv_rn(1.0f, v));
-    if (action == SIN) return bits(sine(v, 0));
-    if (action == COS) return bits(sine(v, 1));
+    if (action == Action::NEG) return bits(-v);
+    if (action == Action::EXP) return bits(exponential(v));
+    if (action == Action::LN) return bits(natural_logarithm(v));
+    if (action == Action::SQRT) return bits(__fsqrt_rn(v));
+    if (action == Action::RECIP) return bits(__fdiv_rn(1.0f, v));
+    if (action == Action::SIN) return bits(sine(v, 0));
+    if (action == Action::COS) return bits(sine(v, 1));
     return bits(floorf(v));
 }
 
 DEVICE u32 of_two(u32 action, u32 x, u32 y) {
     float a = number(x), b = number(y);
-    if (action == ADD) return bits(__fadd_rn(a, b));
-    if (action == SUB) return bits(__fsub_rn(a, b));
-    if (action == MUL) return bits(__fmul_rn(a, b));
-    if (action == MAX) return bits(fmaxf(a, b));
-    if (action == LESS_EQUAL) return bits(a <= b ? 1.0f : 0.0f);
+    if (action == Action::ADD) return bits(__fadd_rn(a, b));
+    if (action == Action::SUB) return bits(__fsub_rn(a, b));
+    if (action == Action::MUL) return bits(__fmul_rn(a, b));
+    if (action == Action::MAX) return bits(fmaxf(a, b));
+    if (action == Action::LESS_EQUAL) return bits(a <= b ? 1.0f : 0.0f);
     return bits(fmodf(a, b));
 }
 
 DEVICE u32 of_ints(u32 action, u32 a, u32 b) {
     i32 x = static_cast<i32>(a), y = static_cast<i32>(b);
-    if (action == INT_ADD) return a + b;
-    if (action == INT_SUB) return a - b;
-    if (action == INT_MUL) return a * b;
-    if (action == INT_MAX) return static_cast<u32>(max(x, y));
-    if (action == INT_LESS_EQUAL) return bits(x <= y ? 1.0f : 0.0f);
-    // Of -1 nothing is left, which the machine's division does not know.
-    if (action == INT_REM) return y == 0 || y == -1 ? 0 : static_cast<u32>(x % y);
-    if (action == AND) return a & b;
-    if (action == OR) return a | b;
-    if (action == XOR) return a ^ b;
-    if (action == SHIFT_LEFT) return a << (b & 31);
+    if (action == Action::INT_ADD) return a + b;
+    if (action == Action::INT_SUB) return a - b;
+    if (action == Action::INT_MUL) return a * b;
+    if (action == Action::INT_MAX) return static_cast<u32>(max(x, y));
+    if (action == Action::INT_LESS_EQUAL) return bits(x <= y ? 1.0f : 0.0f);
+    // The remainder by -1 is 0; the hardware's division does not handle it.
+    if (action == Action::INT_REM) return y == 0 || y == -1 ? 0 : static_cast<u32>(x % y);
+    if (action == Action::AND) return a & b;
+    if (action == Action::OR) return a | b;
+    if (action == Action::XOR) return a ^ b;
+    if (action == Action::SHIFT_LEFT) return a << (b & 31);
     return static_cast<u32>(x >> (b & 31));
 }
 
 DEVICE u32 converted(u32 action, u32 x) {
     float v = number(x);
-    if (action == TO_INT) return static_cast<u32>(__float2int_rz(v));
-    if (action == TO_FLOAT) return bits(__int2float_rn(static_cast<i32>(x)));
-    if (action == TO_HALF) return bits(half_to_float(float_to_half(v)));
-    if (action == TO_BRAIN) return float_to_brain(v) << 16;
-    if (action == TO_SIGNED) return signed_byte(x);
-    return action == TO_UNSIGNED ? x & 0xff : x != 0;
+    if (action == Action::TO_INT) return static_cast<u32>(__float2int_rz(v));
+    if (action == Action::TO_FLOAT) return bits(__int2float_rn(static_cast<i32>(x)));
+    if (action == Action::TO_HALF) return bits(half_to_float(float_to_half(v)));
+    if (action == Action::TO_BF16) return float_to_bf16(v) << 16;
+    if (action == Action::TO_SIGNED) return signed_byte(x);
+    return action == Action::TO_UNSIGNED ? x & 0xff : x != 0;
 }
 
-// Some steps, for an element.
+// Executes instructions for an element.
 DEVICE void take(const TensorParams& p, u32 first, u32 last, u32 element, File file) {
 #pragma unroll 1
     for (u32 s = first; s < last; s++) {
         u32 low = static_cast<u32>(p.steps[s]), third = static_cast<u32>(p.steps[s] >> 32);
         u32 action = low & 0xff, out = low >> 8 & 0xff, a = low >> 16 & 0xff, b = low >> 24;
         u32 value;
-        if (action == STORE) {
+        if (action == Action::STORE) {
             stored(p.stores[out], b, element, file[a][threadIdx.x]);
             continue;
         }
-        if (action == LOAD) {
+        if (action == Action::LOAD) {
             value = loaded(p.sources[a], element);
-        } else if (action == NUMBER) {
+        } else if (action == Action::IOTA) {
             value = bits(__uint2float_rn(element));
         } else {
             u32 x = file[a][threadIdx.x];
-            if (action < ADD) value = of_one(action, x);
-            else if (action < INT_ADD) value = of_two(action, x, file[b][threadIdx.x]);
-            else if (action < SELECT) value = of_ints(action, x, file[b][threadIdx.x]);
-            else if (action > SELECT) value = converted(action, x);
+            if (action < Action::ADD) value = of_one(action, x);
+            else if (action < Action::INT_ADD) value = of_two(action, x, file[b][threadIdx.x]);
+            else if (action < Action::SELECT) value = of_ints(action, x, file[b][threadIdx.x]);
+            else if (action > Action::SELECT) value = converted(action, x);
             else value = number(x) == 0.0f ? file[third][threadIdx.x] : file[b][threadIdx.x];
         }
         file[out][threadIdx.x] = value;
     }
 }
 
-// What elements have come to so far.
+// Accumulator of a reduction.
 struct Reduced {
     double sum;
     float largest;
     u32 ints;
 
-    DEVICE Reduced none(u32 reduce) { return {0.0, -infinity(), reduce == INT_LARGEST ? 0x80000000u : 0u}; }
+    DEVICE Reduced none(u32 reduce) { return {0.0, -infinity(), reduce == Reduction::INT_LARGEST ? 0x80000000u : 0u}; }
     __device__ __forceinline__ void take(u32 reduce, u32 x) {
-        if (reduce == SUM) sum = __dadd_rn(sum, static_cast<double>(number(x)));
-        else if (reduce == LARGEST) largest = fmaxf(largest, number(x));
-        else if (reduce == INT_SUM) ints += x;
+        if (reduce == Reduction::SUM) sum = __dadd_rn(sum, static_cast<double>(number(x)));
+        else if (reduce == Reduction::LARGEST) largest = fmaxf(largest, number(x));
+        else if (reduce == Reduction::INT_SUM) ints += x;
         else ints = static_cast<u32>(max(static_cast<i32>(ints), static_cast<i32>(x)));
     }
     __device__ __forceinline__ u32 value(u32 reduce) const {
-        if (reduce == SUM) return bits(__double2float_rn(sum));
-        return reduce == LARGEST ? bits(largest) : ints;
+        if (reduce == Reduction::SUM) return bits(__double2float_rn(sum));
+        return reduce == Reduction::LARGEST ? bits(largest) : ints;
     }
-    // With those of the row's other lanes, the first of them first.
+    // Combines the accumulators of a row's lanes, in lane order.
     __device__ __forceinline__ Reduced gathered(u32 reduce) const {
         Reduced all = none(reduce);
 #pragma unroll 1
@@ -269,38 +227,39 @@ struct Reduced {
         return all;
     }
     __device__ __forceinline__ void add(u32 reduce, const Reduced& other) {
-        if (reduce == SUM) sum = __dadd_rn(sum, other.sum);
-        else take(reduce, reduce == LARGEST ? bits(other.largest) : other.ints);
+        if (reduce == Reduction::SUM) sum = __dadd_rn(sum, other.sum);
+        else take(reduce, reduce == Reduction::LARGEST ? bits(other.largest) : other.ints);
     }
 };
 
-// Each thread's registers of a group whose steps are in its parameters.
+// Registers of an interpreted group.
 DEVICE File registers() {
     __shared__ u32 file[TENSOR_REGISTERS][TENSOR_THREADS];
     return file;
 }
 
-// A group whose steps are in its parameters.
+// An interpreted group.
 struct Listed {
     u32 reduce, elements, outer, length, inner;
 
-    // Before the steps behind a reduction: what it gave.
+    // Stores the reduction's result before the remaining steps.
     __device__ __forceinline__ void reduced(const TensorParams& p, u32 value) { registers()[p.into][threadIdx.x] = value; }
-    // An element's steps, before the reduction or behind it.
+    // Executes an element's steps, before or after the reduction.
     __device__ __forceinline__ void steps(const TensorParams& p, bool tail, u32 element) {
-        take(p, tail ? p.chain : 0, tail ? p.tail : p.chain, element, registers());
+        take(p, tail ? p.body : 0, tail ? p.tail : p.body, element, registers());
     }
-    // What they leave to be reduced.
+    // Value to reduce.
     __device__ __forceinline__ u32 value(const TensorParams& p) const { return registers()[p.from][threadIdx.x]; }
 };
 
-// What a thread does for a group. An object that refers to parameters, or to shared memory, would have to reach them as if
-// they lay in global memory.
+// Runs a group. `g` is a copy: a reference to parameters or shared memory would be accessed as if
+// it were in global memory.
 template <class Group>
 DEVICE void run(const TensorParams& p, Group g) {
     u32 thread = blockIdx.x * TENSOR_THREADS + threadIdx.x, lane = threadIdx.x % ROW_LANES;
-    bool reduces = g.reduce != NO_REDUCTION, rows = reduces && g.inner == 1;
-    // What comes out at last is the element `index`; on the way there `element`, and more, `apart`.
+    bool reduces = g.reduce != Reduction::NONE, rows = reduces && g.inner == 1;
+    // `index` is the element of the result; `element` the current one of the space, `apart` its
+    // distance to the next.
     u32 index = rows ? thread / ROW_LANES : thread, element = index, apart = 0, rounds = 1;
     bool inside = index < (reduces ? g.outer * g.inner : g.elements);
     if (rows) {
@@ -330,7 +289,7 @@ DEVICE void run(const TensorParams& p, Group g) {
         if (rows && round % (ROW_BLOCK / ROW_LANES) != ROW_BLOCK / ROW_LANES - 1 && round + 1 < rounds) continue;
         __syncwarp();
         if (rows) part = part.gathered(g.reduce);
-        // A column is added up in its order.
+        // The sum of a column has no parts.
         if (rows) total.add(g.reduce, part), part = Reduced::none(g.reduce);
         else total = part;
     }

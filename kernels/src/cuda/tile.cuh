@@ -1,12 +1,13 @@
-// Weights as tensor cores take them: signed bytes in pieces of 16 columns, and the scales of a superblock as f32.
+// Weights for tensor cores: signed bytes in pieces of 16 columns, and the scales of a superblock as
+// f32.
 //
-// `Tile` of a format gives
-//   AS_IS     whether quants are signed bytes as they lie
-//   OF_16     whether 16 columns have a scale, or a block
-//   scales    of a row of a panel's superblock, by four lanes: a pair of f32 for each of two blocks, and what its sum starts from.
-//             A pair is the scales of 16 columns each, behind which there is one of minima where there are such; or of 32
-//             columns a scale and a minimum, or a step and what it makes of the bias
-//   unpack    of 64 columns of a row of a panel
+// `Tile` of a format defines
+//   AS_IS     whether quants are stored as signed bytes
+//   OF_16     whether 16 columns share a scale, or a block
+//   scales    of a row of a panel's superblock, by four lanes: a pair of f32 for each of two blocks, and the
+//             initial value of its sum. A pair is the scales of 16 columns each, followed by one of minima if
+//             there are any; or for 32 columns a scale and a minimum, or a step and step times bias
+//   unpack    64 columns of a row of a panel
 #pragma once
 #include "format.cuh"
 
@@ -22,22 +23,22 @@ struct Pieces {
     __device__ __forceinline__ uint4& row(u32 piece, u32 i) { return reinterpret_cast<uint4*>(bytes[piece])[i]; }
 };
 
-// Signed bytes of it.
+// Signed bytes of a panel's superblock.
 typedef Pieces<SUPERBLOCK / PIECE> Bytes;
 
-// The sum of 4 neighbouring lanes' integers.
+// Sum over 4 neighbouring lanes.
 DEVICE i32 sum_of_4(i32 value) {
     value += __shfl_xor_sync(ALL_LANES, value, 1);
     return value + __shfl_xor_sync(ALL_LANES, value, 2);
 }
 
-// What `f` makes of each word.
+// Applies `f` to each word.
 template <class Function>
 DEVICE uint4 each_word(const Function& f) {
     return {f(0), f(1), f(2), f(3)};
 }
 
-// Eight steps f16 as the head.
+// Formats with eight f16 steps as head.
 struct TileOfSteps {
     enum : u32 { AS_IS = 0, OF_16 = 0 };
     template <int COUNT>
@@ -54,7 +55,7 @@ struct Tile<Q8_0> : TileOfSteps {
     enum : u32 { AS_IS = 1 };
 };
 
-// Where `Tile<F>::bytes` makes a block of a row 32 signed bytes.
+// For formats whose `Tile<F>::bytes` converts a block of a row to 32 signed bytes.
 template <class F>
 struct TileByBlocks {
     template <int COUNT>
@@ -69,7 +70,7 @@ struct TileByBlocks {
     }
 };
 
-// Bytes with a sign bit as signed ones.
+// Converts bytes with a sign bit to signed bytes.
 template <u32 SIGN>
 DEVICE u32 extend(u32 v) {
     return (v & SIGN * 0x01010101u) * ((256 - 2 * SIGN) / SIGN) + v;
@@ -86,7 +87,7 @@ struct Tile<Q6_K> {
         out[1] = {Q6_K::scale(of, four, 2), Q6_K::scale(of, four, 3)};
         if (quarter == 0) begin = Q6_K::begin(of);
     }
-    // The lower six bits of each byte, of two's complement whose signs are in the highest bits of `signs`, as a byte.
+    // Sign-extends the lower six bits of each byte; the highest bits of `signs` are the signs.
     DEVICE u32 extend(u32 six, u32 signs) {
         u32 above, out;
         asm("prmt.b32 %0, %1, %1, 0xba98;" : "=r"(above) : "r"(signs));
@@ -112,12 +113,12 @@ struct TileWithMinimum {
     template <int COUNT>
     DEVICE void scales(const Pieces<COUNT>& raw, u32 row, const u8*, u32 quarter, float2* out, float& begin) {
         uint4 v = raw.row(0, row);
-        // As `WithMinimum::head` has it of what lies in global memory.
+        // As `WithMinimum::head`, which reads global memory.
         WithMinimum::Head of = {{v.y & 0x3f3f3f3fu, (v.w & 0x0f0f0f0fu) | ((v.y >> 2) & 0x30303030u)},
                                 {v.z & 0x3f3f3f3fu, ((v.w >> 4) & 0x0f0f0f0fu) | ((v.z >> 2) & 0x30303030u)},
                                 half_to_float(v.x & 0xffff),
                                 -half_to_float(v.x >> 16)};
-        // Odd blocks meet negated activations: the product of both negated is what is to be added.
+        // Odd blocks use negated activations: the product of both negated values is the one to add.
         out[0] = {WithMinimum::times(of.scales[0], quarter, of.step), WithMinimum::times(of.minima[0], quarter, of.minus_least)};
         out[1] = {-WithMinimum::times(of.scales[1], quarter, of.step), WithMinimum::times(of.minima[1], quarter, of.minus_least)};
         if (quarter == 0) begin = WithMinimum::begin(of);
@@ -126,7 +127,7 @@ struct TileWithMinimum {
 
 template <>
 struct Tile<Q4_K> : TileWithMinimum {
-    // A pair of blocks: the lower nibbles' and the upper ones'.
+    // A pair of blocks: low nibbles, high nibbles.
     template <int COUNT>
     DEVICE void unpack(const Pieces<COUNT>& raw, u32 chunk, u32 row, Bytes& to) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// Pairs of bits; as the tail a step, which is the minimum too.
+// TQ2_0: 2-bit values; the tail is a step, which is also the minimum.
 #pragma once
 #include "pairs.cuh"
 
@@ -11,7 +11,7 @@ struct TQ2_0 : Pairs {
         uint4 pairs;
     };
     DEVICE Head head(const Superblock& s) { return {half_to_float(fetch<u16>(s.tail))}; }
-    // As many scales are taken off as are added.
+    // Scales and minima cancel.
     DEVICE float begin(const Head&) { return 0.0f; }
     DEVICE Raw load(const Superblock& s, u32 chunk) { return {fetch_piece(s.piece(chunk), 0)}; }
     DEVICE Weights unpack(const Head& head, const Raw& raw, u32, int b) {
@@ -36,7 +36,7 @@ struct Tile<TQ2_0> : TileOfPairs<TQ2_0> {
     template <int COUNT>
     DEVICE void scales(const Pieces<COUNT>&, u32, const u8* tail, u32 quarter, float2* out, float& begin) {
         float step = half_to_float(*reinterpret_cast<const u16*>(tail));
-        // Odd blocks meet negated activations: the product of both negated is what is to be added.
+        // Odd blocks use negated activations: the product of both negated values is the one to add.
         out[0] = {step, -step};
         out[1] = {-step, -step};
         if (quarter == 0) begin = 0.0f;

@@ -2,8 +2,8 @@
 #pragma once
 #include "base.cuh"
 
-// Cosine and sine of p * f, below 2^20, to 2e-7. The angle, in two parts so that nothing of the
-// product is lost, is brought into +-pi/4 by pi/2 in two parts; then minimax polynomials; no slow path.
+// Cosine and sine of p * f below 2^20, to 2e-7. The exact product, in two parts, is reduced to
+// +-pi/4 by pi/2 in two parts; then minimax polynomials. No slow path.
 DEVICE void sin_cos(float p, float f, float& sine, float& cosine) {
     float high = __fmul_rn(p, f);
     float low = __fmaf_rn(p, f, -high);

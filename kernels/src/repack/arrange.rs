@@ -1,4 +1,4 @@
-//! Superblocks as kernels read them, made of the blocks of a file: a function for each type.
+//! Packed superblocks of each type, made from the blocks of a file.
 //!
 //! | type | pieces | tail |
 //! |---|---|---|
@@ -16,28 +16,31 @@
 //! | Q3_K, IQ2, IQ1 | 16 scales; 2 of third bits; then 4 of pairs of bits | `f32` |
 //! | IQ3 | 16 scales; then 8 of codes of four bits | `f32` |
 //!
-//! The head of Q4_K and Q5_K is that of the file with blocks of 32 columns in the order 0 2 4 6 1 3 5 7, so that
-//! a byte of a word is a pair of blocks. Of the fifth bits word `b` is block `b`'s: bit `8 j + i` is of its column
-//! `4 i + j`.
+//! The head of Q4_K and Q5_K is that of the file with blocks of 32 columns in the order 0 2 4 6 1 3
+//! 5 7, so that a byte of a word is a pair of blocks. Of the fifth bits word `b` is block `b`'s:
+//! bit `8 j + i` is of its column `4 i + j`.
 //!
-//! A byte of Q6_K is `v = 4 (q - 32)`, signed. The upper six bits of A, B and C are `v` of the first three 16
-//! columns; of the last 16 the top pair of bits is in the lowest bits of A, the middle one in those of B, the lower
-//! one in those of C.
+//! A byte of Q6_K is `v = 4 (q - 32)`, signed. The upper six bits of A, B and C are `v` of the
+//! first three 16 columns; of the last 16 the top pair of bits is in the lowest bits of A, the
+//! middle one in those of B, the lower one in those of C.
 //!
-//! A piece of codes of four bits is a block, nibble by nibble in the order of columns. A piece of pairs of bits is 64 columns:
-//! of Q2_K and TQ2_0 byte `l` has columns `l`, `16 + l`, `32 + l`, `48 + l`; where there are third bits, nibble `n` of word
-//! `w` has columns `16 w + n` and `16 w + 8 + n`, and bit `4 n + j` of a block's third bits is of its column `8 j + n`.
+//! A piece of codes of four bits is a block, nibble by nibble in the order of columns. A piece of
+//! pairs of bits is 64 columns: of Q2_K and TQ2_0 byte `l` has columns `l`, `16 + l`, `32 + l`, `48
+//! + l`; where there are third bits, nibble `n` of word `w` has columns `16 w + n` and `16 w + 8 +
+//! n`, and bit `4 n + j` of a block's third bits is of its column `8 j + n`.
 //!
-//! TQ1_0 becomes TQ2_0. What stores an index for several weights gets a code for each, so IQ2 takes 3.6 bits and IQ3 4.6.
+//! TQ1_0 becomes TQ2_0. What stores an index for several weights gets a code for each, so IQ2 takes
+//! 3.6 bits and IQ3 4.6.
 
 use half::f16;
 use plan::DType;
 use plan::quant::{self, Format, blocks, scale_and_min};
 
-/// From the blocks of a file, at most a superblock of them, to its pieces and its tail, which are zeroes.
+/// Converts the blocks of a file, at most a superblock, to pieces and tail, which are zeroed
+/// before.
 pub(super) type Arrange = fn(&[u8], &mut [u8]);
 
-/// That of a type of weights.
+/// Conversion of a type.
 pub(super) fn of(dtype: DType) -> Arrange {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => |file, to| put(to, 0, file),
@@ -98,12 +101,12 @@ fn q5_k(file: &[u8], to: &mut [u8]) {
     }
 }
 
-/// A block's bits: bit `8 j + i` is of column `4 i + j`.
+/// Bits of a block: bit `8 j + i` is of column `4 i + j`.
 fn by_byte(bit: impl Fn(usize) -> u8) -> u32 {
     (0..32).map(|l| u32::from(bit(l)) << (8 * (l % 4) + l / 4)).sum()
 }
 
-/// The head of Q4_K and Q5_K, with its scales and minima in the kernels' order.
+/// Head of Q4_K and Q5_K, with scales and minima in the kernels' order.
 fn head(d: [u8; 2], dmin: [u8; 2], scales: &[u8; 12]) -> [u8; 16] {
     let mut to = [0; 16];
     put(&mut to, 0, &d);
@@ -128,7 +131,7 @@ fn q6_k(file: &[u8], to: &mut [u8]) {
         put(to, 0, &block.scales.map(i8::cast_unsigned));
         for (codes, to) in codes.as_chunks::<64>().0.iter().zip(to[16..].chunks_exact_mut(48)) {
             for l in 0..16 {
-                // 4 (q - 32): two bits up, the top one flipped.
+                // 4 (q - 32): shifted by two bits, the top bit flipped.
                 let v = [0, 1, 2, 3].map(|i| codes[16 * i + l] << 2 ^ 0x80);
                 for (i, low) in [v[3] >> 6, v[3] >> 4 & 3, v[3] >> 2 & 3].into_iter().enumerate() {
                     to[16 * i + l] = v[i] | low;
@@ -215,7 +218,7 @@ fn ternary<F: Format<256>>(file: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Types of which every 16 columns have a scale that fits a signed byte, with codes of so many bits.
+/// Types with a signed-byte scale per 16 columns, and codes of `BITS` bits.
 fn byte_scales<F: Format<256>, const BITS: usize>(file: &[u8], to: &mut [u8]) {
     for block in blocks::<F, 256>(file) {
         let parts = block.parts();
@@ -226,14 +229,14 @@ fn byte_scales<F: Format<256>, const BITS: usize>(file: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Codes of four bits, column after column.
+/// 4-bit codes, in column order.
 fn fours<const N: usize>(codes: &[u8; N], to: &mut [u8]) {
     for (two, byte) in codes.as_chunks::<2>().0.iter().zip(to) {
         *byte = two[0] | two[1] << 4;
     }
 }
 
-/// Codes of two bits.
+/// 2-bit codes.
 fn pairs(codes: &[u8; 256], to: &mut [u8]) {
     for (codes, to) in codes.as_chunks::<64>().0.iter().zip(to.chunks_exact_mut(16)) {
         for (l, byte) in to.iter_mut().enumerate() {
@@ -242,7 +245,7 @@ fn pairs(codes: &[u8; 256], to: &mut [u8]) {
     }
 }
 
-/// Codes of three bits: third bits, then pairs.
+/// 3-bit codes: third bits, then pairs of bits.
 fn threes(codes: &[u8; 256], to: &mut [u8]) {
     let (thirds, pairs) = to.split_at_mut(32);
     let blocks = thirds.chunks_exact_mut(4).zip(pairs.chunks_exact_mut(8));

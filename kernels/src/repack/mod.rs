@@ -1,67 +1,68 @@
-//! How weights lie in GPU memory, and the way there from GGUF's bytes.
+//! Layout of weights in GPU memory, and conversion from GGUF.
 //!
-//! A *superblock* is 256 columns of one row; a row's last one may be shorter for types of short blocks. A
-//! *piece* is 16 bytes, a *panel* 8 neighbouring rows, of which the last may have rows of zeroes. `n` rows of
-//! `k` columns are two planes, the second right behind the first:
+//! A *superblock* is 256 columns of one row; a row's last one may be shorter for types with short
+//! blocks. A *piece* is 16 bytes. A *panel* is 8 neighbouring rows; the last one is padded with
+//! zero rows. `n` rows of `k` columns are stored as two planes, the second directly behind the
+//! first:
 //!
 //! | plane | bytes |
 //! |---|---|
 //! | pieces | `[panel][superblock][piece][row of 8][16]` |
-//! | tails | `[panel][superblock][row of 8][tail]`, what is left of a superblock beyond whole pieces |
+//! | tails | `[panel][superblock][row of 8][tail]`, the rest of a superblock behind whole pieces |
 //!
-//! So a superblock of a panel is one run of bytes, and a piece of its 8 rows are 128 neighbouring ones: what 8
-//! lanes read at a time, and a matrix as `ldmatrix` takes it. Nothing is stored twice and nothing but rows of the
-//! last panel and, in types of single numbers, columns up to 32 is padded. When the matrix begins at a multiple of
-//! 256 bytes every access of the kernels is aligned.
+//! A superblock of a panel is contiguous, and a piece of its 8 rows is 128 neighbouring bytes: one
+//! read of 8 lanes, and an `ldmatrix` operand. Nothing is stored twice; only rows of the last
+//! panel, and columns up to a multiple of 32 in unquantised types, are padded. If the matrix starts
+//! at a multiple of 256 bytes, every access of the kernels is aligned.
 //!
-//! What is in which piece of a type: `arrange.rs`.
+//! `arrange.rs` defines the contents of pieces for each type.
 
 mod arrange;
 
 use plan::DType;
 
-use crate::catalogue::{Form, Weight};
+use crate::catalogue::{FormatSizes, Weight};
 
-/// A matrix that has no layout, or bytes that are not its rows.
+/// Reason why a matrix has no layout, or bytes are not its rows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Not a type of weights.
+    /// Not a weight type.
     #[error("no kernel reads weights of {0}")]
     Type(DType),
-    /// Rows must be whole blocks.
+    /// Rows must consist of whole blocks.
     #[error("a row of {k} columns of {dtype} does not fill whole blocks of {}", dtype.block_len())]
     Columns {
         /// The type.
         dtype: DType,
-        /// Columns given.
+        /// Number of columns.
         k: usize,
     },
-    /// Kernels count rows and columns in 32 bits, and bytes must be addressable.
+    /// Kernels use 32-bit row and column counts, and the size must be addressable.
     #[error(
         "a {n} x {k} matrix of {dtype} is too large: rows, columns and bytes of a row stay below 2^32"
     )]
     TooLarge {
         /// The type.
         dtype: DType,
-        /// Rows given.
+        /// Number of rows.
         n: usize,
-        /// Columns given.
+        /// Number of columns.
         k: usize,
     },
-    /// Source or destination of another size.
+    /// Source or destination of the wrong size.
     #[error("{what}: {found} bytes, expected {expected}")]
     Length {
-        /// Which of them.
+        /// Source or destination.
         what: &'static str,
         /// As given.
         found: usize,
         /// As needed.
         expected: usize,
     },
-    /// Rows that the matrix does not have.
+    /// Rows out of range.
     #[error("rows {first} to {end} of a matrix of {n}")]
     Rows {
-        /// First row given.
+        /// First row.
         first: usize,
         /// One past the last.
         end: usize,
@@ -74,11 +75,11 @@ pub enum Error {
 pub const PANEL: usize = 8;
 /// Columns of a whole superblock.
 pub const SUPERBLOCK: usize = 256;
-/// Columns that a superblock has a multiple of.
+/// Number of columns that a superblock's length is a multiple of.
 pub const BLOCK: usize = 32;
 pub(crate) const PIECE: usize = 16;
 
-/// The layout of one matrix.
+/// Layout of one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     dtype: DType,
@@ -87,20 +88,20 @@ pub struct Layout {
     k: usize,
 }
 
-/// A superblock of one row of a matrix: where its bytes are.
-struct Place {
-    /// Its first piece; the next one is a panel's worth of pieces further.
+/// Location of a superblock of one row.
+struct SuperblockPlace {
+    /// Its first piece; further ones follow at the distance of a panel's pieces.
     pieces: usize,
     count: usize,
     tail: usize,
 }
 
 impl Layout {
-    /// The layout of `n` rows of `k` columns.
+    /// Layout of `n` rows of `k` columns.
     ///
     /// # Errors
     ///
-    /// A type that is not one of weights, rows that are not whole blocks, or a size beyond what kernels count.
+    /// Not a weight type, rows that are not whole blocks, or a size that kernels do not support.
     pub fn new(dtype: DType, n: usize, k: usize) -> Result<Self, Error> {
         let weight = Weight::of(dtype).ok_or(Error::Type(dtype))?;
         if k == 0 || !k.is_multiple_of(dtype.block_len()) {
@@ -109,7 +110,7 @@ impl Layout {
         let layout = Self { dtype, weight, n, k };
         let fits = |value: usize| u32::try_from(value).is_ok();
         let rows = n.checked_next_multiple_of(PANEL);
-        // No type has more than four bytes for a column, and those of a panel are counted.
+        // No type has more than four bytes per column; a panel must be countable.
         let row = k.checked_next_multiple_of(SUPERBLOCK).and_then(|k| k.checked_mul(4));
         let panel = row.and_then(|row| row.checked_mul(PANEL)).filter(|&panel| fits(panel));
         match panel.and_then(|_| rows?.checked_mul(row?)) {
@@ -118,7 +119,7 @@ impl Layout {
         }
     }
 
-    /// What kernels read it as.
+    /// Kernel type of the weights.
     #[must_use]
     pub const fn weight(&self) -> Weight {
         self.weight
@@ -136,15 +137,15 @@ impl Layout {
         self.k / self.dtype.block_len() * self.dtype.block_bytes()
     }
 
-    /// Bytes of the matrix in the layout.
+    /// Size of the packed matrix in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         let [pieces, tails] = self.planes();
         self.panels() * (pieces + tails)
     }
 
-    /// Bytes of a panel in each plane. Panels that were packed by themselves ([`Layout::of_rows`]) can be
-    /// copied to their place plane by plane.
+    /// Bytes of a panel in each plane. Panels packed separately ([`Layout::of_rows`]) can be copied
+    /// plane by plane.
     #[must_use]
     pub const fn planes(&self) -> [usize; 2] {
         let whole = self.k / SUPERBLOCK;
@@ -153,7 +154,7 @@ impl Layout {
         [PANEL * PIECE * pieces, PANEL * tails]
     }
 
-    /// The layout of `n` rows of the same matrix by themselves.
+    /// Layout of `n` rows of the same matrix.
     #[must_use]
     pub const fn of_rows(self, n: usize) -> Self {
         let n = if n < self.n { n } else { self.n };
@@ -164,9 +165,9 @@ impl Layout {
         self.n.div_ceil(PANEL)
     }
 
-    /// Pieces of a superblock of that many columns.
+    /// Number of pieces of a superblock with `columns` columns.
     const fn pieces(&self, columns: usize) -> usize {
-        let Form { head, quants, .. } = self.weight.form();
+        let FormatSizes { head, quants, .. } = self.weight.form();
         if columns == 0 {
             0
         } else {
@@ -174,30 +175,30 @@ impl Layout {
         }
     }
 
-    /// Where superblock `s` of a row is.
-    const fn place(&self, row: usize, s: usize) -> Place {
+    /// Location of superblock `s` of a row.
+    const fn place(&self, row: usize, s: usize) -> SuperblockPlace {
         let (panel, in_panel) = (row / PANEL, row % PANEL);
         let [pieces, tails] = self.planes();
         let tail = self.weight.form().tail;
         let columns = self.k - s * SUPERBLOCK;
-        Place {
+        SuperblockPlace {
             pieces: panel * pieces + PIECE * (PANEL * s * self.pieces(SUPERBLOCK) + in_panel),
             count: self.pieces(if columns < SUPERBLOCK { columns } else { SUPERBLOCK }),
             tail: self.panels() * pieces + panel * tails + (PANEL * s + in_panel) * tail,
         }
     }
 
-    /// Bytes in the file of a whole superblock.
+    /// Bytes of a whole superblock in the file.
     const fn file_superblock(&self) -> usize {
         SUPERBLOCK / self.dtype.block_len() * self.dtype.block_bytes()
     }
 
-    /// Lays out the rows from `first` on, as many as `file` holds, and with the last row what pads its panel. The
-    /// bytes of other rows in `packed`, which is the whole matrix, are not touched.
+    /// Packs the rows in `file`, starting with row `first`, and the padding of the last panel.
+    /// Other bytes of `packed`, the whole matrix, are unchanged.
     ///
     /// # Errors
     ///
-    /// Bytes that are not whole rows, rows beyond the matrix, `packed` of another size.
+    /// Bytes that are not whole rows, rows beyond the matrix, or `packed` of the wrong size.
     pub fn pack(&self, first: usize, file: &[u8], packed: &mut [u8]) -> Result<(), Error> {
         let count = self.check(first, file.len(), packed.len())?;
         let arrange = arrange::of(self.dtype);
@@ -220,14 +221,14 @@ impl Layout {
         Ok(())
     }
 
-    /// Makes `unit` a superblock of zeroes.
+    /// Resizes `unit` to a zero superblock.
     fn clear(&self, unit: &mut Vec<u8>, row: usize, s: usize) {
         unit.clear();
         unit.resize(PIECE * self.place(row, s).count + self.weight.form().tail, 0);
     }
 
     fn store(&self, row: usize, s: usize, unit: &[u8], packed: &mut [u8]) {
-        let Place { pieces, count, tail } = self.place(row, s);
+        let SuperblockPlace { pieces, count, tail } = self.place(row, s);
         let (whole, rest) = unit.split_at(PIECE * count);
         for (i, piece) in whole.chunks_exact(PIECE).enumerate() {
             packed[pieces + PANEL * PIECE * i..][..PIECE].copy_from_slice(piece);
@@ -235,7 +236,7 @@ impl Layout {
         packed[tail..][..rest.len()].copy_from_slice(rest);
     }
 
-    /// How many rows `file` bytes are.
+    /// Number of rows in `file` bytes.
     fn check(&self, first: usize, file: usize, packed: usize) -> Result<usize, Error> {
         let row = self.file_row_bytes();
         if !file.is_multiple_of(row) {
@@ -276,7 +277,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_are_packed_in_any_parts(case in matrix(), cut in any::<prop::sample::Index>()) {
+        fn rows_may_be_packed_in_parts(case in matrix(), cut in any::<prop::sample::Index>()) {
             let (dtype, n, k, file) = case;
             let layout = Layout::new(dtype, n, k).unwrap();
             let mut whole = vec![0x33; layout.bytes()];
@@ -287,7 +288,7 @@ mod tests {
             let (front, back) = file.split_at(middle * layout.file_row_bytes());
             layout.pack(middle, back, &mut packed).unwrap();
             layout.pack(0, front, &mut packed).unwrap();
-            // Panels packed by themselves are the same bytes, plane by plane.
+            // Panels packed separately are the same bytes, plane by plane.
             let first = middle / PANEL;
             let part = layout.of_rows(n - first * PANEL);
             let mut alone = vec![0x55; part.bytes()];
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn invalid_shapes_are_rejected() {
         assert!(matches!(Layout::new(DType::Q6_K, 2, 128), Err(Error::Columns { .. })));
         assert!(matches!(Layout::new(DType::F16, 2, 0), Err(Error::Columns { .. })));
         assert_eq!(Layout::new(DType::I32, 2, 2), Err(Error::Type(DType::I32)));

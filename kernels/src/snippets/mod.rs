@@ -1,10 +1,9 @@
-//! Random programs for holding GPUs against each other: straight lines of PTX instructions over eight
-//! registers, each with a scalar model of what a warp of it computes.
+//! Random programs for comparing GPUs: straight-line PTX over eight registers, each with a scalar
+//! model of its result.
 //!
-//! Compiled for sm_87 the machine-code engine executes them; compiled for sm_90 a real GPU does. All
-//! three have to agree bit for bit, so only instructions whose result is defined to the last bit are
-//! here: no approximations, no tensor cores. Owns the programs, their model and their inputs; does not
-//! execute anything.
+//! Compiled for sm_87 the simulator executes them; compiled for sm_90 a real GPU does. All three
+//! must agree bit for bit, so only exactly defined instructions are used: no approximations, no
+//! tensor cores. Defines programs, model and inputs; executes nothing.
 
 mod op;
 
@@ -13,13 +12,13 @@ use sha2::{Digest as _, Sha256};
 use crate::source::hex;
 use op::Op;
 
-/// Registers of a program, and words of a lane's input and output.
+/// Registers of a program; also words of a lane's input and output.
 pub const WORDS: usize = 8;
 /// Lanes of a warp.
 pub const LANES: usize = 32;
-/// Warps that a program is run for: one block each.
+/// Warps that run a program, one block each.
 pub const WARPS: usize = 16;
-/// Programs there are.
+/// Number of programs.
 pub const COUNT: u64 = 24;
 /// Instructions of a program.
 const LENGTH: usize = 48;
@@ -27,7 +26,7 @@ const LENGTH: usize = 48;
 /// Registers of all lanes of a warp.
 pub type Warp = [[u32; WORDS]; LANES];
 
-/// One instruction: where its result goes and where its operands come from.
+/// An instruction with its destination and source registers.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     op: Op,
@@ -42,7 +41,7 @@ pub struct Snippet {
 }
 
 impl Snippet {
-    /// The program of a number.
+    /// Program with this number.
     #[must_use]
     pub fn new(number: u64) -> Self {
         let mut random = Random(number);
@@ -56,7 +55,7 @@ impl Snippet {
         Self { steps }
     }
 
-    /// The kernel's body. Parameters: input and output, [`WORDS`] for each lane of the grid.
+    /// Body of the kernel. Parameters: input and output, [`WORDS`] for each lane of the grid.
     fn body(&self) -> String {
         let mut body = String::from(
             "(const unsigned *in, unsigned *out)\n{\n    \
@@ -74,7 +73,8 @@ impl Snippet {
         body
     }
 
-    /// The kernel's name: it changes with the program, so that stale machine code is not found.
+    /// Name of the kernel. It contains a hash of the program, so that outdated machine code is not
+    /// found.
     #[must_use]
     pub fn symbol(&self) -> String {
         let hash = hex(&Sha256::digest(self.body().as_bytes()));
@@ -87,7 +87,7 @@ impl Snippet {
         format!("extern \"C\" __global__ void {}{}", self.symbol(), self.body())
     }
 
-    /// What a warp's registers hold after the program.
+    /// Registers of a warp after the program.
     #[must_use]
     pub fn evaluate(&self, mut warp: Warp) -> Warp {
         for Step { op, to, from } in &self.steps {
@@ -113,8 +113,8 @@ pub fn source() -> String {
     all().iter().map(Snippet::text).collect()
 }
 
-/// What the registers of a warp hold at first: random bits, small integers, ordinary and extraordinary
-/// numbers of both widths.
+/// Initial registers of a warp: random bits, small integers, ordinary and special values of both
+/// widths.
 #[must_use]
 pub fn input(program: u64, warp: u64) -> Warp {
     const SPECIAL: [u32; 12] = [
@@ -137,7 +137,7 @@ pub fn input(program: u64, warp: u64) -> Warp {
             0 => SPECIAL[random.below(SPECIAL.len())],
             1 => random.below(64) as u32,
             2 | 3 => ((random.next() >> 40) as f32 / 65_536.0 - 128.0).to_bits(),
-            // Halves between 2^-8 and 2^8, of either sign.
+            // Half-precision values between 2^-8 and 2^8, of either sign.
             4 | 5 => random.next() as u32 & 0xc3ff_c3ff | 0x2000_2000 & random.next() as u32,
             _ => random.next() as u32,
         })

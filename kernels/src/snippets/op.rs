@@ -1,5 +1,5 @@
-//! The instructions of the random programs: their PTX and what they compute, from the PTX manual
-//! (ISA 8.5, chapter 9.7).
+//! Instructions of the random programs: PTX, and a scalar model from the PTX manual (ISA 8.5,
+//! chapter 9.7).
 
 use half::f16;
 
@@ -8,19 +8,19 @@ use super::{LANES, Random};
 /// Three operands of each lane.
 type Operands = [[u32; 3]; LANES];
 
-/// What a lane makes of three operands.
+/// Result of three operands in one lane.
 type Model = fn(u32, u32, u32) -> u32;
 
 /// One instruction.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
-    /// Each lane by itself.
+    /// The same operation in each lane.
     Lane(&'static str, Model),
     /// Any function of three bits, by its truth table.
     Lop3(u8),
-    /// A shuffle of the first operand: mode, lane or distance.
+    /// A shuffle of the first operand: mode, and lane or distance.
     Shuffle(&'static str, usize),
-    /// Lanes whose first operand is below the second.
+    /// Lanes whose first operand is less than the second.
     Ballot,
 }
 
@@ -40,12 +40,11 @@ impl Op {
         }
     }
 
-    /// The instruction: result `%0`, operands `%1`, `%2`, `%3`. Operands that it leaves unused are no
-    /// error.
+    /// PTX of the instruction: result `%0`, operands `%1`, `%2`, `%3`. Operands may be unused.
     pub(super) fn ptx(self) -> String {
         match self {
             Self::Lane(ptx, _) => match ptx.split_once('!') {
-                // Floating-point registers are another kind of register.
+                // Floating-point values need their own registers.
                 Some((_, ptx)) => format!(
                     ".reg .f32 x, y, z, w; mov.b32 x, %1; mov.b32 y, %2; mov.b32 z, %3; {ptx}; \
                      mov.b32 %0, w;"
@@ -54,7 +53,7 @@ impl Op {
             },
             Self::Lop3(table) => format!("lop3.b32 %0, %1, %2, %3, {table};"),
             Self::Shuffle(mode, by) => {
-                // Without segments: the clamp is the last lane, or for `up` the first.
+                // Without segments: the clamp is the last lane, or the first for `up`.
                 let clamp = if mode == "up" { 0 } else { 31 };
                 format!("shfl.sync.{mode}.b32 %0, %1, {by}, {clamp}, 0xffffffff;")
             }
@@ -93,7 +92,7 @@ impl Op {
     }
 }
 
-/// Instructions that each lane executes by itself; behind `!` those on floating-point registers x, y, z.
+/// Per-lane instructions; behind `!` those on floating-point registers x, y, z.
 const TABLE: &[(&str, Model)] = &[
     ("add.u32 %0, %1, %2", |a, b, _| a.wrapping_add(b)),
     ("sub.u32 %0, %1, %2", |a, b, _| a.wrapping_sub(b)),
@@ -170,7 +169,7 @@ fn funnel(low: u32, high: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// Bytes picked by the nibbles of `selector`; bit 3 of one spreads the byte's sign.
+/// Byte permutation by the nibbles of `selector`; bit 3 of a nibble replicates the byte's sign.
 fn permute(a: u32, b: u32, selector: u32) -> u32 {
     let bytes = funnel(a, b).to_le_bytes();
     u32::from_le_bytes(std::array::from_fn(|i| {
@@ -184,12 +183,12 @@ fn real(word: u32) -> f32 {
     f32::from_bits(word)
 }
 
-/// The bits of a result: every NaN is the one that the hardware makes.
+/// Bits of a result; every NaN becomes the hardware's NaN.
 fn number(value: f32) -> u32 {
     if value.is_nan() { 0x7fff_ffff } else { value.to_bits() }
 }
 
-/// The smaller or larger of two numbers; a NaN loses, and -0 is smaller than 0.
+/// Minimum or maximum; ignores a NaN, and -0 is less than 0.
 fn extreme(a: u32, b: u32, smaller: bool) -> u32 {
     match (real(a).is_nan(), real(b).is_nan()) {
         (true, true) => 0x7fff_ffff,
@@ -206,7 +205,7 @@ fn half(value: f16) -> f16 {
     if value.is_nan() { f16::from_bits(0x7fff) } else { value }
 }
 
-/// Both halves of the words by themselves.
+/// Applies `model` to both halves of the words.
 fn halves(a: u32, b: u32, c: u32, model: fn(f32, f32, f32) -> f16) -> u32 {
     let one = |shift: u32| {
         let of = |word: u32| f16::from_bits((word >> shift) as u16).to_f32();
@@ -215,8 +214,8 @@ fn halves(a: u32, b: u32, c: u32, model: fn(f32, f32, f32) -> f16) -> u32 {
     one(0) | one(16)
 }
 
-/// `a * b + c` of halves, rounded once. The sum in `f64` may be inexact, and rounding it to odd there
-/// makes the second rounding right (Boldo and Melquiond, 2008).
+/// Fused `a * b + c` of halves, rounded once. The sum in `f64` may be inexact; rounding it to odd
+/// makes the second rounding exact (Boldo and Melquiond, 2008).
 fn fused(a: f32, b: f32, c: f32) -> f16 {
     // Exact: 22 bits.
     let product = f64::from(a) * f64::from(b);
@@ -225,7 +224,7 @@ fn fused(a: f32, b: f32, c: f32) -> f16 {
     if !sum.is_finite() {
         return f16::from_f64(sum);
     }
-    // What the sum left out (Knuth's two-sum).
+    // Rounding error of the sum (Knuth's two-sum).
     let back = sum - product;
     let error = (product - (sum - back)) + (c - back);
     let odd = if error == 0.0 || sum.to_bits() & 1 == 1 {

@@ -1,5 +1,5 @@
-//! The catalogue: every kernel that is asked for exists, variants are in their space, launch
-//! arithmetic is that of the kernels.
+//! Tests of the catalogue: every requested kernel exists, variants are in their space, and launch
+//! geometry matches the kernels.
 
 use orind_kernels::catalogue::launch::{
     SHARED_LIMIT, attention_counters, attention_grid, attention_partial_bytes, elements_grid,
@@ -8,7 +8,7 @@ use orind_kernels::catalogue::launch::{
 use orind_kernels::catalogue::{CacheType, Kernel, PROJECT_SPACE, ProjectVariant, Weight};
 
 #[test]
-fn prebuilt_variants_are_few_valid_and_begin_with_the_heuristic() {
+fn prebuilt_variants_are_few_and_valid_and_start_with_the_default() {
     for weight in Weight::ALL {
         for &rows in weight.rows() {
             let variants = ProjectVariant::prebuilt(weight, rows);
@@ -23,10 +23,10 @@ fn prebuilt_variants_are_few_valid_and_begin_with_the_heuristic() {
     }
 }
 
-/// The space that a compiler opens, as docs/tuning.md states its size.
+/// Size of the space with a compiler, as docs/tuning.md states it.
 #[test]
 fn every_value_of_every_parameter_is_in_some_combination() {
-    // A chunk of F32 fills 32 registers, so four of them are too many.
+    // A chunk of F32 takes 32 registers, so four chunks are too many.
     for weight in Weight::ALL.into_iter().filter(|weight| *weight != Weight::F32) {
         let all = ProjectVariant::all(weight, 1);
         assert!((36..=62).contains(&all.len()), "{weight:?}: {}", all.len());
@@ -44,7 +44,7 @@ fn every_value_of_every_parameter_is_in_some_combination() {
 }
 
 #[test]
-fn values_outside_the_space_are_refused_by_name() {
+fn values_outside_the_space_are_rejected_by_name() {
     let good = ProjectVariant::heuristic(Weight::Q6_K);
     let refused = |v: ProjectVariant, weight, columns| {
         v.check(weight, columns).expect_err("refused").to_string()
@@ -82,7 +82,7 @@ fn every_shape_of_the_known_models_has_a_kernel() {
         assert_eq!(Kernel::project(weight, most + 1, 1), None);
         assert_eq!(Kernel::project(weight, 1, 3), None);
     }
-    // Llama 3.2 1B, Qwen3, and groups that no power of two divides.
+    // Llama 3.2 1B, Qwen3, and groups that are not divisible by a power of two.
     for (dim, group, symbol) in [
         (64, 4, "attention_d64_h4"),
         (128, 2, "attention_d128_h2"),
@@ -109,16 +109,16 @@ fn every_shape_of_the_known_models_has_a_kernel() {
 }
 
 #[test]
-fn launch_arithmetic() {
+fn launch_sizes() {
     // 2048 columns of Q6_K: 8 superblocks of 16 pieces and one of scales.
     assert_eq!(project_shared_bytes(Weight::Q6_K, 1, 1, 2048), Some(8 * 16 * 17));
     // With sums, and the scales of two planes; an odd number of pieces.
     assert_eq!(project_shared_bytes(Weight::Q4_K, 1, 2, 256), Some(16 * 37));
     assert_eq!(project_shared_bytes(Weight::Q8_0, 1, 1, 288), Some(2 * 16 * 19));
-    // Eight rows of the longest operand of a 1B model fit as steps, not as numbers.
+    // Eight rows of a 1B model's widest operand fit as integers, not as floats.
     assert!(project_shared_bytes(Weight::Q6_K, 8, 1, 8192).is_some_and(|b| b <= SHARED_LIMIT));
     assert_eq!(project_shared_bytes(Weight::F16, 8, 1, 8192), None);
-    // Within 99 KiB, but not together with what the kernel declares itself.
+    // Below 99 KiB, but not together with static shared memory.
     assert_eq!(project_shared_bytes(Weight::F16, 8, 1, 2816), None);
     assert!(project_shared_bytes(Weight::F16, 2, 1, 8192).is_some());
     assert_eq!(project_shared_bytes(Weight::Q8_0, 8, 2, usize::MAX), None);
@@ -128,7 +128,7 @@ fn launch_arithmetic() {
     assert_eq!(project_tiles(variant, &[2048, 512, 513], false), 32 + 8 + 9);
     assert_eq!(project_tiles(variant, &[8192], true), 256);
     assert_eq!(attention_partial_bytes(1, 32, 64, 300, false), 32 * 2 * (8 + 256));
-    // A window of 270 positions may begin in one group and end in the next but one.
+    // A window of 270 positions may overlap three groups.
     assert_eq!(attention_partial_bytes(1, 32, 64, 300, true), 32 * 3 * (8 + 256));
 
     // Llama 3.2 1B: 2048 columns in blocks of 32, 32 heads over 8.
@@ -140,15 +140,15 @@ fn launch_arithmetic() {
     let attention = Kernel::attention(64, 4, CacheType::F16).expect("a kernel");
     let grid = attention_grid(attention, 32, 8, 8, 2).expect("heads divide");
     assert_eq!((grid, attention_counters(grid)), ([8, 8, 2], 16));
-    // Eight heads to a KV head are two passes of four.
+    // Eight heads per KV head take two passes of four.
     assert_eq!(attention_grid(attention, 64, 8, 4, 1), Some([16, 4, 1]));
     assert_eq!(attention_grid(attention, 32, 5, 8, 1), None);
     assert_eq!(attention_grid(Kernel::Sample, 32, 8, 8, 1), None);
 }
 
-/// A unit's hash is its own: another unit's text or header does not enter into it.
+/// A unit's hash depends on its own text and headers only.
 #[test]
-fn units_have_hashes_of_their_own() {
+fn units_have_separate_hashes() {
     use orind_kernels::catalogue::Unit;
     use orind_kernels::source::{Target, unit_hash};
     let mut all: Vec<String> =

@@ -1,5 +1,5 @@
-//! The cubin loader on real files, and on files that are damaged in every way: it may refuse them,
-//! it may not panic.
+//! Tests of the cubin parser on real files, and on files damaged in every way: it may reject them
+//! but must not panic.
 
 use orind_kernels::catalogue::Unit;
 use orind_kernels::cubin::{Cubin, Error};
@@ -12,7 +12,7 @@ fn rows(target: Target) -> Vec<u8> {
 }
 
 #[test]
-fn facts_of_a_known_kernel() {
+fn a_known_kernel_is_parsed() {
     let file = rows(Target::Sm87);
     let cubin = Cubin::parse(&file).unwrap();
     let names: Vec<&str> = cubin.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
@@ -30,7 +30,7 @@ fn facts_of_a_known_kernel() {
 }
 
 #[test]
-fn other_files_are_refused_by_name() {
+fn other_files_are_rejected_with_a_reason() {
     assert!(matches!(Cubin::parse(b""), Err(Error::Elf(_))));
     assert!(matches!(Cubin::parse(b"\x7fELF"), Err(Error::Elf(_))));
     let mut bytes = rows(Target::Sm87);
@@ -42,11 +42,11 @@ fn other_files_are_refused_by_name() {
 }
 
 #[test]
-fn every_truncation_is_survived() {
+fn truncated_files_do_not_panic() {
     let bytes = &rows(Target::Sm87);
     let whole = Cubin::parse(bytes).unwrap();
     for end in (0..bytes.len()).step_by(7) {
-        // What is only for debuggers may be missing at the end.
+        // Debug sections may be missing at the end.
         if let Ok(cubin) = Cubin::parse(&bytes[..end]) {
             assert_eq!(cubin.kernels, whole.kernels);
         }
@@ -58,7 +58,7 @@ proptest! {
 
     /// A few bytes changed anywhere.
     #[test]
-    fn damage_is_survived(
+    fn damaged_files_do_not_panic(
         places in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         sm90 in any::<bool>(),
     ) {
@@ -70,9 +70,9 @@ proptest! {
         let _ = Cubin::parse(&bytes);
     }
 
-    /// The tables that lead everywhere else: the header, and one section's entry.
+    /// Tables that refer to everything else: the header, and one section's entry.
     #[test]
-    fn damaged_tables_are_survived(
+    fn damaged_tables_do_not_panic(
         header in any::<bool>(),
         field in 0..16usize,
         section in any::<prop::sample::Index>(),

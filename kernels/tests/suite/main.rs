@@ -1,4 +1,4 @@
-//! The kernels as they are checked in, and what launches and loads them.
+//! Tests of the checked-in kernels, their launches and the cubin parser.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic and report")]
 

@@ -1,4 +1,4 @@
-//! Kernels compiled on the machine: where NVRTC is, and what is said where it is not.
+//! Tests of run-time compilation, with and without NVRTC.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -6,21 +6,21 @@ use std::path::PathBuf;
 use orind_kernels::catalogue::launch::SHARED_LIMIT;
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
 use orind_kernels::cubin::Cubin;
-use orind_kernels::generated::{Form, Generated, GroupVariant};
+use orind_kernels::generated::{Generated, GroupForm, GroupVariant};
 use orind_kernels::jit;
 use orind_kernels::nvrtc::{Compiler, Error};
 use orind_kernels::params::{Action, Reduction, TensorParams, Width, step};
 use orind_kernels::source::Target;
 use orind_testing::program::{again, said};
 
-/// A variant that is not checked in.
+/// A variant that is not prebuilt.
 fn odd(weight: Weight) -> Kernel {
     let variant = ProjectVariant { warps: 4, unroll: 1, ..ProjectVariant::heuristic(weight) };
     Kernel::Project { weight, rows: 2, planes: 1, variant }
 }
 
 #[test]
-fn a_variant_that_is_not_checked_in_is_compiled_once() {
+fn a_variant_that_is_not_prebuilt_is_compiled_once() {
     if let Err(why) = Compiler::load() {
         return println!("skipped: {why}");
     }
@@ -42,9 +42,9 @@ fn a_variant_that_is_not_checked_in_is_compiled_once() {
     assert!(String::from_utf8_lossy(ptx).contains(".target sm_80"));
 }
 
-/// `[2][3]` numbers, of which the maximum of each row is doubled.
+/// Maximum of each row of `[2][3]` values, doubled.
 fn group(base: u64) -> TensorParams {
-    let mut params = TensorParams { chain: 1, tail: 3, from: 8, into: 8, ..Default::default() };
+    let mut params = TensorParams { body: 1, tail: 3, from: 8, into: 8, ..Default::default() };
     (params.outer, params.length, params.inner) = (2, 3, 1);
     params.reduce = Reduction::Largest as u32;
     let source = &mut params.sources[0];
@@ -59,7 +59,7 @@ fn group(base: u64) -> TensorParams {
 }
 
 #[test]
-fn a_group_is_the_same_kernel_wherever_its_tensors_lie() {
+fn groups_that_differ_in_addresses_share_a_kernel() {
     let of = |params: &TensorParams| Generated::of(params, GroupVariant::of(params));
     let [here, there] = [1 << 20, 1 << 30].map(|base| of(&group(base)));
     assert_eq!((here, here.text()), (there, there.text()));
@@ -76,7 +76,7 @@ fn a_group_is_the_same_kernel_wherever_its_tensors_lie() {
     assert_eq!((found.stack_bytes, found.shared_bytes, cubin.relocations.len()), (0, 0, 0));
 }
 
-/// Under another symbol each, with as many threads as it says, and without a stack.
+/// Each variant has its own symbol, its number of threads, and no stack.
 #[test]
 fn a_group_has_variants() {
     let params = group(1 << 20);
@@ -99,9 +99,9 @@ fn a_group_has_variants() {
     }
 }
 
-/// Rows that are few have many threads where they are long, and blocks of their own; rows that are many have 16 each.
+/// Few long rows have many threads and their own blocks; many rows have 16 threads each.
 #[test]
-fn a_row_has_as_many_threads_as_it_is_long_and_rows_are_few() {
+fn long_rows_have_more_threads_if_there_are_few() {
     for (rows, length, warps, threads_per_row) in [
         // One pass over a row, and no thread without a column.
         (1, 1, 1, 16),
@@ -110,12 +110,12 @@ fn a_row_has_as_many_threads_as_it_is_long_and_rows_are_few() {
         (1, 700, 2, 64),
         (1, 4096, 8, 256),
         (1, u32::MAX, 8, 256),
-        // Blocks for every SM before blocks of more rows.
+        // Blocks for every SM before blocks of several rows.
         (5, 700, 2, 64),
         (16, 256, 1, 16),
         (64, 256, 2, 16),
         (128, 256, 4, 16),
-        // As many threads as keep the GPU busy, and no more.
+        // No more threads than keep the GPU busy.
         (32, 4096, 8, 256),
         (64, 4096, 4, 128),
         (128, 1024, 4, 64),
@@ -127,22 +127,22 @@ fn a_row_has_as_many_threads_as_it_is_long_and_rows_are_few() {
         (7, 0, 1, 16),
     ] {
         let variant = GroupVariant { warps, unroll: 1, threads_per_row };
-        let have = GroupVariant::heuristic(Form::Rows, rows, length);
+        let have = GroupVariant::heuristic(GroupForm::Rows, rows, length);
         assert_eq!(have, variant, "{rows} rows of {length}");
         assert!(have.threads().is_multiple_of(threads_per_row));
         let known = |values: &[u32], value| values.contains(&value);
         assert!(known(GroupVariant::WARPS, warps));
         assert!(known(GroupVariant::THREADS_PER_ROW, threads_per_row));
     }
-    for form in [Form::Elements, Form::Columns] {
+    for form in [GroupForm::Elements, GroupForm::Columns] {
         let have = GroupVariant::heuristic(form, 3, 100_000);
         assert_eq!(have, GroupVariant { warps: 4, unroll: 1, threads_per_row: 16 });
     }
 }
 
-/// The most that a kernel declares of shared memory: 8 rows, and 16 warps that fold two planes.
+/// Most static shared memory of a kernel: 8 rows, and 16 warps that fold two planes.
 #[test]
-fn the_largest_exchange_is_left_room_for() {
+fn the_largest_static_shared_memory_fits() {
     if let Err(why) = Compiler::load() {
         return println!("skipped: {why}");
     }
@@ -161,7 +161,7 @@ fn the_largest_exchange_is_left_room_for() {
 }
 
 #[test]
-fn what_does_not_compile_is_told_with_the_compiler_s_words() {
+fn compile_errors_contain_the_compiler_s_message() {
     let compiler = match Compiler::load() {
         Ok(compiler) => compiler,
         Err(why) => return println!("skipped: {why}"),
@@ -173,11 +173,10 @@ fn what_does_not_compile_is_told_with_the_compiler_s_words() {
     assert!(text.contains("x.cu") && text.contains("\"y\" is undefined"), "{text}");
 }
 
-/// Both of CUDA 12, which an Orin has, and of CUDA 13, which has the number in its name alone where the
-/// development package is not installed.
+/// Names of CUDA 12, which an Orin has, and of CUDA 13, with and without the development package.
 #[test]
-fn nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it() {
-    // Any library will do: that it lacks the functions says that it was found.
+fn nvrtc_is_found_by_the_names_of_cuda_12_and_13() {
+    // Any library will do: the error about a missing function shows that it was loaded.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let library = maps
         .lines()
@@ -191,14 +190,14 @@ fn nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it() {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::copy(library, folder.join(name)).unwrap();
-        let mut command = again(module_path!(), "what_is_loaded");
+        let mut command = again(module_path!(), "print_the_loaded_library");
         let text = said(command.env("LD_LIBRARY_PATH", &folder).env_remove("ORIND_NVRTC"));
         assert!(text.contains(&format!("{name} has no nvrtcVersion")), "{name}: {text}");
     }
 }
 
 #[test]
-#[ignore = "run by `nvrtc_is_found_under_the_names_that_cuda_12_and_13_give_it`"]
-fn what_is_loaded() {
+#[ignore = "run by `nvrtc_is_found_by_the_names_of_cuda_12_and_13`"]
+fn print_the_loaded_library() {
     println!("{}", Compiler::load().unwrap_err());
 }

@@ -1,16 +1,16 @@
-//! What is checked in under `prebuilt/` belongs to the sources, and is fit to run.
+//! Tests that `prebuilt/` matches the sources and is usable.
 //!
-//! Needs no compiler: after a change of a source, `cargo run -p orind-kernels -- build` must be run.
+//! No compiler needed: after a source change, run `cargo run -p orind-kernels -- build`.
 
 use orind_kernels::catalogue::launch::SHARED_LIMIT;
 use orind_kernels::catalogue::{Kernel, Unit};
 use orind_kernels::cubin::Cubin;
-use orind_kernels::source::{self, Compiled, OPTIONS, Target};
-use orind_kernels::{occupancy, prebuilt};
+use orind_kernels::source::{self, Compiled, HEADERS, OPTIONS, Target};
+use orind_kernels::{occupancy, params, prebuilt};
 use sha2::{Digest as _, Sha256};
 
 #[test]
-fn the_manifest_belongs_to_the_sources() {
+fn the_manifest_matches_the_sources() {
     let manifest = prebuilt::manifest().unwrap();
     assert_eq!(manifest.sources, source::hash(), "sources changed: build the kernels again");
     assert_eq!(manifest.options, OPTIONS);
@@ -18,7 +18,26 @@ fn the_manifest_belongs_to_the_sources() {
 }
 
 #[test]
-fn every_file_is_there_and_is_the_one_that_was_built() {
+fn the_checked_in_header_is_what_the_definitions_generate() {
+    let (_, header) = HEADERS.iter().find(|(name, _)| *name == "params.cuh").unwrap();
+    assert_eq!(*header, params::header(), "run `cargo run -p orind-kernels -- header`");
+}
+
+/// Source hashes ignore everything behind `//`, so no string may contain it, and comments have no
+/// other form.
+#[test]
+fn comments_of_cuda_sources_are_line_comments() {
+    for (name, text) in HEADERS {
+        for line in text.lines() {
+            let comment = line.find("//").unwrap_or(line.len());
+            assert!(!line.contains("/*"), "{name}: {line}");
+            assert!(line[..comment].matches('"').count().is_multiple_of(2), "{name}: {line}");
+        }
+    }
+}
+
+#[test]
+fn every_file_matches_the_manifest() {
     let manifest = prebuilt::manifest().unwrap();
     for unit in Unit::all() {
         for target in Target::ALL {
@@ -35,15 +54,15 @@ fn every_file_is_there_and_is_the_one_that_was_built() {
     assert!(total <= 6 << 20, "{total} bytes");
 }
 
-/// The parameter block of every kernel has the size and place that the launch writes.
+/// Every kernel's parameter block has the size and offset that launches use.
 #[test]
-fn cubins_hold_the_catalogue() {
+fn cubins_contain_the_catalogue() {
     for (target, sm, params) in [(Target::Sm87, 87, 0x160), (Target::Sm90, 90, 0x210)] {
         for unit in Unit::all() {
             let file = prebuilt::file(unit, target).unwrap();
             let cubin = Cubin::parse(&file).unwrap();
             assert_eq!(cubin.sm, sm);
-            // No unit has globals, so nothing needs an address but code and parameters.
+            // No unit has globals, so only code and parameters need addresses.
             assert_eq!(cubin.relocations, []);
             assert_eq!((cubin.global_bytes, cubin.global_init, cubin.constants3), (0, None, None));
             let expected = source::compiled(unit, target);
@@ -64,12 +83,15 @@ fn cubins_hold_the_catalogue() {
     }
 }
 
-/// Launches on sm_90 may begin while the one before them still runs: each kernel waits before it looks at memory.
+/// On sm_90 launches may begin while the previous one runs: each kernel waits before it accesses
+/// memory.
 #[test]
 fn kernels_of_sm_90_wait_before_their_first_access() {
-    /// `ACQBULK`, which `griddepcontrol.wait` becomes, without a condition (bits 12 to 15); the opcode is the lowest 12 bits.
+    /// `ACQBULK` (the SASS of `griddepcontrol.wait`), unconditional (bits 12 to 15); the opcode is
+    /// the lowest 12 bits.
     const WAIT: u64 = 0x782e;
-    /// Loads, stores and atomics of memory that other launches write: LD, LDG, ST, STG, ATOM, ATOMG, RED, CCTL, LDGSTS.
+    /// Opcodes that access memory written by other launches: LD, LDG, ST, STG, ATOM, ATOMG, RED,
+    /// CCTL, LDGSTS.
     const ACCESSES: [u64; 9] = [0x980, 0x981, 0x985, 0x986, 0x38a, 0x3a8, 0x98e, 0x98f, 0xfae];
     let mut kernels = 0;
     for unit in Unit::all() {
@@ -106,9 +128,9 @@ fn no_kernel_spills() {
     }
 }
 
-/// What the manifest says of a kernel is what the cubin says.
+/// The manifest's resources of a kernel equal the cubin's.
 #[test]
-fn the_manifest_belongs_to_the_cubins() {
+fn the_manifest_matches_the_cubins() {
     let manifest = prebuilt::manifest().unwrap();
     let mut kernels = 0;
     for unit in Unit::all() {
@@ -126,9 +148,9 @@ fn the_manifest_belongs_to_the_cubins() {
     assert_eq!(manifest.kernels.len(), kernels);
 }
 
-/// 100 KiB of a block's shared memory are proven, of which the hardware keeps one.
+/// Blocks may use 100 KiB of shared memory, 1 KiB of which is reserved.
 #[test]
-fn a_projection_s_own_shared_memory_is_left_room_for() {
+fn static_shared_memory_of_projections_fits() {
     let manifest = prebuilt::manifest().unwrap();
     for kernel in Kernel::all() {
         if matches!(kernel, Kernel::Project { .. } | Kernel::Experts(_)) {
@@ -149,9 +171,9 @@ fn names_are_unique() {
     assert_eq!(names.len(), count);
 }
 
-/// A checkout that is moved, or shares its target folder with another, must not read the other's files.
+/// A checkout that is moved, or shares its target folder, must not read another checkout's files.
 #[test]
-fn the_generated_list_names_no_place_of_this_checkout() {
+fn the_generated_file_list_contains_no_absolute_path() {
     let list = include_str!(concat!(env!("OUT_DIR"), "/prebuilt.rs"));
     assert!(list.contains("manifest.json") && !list.contains(env!("CARGO_MANIFEST_DIR")), "{list}");
 }

@@ -1,4 +1,5 @@
-//! Lane-instructions a second on one core: what a decode step is made of, with checks off and on.
+//! Benchmark of the interpreter: thread instructions per second on one core for kernels of a decode
+//! step, with checks off and on.
 
 #![expect(clippy::unwrap_used, reason = "a bench that cannot set up has nothing to measure")]
 

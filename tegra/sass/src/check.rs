@@ -1,8 +1,9 @@
-//! How strict a run is.
+//! Strictness of a run: the checks that a caller can switch off.
 //!
-//! Alignment, bounds, mappings and barriers are always checked. What costs is chosen here, and made
-//! a type, so that what is off costs nothing. What these checks find hardware would not notice: a run can
-//! go on behind it, and tell of it in [`Found`].
+//! Alignment, bounds, mappings and barriers are always checked. The checks that cost time are
+//! chosen here and become a type parameter, so that a disabled check costs nothing. Hardware would
+//! not notice what these checks find, so a run can continue after them and collect them in
+//! [`Found`].
 
 use parking_lot::Mutex;
 
@@ -11,31 +12,31 @@ use crate::fault::{Fault, FaultKind};
 /// The checks of a run that can be switched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
-    /// Registers, predicates and shared memory without a value may not reach an address, a branch
-    /// or a store.
+    /// Report registers, predicates and shared memory that are used uninitialised as an address, in
+    /// a branch or in a store.
     pub definedness: bool,
-    /// Warps may not touch the same shared memory without a barrier between.
+    /// Report warps that access the same shared memory without a barrier between them.
     pub races: bool,
 }
 
 impl Checks {
-    /// Everything is checked.
+    /// Enables every check.
     pub const ALL: Self = Self { definedness: true, races: true };
-    /// Only what is always checked.
+    /// Disables every optional check.
     pub const NONE: Self = Self { definedness: false, races: false };
 }
 
-/// What was found in a launch that goes on: of each instruction the first of a kind.
+/// Findings of a launch that continues: the first of each kind at each instruction.
 #[derive(Debug, Default)]
 pub struct Found(Mutex<Vec<Fault>>);
 
 impl Found {
-    /// The findings, in the order in which they came.
+    /// Returns and clears the findings, in the order in which they occurred.
     pub fn take(&self) -> Vec<Fault> {
         std::mem::take(&mut *self.0.lock())
     }
 
-    /// Notes one that `make` describes, if its instruction has none of its kind.
+    /// Adds the finding that `make` builds, unless its instruction already has one of this kind.
     pub(crate) fn note(&self, offset: usize, kind: &FaultKind, make: impl FnOnce() -> Fault) {
         let mut found = self.0.lock();
         let alike = |kind: &FaultKind| matches!(kind, FaultKind::Race { .. });

@@ -1,15 +1,15 @@
-//! What a kernel did, in numbers.
+//! Counters of a launch: instructions, bytes, sectors, bank conflicts, atomics.
 
 macro_rules! classes {
     ($($name:ident $doc:literal,)*) => {
-        /// A kind of instruction.
+        /// Class of an instruction.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Class {
             $(#[doc = $doc] $name,)*
         }
 
         impl Class {
-            /// All of them.
+            /// Every class.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
         }
     };
@@ -33,52 +33,52 @@ classes! {
     Control "Branches, barriers and the rest.",
 }
 
-/// Kinds of instructions.
+/// Number of classes.
 pub const CLASSES: usize = Class::ALL.len();
 
-/// What a launch did.
+/// Counters of a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Instructions by [`Class`], each counted once for a warp.
+    /// Warp instructions by [`Class`].
     pub warp_instructions: [u64; CLASSES],
-    /// Instructions by [`Class`], counted for every lane that they acted for.
+    /// Thread instructions by [`Class`]: one for each active lane.
     pub lane_instructions: [u64; CLASSES],
-    /// Bytes that lanes asked of global memory.
+    /// Bytes that lanes loaded from global memory.
     pub bytes_loaded: u64,
-    /// Bytes that lanes wrote to global memory.
+    /// Bytes that lanes stored to global memory.
     pub bytes_stored: u64,
-    /// Sectors of 32 bytes that those accesses, warp by warp, touched.
+    /// Sectors of 32 bytes that those accesses touched, summed over warps.
     pub sectors: u64,
-    /// Sectors that were not in the modelled level-two cache. With several threads the order in
-    /// which blocks share the cache differs from run to run, and this number a little with it.
+    /// Sectors that missed the modelled L2 cache. With several host threads this number varies
+    /// slightly, because the order in which blocks share the cache does.
     pub sectors_missed: u64,
     /// Bytes loaded from and stored to shared memory.
     pub shared_bytes: u64,
-    /// Extra passes that shared memory needed because lanes of a warp met in a bank.
+    /// Extra passes of shared memory caused by bank conflicts within a warp.
     pub bank_conflicts: u64,
-    /// Atomic operations, counted by lane.
+    /// Atomic operations, one for each lane.
     pub atomics: u64,
-    /// Blocks that ran.
+    /// Number of blocks executed.
     pub blocks: u64,
 }
 
 impl Counters {
-    /// Instructions of a kind, counted for every lane.
+    /// Thread instructions of a class.
     pub fn lanes(&self, class: Class) -> u64 {
         self.lane_instructions[class as usize]
     }
 
-    /// Instructions of a kind, counted for every warp.
+    /// Warp instructions of a class.
     pub fn warps(&self, class: Class) -> u64 {
         self.warp_instructions[class as usize]
     }
 
-    /// Instructions of all kinds, counted for every lane.
+    /// Thread instructions of all classes.
     pub fn lane_total(&self) -> u64 {
         self.lane_instructions.iter().sum()
     }
 
-    /// Adds what another part of the launch did.
+    /// Adds the counters of another part of the launch.
     pub fn add(&mut self, other: &Self) {
         for class in 0..CLASSES {
             self.warp_instructions[class] += other.warp_instructions[class];

@@ -1,28 +1,28 @@
-//! What ends a launch.
+//! Faults that end a launch, or that it reports.
 
 use crate::memory::MemoryFault;
 
-/// What went wrong.
+/// Kind of fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultKind {
-    /// No operation has these bits.
+    /// The instruction cannot be decoded.
     #[error("illegal instruction {bits:#034x}")]
     IllegalInstruction {
-        /// The instruction, as one little-endian number.
+        /// The instruction as a little-endian number.
         bits: u128,
     },
     /// Execution left the code.
     #[error("program counter {pc:#x} is outside the code of {bytes:#x} bytes")]
     ProgramCounter {
-        /// Where it went.
+        /// Program counter.
         pc: u64,
-        /// The code's size.
+        /// Size of the code.
         bytes: usize,
     },
     /// `BPT.TRAP`.
     #[error("trap")]
     Trap,
-    /// An address that is no multiple of the access.
+    /// An address that is not a multiple of the access size.
     #[error("misaligned access of {bytes} bytes at {address:#x}")]
     Misaligned {
         /// The address.
@@ -30,20 +30,20 @@ pub enum FaultKind {
         /// The size of the access.
         bytes: u8,
     },
-    /// Global memory.
+    /// An access to global memory failed.
     #[error(transparent)]
     Memory(#[from] MemoryFault),
-    /// Shared memory.
+    /// An access beyond shared memory.
     #[error("access of {bytes} bytes at {address:#x} of shared memory, which has {limit:#x}")]
     Shared {
         /// The address.
         address: u64,
         /// The size of the access.
         bytes: u8,
-        /// The block's shared memory.
+        /// Size of the block's shared memory.
         limit: u32,
     },
-    /// Local memory, which ends at 2^24.
+    /// An access outside local memory, which ends at 2^24.
     #[error(
         "access of {bytes} bytes at {address:#x} of local memory, {limit:#x} bytes below 0x1000000"
     )]
@@ -52,10 +52,10 @@ pub enum FaultKind {
         address: u64,
         /// The size of the access.
         bytes: u8,
-        /// The lane's local memory.
+        /// Size of the lane's local memory.
         limit: u32,
     },
-    /// A constant bank.
+    /// An access beyond a constant bank.
     #[error("read of {bytes} bytes at {offset:#x} of constant bank {bank}, which has {limit:#x}")]
     Constant {
         /// The bank.
@@ -64,10 +64,11 @@ pub enum FaultKind {
         offset: i64,
         /// The size of the access.
         bytes: u8,
-        /// The bank's size.
+        /// Size of the bank.
         limit: usize,
     },
-    /// Lanes of a warp wait at different block barriers, or at one and never come to it.
+    /// Lanes of a warp wait at different block barriers, or some lanes never reach the one at which
+    /// the others wait.
     #[error(
         "divergent barrier: lanes {here:#010x} wait at barrier {id}, lanes {missing:#010x} do not"
     )]
@@ -76,81 +77,82 @@ pub enum FaultKind {
         id: u32,
         /// Lanes that wait.
         here: u32,
-        /// Lanes that went elsewhere.
+        /// Lanes that do not reach the barrier.
         missing: u32,
     },
-    /// A barrier's number or count is impossible.
+    /// A barrier number or thread count is invalid.
     #[error(
         "barrier {id} with {threads} threads: there are 16 barriers, threads are counted in warps"
     )]
     BarrierOperand {
         /// The barrier.
         id: u32,
-        /// The count.
+        /// Number of threads.
         threads: u32,
     },
-    /// Nothing of the block can run any more.
-    #[error("deadlock: {waiting} warps wait for what nobody does")]
+    /// No warp of the block can make progress.
+    #[error("deadlock: {waiting} warps wait, and none can continue")]
     Deadlock {
-        /// Warps that wait.
+        /// Number of waiting warps.
         waiting: u32,
     },
-    /// A register without a value reached an address, a branch or a store.
+    /// An uninitialised register or predicate was used as an address, in a branch or in a store.
     #[error("{register} has no value")]
     Uninitialised {
         /// The register or predicate.
         register: String,
     },
-    /// Two warps touched shared memory with no barrier between, one of them writing.
+    /// Two warps accessed the same shared memory without a barrier between them, and one of them
+    /// wrote.
     #[error("race on shared memory at {address:#x}: warp {warp} against warp {other}")]
     Race {
         /// The address.
         address: u32,
-        /// The warp that came second.
+        /// Warp of the second access.
         warp: u8,
-        /// The warp that came first.
+        /// Warp of the first access.
         other: u8,
     },
-    /// The launch gives lanes fewer registers than the code names.
+    /// The code uses more registers than the launch provides.
     #[error("the code names {needed} registers, the launch gives {given}")]
     Registers {
-        /// What the code names.
+        /// Registers that the code uses.
         needed: u32,
-        /// What the launch gives.
+        /// Registers that the launch provides.
         given: u32,
     },
-    /// A launch that the hardware refuses.
+    /// The hardware would reject the launch.
     #[error("{what} of the launch is {value}, limit {limit}")]
     Launch {
         /// The quantity.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What is allowed.
+        /// Largest allowed value.
         limit: u64,
     },
-    /// The launch took longer than the limit given.
+    /// The launch exceeded the instruction limit.
     #[error("no end after {steps} instructions of a block's warps")]
     Timeout {
-        /// Instructions executed by one worker.
+        /// Instructions that one host thread executed.
         steps: u64,
     },
 }
 
 impl FaultKind {
-    /// Whether hardware would go on, not knowing.
+    /// Returns whether hardware would continue without noticing.
     pub(crate) fn is_silent(&self) -> bool {
         matches!(self, Self::Uninitialised { .. } | Self::Race { .. })
     }
 }
 
-/// A fault, and where it happened.
+/// A fault and its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{kind} in {kernel}+{offset:#x} ({instruction}), block {block:?}, warp {warp}, lane {lane}"
 )]
 pub struct Fault {
-    /// What went wrong.
+    /// Kind of fault.
     pub kind: FaultKind,
     /// The launch's name.
     pub kernel: String,
@@ -162,8 +164,8 @@ pub struct Fault {
     pub block: [u32; 3],
     /// The warp in the block.
     pub warp: u32,
-    /// The lane in the warp; the first of those concerned.
+    /// The first affected lane of the warp.
     pub lane: u32,
-    /// The lane's registers; empty when no lane was running.
+    /// Registers of the lane; empty if no lane was running.
     pub registers: Vec<u32>,
 }

@@ -1,43 +1,43 @@
-//! A launch as the hardware knows it: sizes and constant banks.
+//! A launch: sizes and constant banks.
 
 use crate::fault::FaultKind;
 
-/// Constant banks that code can name.
+/// Number of constant banks.
 pub const BANKS: usize = 18;
-/// Bytes of the window through which generic addresses reach shared or local memory.
+/// Size of the window through which generic addresses reach shared or local memory.
 pub const WINDOW_BYTES: u64 = 1 << 24;
-/// Shared memory that code can address: the most a block of this generation can have.
+/// Largest addressable shared memory of a block in this generation.
 const SHARED_LIMIT: u32 = 227 << 10;
 
-/// What to run, and in what surroundings.
+/// A launch.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {
     /// The kernel's name, for messages.
     pub name: &'a str,
-    /// Blocks in x, y, z.
+    /// Number of blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Threads of a block in x, y, z.
+    /// Number of threads of a block in x, y, z.
     pub block: [u32; 3],
-    /// Registers of a lane.
+    /// Registers per thread.
     pub registers: u32,
-    /// Shared memory of a block that its addresses reach, static and dynamic, without the
-    /// system's reserve.
+    /// Shared memory of a block in bytes, static and dynamic, without the part reserved for the
+    /// system.
     pub shared_bytes: u32,
-    /// The system's shared memory, which only `SR_SMEMSZ` counts.
+    /// Shared memory reserved for the system; only `SR_SMEMSZ` includes it.
     pub shared_reserved: u32,
-    /// Local memory of a lane: the bytes below 2^24.
+    /// Local memory per thread: the bytes below 2^24.
     pub local_bytes: u32,
     /// Constant banks; an empty one is not bound.
     pub banks: [&'a [u8]; BANKS],
-    /// Where generic addresses mean shared memory.
+    /// Start of the shared window in the generic address space.
     pub shared_window: u64,
-    /// Where generic addresses mean local memory.
+    /// Start of the local window in the generic address space.
     pub local_window: u64,
     /// Byte offset of the first instruction.
     pub entry: usize,
-    /// The clock that code reads starts here, nanoseconds.
+    /// Start value of the timer that code reads, in nanoseconds.
     pub time_ns: u64,
-    /// SMs that `SR_VIRTUALSMID` tells apart.
+    /// Number of SMs that `SR_VIRTUALSMID` reports.
     pub sms: u32,
 }
 
@@ -57,7 +57,7 @@ impl Launch<'_> {
         self.grid.iter().fold(1, |all, &blocks| all.saturating_mul(u64::from(blocks)))
     }
 
-    /// Where a block is, by its number.
+    /// Returns the position of a block in the grid.
     pub(crate) fn block_index(&self, number: u64) -> [u32; 3] {
         let [x, y, _] = self.grid.map(u64::from);
         [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32]

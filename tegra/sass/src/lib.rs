@@ -1,5 +1,5 @@
-//! `sass`: sm_8x machine code, decoded and executed. Pure: no I/O; threads are started only by
-//! [`machine::run`], as many as its caller says, and have ended when it returns.
+//! `sass`: decoder and interpreter for sm_8x machine code. It performs no I/O; only
+//! [`machine::run`] starts threads, and joins them before it returns.
 //!
 //! ```text
 //! decode    bits -> isa::Instruction        one table, held to the vendor's disassembler
@@ -11,13 +11,13 @@
 //! ```
 //!
 //! A simulator decodes a kernel once ([`program::Program::new`]), describes a launch
-//! ([`launch::Launch`]), answers for global memory ([`memory::Memory`]) and calls
-//! [`machine::run`], which gives [`count::Counters`] or the [`fault::Fault`] that ended it.
+//! ([`launch::Launch`]), implements global memory ([`memory::Memory`]) and calls [`machine::run`],
+//! which returns [`count::Counters`] or the [`fault::Fault`] that ended it.
 //!
-//! What is not as on hardware: time (a clock counts instructions), the order of independent warps
-//! (it is seeded), caches (counted, never stale), the values of special functions in their last bits
-//! (they are rounded correctly here), and 64-bit atomic operations, which are atomic among themselves
-//! but not against 32-bit stores to their halves.
+//! Differences from hardware: time (the clock counts instructions), the order of independent warps
+//! (it depends on a seed), caches (counted, never stale), the last bits of special functions
+//! (correctly rounded here), and 64-bit atomics (atomic among themselves, but not against 32-bit
+//! stores to their halves).
 
 #![warn(missing_docs)]
 

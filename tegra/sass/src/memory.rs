@@ -1,67 +1,69 @@
-//! Global memory as the code sees it: whoever runs it translates addresses.
+//! Interface to global memory: the caller of the machine translates addresses.
 //!
-//! Memory is words that other blocks, and other processors, may change at any time: all accesses
-//! are relaxed atomics of 32 bits, so that a program with a race is wrong and nothing worse.
+//! Memory consists of words that other blocks and processors may change at any time. Every access
+//! is a relaxed 32-bit atomic, so that a racy program computes wrong results but causes no
+//! undefined behaviour here.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What an access wants.
+/// Kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To read.
+    /// A read.
     Read,
-    /// To write.
+    /// A write.
     Write,
-    /// Both at once.
+    /// An atomic read and write.
     Atomic,
 }
 
-/// An address that memory refuses.
+/// An address that cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryFault {
-    /// Nothing is mapped there.
+    /// The address is not mapped.
     #[error("global address {address:#x} is not mapped ({access:?})")]
     Unmapped {
         /// The address.
         address: u64,
-        /// What was wanted.
+        /// Kind of access.
         access: Access,
     },
-    /// The mapping does not allow it.
+    /// The mapping does not allow the access.
     #[error("global address {address:#x} does not allow access ({access:?})")]
     Forbidden {
         /// The address.
         address: u64,
-        /// What was wanted.
+        /// Kind of access.
         access: Access,
     },
 }
 
-/// Consecutive addresses that are mapped together.
+/// A contiguous mapped range.
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
     /// The first address, a multiple of 4.
     pub start: u64,
-    /// What lies there.
+    /// Words of the region.
     pub words: &'a [AtomicU32],
-    /// Whether it may be written.
+    /// Writes are allowed.
     pub writable: bool,
-    /// Two bits a word in which accesses are noted, [`READ`] and [`WRITTEN`], from the lowest on; none when nobody
-    /// asks.
+    /// Marks of accesses, two bits for each word from the lowest on: [`READ`] and [`WRITTEN`]. None
+    /// if accesses are not recorded.
     pub marks: Option<&'a [AtomicU64]>,
 }
 
 /// Bit of a mark: the word was read.
 pub const READ: u8 = 1;
-/// Bit of a mark: the word was written, in part at least.
+/// Bit of a mark: at least part of the word was written.
 pub const WRITTEN: u8 = 2;
-/// Words whose marks lie together.
+/// Number of words whose marks share an element.
 pub const MARKED: usize = 32;
-/// The mark that says [`READ`] of each word.
+/// Marks with [`READ`] set for each word.
 pub const ALL_READ: u64 = 0x5555_5555_5555_5555;
 
 impl Region<'_> {
-    /// Says that a word may be wanted soon, if the region has it. Other processors are told nothing.
+    /// Prefetches a word, if the region contains it. Does nothing on processors other than x86-64
+    /// and aarch64.
     #[inline(always)]
     pub(crate) fn expect(&self, word: usize) {
         let Some(word) = self.words.get(word) else { return };
@@ -80,7 +82,7 @@ impl Region<'_> {
         let _ = word;
     }
 
-    /// Notes an access to words.
+    /// Records an access to words.
     #[inline(always)]
     pub(crate) fn note(&self, first: usize, words: usize, access: Access) {
         let Some(marks) = self.marks else { return };
@@ -112,7 +114,8 @@ impl Region<'_> {
 
 /// Global memory.
 pub trait Memory: Sync {
-    /// The region that an address lies in; larger regions are asked for less often. The mapping
-    /// holds until the launch ends. [`MemoryFault`] when the address is not mapped for the access.
+    /// Returns the region that contains an address. Larger regions are requested less often. The
+    /// mapping remains valid until the launch ends. [`MemoryFault`] if the address is not mapped
+    /// for the access.
     fn region(&self, address: u64, access: Access) -> Result<Region<'_>, MemoryFault>;
 }

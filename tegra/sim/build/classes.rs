@@ -1,8 +1,8 @@
-//! Makes the tables of `src/class` from NVIDIA's class headers, whose definitions are checked in as
-//! `../tests/data/classes.csv`.
+//! Generates the tables of `src/class` from NVIDIA's class headers, whose definitions are checked
+//! in as `../tests/data/classes.csv`.
 //!
-//! Made before compilation, and not a table that is read at the start: addresses are patterns of a `match`,
-//! and a name that the headers do not have fails to compile.
+//! The tables are generated before compilation because addresses are patterns of `match`, and so
+//! that a name missing from the headers does not compile.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 const TABLE: &str = "../tests/data/classes.csv";
 
-/// A method, an array of them, or the whole QMD, which has no name and no address.
+/// A method, an array of methods, or the whole QMD, which has no name and no address.
 #[derive(Default)]
 struct Method<'a> {
     name: &'a str,
@@ -25,12 +25,12 @@ struct Field<'a> {
     name: &'a str,
     high: u32,
     low: u32,
-    /// Bits from one to the next, and how many there are, for an array.
+    /// Stride in bits and length, for an array.
     array: Option<(u32, u32)>,
     values: Vec<(&'a str, &'a str)>,
 }
 
-/// Writes a file for each class, and one for the QMD.
+/// Writes one file for each class and one for the QMD.
 pub(crate) fn write(out: &Path) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={TABLE}");
     let table = fs::read_to_string(TABLE)?;
@@ -42,10 +42,11 @@ pub(crate) fn write(out: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The methods of a class; first what belongs to none, which is all of a QMD.
+/// Parses the methods of a class; the first entry holds fields outside any method, which is all of
+/// a QMD.
 fn read<'a>(table: &'a str, class: &str) -> Result<Vec<Method<'a>>, Box<dyn Error>> {
     let mut methods = vec![Method::default()];
-    // The name that the values of the last field begin with.
+    // Prefix of the values of the last field.
     let mut field = "";
     for line in table.lines() {
         let columns: Vec<_> = line.split(',').collect();
@@ -82,12 +83,13 @@ fn read<'a>(table: &'a str, class: &str) -> Result<Vec<Method<'a>>, Box<dyn Erro
     Ok(methods)
 }
 
-/// What follows in a name that begins with another.
+/// Returns the rest of a name after a prefix.
 fn rest<'a>(name: &'a str, of: &str) -> Option<&'a str> {
     if of.is_empty() { Some(name) } else { name.strip_prefix(of)?.strip_prefix('_') }
 }
 
-/// The constants of a class: each method's address, a module of its fields, the table of all.
+/// Generates the constants of a class: addresses, a module of fields for each method, and the
+/// table.
 fn methods(methods: &[Method<'_>]) -> Result<String, Box<dyn Error>> {
     let (mut text, mut table) = (String::new(), String::new());
     for method in &methods[1..] {
@@ -106,7 +108,7 @@ fn methods(methods: &[Method<'_>]) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Fields and their values, by name.
+/// Generates constants of fields and their values.
 fn constants(method: &Method<'_>) -> Result<String, Box<dyn Error>> {
     let mut text = String::new();
     for Field { name, high, low, array, values } in &method.fields {
@@ -130,7 +132,7 @@ fn constants(method: &Method<'_>) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// All fields of a method in the header's order, those of an array one by one.
+/// Generates the list of a method's fields in header order, with arrays expanded.
 fn list(method: &Method<'_>) -> String {
     let names = method.fields.iter().flat_map(|field| {
         let each = |i| format!("{}[{i}],", field.name);

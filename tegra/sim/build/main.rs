@@ -1,9 +1,9 @@
-//! What is made before the crate is compiled: the tables of classes, and the library that the program carries.
+//! Build script: generates the class tables and builds the embedded preload library.
 
 #![expect(clippy::print_stdout, reason = "this is how a build script speaks to cargo")]
 
-mod carried;
 mod classes;
+mod embedded;
 
 use std::env;
 use std::error::Error;
@@ -12,5 +12,5 @@ use std::path::PathBuf;
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     classes::write(&out)?;
-    carried::write(&out)
+    embedded::write(&out)
 }

@@ -1,4 +1,4 @@
-//! What the environment asks of the simulator, and which failures it is to produce.
+//! Configuration of the simulator from environment variables, and injection of failures.
 //!
 //! | variable | value | default |
 //! |---|---|---|
@@ -14,8 +14,8 @@
 //! | `TEGRA_SIM_RELEASE` | the drivers' release: `r35.4`, `r36.2`, `r36.4`, `r39`, `r39:REQUEST` | `r36.4` |
 //! | `TEGRA_SIM_DESKTOP` | `1`: a desktop wants the compute engine every 16 ms; `0` | `0` |
 //!
-//! `TEGRA_SIM_FAULTS` is a list of failures with commas between them. `WHEN` is `@N` for the N-th
-//! occasion, counted from 1, or `@1/N` for each with a chance of one in N, drawn from the seed.
+//! `TEGRA_SIM_FAULTS` is a comma-separated list of failures. `WHEN` is `@N` for the N-th occasion,
+//! counted from 1, or `@1/N` for each occasion with probability 1/N, drawn from the seed.
 //!
 //! | failure | what happens |
 //! |---|---|
@@ -37,24 +37,25 @@ use crate::finding::{Policy, PolicyError, SuppressionError, Suppressions};
 use crate::gpu::Random;
 use crate::quirks::{Quirks, Release};
 
-/// What shader code is checked for, beyond what hardware refuses.
+/// Checks of shader code beyond those of hardware.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// Nothing, and a launch of the same code, grid, block and sizes of constant banks as one before is not
-    /// executed: it takes as long as that one. Results mean nothing, times and the stream's rules do.
+    /// No checks. A launch with the same code, grid, block and constant bank sizes as an earlier
+    /// one is not executed and takes the same time. Results are meaningless; times and stream rules
+    /// are valid.
     Timing,
     Fast,
-    /// Registers and shared memory without a value that reach an address, a branch or a store.
+    /// Uninitialised registers and shared memory used in an address, a branch or a store.
     #[default]
     Strict,
-    /// That, and warps that touch the same shared memory without a barrier between.
+    /// `Strict`, and races on shared memory.
     Race,
 }
 
 impl Checks {
     const ALL: [Self; 4] = [Self::Timing, Self::Fast, Self::Strict, Self::Race];
 
-    /// The word for them.
+    /// Returns the name of the level.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -65,7 +66,7 @@ impl Checks {
         }
     }
 
-    /// What a word stands for.
+    /// Parses the name of a level.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|checks| checks.name() == name)
@@ -75,46 +76,46 @@ impl Checks {
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// What decides everything that hardware leaves open.
+    /// Seed for everything that hardware leaves undefined.
     pub seed: u64,
     pub faults: Vec<FaultRequest>,
-    /// Bytes of RAM for buffers, where it is limited.
+    /// RAM for buffers in bytes, if limited.
     pub memory: Option<u64>,
-    /// File that gets a record of everything.
+    /// Trace file.
     pub trace: Option<PathBuf>,
-    /// What follows a finding.
+    /// Action for each finding.
     pub lint: Policy,
-    /// Findings that are known.
+    /// Suppressed findings.
     pub known: Suppressions,
-    /// What shader code is checked for.
+    /// Checks of shader code.
     pub checks: Checks,
-    /// Directory that gets a bundle of every launch that fails.
+    /// Directory for bundles of failed launches.
     pub bundles: Option<PathBuf>,
-    /// What was measured on a real Orin.
+    /// Profile of a real Orin.
     pub profile: Option<PathBuf>,
-    /// What fails on this machine.
+    /// Defects of the simulated machine.
     pub quirks: Quirks,
-    /// Whose drivers answer.
+    /// Release of the simulated drivers.
     pub release: Release,
-    /// Whether a desktop wants the compute engine too.
+    /// Simulates a desktop that uses the compute engine.
     pub desktop: bool,
 }
 
-/// A failure to produce.
+/// A failure to inject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRequest {
     pub what: Occasion,
     pub when: When,
 }
 
-/// Something that can be made to fail.
+/// An event that can be made to fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Occasion {
-    /// A driver call: the request's name, none for any, and the errno that it fails with.
+    /// An ioctl: name of the request, none for any, and the errno.
     Ioctl { request: Option<String>, errno: i32 },
-    /// A piece of an engine's work.
+    /// Work of an engine.
     MmuFault,
-    /// Memory that a launch reads.
+    /// Memory read by a launch.
     BitError,
     /// An interrupt that wakes waiters.
     LostEvent,
@@ -124,41 +125,41 @@ pub enum Occasion {
     StuckSemaphore,
 }
 
-/// Which of many occasions fail.
+/// Occasions that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// This one, counted from 1.
+    /// The N-th occasion, counted from 1.
     Count(u64),
-    /// Each with a chance of one in this many.
+    /// Each occasion, with probability one in N.
     OneIn(u64),
 }
 
-/// Why the environment is not understood.
+/// Error of a configuration variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A variable has a value that is none.
+    /// A variable has an invalid value.
     #[error("{variable}={value}: expected {expected}")]
     Value { variable: &'static str, value: String, expected: &'static str },
-    /// What follows a finding is not understood.
+    /// The policy for findings is invalid.
     #[error("TEGRA_SIM_LINT: {0}")]
     Lint(PolicyError),
-    /// Which findings are known is not understood.
+    /// The file of suppressions is invalid.
     #[error("TEGRA_SIM_SUPPRESS: {0}")]
     Suppress(String),
-    /// A failure that there is not.
+    /// The failure does not exist.
     #[error(
         "TEGRA_SIM_FAULTS: no failure {word:?}; there are ioctl:REQUEST:ERRNO@WHEN, \
          mmu-fault@WHEN, bit-error@WHEN, lost-event@WHEN, channel-timeout@WHEN, stuck-semaphore@WHEN and \
          memory-full=SIZE"
     )]
     Fault { word: String },
-    /// A time that is none.
+    /// The occasion is invalid.
     #[error("TEGRA_SIM_FAULTS: {word:?} does not say when: add @N for the N-th, or @1/N")]
     When { word: String },
-    /// A size that is none.
+    /// The size is invalid.
     #[error("TEGRA_SIM_FAULTS: {word:?} is no size: a number, with K, M or G behind it")]
     Size { word: String },
-    /// A word that is none.
+    /// The quirk does not exist.
     #[error(
         "TEGRA_SIM_MACHINE: no word {word:?}; there are no-event, no-qmd-release, lost-atomics, \
          chain-cut=N, local-memory-refused, read-only-maps-fault, nan=INSTRUCTION, freeze=open-channel, \
@@ -166,18 +167,18 @@ pub enum ConfigError {
          stale-handover"
     )]
     Machine { word: String },
-    /// A driver call that there is not.
+    /// The request does not exist.
     #[error("TEGRA_SIM_FAULTS: no request {word:?}; `tegra-sim errnos` lists them, and * is any")]
     Request { word: String },
-    /// One of these, and which word of the list it is about, counted from 1.
+    /// An error and the position of its word in the list, counted from 1.
     #[error("{error} (word {number} of the list)")]
     At { number: usize, error: Box<ConfigError> },
-    /// An errno that is none.
+    /// The errno does not exist.
     #[error("TEGRA_SIM_FAULTS: no errno {word:?}; there are {}", names())]
     Errno { word: String },
 }
 
-/// Errnos that a driver call can be made to fail with.
+/// Errnos that can be injected.
 const ERRNOS: [(&str, i32); 14] = [
     ("EPERM", libc::EPERM),
     ("EINTR", libc::EINTR),
@@ -200,14 +201,14 @@ fn names() -> String {
 }
 
 impl Config {
-    /// Reads the environment. [`ConfigError`] for anything that is not understood.
+    /// Reads the environment. [`ConfigError`] if a variable is invalid.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_variables(|name| {
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
         })
     }
 
-    /// Reads variables from `get`. [`ConfigError`] for anything that is not understood.
+    /// Reads variables through `get`. [`ConfigError`] if one is invalid.
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let set = |name| get(name).filter(|value| !value.is_empty());
         let mut config = Self {
@@ -319,7 +320,7 @@ fn parse_fault(word: &str) -> Result<FaultRequest, ConfigError> {
     Ok(FaultRequest { what, when: make(number) })
 }
 
-/// Decides, occasion by occasion, whether it fails.
+/// Decides for each occasion whether to inject a failure.
 #[derive(Debug, Default)]
 pub struct Injection {
     requests: Vec<FaultRequest>,
@@ -333,7 +334,7 @@ struct InjectionState {
 }
 
 impl Injection {
-    /// Failures as a configuration asks for them.
+    /// Creates the injection that a configuration describes.
     pub fn new(config: &Config) -> Self {
         Self {
             requests: config.faults.clone(),
@@ -344,13 +345,13 @@ impl Injection {
         }
     }
 
-    /// Whether this occasion, of a kind without arguments, fails.
+    /// Returns whether to fail this occasion, of a kind without arguments.
     #[must_use]
     pub fn fires(&self, occasion: &Occasion) -> bool {
         self.draw(|what| what == occasion).is_some()
     }
 
-    /// The errno with which this driver call fails, if it is to.
+    /// Returns the errno with which to fail this ioctl, if any.
     #[must_use]
     pub fn ioctl(&self, name: &str) -> Option<i32> {
         let matches = |what: &Occasion| match what {

@@ -1,4 +1,4 @@
-//! `tegra-sim`: runs programs on a simulated Jetson Orin, and tells what it saw.
+//! `tegra-sim`: runs programs on a simulated Jetson Orin and reports findings.
 
 mod cli;
 

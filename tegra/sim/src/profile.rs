@@ -1,8 +1,8 @@
-//! What the simulator takes from a profile of a real Orin, and what it has no use for.
+//! Calibration of the simulator with the profile of a real Orin.
 //!
-//! The virtual clock's times, the engines, the driver's record and the limits on memory can be
-//! replaced. Everything else that a profile has is measured of things that the simulator does not
-//! model: [`Calibration::unused`] names it.
+//! A profile can replace the times of the virtual clock, the engines, the driver's record and
+//! memory limits. Everything else in it describes parts that the simulator does not model;
+//! [`Calibration::unused`] lists it.
 
 use std::path::Path;
 
@@ -11,54 +11,54 @@ use tegra_profile::{Profile, Value, Verdict, unit};
 
 use crate::gpu::{Latency, SMS, TICK};
 
-/// The answers of the simulator itself, made by `tegra-sim run -- orinctl first-contact`; times of
-/// the CPU's clock and raw series are left out. A test holds it to what the simulator does.
+/// Profile of the simulator itself, from `tegra-sim run -- orinctl first-contact`, without CPU
+/// times and raw series. A test compares it with the simulator.
 pub const SIMULATED: &str = include_str!("simulated.json");
 
-/// Bytes of the driver's record.
+/// Size of the driver's record.
 const RECORD_BYTES: usize = 328;
-/// What reading the timer adds to the virtual clock between the CPU's look at it and the doorbell.
+/// Ticks that reading the timer adds between the CPU's read and the doorbell.
 const READ_TICKS: u64 = 16;
-/// Methods of a release and of a copy, whose time the clock counts beside theirs.
+/// Number of methods of a release and of a copy, whose time the clock adds.
 const RELEASE_METHODS: u64 = 5;
 const COPY_METHODS: u64 = 8;
-/// Bytes that a record of the modelled chip has at its beginning: architecture and implementation.
+/// First bytes of the record of the modelled chip: architecture and implementation.
 const CHIP: [u8; 8] = [0x70, 1, 0, 0, 0xb, 0, 0, 0];
-/// Where the record counts powered GPCs and the TPCs of each, and where it has the mask of GPCs.
+/// Offsets in the record: number of powered GPCs, TPCs of each, mask of GPCs.
 const GPCS: usize = 12;
 const TPCS: usize = 40;
 const GPC_MASK: usize = 96;
-/// Most engines of a list.
+/// Largest number of engines in a list.
 const MOST_ENGINES: usize = 32;
-/// Runlists that the modelled host has.
+/// Number of runlists of the modelled host.
 pub(crate) const RUNLISTS: u32 = 8;
 
 /// An engine: kind, instance, runlist.
 pub type Engine = [u32; 3];
 
-/// What of the chip has power.
+/// Powered parts of the chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub gpcs: u32,
-    /// TPCs of each GPC, of four.
+    /// Powered TPCs of each GPC, at most four.
     pub tpcs_of_gpc: u32,
 }
 
 impl Shape {
-    /// GPCs of the whole chip.
+    /// Number of GPCs of the chip.
     pub const MOST_GPCS: u32 = 2;
-    /// TPCs of a whole GPC.
+    /// Number of TPCs of a GPC.
     pub const MOST_TPCS: u32 = 4;
     pub const SMS_OF_TPC: u32 = 2;
 
-    /// SMs with power.
+    /// Number of powered SMs.
     pub const fn sms(self) -> u32 {
         self.gpcs * self.tpcs_of_gpc * Self::SMS_OF_TPC
     }
 }
 
 impl Default for Shape {
-    /// An Orin AGX 64 GB in its 30 W mode, which powers one of two GPCs.
+    /// Shape of an Orin AGX 64 GB in its 30 W mode, which powers one of two GPCs.
     fn default() -> Self {
         Self { gpcs: 1, tpcs_of_gpc: 4 }
     }
@@ -66,23 +66,23 @@ impl Default for Shape {
 
 const _: () = assert!(SMS == Shape { gpcs: 1, tpcs_of_gpc: 4 }.sms());
 
-/// What is told and given by the drivers, where a profile says otherwise than the simulator.
+/// Facts of a profile that replace those of the simulated drivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hardware {
-    /// The driver's record of what the GPU is.
+    /// The driver's record of GPU characteristics.
     pub record: Option<Vec<u8>>,
     /// Engines with their runlists.
     pub engines: Option<Vec<Engine>>,
-    /// Bytes of memory for buffers.
+    /// Memory for buffers in bytes.
     pub memory: Option<u64>,
-    /// Bytes of the largest allocation.
+    /// Largest allocation in bytes.
     pub largest: Option<u64>,
-    /// Nanoseconds of the first compute object.
+    /// Duration of the first compute object in nanoseconds.
     pub golden_ns: Option<u64>,
 }
 
 impl Hardware {
-    /// What has power, as the record says.
+    /// Returns the powered parts that the record states.
     pub fn shape(&self) -> Shape {
         let read =
             |record: &Vec<u8>| Shape { gpcs: word(record, GPCS), tpcs_of_gpc: word(record, TPCS) };
@@ -95,28 +95,28 @@ impl Hardware {
 pub struct Calibration {
     /// Times of the virtual clock.
     pub latency: Latency,
-    /// What the drivers say.
+    /// Facts of the drivers.
     pub hardware: Hardware,
-    /// What was taken: its meaning and its value.
+    /// Facts that are used: description and value.
     pub taken: Vec<(String, String)>,
-    /// Experiments with answers that have no counterpart in the simulator.
+    /// Experiments without a counterpart in the simulator.
     pub unused: Vec<String>,
 }
 
-/// Why a profile cannot be used.
+/// Error of using a profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     #[error("profile {0}")]
     File(#[from] tegra_profile::Error),
-    /// A value cannot be true.
+    /// A value is out of bounds.
     #[error("profile: {0}")]
     Value(#[from] OutOfBounds),
-    /// The driver's record or the list of engines is none.
+    /// The driver's record or the list of engines is invalid.
     #[error("profile: {experiment}.{fact} {what}")]
     List {
         experiment: &'static str,
         fact: &'static str,
-        /// What is wrong with it.
+        /// Description of the error.
         what: String,
     },
 }
@@ -127,7 +127,7 @@ impl Calibration {
         Self::of(&Profile::read(path)?)
     }
 
-    /// Takes what there is a use for. [`ProfileError`] for values that cannot be true.
+    /// Extracts the facts that the simulator uses. [`ProfileError`] for impossible values.
     pub fn of(profile: &Profile) -> Result<Self, ProfileError> {
         let mut all = Self::default();
         all.take_times(profile)?;
@@ -146,7 +146,7 @@ impl Calibration {
         Ok(all)
     }
 
-    /// A fact in bounds, written down as taken.
+    /// Reads a fact within bounds and records it as used.
     fn fact(&mut self, profile: &Profile, fact: Fact) -> Result<Option<f64>, ProfileError> {
         let value = fact.read(profile)?;
         if let Some(value) = value {
@@ -156,7 +156,7 @@ impl Calibration {
         Ok(value)
     }
 
-    /// The same as ticks; every step takes at least one, so that time goes on.
+    /// Reads a duration as ticks; at least one, so that time advances.
     fn ticks(&mut self, profile: &Profile, fact: Fact) -> Result<Option<u64>, ProfileError> {
         let ns = self.fact(profile, fact)?;
         Ok(ns.map(|ns| ((ns / TICK as f64).round() as u64).max(1)))
@@ -168,7 +168,7 @@ impl Calibration {
             latency.entry = entry;
         }
         if let Some(release) = self.ticks(profile, facts::RELEASE)? {
-            // A release is measured with its methods.
+            // The measurement of a release includes its methods.
             let methods = RELEASE_METHODS * latency.method;
             if release > methods {
                 latency.release = release - methods;
@@ -191,7 +191,7 @@ impl Calibration {
             latency.copy_start = start.saturating_sub(COPY_METHODS * latency.method).max(1);
         }
         if let Some(rate) = self.fact(profile, facts::COPY_RATE)? {
-            // 10^9 bytes a second are as many bytes a nanosecond.
+            // 10^9 bytes per second are one byte per nanosecond.
             latency.copy_bytes = ((rate * TICK as f64).round() as u64).max(1);
         }
         if let Some(rate) = self.fact(profile, facts::READ_RATE)? {
@@ -204,7 +204,7 @@ impl Calibration {
     fn take_limits(&mut self, profile: &Profile) -> Result<(), ProfileError> {
         self.hardware.golden_ns = self.fact(profile, facts::GOLDEN)?.map(|ns| ns as u64);
         self.hardware.memory = self.fact(profile, facts::MEMORY)?.map(|bytes| bytes as u64);
-        // Where asking stopped is no limit.
+        // The largest size that was tried is not a limit.
         let refused = profile.fact(facts::LARGEST.experiment, facts::LARGEST_IS_LIMIT);
         if refused == Some(&true.into()) {
             self.hardware.largest = self.fact(profile, facts::LARGEST)?.map(|bytes| bytes as u64);

@@ -1,9 +1,10 @@
-//! In what a simulated Orin differs from the one that everything else here describes: reliances of programs
-//! that fail on it, and the release of its drivers.
+//! Defects of a simulated Orin, on which programs rely without knowing, and the release of its
+//! drivers.
 //!
-//! Owns the words and their meaning; what a word does is done where the working machine does it otherwise.
+//! Owns the names and their parsing; each defect is implemented where the working machine behaves
+//! differently.
 //!
-//! `TEGRA_SIM_MACHINE` is a list of words with commas between them:
+//! `TEGRA_SIM_MACHINE` is a comma-separated list of words:
 //!
 //! | word | what fails |
 //! |---|---|
@@ -19,17 +20,17 @@
 //! | `no-heap-query` | `QUERY_HEAP_PARAMS` and `GET_AVAILABLE_HEAPS` are unknown |
 //! | `stale-handover` | half of the invalidates in streams leave L1 as it is: an SM reads what the CPU had there before, unless its QMD invalidates |
 //!
-//! A freeze is at `open-channel`, `object` (`ALLOC_OBJ_CTX`), `doorbell` (the store) or `launch` (the store
-//! that leads to one; no other request of the GPU returns either).
+//! A freeze is at `open-channel`, `object` (`ALLOC_OBJ_CTX`), `doorbell` (the store) or `launch`
+//! (the store that leads to a launch; no other GPU request returns either).
 //!
-//! `TEGRA_SIM_RELEASE` is the release of L4T whose drivers answer: `r36.4`; `r36.2`, whose interface is the
-//! same; `r35.4`, with its shorter record, its shorter `OPEN_TSG` and `SETUP_BIND`, and without
-//! subcontexts; `r39` (JetPack 7), with a longer record, and as `r39:REQUEST` another number for that request,
-//! as `r39:SETUP_BIND`.
+//! `TEGRA_SIM_RELEASE` is the L4T release of the drivers: `r36.4`; `r36.2`, with the same
+//! interface; `r35.4`, with a shorter record, shorter `OPEN_TSG` and `SETUP_BIND`, and without
+//! subcontexts; `r39` (JetPack 7), with a longer record. `r39:REQUEST`, such as `r39:SETUP_BIND`,
+//! gives that request another number.
 
 use sass::isa::Opcode;
 
-/// Where a machine freezes.
+/// Point at which a machine freezes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freeze {
     OpenChannel,
@@ -46,7 +47,7 @@ const FREEZES: [(&str, Freeze); 4] = [
 ];
 
 impl Freeze {
-    /// Whether the driver call of a name is where it happens.
+    /// Returns whether an ioctl is that point.
     pub(crate) fn is_at(self, request: &str) -> bool {
         match self {
             Self::OpenChannel => matches!(request, "OPEN_CHANNEL" | "OPEN"),
@@ -56,7 +57,7 @@ impl Freeze {
     }
 }
 
-/// What fails on a machine.
+/// Defects of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quirks {
     pub no_event: bool,
@@ -74,7 +75,7 @@ pub struct Quirks {
 }
 
 impl Quirks {
-    /// Reads a list of words. The error is the word that is none.
+    /// Parses a list of words. The error is the unknown word.
     pub(crate) fn parse(list: &str) -> Result<Self, String> {
         let mut quirks = Self::default();
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -112,7 +113,7 @@ impl Quirks {
     }
 }
 
-/// An instruction by the name that its disassembly begins with, or that PTX has for it.
+/// Returns an opcode by its SASS or PTX name.
 fn instruction(name: &str) -> Option<Opcode> {
     match name {
         "dp4a" | "dp2a" => Some(Opcode::Idp),
@@ -120,20 +121,20 @@ fn instruction(name: &str) -> Option<Opcode> {
     }
 }
 
-/// The release of L4T whose drivers answer.
+/// L4T release of the drivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Release {
     R35,
     #[default]
     R36,
-    /// With the request that has another number, if there is one.
+    /// With the request that has another number, if any.
     R39 {
         renumbered: Option<String>,
     },
 }
 
 impl Release {
-    /// The release of a name.
+    /// Parses the name of a release.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let is_request =
             |name: &str| crate::driver::requests().any(|(_, known)| known.name == name);
@@ -149,7 +150,7 @@ impl Release {
     }
 }
 
-/// What a frozen machine does with a thread.
+/// Blocks the thread for ever, as a frozen machine does.
 pub(crate) fn never_return() -> ! {
     loop {
         // SAFETY: null stands for no files, no limit and no mask; no memory is passed.

@@ -1,9 +1,9 @@
-//! Threads of the simulator in a process that is the program's.
+//! Threads of the simulator in the program's process.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread that takes none of the program's signals.
+/// Starts a thread that blocks all signals of the program.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -15,7 +15,7 @@ pub(crate) fn spawn<T: Send + 'static>(
         // SAFETY: masks of the eight bytes that the kernel takes, or null.
         unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, new, old, 8) }
     };
-    // A thread begins with the mask of the one that starts it.
+    // A thread inherits the mask of the thread that starts it.
     mask(&raw const all, &raw mut old);
     let started = builder.spawn(work);
     mask(&raw const old, std::ptr::null_mut());

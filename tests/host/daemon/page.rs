@@ -113,7 +113,7 @@ fn the_page_works_by_keyboard_alone() {
     let alone = json!({"messages": messages, "temperature": 0, "max_completion_tokens": 12});
     let alone = daemon.post(CHAT, &alone).json();
     let alone = alone["choices"][0]["message"]["content"].clone();
-    assert_eq!(browser.evaluate("said[1].content"), alone);
+    assert_eq!(browser.evaluate("conversation[1].content"), alone);
     assert_eq!(browser.evaluate("document.querySelectorAll('article img').length"), 0);
     assert!(
         browser
@@ -153,7 +153,7 @@ fn the_page_fits_phones_and_desktops_in_light_and_dark() {
         browser.open(&url, size, scheme);
         browser.until(READY);
         browser.evaluate(
-            "said.push({role: 'user', content: 'x'}); show('user').textContent = 'What is in it?'; \
+            "conversation.push({role: 'user', content: 'x'}); show('user').textContent = 'What is in it?'; \
              show('assistant').append(...blocks('# Parts\\n- *one*\\n- `two`\\n\\n```c\\nint a;\\n```\\nDone, **all** of it.'))",
         );
         let width = browser.evaluate("document.documentElement.scrollWidth");

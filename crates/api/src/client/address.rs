@@ -1,4 +1,4 @@
-//! Where a daemon is: on a unix socket of this machine, or on a port, perhaps of another.
+//! Address of a daemon: a unix socket on this machine, or a TCP port on any machine.
 
 use std::fmt;
 use std::io;
@@ -11,10 +11,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-/// How long a port may take to take a connection.
+/// Time limit for a TCP connect.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Seconds of silence after which the kernel asks whether the daemon's machine is still there, and
-/// between its questions.
+/// TCP keepalive: seconds of silence before the first probe, and seconds between probes.
 const SILENCE: u32 = 30;
 const AGAIN: u32 = 10;
 
@@ -24,18 +23,18 @@ pub enum Address {
     /// A port, as `HOST:PORT`.
     Port {
         authority: String,
-        /// The secret that the daemon asks for.
+        /// Bearer token that the daemon requires.
         token: Option<Token>,
     },
 }
 
-/// The secret that a daemon on a port asks for. Never printed.
+/// Bearer token of a daemon on a port. Never printed.
 #[derive(Clone)]
 pub struct Token(HeaderValue);
 
 impl Token {
-    /// A token as a file or a variable holds it; `None` when it is none: letters, digits and signs
-    /// on one line.
+    /// Parses the contents of a file or variable. `None` unless it is one line of letters, digits
+    /// and punctuation.
     pub fn parse(text: &str) -> Option<Self> {
         let token = text.trim();
         if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
@@ -66,13 +65,13 @@ impl fmt::Display for Address {
     }
 }
 
-/// A connection of either kind.
+/// A connection over either transport.
 pub(super) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 impl Address {
-    /// `Host` of requests: a daemon without a token serves only who means this machine.
+    /// `Host` header of requests. A daemon without a token accepts only names of its own machine.
     pub(super) fn host(&self) -> &str {
         match self {
             Self::Socket(_) => "localhost",
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_one_word_and_stay_secret() {
+    fn tokens_are_one_word_and_never_printed() {
         let token = Token::parse(" correct-horse\n").unwrap();
         assert_eq!(token.header(), "Bearer correct-horse");
         let address = Address::Port { authority: "orin:8080".into(), token: Some(token) };

@@ -1,5 +1,6 @@
-//! A client of the daemon, one connection per call. Dropping a call's future or stream closes its connection,
-//! which cancels the work in the daemon. Needs a tokio runtime with I/O and time enabled.
+//! Client of the daemon. Each call opens one connection. Dropping the call's future or stream
+//! closes the connection, and the daemon cancels the work. Needs a tokio runtime with I/O and time
+//! enabled.
 
 mod address;
 pub mod private;
@@ -26,38 +27,38 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::folder::{self, Distrust};
 use crate::{self as api, route};
 pub use address::{Address, Token};
-use errors::invalid::{json, shown};
+use errors::invalid::{excerpt, json};
 pub use timed::Timed;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens: there is no socket, or a stale one.
+    /// No process listens: the socket is missing or stale.
     #[error("no daemon is listening on {daemon}")]
     NotRunning { daemon: Address, source: io::Error },
-    /// Somebody may listen, but connecting failed.
+    /// Connecting failed for another reason.
     #[error("connecting to {daemon} failed: {source}")]
     Connect { daemon: Address, source: io::Error },
-    /// Another user may listen in the daemon's place.
-    #[error("the daemon's place is not safe: {0}")]
+    /// Another user could be listening on the daemon's socket.
+    #[error("the daemon's socket is not safe: {0}")]
     Distrusted(#[from] Distrust),
     #[error("the connection to the daemon broke")]
     Transport(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The daemon refused or failed; its words.
+    /// The daemon rejected the request or failed. Contains its message.
     #[error("{}", detail.message)]
     Api {
-        /// HTTP status; 200 when the answer had begun before the failure.
+        /// HTTP status; 200 if the failure came after the answer had begun.
         status: u16,
         detail: Box<api::ErrorDetail>,
     },
-    /// Refused in words that are not the daemon's: another server, or something between.
-    #[error("unexpected answer from the daemon: {status}: {said}")]
-    Refused { status: u16, said: String },
+    /// An error that is not in the daemon's format: from another server, or a proxy.
+    #[error("unexpected answer from the daemon: {status}: {body}")]
+    Refused { status: u16, body: String },
     #[error("unexpected answer from the daemon: {0}")]
     Protocol(String),
 }
 
 impl Error {
-    /// The daemon's error code, when the error is the daemon's.
+    /// The error code, if the daemon sent the error.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Api { detail, .. } => Some(&detail.code),
@@ -69,7 +70,7 @@ impl Error {
         match self {
             Self::Api { detail, .. } => detail.hint.as_deref(),
             Self::Connect { daemon: Address::Socket(_), .. } => {
-                Some("is this user allowed to use it? The socket's owner and group are")
+                Some("check that this user may use it; the socket's owner and group may")
             }
             Self::NotRunning { .. } => Some("`orind` starts one; `orind --help` has examples"),
             Self::Distrusted(_) => Some("set XDG_RUNTIME_DIR, or name a socket with --socket"),
@@ -84,18 +85,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the daemon on `socket`. Does not connect.
+    /// Creates a client of the daemon on `socket`. Does not connect.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self { daemon: Address::Socket(socket.into()) }
     }
 
-    /// A client of the daemon on a port, `HOST:PORT`. Does not connect. The token goes over the network
-    /// as it is: off trusted networks something must encrypt.
+    /// Creates a client of the daemon on a port, `HOST:PORT`. Does not connect. The token is sent
+    /// unencrypted: use it only on trusted networks or through a tunnel.
     pub fn tcp(authority: impl Into<String>, token: Option<Token>) -> Self {
         Self { daemon: Address::Port { authority: authority.into(), token } }
     }
 
-    /// Waits for a daemon that is being started: [`Error::NotRunning`] when nobody listens after `limit`.
+    /// Waits for a starting daemon. Returns [`Error::NotRunning`] if no process listens after
+    /// `limit`.
     pub async fn wait_until_up(&self, limit: Duration) -> Result<api::Status, Error> {
         let start = Instant::now();
         loop {
@@ -108,17 +110,17 @@ impl Client {
         }
     }
 
-    /// What the daemon is doing.
+    /// Requests the daemon's status.
     pub async fn status(&self) -> Result<api::Status, Error> {
         self.call(Method::GET, route::STATUS).await
     }
 
-    /// The loaded model and what can be loaded.
+    /// Requests the loaded models and those that can be loaded.
     pub async fn models(&self) -> Result<api::Models, Error> {
         self.call(Method::GET, route::MODELS).await
     }
 
-    /// Loads a model in place of the loaded one. Dropping the future stops listening; the load goes on.
+    /// Replaces the loaded model. Dropping the future does not cancel the load.
     pub async fn load(
         &self,
         request: &api::LoadRequest,
@@ -127,7 +129,7 @@ impl Client {
         self.work(route::MODELS, request, on_progress).await
     }
 
-    /// Unloads the model of that name, or the first. False when none was loaded.
+    /// Unloads the named model, or the first one. Returns false if it was not loaded.
     pub async fn unload(&self, name: Option<&str>) -> Result<bool, Error> {
         let path = match name {
             None => route::MODELS.to_owned(),
@@ -139,8 +141,8 @@ impl Client {
         Ok(answer.unloaded)
     }
 
-    /// Runs a bench: `spec` is a `bench::Spec`, progress a `bench::Progress`, the result a
-    /// `bench::Report`. Dropping the future cancels the bench.
+    /// Runs a benchmark. `spec` is a `bench::Spec`, progress a `bench::Progress`, the result a
+    /// `bench::Report`. Dropping the future cancels the benchmark.
     pub async fn bench<P: DeserializeOwned, R: DeserializeOwned>(
         &self,
         spec: &impl Serialize,
@@ -149,9 +151,9 @@ impl Client {
         self.work(route::BENCH, spec, on_progress).await
     }
 
-    /// Searches the best choices for the loaded model: `spec` is an `tune::report::Spec`, progress a
-    /// `tune::report::Progress`, the result a `tune::report::Report`. Dropping the future ends the
-    /// search; what was found until then is kept.
+    /// Tunes the kernels of the loaded model. `spec` is a `tune::report::Spec`, progress a
+    /// `tune::report::Progress`, the result a `tune::report::Report`. Dropping the future stops the
+    /// search; results found so far are stored.
     pub async fn tune<P: DeserializeOwned, R: DeserializeOwned>(
         &self,
         spec: &impl Serialize,
@@ -160,18 +162,18 @@ impl Client {
         self.work(route::TUNE, spec, on_progress).await
     }
 
-    /// Ends the searches under way or waiting, each with what it has found; how many there were.
+    /// Stops all running and queued searches; each stores its results. Returns their number.
     pub async fn stop_tuning(&self) -> Result<usize, Error> {
         let answer: api::Stopped = self.call(Method::DELETE, route::TUNE).await?;
         Ok(answer.stopped)
     }
 
-    /// What the store holds about the loaded model's device.
+    /// Requests the tuning results stored for the loaded model's device.
     pub async fn tuned(&self) -> Result<api::Tuned, Error> {
         self.call(Method::GET, route::TUNE).await
     }
 
-    /// Completes a prompt, as a stream whatever `request.stream` says.
+    /// Completes a prompt. Always streams, regardless of `request.stream`.
     pub async fn completions(
         &self,
         request: &api::CompletionRequest,
@@ -180,14 +182,14 @@ impl Client {
         Ok(Stream::new(self.post(route::COMPLETIONS, &request).await?))
     }
 
-    /// Answers a conversation, as a stream whatever `request.stream` says.
+    /// Answers a conversation. Always streams, regardless of `request.stream`.
     pub async fn chat(&self, request: &api::ChatRequest) -> Result<Stream<api::ChatChunk>, Error> {
         let request = api::ChatRequest { stream: Some(true), ..request.clone() };
         Ok(Stream::new(self.post(route::CHAT, &request).await?))
     }
 
-    /// A request to any path, answered by a stream of events that ends as OpenAI's do: for servers that speak
-    /// a dialect of these routes.
+    /// Posts to any path and returns an SSE stream that ends with `[DONE]`, for servers with an
+    /// OpenAI-compatible API.
     pub async fn stream<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -196,7 +198,7 @@ impl Client {
         Ok(Stream::new(self.post(path, request).await?))
     }
 
-    /// A request to any path and an answer in one piece.
+    /// Posts to any path and returns the complete answer.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -208,18 +210,18 @@ impl Client {
             .map_err(|e| Error::Protocol(format!("{path}: {}", json(&e))))
     }
 
-    /// An answer to a request without a body, from any path.
+    /// Gets any path and returns the complete answer.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.call(Method::GET, path).await
     }
 
-    /// A request without a body and an answer in one piece.
+    /// Sends a request without a body and returns the complete answer.
     async fn call<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, Error> {
         let body = self.send(method, path, None).await?.collect().await?;
         serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {}", json(&e))))
     }
 
-    /// A request with progress events and one result event.
+    /// Sends a request that is answered with progress events and one result event.
     async fn work<P: DeserializeOwned, R: DeserializeOwned>(
         &self,
         path: &str,
@@ -266,7 +268,7 @@ impl Client {
                 .await
                 .map_err(transport)?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-            // Its errors reach the caller through the request and the body.
+            // Connection errors reach the caller through the request and the body.
             let _ = connection.await;
         }));
         let mut request =
@@ -296,20 +298,21 @@ fn transport(error: hyper::Error) -> Error {
 }
 
 fn parse<T: DeserializeOwned>(data: &str) -> Result<T, Error> {
-    let protocol = |e| Error::Protocol(format!("{} in {}", json(&e), shown(data)));
+    let protocol = |e| Error::Protocol(format!("{} in {}", json(&e), excerpt(data)));
     serde_json::from_str(data).map_err(protocol)
 }
 
 fn refused(status: StatusCode, body: &[u8]) -> Error {
     match serde_json::from_slice::<api::ErrorBody>(body) {
         Ok(body) => Error::Api { status: status.as_u16(), detail: Box::new(body.error) },
-        Err(_) => {
-            Error::Refused { status: status.as_u16(), said: shown(&String::from_utf8_lossy(body)) }
-        }
+        Err(_) => Error::Refused {
+            status: status.as_u16(),
+            body: excerpt(&String::from_utf8_lossy(body)),
+        },
     }
 }
 
-/// An answer whose connection lives as long as it does.
+/// An answer. Owns its connection.
 #[derive(Debug)]
 struct Response {
     body: Incoming,
@@ -329,7 +332,7 @@ struct Events {
 }
 
 impl Events {
-    /// The next event; an `error` event or an OpenAI error becomes an error.
+    /// Returns the next event. An `error` event or an OpenAI error becomes an `Err`.
     async fn next(&mut self) -> Result<Option<sse::Event>, Error> {
         loop {
             if let Some(event) = self.parser.next() {
@@ -349,7 +352,7 @@ impl Events {
     }
 }
 
-/// A generation as it is made. Dropping it cancels the generation.
+/// A streamed generation. Dropping it cancels the generation.
 #[derive(Debug)]
 pub struct Stream<T> {
     events: Events,
@@ -362,7 +365,7 @@ impl<T: DeserializeOwned> Stream<T> {
         Self { events, done: false, item: PhantomData }
     }
 
-    /// The next part; `None` after the last one.
+    /// Returns the next part; `None` after the last one.
     pub async fn next(&mut self) -> Result<Option<T>, Error> {
         if self.done {
             return Ok(None);

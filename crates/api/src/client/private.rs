@@ -1,4 +1,5 @@
-//! A daemon of our own: an `orinctl` that becomes one on a temporary socket, gone when we are.
+//! A private daemon: a child `orinctl` process that serves on a temporary socket until it is
+//! dropped.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -11,23 +12,23 @@ use nix::unistd::Pid;
 
 use super::Client;
 
-/// The program that runs: a daemon of our own build.
+/// The running program: starts a daemon of the same build.
 pub const OWN: &str = "/proc/self/exe";
 
-/// How long the process may take until its socket answers.
+/// Time limit from the start of the process until its socket answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long its end is waited for after SIGTERM: somebody may wait who has pressed Ctrl-C. It ends by itself, and is
-/// not killed: a GPU's first light that breaks off anywhere would count against the GPU.
+/// Wait after SIGTERM. Short, because a user may have pressed Ctrl-C. The process exits by itself
+/// and is not killed: an interrupted GPU bring-up would count as a failure of the GPU.
 const STOP_LIMIT: Duration = Duration::from_millis(150);
-/// Lines of its log that an error shows.
+/// Number of log lines in an error message.
 const LOG_LINES: usize = 12;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the private daemon {what}{}", said(log))]
+    #[error("the private daemon {what}{}", log_suffix(log))]
     Ended {
         what: String,
-        /// The last lines of its log.
+        /// Last lines of its log.
         log: String,
     },
     #[error("{what}: {source}")]
@@ -36,23 +37,23 @@ pub enum Error {
     Client(#[from] super::Error),
 }
 
-fn said(log: &str) -> String {
-    if log.is_empty() { String::new() } else { format!("; it said:\n{log}") }
+fn log_suffix(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("; its log:\n{log}") }
 }
 
-/// A running private daemon. Dropping it stops it and removes what it left.
+/// A running private daemon. Dropping it stops the process and removes its files.
 pub struct Private {
     child: Child,
     directory: PathBuf,
-    /// When the process was started.
+    /// Start time of the process.
     pub started: Instant,
-    /// From then to a socket that answers.
+    /// Time from the start until the socket answered.
     pub socket_after: Duration,
     pub client: Client,
 }
 
 impl Private {
-    /// Starts `program`, an `orinctl`: [`OWN`], or that of another build.
+    /// Starts `program`, an `orinctl` binary: [`OWN`], or another build.
     pub async fn start(program: &Path) -> Result<Self, Error> {
         let setup = |what| move |source| Error::Setup { what, source };
         let directory = directory().map_err(setup("making a directory for the private daemon"))?;
@@ -60,7 +61,7 @@ impl Private {
         let log = std::fs::File::create(directory.join("log"))
             .map_err(setup("making the private daemon's log"))?;
         let config = directory.join("orind.toml");
-        // It is asked for a device by name, CUDA too, which does not go with the filter.
+        // Any backend may be requested, and the ioctl filter does not allow CUDA.
         let settings = "shutdown_deadline_s = 0\nlog = \"warn\"\nioctl_filter = \"off\"\n";
         std::fs::write(&config, settings)
             .map_err(setup("writing the private daemon's configuration"))?;
@@ -75,7 +76,7 @@ impl Private {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
-            // Ctrl-C is ours; we stop it in our own time.
+            // Ctrl-C must not reach the child: `Drop` stops it.
             .process_group(0)
             .spawn()
             .map_err(setup("starting the private daemon"))?;
@@ -103,15 +104,15 @@ impl Private {
         }
     }
 
-    /// The process, for who looks at its memory.
+    /// Process id, for measuring its memory.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Returns an error if the process has exited.
     pub fn ended(&mut self) -> Option<Error> {
         let status = self.child.try_wait().ok()??;
-        Some(Error::Ended { what: how_it_ended(status), log: self.log() })
+        Some(Error::Ended { what: describe_exit(status), log: self.log() })
     }
 
     fn log(&self) -> String {
@@ -138,7 +139,7 @@ impl Drop for Private {
     }
 }
 
-fn how_it_ended(status: ExitStatus) -> String {
+fn describe_exit(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("ended with status {code}"),
         (None, Some(9)) => "was killed (SIGKILL; is memory short?)".into(),
@@ -146,9 +147,9 @@ fn how_it_ended(status: ExitStatus) -> String {
     }
 }
 
-/// A fresh directory that only this user can enter, with a path short enough for a socket.
+/// Creates a directory that only this user can enter, with a path short enough for a socket.
 fn directory() -> io::Result<PathBuf> {
-    // `sun_path` holds 108 bytes.
+    // `sun_path` has 108 bytes.
     let fits = |base: &PathBuf| base.is_dir() && base.as_os_str().len() < 70;
     let base = [env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Some(env::temp_dir())]
         .into_iter()

@@ -1,34 +1,34 @@
-//! Server-sent events, taken apart: bytes in, events out.
+//! Incremental parser of server-sent events.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Event {
-    /// Its name; `message` when the stream gives none.
+    /// Event name; `message` if the stream has none.
     pub(super) name: String,
-    /// Its data, lines joined by line feeds.
+    /// Data lines, joined by line feeds.
     pub(super) data: String,
 }
 
-/// An event longer than this is not one of ours.
+/// Maximum size of an event in bytes. The daemon never sends a larger one.
 const MAX_EVENT: usize = 64 << 20;
 
-/// Collects bytes until events are whole.
+/// Buffers bytes until an event is complete.
 #[derive(Debug, Default)]
 pub(super) struct Parser {
     bytes: Vec<u8>,
-    /// No end of line lies before this.
+    /// Bytes already searched for a line end.
     searched: usize,
     name: Option<String>,
     data: Option<String>,
 }
 
 impl Parser {
-    /// Takes more of the stream. False when an event grows beyond all reason.
+    /// Appends bytes of the stream. Returns false if an event exceeds [`MAX_EVENT`].
     pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
         self.bytes.extend_from_slice(bytes);
         self.bytes.len() + self.data.as_ref().map_or(0, String::len) <= MAX_EVENT
     }
 
-    /// The next whole event. Comments and fields nobody needs are skipped.
+    /// Returns the next complete event. Skips comments and unused fields.
     pub(super) fn next(&mut self) -> Option<Event> {
         loop {
             let from = self.bytes.get(self.searched..)?;
@@ -87,19 +87,19 @@ mod tests {
     }
 
     #[test]
-    fn names_comments_and_lines() {
+    fn names_comments_and_line_ends_are_parsed() {
         let text =
             b": keep-alive\n\nevent: progress\ndata: {\"a\":1}\n\ndata:x\ndata: y\r\n\r\nid: 7\n\n";
         assert_eq!(events(&[text]), own(&[("progress", "{\"a\":1}"), ("message", "x\ny")]));
     }
 
     #[test]
-    fn an_unfinished_event_is_not_an_event() {
+    fn incomplete_events_are_not_returned() {
         assert_eq!(events(&[b"data: x\n"]), own(&[]));
     }
 
     #[test]
-    fn an_endless_event_is_refused() {
+    fn oversized_events_are_rejected() {
         let mut parser = Parser::default();
         let chunk = vec![b'x'; 1 << 20];
         assert!((0..100).any(|_| {
@@ -110,9 +110,9 @@ mod tests {
     }
 
     proptest! {
-        /// However the stream is cut, the events are the same.
+        /// Chunk boundaries do not change the events.
         #[test]
-        fn cuts_do_not_matter(cuts in proptest::collection::vec(1usize..9, 0..40)) {
+        fn chunk_boundaries_do_not_matter(cuts in proptest::collection::vec(1usize..9, 0..40)) {
             let text = "event: progress\ndata: zwölf\n\n:\n\ndata: 1\ndata: 2\n\nevent: result\ndata: {}\n\n"
                 .as_bytes();
             let mut chunks = Vec::new();

@@ -1,5 +1,5 @@
-//! A connection on which a write that fails is not the end: who refuses a request may answer and close while it is
-//! still being sent, and the answer says why.
+//! A connection that ignores failed writes. A server may reject a request, answer and close while
+//! the client is still sending; the client must still read the answer.
 
 use std::io;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What is written after the other side has closed is lost; what it has said before can be read.
+/// Discards writes after the peer has closed. Data that the peer sent before can still be read.
 pub(super) struct Stream<S>(pub(super) S);
 
 impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
@@ -28,7 +28,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     ) -> Poll<io::Result<usize>> {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
         Poll::Ready(match ready!(Pin::new(&mut self.0).poll_write(context, bytes)) {
-            // Where nothing was said, the read that follows fails.
+            // Without an answer, the next read fails.
             Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset) => Ok(bytes.len()),
             written => written,
         })

@@ -1,4 +1,4 @@
-//! One answer of OpenAI's `completions` as it streams in: when each part came, and what its end tells.
+//! Timing of one streamed OpenAI completion: arrival time of each part, and the final token counts.
 
 use std::time::Instant;
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{Client, Error};
 
-/// What has come so far. Kept by the caller, so that it is there too when the answer breaks off.
+/// Progress of a streamed answer. Owned by the caller, so that it survives an interrupted stream.
 #[derive(Clone, Debug, Default)]
 pub struct Timed {
-    /// When each part with a token came.
+    /// Arrival time of each part with a token.
     pub parts: Vec<Instant>,
-    /// Tokens of the answer, as the server counts them; the parts until it has.
+    /// Tokens of the answer as counted by the server; until it reports them, the number of parts.
     pub tokens: u64,
-    /// Tokens of the prompt that came from a cache, where the server tells.
+    /// Prompt tokens read from the prefix cache, if the server reports them.
     pub cached: Option<u64>,
-    /// Milliseconds from its arrival until the prompt's evaluation began, where the server tells.
+    /// Milliseconds from arrival until prompt evaluation began, if the server reports it.
     pub queued_ms: Option<f64>,
 }
 
@@ -51,7 +51,7 @@ struct Details {
     cached_tokens: Option<u64>,
 }
 
-/// orind's; llama.cpp's have the same name and other fields.
+/// orind's timings. llama.cpp's object has the same name but other fields.
 #[derive(Deserialize)]
 struct Timings {
     #[serde(default)]
@@ -59,11 +59,12 @@ struct Timings {
 }
 
 impl Client {
-    /// Sends a streaming request to `/v1/completions` and notes its answer in `timed`.
+    /// Streams a request to `/v1/completions` and records the answer's timing in `timed`.
     pub async fn timed(&self, request: &impl Serialize, timed: &mut Timed) -> Result<(), Error> {
         let mut stream = self.stream::<Part>("/v1/completions", request).await?;
         while let Some(part) = stream.next().await? {
-            // A token may have no text of its own yet; its part counts. The last may be the end alone.
+            // A token may have no text yet; its part still counts. The last part may have only the
+            // end.
             let token = |choice: &Choice| choice.finish_reason.is_none() || !choice.text.is_empty();
             if part.choices.iter().any(token) {
                 timed.parts.push(Instant::now());

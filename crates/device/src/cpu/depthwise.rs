@@ -1,9 +1,9 @@
-//! Convolutions whose channels are each by themselves: a plane at a time, brought into the thread's scratch with the zeroes
-//! around it, the elements of a line that one tap sees next to each other.
+//! Depthwise convolutions, one plane at a time. A thread copies the plane to its scratch, with zero padding, and
+//! with the elements of a line that one tap reads next to each other.
 
+use super::epilogue::Epilogue;
 use super::group::BLOCK;
 use super::pool::Worker;
-use super::product::After;
 use plan::Conv;
 use simd::Isa;
 use simd::dense;
@@ -13,7 +13,7 @@ use simd::windows::Axis;
 
 pub(super) struct Depthwise {
     pub(super) x: *const f32,
-    /// Images, elements between them; channels, elements between them.
+    /// Number of images and distance between them; number of channels and distance between them.
     pub(super) images: (usize, usize),
     pub(super) channels: (usize, usize),
     pub(super) rows: Axis,
@@ -22,23 +22,23 @@ pub(super) struct Depthwise {
     pub(super) weight: *const f32,
     pub(super) bias: Option<*const f32>,
     pub(super) out: *mut f32,
-    pub(super) after: After,
+    pub(super) epilogue: Epilogue,
 }
 
-/// Elements that windows of a size reach over.
+/// Number of elements that all windows cover along an axis.
 const fn reach(axis: &Axis) -> usize {
     (axis.count - 1) * axis.stride + (axis.size - 1) * axis.dilation + 1
 }
 
-/// Elements of a line that are `stride` apart.
+/// Number of elements per phase of the stride.
 const fn part(columns: &Axis) -> usize {
     reach(columns).div_ceil(columns.stride)
 }
 
-/// Values of scratch that a plane takes, with its zeroes, of whatever convolution.
+/// Scratch values for a padded plane and its results, for any stride of the convolution's windows.
 pub(super) fn scratch(conv: &Conv) -> usize {
     let (x, sizes, w) = (&conv.x.shape, &conv.weight.shape, &conv.windows);
-    // Lines and their parts are no longer than this.
+    // Upper bound of a line's phases together.
     let lines = (2..x.len()).map(|axis| {
         let [before, after] = w.pads[axis - 2];
         x[axis] + before + after + w.stride[axis - 2] + sizes[axis]
@@ -47,11 +47,11 @@ pub(super) fn scratch(conv: &Conv) -> usize {
 }
 
 impl Depthwise {
-    /// This thread's share, with scratch for a plane, for its results, and behind them for the registers of what follows.
+    /// This thread's share. Scratch holds a plane, its results, and the registers of the epilogue.
     ///
     /// # Safety
     ///
-    /// The addresses are valid, all threads are here, and nobody else touches what it writes.
+    /// The addresses are valid, all threads are here, and no other code accesses what it writes.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         let (rows, columns) = (&self.rows, &self.columns);
         let (part, stride) = (part(columns), columns.stride);
@@ -60,13 +60,12 @@ impl Depthwise {
         let results = rows.count * columns.count;
         // SAFETY: the caller's contract.
         let (whole, registers) = unsafe { (scratch.add(plane), scratch.add(2 * plane)) };
-        if let After::Kernel(after) = &self.after {
+        if let Epilogue::Kernel(kernel) = &self.epilogue {
             // SAFETY: as above.
-            unsafe { after.begin(registers) };
+            unsafe { kernel.begin(registers) };
         }
-        let (function, then) = self.after.parts();
-        // The zeroes around a plane are where those of the next are.
-        // SAFETY: as above.
+        let (function, then) = self.epilogue.parts();
+        // SAFETY: as above. The zero padding of every plane has the same place, so it is cleared once.
         unsafe { scratch.write_bytes(0, plane) };
         let mut taps = Vec::with_capacity(rows.size * columns.size);
         while let Some(items) = w.claim(self.images.0 * self.channels.0, 1) {
@@ -74,7 +73,7 @@ impl Depthwise {
             // SAFETY: the caller's contract: a plane is one thread's.
             unsafe {
                 let image = item / self.channels.0 * self.images.1;
-                self.bring(isa, self.x.add(image + channel * self.channels.1), scratch);
+                self.load_plane(isa, self.x.add(image + channel * self.channels.1), scratch);
                 let weights = self.weight.add(channel * rows.size * columns.size);
                 taps.clear();
                 for tap in 0..rows.size * columns.size {
@@ -86,12 +85,12 @@ impl Depthwise {
                 let bias = self.bias.map_or(0.0, |bias| *bias.add(channel));
                 let out = self.out.add(item * results);
                 if columns.count < LANES {
-                    // Short lines are one, with what is between them.
+                    // Short lines are computed as one, together with the values between them.
                     let n = (rows.count - 1) * rows.stride * wide + columns.count;
                     line(isa, &taps, bias, function, scratch, whole, n);
                     let from = (whole.cast_const(), rows.stride * wide);
                     let to = (out, columns.count);
-                    dense::every_of_lines(isa, from, 1, to, columns.count, rows.count);
+                    dense::strided_copy_lines(isa, from, 1, to, columns.count, rows.count);
                 } else {
                     for row in 0..rows.count {
                         let x = scratch.add(row * rows.stride * wide);
@@ -102,29 +101,29 @@ impl Depthwise {
                 if let Some(finish) = then {
                     dense::finish(isa, finish.at(0, item * results), out, results);
                 }
-                if let After::Kernel(after) = &self.after {
+                if let Epilogue::Kernel(kernel) = &self.epilogue {
                     for start in (0..results).step_by(BLOCK) {
                         let n = BLOCK.min(results - start);
-                        after.piece(isa, registers, item * results + start, n);
+                        kernel.piece(isa, registers, item * results + start, n);
                     }
                 }
             }
         }
     }
 
-    /// The plane, each line in as many parts as windows are apart, between zeroes that are there.
+    /// Copies a plane, each line split by phase of the stride. The zero padding around it is already in place.
     ///
     /// # Safety
     ///
-    /// The plane is there, and room for it.
-    unsafe fn bring(&self, isa: Isa, x: *const f32, to: *mut f32) {
+    /// The plane is readable, and the scratch has space for it.
+    unsafe fn load_plane(&self, isa: Isa, x: *const f32, to: *mut f32) {
         let (rows, columns) = (&self.rows, &self.columns);
         let (part, stride) = (part(columns), columns.stride);
         let wide = part * stride;
         let before = rows.before.min(reach(rows));
         let lines = reach(rows).min(rows.before + rows.extent) - before;
         for phase in 0..stride {
-            // Elements of this part before a line, and up to its end.
+            // Elements of this phase before the line, and up to its end.
             let skip = columns.before.saturating_sub(phase).div_ceil(stride).min(part);
             let end = (columns.before + columns.extent).saturating_sub(phase);
             let end = end.div_ceil(stride).clamp(skip, part);
@@ -136,7 +135,7 @@ impl Depthwise {
             unsafe {
                 let to = (to.add(before * wide + phase * part + skip), wide);
                 let from = (x.add(first), rows.step);
-                dense::every_of_lines(isa, from, stride * columns.step, to, end - skip, lines);
+                dense::strided_copy_lines(isa, from, stride * columns.step, to, end - skip, lines);
             }
         }
     }

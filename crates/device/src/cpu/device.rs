@@ -1,9 +1,11 @@
-//! The CPU as a device: what it is, what it needs, and how an instance is opened.
+//! The CPU device: description, memory needs, and opening of instances.
 
 use std::num::NonZeroUsize;
 
+use super::errors::DEVICE;
 use super::instance::CpuInstance;
-use super::memory::{DEVICE, Layout, Memory};
+use super::layout::Layout;
+use super::memory::Memory;
 use super::pool::{Pool, default_threads};
 use super::variant;
 use crate::tune::{Case, Choice, DeviceKey, Space};
@@ -11,7 +13,7 @@ use crate::{Device, Error, Footprint, Info, Instance, Request, Result, Tunable};
 use plan::{Fusions, Op};
 use simd::Isa;
 
-/// The CPU with a choice of instruction set and threads.
+/// The CPU with an instruction set and a number of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu {
     isa: Isa,
@@ -19,7 +21,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The best instruction set, one thread per processor that this process may use.
+    /// The best instruction set, and one thread per processor that this process may use.
     #[must_use]
     pub fn detect() -> Self {
         Self { isa: Isa::detect(), threads: default_threads() }
@@ -112,12 +114,12 @@ impl Tunable for Cpu {
     }
 
     fn compile(&self, _: &Case, _: &Choice, _: &dyn Fn() -> bool) -> Result<()> {
-        // Every choice's code is in this program.
+        // The code of every choice is part of this program.
         Ok(())
     }
 }
 
-/// The processor's name, where the system tells it.
+/// Model name of the processor, if the system reports it.
 fn processor() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;

@@ -1,8 +1,8 @@
-//! One loaded model on the CPU, behind the asynchronous seam.
+//! One loaded model on the CPU, behind the asynchronous device interface.
 //!
-//! A thread of its own executes submissions in order, together with the pool. Mailboxes and outputs
-//! belong to that thread from a submission of their plan until the caller has waited for it; the
-//! queue's lock hands them over. What is written meanwhile travels with the next submission.
+//! A thread executes submissions in order, together with the pool. From the submission of a plan until the caller
+//! has waited for it, the plan's mailboxes and outputs belong to that thread; the queue's lock transfers ownership.
+//! Writes in the meantime travel with the next submission.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -14,12 +14,15 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, FairMutex, Mutex, MutexGuard};
 
-use super::execute::{self, Context, Work};
-use super::group::Width;
-use super::memory::{Memory, PlanMemory, WeightStorage, kept};
+use super::check::check;
+use super::context::{Context, SamplingScratch};
+use super::execute;
+use super::layout::WeightStorage;
+use super::memory::{Memory, PlanMemory};
+use super::packed_operand::Pack;
 use super::pool::Pool;
-use super::product::Pack;
-use super::program::{self, Program};
+use super::program::Program;
+use super::width::{Width, plain_weight};
 use crate::ledger::{Ledger, Write};
 use crate::tune::Choices;
 use crate::{
@@ -33,49 +36,49 @@ use simd::packed::PackedLayout;
 /// Raw bytes of a weight that a thread reads and packs at a time: they stay in its second-level cache.
 const UPLOAD: usize = 256 << 10;
 
-/// Whose step it is. The threads of one pool wait for each other with their eyes open, which takes as long as a time
-/// slice where another pool has their processors: instances of several threads run one step after the other, in the
-/// order in which they came.
-static TURN: FairMutex<()> = FairMutex::new(());
+/// Lock of the instance whose step runs. Threads of a pool spin at barriers, and lose a whole time slice if another
+/// pool occupies their processors. Instances with several threads therefore run one step at a time, in the order of
+/// their requests.
+static STEP_LOCK: FairMutex<()> = FairMutex::new(());
 
 /// One submission.
 struct Task {
     program: Arc<Program>,
     sequence: u64,
-    /// The plan's steps before it, and how many it has.
+    /// Steps of the plan before this submission, and steps in it.
     first: u64,
     steps: u32,
-    /// What is written to mailboxes before the first.
+    /// Mailbox writes before the first step.
     writes: Vec<Write<'static>>,
 }
 
-/// A kernel's, which no instance outlives.
+/// Error: a kernel panicked. The instance is lost.
 struct Panicked;
 
 const PANICKED: &str = "a kernel panicked";
 
 impl Task {
-    /// The writes, then the steps.
+    /// Carries out the writes, then the steps.
     ///
     /// # Safety
     ///
-    /// Earlier submissions have finished, and nobody else touches the plan's buffers or the memory meanwhile.
+    /// Earlier submissions have finished, and no other code accesses the plan's buffers or the memory meanwhile.
     unsafe fn execute(
         &self,
         isa: Isa,
         memory: &Memory,
         pool: &mut Pool,
-        work: &Work,
+        sampling: &SamplingScratch,
     ) -> Result<(), Panicked> {
         for write in &self.writes {
             // SAFETY: the caller's contract.
-            unsafe { put(&self.program, write) };
+            unsafe { write_mailbox(&self.program, write) };
         }
         for step in self.first..self.first + u64::from(self.steps) {
-            let _turn = (pool.threads() > 1).then(|| TURN.lock());
+            let _turn = (pool.threads() > 1).then(|| STEP_LOCK.lock());
             // SAFETY: the caller's contract.
             let run = || unsafe {
-                execute_and_keep(isa, memory, pool, work, &self.program, step, None);
+                execute_and_record_tokens(isa, memory, pool, sampling, &self.program, step, None);
             };
             catch_unwind(AssertUnwindSafe(run)).map_err(|_| Panicked)?;
         }
@@ -83,12 +86,12 @@ impl Task {
     }
 }
 
-/// What the two sides know of each other.
+/// State shared by the caller and the executing thread.
 struct Queue {
     tasks: VecDeque<Task>,
-    /// Submissions up to this one have finished.
+    /// Number of the last submission that has finished.
     finished: u64,
-    /// Why no submission will ever finish again.
+    /// Reason why no further submission will finish.
     lost: Option<String>,
     stop: bool,
 }
@@ -105,18 +108,18 @@ impl Shared {
     }
 }
 
-/// What there is for a prepared plan.
+/// State of a prepared plan.
 struct PlanState {
     program: Arc<Program>,
     labels: Vec<String>,
 }
 
-/// Carries out a write.
+/// Carries out a write to a mailbox.
 ///
 /// # Safety
 ///
-/// Nobody else touches the plan's mailboxes meanwhile.
-unsafe fn put(program: &Program, write: &Write<'_>) {
+/// No other code accesses the plan's mailboxes meanwhile.
+unsafe fn write_mailbox(program: &Program, write: &Write<'_>) {
     // SAFETY: the ledger has checked the range; the rest is the caller's contract.
     unsafe {
         let to = program.buffers.at(write.offset);
@@ -124,23 +127,23 @@ unsafe fn put(program: &Program, write: &Write<'_>) {
     }
 }
 
-/// Executes a plan's `step`th step, and keeps its tokens.
+/// Executes step `step` of a plan, and copies its tokens to the ring.
 ///
 /// # Safety
 ///
 /// As [`execute_step`].
-unsafe fn execute_and_keep(
+unsafe fn execute_and_record_tokens(
     isa: Isa,
     memory: &Memory,
     pool: &mut Pool,
-    work: &Work,
+    sampling: &SamplingScratch,
     program: &Program,
     step: u64,
     clock: Option<&[AtomicU64]>,
 ) {
     // SAFETY: the caller's contract; the ring has room for a step's tokens wherever it says.
     unsafe {
-        execute_step(isa, memory, pool, work, program, clock);
+        execute_step(isa, memory, pool, sampling, program, clock);
         if let Some((ids, rows)) = program.sampled {
             let buffers = &program.buffers;
             let ring = buffers.at(buffers.buffers().ring_at(step)).cast::<i32>();
@@ -153,12 +156,12 @@ unsafe fn execute_and_keep(
 pub(super) struct CpuInstance {
     isa: Isa,
     choices: Choices,
-    work: Arc<Work>,
+    sampling: Arc<SamplingScratch>,
     footprint: Footprint,
     memory: Arc<Memory>,
     pool: Arc<Mutex<Pool>>,
-    /// The caller by itself, for what is not worth waking anybody.
-    alone: Pool,
+    /// A pool of only the calling thread, for programs that are too small to wake others.
+    caller_pool: Pool,
     shared: Arc<Shared>,
     runner: Option<JoinHandle<()>>,
     ledger: Ledger<PlanState>,
@@ -172,7 +175,8 @@ impl CpuInstance {
         choices: Choices,
     ) -> std::io::Result<Self> {
         let footprint = memory.layout().footprint(pool.threads());
-        let work = Arc::new(Work::new(pool.threads(), memory.workspace().vocabulary));
+        let sampling =
+            Arc::new(SamplingScratch::new(pool.threads(), memory.workspace().vocabulary));
         let (memory, pool) = (Arc::new(memory), Arc::new(Mutex::new(pool)));
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
@@ -186,15 +190,26 @@ impl CpuInstance {
         });
         let runner = thread::Builder::new().name("cpu-0".into()).spawn({
             let (memory, pool, shared) = (memory.clone(), pool.clone(), shared.clone());
-            let work = work.clone();
-            move || run(isa, &memory, &pool, &shared, &work)
+            let sampling = sampling.clone();
+            move || run(isa, &memory, &pool, &shared, &sampling)
         })?;
         let (runner, ledger) = (Some(runner), Ledger::new());
-        let alone = Pool::new(NonZeroUsize::MIN)?;
-        Ok(Self { isa, choices, work, footprint, memory, pool, alone, shared, runner, ledger })
+        let caller_pool = Pool::new(NonZeroUsize::MIN)?;
+        Ok(Self {
+            isa,
+            choices,
+            sampling,
+            footprint,
+            memory,
+            pool,
+            caller_pool,
+            shared,
+            runner,
+            ledger,
+        })
     }
 
-    /// Fills the `count` matrices of a weight that lies at `address`.
+    /// Fills the `count` matrices of the weight at `address`.
     fn pack(
         &mut self,
         address: *mut u8,
@@ -204,12 +219,12 @@ impl CpuInstance {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), Source> {
         let mut pool = self.pool.lock();
-        // SAFETY: the weight's own bytes; nothing runs, and `&mut self` is the only door.
+        // SAFETY: the weight's own bytes; nothing runs, and `&mut self` excludes other access.
         let packed = unsafe { std::slice::from_raw_parts_mut(address, count * layout.bytes()) };
         pack(&mut pool, layout, packed, source, progress)
     }
 
-    /// Reads a form of a weight from its source.
+    /// Reads one storage form of a weight from its source.
     fn load(
         &mut self,
         address: *mut u8,
@@ -218,8 +233,8 @@ impl CpuInstance {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), Source> {
         match storage {
-            WeightStorage::Plain(n, dtype) if kept(dtype) != Width::Word => {
-                // SAFETY: as below, of bytes.
+            WeightStorage::Plain(n, dtype) if plain_weight(dtype) != Width::Word => {
+                // SAFETY: as below, for bytes.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(address, n) };
                 for (i, part) in bytes.chunks_mut(UPLOAD).enumerate() {
                     source.read_at((i * UPLOAD) as u64, part)?;
@@ -228,20 +243,21 @@ impl CpuInstance {
                 Ok(())
             }
             WeightStorage::Plain(n, dtype) => {
-                // SAFETY: the weight holds `n` values, and nothing runs; `&mut self` is the only door.
+                // SAFETY: the weight has `n` values, and nothing runs; `&mut self` excludes other access.
                 let values = unsafe { std::slice::from_raw_parts_mut(address.cast::<f32>(), n) };
-                fill(dtype, values, source, progress)
+                read_plain(dtype, values, source, progress)
             }
-            WeightStorage::Panels(panels) => {
-                let mut values = vec![0.0; panels.elements()];
-                fill(DType::F32, &mut values, source, progress)?;
+            WeightStorage::Product(operand) => {
+                let mut values = vec![0.0; operand.elements()];
+                read_plain(DType::F32, &mut values, source, progress)?;
                 let (isa, from) = (self.isa, values.as_ptr());
-                let pack = Pack { panels, axes: vec![panels.matrices], from, to: address.cast() };
-                // SAFETY: the weight's own bytes, and all its values; nothing runs, and `&mut self` is the only door.
+                let pack = Pack { operand, axes: vec![operand.matrices], from, to: address.cast() };
+                // SAFETY: the weight's own bytes, and all its values; nothing runs, and `&mut self` excludes other
+                // access.
                 self.pool.lock().run(&|w| unsafe { pack.run(isa, w) });
                 Ok(())
             }
-            WeightStorage::Packed(layout) => self.pack(address, 1, &layout, source, progress),
+            WeightStorage::Matrix(layout) => self.pack(address, 1, &layout, source, progress),
             WeightStorage::Experts(count, layout) => {
                 self.pack(address, count, &layout, source, progress)
             }
@@ -269,13 +285,13 @@ impl Instance for CpuInstance {
 
     fn map(&mut self, slot: u32, blocks: &[u32]) -> Result<(), Error> {
         self.ledger.quiet("blocks cannot change slots")?;
-        // SAFETY: nothing is under way.
+        // SAFETY: no submission is running.
         unsafe { self.memory.map(slot, blocks) }
     }
 
     fn copy_part(&mut self, from: Part, to: Part) -> Result<(), Error> {
         self.ledger.quiet("slots cannot be copied")?;
-        // SAFETY: nothing is under way.
+        // SAFETY: no submission is running.
         unsafe { self.memory.copy_part(from, to) }
     }
 
@@ -285,13 +301,13 @@ impl Instance for CpuInstance {
 
     fn read_part(&mut self, part: Part, out: &mut [u8]) -> Result<(), Error> {
         self.ledger.quiet("slots cannot be read")?;
-        // SAFETY: nothing is under way.
+        // SAFETY: no submission is running.
         unsafe { self.memory.read_part(part, out) }
     }
 
     fn write_part(&mut self, part: Part, bytes: &[u8]) -> Result<(), Error> {
         self.ledger.quiet("slots cannot be written")?;
-        // SAFETY: nothing is under way.
+        // SAFETY: no submission is running.
         unsafe { self.memory.write_part(part, bytes) }
     }
 
@@ -307,8 +323,8 @@ impl Instance for CpuInstance {
         self.ledger.quiet("weights cannot change")?;
         let failed = |source| Error::Weight { weight: weight.to_owned(), source };
         self.load(address, storage, source, progress).map_err(failed)?;
-        let Some((address, storage)) = self.memory.beside(weight) else { return Ok(()) };
-        // What is read twice is one weight.
+        let Some((address, storage)) = self.memory.plain_copy(weight) else { return Ok(()) };
+        // The second form does not count as progress.
         self.load(address, storage, source, &|_| {}).map_err(failed)
     }
 
@@ -318,7 +334,7 @@ impl Instance for CpuInstance {
     }
 
     fn prepare_as(&mut self, plan: &Plan, choices: &Choices) -> Result<Prepared, Error> {
-        program::check(plan)?;
+        check(plan)?;
         self.memory.admits(plan)?;
         let buffers = PlanMemory::new(plan)?;
         let layout = buffers.buffers().clone();
@@ -335,8 +351,8 @@ impl Instance for CpuInstance {
         data: Data<'_>,
     ) -> Result<(), Error> {
         self.ledger.write(prepared, mailbox, at, data, |state, write| {
-            // SAFETY: the plan is not under way, and `&mut self` is the only door.
-            unsafe { put(&state.program, write) };
+            // SAFETY: the plan is not running, and `&mut self` excludes other access.
+            unsafe { write_mailbox(&state.program, write) };
             Ok(())
         })
     }
@@ -353,8 +369,10 @@ impl Instance for CpuInstance {
         let task = Task { program, sequence, first, steps, writes };
         if task.program.small && queue.finished + 1 == sequence {
             drop(queue);
-            // SAFETY: nothing else is under way, and `&mut self` is the only door.
-            let done = unsafe { task.execute(self.isa, &self.memory, &mut self.alone, &self.work) };
+            // SAFETY: nothing else is running, and `&mut self` excludes other access.
+            let done = unsafe {
+                task.execute(self.isa, &self.memory, &mut self.caller_pool, &self.sampling)
+            };
             return match (done, self.shared.lock()) {
                 (Ok(()), mut queue) => {
                     queue.finished = sequence;
@@ -394,21 +412,22 @@ impl Instance for CpuInstance {
         self.wait(ticket)?;
         let whole = begin.elapsed();
         let PlanState { program, labels } = &self.ledger.entry(prepared)?.state;
-        let clock: Vec<AtomicU64> = program.stages.iter().map(|_| AtomicU64::new(0)).collect();
-        let (isa, memory, work) = (self.isa, &self.memory, &self.work);
+        let clock: Vec<AtomicU64> = program.calls.iter().map(|_| AtomicU64::new(0)).collect();
+        let (isa, memory, sampling) = (self.isa, &self.memory, &self.sampling);
         let mut pool = self.pool.lock();
         let (pool, step) = (&mut *pool, ticket.first + 1);
-        // SAFETY: nothing is under way, and `&mut self` is the only door: the buffers and the memory
-        // are this call's.
-        unsafe { execute_and_keep(isa, memory, pool, work, program, step, Some(&clock)) };
+        // SAFETY: nothing is running, and `&mut self` excludes other access to the buffers and the memory.
+        unsafe {
+            execute_and_record_tokens(isa, memory, pool, sampling, program, step, Some(&clock));
+        };
         let mut timings = Vec::with_capacity(clock.len());
         let mut from = 0;
         for (step, (label, &end)) in labels.iter().zip(&program.ends).enumerate() {
-            for (stage, clock) in program.stages[from..end].iter().zip(&clock[from..end]) {
+            for (call, clock) in program.calls[from..end].iter().zip(&clock[from..end]) {
                 timings.push(Timing {
                     step,
                     label: label.clone(),
-                    kernel: stage.name().to_owned(),
+                    kernel: call.name().to_owned(),
                     nanoseconds: clock.load(Ordering::Relaxed),
                 });
             }
@@ -423,8 +442,8 @@ impl Instance for CpuInstance {
     fn tokens(&self, ticket: Ticket, step: u32, out: &mut [i32]) -> Result<(), Error> {
         let (entry, at) = self.ledger.tokens(ticket, step, out.len())?;
         let ring = entry.state.program.buffers.at(at).cast::<i32>();
-        // SAFETY: the step has finished, and none that has been submitted writes the same entry of the
-        // ring: the ledger has checked both. A submission that would needs `&mut self`.
+        // SAFETY: the step has finished, and no submitted step writes the same entry of the ring: the ledger has
+        // checked both. A new submission would need `&mut self`.
         unsafe { out.as_mut_ptr().copy_from_nonoverlapping(ring, out.len()) };
         Ok(())
     }
@@ -438,7 +457,7 @@ impl Instance for CpuInstance {
     ) -> Result<(), Error> {
         let (entry, offset) = self.ledger.output(prepared, output, at, out.len())?;
         let from = entry.state.program.buffers.at(offset).cast::<f32>();
-        // SAFETY: the ledger has checked range and type, and that the plan is not under way.
+        // SAFETY: the ledger has checked range and type, and that the plan is not running.
         unsafe { out.as_mut_ptr().copy_from_nonoverlapping(from, out.len()) };
         Ok(())
     }
@@ -449,14 +468,14 @@ impl Drop for CpuInstance {
         self.shared.lock().stop = true;
         self.shared.submitted.notify_one();
         if let Some(runner) = self.runner.take() {
-            // It catches the panics of the kernels itself.
+            // The thread catches the panics of kernels itself.
             let _ = runner.join();
         }
     }
 }
 
-/// Reads values that lie as they are named, decoded where they are not stored in 4 bytes.
-fn fill(
+/// Reads plain values, and decodes types other than 4-byte ones.
+fn read_plain(
     dtype: DType,
     values: &mut [f32],
     source: &dyn WeightSource,
@@ -474,7 +493,7 @@ fn fill(
     Ok(())
 }
 
-/// Reads matrices of one layout and packs them, each thread some panels at a time.
+/// Reads matrices of one layout and packs them, in parallel.
 fn pack(
     pool: &mut Pool,
     layout: &PackedLayout,
@@ -482,38 +501,38 @@ fn pack(
     source: &dyn WeightSource,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<(), Source> {
-    /// The packed bytes, of which each thread takes other panels.
+    /// The packed bytes, which threads write in disjoint units.
     struct Packed(*mut u8);
     // SAFETY: used for disjoint ranges only, below.
     unsafe impl Sync for Packed {}
     impl Packed {
         /// # Safety
         ///
-        /// `start..start + len` is inside, and no other slice of it is alive.
+        /// `start..start + len` is inside, and no other slice of it exists.
         #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's contract")]
         unsafe fn slice(&self, start: usize, len: usize) -> &mut [u8] {
             // SAFETY: the caller's contract.
             unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
         }
     }
-    let raw_panel = layout.panel_width() * simd::vector::LANES * layout.raw_row_bytes();
+    let raw_unit = layout.interleave() * simd::vector::LANES * layout.raw_row_bytes();
     let raw_matrix = layout.rows() * layout.raw_row_bytes();
-    let bytes = layout.panel_width() * layout.group_bytes();
-    let panels = layout.groups().div_ceil(layout.panel_width());
-    let total = packed.len() / layout.bytes().max(1) * panels;
-    let per_claim = (UPLOAD / raw_panel.max(1)).max(1);
+    let bytes = layout.interleave() * layout.group_bytes();
+    let units = layout.groups().div_ceil(layout.interleave());
+    let total = packed.len() / layout.bytes().max(1) * units;
+    let per_claim = (UPLOAD / raw_unit.max(1)).max(1);
     let target = Packed(packed.as_mut_ptr());
     let failure = Mutex::new(None);
     let stopped = || failure.lock().is_some();
     pool.run(&|w| {
-        let mut raw = vec![0u8; per_claim * raw_panel];
+        let mut raw = vec![0u8; per_claim * raw_unit];
         while let Some(claim) = w.claim(total, per_claim) {
-            // A claim may reach over several matrices, whose last panels are shorter.
-            let of = |panel: usize, whole: usize, each: usize| {
-                panel / panels * whole + (panel % panels * each).min(whole)
+            // A claim may span several matrices, whose last units are shorter.
+            let of = |unit: usize, whole: usize, each: usize| {
+                unit / units * whole + (unit % units * each).min(whole)
             };
-            let start = of(claim.start, raw_matrix, raw_panel);
-            let end = of(claim.end, raw_matrix, raw_panel);
+            let start = of(claim.start, raw_matrix, raw_unit);
+            let end = of(claim.end, raw_matrix, raw_unit);
             let raw = &mut raw[..end - start];
             if let Err(e) = source.read_at(start as u64, raw) {
                 failure.lock().get_or_insert(e);
@@ -521,14 +540,14 @@ fn pack(
             if stopped() {
                 return;
             }
-            for panel in claim {
+            for unit in claim {
                 let (first, last) =
-                    (of(panel, raw_matrix, raw_panel), of(panel + 1, raw_matrix, raw_panel));
+                    (of(unit, raw_matrix, raw_unit), of(unit + 1, raw_matrix, raw_unit));
                 let (to, end_of) =
-                    (of(panel, layout.bytes(), bytes), of(panel + 1, layout.bytes(), bytes));
+                    (of(unit, layout.bytes(), bytes), of(unit + 1, layout.bytes(), bytes));
                 // SAFETY: claims are disjoint, and within the matrices.
                 let target = unsafe { target.slice(to, end_of - to) };
-                layout.pack_panel(&raw[first - start..last - start], target);
+                layout.pack_groups(&raw[first - start..last - start], target);
             }
             progress((end - start) as u64);
         }
@@ -539,8 +558,8 @@ fn pack(
     }
 }
 
-/// The thread that executes submissions, until it is told to stop.
-fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Work) {
+/// Body of the executing thread, until the instance is dropped.
+fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, sampling: &SamplingScratch) {
     loop {
         let mut queue = shared.lock();
         let task = loop {
@@ -554,9 +573,9 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Wo
         };
         drop(queue);
         let mut pool = pool.lock();
-        // SAFETY: this submission is under way, so its buffers are this thread's; there is only one such thread, so the
-        // memory is too.
-        if unsafe { task.execute(isa, memory, &mut pool, work) }.is_err() {
+        // SAFETY: this submission is running, so its buffers belong to this thread; there is only one such thread,
+        // so the memory does too.
+        if unsafe { task.execute(isa, memory, &mut pool, sampling) }.is_err() {
             shared.lock().lost = Some(PANICKED.into());
             shared.done.notify_all();
             return;
@@ -566,29 +585,28 @@ fn run(isa: Isa, memory: &Memory, pool: &Mutex<Pool>, shared: &Shared, work: &Wo
     }
 }
 
-/// One execution of a program. The nanoseconds of each stage, barrier included, are added to
-/// `clock`.
+/// Executes a program once. Adds the nanoseconds of each kernel call, barrier included, to `clock`.
 ///
 /// # Safety
 ///
-/// The program was resolved for this memory; nobody else touches either meanwhile.
+/// The program was resolved for this memory; no other code accesses either meanwhile.
 unsafe fn execute_step(
     isa: Isa,
     memory: &Memory,
     pool: &mut Pool,
-    work: &Work,
+    sampling: &SamplingScratch,
     program: &Program,
     clock: Option<&[AtomicU64]>,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
         let (rows, active) = (program.rows, program.active());
-        let context = Context { isa, memory, work, rows, active };
+        let context = Context { isa, memory, sampling, rows, active };
         pool.run(&|w| {
             let clock = clock.filter(|_| w.index() == 0);
             let mut begin = clock.map(|_| Instant::now());
-            for (i, stage) in program.stages.iter().enumerate() {
-                execute::stage(stage, &context, w);
+            for (i, call) in program.calls.iter().enumerate() {
+                execute::run(call, &context, w);
                 w.barrier();
                 if let (Some(clock), Some(begin)) = (clock, &mut begin) {
                     let end = Instant::now();

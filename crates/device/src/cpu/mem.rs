@@ -1,5 +1,5 @@
-//! Page-backed memory for weights, KV cache and scratch: zeroed, aligned, advised to be huge. Knows how much of it has
-//! been promised and not been taken yet.
+//! Page-backed memory for weights, KV cache and scratch: zeroed, aligned, with huge pages where possible. Counts
+//! reserved pages that are not resident yet.
 
 use std::io;
 use std::ptr::NonNull;
@@ -8,37 +8,36 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Size and alignment of the huge pages that a large buffer is aligned for.
+/// Size of huge pages, and alignment of large buffers.
 const HUGE: usize = 2 << 20;
 
-/// Address and length of each large mapping there is.
+/// Address and length of every large mapping.
 static MAPPINGS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
-/// Bytes that were reserved in this process and have no memory yet: the system still calls them available, but they are
-/// somebody's.
+/// Reserved bytes of this process that are not resident yet: the system still reports them as available.
 #[must_use]
 pub fn promised() -> u64 {
-    // Whoever unmaps one of them waits for the lock.
+    // Holding the lock keeps other threads from unmapping one of them.
     let mappings = MAPPINGS.lock();
-    mappings.iter().map(|(address, len)| (len - taken(*address, *len)) as u64).sum()
+    mappings.iter().map(|(address, len)| (len - resident(*address, *len)) as u64).sum()
 }
 
-/// Bytes of a mapping that have memory.
-fn taken(address: usize, len: usize) -> usize {
-    // SAFETY: asks for a number.
+/// Resident bytes of a mapping.
+fn resident(address: usize, len: usize) -> usize {
+    // SAFETY: returns a number, and accesses no memory.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let mut pages = vec![0_u8; len.div_ceil(page)];
     // SAFETY: the range is mapped and begins at a page; there is a byte for each of its pages.
-    let told = unsafe { libc::mincore(address as *mut libc::c_void, len, pages.as_mut_ptr()) };
-    match told {
+    let status = unsafe { libc::mincore(address as *mut libc::c_void, len, pages.as_mut_ptr()) };
+    match status {
         0 => len.min(page * pages.iter().filter(|page| **page & 1 == 1).count()),
-        // A system that does not tell promises nothing twice.
+        // Without `mincore`, the mapping counts as resident.
         _ => len,
     }
 }
 
-/// A private anonymous mapping, zeroed, aligned to at least 64 bytes (to 2 MiB when it is that
-/// large). Pages take memory only once written.
+/// A private anonymous mapping, zeroed, aligned to at least 64 bytes (2 MiB for large ones). Pages become resident
+/// when they are written.
 #[derive(Debug)]
 pub struct AlignedBuf {
     map: MmapRaw,
@@ -47,11 +46,11 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// Reserves `len` zeroed bytes. Asks for huge pages where that helps; a refusal is ignored.
+    /// Reserves `len` zeroed bytes, with huge pages for large buffers if the kernel allows them.
     ///
     /// # Errors
     ///
-    /// The kernel refuses the mapping, or `len` overflows.
+    /// The kernel rejects the mapping, or `len` overflows.
     pub fn new(len: usize) -> io::Result<Self> {
         let slack = if len >= HUGE { HUGE } else { 0 };
         let mapped = len.max(1).checked_add(slack).ok_or_else(|| {
@@ -61,7 +60,7 @@ impl AlignedBuf {
         let map = MmapOptions::new().len(mapped).no_reserve_swap().map_anon()?;
         let offset = if slack > 0 { map.as_ptr().align_offset(HUGE).min(slack) } else { 0 };
         if slack > 0 {
-            // Without huge pages everything still works.
+            // Huge pages are optional.
             let _ = map.advise(Advice::HugePage);
         }
         let map = MmapRaw::from(map);
@@ -77,28 +76,28 @@ impl AlignedBuf {
         self.len
     }
 
-    /// True when no bytes were asked for.
+    /// True if the length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first byte, for access that several threads divide among themselves.
+    /// Address of the first byte, for threads that divide the buffer among themselves.
     pub(super) fn start(&self) -> NonNull<u8> {
-        // SAFETY: `offset + len` is within the mapping, which does not lie at address 0.
+        // SAFETY: `offset + len` is within the mapping, which does not begin at address 0.
         unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(self.offset)) }
     }
 
-    /// The bytes as numbers; a remainder smaller than one is left out.
+    /// The bytes as numbers, without an incomplete last one.
     #[must_use]
     pub fn as_slice<T: FromBytes + KnownLayout + Immutable>(&self) -> &[T] {
-        // SAFETY: in the mapping, initialised (zeroed by the kernel), borrowed.
+        // SAFETY: inside the mapping, initialised (zeroed by the kernel), borrowed.
         let bytes = unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len) };
         let Ok((values, _)) = <[T]>::ref_from_prefix(bytes) else { unreachable!("{ALIGNED}") };
         values
     }
 
-    /// The bytes as numbers, to write; a remainder smaller than one is left out.
+    /// The bytes as mutable numbers, without an incomplete last one.
     #[must_use]
     pub fn as_mut_slice<T: FromBytes + IntoBytes + KnownLayout>(&mut self) -> &mut [T] {
         // SAFETY: as above, borrowed mutably.
@@ -115,7 +114,7 @@ impl Drop for AlignedBuf {
     }
 }
 
-/// Why any number of any values fits at the start of a buffer.
+/// Reason why a buffer's start is aligned for every type.
 const ALIGNED: &str = "no value is aligned to more than a page";
 
 #[cfg(test)]
@@ -123,13 +122,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_taken_and_the_rest_is_promised() {
+    fn written_pages_are_resident_and_the_rest_is_promised() {
         let len = 64 * HUGE;
         let mut buf = AlignedBuf::new(len).unwrap();
         let (address, mapped) = (buf.map.as_ptr() as usize, len + HUGE);
-        assert_eq!(taken(address, mapped), 0);
+        assert_eq!(resident(address, mapped), 0);
         buf.as_mut_slice::<u8>()[..len / 2].fill(1);
-        let half = taken(address, mapped);
+        let half = resident(address, mapped);
         assert!((len / 2..len / 2 + 2 * HUGE).contains(&half), "{half}");
         assert!(promised() >= (mapped - half) as u64);
     }
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_size_is_an_error() {
+    fn sizes_beyond_the_address_space_are_errors() {
         assert!(AlignedBuf::new(usize::MAX).is_err());
         assert!(AlignedBuf::new(usize::MAX / 2).is_err());
     }

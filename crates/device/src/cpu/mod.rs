@@ -1,25 +1,39 @@
-//! The CPU device: a thread pool, and plans as lists of stages over the kernels of [`simd`].
+//! The CPU device: a thread pool, and programs of kernel calls over the kernels of [`simd`].
 //!
-//! A step runs as one region of the pool, stage by stage.
+//! A step runs as one region of the pool, one kernel call after the other.
 
-mod between;
+mod attention;
+mod check;
+mod concat_in_place;
+mod context;
+mod conv_shape;
 mod depthwise;
 mod device;
+mod epilogue;
+mod errors;
 mod execute;
+mod gather;
 mod group;
 mod instance;
-mod joined;
+mod layout;
+mod matmul;
+mod matmul_chain;
 pub mod mem;
 mod memory;
-mod mixture;
+mod moe;
+mod moe_workspace;
+mod operand;
+mod packed_operand;
 pub mod pool;
-mod product;
 mod program;
+mod projection;
 mod recurrent;
-mod rows;
-mod together;
+mod row_fusion;
+mod row_ops;
 pub mod variant;
+mod width;
 mod winograd;
+mod workspace;
 
 pub use device::Cpu;
 pub use mem::promised;

@@ -1,13 +1,12 @@
-//! A thread pool for work that is handed out thousands of times a second.
+//! A thread pool for work that is distributed thousands of times per second.
 //!
-//! One call of [`Pool::run`] is a *region*: every thread, the caller included, executes the same
-//! function once. A region is opened by one store that spinning workers see; a worker that has
-//! waited in vain for some 50 microseconds goes to sleep and must be woken. Inside a region
-//! [`Worker::barrier`] separates stages, so that a whole decode step costs one wake-up. Nothing
-//! is allocated per region.
+//! One call of [`Pool::run`] is a *region*: every thread, the caller included, executes the same function once. One
+//! store, which spinning workers observe, opens a region. A worker that has waited for about 50 microseconds sleeps
+//! and must be woken. Inside a region, [`Worker::barrier`] separates kernel calls, so that a whole decode step
+//! needs one wake-up. A region allocates nothing.
 //!
-//! At start the workers are spread over the processors that the process may use, away from the
-//! caller's, and then left to the scheduler.
+//! At start the workers are distributed over the processors that the process may use, away from the caller's.
+//! Afterwards the scheduler may move them.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -24,16 +23,15 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 
-/// Pauses before a waiting thread gives up its time slice or goes to sleep: roughly 50 us on
-/// current x86-64.
+/// Pauses before a waiting thread yields or sleeps: about 50 us on current x86-64.
 const SPINS: u32 = 1500;
 
-/// The same where there are more threads than processors, and spinning keeps somebody from working.
+/// The same with more threads than processors, when spinning delays other threads.
 const SPINS_CROWDED: u32 = 16;
 
 type Job = *const (dyn Fn(&Worker<'_>) + Sync);
 
-/// Thrown in threads that wait for one that has panicked; never leaves [`Pool::run`].
+/// Payload of the unwinding in threads that wait for a panicked one; never leaves [`Pool::run`].
 struct Aborted;
 
 struct Shared {
@@ -43,7 +41,7 @@ struct Shared {
     active: CachePadded<AtomicUsize>,
     arrived: CachePadded<AtomicUsize>,
     generation: CachePadded<AtomicU32>,
-    /// How many chunks of each thread's part of the stage have been claimed, by whomever.
+    /// Number of claimed chunks of each thread's part of the kernel call.
     claimed: Box<[CachePadded<AtomicUsize>]>,
     failed: AtomicBool,
     payload: Mutex<Option<Box<dyn Any + Send>>>,
@@ -62,14 +60,14 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Nothing of the next stage has been claimed.
+    /// Resets the claims for the next kernel call.
     fn unclaim(&self) {
         for claimed in &self.claimed {
             claimed.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The contiguous part of `0..total` that is thread `i`'s.
+    /// The contiguous part of `0..total` for thread `i`.
     const fn part(&self, total: usize, i: usize) -> Range<usize> {
         let n = self.threads;
         let (each, rest) = (total / n, total % n);
@@ -77,7 +75,7 @@ impl Shared {
         start..start + each + (i < rest) as usize
     }
 
-    /// One turn of a waiting loop: pauses, and in the long run gives way.
+    /// One iteration of a waiting loop: pauses, and yields after many iterations.
     fn relax(&self, turns: &mut u32) {
         *turns += 1;
         if *turns < self.spins {
@@ -87,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Executes the job as thread `index`, keeping a panic for the caller.
+    /// Executes the job as thread `index`, and stores a panic for the caller.
     fn execute(&self, job: &(dyn Fn(&Worker<'_>) + Sync), index: usize) {
         let worker = Worker { shared: self, index };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(&worker))) {
@@ -109,8 +107,8 @@ impl Shared {
                     std::hint::spin_loop();
                     continue;
                 }
-                // The flag goes up before the epoch is looked at again; `run` stores the epoch
-                // before it looks at the flag. One of the two sees the other.
+                // This thread sets the flag before it reads the epoch again; `run` stores the epoch before it reads
+                // the flag. At least one of the two sees the other's store.
                 self.asleep[index].store(true, Ordering::SeqCst);
                 if self.epoch.load(Ordering::SeqCst) == seen {
                     thread::park();
@@ -133,7 +131,7 @@ impl Shared {
     }
 }
 
-/// Threads that execute regions together. See the module.
+/// Threads that execute regions together. See the module documentation.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -145,7 +143,7 @@ pub struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// This thread's number, 0 being the caller of [`Pool::run`].
+    /// This thread's number; 0 is the caller of [`Pool::run`].
     #[must_use]
     pub const fn index(&self) -> usize {
         self.index
@@ -162,17 +160,16 @@ impl Worker<'_> {
         self.shared.part(total, self.index)
     }
 
-    /// Claims `chunk` items of `0..total`, from a multiple of `chunk` on: the next of this thread's own
-    /// part, so that its claims follow one another in memory, and when that is done the next of another
-    /// thread's. `None` when all are taken. One such loop, with the same arguments on every thread, may
-    /// stand between two barriers.
+    /// Claims up to `chunk` items of `0..total`, from a multiple of `chunk` on. Takes the next chunk of this
+    /// thread's part, so that its claims are contiguous, and then chunks of other threads' parts. `None` if all are
+    /// claimed. Between two barriers, every thread may run one such loop, with the same arguments.
     #[must_use]
     pub fn claim(&self, total: usize, chunk: usize) -> Option<Range<usize>> {
         let s = self.shared;
         let chunks = total.div_ceil(chunk);
         (self.index..s.threads).chain(0..self.index).find_map(|owner| {
             let part = s.part(chunks, owner);
-            // Looking first leaves the line of one that is done with whoever has it.
+            // A load first avoids taking the cache line of a finished part exclusively.
             if s.claimed[owner].load(Ordering::Relaxed) >= part.len() {
                 return None;
             }
@@ -182,7 +179,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Waits until every thread of the region has come here; what they wrote before is then seen.
+    /// Waits until every thread of the region has arrived; their earlier writes are then visible.
     pub fn barrier(&self) {
         let s = self.shared;
         if s.threads == 1 {
@@ -207,12 +204,11 @@ impl Worker<'_> {
 }
 
 impl Pool {
-    /// Starts a pool of `threads`, the calling thread (which should be the one that calls
-    /// [`Pool::run`]) counted in.
+    /// Starts a pool of `threads`, including the calling thread, which should be the one that calls [`Pool::run`].
     ///
     /// # Errors
     ///
-    /// The system refuses a thread.
+    /// The system cannot start a thread.
     pub fn new(threads: NonZeroUsize) -> io::Result<Self> {
         let threads = threads.get();
         let shared = Arc::new(Shared {
@@ -243,7 +239,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads, the caller counted in.
+    /// Number of threads, including the caller.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.shared.threads
@@ -253,7 +249,7 @@ impl Pool {
     ///
     /// # Panics
     ///
-    /// With the first panic of a thread, after all have left the region.
+    /// With the first panic of a thread, after all threads have left the region.
     pub fn run(&mut self, job: &(dyn Fn(&Worker<'_>) + Sync)) {
         let s = &*self.shared;
         s.failed.store(false, Ordering::Relaxed);
@@ -296,7 +292,7 @@ impl Drop for Pool {
         self.shared.epoch.fetch_add(1, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
-            // A worker's panics have been handed to the caller of `run`.
+            // `run` has already reported a worker's panics.
             let _ = worker.join();
         }
     }
@@ -314,10 +310,9 @@ pub fn default_threads() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Threads that somebody gets who asks for `wanted`: no more than the processors that affinity lets this
-/// process use; 0, the usual number, stays. All threads must come to each of a token's hundred barriers:
-/// with more of them than processors, and others who keep these busy, every barrier would wait for
-/// several turns of the scheduler, and throughput would be a twentieth.
+/// Limits `wanted` threads to the processors that affinity allows for this process; 0, the default number, is
+/// unchanged. All threads must reach each of a token's hundred barriers. With more threads than processors, under
+/// load, every barrier would wait for several scheduler time slices, at a twentieth of the throughput.
 #[must_use]
 pub fn at_most_processors(wanted: usize) -> usize {
     let processors = other_processors().len();
@@ -328,8 +323,8 @@ pub fn at_most_processors(wanted: usize) -> usize {
     processors
 }
 
-/// Processors that this thread may use, those after its own first, its own last. Empty when the
-/// system does not say.
+/// Processors that this thread may use, starting after the current one, which comes last. Empty if the system does
+/// not report them.
 fn other_processors() -> Vec<usize> {
     let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
     let mut all: Vec<usize> =
@@ -341,9 +336,8 @@ fn other_processors() -> Vec<usize> {
     all
 }
 
-/// Moves this thread to a processor, and lets the scheduler move it on from there. Some systems
-/// (a cpuset without load balancing) would leave it forever where its parent was. A refusal is
-/// ignored.
+/// Moves this thread to a processor, and then lets the scheduler move it again. Without this, some systems (a
+/// cpuset without load balancing) would leave it on its parent's processor forever. Errors are ignored.
 fn start_on(processor: usize) {
     let this = Pid::from_raw(0);
     if let (Ok(allowed), mut one) = (sched_getaffinity(this), CpuSet::new())
@@ -363,21 +357,21 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_more_threads_than_processors() {
+    fn thread_counts_are_limited_to_the_processors() {
         let all = other_processors().len();
         assert_eq!([0, 1, all, all + 7].map(at_most_processors), [0, 1, all, all]);
     }
 
     #[test]
-    fn stages_see_what_the_stage_before_wrote_at_any_thread_count() {
+    fn writes_before_a_barrier_are_visible_after_it_at_any_thread_count() {
         for threads in [1, 2, 3, 8] {
             let mut pool = pool(threads);
             let cells: Vec<AtomicUsize> = (0..101).map(|_| AtomicUsize::new(0)).collect();
             for round in 1..200 {
                 pool.run(&|w| {
-                    // Even stages write statically what odd stages check dynamically.
-                    for stage in 0..4 {
-                        let mark = round * 10 + stage;
+                    // Even rounds write with static parts, and odd rounds check with dynamic claims.
+                    for round_part in 0..4 {
+                        let mark = round * 10 + round_part;
                         for i in w.part(cells.len()) {
                             cells[i].store(mark, Ordering::Relaxed);
                         }
@@ -410,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_claims_its_own_part_in_order_and_then_what_others_have_left() {
+    fn a_thread_claims_its_own_part_in_order_and_then_the_rest_of_others() {
         for (threads, index) in [(1, 0), (3, 0), (3, 1), (3, 2)] {
             let shared = pool(threads).shared.clone();
             let claims = |index| {
@@ -418,7 +412,7 @@ mod tests {
                 std::iter::from_fn(move || worker.claim(50, 4)).collect::<Vec<_>>()
             };
             let all = claims(index);
-            // Chunks, not items, are divided among the threads.
+            // Parts are numbers of chunks, not items.
             let own = Worker { shared: &shared, index }.part(13);
             let firsts = all.iter().map(|range| range.start / 4);
             assert!(firsts.take(own.len()).eq(own), "{index} of {threads}: {all:?}");
@@ -443,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+    fn a_panic_reaches_the_caller_and_the_pool_remains_usable() {
         let mut pool = pool(4);
         for culprit in 0..4 {
             let caught = catch_unwind(AssertUnwindSafe(|| {

@@ -1,10 +1,9 @@
-//! What may be tuned of the CPU's kernels: products with weights, which are what a token's time goes to.
+//! Tunable parameters of the CPU kernels: matrix products with weights, which take most of a token's time.
 //!
-//! Four parameters, none of which enters into a result: how much of a matrix a thread takes at a time,
-//! how far ahead it asks for weights, how many rows of activations meet a block of weights while it is in
-//! registers, and how many rows of the matrix lie side by side. The last one is decided when weights are
-//! loaded, for all launches with them. The heuristic's values were measured on one machine; a core with a smaller
-//! second-level cache, another memory latency or more neighbours wants others.
+//! Four parameters, which do not change a result: the rows of a matrix that a thread claims at a time, the prefetch
+//! distance of weights, the activation rows per weight block in registers, and the interleaving of matrix rows. The
+//! last one is decided when weights are loaded, for all launches. The default values were measured on one machine.
+//! Other cores have other second-level caches, memory latencies and neighbours.
 
 use std::collections::BTreeMap;
 
@@ -19,51 +18,49 @@ use simd::matmul::Loops;
 use simd::packed::PackedLayout;
 use simd::vector::LANES;
 
-/// Rows of a matrix that a thread takes at a time; what lies side by side is not torn apart.
+/// Rows of a matrix that a thread claims at a time; interleaved rows are not split.
 pub const ROWS_PER_TASK: &str = "rows_per_task";
-/// How far ahead weights are asked for, in bytes.
+/// Prefetch distance of weights, in bytes.
 pub const PREFETCH: &str = "prefetch_bytes";
 pub const TILE_ROWS: &str = "tile_rows";
 
-/// Rows of the matrix that lie side by side.
+/// Rows of the matrix that are interleaved.
 pub const PACKING: &str = "packing";
 
-/// Most row groups that a thread takes at a time, and so the widest strip of a matrix that a gate
-/// needs beside it.
+/// Most row groups that a thread claims at a time, and the width of the scratch tile of a gated linear unit.
 const MOST_GROUPS: usize = 32;
 
-/// Distance between the rows of such a strip: a line more than there can be columns, so that its rows do not
-/// all meet in the same sets of a cache.
-pub(super) const STRIP: usize = (MOST_GROUPS + 1) * LANES;
+/// Distance between the rows of the scratch tile (L2): one line more than its columns, so that rows do not share
+/// sets of a cache.
+pub(super) const TILE_STRIDE: usize = (MOST_GROUPS + 1) * LANES;
 
-/// Row groups that a thread takes where many rows of activations keep it busy.
+/// Row groups that a thread claims with many activation rows.
 const WIDE_CLAIM: usize = 8;
 
-/// Bytes of weights that a thread takes at a time with few rows, where that is not more groups than
-/// above: enough to be a stream, little enough to balance.
+/// Bytes of weights that a thread claims with few rows, up to the number of groups above: enough for a stream, and
+/// small enough for load balance.
 const BYTES_PER_TASK: usize = 192 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Variant {
-    /// Row groups that a thread takes at a time: for at most a tile of rows, and for more.
+    /// Row groups per claim: for at most one tile of activation rows, and for more.
     claim: [usize; 2],
     pub(super) loops: Loops,
 }
 
 impl Variant {
-    /// Row groups that a thread takes at a time of a product with `rows` rows.
+    /// Row groups that a thread claims in a product with `rows` rows.
     pub(super) const fn claim(&self, rows: usize) -> usize {
         self.claim[(rows > TILE) as usize]
     }
 
-    /// What is taken where nothing has been measured, for `rows` rows and matrices of which `widest` has the largest
-    /// row groups.
+    /// Default parameters, for `rows` rows; `widest` is the layout with the largest row groups.
     fn heuristic(isa: Isa, widest: &PackedLayout, rows: usize) -> Self {
         let few = (BYTES_PER_TASK / widest.group_bytes().max(1)).clamp(1, WIDE_CLAIM);
         Self { claim: [few, WIDE_CLAIM], loops: Loops::heuristic(isa, widest, rows) }
     }
 
-    /// The variant for a step: the table's choice, if it has one that can be made.
+    /// The variant for a step: the tuned choice, if there is one and it is valid.
     pub(super) fn of(
         isa: Isa,
         choices: Option<&Choices>,
@@ -78,7 +75,7 @@ impl Variant {
             return variant;
         }
         let value = |name: &str| choice.get(name).map(|&value| value as usize);
-        // What was measured under another packing than the matrix has says nothing.
+        // Ignore measurements with another packing than the matrix has.
         let lies = packing(isa, Some(choices), case.dtype, case.cols as usize);
         if value(PACKING).is_some_and(|packing| packing != lies) {
             return variant;
@@ -94,14 +91,14 @@ impl Variant {
     }
 }
 
-/// Rows that lie side by side in the matrices of a type and a number of columns.
+/// Interleaved rows of matrices with a type and a number of columns.
 pub(super) fn packing(isa: Isa, choices: Option<&Choices>, dtype: DType, cols: usize) -> usize {
     let chosen = || of_matrix(choices?, PACKING, dtype, u32::try_from(cols).ok()?);
     let chosen = chosen().map_or(LANES, |rows| rows as usize);
     if isa.packings().contains(&chosen) { chosen } else { LANES }
 }
 
-/// The case of a projection: all its matrices together, under the first one's type.
+/// The tuning case of a projection: all its matrices together, under the first one's type.
 pub(super) fn case(plan: &Plan, project: &Project) -> Option<Case> {
     let weights = project.product.weights();
     let dtype = plan.buffer(weights.first()?.buffer).dtype;
@@ -132,7 +129,7 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
     let heuristic = Variant::heuristic(isa, &layout, batch);
     let (claim, loops) = (heuristic.claim(batch), heuristic.loops);
     let many = batch > 1;
-    // Of a gate each thread's share is of both matrices.
+    // In a gated linear unit, each claim covers both matrices.
     let most = if case.family == "gate" { layout.groups() / 2 } else { layout.groups() };
     let parameter = |name, meaning, values: &[usize]| Parameter {
         name,
@@ -146,10 +143,10 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
         .map(|groups| groups * LANES)
         .collect();
     let mut parameters = vec![
-        parameter(ROWS_PER_TASK, "rows of the matrix that a thread takes at a time", &tasks),
+        parameter(ROWS_PER_TASK, "rows of the matrix that a thread claims at a time", &tasks),
         parameter(
             PREFETCH,
-            "how far ahead weights are asked for, in bytes",
+            "prefetch distance of weights, in bytes",
             &[1024, 2048, 4096, 8192, 16384, 32768],
         ),
     ];
@@ -158,13 +155,12 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
         (PREFETCH.to_owned(), loops.prefetch_distance as u32),
     ]);
     if many && batch > TILE / 4 {
-        let meaning = "rows of activations that meet a block of weights in registers";
+        let meaning = "activation rows per weight block in registers";
         parameters.push(parameter(TILE_ROWS, meaning, &[TILE / 4, TILE / 2, TILE]));
         heuristic.insert(TILE_ROWS.to_owned(), loops.tile as u32);
     }
     if case.dtype.is_quantised() && isa.packings().len() > 1 {
-        let meaning =
-            "rows of the matrix that lie side by side and share what is read of activations";
+        let meaning = "interleaved rows of the matrix, which share activation reads";
         let packing = parameter(PACKING, meaning, isa.packings());
         parameters.push(Parameter { scope: Scope::Layout, ..packing });
         heuristic.insert(PACKING.to_owned(), LANES as u32);
@@ -173,7 +169,7 @@ pub(super) fn space(isa: Isa, case: &Case) -> Option<Space> {
     Some(Space::new(parameters, heuristic, source, Candidates::BuiltIn, |_| Ok(())))
 }
 
-/// Hash of what products with weights of a type are made from; computed once.
+/// Hash of the source code of products with weights of a type; computed once.
 fn source(isa: Isa, dtype: DType) -> String {
     static KNOWN: Mutex<BTreeMap<(&str, DType), String>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock();
@@ -191,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_lie_as_the_case_with_fewest_rows_chose_where_kernels_can_read_them() {
+    fn the_case_with_fewest_rows_chooses_the_packing_if_kernels_support_it() {
         let choose =
             |case: Case, packing: u32| (case, Choice::from([(PACKING.to_owned(), packing)]));
         let choices: Choices = [
@@ -215,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_under_another_packing_is_left_aside() {
+    fn measurements_with_another_packing_are_ignored() {
         let (decides, other) = (case("project", 3072, 1), case("project", 3072, 4));
         for isa in Isa::available().filter(|isa| isa.packings().contains(&32)) {
             let choose = |case: &Case, packing: u32, task: u32| {
@@ -243,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn the_heuristic_is_in_every_space_and_unknown_families_have_none() {
+    fn every_space_contains_the_heuristic_and_unknown_families_have_none() {
         for isa in Isa::available() {
             for family in ["project", "project_fine", "gate"] {
                 for (rows, batch) in [(16, 1), (48, 1), (3072, 1), (3072, 4), (3072, 256), (1, 256)]
                 {
                     let space = space(isa, &case(family, rows, batch)).unwrap();
                     space.check(&space.heuristic).unwrap();
-                    let ahead = if batch == 1 { isa.ahead() } else { 8192 };
+                    let ahead = if batch == 1 { isa.prefetch_distance() } else { 8192 };
                     assert_eq!(space.heuristic[PREFETCH], ahead as u32, "batch {batch}");
                     assert!(rows < 64 || !space.neighbours(&space.heuristic).is_empty());
                 }
@@ -262,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_that_cannot_be_made_leaves_the_heuristic() {
+    fn an_invalid_choice_falls_back_to_the_heuristic() {
         let isa = Isa::detect();
         let case = case("project", 3072, 1);
         let heuristic = Variant::of(isa, None, Some(&case), &layout(), 1);

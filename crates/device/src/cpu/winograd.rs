@@ -1,55 +1,45 @@
-//! Convolutions of 3 by 3 windows next to each other, by `simd::winograd`: a block of tiles at a time, whose values, sums and
-//! results stay in a core's cache.
+//! Winograd convolutions with `simd::winograd`, one block of tiles at a time, whose values, sums and results stay
+//! in a core's cache.
 
 use std::ops::Range;
 
+use super::conv_shape::is_winograd;
+use super::epilogue::Epilogue;
 use super::group::BLOCK;
 use super::pool::Worker;
-use super::product::After;
 use plan::Conv;
 use simd::Isa;
-use simd::dense::{self, COLUMNS, Finish, Lie, Onto, Operands, Place};
+use simd::dense::{self, COLUMNS, ColumnLayout, Destination, Onto, Operands, TileEpilogue};
 use simd::vector::LANES;
 use simd::windows::Axis;
 use simd::winograd::{TAPS, results, tiles};
 
-/// Fewest channels on either side: with fewer, bringing tiles in and out takes what the products save.
-const FEWEST: usize = 16;
-
-/// Bytes of a block's values and sums: what a core's caches hold beside the weights that stream by.
+/// Bytes of a block's values and sums: these fit into a core's caches while weights stream through.
 const BYTES: usize = 3 << 19;
 
 pub(super) struct Winograd {
     pub(super) x: *const f32,
-    /// Images, elements between them; channels, elements between them.
+    /// Number of images and distance between them; number of channels and distance between them.
     pub(super) images: (usize, usize),
     pub(super) channels: (usize, usize),
     pub(super) rows: Axis,
     pub(super) columns: Axis,
-    /// As [`super::product::Side::Tiles`] has them.
+    /// Packed as [`Side::Winograd`](super::packed_operand::Side::Winograd).
     pub(super) weights: *const f32,
-    /// Channels of the results.
+    /// Number of output channels.
     pub(super) outputs: usize,
     pub(super) bias: Option<*const f32>,
     pub(super) out: *mut f32,
-    pub(super) after: After,
+    pub(super) epilogue: Epilogue,
 }
 
-/// Whether a convolution is one of those.
-pub(super) fn fits(conv: &Conv) -> bool {
-    let w = &conv.windows;
-    let &[outputs, inputs, 3, 3] = &conv.weight.shape[..] else { return false };
-    let next = w.stride == [1, 1] && w.dilation == [1, 1] && w.groups == 1;
-    next && outputs.min(inputs) >= FEWEST
-}
-
-/// Tiles of a block: whole lines of them where one is short enough.
+/// Division of an image into blocks of tiles: whole tile lines, if these are short enough.
 #[derive(Clone, Copy)]
 struct Blocks {
-    /// Tiles of a line, and lines.
+    /// Tiles of a line, and number of lines.
     wide: usize,
     high: usize,
-    /// Of a block.
+    /// Tiles of a line in a block, and number of lines in a block.
     columns: usize,
     lines: usize,
 }
@@ -64,7 +54,7 @@ impl Blocks {
         Self { wide, high, columns, lines }
     }
 
-    /// No larger ones of which each thread has as many, of so many images, where that leaves whole vectors.
+    /// Smaller blocks, if all threads then get the same number of them, and they still fill vectors.
     fn shared(self, images: usize, threads: usize) -> Self {
         let across = images * self.wide.div_ceil(self.columns);
         let items = across * self.high.div_ceil(self.lines);
@@ -78,26 +68,26 @@ impl Blocks {
         self.wide.div_ceil(self.columns) * self.high.div_ceil(self.lines)
     }
 
-    /// Values of a tap of a channel: as tiles are written by whole vectors, one more than a block has.
+    /// Values of a channel's tap: one vector more than a block has, because tiles are written by whole vectors.
     const fn apart(&self) -> usize {
         (self.columns * self.lines).next_multiple_of(LANES) + LANES
     }
 
-    /// Values of every second element of a line, which are read by whole vectors, and one more.
+    /// Values of every second element of a line, which are read by whole vectors, and one more vector.
     const fn part(&self) -> usize {
         self.columns.next_multiple_of(LANES) + LANES
     }
 
-    /// Values of the lines under a block.
+    /// Values of the image lines under a block.
     const fn under(&self) -> usize {
         (2 * self.lines + 2) * 2 * self.part()
     }
 }
 
-/// Values of scratch that a thread needs.
+/// Scratch values of a thread.
 pub(super) fn scratch(conv: &Conv) -> usize {
     let out = &conv.out.shape;
-    if !fits(conv) {
+    if !is_winograd(conv) {
         return 0;
     }
     let (inputs, outputs) = (conv.weight.shape[1], conv.weight.shape[0]);
@@ -106,11 +96,11 @@ pub(super) fn scratch(conv: &Conv) -> usize {
 }
 
 impl Winograd {
-    /// This thread's share, with scratch for [`scratch`] values, and behind them for the registers of what follows.
+    /// This thread's share. Scratch holds [`scratch`] values, and the registers of the epilogue.
     ///
     /// # Safety
     ///
-    /// The addresses are valid, all threads are here, and nobody else touches what it writes.
+    /// The addresses are valid, all threads are here, and no other code accesses what it writes.
     pub(super) unsafe fn run(&self, isa: Isa, w: &Worker<'_>, scratch: *mut f32) {
         let (inputs, rows) = (self.channels.0, isa.tile().rows(self.outputs));
         let of = [self.rows.count, self.columns.count];
@@ -123,12 +113,13 @@ impl Winograd {
             let results = lines.add(blocks.under());
             (scratch, sums, lines, results, results.add(4 * apart))
         };
-        if let After::Kernel(after) = &self.after {
+        if let Epilogue::Kernel(kernel) = &self.epilogue {
             // SAFETY: as above.
-            unsafe { after.begin(registers) };
+            unsafe { kernel.begin(registers) };
         }
         let count = self.images.0 * blocks.count();
-        // Results are divided where there are fewer blocks than threads: each brings the block's tiles.
+        // Output channels are divided if there are fewer blocks than threads: each thread transforms the block's
+        // tiles again.
         let parts = w.threads().div_ceil(count.max(1));
         let part = rows.count.div_ceil(parts);
         let parts = rows.count.div_ceil(part);
@@ -138,13 +129,13 @@ impl Winograd {
             let (image, block) = (item / blocks.count(), item % blocks.count());
             let across = blocks.wide.div_ceil(blocks.columns);
             let (top, left) = (block / across * blocks.lines, block % across * blocks.columns);
-            let of = Of {
+            let of = TileBlock {
                 image,
                 top,
                 left,
                 lines: blocks.lines.min(blocks.high - top),
                 columns: blocks.columns.min(blocks.wide - left),
-                panels: first..last,
+                row_tiles: first..last,
                 first: rows.before(first),
                 count: rows.before(last) - rows.before(first),
                 apart,
@@ -152,19 +143,19 @@ impl Winograd {
             };
             // SAFETY: the caller's contract: an item is one thread's.
             unsafe {
-                self.bring(isa, &of, lines, values);
+                self.transform_tiles(isa, &of, lines, values);
                 self.multiply(isa, &of, values, sums);
                 self.finish(isa, &of, sums, results, registers);
             }
         }
     }
 
-    /// The values of a block's tiles, `[taps][channels][tiles]`.
+    /// Transforms a block's tiles: `[taps][channels][tiles]`.
     ///
     /// # Safety
     ///
     /// As for [`Winograd::run`].
-    unsafe fn bring(&self, isa: Isa, of: &Of, lines: *mut f32, values: *mut f32) {
+    unsafe fn transform_tiles(&self, isa: Isa, of: &TileBlock, lines: *mut f32, values: *mut f32) {
         let (inputs, stride) = self.channels;
         let (rows, columns) = (&self.rows, &self.columns);
         let wide = 2 * of.part;
@@ -181,7 +172,7 @@ impl Winograd {
                     }
                     let from = x.add(y * rows.step);
                     for odd in 0..2 {
-                        // Elements `2 i + odd + skip - before` of the line, for `i` up to one more than tiles.
+                        // Elements `2 i + odd + skip - before` of the line, for one more `i` than tiles.
                         let (to, n) = (to.add(odd * of.part), of.columns + 1);
                         let at = 2 * of.left + odd;
                         let before = columns.before.saturating_sub(at).div_ceil(2).min(n);
@@ -192,7 +183,13 @@ impl Winograd {
                         if before < end {
                             let first = 2 * before + at - columns.before;
                             let from = from.add(first * columns.step);
-                            dense::every(isa, from, 2 * columns.step, to.add(before), end - before);
+                            dense::strided_copy(
+                                isa,
+                                from,
+                                2 * columns.step,
+                                to.add(before),
+                                end - before,
+                            );
                         }
                     }
                 }
@@ -206,12 +203,12 @@ impl Winograd {
         }
     }
 
-    /// The sums over the channels, `[taps][results][tiles]`.
+    /// Sums over the channels: `[taps][results][tiles]`.
     ///
     /// # Safety
     ///
     /// As for [`Winograd::run`].
-    unsafe fn multiply(&self, isa: Isa, of: &Of, values: *const f32, sums: *mut f32) {
+    unsafe fn multiply(&self, isa: Isa, of: &TileBlock, values: *const f32, sums: *mut f32) {
         let (inputs, rows) = (self.channels.0, isa.tile().rows(self.outputs));
         let columns = (of.lines * of.columns).next_multiple_of(LANES);
         for tap in 0..TAPS {
@@ -220,24 +217,24 @@ impl Winograd {
                 let weights = self.weights.add(tap * self.outputs * inputs);
                 let values = values.add(tap * inputs * of.apart);
                 let sums = sums.add(tap * of.count * of.apart);
-                for (row, count) in rows.parts(of.panels.clone()) {
+                for (row, count) in rows.parts(of.row_tiles.clone()) {
                     let operands = Operands {
                         rows: weights.add(row * inputs),
                         apart: None,
                         count,
                         columns: values,
-                        lie: Lie::Steps(of.apart),
+                        layout: ColumnLayout::Steps(of.apart),
                         steps: inputs,
                     };
                     let out = sums.add((row - of.first) * of.apart);
-                    let to = Place { out, stride: of.apart, columns };
-                    dense::product(isa, operands, Onto::Nothing, Finish::default(), to);
+                    let to = Destination { out, stride: of.apart, columns };
+                    dense::product(isa, operands, Onto::Nothing, TileEpilogue::default(), to);
                 }
             }
         }
     }
 
-    /// The results, and what follows.
+    /// Transforms the sums to results, and applies the epilogue.
     ///
     /// # Safety
     ///
@@ -245,7 +242,7 @@ impl Winograd {
     unsafe fn finish(
         &self,
         isa: Isa,
-        of: &Of,
+        of: &TileBlock,
         sums: *const f32,
         pair: *mut f32,
         registers: *mut f32,
@@ -253,7 +250,7 @@ impl Winograd {
         let (high, wide) = (self.rows.count, self.columns.count);
         let n = of.lines * of.columns;
         let pair = [pair, pair.wrapping_add(2 * of.apart)];
-        let (function, then) = self.after.parts();
+        let (function, then) = self.epilogue.parts();
         let (top, left) = (2 * of.top, 2 * of.left);
         let (lines, columns) = ((2 * of.lines).min(high - top), (2 * of.columns).min(wide - left));
         for output in 0..of.count {
@@ -272,14 +269,14 @@ impl Winograd {
                         dense::finish(isa, finish.at(0, at), to, columns);
                     }
                 }
-                let After::Kernel(after) = &self.after else { continue };
-                // Whole lines are next to each other.
+                let Epilogue::Kernel(kernel) = &self.epilogue else { continue };
+                // Whole lines are contiguous.
                 let (pieces, each) =
                     if columns == wide { (1, lines * wide) } else { (lines, columns) };
                 for piece in 0..pieces {
                     let start = plane + (top + piece) * wide + left;
                     for at in (0..each).step_by(BLOCK) {
-                        after.piece(isa, registers, start + at, BLOCK.min(each - at));
+                        kernel.piece(isa, registers, start + at, BLOCK.min(each - at));
                     }
                 }
             }
@@ -287,14 +284,14 @@ impl Winograd {
     }
 }
 
-/// A block of tiles, and which results of it.
-struct Of {
+/// A block of tiles, and the output channels to compute.
+struct TileBlock {
     image: usize,
     top: usize,
     left: usize,
     lines: usize,
     columns: usize,
-    panels: Range<usize>,
+    row_tiles: Range<usize>,
     first: usize,
     count: usize,
     apart: usize,

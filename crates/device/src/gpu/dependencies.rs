@@ -1,18 +1,18 @@
-//! Dependencies between launches: which must wait for earlier ones.
+//! Dependencies between launches.
 
 use super::launch::{Launch, Region};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Nothing: it may run beside those that nothing has waited for yet.
+    /// No wait: may run in parallel with launches since the last wait.
     None,
-    /// That they have ended: it writes what they read or write.
+    /// Waits until they have ended, because it overwrites their operands.
     Ended,
-    /// That they have ended and that their writes are seen.
+    /// Waits until they have ended and their writes are visible.
     Visible,
 }
 
-/// What each launch must wait for. A launch that waits, waits for all before it.
+/// Dependency of each launch. A launch that waits, waits for all earlier ones.
 pub(super) fn waits(launches: &[Launch]) -> Vec<Wait> {
     let meets = |a: &[Region], b: &[Region]| a.iter().any(|a| b.iter().any(|b| a.overlaps(*b)));
     let mut open = 0;
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_waits_for_what_it_touches_only() {
+    fn a_launch_waits_only_for_conflicting_launches() {
         let list = [
             launch(&[0], &[100]),
             launch(&[0], &[200]),

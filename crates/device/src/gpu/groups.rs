@@ -1,21 +1,22 @@
-//! What may be tuned of the kernels that are generated for groups of tensor operations: how many elements a thread
-//! takes, and how many threads share a block and a row. No choice changes a bit of a result.
+//! Tuning of generated kernels: elements per thread, threads per block and per row. No choice
+//! changes a bit of the result.
 //!
-//! A case is one group, whatever network it is in: its family is what the group computes, by the hash of its code. So a
-//! case says what may be chosen, and only a plan says how to run it ([`all`]).
+//! A case is one fused group, in any network; its family is the hash of its code. A case determines
+//! the space, but only a plan can be run ([`all`]).
 
 use std::collections::BTreeMap;
 use std::slice;
 
 use orind_kernels::catalogue::Kernel;
-use orind_kernels::generated::{self, Form, Generated, GroupVariant};
+use orind_kernels::generated::{self, Generated, GroupForm, GroupVariant};
 use orind_kernels::jit;
 use orind_kernels::params::TensorParams;
 use orind_kernels::source::Target;
 
 use super::launch::{Launch, Params};
 use super::launches;
-use super::layout::{Layout, unsupported};
+use super::layout::Layout;
+use super::storage::unsupported;
 use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space};
 use crate::{Request, Result};
 use plan::{Class, DType, Plan};
@@ -24,21 +25,22 @@ const WARPS: &str = "warps";
 const UNROLL: &str = "unroll";
 const THREADS_PER_ROW: &str = "threads_per_row";
 
-/// What a family begins with, before the group's name.
-const fn prefix(form: Form) -> &'static str {
+/// Prefix of a family; the group's name follows.
+const fn prefix(form: GroupForm) -> &'static str {
     match form {
-        Form::Elements => "group_elements_",
-        Form::Rows => "group_rows_",
-        Form::Columns => "group_columns_",
+        GroupForm::Elements => "group_elements_",
+        GroupForm::Rows => "group_rows_",
+        GroupForm::Columns => "group_columns_",
     }
 }
 
-/// The groups of a request's plans that may be tuned, each as a plan of its own.
+/// Tunable groups of a request's plans, each as a plan of its own.
 ///
 /// # Errors
-/// [`crate::Error::Unsupported`] where nothing is generated, with what is missing.
+///
+/// [`crate::Error::Unsupported`] if kernels cannot be generated, with the reason.
 pub(super) fn all(request: &Request<'_>) -> Result<BTreeMap<Case, Plan>> {
-    jit::compiler().map_err(|why| unsupported(format!("kernels of groups: {why}")))?;
+    jit::compiler().map_err(|why| unsupported(format!("generated kernels: {why}")))?;
     let mut all = BTreeMap::new();
     for plan in request.plans {
         for group in plan::schedule(plan).into_iter().filter(|group| group.is_kernel(plan)) {
@@ -51,7 +53,8 @@ pub(super) fn all(request: &Request<'_>) -> Result<BTreeMap<Case, Plan>> {
     Ok(all)
 }
 
-/// Whether the host can write all that goes in and read all that comes out: else nothing would be compared.
+/// Returns whether the host can write all inputs and read all outputs: otherwise results cannot be
+/// compared.
 fn is_seen(plan: &Plan) -> bool {
     plan.buffers.iter().all(|buffer| match buffer.class {
         Class::Output => buffer.dtype == DType::F32,
@@ -62,7 +65,7 @@ fn is_seen(plan: &Plan) -> bool {
     })
 }
 
-/// The case of a plan that is one group; `None` where that is no launch of such a kernel.
+/// Case of a plan that is a single group; `None` if it does not launch a generated kernel.
 fn case_of(plan: &Plan) -> Option<Case> {
     let request =
         Request { weights: &[], states: &[], plans: slice::from_ref(plan), choices: None };
@@ -75,24 +78,26 @@ fn case_of(plan: &Plan) -> Option<Case> {
     }
 }
 
-/// Rows are what comes out, columns what is reduced for each.
+/// Rows are the number of results, columns the number of elements reduced to each.
 fn case(params: &TensorParams) -> Case {
-    let form = Form::of(params);
+    let form = GroupForm::of(params);
     let (rows, cols) = match form {
-        Form::Elements => (params.elements, 1),
-        Form::Rows | Form::Columns => (params.outer.saturating_mul(params.inner), params.length),
+        GroupForm::Elements => (params.elements, 1),
+        GroupForm::Rows | GroupForm::Columns => {
+            (params.outer.saturating_mul(params.inner), params.length)
+        }
     };
     let name = Generated::of(params, GroupVariant::of(params)).name();
     Case { family: format!("{}{name}", prefix(form)), dtype: DType::F32, rows, cols, batch: 1 }
 }
 
-/// The form of a case's group and its name; `None` of other cases.
-fn group(case: &Case) -> Option<(Form, &str)> {
-    let all = [Form::Elements, Form::Rows, Form::Columns];
+/// Form and name of a case's group; `None` for other cases.
+fn group(case: &Case) -> Option<(GroupForm, &str)> {
+    let all = [GroupForm::Elements, GroupForm::Rows, GroupForm::Columns];
     all.into_iter().find_map(|form| Some((form, case.family.strip_prefix(prefix(form))?)))
 }
 
-/// How a group is to be run.
+/// Variant chosen for a group.
 pub(super) fn variant(choices: Option<&Choices>, params: &TensorParams) -> GroupVariant {
     let choices = choices.filter(|choices| !choices.is_empty());
     let choice = choices.and_then(|choices| choices.get(&case(params)));
@@ -100,7 +105,7 @@ pub(super) fn variant(choices: Option<&Choices>, params: &TensorParams) -> Group
     choice.map_or(heuristic, |choice| variant_of(choice, heuristic))
 }
 
-/// What a choice says, and the heuristic of the rest.
+/// Variant of a choice; the default fills in missing parameters.
 fn variant_of(choice: &Choice, heuristic: GroupVariant) -> GroupVariant {
     let GroupVariant { warps, unroll, threads_per_row } = heuristic;
     let value = |name: &str, heuristic| choice.get(name).copied().unwrap_or(heuristic);
@@ -111,7 +116,7 @@ fn variant_of(choice: &Choice, heuristic: GroupVariant) -> GroupVariant {
     }
 }
 
-/// What may be chosen for a case; `None` where it is no group.
+/// Allowed values for a case; `None` if it is no group.
 pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
     let (form, _) = group(case)?;
     let compiler = jit::compiler();
@@ -129,7 +134,7 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
             known.unroll,
         ),
     ];
-    if form == Form::Rows {
+    if form == GroupForm::Rows {
         all.push(parameter(
             THREADS_PER_ROW,
             "threads that share a row",
@@ -162,7 +167,7 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
     Some(space)
 }
 
-/// Compiles a choice of a group, as long as it is `wanted`; `None` where the case is no group.
+/// Compiles the kernel of a choice unless `wanted` cancels; `None` if the case is no group.
 pub(super) fn compile(
     target: Target,
     case: &Case,
@@ -172,7 +177,7 @@ pub(super) fn compile(
     let (form, name) = group(case)?;
     let heuristic = GroupVariant::heuristic(form, case.rows, case.cols);
     let Some(group) = Generated::named(name, variant_of(choice, heuristic)) else {
-        return Some(Err(unsupported(format!("{case}, which is of no plan that is known here"))));
+        return Some(Err(unsupported(format!("{case}: the group is not part of a known plan"))));
     };
     let made = jit::code(Kernel::Generated(group), target, wanted);
     Some(made.map(|_| ()).map_err(|error| unsupported(error.to_string())))

@@ -1,4 +1,4 @@
-//! A kernel launch as every driver takes it.
+//! Kernel launches, independent of the driver.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::{
@@ -55,7 +55,7 @@ pub(super) enum Params {
 }
 
 impl Params {
-    /// The block as it goes into constant memory.
+    /// Parameter block as bytes of constant memory.
     pub(super) fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Project(p) => p.as_bytes(),
@@ -84,10 +84,10 @@ impl Params {
     }
 }
 
-/// One launch. Launches of a list run as if one after the other.
+/// One launch. The launches of a list run as if one after the other.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
-    /// The plan's step that it belongs to, and where that stands in the model.
+    /// Index of the plan's step, and its name in the model.
     pub(super) step: usize,
     pub(super) label: String,
     pub(super) kernel: Kernel,
@@ -95,7 +95,7 @@ pub(super) struct Launch {
     /// Dynamic shared memory of a block, in bytes.
     pub(super) shared_bytes: u32,
     pub(super) params: Params,
-    /// Memory that changes while plans run, as far as the launch reads it: not weights.
+    /// Mutable memory that the launch reads: everything but weights.
     pub(super) reads: Vec<Region>,
     pub(super) writes: Vec<Region>,
 }

@@ -1,313 +1,89 @@
-//! How much memory an instance takes, and where everything lies in it: arithmetic only.
+//! Memory layout of an instance: sizes and offsets of weights, states and scratch.
 
 use std::collections::HashMap;
 
+use orind_kernels::catalogue::Weight;
 use orind_kernels::catalogue::launch::{
-    CACHE_BLOCK, attention_partial_bytes, halves_bytes, matmul_activations_bytes,
+    attention_partial_bytes, halves_bytes, matmul_activations_bytes,
 };
-use orind_kernels::catalogue::{CacheType, Weight};
-use orind_kernels::repack;
 
 use super::lower;
+use super::storage::{ALIGN, SAMPLE_PARTS, State, WeightLayout, Workspace, unsupported};
 use crate::plan_buffers::PlanBuffers;
 use crate::slots::{Pieces, States, Table, rings};
 use crate::uses::Uses;
-use crate::{BLOCK, Error, Footprint, Request, Result, precision};
-use plan::{Attention, Buffer, DType, GatedDelta, NormKind, Op, Plan, Sample, ShortConv};
+use crate::{Error, Footprint, Request, Result, precision};
+use plan::{Attention, GatedDelta, NormKind, Op, Plan, Sample, ShortConv};
 
-const _: () = assert!(BLOCK == CACHE_BLOCK as usize, "blocks are the kernels'");
-
-/// Alignment of everything: what the widest loads and constant banks need.
-pub(super) const ALIGN: u64 = 256;
-
-/// Blocks that share the vocabulary when a token is chosen.
-pub(super) const SAMPLE_PARTS: u32 = 32;
-/// Scratch of one part of one row.
+/// Scratch bytes of the sampler per part and row.
 const SAMPLE_PART_BYTES: u64 = 16;
 
-/// The name of whatever GPU it is, where there may be none: see [`of_device`].
-const ANY: &str = "gpu";
-
-pub(super) fn unsupported(what: String) -> Error {
-    Error::Unsupported { device: ANY, what }
-}
-
-/// What drivers share, as one of them says it.
-pub(super) fn of_device(device: &'static str) -> impl Fn(Error) -> Error {
-    move |error| match error {
-        Error::Unsupported { device: ANY, what } => Error::Unsupported { device, what },
-        error => error,
-    }
-}
-
-/// How a weight lies: as matrices, as plain numbers, or first as the ones and behind them as the others.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WeightLayout {
-    /// So many of one layout, one after the other.
-    matrices: Option<(repack::Layout, usize)>,
-    numbers: Option<Numbers>,
-}
-
-/// Numbers in the order of their buffer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Numbers {
-    /// Where they begin in the weight.
-    pub(super) at: u64,
-    pub(super) bytes: u64,
-    /// Their type in the file.
-    pub(super) dtype: DType,
-}
-
-/// The type of which plain numbers of a weight are: blocks are taken apart.
-pub(super) const fn plain(dtype: DType) -> DType {
-    if dtype.is_quantised() { DType::F32 } else { dtype }
-}
-
-impl WeightLayout {
-    fn of(buffer: &Buffer, uses: Uses) -> Result<Self> {
-        let refused = |why: String| unsupported(format!("weight `{}`{why}", buffer.name));
-        let (shape, dtype) = (buffer.shape.as_slice(), buffer.dtype);
-        let line = matches!((shape, dtype), (&[_], DType::F32)) || dtype.is_integer();
-        let packed = uses.matrices || (uses.rows && !uses.numbers) || uses == Uses::default();
-        let matrices = match shape {
-            _ if line || !packed => None,
-            &[rows, k] => Some((rows, k, 1)),
-            &[experts, rows, k] => Some((rows, k, experts)),
-            shape => return Err(refused(format!(" of {dtype} {shape:?}"))),
-        };
-        let layout = |(rows, k, count)| {
-            let layout = repack::Layout::new(dtype, rows, k);
-            layout.map(|layout| (layout, count)).map_err(|e| refused(format!(": {e}")))
-        };
-        let matrices = matrices.map(layout).transpose()?;
-        let mut weight = Self { matrices, numbers: None };
-        if uses.numbers || matrices.is_none() {
-            let each = plain(dtype).block_bytes() as u64;
-            let bytes = (buffer.elements() as u64).saturating_mul(each);
-            let at = weight.bytes().next_multiple_of(ALIGN);
-            weight.numbers = Some(Numbers { at, bytes, dtype });
-        }
-        Ok(weight)
-    }
-
-    pub(super) const fn bytes(&self) -> u64 {
-        match (&self.numbers, &self.matrices) {
-            (Some(numbers), _) => numbers.at.saturating_add(numbers.bytes),
-            (None, Some((layout, 1))) => layout.bytes() as u64,
-            (None, Some((_, count))) => self.stride() * *count as u64,
-            (None, None) => 0,
-        }
-    }
-
-    /// Bytes from a matrix to the next one.
-    pub(super) const fn stride(&self) -> u64 {
-        match &self.matrices {
-            Some((layout, _)) => (layout.bytes() as u64).next_multiple_of(ALIGN),
-            None => 0,
-        }
-    }
-
-    /// Its matrices' layout, and how many there are.
-    pub(super) const fn matrices(&self) -> Option<(&repack::Layout, usize)> {
-        match &self.matrices {
-            Some((layout, count)) => Some((layout, *count)),
-            None => None,
-        }
-    }
-
-    pub(super) const fn numbers(&self) -> Option<Numbers> {
-        self.numbers
-    }
-}
-
-/// Shape of a KV buffer, laid out `[block][kv head]`, or a ring's `[slot][kv head]`, in tiles
-/// of [`orind_kernels::catalogue::launch::CACHE_TILE`] positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cache {
-    pub(super) slots: u32,
-    pub(super) capacity: u32,
-    pub(super) heads: u32,
-    pub(super) dim: u32,
-    pub(super) kind: CacheType,
-    /// See [`plan::Caches::ring`].
-    pub(super) ring: bool,
-}
-
-/// What lasts from step to step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Cache(Cache),
-    /// So many bytes as its buffer says, of a layer of fixed memory or of a parameter that is trained, and how many
-    /// slots share them.
-    Recurrent {
-        bytes: u64,
-        slots: u32,
-    },
-}
-
-impl State {
-    fn of(buffer: &Buffer, ring: bool) -> Result<Self> {
-        let size = |n: usize| u32::try_from(n).ok().filter(|&n| n > 0);
-        match (buffer.shape.as_slice(), buffer.dtype) {
-            (&[slots, capacity, heads, dim], dtype)
-                if size(dim).is_some_and(|dim| CacheType::of(dtype, dim).is_some()) =>
-            {
-                let sizes = (size(slots), size(capacity), size(heads), size(dim));
-                if let (Some(slots), Some(capacity), Some(heads), Some(dim)) = sizes
-                    && let Some(kind) = CacheType::of(dtype, dim)
-                {
-                    return Ok(Self::Cache(Cache { slots, capacity, heads, dim, kind, ring }));
+/// Scratch that a plan needs.
+fn workspace_of(plan: &Plan) -> Result<Workspace> {
+    lower::check(plan)?;
+    let mut w = Workspace { arena: lower::arena(plan).bytes, ..Workspace::default() };
+    let grow = |a: &mut u64, b: u64| *a = (*a).max(b.next_multiple_of(ALIGN));
+    for step in &plan.steps {
+        match &step.op {
+            Op::Attention(Attention { q, caches, .. }) => {
+                let (&[rows, heads, dim], &[_, capacity, kv_heads, _]) =
+                    (q.shape.as_slice(), caches.keys.shape.as_slice())
+                else {
+                    return Err(unsupported(format!("attention of {:?}", q.shape)));
+                };
+                let [r, h, kv, d] = [rows, heads, kv_heads, dim].map(|n| n as u32);
+                let splits = lower::splits(h, kv, d, r, plan.bucket.context);
+                let [rows, heads, dim] = [rows as u64, heads as u64, dim as u64];
+                if splits > 1 {
+                    let parts =
+                        attention_partial_bytes(rows, heads, dim, capacity as u64, caches.ring);
+                    grow(&mut w.attention, parts);
+                }
+                grow(&mut w.block_counters, 4 * rows * heads);
+            }
+            Op::Project(project) => {
+                let (rows, k) = lower::rows_of(&project.x);
+                if project.norm.as_ref().is_some_and(|norm| norm.kind == NormKind::Layer) {
+                    grow(&mut w.normed, 4 * rows as u64 * k as u64);
+                }
+                let planes = precision::residual_planes(plan, project) as u32;
+                for view in project.product.weights() {
+                    let Some(weight) = Weight::of(plan.buffer(view.buffer).dtype) else {
+                        continue;
+                    };
+                    // Any tile may be chosen.
+                    let tiles = weight.tiles().iter().filter(|_| rows > 1);
+                    for &tile in tiles {
+                        let [rows, k] = [rows, k].map(|n| n as u32);
+                        let bytes = matmul_activations_bytes(weight, tile, rows, planes, k);
+                        grow(&mut w.activations, bytes);
+                    }
+                    if lower::takes_halves(plan, weight, rows, k) {
+                        grow(&mut w.activations, halves_bytes(rows as u32, k as u32));
+                    }
                 }
             }
-            (&[slots, ..], dtype) if !dtype.is_quantised() => {
-                if let Some(slots) = size(slots) {
-                    return Ok(Self::Recurrent { bytes: buffer.bytes(), slots });
-                }
+            Op::Mixture(mixture) => {
+                grow(&mut w.mixture, lower::mixture_bytes(mixture));
+                grow(&mut w.activations, lower::mixture_activations(plan, mixture));
+            }
+            Op::ShortConv(ShortConv { memory, .. }) | Op::GatedDelta(GatedDelta { memory, .. }) => {
+                grow(&mut w.block_counters, 4 * memory.sequences() as u64);
+            }
+            Op::Sample(Sample { logits, inputs, .. }) => {
+                let rows = inputs.temperature.elements() as u64;
+                let vocabulary = logits.shape.last().copied().unwrap_or(0) as u64;
+                grow(&mut w.sample, rows * u64::from(SAMPLE_PARTS) * SAMPLE_PART_BYTES);
+                // Followed by the edited logits.
+                let each = if inputs.adjustments.is_some() { 12 } else { 8 };
+                grow(&mut w.candidates, each * rows * vocabulary);
+                grow(&mut w.sample_counters, 4 * (rows + 1));
             }
             _ => {}
         }
-        let (name, dtype, shape) = (&buffer.name, buffer.dtype, &buffer.shape);
-        Err(unsupported(format!("state `{name}` of {dtype} {shape:?}")))
     }
-
-    fn bytes(self) -> u64 {
-        match self {
-            Self::Cache(cache) => cache.bytes(),
-            Self::Recurrent { bytes, .. } => bytes,
-        }
-    }
-}
-
-impl Cache {
-    /// As it lies at `begin`.
-    fn at(self, begin: u64) -> Pieces {
-        let (positions, blocks) = if self.ring {
-            (self.capacity, 1)
-        } else {
-            (BLOCK as u32, self.capacity.div_ceil(BLOCK as u32))
-        };
-        let head = self.kind.head_bytes(positions, self.dim) as usize;
-        let count = self.slots as usize * blocks as usize;
-        Pieces { begin: begin as usize, count, bytes: head.saturating_mul(self.heads as usize) }
-    }
-
-    pub(super) fn bytes(self) -> u64 {
-        let Pieces { count, bytes, .. } = self.at(0);
-        (count as u64).saturating_mul(bytes as u64)
-    }
-}
-
-/// Memory that plans share, beyond weights and caches: only one plan runs at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Workspace {
-    pub(super) arena: u64,
-    pub(super) attention: u64,
-    pub(super) sample: u64,
-    pub(super) candidates: u64,
-    /// What a mixture keeps between its launches.
-    pub(super) mixture: u64,
-    /// Rows with their LayerNorm, which projections do not take themselves.
-    pub(super) normed: u64,
-    /// Quantised activations of many rows.
-    pub(super) activations: u64,
-    /// Counters of the blocks of attention or of a sequence, then of sampling: zero between launches.
-    pub(super) block_counters: u64,
-    pub(super) sample_counters: u64,
-}
-
-impl Workspace {
-    fn of(plan: &Plan) -> Result<Self> {
-        lower::check(plan)?;
-        let mut w = Self { arena: lower::arena(plan).bytes, ..Self::default() };
-        let grow = |a: &mut u64, b: u64| *a = (*a).max(b.next_multiple_of(ALIGN));
-        for step in &plan.steps {
-            match &step.op {
-                Op::Attention(Attention { q, caches, .. }) => {
-                    let (&[rows, heads, dim], &[_, capacity, kv_heads, _]) =
-                        (q.shape.as_slice(), caches.keys.shape.as_slice())
-                    else {
-                        return Err(unsupported(format!("attention of {:?}", q.shape)));
-                    };
-                    let [r, h, kv, d] = [rows, heads, kv_heads, dim].map(|n| n as u32);
-                    let splits = lower::splits(h, kv, d, r, plan.bucket.context);
-                    let [rows, heads, dim] = [rows as u64, heads as u64, dim as u64];
-                    if splits > 1 {
-                        let parts =
-                            attention_partial_bytes(rows, heads, dim, capacity as u64, caches.ring);
-                        grow(&mut w.attention, parts);
-                    }
-                    grow(&mut w.block_counters, 4 * rows * heads);
-                }
-                Op::Project(project) => {
-                    let (rows, k) = lower::rows_of(&project.x);
-                    if project.norm.as_ref().is_some_and(|norm| norm.kind == NormKind::Layer) {
-                        grow(&mut w.normed, 4 * rows as u64 * k as u64);
-                    }
-                    let planes = precision::residual_planes(plan, project) as u32;
-                    for view in project.product.weights() {
-                        let Some(weight) = Weight::of(plan.buffer(view.buffer).dtype) else {
-                            continue;
-                        };
-                        // Any tile may be chosen.
-                        let tiles = weight.tiles().iter().filter(|_| rows > 1);
-                        for &tile in tiles {
-                            let [rows, k] = [rows, k].map(|n| n as u32);
-                            let bytes = matmul_activations_bytes(weight, tile, rows, planes, k);
-                            grow(&mut w.activations, bytes);
-                        }
-                        if lower::takes_halves(plan, weight, rows, k) {
-                            grow(&mut w.activations, halves_bytes(rows as u32, k as u32));
-                        }
-                    }
-                }
-                Op::Mixture(mixture) => {
-                    grow(&mut w.mixture, lower::mixture_bytes(mixture));
-                    grow(&mut w.activations, lower::mixture_activations(plan, mixture));
-                }
-                Op::ShortConv(ShortConv { memory, .. })
-                | Op::GatedDelta(GatedDelta { memory, .. }) => {
-                    grow(&mut w.block_counters, 4 * memory.sequences() as u64);
-                }
-                Op::Sample(Sample { logits, inputs, .. }) => {
-                    let rows = inputs.temperature.elements() as u64;
-                    let vocabulary = logits.shape.last().copied().unwrap_or(0) as u64;
-                    grow(&mut w.sample, rows * u64::from(SAMPLE_PARTS) * SAMPLE_PART_BYTES);
-                    // Behind them the logits of rows that something is done to.
-                    let each = if inputs.adjustments.is_some() { 12 } else { 8 };
-                    grow(&mut w.candidates, each * rows * vocabulary);
-                    grow(&mut w.sample_counters, 4 * (rows + 1));
-                }
-                _ => {}
-            }
-        }
-        w.arena = w.arena.next_multiple_of(ALIGN);
-        Ok(w)
-    }
-
-    fn max(self, other: Self) -> Self {
-        Self {
-            arena: self.arena.max(other.arena),
-            attention: self.attention.max(other.attention),
-            sample: self.sample.max(other.sample),
-            candidates: self.candidates.max(other.candidates),
-            mixture: self.mixture.max(other.mixture),
-            normed: self.normed.max(other.normed),
-            activations: self.activations.max(other.activations),
-            block_counters: self.block_counters.max(other.block_counters),
-            sample_counters: self.sample_counters.max(other.sample_counters),
-        }
-    }
-
-    /// Bytes that only the GPU touches.
-    pub(super) const fn scratch(&self) -> u64 {
-        let Self { arena, attention, sample, candidates, mixture, normed, activations, .. } = *self;
-        arena + attention + sample + candidates + mixture + normed + activations
-    }
-
-    /// Bytes of counters, which the CPU clears.
-    pub(super) const fn counters(&self) -> u64 {
-        self.block_counters + self.sample_counters
-    }
+    w.arena = w.arena.next_multiple_of(ALIGN);
+    Ok(w)
 }
 
 #[derive(Clone, Debug)]
@@ -317,20 +93,21 @@ pub(super) struct Layout {
     /// Offset and kind of each state.
     pub(super) states: HashMap<String, (u64, State)>,
     pub(super) state_bytes: u64,
-    /// Where what slots hold lies in the states.
+    /// Pieces of states, by block and slot.
     pub(super) slots: States,
     pub(super) table: Table,
     pub(super) workspace: Workspace,
     plan_bytes: u64,
-    /// The most bytes of mailboxes that a plan has.
+    /// Largest mailbox size of a plan.
     pub(super) mailbox_bytes: u64,
 }
 
 impl Layout {
-    /// Lays out what a request asks for.
+    /// Computes the layout of a request.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a weight, cache or step that the kernels do not know.
+    ///
+    /// [`Error::Unsupported`] for a weight, cache or step that no kernel supports.
     pub(super) fn new(request: &Request<'_>) -> Result<Self> {
         let mut weights = HashMap::new();
         let mut weight_bytes = 0u64;
@@ -364,7 +141,7 @@ impl Layout {
         let mut workspace = Workspace::default();
         let (mut plan_bytes, mut mailbox_bytes) = (0, 0u64);
         for plan in request.plans {
-            workspace = workspace.max(Workspace::of(plan)?);
+            workspace = workspace.max(workspace_of(plan)?);
             let buffers = PlanBuffers::new(plan);
             plan_bytes += buffers.bytes;
             mailbox_bytes = mailbox_bytes.max(buffers.mailbox_bytes);
@@ -382,19 +159,19 @@ impl Layout {
         })
     }
 
-    /// Bytes of the table that says which blocks are whose.
+    /// Size of the block table in bytes.
     pub(super) const fn table_bytes(&self) -> u64 {
         4 * self.table.blocks() as u64
     }
 
-    /// Where each state lies when they begin at an address.
+    /// Addresses of states that start at `base`.
     pub(super) fn states_at(&self, base: u64) -> HashMap<String, (u64, State)> {
         self.states.iter().map(|(name, (at, state))| (name.clone(), (base + at, *state))).collect()
     }
 
-    /// Refuses a plan that was not counted.
+    /// Rejects a plan that the layout was not computed for.
     pub(super) fn admits(&self, plan: &Plan) -> Result<()> {
-        if self.workspace.max(Workspace::of(plan)?) == self.workspace
+        if self.workspace.max(workspace_of(plan)?) == self.workspace
             && PlanBuffers::new(plan).mailbox_bytes <= self.mailbox_bytes
         {
             return Ok(());
@@ -411,55 +188,5 @@ impl Layout {
                 + self.table_bytes()
                 + self.plan_bytes,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Twice the room only where both forms are read.
-    #[test]
-    fn a_weight_lies_as_it_is_read() {
-        let line = |dtype, shape: &[usize]| Buffer {
-            name: "w".into(),
-            class: plan::Class::Weight,
-            dtype,
-            shape: shape.to_vec(),
-        };
-        let read = |what: &str| Uses {
-            matrices: what.contains('m'),
-            rows: what.contains('r'),
-            numbers: what.contains('n'),
-        };
-        // 16 rows of 96: of 102 bytes in Q8_0. Matrices, and bytes of plain numbers.
-        for (dtype, shape, what, matrices, numbers) in [
-            (DType::F16, &[16, 96][..], "m", 1, None),
-            (DType::F16, &[16, 96], "mr", 1, None),
-            (DType::F16, &[16, 96], "r", 1, None),
-            (DType::F16, &[16, 96], "", 1, None),
-            (DType::F16, &[16, 96], "n", 0, Some(3072)),
-            (DType::F16, &[16, 96], "rn", 0, Some(3072)),
-            (DType::F16, &[16, 96], "mn", 1, Some(3072)),
-            (DType::Q8_0, &[16, 96], "mrn", 1, Some(6144)),
-            (DType::F32, &[2, 8, 96], "mn", 2, Some(6144)),
-            (DType::F32, &[2, 8, 96], "n", 0, Some(6144)),
-            (DType::F32, &[2, 2, 4, 96], "n", 0, Some(6144)),
-            (DType::F32, &[1536], "", 0, Some(6144)),
-            (DType::I8, &[16, 96], "", 0, Some(1536)),
-        ] {
-            let weight = WeightLayout::of(&line(dtype, shape), read(what)).unwrap();
-            assert_eq!(weight.matrices().map_or(0, |(_, count)| count), matrices, "{what}");
-            assert_eq!(weight.numbers().map(|numbers| numbers.bytes), numbers, "{what}");
-            let packed = weight.stride() * matrices as u64;
-            let behind = numbers.map(|bytes| packed + bytes);
-            assert_eq!(
-                weight.bytes().next_multiple_of(ALIGN),
-                behind.unwrap_or(packed).next_multiple_of(ALIGN)
-            );
-        }
-        let refused = |buffer, what| WeightLayout::of(&buffer, read(what)).unwrap_err().to_string();
-        let why = refused(line(DType::F32, &[2, 2, 4, 96]), "mn");
-        assert!(why.contains("weight `w` of F32 [2, 2, 4, 96]"), "{why}");
     }
 }

@@ -1,9 +1,10 @@
-//! How long a launch takes, from what it moves and computes: at most, and by a cautious estimate.
+//! Duration limits of launches, from their memory traffic and operations: an upper bound and a
+//! cautious estimate.
 //!
-//! The first tells work from a hang before anybody has seen the work run: far below what the slowest
-//! Orin does at its lowest clocks, so that neither a power mode, nor heat, nor another program with a
-//! few times its share of GPU and memory makes work look like a hang. The second says how many launches
-//! the hardware is given at once. Neither says how long a launch will take.
+//! The upper bound distinguishes work from a hang before the work has ever run. It assumes far less
+//! than the slowest Orin at its lowest clocks, so that power modes, heat, or other programs do not
+//! look like a hang. The estimate decides how many launches the hardware is given at once. Neither
+//! predicts the duration.
 
 use std::time::Duration;
 
@@ -19,29 +20,29 @@ use orind_kernels::repack::Layout;
 
 use super::launch::{Launch, Params, Region};
 
-/// What no launch exceeds at most that can be had in parts.
+/// Upper bound of every launch that can be split.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
-/// What no launch exceeds by the estimate that can be had in parts, and no chain of launches that
-/// others on the GPU are to get their turn after. The driver counts waits from 100 ms on.
+/// Estimate limit of every launch that can be split, and of QMD chains after which other programs
+/// get their turn. The driver counts waits from 100 ms on.
 pub(crate) const TURN: Duration = Duration::from_millis(50);
 
-/// Speeds that a GPU is taken to have.
+/// Assumed speed of a GPU.
 #[derive(Clone, Copy)]
 struct Speed {
-    /// Bytes a second.
+    /// Bytes per second.
     bytes: u64,
-    /// Instructions of single threads a second.
+    /// Thread instructions per second.
     instructions: u64,
-    /// For a launch of next to nothing.
+    /// Overhead of a launch.
     launch: Duration,
-    /// For a logit from which a token is chosen: top-p looks 128 times at a list that holds all of them at
-    /// worst, with one block of 256 threads, which waits for memory each time.
+    /// Time per logit of sampling: in the worst case top-p scans a list of all logits 128 times,
+    /// with one block of 256 threads that waits for memory each time.
     logit: Duration,
 }
 
-/// 256 bits of LPDDR5 move 204.8 GB/s at 3199 MHz, so 13 GB/s at 204 MHz, the lowest clock that an AGX
-/// Orin's memory has. In the 15 W mode six SMs of at least 64 lanes are left, which at 306 MHz, the GPU's
-/// lowest clock, are 117e9 instructions.
+/// 256 bits of LPDDR5 transfer 204.8 GB/s at 3199 MHz, so 13 GB/s at 204 MHz, the lowest memory
+/// clock of an AGX Orin. The 15 W mode has six SMs of at least 64 lanes, which at 306 MHz, the
+/// lowest GPU clock, execute 117e9 instructions per second.
 const SLOWEST: Speed = Speed {
     bytes: 2_000_000_000,
     instructions: 20_000_000_000,
@@ -49,8 +50,8 @@ const SLOWEST: Speed = Speed {
     logit: Duration::from_micros(1),
 };
 
-/// A quarter of the 43 to 52 GB/s at which tinygrad's kernels read weights on an AGX Orin (its pull request
-/// 15465), and a tenth of the instructions of 16 SMs at 1 GHz.
+/// A quarter of the 43 to 52 GB/s at which tinygrad's kernels read weights on an AGX Orin (its pull
+/// request 15465), and a tenth of the instructions of 16 SMs at 1 GHz.
 const CAUTIOUS: Speed = Speed {
     bytes: 12_000_000_000,
     instructions: 200_000_000_000,
@@ -58,17 +59,17 @@ const CAUTIOUS: Speed = Speed {
     logit: Duration::from_nanos(100),
 };
 
-/// How long a launch takes at most, in a plan whose rows see `context` positions.
+/// Upper bound of a launch in a plan whose rows see `context` positions.
 pub(super) fn at_most(launch: &Launch, context: u64) -> Duration {
     SLOWEST.of(launch, context)
 }
 
-/// How long it takes by a cautious estimate.
+/// Cautious estimate of a launch's duration.
 pub(super) fn estimate(launch: &Launch, context: u64) -> Duration {
     CAUTIOUS.of(launch, context)
 }
 
-/// How many rows of attention one launch may have, by `blocks` that read the cache for each or for some.
+/// Most rows of attention per launch, if `blocks` blocks each read the cache.
 pub(super) fn rows_of_attention(
     kernel: Kernel,
     params: &AttentionParams,
@@ -82,7 +83,7 @@ pub(super) fn rows_of_attention(
     within(SLOWEST, LONGEST).min(within(CAUTIOUS, TURN)).max(1)
 }
 
-/// How many pairs of a mixture one launch may have.
+/// Most MoE pairs per launch.
 pub(super) fn pairs_of_experts(params: &ExpertsParams) -> u32 {
     let one = ExpertsParams { pairs: 1, ..*params };
     let within = |speed: Speed, whole: Duration| {
@@ -92,7 +93,7 @@ pub(super) fn pairs_of_experts(params: &ExpertsParams) -> u32 {
     within(SLOWEST, LONGEST).min(within(CAUTIOUS, TURN)).max(1)
 }
 
-/// How many tiles of pairs that share an expert one launch may have; none where not even one is done in time.
+/// Most tiles of grouped pairs per launch; `None` if even one takes too long.
 pub(super) fn tiles_of_experts(weight: Weight, segments: &[Segment], k: u32) -> Option<u32> {
     let within = |speed: Speed, whole: Duration| {
         let tile = speed.matmul(weight, GROUP_TILE, segments, k, GROUP_TILE).as_nanos().max(1);
@@ -102,8 +103,8 @@ pub(super) fn tiles_of_experts(weight: Weight, segments: &[Segment], k: u32) -> 
     (most > 0).then(|| most.min(within(CAUTIOUS, TURN).max(1)))
 }
 
-/// How many rows one launch of products of many rows may have: whole tiles, or what some warps of one take. None
-/// where not even a warp's rows are done in time.
+/// Most rows of a matmul per launch: whole tiles, or the rows of some warps of one tile. `None` if
+/// even one warp's rows take too long.
 pub(super) fn rows_of_matmul(
     weight: Weight,
     tile: u32,
@@ -139,7 +140,7 @@ impl Speed {
                     | Kernel::PrefillAttentionHalf { .. }),
                 ) => self.row_of_attention(kernel, p, launch.grid[0], context) * p.rows,
                 (Params::Matmul(p), Kernel::Matmul { weight, tile }) => {
-                    // A tile of pairs has matrices of its own.
+                    // Each tile of pairs has its own matrices.
                     let (of_rows, times) =
                         if p.pairs > 0 { (tile, launch.grid[0]) } else { (p.rows, 1) };
                     let products = self.matmul(weight, tile, &p.segments, p.k, of_rows) * times;
@@ -156,7 +157,7 @@ impl Speed {
                 (Params::TensorMatmul(p), _) => self.matmul_of_tensors(p),
                 (Params::TensorRows(p), kernel) => self.rows_of_tensors(p, kernel, reads + writes),
                 (Params::TensorTopK(p), _) => self.top_k(p, launch.grid[0]),
-                // What it writes to the caches is among what it reads.
+                // Bytes written to the caches are counted as reads.
                 (Params::Attention(_), _) => self.time(2 * reads, 0),
                 (Params::Sample(p), _) => self.logit * p.vocabulary,
                 _ => self.time(reads + writes, 0),
@@ -170,12 +171,13 @@ impl Speed {
         blocks: u32,
         context: u64,
     ) -> Duration {
-        // A window's first group is seen in part, and rows that share what they read see it shifted.
+        // A window's first group is partly visible, and shifted for rows that share what they read.
         let seen = context.min(u64::from(params.window) + 2 * ATTENTION_GROUP);
         let cells = seen * u64::from(params.dim);
         let share = prefill_attention_rows(kernel, params.heads / params.kv_heads.max(1));
         let reads = cells * u64::from(blocks) / u64::from(share.unwrap_or(1).max(1));
-        // A key and a value of two bytes at most; a product and a conversion with each, which of a code takes four.
+        // A key and a value of at most two bytes, each with a multiply-add and a conversion; four
+        // instructions for codes.
         let half = matches!(
             kernel,
             Kernel::Attention { cache: CacheType::F16, .. }
@@ -185,8 +187,9 @@ impl Speed {
         self.time(4 * reads, if half { 4 } else { 10 } * cells * u64::from(params.heads))
     }
 
-    /// Counted are at most 60,000 instructions for 32 rows, 32 outputs and 256 columns of quantised weights, and
-    /// 1.3 for a product with a plain one; and no weight is longer than two bytes, but for single precision.
+    /// Measured: at most 60,000 instructions for 32 rows, 32 outputs and 256 columns of quantised
+    /// weights, and 1.3 per multiply-add with plain ones. A weight has at most two bytes, except
+    /// for single precision.
     fn matmul(
         self,
         weight: Weight,
@@ -204,7 +207,7 @@ impl Speed {
         self.time(bytes * weights, instructions)
     }
 
-    /// No byte is longer than two for a weight; two instructions to decode one, and a product.
+    /// At most two bytes per weight; two instructions to decode it, and a multiply-add.
     fn experts(self, params: &ExpertsParams) -> Duration {
         let matrices = if params.glu > 0 { 2 } else { 1 };
         let weights =
@@ -212,34 +215,35 @@ impl Speed {
         self.time(2 * weights, 3 * weights)
     }
 
-    /// Every element of the matrices, read and written once, with some six instructions for each row.
+    /// Reads and writes every element of the state once, with about six instructions per row.
     fn delta_rule(self, memory: &Recurrence) -> Duration {
         let elements = u64::from(memory.size) * u64::from(memory.sequences);
         self.time(8 * elements, 6 * elements * u64::from(memory.chunk))
     }
 
-    /// Some hundred instructions for each step of each element, most of them to find the step and where an element lies.
+    /// About a hundred instructions per step and element, mostly to decode the step and compute
+    /// addresses.
     fn tensor(self, params: &TensorParams, bytes: u64) -> Duration {
         let [outer, length, inner] = [params.outer, params.length, params.inner].map(u64::from);
         let space = outer * length * inner + u64::from(params.elements);
         self.time(4 * bytes, 100 * space * u64::from(params.tail + 1))
     }
 
-    /// Each element of either is read once for 32 of the other.
+    /// Each element of one operand is read once for 32 of the other.
     fn matmul_of_tensors(self, params: &TensorMatmulParams) -> Duration {
         let [batches, m, n, k] = [params.batches, params.m, params.n, params.k].map(u64::from);
         let products = batches * m.next_multiple_of(32) * n.next_multiple_of(32) * k;
         self.time(8 * products / 32 + 4 * batches * m * n, 4 * products)
     }
 
-    /// Who writes to a table looks at all rows for each of its elements.
+    /// A scatter scans all rows for each element of the table.
     fn rows_of_tensors(self, params: &TensorRowsParams, kernel: Kernel, bytes: u64) -> Duration {
         let looks = if kernel == Kernel::TensorScatter { params.count } else { 1 };
         let each = 60 + 20 * u64::from(looks);
         self.time(4 * bytes, each * u64::from(params.elements))
     }
 
-    /// The row is looked at for each that is wanted.
+    /// Scans the row once for each wanted element.
     fn top_k(self, params: &TensorTopKParams, rows: u32) -> Duration {
         let looks = u64::from(params.n.next_multiple_of(128)) * u64::from(params.count);
         self.time(4 * looks * u64::from(rows), 20 * looks * u64::from(rows))
@@ -248,16 +252,16 @@ impl Speed {
     fn project(self, params: &ProjectParams, weight: Weight, planes: u32) -> Duration {
         let used = params.segments.iter().filter(|segment| segment.n > 0);
         let (bytes, weights) = used.fold((0, 0), |(bytes, weights), segment| {
-            // They lie in memory so already.
+            // The layout in memory is valid.
             let layout = Layout::new(weight.dtype(), segment.n as usize, params.k as usize);
             let weights = weights + u64::from(segment.n) * u64::from(params.k);
             (bytes + layout.map_or(0, |layout| layout.bytes() as u64), weights)
         });
-        // Two to decode a weight, and a product with each row.
+        // Two instructions to decode a weight, and a multiply-add per row.
         self.time(bytes, weights * u64::from(2 + params.rows * planes))
     }
 
-    /// The time of whichever takes longer.
+    /// The longer of memory time and instruction time.
     fn time(self, bytes: u64, instructions: u64) -> Duration {
         let nanoseconds = |n: u64, rate: u64| u128::from(n) * 1_000_000_000 / u128::from(rate);
         let bytes = nanoseconds(bytes, self.bytes);

@@ -1,10 +1,10 @@
-//! GPUs: from a fused plan to kernel launches, the same for every driver.
+//! GPU devices: lowers fused plans to kernel launches, independent of the driver.
 //!
-//! `layout` says by arithmetic how much memory an instance takes and where everything lies in it;
-//! `lower` turns a plan into launches over addresses; `dependencies` says which launches must wait
-//! for others, `limit` how long each takes at most, `variant` and `groups` what may be tuned. A driver ([`nv`],
-//! [`cuda`]) allocates the memory, and carries the launches to the hardware. Kernels and their
-//! variants belong to the crate `orind-kernels`.
+//! `storage` defines how weights and states are stored; `layout` computes sizes and addresses;
+//! `lower` turns a plan into launches; `dependencies` finds which launches must wait; `limit`
+//! bounds their duration; `variant` and `groups` declare tuning spaces. A driver ([`nv`], [`cuda`])
+//! allocates memory and submits the launches. Kernels and their variants are in the crate
+//! `orind-kernels`.
 
 pub mod cuda;
 mod dependencies;
@@ -14,6 +14,7 @@ mod layout;
 mod limit;
 mod lower;
 pub mod nv;
+mod storage;
 pub mod variant;
 mod weights;
 
@@ -24,33 +25,36 @@ use std::time::Duration;
 
 use orind_kernels::source::Target;
 
-use crate::first_light::{FirstLight, Mode};
+use crate::FirstLight;
+use crate::modes::Mode;
 use crate::plan_buffers::PlanBuffers;
 use crate::tune::{Case, Choice, Choices, DeviceKey, Space};
 use crate::{Device, Error, Footprint, Info, Instance, Request, Result, Tunable};
 use launch::Launch;
-use layout::{Layout, of_device};
+use layout::Layout;
 use plan::{Cost, Fusions, Plan};
+use storage::of_device;
 use telemetry::Probe;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
-    /// Where it stands in the model: `blk.3.attn_q`.
+    /// Name in the model, such as `blk.3.attn_q`.
     pub label: String,
     pub kernel: String,
     pub blocks: u64,
     pub threads: u32,
     pub waits: bool,
-    /// The number of its chain, by which an Orin is given it in the mode that needs no proof.
+    /// Index of the QMD chain that contains it in the default mode.
     pub chain: usize,
-    /// How long it takes at most on the slowest Orin; far more than it will.
+    /// Upper bound of its duration on the slowest Orin.
     pub at_most: Duration,
 }
 
-/// The launches that a plan becomes on a GPU of `sms` streaming multiprocessors; needs none.
+/// Launches of a plan on a GPU with `sms` SMs; needs no GPU.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for steps, types or shapes that the kernels do not take.
+///
+/// [`Error::Unsupported`] for steps, types or shapes that no kernel supports.
 pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outline>> {
     let layout = Layout::new(request)?;
     let launches = launches(plan, &layout, request, sms)?;
@@ -70,21 +74,21 @@ pub fn outline(plan: &Plan, request: &Request<'_>, sms: u32) -> Result<Vec<Outli
     Ok(outline.collect())
 }
 
-/// A GPU through one of its drivers: what sets them apart.
+/// Driver-specific part of a GPU device.
 trait GpuDevice: Send + Sync {
     const NAME: &'static str;
 
     fn description(&self) -> String;
 
-    /// The machine code that runs there.
+    /// Target of its machine code.
     fn target(&self) -> Target;
 
     fn device_key(&self) -> DeviceKey;
 
-    /// Bytes that it has free.
+    /// Free memory in bytes.
     fn free(&self) -> Result<u64>;
 
-    /// Whether they are the system's.
+    /// Returns whether its memory is system memory.
     fn shares_memory(&self) -> bool;
 
     fn first_light(&self) -> Option<&dyn FirstLight>;
@@ -158,8 +162,8 @@ impl<G: GpuDevice> Tunable for G {
     }
 }
 
-/// For which hardware choices hold, by the GPU's highest clock: what the system lets it reach now, on a
-/// Jetson that of the power mode, and what its driver says, in MHz, where the system does not tell.
+/// Hardware key of tuned choices, by the GPU's highest clock in MHz: the one that the system
+/// currently allows (on a Jetson, by power mode), or else the driver's.
 #[must_use]
 pub fn key(probe: &Probe, sm: u32, sms: u32, driver_mhz: u32) -> DeviceKey {
     let told = probe.sample().gpu_clock.and_then(|clock| clock.max_hz);
@@ -171,21 +175,21 @@ fn cases(request: &Request<'_>) -> Result<Vec<Case>> {
     let layout = Layout::new(request)?;
     let mut cases = Vec::new();
     for plan in request.plans {
-        // How many multiprocessors there are decides nothing about them.
+        // Cases do not depend on the number of SMs.
         cases.extend(variant::cases(&launches(plan, &layout, request, 1)?));
     }
     Ok(cases)
 }
 
-/// The launches of a plan at addresses where nothing is.
+/// Launches of a plan with placeholder addresses.
 fn launches(plan: &Plan, layout: &Layout, request: &Request<'_>, sms: u32) -> Result<Vec<Launch>> {
-    /// Where memory would begin: addresses only have to differ.
+    /// Placeholder base address; addresses only have to be distinct.
     const BASE: u64 = 1 << 32;
     layout.admits(plan)?;
     let mut at = BASE;
     let mut place = |bytes: u64| {
         let address = at;
-        at += bytes.next_multiple_of(layout::ALIGN);
+        at += bytes.next_multiple_of(storage::ALIGN);
         address
     };
     let weights: HashMap<_, _> = layout

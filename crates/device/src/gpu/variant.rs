@@ -1,9 +1,9 @@
-//! What may be tuned of the GPU's kernels: projections, which are what a token's time goes to.
+//! Tuning of projections and matmuls, which take most of a token's time.
 //!
-//! Some of their variants are prebuilt ([`ProjectVariant::prebuilt`]), the rest of the space is compiled on
-//! the machine where NVRTC is there; the parameters and their ranges stand in [`PROJECT_SPACE`], beside the
-//! kernels. Two more are the launch's: how many warps of a projection an SM gets, and from how many rows on a product
-//! goes through the kernels for many rows. No choice changes a bit of a result.
+//! Some variants are prebuilt ([`ProjectVariant::prebuilt`]); NVRTC compiles the others if it is
+//! installed. [`PROJECT_SPACE`] declares the kernel parameters. Two more belong to the launch:
+//! warps of a projection per SM, and the row count from which a product uses matmul kernels. No
+//! choice changes a bit of the result.
 
 use orind_kernels::catalogue::launch::{matmul_takes, matmul_tile};
 use orind_kernels::catalogue::{Kernel, PROJECT_SPACE, ProjectVariant, Unit, Weight};
@@ -14,21 +14,20 @@ use orind_kernels::source::{self, Target};
 use super::launch::{Launch, Params};
 use crate::tune::{Candidates, Case, Choice, Choices, Parameter, Scope, Space, digest};
 
-/// Warps of a projection that an SM gets at a time.
+/// Warps of a projection per SM.
 pub const RESIDENT: &str = "warps_per_sm";
 
-/// Rows of activations of a block of the kernels for many rows that takes a product of several; 0: projections take it,
-/// a few rows at a time.
+/// Rows of activations of a matmul block; 0 for projection kernels, a few rows at a time.
 pub const TILE: &str = "tile";
 
-/// Rows up to which that is chosen; more take the largest tile.
+/// Most rows for which the tile is tuned; more rows use the largest tile.
 const MOST_TILED: usize = 64;
 
-/// An SM has 48 warps (SM 8.7); shared memory allows at least 32 of a projection.
+/// An SM has 48 warps (SM 8.7); shared memory allows at least 32 warps of a projection.
 const WARPS: [u32; 5] = [8, 16, 24, 32, 48];
 const HEURISTIC_WARPS: u32 = 32;
 
-/// What a lowering knows of tuning: which machine code there is, and what was chosen.
+/// Tuning input of a lowering: target and choices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tuning<'a> {
     pub(super) target: Target,
@@ -43,12 +42,12 @@ pub(super) fn compiles() -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) variant: ProjectVariant,
-    /// Blocks that an SM gets.
+    /// Blocks per SM.
     pub(super) blocks: u32,
 }
 
 impl Tuning<'_> {
-    /// How a projection is to be launched.
+    /// Variant and launch parameters of a projection.
     pub(super) fn shape(&self, weight: Weight, case: &Case) -> Shape {
         let built = |v: &ProjectVariant| {
             variants(self.target, weight, case.batch).contains(v)
@@ -61,7 +60,8 @@ impl Tuning<'_> {
         Shape { variant, blocks: (warps / variant.warps).max(1) }
     }
 
-    /// The tile that takes a product of `rows` rows, of which `case` is what there is for so many; `None` for projections.
+    /// Tile for a product of `rows` rows whose tuning case is `case`; `None` for projection
+    /// kernels.
     pub(super) fn tile(
         &self,
         weight: Weight,
@@ -79,7 +79,7 @@ impl Tuning<'_> {
     }
 }
 
-/// The variants that there is machine code of.
+/// Variants with prebuilt machine code.
 fn variants(target: Target, weight: Weight, rows: u32) -> Vec<ProjectVariant> {
     if target == Target::Compute80 {
         return vec![ProjectVariant::heuristic(weight)];
@@ -87,12 +87,12 @@ fn variants(target: Target, weight: Weight, rows: u32) -> Vec<ProjectVariant> {
     ProjectVariant::prebuilt(weight, rows)
 }
 
-/// Whether a variant can be compiled.
+/// Returns whether a variant can be compiled.
 fn can_compile(weight: Weight, case: &Case, variant: ProjectVariant) -> bool {
     variant.check(weight, columns(case)).is_ok()
 }
 
-/// The kernel that a choice takes, if it has to be compiled.
+/// Kernel of a choice, if it has to be compiled.
 fn compiled(target: Target, case: &Case, choice: &Choice) -> Option<Kernel> {
     let weight = Weight::of(case.dtype)?;
     let (variant, _) = variant(choice)?;
@@ -108,7 +108,7 @@ fn columns(case: &Case) -> u32 {
     case.batch * planes(case)
 }
 
-/// Compiles what a choice needs and is not prebuilt, as long as it is `wanted`.
+/// Compiles the kernel of a choice, unless it is prebuilt or `wanted` cancels.
 pub(super) fn compile(
     target: Target,
     case: &Case,
@@ -133,7 +133,7 @@ fn variant(choice: &Choice) -> Option<(ProjectVariant, u32)> {
     Some((ProjectVariant::of(values), *choice.get(RESIDENT)?))
 }
 
-/// The case of a product of `batch` rows: all matrices of the launch together.
+/// Case of a product of `batch` rows, with all matrices of the launch.
 pub(super) fn case(
     weight: Weight,
     planes: u32,
@@ -150,7 +150,7 @@ pub(super) fn case(
     Case { family: family.into(), dtype: weight.dtype(), rows, cols, batch }
 }
 
-/// Cases are of powers of two.
+/// Cases use powers of two.
 const fn batch(rows: usize) -> u32 {
     rows.next_power_of_two() as u32
 }
@@ -169,7 +169,7 @@ pub(super) fn cases(launches: &[Launch]) -> Vec<Case> {
     launches.iter().filter_map(of).collect()
 }
 
-/// What may be chosen for a case, of the machine code for a target.
+/// Allowed values of a case for a target.
 pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
     let compiler = jit::compiler();
     let version = compiler.as_ref().ok().map(|compiler| compiler.version());
@@ -181,7 +181,7 @@ pub(super) fn space(target: Target, case: &Case) -> Option<Space> {
     Some(space)
 }
 
-/// The same with a compiler of that version, or none.
+/// Likewise with the compiler version, or `None` without a compiler.
 fn space_with(target: Target, case: &Case, compiler: Option<(i32, i32)>) -> Option<Space> {
     let weight = Weight::of(case.dtype)?;
     let known = ["project", "project_fine", "gate"].contains(&case.family.as_str());
@@ -311,7 +311,7 @@ mod tests {
             let why = space.heuristic_with(name, value).unwrap_err().to_string();
             assert!(why.contains(says), "{why}");
         }
-        // As an entry from when there were more or fewer.
+        // An entry from a version with other parameters.
         let mut old = space.heuristic.clone();
         old.remove("unroll");
         let why = space.check(&old).unwrap_err().to_string();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_compiler_the_rest_of_the_space_is_there() {
+    fn a_compiler_extends_the_space() {
         let case = case_of(DType::Q6_K, 512, 1);
         let prebuilt = space_with(Target::Sm87, &case, None).unwrap();
         let compiling = space_with(Target::Sm87, &case, Some((12, 6))).unwrap();
@@ -337,7 +337,7 @@ mod tests {
         for choice in &all {
             assert_eq!(compiling.is_compiled(choice), !few.contains(choice), "{choice:?}");
         }
-        // What was chosen is launched where it can be compiled, and nowhere else.
+        // A choice is launched only if it can be compiled.
         let odd = ProjectVariant { warps: 4, ..ProjectVariant::heuristic(Weight::Q6_K) };
         let odd = ProjectVariant { unroll: 1, ..odd };
         let choices = [(case.clone(), choice(odd, 16))].into_iter().collect();
@@ -349,9 +349,9 @@ mod tests {
         assert_eq!(shape(false), ProjectVariant::heuristic(Weight::Q6_K));
     }
 
-    /// From how many rows on tiles take a product is the heuristic's or what was chosen for so many rows.
+    /// The row count from which tiles are used is the default's, or a choice's for that row count.
     #[test]
-    fn the_crossing_point_is_chosen() {
+    fn the_tile_threshold_is_tunable() {
         let weight = Weight::Q6_K;
         let tile = |choices: Option<&Choices>, rows| {
             let tuning = Tuning { target: Target::Sm87, choices, compiles: false };
@@ -368,9 +368,9 @@ mod tests {
         assert_eq!(chosen, [None, None, m32, m32, None, None, m128, m128, m128]);
     }
 
-    /// A case's choice is its own, and what is not built is not launched.
+    /// Choices are per case, and variants that are not built are not launched.
     #[test]
-    fn each_case_has_its_own_choice() {
+    fn choices_are_per_case() {
         let weight = Weight::Q8_0;
         let first = ProjectVariant::heuristic(weight);
         let four = ProjectVariant { threads_per_row: 4, ..first };

@@ -1,16 +1,17 @@
-//! A weight read from its source into memory that the CPU sees, laid out as the kernels read it.
+//! Upload of a weight: reads it from its source and packs it into CPU-visible memory.
 
-use super::layout::{Numbers, WeightLayout};
+use super::storage::{Numbers, WeightLayout};
 use crate::{Error, Result, Source, WeightSource};
 use plan::quant;
 
-/// Bytes that are read and laid out at a time.
+/// Bytes read and packed at a time.
 pub(super) const PIECE: usize = 1 << 20;
-/// Bytes of plain numbers that a piece has a multiple of: no block of any type has more of them.
+/// Alignment of pieces of plain numbers in bytes; at least the largest block of any type.
 pub(super) const WHOLE: usize = 4 * 256;
 
 impl Numbers {
-    /// Reads those that take the bytes from `at` on, whole blocks of the file: how many bytes of it.
+    /// Reads the numbers stored from byte `at` on, in whole blocks of the file. Returns the number
+    /// of file bytes.
     pub(super) fn read(
         &self,
         source: &dyn WeightSource,
@@ -32,10 +33,11 @@ impl Numbers {
     }
 }
 
-/// Fills `place`, which holds the whole weight.
+/// Fills `place`, which has the size of the whole weight.
 ///
 /// # Errors
-/// [`Error::Weight`] when the source fails.
+///
+/// [`Error::Weight`] if the source fails.
 pub(super) fn fill(
     weight: &str,
     layout: &WeightLayout,
@@ -49,7 +51,7 @@ pub(super) fn fill(
     if let Some(numbers) = layout.numbers() {
         for (i, piece) in plain.chunks_mut(PIECE).enumerate() {
             let read = numbers.read(source, i * PIECE, piece).map_err(failed)?;
-            // What is read twice is one weight.
+            // A weight that is read twice is reported once.
             if layout.matrices().is_none() {
                 progress(read);
             }

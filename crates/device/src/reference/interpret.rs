@@ -1,37 +1,11 @@
-//! One function per primitive, over strided views, in the plainest way.
+//! Interpreter of primitives: one plain function per primitive, over strided views.
 
 use half::{bf16, f16};
 
+use super::storage::{Operand, Storage, offsets, offsets_of};
 use super::{Error, Result, recurrent};
 use plan::sample::{self, Adjustment, Sampling};
-use plan::{Binary, Buffer, Class, DType, Gather, Op, Plan, Reduce, Sample, Unary, View, quant};
-
-/// The elements of a buffer. Integers are kept as the bits of an `i32`; halves as `f32` rounded to them.
-#[derive(Clone, Debug)]
-pub(super) struct Storage {
-    pub(super) dtype: DType,
-    pub(super) values: Vec<f32>,
-}
-
-impl Default for Storage {
-    fn default() -> Self {
-        Self { dtype: DType::F32, values: Vec::new() }
-    }
-}
-
-impl Storage {
-    pub(super) fn zeroed(buffer: &Buffer) -> Self {
-        let value = match buffer.class {
-            Class::Constant(value) => value.get(),
-            _ => 0.0,
-        };
-        Self { dtype: buffer.dtype, values: vec![value; buffer.elements()] }
-    }
-
-    fn int(&self, at: usize) -> i32 {
-        self.values[at].to_bits() as i32
-    }
-}
+use plan::{Binary, DType, Gather, Op, Plan, Reduce, Sample, Unary, View, quant};
 
 pub(super) fn supported(plan: &Plan) -> Result<()> {
     match plan.steps.iter().find(|step| !step.op.is_primitive()) {
@@ -43,7 +17,7 @@ pub(super) fn supported(plan: &Plan) -> Result<()> {
     }
 }
 
-/// Executes every step once, and calls `done` after each.
+/// Executes every step once and calls `done` after each.
 pub(super) fn run(plan: &Plan, storage: &mut [Storage], mut done: impl FnMut()) {
     for step in &plan.steps {
         execute(&step.op, storage);
@@ -62,7 +36,7 @@ fn execute(op: &Op, storage: &mut [Storage]) {
     }
     let read = |view| Operand::of(view, storage);
     let dtype = |view: &View| storage[view.buffer.index()].dtype;
-    // The result is computed aside, so that a step may overwrite what it reads.
+    // The result is computed separately, so that a step may overwrite its inputs.
     let (target, result): (&View, Vec<f32>) = match op {
         Op::Unary { op, x, out } => (out, read(x).elements().map(|x| unary(*op, x)).collect()),
         Op::Binary { op, a, b, out } if dtype(a) == DType::I32 => {
@@ -125,77 +99,6 @@ fn put(target: &View, result: Vec<f32>, storage: &mut [Storage]) {
     }
 }
 
-#[derive(Clone, Copy)]
-pub(super) struct Operand<'a> {
-    view: &'a View,
-    storage: &'a Storage,
-}
-
-impl<'a> Operand<'a> {
-    pub(super) fn of(view: &'a View, storage: &'a [Storage]) -> Self {
-        Self { view, storage: &storage[view.buffer.index()] }
-    }
-
-    pub(super) fn elements(self) -> impl Iterator<Item = f32> + 'a {
-        offsets(self.view).map(move |at| self.storage.values[at])
-    }
-
-    pub(super) fn ints(self) -> impl Iterator<Item = i32> + 'a {
-        offsets(self.view).map(move |at| self.storage.int(at))
-    }
-
-    /// Integers, or whole parts of a constant.
-    fn whole(self) -> impl Iterator<Item = i32> + 'a {
-        let int = self.storage.dtype.is_integer();
-        offsets(self.view)
-            .map(move |at| if int { self.storage.int(at) } else { self.storage.values[at] as i32 })
-    }
-}
-
-/// Offsets of a view's elements, in row-major order.
-pub(super) fn offsets(view: &View) -> impl Iterator<Item = usize> + use<> {
-    offsets_of(view.offset, view.shape.clone(), view.strides.clone())
-}
-
-fn offsets_of(
-    offset: usize,
-    shape: Vec<usize>,
-    strides: Vec<isize>,
-) -> impl Iterator<Item = usize> {
-    let count: usize = shape.iter().product();
-    // Axes that follow each other without a gap are one, whose end is seldom met: the last, most of all.
-    let mut axes: Vec<(usize, isize)> = Vec::with_capacity(shape.len());
-    for (len, stride) in shape.into_iter().zip(strides) {
-        match axes.last_mut() {
-            Some(last) if last.1 == stride * len.cast_signed() => *last = (last.0 * len, stride),
-            _ => axes.push((len, stride)),
-        }
-    }
-    let (run, step) = axes.pop().unwrap_or((1, 0));
-    let mut index = vec![0; axes.len()];
-    let (mut at, mut inside) = (offset, 0);
-    (0..count).map(move |_| {
-        let here = at;
-        inside += 1;
-        if inside < run {
-            at = at.wrapping_add_signed(step);
-            return here;
-        }
-        at = at.wrapping_add_signed(step * (1 - run.cast_signed()));
-        inside = 0;
-        for (index, &(len, stride)) in index.iter_mut().zip(&axes).rev() {
-            *index += 1;
-            at = at.wrapping_add_signed(stride);
-            if *index < len {
-                break;
-            }
-            at = at.wrapping_add_signed(-stride * len.cast_signed());
-            *index = 0;
-        }
-        here
-    })
-}
-
 fn unary(op: Unary, x: f32) -> f32 {
     let x = f64::from(x);
     (match op {
@@ -235,7 +138,7 @@ fn cast(x: Operand<'_>, to: DType) -> Vec<f32> {
     }
 }
 
-/// Values as blocks of a type give them back.
+/// Values after a round trip through blocks of a type.
 fn stored(values: &[f32], dtype: DType) -> Vec<f32> {
     let mut bytes = vec![0; values.len() / dtype.block_len() * dtype.block_bytes()];
     quant::store(dtype, values, &mut bytes);
@@ -274,7 +177,7 @@ fn pad(x: Operand<'_>, target: &View, axis: usize, before: usize) -> Vec<f32> {
     result
 }
 
-/// The numbers of a row of a matrix that begins at an offset.
+/// Values of a row of a matrix that starts at offset `base`.
 fn matrix_row(x: Operand<'_>, base: usize, row: usize) -> Vec<f64> {
     let [rows, columns] = *x.view.strides.last_chunk().unwrap_or(&[0; 2]);
     let first = base.wrapping_add_signed(row.cast_signed() * rows);
@@ -314,7 +217,7 @@ fn top_k(x: Operand<'_>, count: usize) -> Vec<f32> {
     .collect()
 }
 
-/// Start of each indexed row in the table, `None` for a negative or too large index.
+/// Start of each indexed row in the table; `None` for an index out of range.
 fn row_starts(table: &View, indices: &[Operand<'_>]) -> Vec<Option<usize>> {
     let rows = indices[0].view.elements();
     let columns: Vec<Vec<i32>> = indices.iter().map(|i| i.ints().collect()).collect();
@@ -346,7 +249,7 @@ fn gather(table: Operand<'_>, indices: &[Operand<'_>]) -> Vec<f32> {
     result
 }
 
-/// Offsets in the target and their new values.
+/// Offsets in the target with their new values.
 fn scatter(target: &View, indices: &[Operand<'_>], values: Operand<'_>) -> Vec<(usize, f32)> {
     let (shape, strides) = (&target.shape[indices.len()..], &target.strides[indices.len()..]);
     let mut values = values.elements();

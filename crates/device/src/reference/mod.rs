@@ -1,9 +1,10 @@
-//! The reference device: executes plans in primitives, one scalar at a time, `f32` values with
-//! `f64` accumulation. Slow and plain on purpose: what it says is what a plan means, and every other
-//! device is held against it.
+//! Reference device: executes plans in primitives, one scalar at a time, on `f32` values with `f64`
+//! accumulation. Slow and plain on purpose: it defines the meaning of a plan, and every other
+//! device is compared with it.
 
 mod interpret;
 mod recurrent;
+mod storage;
 
 use std::collections::HashMap;
 
@@ -16,9 +17,9 @@ use super::{
     Result, Ticket, Timing, Tunable, WeightSource,
 };
 use crate::tune::Choices;
-use interpret::Storage;
 use plan::quant;
 use plan::{Buffer, BufferId, Class, Fusions, Op, Plan};
+use storage::Storage;
 
 const DEVICE: &str = "reference";
 
@@ -30,7 +31,7 @@ impl Device for Reference {
         Info { name: DEVICE, description: "scalar interpreter of unfused plans".into(), threads: 1 }
     }
 
-    /// Sums in the order in which primitives are defined.
+    /// Sums in the order that defines the primitives.
     fn numerics(&self) -> Option<u32> {
         None
     }
@@ -40,7 +41,7 @@ impl Device for Reference {
     }
 
     fn footprint(&self, request: &Request<'_>) -> Result<Footprint> {
-        // Everything is held as f32 or i32.
+        // Everything is stored as `f32` or `i32`.
         let sum = |buffers: &[Buffer]| buffers.iter().map(|b| 4 * b.elements() as u64).sum();
         let activations = |plan: &Plan| -> u64 {
             let own = |b: &&Buffer| !matches!(b.class, Class::Weight | Class::State);
@@ -71,24 +72,24 @@ impl Device for Reference {
 
 struct ReferenceInstance {
     footprint: Footprint,
-    /// Weights and state, by class and name.
+    /// Weights and states by class and name.
     shared: HashMap<(Class, String), Storage>,
-    /// The states, and how many slots each has.
+    /// Name and number of slots of each state.
     slots: Vec<(String, usize)>,
     ledger: Ledger<PlanState>,
 }
 
 struct PlanState {
     plan: Plan,
-    /// One per buffer; weights and state are lent from `shared` while the plan runs.
+    /// One per buffer. Weights and states are moved here from `shared` while the plan runs.
     storage: Vec<Storage>,
-    /// Where its steps leave sampled tokens.
+    /// Buffer of sampled tokens.
     sampled: Option<BufferId>,
     ring: Vec<i32>,
 }
 
 impl PlanState {
-    /// Moves shared storage in, or back.
+    /// Moves shared storage in or back.
     fn lend(&mut self, shared: &mut HashMap<(Class, String), Storage>) {
         for (buffer, storage) in self.plan.buffers.iter().zip(&mut self.storage) {
             if matches!(buffer.class, Class::Weight | Class::State)
@@ -99,7 +100,7 @@ impl PlanState {
         }
     }
 
-    /// Keeps the tokens of the plan's `step`th step.
+    /// Copies the tokens of the plan's `step`th step to the ring.
     fn keep_tokens(&mut self, step: u64) {
         let Some(sampled) = self.sampled else { return };
         let tokens = &self.storage[sampled.index()].values;

@@ -1,20 +1,20 @@
-//! The primitives that remember: one row after the other, from one version of a slot's state to the other.
+//! Recurrent primitives: row by row, from one version of a slot's state to the other.
 
 use std::ops::Range;
 
-use super::interpret::{Operand, Storage, offsets};
+use super::storage::{Operand, Storage, offsets};
 use plan::{DeltaRule, Recurrence, ShortConv, Turn};
 
-/// What a step does with the state of one sequence.
-struct Sequence {
+/// State of one sequence in a step.
+struct SequenceState {
     slot: usize,
     turn: Turn,
-    /// Its rows, padding left out.
+    /// Rows without padding.
     rows: Range<usize>,
 }
 
-/// The sequences of a step that have a slot and rows.
-fn sequences(memory: &Recurrence, storage: &[Storage]) -> Vec<Sequence> {
+/// Sequences of a step that have a slot and rows.
+fn sequences(memory: &Recurrence, storage: &[Storage]) -> Vec<SequenceState> {
     let ints = |view| Operand::of(view, storage).ints().collect::<Vec<i32>>();
     let (slots, positions) = (ints(&memory.rows.slots), ints(&memory.rows.positions));
     let held = ints(&memory.held);
@@ -23,18 +23,18 @@ fn sequences(memory: &Recurrence, storage: &[Storage]) -> Vec<Sequence> {
         let rows = all.iter().take_while(|&&slot| slot >= 0).count();
         let slot = usize::try_from(all[0]).ok().filter(|&slot| slot < memory.state.shape[0])?;
         let turn = Turn::new([held[2 * slot], held[2 * slot + 1]], positions[first], rows as i32);
-        Some(Sequence { slot, turn, rows: first..first + rows })
+        Some(SequenceState { slot, turn, rows: first..first + rows })
     };
     (0..slots.len()).step_by(memory.chunk).filter_map(sequence).collect()
 }
 
-/// Runs `each` over every sequence, with its state, and keeps what it leaves there.
+/// Runs `each` on every sequence with its state, and stores the new state.
 fn remember(
     memory: &Recurrence,
     storage: &mut [Storage],
     mut each: impl FnMut(&[Storage], &mut [f32], Range<usize>),
 ) {
-    for Sequence { slot, turn, rows } in sequences(memory, storage) {
+    for SequenceState { slot, turn, rows } in sequences(memory, storage) {
         let version = |version: usize| {
             offsets(&memory.state.slice(0, slot, 1).slice(1, version, 1)).collect::<Vec<_>>()
         };
@@ -55,7 +55,7 @@ fn remember(
     }
 }
 
-/// Results of all rows, zero for padding.
+/// Results of all rows; zero for padding.
 pub(super) fn short_conv(conv: &ShortConv, storage: &mut [Storage]) -> Vec<f32> {
     let [_, channels] = conv.x.shape[..] else { unreachable!("plans are validated") };
     let mut out = vec![0.0; conv.out.elements()];
@@ -83,7 +83,7 @@ pub(super) fn short_conv(conv: &ShortConv, storage: &mut [Storage]) -> Vec<f32> 
     out
 }
 
-/// Results of all rows, zero for padding.
+/// Results of all rows; zero for padding.
 pub(super) fn delta_rule(rule: &DeltaRule, storage: &mut [Storage]) -> Vec<f32> {
     let [_, heads, size] = rule.query.shape[..] else { unreachable!("plans are validated") };
     let width = rule.value.shape[2];

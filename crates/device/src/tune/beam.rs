@@ -1,13 +1,12 @@
-//! Beam search over a space, by measuring. Pure: what is measured is behind [`Bench`].
+//! Beam search over a tuning space, guided by measurements through [`Bench`].
 //!
-//! From the heuristic's choice the search moves to neighbours: one parameter, one step. Each one is
-//! first checked (its output against the reference's), then timed in pairs with the best choice so
-//! far, one sample of each in turn, so that a slow minute of the machine touches both. What counts is the
-//! median of the pairs' ratios; a candidate is dropped as soon as the interval of that median
-//! excludes a win, and taken as soon as it excludes anything else. The `width` best go on to the next
-//! level. At the end the best one meets the heuristic's choice once more, on fresh samples: of many
-//! candidates one looks fast by luck, and luck does not come twice. It is chosen if it wins; if not, the
-//! heuristic stays.
+//! The search moves from the default choice to neighbours: one parameter, one step. Each candidate
+//! is checked (its output is compared with the reference's), then timed in pairs with the best
+//! choice so far, with alternating samples, so that disturbances affect both. The median of the
+//! pairs' ratios counts: a candidate is dropped as soon as the median's interval excludes a win,
+//! and accepted as soon as it excludes a loss. The `width` best go on to the next level. At the end
+//! the best is compared with the default once more on fresh samples, because the best of many may
+//! only have been lucky. If it does not win, the default stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +14,16 @@ use super::median::Estimate;
 use super::store::{Tried, Verdict};
 use super::{Choice, Space};
 
-/// Why a candidate has no time, or a search no end.
+/// Reason why a candidate has no time, or why a search ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Its output is wrong, or it faulted: never to be chosen.
+    /// Wrong output or a fault: never to be chosen.
     #[error("{0}")]
     Rejected(String),
-    /// Whoever asked wants no more; what was found is kept.
+    /// Cancelled; results so far are kept.
     #[error("stopped")]
     Stopped,
-    /// Nothing more can be measured.
+    /// Measuring is no longer possible.
     #[error("{0}")]
     Broken(String),
 }
@@ -33,36 +32,38 @@ pub trait Bench {
     /// Executes a choice and compares its output with the reference.
     ///
     /// # Errors
-    /// [`Failure::Rejected`] when it is wrong or faults.
+    ///
+    /// [`Failure::Rejected`] if it is wrong or faults.
     fn check(&mut self, choice: &Choice) -> Result<(), Failure>;
 
-    /// One sample of what a choice costs; it has been checked before.
+    /// Takes one sample of a choice's cost. It has been checked before.
     ///
     /// # Errors
-    /// [`Failure::Rejected`] when it faults now.
+    ///
+    /// [`Failure::Rejected`] if it faults.
     fn time(&mut self, choice: &Choice) -> Result<f64, Failure>;
 
-    /// Whether time is nearly up: no further candidates, only what proves the best one.
+    /// Returns whether time is nearly up: only confirm the best candidate.
     fn hurry(&self) -> bool {
         false
     }
 }
 
-/// How far a search goes.
+/// Limits of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Choices that go on to the next level, 1 to 8.
     pub width: usize,
     /// Levels: steps from the heuristic's choice.
     pub depth: usize,
-    /// Most pairs of samples for one candidate.
+    /// Most pairs of samples per candidate.
     pub pairs: usize,
-    /// Samples of the whole search at most.
+    /// Most samples of the whole search.
     pub samples: u64,
 }
 
 impl Settings {
-    /// Widths that make sense.
+    /// Allowed widths.
     pub const WIDTHS: std::ops::RangeInclusive<usize> = 1..=8;
 }
 
@@ -72,38 +73,40 @@ impl Default for Settings {
     }
 }
 
-/// What is known before a search begins.
+/// Knowledge from earlier searches.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
-    /// Candidates that are wrong or fault: not tried.
+    /// Candidates that were wrong or faulted; they are skipped.
     pub bad: &'a [Choice],
-    /// What a search that was interrupted has tried, from the same heuristic's choice: not tried again.
+    /// Results of an interrupted search from the same default; these are not tried again.
     pub tried: &'a [Tried],
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The choice to use: better than the heuristic's, or that.
+    /// Choice to use: the default unless something is better.
     pub choice: Choice,
     pub cost: Estimate,
     pub heuristic: Estimate,
-    /// The heuristic's cost over the choice's, pair by pair; exactly 1 when they are the same.
+    /// Cost of the default divided by that of the choice, over pairs; exactly 1 if they are the
+    /// same.
     pub gain: Estimate,
     pub rejected: Vec<(Choice, String)>,
-    /// Candidates tried, those included.
+    /// Candidates tried, including earlier ones.
     pub tried: usize,
-    /// Of these, what an interrupted search had tried before.
+    /// Candidates that an interrupted search had tried.
     pub before: usize,
     pub samples: u64,
-    /// False when it was stopped or ran out of samples before all levels were searched.
+    /// False if it was stopped or ran out of samples.
     pub complete: bool,
 }
 
-/// Searches a space. `progress` hears of each candidate that has been tried now.
+/// Searches a space. Calls `progress` for each newly tried candidate.
 ///
 /// # Errors
-/// [`Failure::Rejected`] when the heuristic's own choice is wrong, [`Failure::Stopped`] when there
-/// was no time to find anything, [`Failure::Broken`].
+///
+/// [`Failure::Rejected`] if the default choice is wrong, [`Failure::Stopped`] if there was no time
+/// to find anything, [`Failure::Broken`].
 pub fn search(
     space: &Space,
     settings: Settings,
@@ -120,10 +123,11 @@ pub fn search(
     search.outcome(complete)
 }
 
-/// Times a choice against the heuristic's once more, as at the end of a search: whether it still wins.
+/// Compares a choice with the default once more, as at the end of a search.
 ///
 /// # Errors
-/// As [`search`]; [`Failure::Rejected`] also when the choice is wrong.
+///
+/// As for [`search`]; [`Failure::Rejected`] also if the choice is wrong.
 pub fn verify(
     space: &Space,
     choice: &Choice,
@@ -139,7 +143,7 @@ pub fn verify(
     search.outcome(true)
 }
 
-/// Samples of two choices in turn.
+/// Alternating samples of two choices.
 struct Duel {
     candidate: Vec<f64>,
     incumbent: Vec<f64>,
@@ -163,13 +167,13 @@ impl Duel {
 struct Search<'a> {
     bench: &'a mut dyn Bench,
     settings: Settings,
-    /// Samples that may still be taken.
+    /// Remaining samples.
     left: u64,
     heuristic: Choice,
     checked: BTreeSet<Choice>,
-    /// Samples of the heuristic's choice.
+    /// Samples of the default choice.
     base: Vec<f64>,
-    /// A choice that has won against the heuristic's, and how.
+    /// A choice that has won against the default, with its samples.
     proved: Option<(Choice, Duel)>,
     rejected: Vec<(Choice, String)>,
     tried: usize,
@@ -177,7 +181,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// With the heuristic's choice checked, warmed up, timed.
+    /// Checks, warms up and times the default choice.
     fn begin(space: &Space, settings: Settings, bench: &'a mut dyn Bench) -> Result<Self, Failure> {
         let mut search = Self {
             bench,
@@ -209,7 +213,7 @@ impl<'a> Search<'a> {
         Err(Failure::Broken(format!("a sample of {time}")))
     }
 
-    /// A sample of a choice that has been timed before: that it fails now is not the candidate's fault.
+    /// Sample of a choice that was timed before: a failure now is not the candidate's fault.
     fn incumbent(&mut self, choice: &Choice) -> Result<f64, Failure> {
         self.sample(choice).map_err(|failure| match failure {
             Failure::Rejected(why) => Failure::Broken(why),
@@ -217,12 +221,12 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Samples of the last meeting and one before it.
+    /// Samples reserved for the final comparison and one before it.
     const fn last_meetings(&self) -> u64 {
         8 * self.settings.pairs as u64 + 2
     }
 
-    /// True when every level was searched.
+    /// Returns true if every level was searched.
     fn levels(
         &mut self,
         space: &Space,
@@ -234,7 +238,7 @@ impl<'a> Search<'a> {
         seen.insert(heuristic.clone());
         let before: BTreeMap<&Choice, &Verdict> =
             known.tried.iter().map(|tried| (&tried.choice, &tried.verdict)).collect();
-        // Choices with their cost in units of the heuristic's, best first.
+        // Choices and their cost relative to the default's, best first.
         let mut beam = vec![(1.0, heuristic.clone())];
         let mut best = (1.0, heuristic.clone());
         let mut complete = true;
@@ -250,7 +254,7 @@ impl<'a> Search<'a> {
                         self.before += 1;
                         self.recall(&candidate, verdict)?
                     }
-                    // What the last meeting needs is not spent before.
+                    // Keeps the samples that the final comparison needs.
                     None if self.left < self.last_meetings() || self.bench.hurry() => {
                         complete = false;
                         break;
@@ -279,7 +283,7 @@ impl<'a> Search<'a> {
                 break;
             }
         }
-        // Whoever looked better than the best, but not clearly, gets a second chance.
+        // Candidates that looked better than the best, but not clearly, get a second chance.
         let better = |(cost, choice): &&(f64, Choice)| *cost < best.0 && *choice != best.1;
         for (_, choice) in beam.iter().filter(better).cloned().collect::<Vec<_>>() {
             if self.left < self.last_meetings() {
@@ -299,8 +303,7 @@ impl<'a> Search<'a> {
         Ok(complete)
     }
 
-    /// What was said of a candidate; that it is right is seen once more of those that others are compared
-    /// with.
+    /// Earlier verdict of a candidate. Candidates that others are compared with are checked again.
     fn recall(&mut self, candidate: &Choice, verdict: &Verdict) -> Result<Verdict, Failure> {
         match verdict {
             Verdict::Faster(_) => match self.check(candidate) {
@@ -320,7 +323,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// How a candidate does beside the best choice so far, which costs `cost`.
+    /// Judges a candidate against the best choice so far, whose cost is `cost`.
     fn judge(&mut self, candidate: &Choice, best: &Choice, cost: f64) -> Result<Verdict, Failure> {
         match self.duel(candidate, best, [0, self.settings.pairs]) {
             Ok(duel) => {
@@ -335,8 +338,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Checks a candidate and times it against an incumbent, at least and at most so many times, until it
-    /// is clear which is faster.
+    /// Checks a candidate and times it against an incumbent, between a minimum and a maximum number
+    /// of pairs, until the faster one is clear.
     fn duel(
         &mut self,
         candidate: &Choice,
@@ -344,12 +347,12 @@ impl<'a> Search<'a> {
         [least, most]: [usize; 2],
     ) -> Result<Duel, Failure> {
         self.check(candidate)?;
-        // Warm-up: code and branch predictors, not weights, which a bench keeps cold.
+        // Warm-up of code and branch predictors, not weights, which a bench keeps cold.
         self.sample(candidate)?;
         let mut duel = Duel { candidate: Vec::new(), incumbent: Vec::new(), ratios: Vec::new() };
         while duel.ratios.len() < most && (duel.ratios.len() < least || !duel.won() && !duel.lost())
         {
-            // In turn who comes first: what one leaves in the caches helps each as often.
+            // Alternates the order, so that cache effects help both equally often.
             let (a, b) = if duel.ratios.len().is_multiple_of(2) {
                 let a = self.sample(candidate)?;
                 (a, self.incumbent(incumbent)?)
@@ -367,8 +370,8 @@ impl<'a> Search<'a> {
         Ok(duel)
     }
 
-    /// The last meeting with the heuristic's choice: fresh samples, all pairs at least, and more while
-    /// it is open who is faster.
+    /// Final comparison with the default: at least all pairs on fresh samples, more while
+    /// undecided.
     fn settle(&mut self, best: &Choice) -> Result<(), Failure> {
         let heuristic = self.heuristic.clone();
         let pairs = self.settings.pairs;

@@ -1,22 +1,22 @@
-//! A median and the interval that it lies in, without assuming how the noise is distributed.
+//! Median with a confidence interval that assumes no distribution.
 //!
-//! Half of all samples lie below the true median, so how many of `n` do is a fair coin thrown `n` times:
-//! the `k`-th smallest and the `k`-th largest sample enclose the median unless fewer than `k` came
-//! out on one side. `k` is the largest for which that happens in at most 5 % of all cases. Five samples
-//! never suffice; six do when all of them are enclosed. One disturbed sample moves nothing but the
+//! Half of all samples are below the true median, so the number below it is binomial: the `k`-th
+//! smallest and the `k`-th largest of `n` samples enclose the median unless fewer than `k` are on
+//! one side. `k` is the largest value for which that happens in at most 5 % of cases. Five samples
+//! never suffice; six do if the interval spans all of them. One disturbed sample only moves the
 //! ends.
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     pub median: f64,
-    /// The ends of its 95 % interval; those of all samples where they are fewer than [`FEWEST`].
+    /// 95 % interval; the range of all samples if there are fewer than [`FEWEST`].
     pub interval: [f64; 2],
 }
 
 pub const FEWEST: usize = 6;
 
 impl Estimate {
-    /// Of some samples; `None` when there are none or one is no number.
+    /// Median of samples; `None` if there are none or one is NaN.
     #[must_use]
     pub fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
@@ -32,22 +32,22 @@ impl Estimate {
         Some(Self { median, interval })
     }
 
-    /// True when there are enough samples for the interval to be one, and it lies above `value`.
+    /// Returns whether there are enough samples and the interval is above `value`.
     #[must_use]
     pub fn exceeds(samples: &[f64], value: f64) -> bool {
         samples.len() >= FEWEST && Self::of(samples).is_some_and(|e| e.interval[0] > value)
     }
 
-    /// The same below `value`.
+    /// Returns whether there are enough samples and the interval is below `value`.
     #[must_use]
     pub fn is_below(samples: &[f64], value: f64) -> bool {
         samples.len() >= FEWEST && Self::of(samples).is_some_and(|e| e.interval[1] < value)
     }
 }
 
-/// The largest `k` with `2 P(Binomial(n, 1/2) < k) <= 5 %`.
+/// Largest `k` with `2 P(Binomial(n, 1/2) < k) <= 5 %`.
 fn outside(n: usize) -> usize {
-    // Beyond a thousand samples the terms would vanish; nobody takes as many.
+    // Terms underflow beyond a thousand samples, which no search takes.
     let (mut term, mut below, mut k) = (0.5f64.powi(n.min(1000) as i32), 0.0, 0);
     loop {
         below += term;
@@ -64,16 +64,16 @@ mod tests {
     use super::*;
     use plan::sample::philox;
 
-    /// As the tables of the sign test have them.
+    /// Values from tables of the sign test.
     #[test]
-    fn ranks_are_those_of_the_tables() {
+    fn ranks_match_published_tables() {
         for (n, k) in [(5, 0), (6, 1), (8, 1), (9, 2), (12, 3), (15, 4), (20, 6), (30, 10)] {
             assert_eq!(outside(n), k, "{n} samples");
         }
     }
 
     #[test]
-    fn ends_and_middle() {
+    fn interval_ends_are_order_statistics() {
         let estimate = Estimate::of(&[5.0, 1.0, 4.0, 2.0, 3.0, 100.0]).unwrap();
         assert_eq!(estimate, Estimate { median: 3.5, interval: [1.0, 100.0] });
         assert!(Estimate::exceeds(&[1.1; 6], 1.0) && !Estimate::exceeds(&[1.1; 5], 1.0));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_inside_nineteen_times_in_twenty() {
+    fn the_interval_covers_the_median_in_95_percent() {
         for n in [6, 9, 16] {
             let missed = (0..2000u32)
                 .filter(|&run| {

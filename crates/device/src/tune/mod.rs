@@ -1,9 +1,8 @@
-//! Tuning: which variant of a kernel is best on this machine, found by measuring and remembered.
+//! Tuning: finds the best variant of each kernel on this machine by measuring, and stores it.
 //!
-//! Devices declare what may be varied, as a [`Space`]; here it is searched ([`beam`]), and what was found
-//! is kept in a [`store`] for the next start, when a device is handed it as [`Choices`]. The words that all of it shares are re-exported from there: a
-//! [`Case`] is what is tuned, a [`Choice`] how it is run, a [`Record`] what a choice was found to cost,
-//! a [`DeviceKey`] for which hardware that holds.
+//! Devices declare a [`Space`]; [`beam`] searches it; a [`store`] keeps results, which a device
+//! receives as [`Choices`] on the next start. [`Case`] is what is tuned, [`Choice`] how it is run,
+//! [`Record`] the measured result, [`DeviceKey`] the hardware for which it is valid.
 
 pub mod beam;
 pub mod median;

@@ -1,5 +1,4 @@
-//! What is asked of a search, what is said on its way, and what came out: plain data, which also goes
-//! over the socket.
+//! Requests, progress and results of a search: plain data, also used by the HTTP API.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,33 +9,33 @@ use super::beam::{Outcome, Settings};
 use super::store::{Tried, Verdict, describe};
 use super::{Case, Clock, Space};
 
-/// What a load does with what was found before.
+/// Use of stored choices when a model is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Nothing: the heuristic alone.
+    /// None: default choices only.
     #[default]
     Off,
     Load,
-    /// Uses it, and searches on while nothing else is to be done.
+    /// Uses them, and continues searching while idle.
     Auto,
 }
 
-/// How far the search in idle time is.
+/// Progress of the idle search.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Searching {
     pub cases: usize,
     pub done: usize,
-    /// Those of which something is faster than the heuristic.
+    /// Cases with a choice faster than the default.
     pub faster: usize,
-    /// Cases that were known before.
+    /// Cases that were already known.
     pub known: usize,
-    /// Turns of measuring so far.
+    /// Measurements so far.
     pub turns: u64,
 }
 
 impl Searching {
-    /// Counts a case that is over.
+    /// Counts a finished case.
     pub fn count(&mut self, state: State) {
         self.done += 1;
         self.faster += usize::from(state == State::Faster);
@@ -45,19 +44,19 @@ impl Searching {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
-    /// The device's file; none where nothing is loaded.
+    /// The device's file; `None` if nothing is loaded.
     pub file: Option<PathBuf>,
-    /// Cases of the model that run under a choice of the store's.
+    /// Cases of the model that use a stored choice.
     pub used: usize,
-    /// Entries that hold for these kernels, also of other models.
+    /// Entries that are valid for these kernels, including other models'.
     pub current: usize,
     pub stale: usize,
-    /// Entries that cannot be true.
+    /// Invalid entries.
     pub ignored: usize,
     pub damaged: Option<String>,
-    /// Cases whose parameters were set by hand to something else than they were.
+    /// Cases whose parameters were overridden by the user with another value.
     pub forced: usize,
-    /// Cases that take what was set by hand.
+    /// Cases to which the user's override applies.
     pub possible: usize,
 }
 
@@ -67,34 +66,34 @@ pub struct Spec {
     /// Choices that go on to the next level, 1 to 8.
     pub beam: usize,
     pub budget_seconds: f64,
-    /// Samples for one case at most.
+    /// Most samples per case.
     pub samples: u64,
     /// Only cases whose name contains this: a family, a type, a shape.
     pub kernel: Option<String>,
-    /// Measure what is known again.
+    /// Measure known cases again.
     pub again: bool,
-    /// Search nothing: measure what is known against the heuristic once more.
+    /// Only compare known choices with the default again.
     pub verify: bool,
-    /// Count what a simulated device does instead of measuring how long it takes.
+    /// Count a simulated device's work instead of measuring time.
     pub counted: bool,
-    /// Bytes of weights that take turns so that they come from memory; chosen by the machine's caches
-    /// when absent.
+    /// Bytes of weights to cycle through, so that they come from memory; derived from the machine's
+    /// caches if absent.
     pub cold_bytes: Option<u64>,
-    /// Tune the kernels of this network's groups, and not those of the loaded model.
+    /// Tune the generated kernels of this network instead of the loaded model's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
 }
 
-/// A network out of an ONNX file.
+/// A network in an ONNX file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// The file, or its name in the models directory.
+    /// Path, or name in the models directory.
     pub file: String,
-    /// Of inputs whose extents the file leaves open.
+    /// Sizes of dynamic input axes.
     #[serde(default)]
     pub shapes: BTreeMap<String, Vec<usize>>,
-    /// The device; the daemon's own where absent.
+    /// Device; the daemon's own if absent.
     #[serde(default)]
     pub backend: Option<String>,
 }
@@ -116,10 +115,11 @@ impl Default for Spec {
 }
 
 impl Spec {
-    /// Refuses what makes no sense.
+    /// Checks the request.
     ///
     /// # Errors
-    /// The field, and what is possible.
+    ///
+    /// The field, and the allowed values.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         if !Settings::WIDTHS.contains(&self.beam) {
             return Err(("beam", format!("beam is {}, 1 to 8 are possible", self.beam)));
@@ -144,11 +144,11 @@ pub enum Progress {
     },
     Candidate {
         case: String,
-        /// Its number, from 1.
+        /// Number of the candidate, from 1.
         number: usize,
         of: usize,
         choice: String,
-        /// Its cost in units of the heuristic's; none when it was rejected.
+        /// Cost relative to the default's; `None` if it was rejected.
         cost: Option<f64>,
         rejected: Option<String>,
     },
@@ -158,7 +158,7 @@ pub enum Progress {
 }
 
 impl Progress {
-    /// A candidate of the `number`th of some cases.
+    /// A candidate of the `number`th case.
     #[must_use]
     pub fn candidate(case: &Case, number: usize, of: usize, tried: &Tried) -> Self {
         let (cost, rejected) = match &tried.verdict {
@@ -173,15 +173,15 @@ impl Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Something better than the heuristic was found, or still is.
+    /// A choice is faster than the default.
     Faster,
-    /// The heuristic is as good as anything.
+    /// The default is at least as fast as anything else.
     Heuristic,
-    /// What had won does no longer.
+    /// A stored choice no longer wins.
     Lost,
-    /// It was stopped, or its time was up, before everything was tried: the next search goes on.
+    /// Stopped or out of time before everything was tried; the next search continues.
     Partial,
-    /// It cannot be measured; `why` says why.
+    /// It could not be measured; `why` has the reason.
     Failed,
 }
 
@@ -191,18 +191,18 @@ pub struct Row {
     pub state: State,
     pub heuristic: String,
     pub choice: String,
-    /// Nanoseconds (or counted cost) of the heuristic's choice.
+    /// Nanoseconds (or counted cost) of the default choice.
     pub heuristic_cost: f64,
-    /// The same of the choice to use.
+    /// Cost of the choice to use.
     pub cost: f64,
-    /// How many times faster: median of the pairs.
+    /// Speedup: median of the pairs.
     pub gain: f64,
-    /// Its 95 % interval.
+    /// 95 % interval of the speedup.
     pub gain_interval: [f64; 2],
-    /// Weights read per second, 10^9 bytes; none where nothing was measured.
+    /// Weights read per second, in 10^9 bytes; `None` if nothing was measured.
     pub gb_per_s: Option<f64>,
     pub tried: usize,
-    /// Of these, what an interrupted search had tried before.
+    /// Candidates that an interrupted search had tried.
     #[serde(default)]
     pub before: usize,
     pub rejected: Vec<String>,
@@ -214,27 +214,27 @@ pub struct Row {
 pub struct Report {
     pub device: String,
     pub file: PathBuf,
-    /// Whether something was written to the file.
+    /// True if the file was written.
     #[serde(default)]
     pub remembered: bool,
-    /// Why something that was found or tried could not be written; the search ends when it is what it found.
+    /// Reason why a result could not be written; the search ends if it was its final result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten: Option<String>,
-    /// Where candidates come from: `prebuilt`, `built in`.
+    /// Source of candidates: `prebuilt`, `built in`.
     pub candidates: String,
     /// `measured` or `counted`.
     pub clock: Clock,
     pub rows: Vec<Row>,
-    /// Cases left alone because they are known.
+    /// Cases skipped because they are known.
     pub known: usize,
-    /// Cases that there was no time for.
+    /// Cases for which there was no time.
     pub left: usize,
-    /// Seconds spent in measuring.
+    /// Seconds spent measuring.
     pub seconds: f64,
 }
 
 impl Row {
-    /// What a search (or a verification) of a case found, which reads so many bytes of weights.
+    /// Report of a search or verification of a case that reads `bytes` bytes of weights.
     #[must_use]
     pub fn new(
         case: &Case,
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_that_is_over_counts_and_the_faster_ones_as_such() {
+    fn finished_and_faster_cases_are_counted() {
         let mut searching = Searching { cases: 6, known: 1, ..Searching::default() };
         for state in [State::Faster, State::Heuristic, State::Faster, State::Partial, State::Failed]
         {

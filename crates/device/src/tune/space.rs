@@ -1,52 +1,51 @@
-//! What may be chosen for a case, and the choices that a device is handed.
+//! Tuning spaces, and the choices that a device receives.
 //!
-//! A [`Space`] is declared beside the kernels that it is about: parameters with their values, a rule
-//! that says which combinations exist, and the heuristic's choice, from which a search starts.
-//! [`Choices`] is the table through which what was found reaches a device; what is not in it is
-//! the heuristic's business.
+//! A [`Space`] is declared next to its kernels: parameters with values, a rule for valid
+//! combinations, and the default choice, from which a search starts. [`Choices`] maps cases to
+//! choices; other cases use the default.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Candidates, Case, Choice};
+use super::store::{Candidates, Case, Choice};
 use plan::DType;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// As in choices and in `--param`.
+    /// Name in choices and `--param`.
     pub name: &'static str,
     pub meaning: &'static str,
-    /// The values it may take, ascending.
+    /// Allowed values, ascending.
     pub values: Vec<u32>,
-    /// What has one value of it.
+    /// Scope of a value.
     pub scope: Scope,
 }
 
-/// What a parameter is set for.
+/// Unit that has one value of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Each launch by itself.
+    /// A launch.
     Launch,
-    /// A matrix: how it lies in memory, which is decided when it is loaded.
+    /// A matrix: its memory layout, which is fixed when it is loaded.
     Layout,
 }
 
-/// Says of a combination of allowed values why it does not exist.
+/// Returns why a combination of allowed values is invalid.
 type Rule = Box<dyn Fn(&Choice) -> Result<(), String> + Send + Sync>;
 
 type Question = Box<dyn Fn(&Choice) -> bool + Send + Sync>;
 
-/// Everything that may be chosen for a case.
+/// Allowed choices for a case.
 pub struct Space {
     pub parameters: Vec<Parameter>,
-    /// What is taken where nothing has been measured.
+    /// Default choice.
     pub heuristic: Choice,
-    /// Hash of the kernels' source: what was measured holds for these and no others.
+    /// Hash of the kernels' sources, for which measurements are valid.
     pub source: String,
     pub candidates: Candidates,
-    /// The same in words, with what is not here and why.
+    /// Description of the source, including missing variants and why.
     pub origin: String,
     rule: Rule,
     compiled: Question,
@@ -61,13 +60,13 @@ impl fmt::Debug for Space {
     }
 }
 
-/// Why a choice is outside of a space.
+/// Reason why a choice is outside a space.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Outside {
-    /// A parameter that the case does not have, or lacks.
+    /// An unknown or missing parameter.
     #[error("the parameters are {known}, not {given}")]
     Parameters { known: String, given: String },
-    /// A value that the parameter does not take.
+    /// A value that is not allowed.
     #[error("{name} = {value}; it takes {values:?}")]
     Value { name: &'static str, value: u32, values: Vec<u32> },
     #[error("{0}")]
@@ -75,7 +74,7 @@ pub enum Outside {
 }
 
 impl Space {
-    /// A space. The heuristic's values become values of their parameters where they are not.
+    /// Creates a space. The default's values are added to the allowed values.
     #[must_use]
     pub fn new(
         mut parameters: Vec<Parameter>,
@@ -100,14 +99,14 @@ impl Space {
         }
     }
 
-    /// Says which choices need code that is compiled on the machine.
+    /// Sets which choices need code compiled on this machine.
     #[must_use]
     pub fn compiling(mut self, which: impl Fn(&Choice) -> bool + Send + Sync + 'static) -> Self {
         self.compiled = Box::new(which);
         self
     }
 
-    /// Whether a choice needs code that is compiled on the machine.
+    /// Returns whether a choice needs code compiled on this machine.
     #[must_use]
     pub fn is_compiled(&self, choice: &Choice) -> bool {
         (self.compiled)(choice)
@@ -118,10 +117,11 @@ impl Space {
         self.parameters.iter().find(|parameter| parameter.name == name)
     }
 
-    /// Whether a choice is one of this space.
+    /// Checks that a choice is in this space.
     ///
     /// # Errors
-    /// Names the parameter, the value or the combination.
+    ///
+    /// The invalid parameter, value or combination.
     pub fn check(&self, choice: &Choice) -> Result<(), Outside> {
         let known: Vec<&str> = self.parameters.iter().map(|p| p.name).collect();
         if choice.len() != known.len() || known.iter().any(|name| !choice.contains_key(*name)) {
@@ -137,7 +137,7 @@ impl Space {
         (self.rule)(choice).map_err(Outside::Combination)
     }
 
-    /// The choices that differ in one parameter, by one step among the values that the rule admits.
+    /// Valid choices that differ in one parameter by one step.
     #[must_use]
     pub fn neighbours(&self, choice: &Choice) -> Vec<Choice> {
         let mut all = Vec::new();
@@ -155,17 +155,18 @@ impl Space {
         all
     }
 
-    /// The heuristic's choice with one parameter set, if that exists.
+    /// Default choice with one parameter changed.
     ///
     /// # Errors
-    /// Names the value or the combination.
+    ///
+    /// The invalid value or combination.
     pub fn heuristic_with(&self, name: &str, value: u32) -> Result<Choice, Outside> {
         let mut choice = self.heuristic.clone();
         choice.insert(name.to_owned(), value);
         self.check(&choice).map(|()| choice)
     }
 
-    /// Leaves one value to each parameter that is a matrix's: the one of `choice`.
+    /// Fixes layout parameters to their values in `choice`.
     pub fn pin(&mut self, choice: &Choice) {
         for parameter in self.parameters.iter_mut().filter(|p| p.scope != Scope::Launch) {
             if let Some(value) = choice.get(parameter.name).filter(|v| parameter.values.contains(v))
@@ -177,14 +178,12 @@ impl Space {
     }
 }
 
-/// Choices by case: what a device is handed at open, and reads at prepare. What has none is left to the
-/// heuristic.
+/// Choices by case, given to a device when it is opened. Other cases use the default.
 pub type Choices = BTreeMap<Case, Choice>;
 
-/// The value of a parameter that is a matrix's, for all products with matrices of a type and a number
-/// of columns: that of the case with fewest rows of activations, and among those of
-/// the largest. A matrix has one type and one number of columns, so it has one value, whatever
-/// the batch and whichever other matrices it is launched with.
+/// Value of a layout parameter for all products with matrices of a type and a number of columns:
+/// that of the case with the fewest rows of activations, and among those the largest. A matrix has
+/// one type and number of columns, and so one value for every batch and launch.
 #[must_use]
 pub fn of_matrix(choices: &Choices, name: &str, dtype: DType, cols: u32) -> Option<u32> {
     let of = |(case, choice): (&Case, &Choice)| {
@@ -195,7 +194,7 @@ pub fn of_matrix(choices: &Choices, name: &str, dtype: DType, cols: u32) -> Opti
     choices.iter().filter_map(of).reduce(first).map(|(_, value)| value)
 }
 
-/// SHA-256 of some texts, in hexadecimal digits: for [`Space::source`].
+/// SHA-256 of texts in hexadecimal, for [`Space::source`].
 #[must_use]
 pub fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
@@ -206,7 +205,7 @@ pub fn digest(parts: &[&str]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Cases in the order in which they decide for others of their type and columns, and are searched.
+/// Cases in priority order: the order of searching, and of deciding layout parameters.
 #[must_use]
 pub fn leader(case: &Case) -> impl Ord + use<> {
     (case.batch, std::cmp::Reverse(case.rows), case.family.clone())
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_one_step_away_and_exist() {
+    fn neighbours_are_valid_and_one_step_away() {
         let space = space();
         assert_eq!(space.parameter("b").unwrap().values, [2, 4, 16], "the heuristic's is one");
         let near = space.neighbours(&choice(&[("a", 2), ("b", 4)]));
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_is_named() {
+    fn values_outside_the_space_are_named() {
         let space = space();
         let wrong = |all: &[(&str, u32)]| space.check(&choice(all)).unwrap_err().to_string();
         assert!(wrong(&[("a", 3), ("b", 2)]).contains("a = 3; it takes [1, 2, 4, 8]"));
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_matrixs_is_decided_once_for_a_type_and_its_columns() {
+    fn layout_parameters_have_one_value_per_type_and_columns() {
         let case = |rows, batch| Case {
             family: "project".into(),
             dtype: DType::Q8_0,

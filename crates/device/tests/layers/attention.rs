@@ -1,5 +1,5 @@
-//! Attention over caches of every type, with sinks and windows: the CPU against the reference's definition, and a
-//! row's result against the same row's in other company.
+//! Attention over caches of every type, with sinks and windows: CPU compared with the reference,
+//! and independence of a row from other rows.
 
 use std::num::NonZeroUsize;
 
@@ -16,18 +16,18 @@ const DIM: usize = 64;
 const CONTEXT: usize = 96;
 const ROWS: usize = 80;
 
-/// Attention with noise for queries, keys and values.
+/// Attention with random queries, keys and values.
 #[derive(Clone, Copy, Debug)]
 struct Attended {
     dtype: DType,
     window: Option<usize>,
     sinks: bool,
-    /// Positions of the caches, where they are rings.
+    /// Positions of the caches if they are rings.
     ring: Option<usize>,
 }
 
 impl Attended {
-    /// [`ROWS`] rows of a sequence, so many in a step.
+    /// [`ROWS`] rows of a sequence, `chunk` per step.
     fn case(&self, chunk: usize) -> Case {
         let mut case = Case::new("attention", format!("{self:?}"), 0.0);
         for first in (0..ROWS).step_by(chunk) {
@@ -79,11 +79,11 @@ impl Attended {
 }
 
 #[test]
-fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
+fn cpu_attention_matches_the_definition_for_every_cache_and_batch() {
     let plain = |dtype| Attended { dtype, window: None, sinks: false, ring: None };
     let exact = plain(DType::F16).run(&Reference, ROWS);
     for dtype in [DType::F16, DType::Q8_0, DType::Q4_0] {
-        // What the type itself costs, of which a device may add a little: a code that rounding turns.
+        // Error of the type itself. A device may add a little: a code that rounding changes.
         let cost = super::distance(&plain(dtype).run(&Reference, ROWS), &exact);
         for (window, sinks) in [(None, false), (Some(17), true), (Some(40), false), (None, true)] {
             let attended = Attended { dtype, window, sinks, ring: None };
@@ -96,7 +96,7 @@ fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
                 for chunk in [1, 16, ROWS] {
                     let what = format!("{attended:?} on {isa}, chunks of {chunk}");
                     assert!(attended.run(&cpu, chunk) == got, "{what}");
-                    // The span that a window begins in is there as long as rows see it.
+                    // The first span of a window is needed as long as rows see it.
                     let needed = window.map_or(CONTEXT, |w| w + 30 + chunk).next_multiple_of(32);
                     if needed < CONTEXT {
                         let ring = Attended { ring: Some(needed), ..attended };
@@ -109,9 +109,9 @@ fn the_cpu_computes_the_definition_over_every_cache_in_every_company() {
     }
 }
 
-/// Eight bits err less than four, and neither by much.
+/// Eight bits are more precise than four, and both are close.
 #[test]
-fn a_type_of_cache_costs_what_its_bits_say() {
+fn cache_errors_follow_their_precision() {
     let run =
         |dtype| Attended { dtype, window: None, sinks: false, ring: None }.run(&Reference, ROWS);
     let exact = run(DType::F16);

@@ -1,6 +1,5 @@
-//! Layers of which a device makes several stages, through the seam: attention, mixtures of experts, and those that
-//! remember.
-//! Reference and CPU against formulas in `f64`, the CPU against itself in other company.
+//! Layers that a device splits into several kernel calls: attention, MoE, and recurrent layers.
+//! Reference and CPU are compared with formulas in `f64`, and the CPU with itself among other rows.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,7 +17,7 @@ fn assert_close(have: &[f32], want: &[f64], tolerance: f64) {
     }
 }
 
-/// Root mean square of the differences, in units of what is expected.
+/// Root mean square of the differences, relative to that of the expected values.
 fn distance(have: &[f32], want: &[f32]) -> f64 {
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
     let off = squares(&mut have.iter().zip(want).map(|(h, w)| f64::from(h - w)));

@@ -1,5 +1,5 @@
-//! Mixtures of experts: the definition against its formula, the CPU against the definition, and a row's result
-//! against the same row's in other company.
+//! MoE layers: reference compared with the formula, CPU with the reference, and independence of a
+//! row from other rows.
 
 use std::num::NonZeroUsize;
 
@@ -13,7 +13,7 @@ use plan::{
     Scalar,
 };
 
-/// A mixture with noise for values.
+/// An MoE layer with random values.
 #[derive(Clone, Copy, Debug)]
 struct Mixture {
     experts: usize,
@@ -22,7 +22,7 @@ struct Mixture {
     dtype: DType,
     routing: Routing,
     gating: Gating,
-    /// Whether there are a preference, scales and biases.
+    /// True if it has a routing bias, scales and biases.
     biased: bool,
 }
 
@@ -44,7 +44,7 @@ impl Mixture {
         noise(seed, self.experts * rows * columns)
     }
 
-    /// Values of `rows` rows, and their logits.
+    /// Values and logits of `rows` rows.
     fn inputs(&self, rows: usize) -> (Vec<f32>, Vec<f32>) {
         let logits = noise(2, rows * self.experts).into_iter().map(|v| 4.0 * v).collect();
         (noise(1, rows * self.width).into_iter().map(|v| 3.0 * v).collect(), logits)
@@ -82,7 +82,7 @@ impl Mixture {
             };
             let weights = MixtureWeights { preference, scales, gate, up, down };
             let y = s.g.mixture(x, logits, weights, self.routing, self.gating)?;
-            // What a mixture gives is added to something in models, and no output.
+            // In models the result is added to something, and is no output.
             let zeroes = s.floats("zeroes", &[m, d], vec![0.0; m * d])?;
             let y = s.g.binary(Binary::Add, y, zeroes)?;
             s.g.output("y", y);
@@ -97,7 +97,7 @@ impl Mixture {
         results.remove(0).1
     }
 
-    /// What the definition says, in `f64` and without its words.
+    /// The formula in `f64`.
     fn exact(&self, x: &[f32], logits: &[f32]) -> Vec<f64> {
         let (e, d, f) = (self.experts, self.width, self.hidden);
         let wide = |v: &f32| f64::from(*v);
@@ -159,7 +159,7 @@ fn cpus(threads: usize) -> impl Iterator<Item = Cpu> {
 }
 
 #[test]
-fn a_mixture_is_its_formula_on_reference_and_cpu() {
+fn moe_layers_match_the_formula_on_reference_and_cpu() {
     for scores in [RouterScores::Softmax, RouterScores::Sigmoid] {
         for (normalised, biased, scale) in
             [(true, false, 1.0), (false, true, 2.5), (true, true, 0.5)]
@@ -182,12 +182,12 @@ fn a_mixture_is_its_formula_on_reference_and_cpu() {
     }
 }
 
-/// Every row chooses for itself: with the others, alone, by many threads, with every instruction set.
+/// Rows are independent: with others, alone, with many threads, with every instruction set.
 #[test]
-fn company_and_threads_do_not_change_a_bit_of_a_mixture() {
+fn other_rows_and_threads_change_no_bit_of_an_moe_layer() {
     for dtype in [DType::F16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K] {
         let mixture = Mixture { experts: 5, width: 256, hidden: 512, dtype, ..SMALL };
-        // More rows of an expert than a tile has.
+        // More rows per expert than a tile has.
         let (x, logits) = mixture.inputs(150);
         let want = mixture.run(&cpus(1).next().unwrap(), &x, &logits);
         let exact = mixture.run(&Reference, &x[..12 * 256], &logits[..12 * 5]);
@@ -205,7 +205,7 @@ fn company_and_threads_do_not_change_a_bit_of_a_mixture() {
 }
 
 #[test]
-fn equal_logits_choose_the_first_experts_and_a_nan_shows() {
+fn equal_logits_choose_the_first_experts_and_nan_propagates() {
     let mixture = SMALL;
     let (x, mut logits) = mixture.inputs(3);
     logits[..7].fill(0.25);
@@ -220,9 +220,9 @@ fn equal_logits_choose_the_first_experts_and_a_nan_shows() {
     }
 }
 
-/// A decode step needs the experts that its rows can choose, a long chunk all of them once.
+/// A decode step reads the experts that its rows can choose, a long chunk all of them once.
 #[test]
-fn a_step_counts_the_experts_that_its_rows_can_choose() {
+fn a_step_s_cost_counts_reachable_experts() {
     let mixture = Mixture { experts: 16, width: 256, hidden: 512, dtype: DType::Q4_K, ..SMALL };
     let expert = 3 * DType::Q4_K.size_of(256 * 512).unwrap();
     for (rows, touched) in [(1, 3), (2, 6), (5, 15), (6, 16), (100, 16)] {
@@ -236,7 +236,7 @@ fn a_step_counts_the_experts_that_its_rows_can_choose() {
 }
 
 #[test]
-fn a_mixture_that_does_not_fit_is_refused() {
+fn invalid_moe_layers_are_rejected() {
     let (x, logits) = SMALL.inputs(2);
     let case = SMALL.case(&x, &logits);
     let mut plan = case.plans(Fusions::ALL).next().unwrap();

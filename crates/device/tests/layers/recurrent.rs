@@ -1,5 +1,5 @@
-//! Layers that remember: a short convolution and the gated delta rule behind it, on reference and CPU, against
-//! their formulas in `f64`; steps that are repeated, that ran too far, and slots that begin anew.
+//! Recurrent layers: a short convolution and a gated delta rule, on reference and CPU, compared
+//! with formulas in `f64`; repeated steps, steps past the end, and reused slots.
 
 use std::num::NonZeroUsize;
 
@@ -17,7 +17,7 @@ const EPS: f32 = 1e-5;
 const HEADS: DeltaHeads =
     DeltaHeads { keys: 2, values: 4, key_size: 12, value_size: 20, grouped: false };
 
-/// Rows of one sequence: its slot, its first position, how many, and to how many they are padded.
+/// Rows of one sequence: slot, first position, number, and number with padding.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     slot: i32,
@@ -30,7 +30,7 @@ const fn run(position: usize, rows: usize) -> Run {
     Run { slot: 1, position, rows, chunk: rows }
 }
 
-/// What a row at a position holds, whatever the step.
+/// Values of a row, which depend on the position only.
 fn row(seed: u64, position: usize, n: usize) -> Vec<f32> {
     noise(1000 * seed + position as u64, n)
 }
@@ -39,7 +39,7 @@ fn rate(heads: &DeltaHeads) -> Vec<f32> {
     noise(4, heads.values).into_iter().map(|v| -1.0 - v.abs()).collect()
 }
 
-/// A step for each run; what comes out of a step are the rows of its run, one after the other.
+/// Runs a step for each run and returns its rows.
 fn results(device: &dyn Device, heads: DeltaHeads, runs: &[Run]) -> Vec<Vec<f32>> {
     let columns = heads.columns();
     let mut case = Case::new("recurrent", "", 0.0);
@@ -86,7 +86,7 @@ fn results(device: &dyn Device, heads: DeltaHeads, runs: &[Run]) -> Vec<Vec<f32>
     all.into_iter().zip(runs).map(|((_, y), run)| y[..run.rows * width].to_vec()).collect()
 }
 
-/// All rows of a sequence of `n`, in `f64`.
+/// All rows of a sequence of length `n`, in `f64`.
 fn exact(heads: DeltaHeads, n: usize) -> Vec<f64> {
     let DeltaHeads { keys, values, key_size, value_size, .. } = heads;
     let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect::<Vec<f64>>();
@@ -137,7 +137,7 @@ fn cpus(threads: usize) -> impl Iterator<Item = Cpu> {
 }
 
 #[test]
-fn what_is_remembered_is_the_formula_in_chunks_of_any_length() {
+fn recurrent_layers_match_the_formula_in_chunks_of_any_length() {
     let padded = |run: Run, chunk| Run { chunk, ..run };
     let chunks = [
         vec![run(0, 11)],
@@ -160,9 +160,9 @@ fn what_is_remembered_is_the_formula_in_chunks_of_any_length() {
     }
 }
 
-/// After a fault a step is done again; after an end token one step has run too far; a slot gets other sequences.
+/// A step is repeated after a fault; a step may run past an end token; a slot is reused.
 #[test]
-fn a_step_again_a_step_too_far_and_a_slot_anew_remember_what_they_should() {
+fn repeated_steps_extra_steps_and_reused_slots_have_the_right_state() {
     let plain = [run(0, 6), run(6, 1), run(7, 1), run(8, 3)];
     let again = [
         run(0, 6),
@@ -186,7 +186,7 @@ fn a_step_again_a_step_too_far_and_a_slot_anew_remember_what_they_should() {
         }
         let got = results(&*device, HEADS, &anew);
         assert_eq!((&got[2], &got[4]), (&want[0], &want[1]));
-        // The same tokens in another slot, beside the first.
+        // The same tokens in another slot, in the same steps.
         assert_eq!(got[1], want[0][..got[1].len()]);
     }
 }

@@ -1,5 +1,4 @@
-//! What the CPU does with products of any operands, with what lies side by side and with rows between products; what it refuses, and
-//! the model in `f64`.
+//! Products of any operands, concatenations and row fusion on the CPU; rejected plans; the `f64` model.
 
 use super::Draw;
 use super::model::Model;
@@ -10,9 +9,9 @@ use parity::case::{self, Case, Sketch, noise};
 use plan::graph::{Graph, Tensor};
 use plan::{Binary, Class, DType, Fusions, Reduce, Unary, Windows};
 
-/// Products of views that lie across, that repeat, that are halves, that are decoded from blocks.
+/// Products of views that are transposed, repeated, `f16`, or decoded from blocks.
 #[test]
-fn products_of_any_operands() {
+fn products_of_any_operands_equal_the_model() {
     for [batch, m, n, k] in
         [[1, 1, 1, 1], [3, 5, 7, 9], [1, 33, 65, 129], [2, 4, 3, 0], [0, 2, 2, 2]]
     {
@@ -49,9 +48,9 @@ fn products_of_any_operands() {
     }
 }
 
-/// A square matrix of weights looks whole when it is turned, and is not.
+/// A transposed square weight matrix has the same shape, and must not be read as the plain matrix.
 #[test]
-fn weights_that_are_turned_are_read_across() {
+fn transposed_weights_are_read_transposed() {
     let case = case(|s| {
         let x = s.floats("x", &[3, 64], noise(1, 192))?;
         let w = s.quantised("w", DType::F32, &[64, 64], &noise(2, 4096))?;
@@ -65,9 +64,9 @@ fn weights_that_are_turned_are_read_across() {
     }
 }
 
-/// A step reads what the one before it left, and several are one submission.
+/// A step reads the results of the step before, and several steps form one submission.
 #[test]
-fn states_and_mailboxes_go_on_from_step_to_step() {
+fn states_and_mailboxes_persist_between_steps() {
     let case = case(|s| {
         let state = s.g.source(Class::State, "w", DType::F32, &[700])?;
         let x = s.floats("x", &[700], noise(1, 700))?;
@@ -87,7 +86,7 @@ fn states_and_mailboxes_go_on_from_step_to_step() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_by_name() {
+fn unsupported_operations_are_rejected_by_name() {
     let refused = |case: Case, message: &str| {
         let error = case.run_with(&Cpu::detect(), Fusions::NONE, 1).unwrap_err().to_string();
         assert!(error.contains(message), "`{error}` does not say `{message}`");
@@ -111,7 +110,7 @@ fn what_cannot_be_done_is_refused_by_name() {
     );
 }
 
-/// The model in `f64` agrees with the reference: neither of them was made from the other.
+/// The `f64` model agrees with the reference, which was written independently.
 #[test]
 fn the_model_and_the_reference_agree() {
     let mut draw = Draw::new(77);
@@ -138,7 +137,7 @@ fn the_model_and_the_reference_agree() {
     }
 }
 
-/// Tensors after each other along an axis: each between zeroes, all added up.
+/// Concatenation along an axis: each part is zero-padded, and all are added up.
 fn join(g: &mut Graph, parts: &[Tensor], axis: usize) -> plan::graph::Result<Tensor> {
     let extents: Vec<usize> = parts.iter().map(|part| g.shape(*part)[axis]).collect();
     let (all, mut before) = (extents.iter().sum::<usize>(), 0);
@@ -154,10 +153,10 @@ fn join(g: &mut Graph, parts: &[Tensor], axis: usize) -> plan::graph::Result<Ten
     Ok(whole.unwrap())
 }
 
-/// Whatever makes a part writes as many elements as it has and none behind them, where another part may be already; a part
-/// is read before and after it is one; what is joined is a part again.
+/// Each kernel that writes a part writes nothing behind it, because the next part may already be there. Steps read
+/// a part before and after the concat, and a concat is part of another one.
 #[test]
-fn what_is_joined_lies_side_by_side_whoever_makes_it() {
+fn concats_are_correct_for_every_kernel_that_writes_a_part() {
     let windows = |stride: usize, pad: usize, groups| Windows {
         stride: vec![stride; 2],
         pads: vec![[pad; 2]; 2],
@@ -214,9 +213,9 @@ fn what_is_joined_lies_side_by_side_whoever_makes_it() {
     }
 }
 
-/// Rows that become rows of another product: a softmax with a mask, a norm, and what may not be brought through together.
+/// Row operations between two products: a softmax with a mask, a norm, and sequences that must not be fused.
 #[test]
-fn rows_between_two_products_are_those_of_the_steps() {
+fn fused_rows_between_products_equal_separate_steps() {
     let [heads, m, n, k] = [3, 67, 391, 24];
     let noise = |s: &mut Sketch<'_>, name: &str, shape: &[usize]| {
         let count = shape.iter().product();
@@ -245,13 +244,13 @@ fn rows_between_two_products_are_those_of_the_steps() {
             let quarter = g.constant(0.25);
             let scores = g.binary(Binary::Mul, scores, quarter)?;
             let results = match variant {
-                // Attention, its scores read by nobody else.
+                // Attention; no other step reads its scores.
                 0 => {
                     let masked = g.binary(Binary::Add, scores, mask)?;
                     let shares = softmax(g, masked, 2)?;
                     vec![g.matmul(shares, values)?]
                 }
-                // The scores, and what becomes of them, are read later too.
+                // A later step reads the scores and the weights.
                 1 => {
                     let shares = softmax(g, scores, 2)?;
                     let out = g.matmul(shares, values)?;
@@ -259,17 +258,17 @@ fn rows_between_two_products_are_those_of_the_steps() {
                     let least = g.reduce(Reduce::Sum, shares, 1)?;
                     vec![out, most, least]
                 }
-                // Rows of a softmax are the other product's columns.
+                // The softmax's rows are the other product's columns.
                 2 => {
                     let shares = softmax(g, scores, 2)?;
                     vec![g.matmul(values, shares)?]
                 }
-                // A product of what was written between, too.
+                // The product of a buffer that the chain wrote with itself.
                 3 => {
                     let shares = softmax(g, scores, 2)?;
                     vec![g.matmul(shares, shares)?]
                 }
-                // A norm, then a weight, then something for each result.
+                // A norm, then a weight, then an elementwise operation per result.
                 _ => {
                     let sum = g.reduce(Reduce::Sum, scores, 2)?;
                     let part = g.constant(1.0 / n as f32);

@@ -1,6 +1,6 @@
-//! Numbers from a seed.
+//! Seeded random numbers.
 
-/// Numbers from a seed, to draw shapes and choices from.
+/// Seeded random numbers, which select shapes and operations.
 pub(super) struct Draw {
     pub(super) seed: u64,
     count: u32,

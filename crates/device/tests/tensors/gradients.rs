@@ -1,4 +1,5 @@
-//! Gradients against difference quotients of the `f64` model, for every primitive and composite; then on devices.
+//! Gradients compared with difference quotients of the `f64` model, for every primitive and composite; then on
+//! devices.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ use plan::{
 
 const BUCKET: Bucket = Bucket { batch: 1, chunk: 1, context: 16, outputs: Outputs::None };
 
-/// A function under test: inputs by which it is differentiated, and others.
+/// A function under test: inputs to differentiate by, and other inputs.
 struct Under<'a> {
     g: Graph,
     inputs: Vec<(String, Values)>,
@@ -27,7 +28,7 @@ struct Under<'a> {
 }
 
 impl Under<'_> {
-    /// An input between two values, by which the result is differentiated.
+    /// An input with values in a range, to differentiate by.
     fn between(&mut self, low: f32, high: f32, shape: &[usize]) -> Tensor {
         self.floats += 1;
         let values = noise(self.draw.seed * 100 + self.floats, shape.iter().product());
@@ -54,7 +55,7 @@ impl Under<'_> {
 
 type Build = fn(&mut Under<'_>) -> Result;
 
-/// Name, how far devices may be off, and the function.
+/// Name, tolerance of devices, and function.
 const FUNCTIONS: &[(&str, f64, Build)] = &[
     ("neg", 1e-5, |u| unary(u, Unary::Neg, -1.0, 1.0)),
     ("exp", 1e-5, |u| unary(u, Unary::Exp, -2.0, 2.0)),
@@ -69,7 +70,7 @@ const FUNCTIONS: &[(&str, f64, Build)] = &[
     ("mul", 1e-5, |u| binary(u, Binary::Mul)),
     ("max", 1e-5, |u| binary(u, Binary::Max)),
     ("rem", 1e-5, |u| {
-        // Four times, everywhere.
+        // The truncated quotient is 4 for all values.
         let shape = u.draw.shape(5);
         let (a, b) = (u.between(5.2, 5.8, &shape), u.between(1.2, 1.25, &shape));
         u.g.binary(Binary::Rem, a, b)
@@ -215,7 +216,7 @@ fn unary(u: &mut Under<'_>, op: Unary, low: f32, high: f32) -> Result {
     u.g.unary(op, x)
 }
 
-/// Of operands that are broadcast against each other.
+/// A function of operands that are broadcast.
 fn binary(u: &mut Under<'_>, op: Binary) -> Result {
     let shape = u.draw.shape(4);
     let thin: Vec<usize> =
@@ -237,7 +238,7 @@ fn activation(u: &mut Under<'_>, activation: Activation) -> Result {
     u.g.activate(activation, x)
 }
 
-/// The sum of a tensor's elements, each times another number.
+/// Sum of a tensor's elements with random weights.
 fn loss(g: &mut Graph, x: Tensor) -> Result {
     let count: usize = g.shape(x).iter().product();
     let mut total = g.reshape(x, &[count])?;
@@ -256,7 +257,7 @@ fn assert_close(have: &[f64], want: &[f64], tolerance: f64, what: &str) {
 }
 
 #[test]
-fn gradients_are_difference_quotients_in_the_model_and_on_devices() {
+fn gradients_equal_difference_quotients_in_the_model_and_on_devices() {
     for (name, tolerance, build) in FUNCTIONS {
         for seed in 0..4 {
             let what = format!("{name}, seed {seed}");
@@ -301,7 +302,7 @@ fn gradients_are_difference_quotients_in_the_model_and_on_devices() {
             let cpu = Cpu::detect();
             let mut ways: Vec<(&dyn Device, Fusions)> =
                 vec![(&Reference, Fusions::NONE), (&cpu, Fusions::NONE)];
-            // A cache that one step writes as such is none for the others to read by rows.
+            // A state that one step writes as a KV cache cannot be read by rows in other steps.
             if *name != "attention" {
                 ways.push((&cpu, Fusions::ALL));
             }
@@ -317,9 +318,9 @@ fn gradients_are_difference_quotients_in_the_model_and_on_devices() {
     }
 }
 
-/// Of a composite whose result nobody needs the parts are left that its gradient needs.
+/// If no step needs a composite's result, only the parts that its gradient needs remain.
 #[test]
-fn a_gradient_without_the_loss() {
+fn a_gradient_does_not_compute_the_unused_loss() {
     let mut g = Graph::new();
     let x = g.source(Class::Mailbox, "x", DType::F32, &[3]).unwrap();
     let y = g.activate(Activation::Silu, x).unwrap();
@@ -344,9 +345,9 @@ fn a_gradient_without_the_loss() {
     }
 }
 
-/// As `torch.amax` and `torch.maximum` do.
+/// As in `torch.amax` and `torch.maximum`.
 #[test]
-fn elements_that_are_the_largest_together_share_the_gradient() {
+fn tied_maxima_share_the_gradient() {
     let mut g = Graph::new();
     let x = g.source(Class::Mailbox, "x", DType::F32, &[5]).unwrap();
     let y = g.source(Class::Mailbox, "y", DType::F32, &[5]).unwrap();
@@ -371,7 +372,7 @@ fn elements_that_are_the_largest_together_share_the_gradient() {
 }
 
 #[test]
-fn what_does_not_matter_has_a_gradient_of_zeroes() {
+fn unused_inputs_have_zero_gradients() {
     let mut g = Graph::new();
     let [x, y] = ["x", "y"].map(|name| g.source(Class::Mailbox, name, DType::F32, &[2]).unwrap());
     let total = g.reduce(Reduce::Sum, x, 0).unwrap();

@@ -1,10 +1,11 @@
-//! Graphs of tensors: their gradients, and every primitive on the CPU, held against a model in `f64`.
+//! Graphs of tensors: gradients, and every primitive on the CPU, compared with a model in `f64`.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cpu;
 mod draw;
 mod gradients;
+mod group_cases;
 mod groups;
 mod model;
 mod programs;
@@ -15,7 +16,7 @@ use device::Device;
 use device::cpu::{Cpu, Isa};
 use draw::Draw;
 
-/// Random programs that are tried.
+/// Number of random programs.
 const PROGRAMS: u64 = 60;
 
 /// Every instruction set, with one thread and several.

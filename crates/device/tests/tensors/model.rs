@@ -1,17 +1,17 @@
-//! What a plan of primitives computes, in `f64` without any rounding: the scalar model that gradients and devices are
-//! held against. Halves are not rounded either, so that the difference quotient of a cast is 1.
+//! Scalar model of primitives in `f64` without rounding, for gradients and devices to compare with. Halves are not
+//! rounded either, so that the difference quotient of a cast is 1.
 
 use std::collections::HashMap;
 
 use plan::{Binary, Class, Gather, Op, Plan, Reduce, Unary, View};
 
-/// Values of all buffers, by number.
+/// Values of all buffers, by buffer index.
 pub(crate) struct Model<'a> {
     plan: &'a Plan,
     buffers: Vec<Vec<f64>>,
 }
 
-/// Places of a view's elements.
+/// Element offsets of a view.
 fn places(view: &View) -> Vec<usize> {
     let mut all = vec![view.offset];
     for (&n, &stride) in view.shape.iter().zip(&view.strides) {
@@ -22,7 +22,7 @@ fn places(view: &View) -> Vec<usize> {
 }
 
 impl<'a> Model<'a> {
-    /// Runs a plan with these mailboxes, weights and states; all else is zero at first.
+    /// Runs a plan with these mailboxes, weights and states; all other buffers are zero at first.
     pub(crate) fn run(plan: &'a Plan, inputs: &HashMap<String, Vec<f64>>) -> Self {
         let value = |buffer: &plan::Buffer| match buffer.class {
             Class::Constant(value) => vec![f64::from(value.get())],
@@ -50,10 +50,28 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// Places of the elements of a row of the table.
+    /// Element offsets of a row of the table.
     fn rest(table: &View, axes: usize, start: usize) -> Vec<usize> {
         let (shape, strides) = (table.shape[axes..].to_vec(), table.strides[axes..].to_vec());
         places(&View { offset: start, shape, strides, ..*table })
+    }
+
+    /// Writes rows to a table, or adds them to a table of zeroes.
+    fn scatter(&mut self, indices: &[View], values: &View, table: &View, adds: bool) {
+        let rows: Vec<_> = indices.iter().map(|index| self.read(index)).collect();
+        let values = self.read(values);
+        let to = &mut self.buffers[table.buffer.index()];
+        if adds {
+            to.fill(0.0);
+        }
+        for row in 0..rows[0].len() {
+            let Some(at) = Self::row(&rows, table, row) else { continue };
+            let places = Self::rest(table, rows.len(), at);
+            for (i, place) in places.iter().enumerate() {
+                let value = values[row * places.len() + i];
+                to[*place] = if adds { to[*place] + value } else { value };
+            }
+        }
     }
 
     fn step(&mut self, op: &Op) {
@@ -147,24 +165,10 @@ impl<'a> Model<'a> {
             }
             Op::ScatterAdd { indices, values, out: table }
             | Op::Scatter { indices, values, table } => {
-                let adds = matches!(op, Op::ScatterAdd { .. });
-                let rows: Vec<_> = indices.iter().map(|index| self.read(index)).collect();
-                let values = self.read(values);
-                let to = &mut self.buffers[table.buffer.index()];
-                if adds {
-                    to.fill(0.0);
-                }
-                for row in 0..rows[0].len() {
-                    let Some(at) = Self::row(&rows, table, row) else { continue };
-                    let places = Self::rest(table, rows.len(), at);
-                    for (i, place) in places.iter().enumerate() {
-                        let value = values[row * places.len() + i];
-                        to[*place] = if adds { to[*place] + value } else { value };
-                    }
-                }
+                self.scatter(indices, values, table, matches!(op, Op::ScatterAdd { .. }));
                 return;
             }
-            op => panic!("{} is not of this model", op.name()),
+            op => panic!("{} is not supported by this model", op.name()),
         };
         let to = &mut self.buffers[out.buffer.index()];
         places(out).into_iter().zip(values).for_each(|(at, value)| to[at] = value);

@@ -1,5 +1,5 @@
-//! Primitives against the reference, on the devices that whoever includes this names: random programs, shapes around the
-//! edges of blocks, functions at their edges.
+//! Primitives compared with the reference on the including program's devices: random programs, shapes around block
+//! boundaries, functions at the ends of their ranges.
 
 use super::{Draw, PROGRAMS, devices};
 use device::reference::Reference;
@@ -21,7 +21,7 @@ pub(super) fn case(build: impl FnOnce(&mut Sketch<'_>) -> Result<Vec<Tensor>, Bu
     Case::new("tensors", "", 0.0).stage(BUCKET, stage).unwrap()
 }
 
-/// Runs a case on the reference and on devices, whatever the fusions; results may be `tolerance` apart.
+/// Runs a case on the reference and on devices, with every set of fusions; results may differ by `tolerance`.
 pub(super) fn assert_same(case: &Case, tolerance: f32, what: &str) {
     let want = case.run_with(&Reference, Fusions::NONE, 2).unwrap();
     for device in devices() {
@@ -42,7 +42,7 @@ pub(super) fn assert_same(case: &Case, tolerance: f32, what: &str) {
     }
 }
 
-/// Adds an operation to a graph whose tensors so far are in `pool`, where it fits.
+/// Adds an operation on the tensors in `pool` to a graph, if the shapes allow it.
 pub(super) fn grow(
     g: &mut Graph,
     pool: &mut Vec<Tensor>,
@@ -60,7 +60,7 @@ pub(super) fn grow(
             g.unary(ops[draw.below(ops.len())], x)?
         }
         1 => {
-            // Of what is positive, so that no number becomes none.
+            // The argument is positive, so that no result is NaN.
             let square = g.binary(Binary::Mul, x, x)?;
             let one = g.constant(1.0);
             let positive = g.binary(Binary::Add, square, one)?;
@@ -125,7 +125,7 @@ pub(super) fn grow(
 }
 
 #[test]
-fn random_programs_compute_what_they_compute_on_the_reference() {
+fn random_programs_equal_the_reference() {
     for seed in 0..PROGRAMS {
         let mut draw = Draw::new(seed);
         let case = case(|s| {
@@ -146,9 +146,9 @@ fn random_programs_compute_what_they_compute_on_the_reference() {
     }
 }
 
-/// Rows shorter and longer than a block, columns fewer and more, none at all.
+/// Rows shorter and longer than a block, few and many columns, and none.
 #[test]
-fn reductions_of_every_shape() {
+fn reductions_of_every_shape_equal_the_reference() {
     for [outer, length, inner] in [
         [1, 1, 1],
         [3, 5, 1],
@@ -173,7 +173,7 @@ fn reductions_of_every_shape() {
             let half = s.g.constant(0.5);
             let mut results = vec![twice];
             for op in [Reduce::Sum, Reduce::Max] {
-                // In one group with what is before it and after it, and alone.
+                // In one group with the operations before and after it, and alone.
                 let whole = s.g.reduce(op, twice, 1)?;
                 results.push(s.g.binary(Binary::Mul, whole, half)?);
                 results.push(s.g.reduce(op, x, 1)?);
@@ -189,7 +189,7 @@ fn reductions_of_every_shape() {
 }
 
 #[test]
-fn functions_at_their_edges() {
+fn functions_at_the_ends_of_their_ranges_equal_the_reference() {
     let mut values = vec![0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, 1e30, -1e30, 87.0, -80.0, 2.5, -2.5];
     values.extend([
         f32::INFINITY,
@@ -228,7 +228,7 @@ fn functions_at_their_edges() {
 }
 
 #[test]
-fn integers_wrap_and_their_bits_move() {
+fn integer_operations_wrap_and_shift_exactly() {
     let a = vec![0, 1, -1, 7, -8, i32::MAX, i32::MIN, 0x0f0f_0f0f, 123_456_789];
     let mut b = a.clone();
     b.rotate_left(2);
@@ -253,7 +253,7 @@ fn integers_wrap_and_their_bits_move() {
         let shifted = s.g.binary(Binary::ShiftRight, a, three)?;
         let product = s.g.binary(Binary::Mul, a, b)?;
         results.push(s.g.binary(Binary::Xor, product, shifted)?);
-        // Halves of an integer, to the bit: of its float.
+        // Conversion of an integer to `f16` equals that of its `f32`, bit for bit.
         results.push(s.g.cast(a, DType::F16)?);
         Ok(results)
     });
@@ -266,7 +266,7 @@ fn integers_wrap_and_their_bits_move() {
 }
 
 #[test]
-fn rows_are_taken_written_and_added() {
+fn gather_scatter_and_top_k_equal_the_reference() {
     for (rows, width) in [(5, 1), (7, 3), (4, 700)] {
         let case = case(|s| {
             let table = s.floats("table", &[6, 2, width], noise(1, 12 * width))?;
@@ -282,13 +282,13 @@ fn rows_are_taken_written_and_added() {
                 s.g.scatter_add(&[6], &[first], values)?,
                 s.g.scatter_add(&[6, 2], &[first, second], values)?,
             ];
-            // A column of a table that lies across, and indices that are one.
+            // A transposed column of a table, and a repeated index.
             let across = s.g.permute(table, &[2, 1, 0])?;
             results.push(s.g.gather(across, &[second])?);
             let one = s.g.slice(first, 0, 1, 1)?;
             let all = s.g.expand(one, &[rows])?;
             results.push(s.g.gather(table, &[all])?);
-            // Into a state, of which only those rows are read.
+            // Scatters to a state; only these rows are read.
             let bytes = [DType::I8, DType::U8, DType::BOOL];
             for dtype in [DType::F32, DType::F16, DType::BF16].into_iter().chain(bytes) {
                 let state = s.g.source(Class::State, dtype.name(), dtype, &[6, 2, width])?;
@@ -305,10 +305,10 @@ fn rows_are_taken_written_and_added() {
     }
 }
 
-/// Elements of one byte where hosts and steps leave them: weights, states, mailboxes, and what one step leaves to the
-/// next; of odd counts, so that what lies behind them shows.
+/// One-byte elements written by the host and by steps: weights, states, mailboxes, and values between steps. Odd
+/// counts detect writes beyond the end.
 #[test]
-fn bytes_lie_in_weights_states_and_mailboxes() {
+fn one_byte_types_work_in_weights_states_and_mailboxes() {
     for n in [1, 3, 257] {
         for dtype in [DType::I8, DType::U8, DType::BOOL] {
             let most = if dtype == DType::BOOL { 2.0 } else { 256.0 };
@@ -343,9 +343,10 @@ fn bytes_lie_in_weights_states_and_mailboxes() {
     }
 }
 
-/// Matrices that products and rows by index read, and others number by number; whole, in part, turned.
+/// Weights that products and gathers read as matrices, and other steps as plain numbers; whole, in part,
+/// transposed.
 #[test]
-fn weights_are_matrices_and_plain_numbers() {
+fn weights_are_read_as_matrices_and_as_plain_numbers() {
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
         let case = case(|s| {
             let x = s.floats("x", &[3, 64], noise(1, 192))?;
@@ -376,22 +377,22 @@ fn weights_are_matrices_and_plain_numbers() {
             let of_square = s.g.matmul(x, square)?;
             results.extend([of_square, s.g.matmul(x, across)?, s.g.gather(across, &[rows])?]);
             results.push(s.g.gather(table, &[rows])?);
-            // A product that the very matrix is added to.
+            // A product whose residual is its own weight matrix.
             let more = s.floats("more", &[64, 64], noise(6, 4096))?;
             let made = s.g.matmul(more, square)?;
             let wide = s.g.cast(square, DType::F32)?;
             results.push(s.g.binary(Binary::Add, made, wide)?);
             Ok(results)
         });
-        // What is multiplied with blocks has eight bits and what these leave.
+        // Activations are quantised to eight bits and a residual plane.
         let tolerance = if dtype.is_quantised() { 2e-3 } else { 4e-5 };
         assert_same(&case, tolerance, dtype.name());
     }
 }
 
-/// Every two sums and products, in either order, with what is read twice and what is known already.
+/// Every two sums and products, in either order, with operands that are read twice or already computed.
 #[test]
-fn two_operations_in_one_pass_are_rounded_each() {
+fn combined_operations_are_rounded_separately() {
     let ops = [Binary::Add, Binary::Sub, Binary::Mul];
     let case = case(|s| {
         let [a, b, c] = [(1, "a"), (2, "b"), (3, "c")]
@@ -405,7 +406,7 @@ fn two_operations_in_one_pass_are_rounded_each() {
                 let between = g.binary(first, a, b)?;
                 let (left, right) = if first_is_left { (between, x) } else { (x, between) };
                 let once = g.binary(second, left, right)?;
-                // Another of the same, the results of which are read twice.
+                // The same again; several steps read its results.
                 let x = g.unary(Unary::Neg, c)?;
                 let between = g.binary(first, x, b)?;
                 let square = g.binary(second, between, between)?;

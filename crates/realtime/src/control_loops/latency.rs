@@ -1,16 +1,16 @@
-//! How long a lane's steps took, from the client's start to the answer, and how many came in time. Written by one thread
-//! without waiting for any other, read by all.
+//! Latency histogram and counters of a control loop, from the client's start to the answer. One
+//! thread writes, any thread reads; neither waits.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Buckets of each power of two, whose widths differ by a sixteenth of their time at most.
+/// Buckets per power of two. A bucket is at most a sixteenth of its times wide.
 const PARTS: u32 = 16;
 
-/// Times of more than 2^36 ns, a minute, are in the last bucket.
+/// Powers of two covered. Times above 2^36 ns (69 s) are in the last bucket.
 const POWERS: u32 = 36;
 
-/// Counts of a lane since the daemon's start.
+/// Counters of a control loop since the daemon's start.
 pub(super) struct Latency {
     deadline: u64,
     buckets: Box<[AtomicU64]>,
@@ -30,7 +30,7 @@ impl Latency {
         Self { deadline, buckets, met, missed, skipped, failed, worst }
     }
 
-    /// A step that took so long.
+    /// Counts an answered step and its latency.
     pub(super) fn add(&self, took: Duration) {
         let took = nanoseconds(took);
         self.buckets[bucket(took)].fetch_add(1, Relaxed);
@@ -39,12 +39,12 @@ impl Latency {
         self.worst.fetch_max(took, Relaxed);
     }
 
-    /// Starts that came while one before was not answered.
+    /// Counts starts that arrived before the previous one was answered.
     pub(super) fn skip(&self, starts: u64) {
         self.skipped.fetch_add(starts, Relaxed);
     }
 
-    /// A step that the device failed.
+    /// Counts a step that failed on the device.
     pub(super) fn fail(&self) {
         self.failed.fetch_add(1, Relaxed);
     }
@@ -70,7 +70,8 @@ impl Latency {
         (steps > 0).then(|| Duration::from_nanos(self.worst.load(Relaxed)))
     }
 
-    /// A time that this share of the steps did not exceed; above the true one by a sixteenth at most.
+    /// Returns a time that this share of the steps did not exceed, rounded up by at most a
+    /// sixteenth.
     pub(super) fn quantile(&self, share: f64) -> Option<Duration> {
         let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
         let all: u64 = counts.iter().sum();
@@ -89,14 +90,14 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Up to 16 ns each has one; then sixteen share a power of two.
+/// Returns the bucket of a time: exact below 16 ns, then sixteen buckets per power of two.
 fn bucket(ns: u64) -> usize {
     let power = ns.checked_ilog2().unwrap_or(0).saturating_sub(PARTS.ilog2());
     let bucket = u64::from(power * PARTS) + (ns >> power);
     bucket.min(u64::from(POWERS * PARTS) - 1) as usize
 }
 
-/// The longest time of a bucket, in nanoseconds.
+/// Longest time of a bucket in nanoseconds.
 fn upper(bucket: u32) -> u64 {
     let power = (bucket / PARTS).saturating_sub(1);
     (u64::from(bucket - power * PARTS + 1) << power) - 1
@@ -108,7 +109,7 @@ mod tests {
     use orind_testing::random::Random;
 
     #[test]
-    fn every_time_is_in_a_bucket_whose_end_is_near() {
+    fn bucket_bounds_are_within_a_sixteenth() {
         let mut random = Random(3);
         for bits in 0..36 {
             for _ in 0..200 {
@@ -119,9 +120,8 @@ mod tests {
         }
     }
 
-    /// Against the sorted times.
     #[test]
-    fn quantiles_and_counts() {
+    fn quantiles_match_sorted_times() {
         let mut random = Random(4);
         let latency = Latency::new(Duration::from_micros(100));
         assert_eq!(latency.quantile(0.5), None);

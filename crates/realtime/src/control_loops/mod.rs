@@ -1,8 +1,8 @@
-//! Control loops beside the model: networks of ONNX files that a client starts through memory that both share, each
-//! prepared once and stepped by a thread of its own.
+//! Control loops: ONNX networks that a client steps through shared memory, each prepared once and
+//! run by its own thread.
 //!
-//! `memory` is what both sides see, `socket` is where a client gets it, `step` is the thread, `latency` what came of its
-//! deadlines. What a network means is `onnx`'s; nothing here knows of the language model.
+//! `memory` is the shared memory, `socket` sends it to clients, `step` is the thread, `latency`
+//! counts met and missed deadlines. Independent of language models.
 
 mod latency;
 mod memory;
@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use self::latency::Latency;
 use self::memory::{Client, Layout};
-pub use self::socket::Door;
+pub use self::socket::ControlLoopServer;
 
-/// The system does not give what a client of a lane needs.
+/// The system cannot provide memory or counters for a client.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("cannot {what}: {source}")]
 struct Error {
@@ -30,7 +30,7 @@ struct Error {
     source: nix::errno::Errno,
 }
 
-/// The socket of the lanes of the daemon that listens on `daemon`.
+/// Path of the control loops' socket, for the daemon that listens on `daemon`.
 #[must_use]
 pub fn socket(daemon: &Path) -> PathBuf {
     let mut name = daemon.as_os_str().to_owned();
@@ -38,34 +38,34 @@ pub fn socket(daemon: &Path) -> PathBuf {
     name.into()
 }
 
-/// A control loop, and what came of its deadlines since the daemon's start.
+/// State of a control loop, and its deadlines since the daemon's start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     pub name: String,
-    /// Its file.
+    /// Path of the ONNX file.
     pub network: String,
     pub backend: String,
-    pub state: Doing,
-    /// Process that has it.
+    pub state: LoopState,
+    /// Process id of the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<i32>,
-    /// Why it failed, or what it lacks.
+    /// Reason of a failure, or warnings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Steps a second that a client starts.
+    /// Steps per second that the client starts.
     pub rate_hz: u32,
-    /// From a start to its answer.
+    /// Time allowed from a start to its answer.
     pub deadline_s: f64,
-    /// How long a step waits at most for who else is on the same GPU, by a cautious estimate.
+    /// Upper bound of the time that a step waits for other work on the same GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind_s: Option<f64>,
     pub met: u64,
     pub missed: u64,
-    /// Starts that came before the one before was answered.
+    /// Starts that arrived before the previous one was answered.
     pub skipped: u64,
-    /// Steps that the device failed.
+    /// Steps that failed on the device.
     pub failed: u64,
-    /// Times from start to answer; absent before the first.
+    /// Latency from start to answer; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50_s: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,32 +76,32 @@ pub struct Status {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Doing {
+pub enum LoopState {
     Preparing,
     Ready,
     Failed,
 }
 
-/// The lanes of a daemon.
+/// All control loops of a daemon.
 #[derive(Default)]
-pub struct Lanes(Vec<Arc<Lane>>);
+pub struct ControlLoops(Vec<Arc<ControlLoop>>);
 
-/// One of them.
-pub struct Lane {
-    pub config: config::Lane,
-    /// The network's file.
+/// A control loop: its configuration, state and latency.
+pub struct ControlLoop {
+    pub config: config::ControlLoop,
+    /// Path of the ONNX file.
     file: PathBuf,
-    /// Where tuned choices are kept.
+    /// Directory of tuned kernel choices.
     tuned: Option<PathBuf>,
     state: Mutex<State>,
     latency: Latency,
 }
 
-/// What a lane does.
+/// State of the loop's thread.
 enum State {
-    /// Its network is being prepared.
+    /// The network is being prepared.
     Preparing,
-    /// It waits for a client, or serves the process of that id.
+    /// The loop waits for a client, or serves the process `held_by`.
     Ready {
         layout: Arc<Layout>,
         clients: Sender<Client>,
@@ -111,56 +111,56 @@ enum State {
     Failed(String),
 }
 
-impl Lanes {
-    /// Starts a thread for each, which prepares its network first.
+impl ControlLoops {
+    /// Starts a thread per loop, which prepares its network first.
     pub fn start(config: &config::Config) -> Arc<Self> {
-        let lanes = config.lane.iter().map(|lane| {
-            let lane = Arc::new(Lane {
+        let loops = config.lane.iter().map(|lane| {
+            let control_loop = Arc::new(ControlLoop {
                 config: lane.clone(),
                 file: config.network(&lane.network),
                 tuned: config.tuned().map(Path::to_owned),
                 state: Mutex::new(State::Preparing),
                 latency: Latency::new(lane.deadline()),
             });
-            // One at a time: who has a lane gives it back first.
+            // One client at a time: it must disconnect before the next one connects.
             let (sender, clients) = bounded(1);
-            step::spawn(&lane, sender, clients);
-            lane
+            step::spawn(&control_loop, sender, clients);
+            control_loop
         });
-        Arc::new(Self(lanes.collect()))
+        Arc::new(Self(loops.collect()))
     }
 
-    /// Whether there is any.
+    /// Returns true if none is configured.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The lane of that name, or the names there are.
-    fn find(&self, name: &str) -> Result<&Arc<Lane>, String> {
-        let known = || self.0.iter().map(|lane| &*lane.config.name).collect::<Vec<_>>().join(", ");
-        let found = self.0.iter().find(|lane| lane.config.name == name);
-        found.ok_or_else(|| format!("there is no lane `{name}`; there are: {}", known()))
+    /// Returns the loop of that name. The error lists the known names.
+    fn find(&self, name: &str) -> Result<&Arc<ControlLoop>, String> {
+        let known = || self.0.iter().map(|one| &*one.config.name).collect::<Vec<_>>().join(", ");
+        let found = self.0.iter().find(|one| one.config.name == name);
+        found.ok_or_else(|| format!("there is no control loop `{name}`; configured: {}", known()))
     }
 
-    /// What each does and did, beside models that give a GPU such chains.
+    /// Returns the status of every loop. `chains` is how the language models submit work to a GPU.
     #[must_use]
     pub fn status(&self, chains: Chains) -> Vec<Status> {
-        let status = |lane: &Arc<Lane>| {
-            let backend = &lane.config.backend;
+        let status = |control_loop: &Arc<ControlLoop>| {
+            let backend = &control_loop.config.backend;
             let same = self.0.iter().filter(|other| other.config.backend == *backend).count();
-            lane.status(device::behind(backend, chains, same - 1))
+            control_loop.status(device::behind(backend, chains, same - 1))
         };
         self.0.iter().map(status).collect()
     }
 }
 
-impl Lane {
+impl ControlLoop {
     fn status(&self, behind: Option<Duration>) -> Status {
         let (state, held_by, notes) = match &*self.state.lock() {
-            State::Preparing => (Doing::Preparing, None, Vec::new()),
-            State::Ready { held_by, notes, .. } => (Doing::Ready, *held_by, notes.clone()),
-            State::Failed(why) => (Doing::Failed, None, vec![why.clone()]),
+            State::Preparing => (LoopState::Preparing, None, Vec::new()),
+            State::Ready { held_by, notes, .. } => (LoopState::Ready, *held_by, notes.clone()),
+            State::Failed(why) => (LoopState::Failed, None, vec![why.clone()]),
         };
         let seconds = |time: Duration| time.as_secs_f64();
         Status {
@@ -184,7 +184,7 @@ impl Lane {
     }
 
     fn fail(&self, why: String) {
-        tracing::error!(lane = self.config.name, why, "a lane cannot be used");
+        tracing::error!(lane = self.config.name, why, "a control loop cannot be used");
         *self.state.lock() = State::Failed(why);
     }
 }

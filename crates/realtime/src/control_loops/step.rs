@@ -1,7 +1,6 @@
-//! A lane's thread: it prepares the network, then waits for a client, and for each of its starts.
+//! Thread of a control loop: prepares the network, then waits for a client and serves its starts.
 //!
-//! Between a start and its answer there is no system call but on a device that needs one; the wake-up before and the
-//! answer after are the two.
+//! A step makes two system calls, the wake-up and the answer, plus those that its device needs.
 
 use std::any::Any;
 use std::os::fd::AsFd as _;
@@ -20,128 +19,143 @@ use nix::unistd::Pid;
 use nn::Terms;
 use onnx::{Model, Network};
 
-use super::memory::{Client, Layout, Place};
-use super::{Lane, State};
+use super::memory::{Client, Layout, TensorPlace};
+use super::{ControlLoop, State};
 use errors::one_line;
 
 /// Starts the thread. It ends with the daemon.
-pub(super) fn spawn(lane: &Arc<Lane>, sender: Sender<Client>, clients: Receiver<Client>) {
-    let name = format!("lane {}", lane.config.name);
-    let own = Arc::clone(lane);
+pub(super) fn spawn(
+    control_loop: &Arc<ControlLoop>,
+    sender: Sender<Client>,
+    clients: Receiver<Client>,
+) {
+    let name = format!("lane {}", control_loop.config.name);
+    let own = Arc::clone(control_loop);
     let body = move || {
         let work = AssertUnwindSafe(|| run(&own, sender, &clients));
         match catch_unwind(work) {
             Ok(Ok(())) => {}
             Ok(Err(why)) => own.fail(why),
-            Err(panic) => own.fail(format!("its thread panicked: {}", said(&*panic))),
+            Err(panic) => own.fail(format!("its thread panicked: {}", panic_message(&*panic))),
         }
     };
     if let Err(error) = thread::Builder::new().name(name).spawn(body) {
-        lane.fail(format!("its thread cannot be started: {error}"));
+        control_loop.fail(format!("its thread cannot be started: {error}"));
     }
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref().copied()).unwrap_or("without a word")
+    text.or_else(|| panic.downcast_ref().copied()).unwrap_or("without a message")
 }
 
-fn run(lane: &Lane, sender: Sender<Client>, clients: &Receiver<Client>) -> Result<(), String> {
-    let config = &lane.config;
+fn run(
+    control_loop: &ControlLoop,
+    sender: Sender<Client>,
+    clients: &Receiver<Client>,
+) -> Result<(), String> {
+    let config = &control_loop.config;
     let mut notes = Vec::new();
     if let Some(core) = config.core {
-        notes.extend(stay_on(core).err().map(|why| format!("not on core {core}: {why}")));
+        notes
+            .extend(pin_to_core(core).err().map(|why| format!("not pinned to core {core}: {why}")));
     }
     let device = device::for_loops(&config.backend)?;
-    let told = |error: onnx::Error| format!("{}: {}", lane.file.display(), one_line(&error));
-    let model = Model::read(&lane.file).map_err(told)?;
-    let terms = Terms { room: None, tuned: lane.tuned.as_deref() };
-    let network = Network::with(&model, &*device, terms, &config.shapes, &Default::default());
-    let mut network = network.map_err(told)?;
-    // Loading is no real-time work.
+    let failed =
+        |error: onnx::Error| format!("{}: {}", control_loop.file.display(), one_line(&error));
+    let model = Model::read(&control_loop.file).map_err(failed)?;
+    let options = Terms { room: None, tuned: control_loop.tuned.as_deref() };
+    let network = Network::with(&model, &*device, options, &config.shapes, &Default::default());
+    let mut network = network.map_err(failed)?;
+    // Loading needs no real-time priority.
     if config.priority > 0 {
-        let refused = urgent(config.priority).err();
-        notes
-            .extend(refused.map(|why| format!("no real-time priority {}: {why}", config.priority)));
+        let error = set_priority(config.priority).err();
+        notes.extend(error.map(|why| format!("no real-time priority {}: {why}", config.priority)));
     }
-    let of = |(name, _, shape)| (name, shape);
-    let layout = Layout::new(config, network.inputs().map(of), network.outputs().map(of));
+    let with_shape = |(name, _, shape)| (name, shape);
+    let layout =
+        Layout::new(config, network.inputs().map(with_shape), network.outputs().map(with_shape));
     let layout = Arc::new(layout);
     let mut step = Step::new(&layout);
-    // What is done once only is done before the first client comes.
-    step.warm(&mut network).map_err(told)?;
+    // Does one-time work before the first client connects.
+    step.warm(&mut network).map_err(failed)?;
     for note in &notes {
-        tracing::warn!(lane = config.name, note, "a lane may miss deadlines");
+        tracing::warn!(lane = config.name, note, "a control loop may miss deadlines");
     }
-    tracing::info!(lane = config.name, network = %lane.file.display(), "a lane is ready");
-    *lane.state.lock() =
+    tracing::info!(lane = config.name, network = %control_loop.file.display(), "a control loop is ready");
+    *control_loop.state.lock() =
         State::Ready { layout: Arc::clone(&layout), clients: sender, held_by: None, notes };
     while let Ok(client) = clients.recv() {
-        step.hold(lane, &mut network, &client)?;
-        if let State::Ready { held_by, .. } = &mut *lane.state.lock() {
+        step.serve_or_report(control_loop, &mut network, &client)?;
+        if let State::Ready { held_by, .. } = &mut *control_loop.state.lock() {
             *held_by = None;
         }
     }
     Ok(())
 }
 
-/// A network's step, with room for what goes in and comes out.
+/// Executes steps of a network. Owns a buffer for inputs and outputs.
 struct Step {
     layout: Arc<Layout>,
-    room: Vec<f32>,
-    /// Starts of the client that have been answered.
+    buffer: Vec<f32>,
+    /// Steps answered for the current client.
     answered: u64,
 }
 
 impl Step {
     fn new(layout: &Arc<Layout>) -> Self {
-        let places = layout.inputs.iter().chain(&layout.outputs);
-        let most = places.map(Place::elements).max().unwrap_or(0);
-        Self { layout: Arc::clone(layout), room: vec![0.0; most], answered: 0 }
+        let tensors = layout.inputs.iter().chain(&layout.outputs);
+        let most = tensors.map(TensorPlace::elements).max().unwrap_or(0);
+        Self { layout: Arc::clone(layout), buffer: vec![0.0; most], answered: 0 }
     }
 
     fn warm(&mut self, network: &mut Network) -> Result<(), onnx::Error> {
         for input in &self.layout.inputs {
-            network.write(&input.name, &self.room[..input.elements()])?;
+            network.write(&input.name, &self.buffer[..input.elements()])?;
         }
         network.step()
     }
 
-    /// The same as [`Step::serve`]; a client that is deserted is told.
-    fn hold(&mut self, lane: &Lane, network: &mut Network, client: &Client) -> Result<(), String> {
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve(lane, network, client)));
+    /// As [`Step::serve`], but reports a panic to the client.
+    fn serve_or_report(
+        &mut self,
+        control_loop: &ControlLoop,
+        network: &mut Network,
+        client: &Client,
+    ) -> Result<(), String> {
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve(control_loop, network, client)));
         served.map_err(|panic| {
-            let why = format!("its thread panicked: {}", said(&*panic));
-            client.desert(self.answered + 1, now(), &why);
+            let why = format!("its thread panicked: {}", panic_message(&*panic));
+            client.report_failure(self.answered + 1, now(), &why);
             why
         })
     }
 
-    /// All starts of a client, until it is gone.
-    fn serve(&mut self, lane: &Lane, network: &mut Network, client: &Client) {
+    /// Serves all starts of a client until it disconnects.
+    fn serve(&mut self, control_loop: &ControlLoop, network: &mut Network, client: &Client) {
         let mut last = 0;
         self.answered = 0;
         loop {
-            stay_awake(client, last, lane.config.spin_us);
-            let starts = starts(client);
-            if client.gone.load(Ordering::Acquire) {
+            spin_until_start(client, last, control_loop.config.spin_us);
+            let starts = wait_for_starts(client);
+            if client.disconnected.load(Ordering::Acquire) {
                 return;
             }
             let woken = now();
             let started = client.memory.started();
             last = started;
-            // A time that cannot be is none.
+            // Ignore impossible timestamps.
             let started = if started == 0 || started > woken { woken } else { started };
-            lane.latency.skip(starts - 1);
-            let done = self.once(network, client);
+            control_loop.latency.skip(starts - 1);
+            let done = self.step_once(network, client);
             let finished = now();
-            // Who has the answer finds it counted.
+            // Update counters before the client sees the answer.
             match &done {
-                Ok(()) => lane.latency.add(Duration::from_nanos(finished - started)),
+                Ok(()) => control_loop.latency.add(Duration::from_nanos(finished - started)),
                 Err(error) => {
-                    lane.latency.fail();
+                    control_loop.latency.fail();
                     tracing::error!(
-                        lane = lane.config.name,
+                        lane = control_loop.config.name,
                         error = one_line(error),
                         "a step failed"
                     );
@@ -150,20 +164,20 @@ impl Step {
             self.answered += 1;
             client.memory.finish(self.answered, finished, done.is_err());
             if let Err(errno) = client.answer.write(1) {
-                tracing::error!(lane = lane.config.name, %errno, "an answer was not told");
+                tracing::error!(lane = control_loop.config.name, %errno, "an answer was not delivered");
             }
         }
     }
 
-    fn once(&mut self, network: &mut Network, client: &Client) -> Result<(), onnx::Error> {
+    fn step_once(&mut self, network: &mut Network, client: &Client) -> Result<(), onnx::Error> {
         for input in &self.layout.inputs {
-            let values = &mut self.room[..input.elements()];
+            let values = &mut self.buffer[..input.elements()];
             client.memory.load(input, values);
             network.write(&input.name, values)?;
         }
         network.step()?;
         for output in &self.layout.outputs {
-            let values = &mut self.room[..output.elements()];
+            let values = &mut self.buffer[..output.elements()];
             network.read(&output.name, values)?;
             client.memory.store(output, values);
         }
@@ -171,25 +185,28 @@ impl Step {
     }
 }
 
-/// Until the client stamps another start than the last, or so many microseconds are over: who is awake then need not be
-/// woken.
-fn stay_awake(client: &Client, last: u64, spin_us: u32) {
+/// Spins until the client writes a new start time, or `spin_us` microseconds have passed. A start
+/// while spinning needs no wake-up.
+fn spin_until_start(client: &Client, last: u64, spin_us: u32) {
     let end = now().saturating_add(u64::from(spin_us) * 1000);
-    while client.memory.started() == last && !client.gone.load(Ordering::Relaxed) && now() < end {
+    while client.memory.started() == last
+        && !client.disconnected.load(Ordering::Relaxed)
+        && now() < end
+    {
         std::hint::spin_loop();
     }
 }
 
-/// Waits for a client to start a step; how often it did since the last one.
-fn starts(client: &Client) -> u64 {
+/// Waits for the client to start a step. Returns the number of starts since the last one.
+fn wait_for_starts(client: &Client) -> u64 {
     loop {
         match client.start.read() {
             Ok(starts) => return starts,
             Err(Errno::EINTR) => {}
-            // The client has its say in whether reads wait.
+            // The client can make the counter non-blocking.
             Err(Errno::EAGAIN) => {
                 let mut fds = [PollFd::new(client.start.as_fd(), PollFlags::POLLIN)];
-                // Whatever it says, the next read tells.
+                // The next read reports any error.
                 let _ = poll(&mut fds, PollTimeout::NONE);
             }
             Err(errno) => unreachable!("a counter of 64 bits: {errno}"),
@@ -197,7 +214,7 @@ fn starts(client: &Client) -> u64 {
     }
 }
 
-/// Nanoseconds of the clock that clients have too.
+/// Time of `CLOCK_MONOTONIC` in nanoseconds, the clock that clients use.
 fn now() -> u64 {
     let Ok(time) = clock_gettime(ClockId::CLOCK_MONOTONIC) else {
         unreachable!("every Linux has this clock");
@@ -205,16 +222,16 @@ fn now() -> u64 {
     u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn stay_on(core: usize) -> Result<(), Errno> {
+fn pin_to_core(core: usize) -> Result<(), Errno> {
     let mut set = CpuSet::new();
     set.set(core)?;
     sched_setaffinity(Pid::from_raw(0), &set)
 }
 
-/// `SCHED_FIFO`: whatever has no such priority waits for the lane.
-fn urgent(priority: u8) -> Result<(), Errno> {
+/// Sets `SCHED_FIFO`: the loop preempts all processes without real-time priority.
+fn set_priority(priority: u8) -> Result<(), Errno> {
     let param = libc::sched_param { sched_priority: priority.into() };
-    // SAFETY: of the calling thread; the structure lives.
+    // SAFETY: applies to the calling thread; `param` outlives the call.
     Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) })
         .map(drop)
 }
@@ -231,9 +248,9 @@ mod tests {
     use super::*;
     use config::Config;
 
-    /// A thread that panics in a step, as a client sees it: here because its places lie outside of the memory.
+    /// The layout's output is outside of the memory, so the step panics.
     #[test]
-    fn a_client_is_told_that_the_thread_has_failed() {
+    fn clients_get_an_error_if_the_thread_panics() {
         let text = "[[lane]]\nname = 'policy'\nnetwork = 'policy.onnx'\nshapes = { observation = [1, 12] }\n";
         let config = Config::parse(text, "here").unwrap().lane.remove(0);
         let file = PathBuf::from(concat!(
@@ -244,22 +261,28 @@ mod tests {
         let device = device::for_loops("cpu").unwrap();
         let mut network =
             Network::new(&model, &*device, &config.shapes, &Default::default()).unwrap();
-        let of = |(name, _, shape)| (name, shape);
-        let mut layout = Layout::new(&config, network.inputs().map(of), network.outputs().map(of));
+        let with_shape = |(name, _, shape)| (name, shape);
+        let mut layout = Layout::new(
+            &config,
+            network.inputs().map(with_shape),
+            network.outputs().map(with_shape),
+        );
         let (mut here, there) = UnixStream::pair().unwrap();
         let (client, _) = Client::new(&layout, &there).unwrap();
         layout.outputs[0].offset = layout.bytes;
         let (state, latency) = (Mutex::new(State::Preparing), Latency::new(config.deadline()));
-        let lane = Lane { config, file, tuned: None, state, latency };
+        let control_loop = ControlLoop { config, file, tuned: None, state, latency };
         client.start.write(1).unwrap();
-        let why = Step::new(&Arc::new(layout)).hold(&lane, &mut network, &client).unwrap_err();
+        let why = Step::new(&Arc::new(layout))
+            .serve_or_report(&control_loop, &mut network, &client)
+            .unwrap_err();
         assert!(why.starts_with("its thread panicked: byte "), "{why}");
         assert_eq!(client.answer.read().unwrap(), 1);
         assert!(client.memory.failed());
         drop(there);
         let mut line = String::new();
         here.read_to_string(&mut line).unwrap();
-        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(told["error"]["message"], why);
+        let reply: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(reply["error"]["message"], why);
     }
 }

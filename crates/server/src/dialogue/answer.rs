@@ -1,4 +1,4 @@
-//! One answer as it comes: the engine's events as parts of a message.
+//! Translates the engine's events into parts of an answer: reasoning, text, tool calls.
 
 use futures_util::stream::{Stream, StreamExt};
 use model::tokenizer::{AnswerParser, Piece};
@@ -7,38 +7,38 @@ use crate::error::Error;
 use crate::unique;
 use engine::{Event, FinishReason, Finished, GenerateError, TokenLogprobs};
 
-/// What is new of an answer.
+/// A new part of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Part {
     Reasoning(String),
     Text(String),
-    /// A call begins, the answer's `index`th.
+    /// Beginning of the tool call number `index`.
     Call {
         index: usize,
         id: String,
         name: String,
     },
-    /// More of the arguments of the latest call, JSON text.
+    /// More of the latest call's arguments, as JSON text.
     Arguments {
         index: usize,
         text: String,
     },
 }
 
-/// Why an answer ends.
+/// Reason why an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// The model has ended it, or its grammar.
+    /// The model ended the answer, or its grammar did.
     Stop,
-    /// This one of the request's stop texts.
+    /// The stop text that ended the answer.
     StopText(String),
     Length,
-    /// Calls are to be answered.
+    /// The answer ends with tool calls.
     Calls,
 }
 
 impl Reason {
-    /// A generation that was cancelled has none: nobody listens, or the daemon stops.
+    /// Returns an error for a cancelled generation: the client is gone, or the daemon stops.
     pub(crate) fn of(finished: &Finished) -> Result<Self, Error> {
         match &finished.reason {
             FinishReason::End { .. } | FinishReason::Complete => Ok(Self::Stop),
@@ -55,19 +55,19 @@ pub(crate) struct End {
     pub(crate) finished: Finished,
 }
 
-/// What one event of the engine adds to an answer.
+/// Contribution of one engine event to an answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Update {
     pub(crate) parts: Vec<Part>,
     pub(crate) logprobs: Option<TokenLogprobs>,
-    /// The last one.
+    /// Set in the last update.
     pub(crate) end: Option<End>,
 }
 
-/// Takes one answer apart.
+/// Parser state of one answer.
 pub(super) struct Answer {
     parser: Option<AnswerParser>,
-    /// Whether a second call counts.
+    /// Report more than one tool call.
     parallel: bool,
     calls: usize,
 }
@@ -77,7 +77,7 @@ impl Answer {
         Self { parser: Some(parser), parallel, calls: 0 }
     }
 
-    /// `None` where an event says nothing.
+    /// Translates one event. `None` if it adds nothing.
     pub(super) fn take(&mut self, event: Event) -> Option<Result<Update, Error>> {
         let mut pieces = Vec::new();
         let mut update = Update::default();
@@ -132,7 +132,7 @@ impl Answer {
     }
 }
 
-/// Nine letters and digits, as Mistral's templates demand of ids that come back.
+/// Returns a random id of nine letters and digits, the form that Mistral's templates require.
 fn call_id() -> String {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut number = unique();
@@ -144,12 +144,12 @@ fn call_id() -> String {
     (0..9).map(digit).collect()
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gathered {
     pub(crate) reasoning: String,
     pub(crate) text: String,
-    /// Ids, names and arguments.
+    /// Id, name and arguments of each call.
     pub(crate) calls: Vec<(String, String, String)>,
     pub(crate) logprobs: Vec<TokenLogprobs>,
     pub(crate) end: Option<End>,
@@ -173,13 +173,13 @@ impl Gathered {
         self.end = update.end.or(self.end.take());
     }
 
-    /// Why it ended, and what it took.
+    /// Returns how the answer ended.
     pub(crate) fn end(&self) -> Result<&End, Error> {
-        self.end.as_ref().ok_or_else(|| Error::internal("a generation ended without an end"))
+        self.end.as_ref().ok_or_else(|| Error::internal("a generation ended without a final event"))
     }
 }
 
-/// All of some answers.
+/// Collects complete answers.
 pub(crate) async fn gather(
     mut updates: impl Stream<Item = (usize, Result<Update, Error>)> + Unpin,
     answers: usize,
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_numbered_and_only_the_first_counts_where_one_is_asked_for() {
+    fn only_the_first_call_counts_without_parallel_calls() {
         let two = "<tool_call>{\"name\": \"a\", \"arguments\": {\"x\": 1}}</tool_call>\n\
                    <tool_call>{\"name\": \"a\"}</tool_call>";
         let (parts, reason) = answer(true, two);

@@ -1,8 +1,8 @@
-//! What every chat dialect comes to: one request ([`Ask`]) and one stream of [`Update`]s. A dialect is a
-//! translation into the one and out of the other, in a file of its own.
+//! Common form of all chat APIs: one request type ([`Ask`]) and one stream of [`Update`]s. Each API
+//! has a file that translates to and from these.
 
 mod answer;
-mod held;
+mod structured_output;
 pub(super) mod tools;
 
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use model::tokenizer::{AnswerParser, Message, RenderOptions};
 use serde_json::{Map, Value};
 
 pub(super) use self::answer::{End, Gathered, Part, Reason, Update, gather};
-pub(super) use self::held::Held;
+use self::structured_output::StructuredOutput;
 pub(super) use self::tools::{Choice, Tool};
 use super::error::Error;
 use super::{App, generation, params, prompt};
 use engine::{Grammar, Request, Served};
 use plan::sample::Sampling;
 
-/// What an answer has to be.
+/// Required format of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Form {
     #[default]
@@ -39,53 +39,53 @@ impl Form {
     }
 }
 
-/// Whether a model thinks before it answers.
+/// Reasoning setting of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Thinking {
     On,
     Off {
-        /// Whether it is an error where a model cannot but think.
+        /// Return an error if the model's reasoning cannot be disabled.
         must: bool,
     },
-    /// How much, in the words of its template: `low`, `high`.
+    /// Reasoning effort, as named by the template: `low`, `high`.
     Effort(String),
 }
 
-/// A conversation, and how it is to be answered.
+/// A conversation, and settings for its answer.
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) model: Option<String>,
-    /// What the dialect calls the field of the conversation.
+    /// Name of the conversation's field in the request.
     pub(super) field: &'static str,
     pub(super) messages: Vec<Message>,
     pub(super) tools: Vec<Tool>,
     pub(super) choice: Choice,
-    /// Whether an answer may have several calls.
+    /// Allow several tool calls.
     pub(super) parallel: bool,
     pub(super) form: Form,
-    /// Whether a model that can thinks, and the field that says it.
+    /// Reasoning setting, and the name of its field.
     pub(super) thinking: Option<(&'static str, Thinking)>,
-    /// Variables of the template.
+    /// Variables of the chat template.
     pub(super) variables: Map<String, Value>,
     pub(super) sampling: Sampling,
-    pub(super) shaping: api::Shaping,
-    /// What is taken of adapters, where that is listed.
+    pub(super) logits_options: api::LogitsOptions,
+    /// Scales of LoRA adapters, if the request lists any.
     pub(super) lora: Option<Vec<api::Lora>>,
     pub(super) stop: Vec<String>,
     pub(super) max_tokens: Option<u32>,
-    /// Whether fewer will do where the slot has no room for more.
+    /// Accept fewer tokens if the slot has no space for all.
     pub(super) at_most: bool,
     pub(super) ignore_end: bool,
-    /// Alternatives that are reported for each token.
+    /// Number of alternatives reported for each token.
     pub(super) logprobs: Option<u8>,
-    /// Answers to the one conversation.
+    /// Number of answers to the conversation.
     pub(super) answers: usize,
 }
 
-/// Each with the answer that it belongs to. An error ends it.
+/// Updates with the index of their answer. An error ends the stream.
 type Updates = std::pin::Pin<Box<dyn Stream<Item = (usize, Result<Update, Error>)> + Send>>;
 
-/// A conversation being answered.
+/// A conversation that is being answered.
 pub(super) struct Dialogue {
     pub(super) served: Arc<Served>,
     pub(super) prompt_tokens: usize,
@@ -93,17 +93,18 @@ pub(super) struct Dialogue {
 }
 
 impl Ask {
-    /// Tokens of the prompt.
+    /// Counts the tokens of the prompt.
     pub(super) async fn count(mut self, app: &Arc<App>) -> Result<usize, Error> {
         let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
         self.check(&served)?;
         let (messages, options, _) = self.conversation();
-        let free = Held::default();
-        let made = prompt::conversation(app, &served, self.field, messages, options, free).await?;
-        Ok(made.ids.len())
+        let free = |_: &Served, _: &str| None;
+        let prepared =
+            prompt::conversation(app, &served, self.field, messages, options, free).await?;
+        Ok(prepared.ids.len())
     }
 
-    /// The text of the prompt.
+    /// Renders the text of the prompt.
     pub(super) async fn text(mut self, app: &Arc<App>) -> Result<String, Error> {
         let served = Arc::clone(&params::admit(app, self.model.as_deref(), 0).await?.served);
         self.check(&served)?;
@@ -111,9 +112,9 @@ impl Ask {
         prompt::text(app, &served, self.field, messages, options).await
     }
 
-    /// What the template and the grammar are made of.
-    fn conversation(&mut self) -> (Vec<Message>, RenderOptions, Held) {
-        // Without its tools in the prompt a model does not call them.
+    /// Returns the inputs of the template and of the grammar.
+    fn conversation(&mut self) -> (Vec<Message>, RenderOptions, StructuredOutput) {
+        // A model does not call tools that its prompt does not list.
         if self.choice == Choice::None {
             self.tools.clear();
         }
@@ -140,16 +141,20 @@ impl Ask {
             variables,
         };
         let must = matches!(self.choice, Choice::Required | Choice::Named(_));
-        let held = Held {
+        let structured = StructuredOutput {
             tools: std::mem::take(&mut self.tools),
-            calls: if must { held::Calls::Must } else { held::Calls::May },
+            calls: if must {
+                structured_output::Calls::Must
+            } else {
+                structured_output::Calls::May
+            },
             parallel: self.parallel,
             form: std::mem::take(&mut self.form),
         };
-        (std::mem::take(&mut self.messages), options, held)
+        (std::mem::take(&mut self.messages), options, structured)
     }
 
-    /// Begins to answer.
+    /// Starts the generations.
     pub(super) async fn start(mut self, app: &Arc<App>) -> Result<Dialogue, Error> {
         if self.messages.is_empty() {
             let message = format!("{}: is empty; at least one message is needed", self.field);
@@ -160,22 +165,27 @@ impl Ask {
         let served = Arc::clone(&admission.served);
         let chat = &served.text.chat;
         self.check(&served)?;
-        let shaping =
-            params::shaping(&self.shaping, self.sampling.temperature, &served.text.tokenizer)?;
+        let shaping = params::logits_processors(
+            &self.logits_options,
+            self.sampling.temperature,
+            &served.text.tokenizer,
+        )?;
         let adapters =
             params::adapters(&served.model, self.model.as_deref(), self.lora.as_deref())?;
-        let (messages, options, held) = self.conversation();
+        let (messages, options, structured) = self.conversation();
         let tools = options.tools.clone();
-        let made = prompt::conversation(app, &served, self.field, messages, options, held).await?;
-        let room = served.model.context.saturating_sub(made.ids.len()).max(1);
+        let grammar = move |served: &Served, tail: &str| structured.grammar(served, tail);
+        let prepared =
+            prompt::conversation(app, &served, self.field, messages, options, grammar).await?;
+        let room = served.model.context.saturating_sub(prepared.ids.len()).max(1);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         let asked = self.max_tokens.map(|asked| if self.at_most { asked.min(room) } else { asked });
         let request = Request {
-            max_tokens: params::max_tokens(asked, made.ids.len(), served.model.context, most),
-            prompt: made.ids,
+            max_tokens: params::max_tokens(asked, prepared.ids.len(), served.model.context, most),
+            prompt: prepared.ids,
             sampling: self.sampling,
             shaping,
-            constraint: made.constraint,
+            constraint: prepared.constraint,
             shown: served.text.marks.iter().map(|(_, id)| *id).collect(),
             stop: self.stop,
             ignore_end: self.ignore_end,
@@ -185,7 +195,7 @@ impl Ask {
             embed: false,
         };
         let prompt_tokens = request.prompt.len();
-        let parser = || AnswerParser::new(chat.format(), &tools, &made.tail);
+        let parser = || AnswerParser::new(chat.format(), &tools, &prepared.tail);
         let mut answers: Vec<_> =
             (0..self.answers).map(|_| answer::Answer::new(parser(), self.parallel)).collect();
         let requests = (0..self.answers as u64).map(|at| {
@@ -200,26 +210,27 @@ impl Ask {
         Ok(Dialogue { served, prompt_tokens, updates: Box::pin(updates) })
     }
 
-    /// Refuses what the model's template does not know.
+    /// Rejects settings that the model's chat template does not support.
     fn check(&self, served: &Served) -> Result<(), Error> {
         let chat = &served.text.chat;
         let unsupported = |param: &str, message: String| {
             Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message).param(param))
         };
         if !self.tools.is_empty() && chat.format().calls.is_none() {
-            let message = format!("tools: the chat template of {} knows none", served.model.id);
+            let message =
+                format!("tools: the chat template of {} does not support tools", served.model.id);
             return unsupported("tools", message);
         }
         let must = matches!(self.choice, Choice::Required | Choice::Named(_));
         if must && self.tools.is_empty() {
-            let message = "tool_choice: asks for a call, but there are no tools";
+            let message = "tool_choice: requires a call, but the request has no tools";
             return Err(Error::value("tool_choice", message));
         }
         if let Choice::Named(name) = &self.choice
             && !self.tools.iter().any(|tool| tool.name == *name)
         {
             let message =
-                format!("tool_choice: there is no tool `{}`", errors::invalid::shown(name));
+                format!("tool_choice: there is no tool `{}`", errors::invalid::excerpt(name));
             return Err(Error::value("tool_choice", message));
         }
         let Some((field, thinking)) = &self.thinking else { return Ok(()) };
@@ -231,7 +242,8 @@ impl Ask {
             }
         };
         if !can {
-            let message = format!("{field}: the chat template of {} reads none", served.model.id);
+            let message =
+                format!("{field}: the chat template of {} does not support it", served.model.id);
             return unsupported(field, message);
         }
         Ok(())

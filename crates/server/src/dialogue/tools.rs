@@ -1,25 +1,25 @@
-//! Tools as requests define them, in the one form that templates and grammars take.
+//! Tool definitions of requests, in the common form for templates and grammars.
 
 use serde_json::{Map, Value, json};
 
 use crate::error::Error;
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
-/// Tools of one request at most.
+/// Maximum number of tools in a request.
 const TOOLS: usize = 256;
-/// Bytes of a tool's name at most.
+/// Maximum length of a tool's name in bytes.
 const NAME: usize = 128;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tool {
     pub(crate) name: String,
     pub(crate) description: String,
-    /// The schema of its arguments, an object.
+    /// JSON schema of the arguments, an object.
     pub(crate) parameters: Value,
 }
 
 impl Tool {
-    /// As templates get it.
+    /// Returns the JSON for the chat template.
     pub(super) fn json(&self) -> Value {
         let Self { name, description, parameters } = self;
         json!({
@@ -28,7 +28,7 @@ impl Tool {
         })
     }
 
-    /// A tool whose fields were found at `place`.
+    /// Checks a tool's fields. `place` is its path in the request.
     pub(crate) fn new(
         place: &str,
         name: String,
@@ -39,13 +39,13 @@ impl Tool {
         if name.is_empty() || name.len() > NAME || !name.chars().all(is_name) {
             let message = format!(
                 "{place}.name: is `{}`; 1 to {NAME} letters, digits, `_`, `-` or `.` are allowed",
-                shown(&name)
+                excerpt(&name)
             );
             return Err(Error::value(format!("{place}.name"), message));
         }
         let parameters = parameters.unwrap_or_else(|| Value::Object(Map::new()));
         let Value::Object(mut parameters) = parameters else {
-            let message = format!("{place}.parameters: is no JSON schema of an object");
+            let message = format!("{place}.parameters: is not a JSON schema of an object");
             return Err(Error::value(format!("{place}.parameters"), message));
         };
         if parameters.is_empty() {
@@ -57,7 +57,7 @@ impl Tool {
     }
 }
 
-/// Refuses more tools than there may be, and two of one name.
+/// Rejects too many tools and duplicate names.
 pub(crate) fn check(tools: &[Tool]) -> Result<(), Error> {
     if tools.len() > TOOLS {
         let message = format!("tools: has {} tools, at most {TOOLS} are allowed", tools.len());
@@ -67,17 +67,17 @@ pub(crate) fn check(tools: &[Tool]) -> Result<(), Error> {
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => {
-            let message = format!("tools: has two tools of the name `{}`", shown(pair[0]));
+            let message = format!("tools: two tools have the name `{}`", excerpt(pair[0]));
             Err(Error::value("tools", message))
         }
         None => Ok(()),
     }
 }
 
-/// Whether an answer calls a tool.
+/// Tool choice of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// As the model likes.
+    /// The model decides.
     #[default]
     Auto,
     None,
@@ -85,7 +85,8 @@ pub(crate) enum Choice {
     Named(String),
 }
 
-/// The id of a call, found at `place`: what an answer names the call by that it is to. An empty one would be to any.
+/// Returns the id of a call, found at `place`. Must not be empty: a tool message refers to its call
+/// by this id.
 pub(crate) fn call_id(place: &str, id: Option<String>) -> Result<String, Error> {
     match id {
         None => Err(Error::value(place, format!("{place}: is missing"))),
@@ -94,7 +95,7 @@ pub(crate) fn call_id(place: &str, id: Option<String>) -> Result<String, Error> 
     }
 }
 
-/// A call's arguments as templates take them: the object that a text is, else the text.
+/// Returns a call's arguments as a JSON object if the text is one, else as a string.
 pub(crate) fn arguments(text: &str) -> Value {
     if text.trim().is_empty() {
         return Value::Object(Map::new());

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: a conversation, put into the model's own template.
+//! `/v1/chat/completions`: a conversation, rendered with the model's chat template.
 
 use std::sync::Arc;
 
@@ -13,25 +13,27 @@ use serde_json::Value;
 use super::{add_usage, finish_reason, head, logprobs, timings};
 use crate::dialogue::{Ask, Choice, Dialogue, Part, Thinking, Tool, Update, gather, tools};
 use crate::error::Error;
-use crate::refused::{Checked, Refused, Refusing, nothing, text_only, yes};
+use crate::rejections::{
+    Checked, RejectsFields, UnsupportedField, is_empty, is_text_only, is_true,
+};
 use crate::{App, events, params};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 const ROLE: &str = "assistant";
 
-impl Refusing for api::ChatRequest {
-    const REFUSED: &'static [&'static [Refused]] = &[
-        super::REFUSED,
+impl RejectsFields for api::ChatRequest {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[
+        super::UNSUPPORTED,
         &[
-            ("functions", nothing, "use `tools`"),
-            ("chat_template", nothing, "use /v1/completions, which takes any text"),
-            ("add_generation_prompt", yes, "use /v1/completions, which takes any text"),
-            ("continue_final_message", nothing, "use /v1/completions, which takes any text"),
-            ("function_call", nothing, "use `tool_choice`"),
-            ("modalities", text_only, "only text is possible"),
-            ("audio", nothing, "only text is possible"),
-            ("prediction", nothing, "leave it out"),
-            ("web_search_options", nothing, "give the model a tool that searches"),
+            ("functions", is_empty, "use `tools`"),
+            ("chat_template", is_empty, "use /v1/completions, which accepts any text"),
+            ("add_generation_prompt", is_true, "use /v1/completions, which accepts any text"),
+            ("continue_final_message", is_empty, "use /v1/completions, which accepts any text"),
+            ("function_call", is_empty, "use `tool_choice`"),
+            ("modalities", is_text_only, "only text is possible"),
+            ("audio", is_empty, "only text is possible"),
+            ("prediction", is_empty, "leave it out"),
+            ("web_search_options", is_empty, "provide a search tool"),
         ],
     ];
 }
@@ -56,7 +58,7 @@ pub(crate) async fn chat(
         };
         let usage = include_usage.then(api::Usage::default);
         let mut stream = Streaming { head, wants_logprobs, usage, left: answers };
-        // The roles come first, so that a waiting client knows that it was heard.
+        // Sends the roles first, so that a waiting client knows that the request was accepted.
         let first: Vec<_> = (0..answers).map(|index| stream.first(index)).collect();
         let parts =
             events::until_error(updates, move |(index, update)| stream.parts(index, update?));
@@ -68,7 +70,7 @@ pub(crate) async fn chat(
     let mut times = api::Timings::default();
     for (index, answer) in gather(updates, answers).await?.into_iter().enumerate() {
         let end = answer.end()?;
-        // The prompt is one, however many answers it has.
+        // All answers share one prompt: count its tokens once.
         let before = usage;
         add_usage(&mut usage, &end.finished);
         if index > 0 {
@@ -99,7 +101,7 @@ pub(crate) async fn chat(
     Ok(Json(answer).into_response())
 }
 
-/// What a request asks for.
+/// Translates a request into an [`Ask`].
 pub(crate) fn ask(mut request: api::ChatRequest) -> Result<Ask, Error> {
     let logprobs = alternatives(&request)?;
     let sampling = params::sampling(
@@ -109,7 +111,7 @@ pub(crate) fn ask(mut request: api::ChatRequest) -> Result<Ask, Error> {
         request.min_p,
         request.seed,
     )?;
-    let shaping = request.shaping();
+    let logits_options = request.logits_options();
     let (grammar, schema) = (request.grammar.take(), request.json_schema.take());
     Ok(Ask {
         model: request.model,
@@ -122,7 +124,7 @@ pub(crate) fn ask(mut request: api::ChatRequest) -> Result<Ask, Error> {
         thinking: request.reasoning_effort.map(|effort| ("reasoning_effort", thinking(effort))),
         variables: request.chat_template_kwargs.unwrap_or_default(),
         sampling,
-        shaping,
+        logits_options,
         lora: request.lora,
         stop: params::stops(request.stop)?,
         max_tokens: request.max_completion_tokens.or(request.max_tokens),
@@ -140,7 +142,7 @@ pub(super) fn thinking(effort: String) -> Thinking {
     }
 }
 
-/// How many alternatives per token, if log-probabilities were asked for.
+/// Returns the number of alternatives per token if log-probabilities were requested.
 fn alternatives(request: &api::ChatRequest) -> Result<Option<u8>, Error> {
     let wanted = request.logprobs.unwrap_or(false);
     let number = request.top_logprobs.unwrap_or(0);
@@ -156,7 +158,7 @@ pub(crate) fn tool_list(list: Vec<api::ChatTool>) -> Result<Vec<Tool>, Error> {
         if tool.kind != "function" {
             let param = format!("tools[{at}].type");
             let message =
-                format!("{param}: is `{}`; only `function` is possible", shown(&tool.kind));
+                format!("{param}: is `{}`; only `function` is possible", excerpt(&tool.kind));
             return Err(Error::value(param, message));
         }
         let api::Function { name, description, parameters } = tool.function;
@@ -167,8 +169,8 @@ pub(crate) fn tool_list(list: Vec<api::ChatTool>) -> Result<Vec<Tool>, Error> {
     Ok(list)
 }
 
-/// `auto`, `none`, `required`, or `{"type": "function", "function": {"name": ..}}`, which the Responses route
-/// writes without the inner object.
+/// Parses `auto`, `none`, `required`, or `{"type": "function", "function": {"name": ..}}`. The
+/// Responses route sends the latter without the inner object.
 pub(super) fn choice(asked: Option<Value>) -> Result<Choice, Error> {
     let Some(asked) = asked.filter(|asked| !asked.is_null()) else { return Ok(Choice::Auto) };
     let function = asked.get("function").unwrap_or(&asked);
@@ -180,7 +182,7 @@ pub(super) fn choice(asked: Option<Value>) -> Result<Choice, Error> {
         _ => {
             let message = format!(
                 "tool_choice: is {}; allowed are auto, none, required, and a function by its name",
-                shown(&asked.to_string())
+                excerpt(&asked.to_string())
             );
             Err(Error::value("tool_choice", message))
         }
@@ -196,13 +198,13 @@ fn messages(messages: Vec<api::ChatMessage>) -> Result<Vec<Message>, Error> {
 
 fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
     let role = match message.role.as_str() {
-        // OpenAI's newer name.
+        // OpenAI's newer name for `system`.
         "developer" => "system",
         role @ ("system" | "user" | "assistant" | "tool") => role,
         role => {
             let param = format!("messages[{at}].role");
             let allowed = "allowed are system, developer, user, assistant, tool";
-            let reason = format!("{param}: is `{}`; {allowed}", shown(role));
+            let reason = format!("{param}: is `{}`; {allowed}", excerpt(role));
             return Err(Error::value(param, reason));
         }
     };
@@ -244,7 +246,7 @@ fn message(at: usize, message: api::ChatMessage) -> Result<Message, Error> {
     })
 }
 
-/// The text of a content, all of whose parts are text.
+/// Returns the text of a content whose parts must all be text.
 fn text(place: &str, content: api::Content) -> Result<String, Error> {
     match content {
         api::Content::Text(text) => Ok(text),
@@ -252,7 +254,7 @@ fn text(place: &str, content: api::Content) -> Result<String, Error> {
             if let Some((i, part)) = parts.iter().enumerate().find(|(_, p)| p.kind != "text") {
                 let param = format!("{place}[{i}].type");
                 let reason =
-                    format!("{param}: is `{}`; only `text` can be read", shown(&part.kind));
+                    format!("{param}: is `{}`; only `text` can be read", excerpt(&part.kind));
                 return Err(Error::value(param, reason));
             }
             Ok(parts.into_iter().map(|part| part.text).collect())
@@ -273,9 +275,9 @@ fn call(
 struct Streaming {
     head: api::ChatChunk,
     wants_logprobs: bool,
-    /// Where it is asked for.
+    /// Present if the request asks for token counts.
     usage: Option<api::Usage>,
-    /// Answers that go on.
+    /// Number of answers still in progress.
     left: usize,
 }
 
@@ -293,7 +295,7 @@ impl Streaming {
         self.chunk(api::ChatChunkChoice { index, delta, ..Default::default() })
     }
 
-    /// The events to send for what is new.
+    /// Returns the events for an update.
     fn parts(&mut self, index: usize, update: Update) -> Result<Vec<sse::Event>, Error> {
         let mut deltas: Vec<api::Delta> = update.parts.into_iter().map(delta).collect();
         if deltas.is_empty() && update.logprobs.is_some() {
@@ -323,7 +325,7 @@ impl Streaming {
         last.timings = Some(timings(&end.finished));
         out.push(events::data(&last));
         if let Some(usage) = &mut self.usage {
-            // The prompt is one, however many answers it has.
+            // All answers share one prompt: its tokens have been counted.
             usage.prompt_tokens = 0;
             usage.prompt_tokens_details.cached_tokens = 0;
             add_usage(usage, &end.finished);
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_text_and_of_parts() {
+    fn messages_accept_text_and_parts() {
         let pair = |role: &str, content: &str| (role.to_owned(), content.to_owned());
         assert_eq!(
             read(serde_json::json!([
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_by_its_place() {
+    fn unreadable_content_is_rejected_with_its_path() {
         assert_eq!(read(serde_json::json!([])), Err(Some("messages".into())));
         assert_eq!(
             read(serde_json::json!([{"role": "robot", "content": ""}])),
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_and_their_answers_are_read() {
+    fn tool_calls_and_results_are_parsed() {
         let json = serde_json::json!([
             {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}},
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_of_tools() {
+    fn tool_choices_are_parsed() {
         let read = |asked: Value| choice(Some(asked)).map_err(|e| e.body().error.param);
         assert_eq!(read("required".into()), Ok(Choice::Required));
         let named = serde_json::json!({"type": "function", "function": {"name": "f"}});

@@ -1,4 +1,4 @@
-//! `/v1/completions`: one or several prompts, as text or as token ids.
+//! `/v1/completions`: completes one or several prompts, given as text or token ids.
 
 use std::sync::Arc;
 
@@ -8,27 +8,27 @@ use axum::http::StatusCode;
 use axum::response::sse;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::ready;
-use futures_util::stream::{self, StreamExt};
+use futures_util::stream::{self, Stream, StreamExt};
 use model::tokenizer::Specials;
 
 use super::logprobs::{self, Offset};
 use super::{add_usage, finish_reason, head, timings};
 use crate::dialogue::{Form, Reason};
 use crate::error::Error;
-use crate::refused::{Checked, Refused, Refusing, nothing, text_format};
+use crate::rejections::{Checked, RejectsFields, UnsupportedField, is_empty, is_text_format};
 use crate::{App, events, generation, params, prompt};
 use engine::{Event, Finished, Request, Scales, Served, Shaping, Text, TokenLogprobs};
 use plan::sample::Sampling;
 
-/// Prompts, or answers to them, of one request at most.
+/// Maximum number of prompts, or answers to them, in a request.
 const PROMPTS: usize = 64;
 
-impl Refusing for api::CompletionRequest {
-    const REFUSED: &'static [&'static [Refused]] = &[
-        super::REFUSED,
+impl RejectsFields for api::CompletionRequest {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[
+        super::UNSUPPORTED,
         &[
-            ("tools", nothing, "use /v1/chat/completions"),
-            ("response_format", text_format, "use `json_schema`, or /v1/chat/completions"),
+            ("tools", is_empty, "use /v1/chat/completions"),
+            ("response_format", is_text_format, "use `json_schema`, or /v1/chat/completions"),
         ],
     ];
 }
@@ -61,14 +61,15 @@ pub(crate) async fn completions(
         embed: false,
     };
     let form = super::form(request.grammar.take(), request.json_schema.take(), None)?;
-    let shaping = request.shaping();
+    let logits_options = request.logits_options();
     let each = params::answers(request.n)?;
     let count = count(&request.prompt, each)?;
     let mut admission = params::admit(&app, request.model.as_deref(), count).await?;
     let served = Arc::clone(&admission.served);
     let (model, lora) = (request.model.as_deref(), request.lora.as_deref());
     template.adapters = params::adapters(&served.model, model, lora)?;
-    template.shaping = params::shaping(&shaping, sampling.temperature, &served.text.tokenizer)?;
+    template.shaping =
+        params::logits_processors(&logits_options, sampling.temperature, &served.text.tokenizer)?;
     if let Form::Grammar(grammar) = form {
         template.constraint = Some(prompt::constraint(&app, &served, grammar).await?);
     }
@@ -101,7 +102,7 @@ pub(crate) async fn completions(
         let prompt = prompt.ids.clone();
         requests.push(Request { prompt, max_tokens, sampling, ..template.clone() });
     }
-    let mut generations = generation::start(&app, &mut admission, requests)?;
+    let generations = generation::start(&app, &mut admission, requests)?;
     let head = api::Completion {
         head: head("cmpl", "text_completion", served.model.id.clone()),
         choices: Vec::new(),
@@ -123,7 +124,15 @@ pub(crate) async fn completions(
         return Ok(events::answer(parts.flat_map(stream::iter)));
     }
 
-    let mut answer = head;
+    Ok(Json(collect_answer(head, choices, generations).await?).into_response())
+}
+
+/// Collects the generations into one answer. `answer` has no choices yet.
+async fn collect_answer(
+    mut answer: api::Completion,
+    mut choices: Vec<Choice>,
+    mut generations: impl Stream<Item = (usize, Event)> + Unpin,
+) -> Result<api::Completion, Error> {
     let mut usage = api::Usage::default();
     answer.choices = choices.iter().map(Choice::empty).collect();
     while let Some((index, event)) = generations.next().await {
@@ -139,12 +148,12 @@ pub(crate) async fn completions(
         }
     }
     answer.usage = Some(usage);
-    Ok(Json(answer).into_response())
+    Ok(answer)
 }
 
 struct Prompt {
     ids: Vec<u32>,
-    /// As given; `None` when ids were given.
+    /// The prompt's text; `None` if it was given as ids.
     given: Option<String>,
 }
 
@@ -154,8 +163,8 @@ impl Prompt {
     }
 }
 
-/// Token ids of all prompts, each with a text that is to stand behind the answer, if there is one. Ids are taken as they
-/// are.
+/// Returns the token ids of all prompts. With a suffix, each becomes a fill-in-the-middle prompt.
+/// Ids are used unchanged.
 async fn tokenise(
     app: &App,
     served: &Arc<Served>,
@@ -167,7 +176,7 @@ async fn tokenise(
         api::Prompt::Text(one) => vec![one],
         api::Prompt::Texts(many) => many,
         _ if suffix.is_some() => {
-            return Err(Error::value("prompt", "prompt: with `suffix` it has to be text"));
+            return Err(Error::value("prompt", "prompt: must be text if `suffix` is set"));
         }
         api::Prompt::Ids(one) => return Ok(vec![ids(one)]),
         api::Prompt::IdLists(many) => return Ok(many.into_iter().map(ids).collect()),
@@ -179,7 +188,7 @@ async fn tokenise(
     Ok(made.into_iter().map(|(text, ids)| Prompt { ids, given: Some(text) }).collect())
 }
 
-/// Prompts for what stands between each text and another one.
+/// Creates fill-in-the-middle prompts from each text and a suffix.
 async fn between(
     app: &App,
     served: &Arc<Served>,
@@ -187,8 +196,7 @@ async fn between(
     suffix: String,
 ) -> Result<Vec<(String, Vec<u32>)>, Error> {
     let Some(infill) = served.text.infill else {
-        let message =
-            format!("suffix: {} has no tokens for what is between texts", served.model.id);
+        let message = format!("suffix: {} has no fill-in-the-middle tokens", served.model.id);
         return Err(Error::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
             .param("suffix")
             .hint("load a model that was trained to fill in the middle"));
@@ -203,7 +211,7 @@ async fn between(
     Ok(all)
 }
 
-/// How many answers are asked for, if there are not too many.
+/// Returns the number of requested answers; rejects too many.
 fn count(prompt: &api::Prompt, each: usize) -> Result<usize, Error> {
     let count = match prompt {
         api::Prompt::Text(_) | api::Prompt::Ids(_) => 1,
@@ -212,7 +220,7 @@ fn count(prompt: &api::Prompt, each: usize) -> Result<usize, Error> {
     };
     let count = count.saturating_mul(each);
     if count > PROMPTS {
-        let message = format!("prompt: asks for {count} answers, at most {PROMPTS} are allowed");
+        let message = format!("prompt: requests {count} answers, at most {PROMPTS} are allowed");
         return Err(Error::value("prompt", message));
     }
     Ok(count)
@@ -220,7 +228,7 @@ fn count(prompt: &api::Prompt, each: usize) -> Result<usize, Error> {
 
 struct Choice {
     index: usize,
-    /// The prompt, until it has been sent.
+    /// The prompt, until it has been sent (`echo`).
     echo: Option<String>,
     offset: Offset,
     wants_logprobs: bool,
@@ -232,7 +240,7 @@ impl Choice {
         api::CompletionChoice { index: self.index, ..Default::default() }
     }
 
-    /// What an event adds to the answer, and the end if this is it.
+    /// Returns what an event adds to the answer, and the end if it is the last one.
     fn take(&mut self, event: Event) -> Result<(api::CompletionChoice, Option<Finished>), Error> {
         let mut part = self.empty();
         part.text = self.echo.take().unwrap_or_default();
@@ -257,8 +265,8 @@ impl Choice {
         self.wants_logprobs.then(|| {
             let mut lists = api::CompletionLogprobs::default();
             for at in tokens {
-                let shown = !self.text.tokenizer.is_control(at.token.id);
-                self.offset.add(&mut lists, at, shown);
+                let in_text = !self.text.tokenizer.is_control(at.token.id);
+                self.offset.add(&mut lists, at, in_text);
             }
             lists
         })
@@ -275,7 +283,7 @@ struct Streaming {
 }
 
 impl Streaming {
-    /// The events to send for one event of the engine; `None` ends the stream.
+    /// Returns the events to send for an engine event; `None` ends the stream.
     fn step(&mut self, index: usize, event: Event) -> Option<Vec<sse::Event>> {
         if self.over {
             return None;

@@ -1,4 +1,4 @@
-//! Log-probabilities in OpenAI's two shapes.
+//! Log-probabilities in OpenAI's two formats.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use engine::{Logprob, TokenLogprobs};
 
-/// What stands for an impossible token: JSON has no infinity.
+/// Log-probability of an impossible token: JSON has no infinity.
 const IMPOSSIBLE: f32 = -9999.0;
 
-/// A token's text; `bytes:\xNN..` when it is not UTF-8 on its own.
+/// Text of a token; `bytes:\xNN..` if it is not UTF-8 on its own.
 fn token_text(bytes: &[u8]) -> String {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.to_owned();
@@ -26,7 +26,7 @@ fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { IMPOSSIBLE }
 }
 
-/// The number with as few digits as an `f32` needs, so that it reads the same everywhere.
+/// Returns the number with the digits of an `f32`, so that every client prints it alike.
 fn number(logprob: f32) -> Value {
     logprob.to_string().parse::<f64>().unwrap_or(f64::from(logprob)).into()
 }
@@ -47,7 +47,8 @@ pub(super) fn chat(at: &TokenLogprobs) -> api::ChatTokenLogprobs {
     }
 }
 
-/// Alternatives by text, most likely first. Of two with the same text the likelier one is shown.
+/// Alternatives by text, most likely first. If two have the same text, the more likely one is
+/// reported.
 fn by_text(top: &[Logprob]) -> Map<String, Value> {
     let mut map = Map::new();
     for logprob in top {
@@ -56,20 +57,20 @@ fn by_text(top: &[Logprob]) -> Map<String, Value> {
     map
 }
 
-/// Where the next token begins, in characters.
+/// Offset of the next token, in characters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Offset(pub(super) usize);
 
 impl Offset {
-    /// Adds one token to a completion's lists. `shown` is false for a token that is not part of the
-    /// text, such as BOS.
+    /// Appends one token to a completion's lists. `in_text` is false for a token that is not part
+    /// of the text, such as BOS.
     pub(super) fn add(
         &mut self,
         to: &mut api::CompletionLogprobs,
         at: &TokenLogprobs,
-        shown: bool,
+        in_text: bool,
     ) {
-        // A prompt's first token: nothing predicts it.
+        // The first token of a prompt has no prediction.
         let predicted = !at.token.logprob.is_nan();
         to.tokens.push(token_text(&at.token.bytes));
         to.token_logprobs.push(predicted.then(|| finite(at.token.logprob)));
@@ -77,8 +78,8 @@ impl Offset {
         to.text_offset.push(self.0);
         to.token_ids.push(at.token.id);
         to.top.push(at.top.iter().map(token).collect());
-        if shown {
-            // A character counts where it begins.
+        if in_text {
+            // Counts a character at its first byte.
             self.0 += at.token.bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
         }
     }
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_stay_parallel_and_offsets_count_characters() {
+    fn log_probability_lists_are_parallel_and_offsets_count_characters() {
         let (euro, rest) = "€".as_bytes().split_at(1);
         let mut offset = Offset(2);
         let mut lists = api::CompletionLogprobs::default();
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_look_alike_show_the_likelier_one() {
+    fn tokens_with_the_same_text_report_the_likelier_one() {
         let top = [logprob(1, b"a", -1.0), logprob(2, b"b", -2.0), logprob(3, b"a", -3.0)];
         assert_eq!(Value::from(by_text(&top)).to_string(), r#"{"a":-1.0,"b":-2.0}"#);
     }

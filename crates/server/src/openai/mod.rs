@@ -1,4 +1,4 @@
-//! The routes under `/v1`, in the shapes that OpenAI's clients expect.
+//! OpenAI's API: the routes under `/v1`.
 
 mod chat;
 mod completions;
@@ -19,11 +19,11 @@ pub(super) use responses::responses;
 
 use super::dialogue::{Form, Reason};
 use super::error::Error;
-use super::refused::{Refused, nothing, one};
-use super::residents::Resident;
-use super::{App, params, status};
+use super::rejections::{UnsupportedField, is_empty, is_one};
+use super::residents::{self, Resident};
+use super::{App, params};
 use engine::{Finished, Grammar};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<api::ModelList> {
     Json(api::ModelList { object: "list".into(), data: loaded(&app) })
@@ -38,10 +38,10 @@ pub(super) async fn model(
     if let Some(model) = loaded.iter().find(|model| model.id == id) {
         return Ok(Json(model.clone()));
     }
-    Err(params::not_there(&app, &id))
+    Err(params::model_not_found(&app, &id))
 }
 
-/// The models that can be asked as OpenAI's clients see them, each with its adapters behind it.
+/// Lists the models that can serve requests, each followed by its adapters.
 fn loaded(app: &App) -> Vec<api::ModelEntry> {
     let entries = |one: Arc<Resident>| {
         let state = one.engine.snapshot().state;
@@ -52,11 +52,11 @@ fn loaded(app: &App) -> Vec<api::ModelEntry> {
             owned_by: "orind".into(),
             parent,
         };
-        let Some(model) = status::loaded(&state) else {
+        let Some(model) = residents::loaded(&state) else {
             let absent = (!one.name.is_empty()).then(|| entry(one.name.clone(), None));
             return Vec::from_iter(absent);
         };
-        let adapters = params::adapter_ids(model).map(|id| entry(id, Some(model.id.clone())));
+        let adapters = residents::adapter_ids(model).map(|id| entry(id, Some(model.id.clone())));
         std::iter::once(entry(model.id.clone(), None)).chain(adapters).collect()
     };
     app.residents.all().flat_map(entries).collect()
@@ -67,7 +67,7 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-/// What an answer begins with; its id begins with `prefix`.
+/// Returns the common first fields of an answer, whose id begins with `prefix`.
 fn head(prefix: &str, object: &str, model: String) -> api::Head {
     api::Head {
         id: format!("{prefix}-{:016x}", super::unique()),
@@ -109,30 +109,30 @@ fn timings(finished: &Finished) -> api::Timings {
 
 const SCHEMA: &str = "use response_format, or json_schema and grammar";
 
-/// Fields of both generating routes that are refused: OpenAI's, and those of other servers of its dialect.
-const REFUSED: &[Refused] = &[
-    ("best_of", one, "send `n` with `logprobs` and choose"),
-    ("use_beam_search", nothing, "leave it out"),
-    ("min_tokens", nothing, "leave it out"),
-    ("stop_token_ids", nothing, "use `stop` with the token's text"),
-    ("n_predict", nothing, "use max_tokens"),
-    ("samplers", nothing, "docs/api.md says in which order they are"),
-    ("top_n_sigma", nothing, "leave it out"),
-    ("top_a", nothing, "use min_p"),
-    ("tfs_z", one, "use min_p"),
-    ("length_penalty", one, "leave it out"),
-    ("bad_words", nothing, "use logit_bias"),
-    ("allowed_token_ids", nothing, "use logit_bias"),
-    ("guided_json", nothing, SCHEMA),
-    ("guided_regex", nothing, SCHEMA),
-    ("guided_choice", nothing, SCHEMA),
-    ("guided_grammar", nothing, SCHEMA),
-    ("structured_outputs", nothing, SCHEMA),
-    ("prompt_logprobs", nothing, "use /v1/completions with `echo` and `logprobs`"),
-    ("include_stop_str_in_output", nothing, "leave it out"),
+/// Rejected fields of both generating routes: OpenAI's, and extensions of other servers.
+const UNSUPPORTED: &[UnsupportedField] = &[
+    ("best_of", is_one, "send `n` with `logprobs` and choose"),
+    ("use_beam_search", is_empty, "leave it out"),
+    ("min_tokens", is_empty, "leave it out"),
+    ("stop_token_ids", is_empty, "use `stop` with the token's text"),
+    ("n_predict", is_empty, "use max_tokens"),
+    ("samplers", is_empty, "docs/api.md lists their order"),
+    ("top_n_sigma", is_empty, "leave it out"),
+    ("top_a", is_empty, "use min_p"),
+    ("tfs_z", is_one, "use min_p"),
+    ("length_penalty", is_one, "leave it out"),
+    ("bad_words", is_empty, "use logit_bias"),
+    ("allowed_token_ids", is_empty, "use logit_bias"),
+    ("guided_json", is_empty, SCHEMA),
+    ("guided_regex", is_empty, SCHEMA),
+    ("guided_choice", is_empty, SCHEMA),
+    ("guided_grammar", is_empty, SCHEMA),
+    ("structured_outputs", is_empty, SCHEMA),
+    ("prompt_logprobs", is_empty, "use /v1/completions with `echo` and `logprobs`"),
+    ("include_stop_str_in_output", is_empty, "leave it out"),
 ];
 
-/// What an answer has to be.
+/// Returns the required format of an answer.
 fn form(
     grammar: Option<String>,
     json_schema: Option<Value>,
@@ -150,7 +150,7 @@ fn form(
             }
             (kind, _) => {
                 let allowed = "allowed are text, json_object, json_schema";
-                let message = format!("response_format.type: is `{}`; {allowed}", shown(kind));
+                let message = format!("response_format.type: is `{}`; {allowed}", excerpt(kind));
                 return Err(Error::value("response_format.type", message));
             }
         },
@@ -162,8 +162,7 @@ fn form(
         .flatten();
     let form = forms.next().unwrap_or_default();
     if forms.next().is_some() {
-        let message =
-            "grammar: only one of grammar, json_schema and response_format can be held to";
+        let message = "grammar: only one of grammar, json_schema and response_format is allowed";
         return Err(Error::value("grammar", message));
     }
     Ok(form)
@@ -175,7 +174,7 @@ mod tests {
     use engine::FinishReason;
 
     #[test]
-    fn times_are_told_in_milliseconds_to_the_microsecond() {
+    fn timings_are_milliseconds_rounded_to_microseconds() {
         let finished = Finished {
             reason: FinishReason::Length,
             text: String::new(),

@@ -1,4 +1,4 @@
-//! `/v1/responses`: items in, items out, and conversations that go on from an earlier answer while the daemon lives.
+//! OpenAI's `/v1/responses`: answers items with items, and continues stored conversations.
 
 use std::sync::Arc;
 
@@ -14,27 +14,27 @@ use serde_json::{Value, json};
 use super::{chat, seconds};
 use crate::dialogue::{Ask, Dialogue, End, Gathered, Part, Reason, Tool, Update, gather, tools};
 use crate::error::Error;
-use crate::kept::Kept;
-use crate::refused::{Checked, Refused, Refusing, nothing};
+use crate::rejections::{Checked, RejectsFields, UnsupportedField, is_empty};
+use crate::response_store::ResponseStore;
 use crate::{App, events, params, unique};
-use errors::invalid::shown;
+use errors::invalid::excerpt;
 
 const FIELD: &str = "input";
 
-impl Refusing for api::ResponsesRequest {
-    const REFUSED: &'static [&'static [Refused]] = &[&[
-        ("lora", nothing, "name the adapter behind the model: `MODEL:ADAPTER`"),
-        ("background", nothing, "leave it out; an answer is streamed or waited for"),
-        ("conversation", nothing, "use previous_response_id"),
-        ("prompt", nothing, "use instructions and input"),
-        ("top_logprobs", nothing, "use /v1/chat/completions"),
-        ("max_tool_calls", nothing, "leave it out"),
+impl RejectsFields for api::ResponsesRequest {
+    const UNSUPPORTED: &'static [&'static [UnsupportedField]] = &[&[
+        ("lora", is_empty, "select the adapter with `model`: `MODEL:ADAPTER`"),
+        ("background", is_empty, "leave it out; stream the answer or wait for it"),
+        ("conversation", is_empty, "use previous_response_id"),
+        ("prompt", is_empty, "use instructions and input"),
+        ("top_logprobs", is_empty, "use /v1/chat/completions"),
+        ("max_tool_calls", is_empty, "leave it out"),
         ("truncation", is_disabled, "send a conversation that fits"),
     ]];
 }
 
 fn is_disabled(value: &Value) -> bool {
-    nothing(value) || value == "disabled"
+    is_empty(value) || value == "disabled"
 }
 
 pub(crate) async fn responses(
@@ -47,15 +47,15 @@ pub(crate) async fn responses(
     let (ask, history) = ask(&app, request)?;
     let Dialogue { served, updates, .. } = ask.start(&app).await?;
     answer.model.clone_from(&served.model.id);
-    let keep = stores.then(|| (Arc::clone(&app), history));
+    let store = stores.then(|| (Arc::clone(&app), history));
     if streamed {
-        let mut stream = Streaming::new(answer, keep);
+        let mut stream = Streaming::new(answer, store);
         let first = stream.first();
         let parts = events::until_error(updates, move |(_, update)| Ok(stream.parts(update?)));
         return Ok(events::answer(stream::iter(first).chain(parts)));
     }
     let Some(whole) = gather(updates, 1).await?.pop() else {
-        return Err(Error::internal("a generation ended without an end"));
+        return Err(Error::internal("a generation ended without a final event"));
     };
     let end = whole.end()?.clone();
     for (kind, text) in [(Kind::Reasoning, &whole.reasoning), (Kind::Message, &whole.text)] {
@@ -67,13 +67,13 @@ pub(crate) async fn responses(
         let text = arguments;
         answer.items.push(Item { text, call_id, name, ..Item::new(Kind::Call) });
     }
-    keep_answer(keep, &answer.id, whole);
+    store_answer(store, &answer.id, whole);
     Ok(Json(answer.body(Some(&end))).into_response())
 }
 
-/// Remembers a conversation with its answer.
-fn keep_answer(keep: Option<(Arc<App>, Vec<Message>)>, id: &str, answer: Gathered) {
-    let Some((app, mut history)) = keep else { return };
+/// Stores a conversation with its answer.
+fn store_answer(store: Option<(Arc<App>, Vec<Message>)>, id: &str, answer: Gathered) {
+    let Some((app, mut history)) = store else { return };
     let call = |(id, name, arguments): (String, String, String)| Call {
         id,
         name,
@@ -84,19 +84,20 @@ fn keep_answer(keep: Option<(Arc<App>, Vec<Message>)>, id: &str, answer: Gathere
         calls: answer.calls.into_iter().map(call).collect(),
         ..Message::new("assistant", answer.text)
     });
-    app.kept.lock().put(id.to_owned(), history);
+    app.responses.lock().put(id.to_owned(), history);
 }
 
-/// What a request asks for, and its conversation without instructions, which hold for one answer.
+/// Translates a request into an [`Ask`] and its conversation without instructions, which apply to
+/// one answer only.
 fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>), Error> {
     let mut history = match &request.previous_response_id {
         None => Vec::new(),
-        Some(id) => app.kept.lock().get(id).ok_or_else(|| {
+        Some(id) => app.responses.lock().get(id).ok_or_else(|| {
             let message = format!(
-                "previous_response_id: no answer `{}` is kept; at most {} are, in {} MiB, while the daemon runs",
-                shown(id),
-                Kept::ANSWERS,
-                Kept::BYTES >> 20
+                "previous_response_id: no answer `{}` is stored; the daemon stores the latest {}, up to {} MiB, while it runs",
+                excerpt(id),
+                ResponseStore::ANSWERS,
+                ResponseStore::BYTES >> 20
             );
             Error::new(StatusCode::NOT_FOUND, "response_not_found", message)
                 .param("previous_response_id")
@@ -116,7 +117,7 @@ fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>),
         if tool.kind != "function" {
             let param = format!("{place}.type");
             let message =
-                format!("{param}: is `{}`; only `function` is possible", shown(&tool.kind));
+                format!("{param}: is `{}`; only `function` is possible", excerpt(&tool.kind));
             return Err(Error::value(param, message));
         }
         Tool::new(&place, tool.name, tool.description, tool.parameters)
@@ -148,7 +149,7 @@ fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>),
             None,
             request.seed,
         )?,
-        shaping: api::Shaping::default(),
+        logits_options: api::LogitsOptions::default(),
         lora: None,
         stop: Vec::new(),
         max_tokens: request.max_output_tokens,
@@ -160,7 +161,8 @@ fn ask(app: &App, request: api::ResponsesRequest) -> Result<(Ask, Vec<Message>),
     Ok((ask, history))
 }
 
-/// Adds an item to a conversation. What an assistant thought, said and called in a row is one message.
+/// Appends an item to a conversation. Consecutive reasoning, text and calls of the assistant form
+/// one message.
 fn item(at: usize, item: api::Item, list: &mut Vec<Message>) -> Result<(), Error> {
     let place = format!("input[{at}]");
     let missing = |field: &str| {
@@ -186,7 +188,7 @@ fn item(at: usize, item: api::Item, list: &mut Vec<Message>) -> Result<(), Error
                 role => {
                     let param = format!("{place}.role");
                     let allowed = "allowed are user, assistant, system, developer";
-                    let message = format!("{param}: is `{}`; {allowed}", shown(role));
+                    let message = format!("{param}: is `{}`; {allowed}", excerpt(role));
                     return Err(Error::value(param, message));
                 }
             }
@@ -216,7 +218,7 @@ fn item(at: usize, item: api::Item, list: &mut Vec<Message>) -> Result<(), Error
         kind => {
             let param = format!("{place}.type");
             let allowed = "allowed are message, reasoning, function_call, function_call_output";
-            let message = format!("{param}: is `{}`; {allowed}", shown(kind));
+            let message = format!("{param}: is `{}`; {allowed}", excerpt(kind));
             return Err(Error::value(param, message));
         }
     }
@@ -232,7 +234,8 @@ fn text(place: &str, content: api::ItemContent) -> Result<String, Error> {
             let odd = parts.iter().enumerate().find(|(_, part)| !READABLE.contains(&&*part.kind));
             if let Some((i, part)) = odd {
                 let param = format!("{place}.content[{i}].type");
-                let message = format!("{param}: is `{}`; only text can be read", shown(&part.kind));
+                let message =
+                    format!("{param}: is `{}`; only text can be read", excerpt(&part.kind));
                 return Err(Error::value(param, message));
             }
             Ok(parts.into_iter().map(|part| part.text).collect())
@@ -252,7 +255,7 @@ enum Kind {
 struct Item {
     kind: Kind,
     id: String,
-    /// Thoughts, text, or arguments.
+    /// Reasoning, text or arguments.
     text: String,
     call_id: String,
     name: String,
@@ -269,7 +272,7 @@ impl Item {
         Self { kind, id, text: String::new(), call_id: String::new(), name: String::new() }
     }
 
-    /// The one part of its content.
+    /// Returns the only part of its content.
     fn part(&self, text: &str) -> Value {
         match self.kind {
             Kind::Reasoning => json!({"type": "reasoning_text", "text": text}),
@@ -298,7 +301,7 @@ impl Item {
     }
 }
 
-/// The answer's object, which says again what was asked.
+/// The response object. Repeats the request's settings.
 struct Answer {
     id: String,
     created: u64,
@@ -377,19 +380,19 @@ impl Answer {
 
 struct Streaming {
     answer: Answer,
-    keep: Option<(Arc<App>, Vec<Message>)>,
+    store: Option<(Arc<App>, Vec<Message>)>,
     whole: Gathered,
-    /// Whether the last item goes on.
+    /// True while the last item is incomplete.
     open: bool,
     sequence: u64,
 }
 
 impl Streaming {
-    fn new(answer: Answer, keep: Option<(Arc<App>, Vec<Message>)>) -> Self {
-        Self { answer, keep, whole: Gathered::default(), open: false, sequence: 0 }
+    fn new(answer: Answer, store: Option<(Arc<App>, Vec<Message>)>) -> Self {
+        Self { answer, store, whole: Gathered::default(), open: false, sequence: 0 }
     }
 
-    /// An event of a type, numbered.
+    /// Returns a numbered event of the given type.
     fn event(&mut self, kind: &str, mut fields: Value) -> sse::Event {
         fields["type"] = kind.into();
         fields["sequence_number"] = self.sequence.into();
@@ -404,7 +407,7 @@ impl Streaming {
             .into()
     }
 
-    /// The events to send for what is new.
+    /// Returns the events for an update.
     fn parts(&mut self, update: Update) -> Vec<sse::Event> {
         self.whole.add(update.clone());
         let mut out = Vec::new();
@@ -442,12 +445,12 @@ impl Streaming {
         let status = Answer::status(Some(&end));
         self.close(status, &mut out);
         let body = self.answer.body(Some(&end));
-        keep_answer(self.keep.take(), &self.answer.id, std::mem::take(&mut self.whole));
+        store_answer(self.store.take(), &self.answer.id, std::mem::take(&mut self.whole));
         out.push(self.event(&format!("response.{status}"), json!({"response": body})));
         out
     }
 
-    /// Where the last item is.
+    /// Returns the position of the last item.
     fn place(&self) -> Value {
         let Some(item) = self.answer.items.last() else {
             unreachable!("asked for behind the beginning of an item");
@@ -474,7 +477,7 @@ impl Streaming {
         }
     }
 
-    /// Ends the last item, if it goes on.
+    /// Ends the last item if it is open.
     fn close(&mut self, status: &str, out: &mut Vec<sse::Event>) {
         if !std::mem::take(&mut self.open) {
             return;

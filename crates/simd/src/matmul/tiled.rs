@@ -1,53 +1,54 @@
-//! Products of many rows by a matrix unit.
+//! Matrix products of many rows on a matrix unit (AMX).
 //!
-//! The unit gives the exact integer sums of a block, 16 rows of the matrix by up to 16 rows of activations at a
-//! time; the vectors beside it do with them what `docs/numerics.md` says, as the other loops do. Weights are unpacked
-//! to signed bytes in memory, 256 columns of two row groups at a time, and meet all rows of activations, whose
-//! blocks the unit reads where they lie.
+//! The unit computes the exact integer sums of a block, 16 matrix rows by up to 16 activation rows at a time.
+//! Vector code combines them as `docs/numerics.md` describes, like the other loops. Weights are unpacked to signed
+//! bytes in memory, 256 columns of two row groups at a time. They are multiplied with all activation rows, whose
+//! blocks the unit reads in place.
 //!
-//! Sums of one row group and one tile of rows over those columns are a *chain*. While the vectors add up one, whose
-//! partial sums stay in registers, the unit works on the next: its results lie in the first-level cache meanwhile.
+//! The sums of one row group and one tile of rows over those columns are a *column run*. While vector code adds up
+//! one run, with partial sums in registers, the unit computes the next one. The results stay in the first-level
+//! cache.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{LAST, LEAF, Product, Q8Activations, finish, fits, prefetch, prefetch_out};
+use super::product::{LAST, LEAF, Product, Q8Activations, finish, fits, prefetch, prefetch_out};
 use crate::activations::{self, BLOCK, Q8Block, TILE};
 use crate::format::{Factors, Quant};
 use crate::packed::LINE;
 use crate::vector::{BIAS, LANES, MINUS_BIAS, Simd, Tiles};
 
-/// Rows of activations in a tile.
+/// Activation rows in a full tile.
 pub(super) const WHOLE_TILE: usize = 16;
 
-/// The same where there are fewer, and the fewest that are worth it.
+/// Activation rows in a half tile: the fewest for which the unit is faster.
 pub(super) const HALF_TILE: usize = 8;
 
-/// Row groups that meet the same activations one after the other: the second finds them in the first-level cache.
+/// Row groups that are multiplied with the same activations consecutively: the second finds them in the first-level
+/// cache.
 const GROUPS: usize = 2;
 
 /// Blocks of the columns that are unpacked at a time: a leaf, or a long superblock.
 const BLOCKS: usize = LEAF / BLOCK;
 
-/// Tile products of a chain, at most: halves of blocks, or two planes of them.
+/// Most tile products of a column run: half blocks, or two planes of blocks.
 const PRODUCTS: usize = 2 * BLOCKS;
 
 /// [`BLOCKS`] blocks of a row group.
 #[repr(C, align(64))]
 struct Unpacked<S: Simd> {
-    /// Of each block, 8 groups of 4 columns of 16 rows.
+    /// Per block, 8 groups of 4 columns of 16 rows.
     weights: [[[u8; LINE]; 8]; BLOCKS],
     factors: Factors<S>,
-    /// What a part starts from that begins with the block.
+    /// Initial value of a partial sum that starts at each block.
     minus_bias: [S::F; BLOCKS],
 }
 
-/// The results of a chain's tile products.
+/// Results of a column run's tile products.
 #[repr(C, align(64))]
 struct Results([[[i32; LANES]; WHOLE_TILE]; PRODUCTS]);
 
-/// Unpacks blocks of the panel of `G` row groups at `w`, from block `first` on, into as many places at `to`: one
-/// superblock.
+/// Unpacks blocks of the `G` interleaved row groups at `w`, from block `first` on, to `to`: one superblock.
 ///
 /// # Safety
 ///
@@ -92,8 +93,8 @@ unsafe fn unpack<S: Simd, Q: Quant, const G: usize>(
     }
 }
 
-/// Calls `$step!(r)` for every row `r` of a tile of `$rows`, `r` a literal: what a chain has in registers is never
-/// indexed by a variable, which would put it into memory.
+/// Calls `$step!(r)` for every row `r` of a tile of `$rows`, with a literal `r`: a variable index would move a
+/// run's registers to memory.
 macro_rules! each_row {
     ($rows:expr, $step:ident) => {
         $step!(0);
@@ -117,7 +118,7 @@ macro_rules! each_row {
     };
 }
 
-/// A tile product of a chain: what it multiplies.
+/// Operands of one tile product.
 #[derive(Clone, Copy)]
 struct Factor {
     block: usize,
@@ -125,23 +126,23 @@ struct Factor {
     plane: usize,
 }
 
-/// One row group, one tile of rows, some columns.
+/// Column run: one row group, one tile of rows, some columns.
 #[derive(Clone, Copy)]
-struct Chain<S: Simd> {
+struct ColumnRun<S: Simd> {
     weights: *const Unpacked<S>,
     /// The first block of the first row.
     x: *const Q8Block,
-    /// Sums of its rows.
+    /// Sums of the rows.
     sums: *mut S::F,
-    /// Rows in front that an earlier tile has added already.
+    /// Leading rows that an earlier tile has already added.
     done: usize,
-    /// Whether both planes of a block follow one another.
+    /// True if the two planes of a block are both used.
     both: bool,
-    /// If not: the only one.
+    /// Otherwise, the plane to use.
     plane: usize,
 }
 
-impl<S: Simd> Chain<S> {
+impl<S: Simd> ColumnRun<S> {
     /// Tile product `i`.
     #[inline(always)]
     const fn factor<Q: Quant>(&self, i: usize) -> Factor {
@@ -155,29 +156,29 @@ impl<S: Simd> Chain<S> {
     }
 }
 
-/// Where the activations of a tile lie.
+/// Strides of a tile's activations.
 #[derive(Clone, Copy)]
 struct Steps {
-    /// From a plane to the next.
+    /// Distance between planes.
     plane: usize,
-    /// From a block to the next.
+    /// Distance between blocks.
     block: usize,
 }
 
 /// The activations of a tile product.
 #[inline(always)]
-fn activations_of<S: Simd>(chain: &Chain<S>, factor: Factor, steps: Steps) -> *const Q8Block {
-    chain.x.wrapping_add(factor.block * steps.block + factor.plane * steps.plane)
+fn activations_of<S: Simd>(run: &ColumnRun<S>, factor: Factor, steps: Steps) -> *const Q8Block {
+    run.x.wrapping_add(factor.block * steps.block + factor.plane * steps.plane)
 }
 
-/// Tile products `2 * pair` and the next one of a chain.
+/// Computes tile products `2 * pair` and `2 * pair + 1` of a column run.
 ///
 /// # Safety
 ///
-/// As for [`Simd`]; the chain is valid, and the unit is open for its shape.
+/// As for [`Simd`]; the run is valid, and the unit is configured for its shape.
 #[inline(always)]
 unsafe fn multiply<S: Simd, Q: Quant, const R: usize>(
-    chain: &Chain<S>,
+    run: &ColumnRun<S>,
     steps: Steps,
     pair: usize,
     results: *mut Results,
@@ -185,10 +186,10 @@ unsafe fn multiply<S: Simd, Q: Quant, const R: usize>(
     // SAFETY: the caller's contract.
     unsafe {
         let place = |i: usize| {
-            let factor = chain.factor::<Q>(i);
-            let x = activations_of(chain, factor, steps);
+            let factor = run.factor::<Q>(i);
+            let x = activations_of(run, factor, steps);
             let x = (&raw const (*x).q).cast::<i8>().add(BLOCK / 2 * factor.half);
-            let w = &raw const (*chain.weights).weights[factor.block][4 * factor.half];
+            let w = &raw const (*run.weights).weights[factor.block][4 * factor.half];
             (x, w.cast::<u8>(), (&raw mut (*results).0[i]).cast::<i32>())
         };
         let ((x0, w0, out0), (x1, w1, out1)) = (place(2 * pair), place(2 * pair + 1));
@@ -201,14 +202,14 @@ unsafe fn multiply<S: Simd, Q: Quant, const R: usize>(
     }
 }
 
-/// Adds the results of tile product `i` of a chain to its parts (or leaves).
+/// Adds the results of tile product `i` of a column run to its partial sums (or leaves).
 ///
 /// # Safety
 ///
-/// As for [`Simd`]; the chain is valid, and the product is done.
+/// As for [`Simd`]; the run is valid, and the product is complete.
 #[inline(always)]
 unsafe fn add<S: Simd, Q: Quant, const R: usize>(
-    chain: &Chain<S>,
+    run: &ColumnRun<S>,
     steps: Steps,
     i: usize,
     results: *const Results,
@@ -216,11 +217,11 @@ unsafe fn add<S: Simd, Q: Quant, const R: usize>(
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        let factor = chain.factor::<Q>(i);
-        let x = activations_of(chain, factor, steps);
-        let factors = &raw const (*chain.weights).factors;
+        let factor = run.factor::<Q>(i);
+        let x = activations_of(run, factor, steps);
+        let factors = &raw const (*run.weights).factors;
         let scale = (*factors).scales[factor.half][factor.block];
-        let minus_bias = (*chain.weights).minus_bias[if Q::LEAVES { factor.block } else { 0 }];
+        let minus_bias = (*run.weights).minus_bias[if Q::LEAVES { factor.block } else { 0 }];
         let negated = Q::FORM.negated(factor.block, factor.half);
         let bias = if negated { MINUS_BIAS } else { BIAS };
         let results = (&raw const (*results).0[i]).cast::<i32>();
@@ -247,36 +248,36 @@ unsafe fn add<S: Simd, Q: Quant, const R: usize>(
     }
 }
 
-/// Adds up a chain whose tile products are done, while those of `next` are made.
+/// Adds up a column run whose tile products are complete, while the unit computes those of `next`.
 ///
 /// # Safety
 ///
-/// As for [`Simd`]; the chains are valid, and the unit is open for their shape.
+/// As for [`Simd`]; the runs are valid, and the unit is configured for their shape.
 #[inline(always)]
 unsafe fn step<S: Simd, Q: Quant, const R: usize>(
-    chain: &Chain<S>,
-    next: Option<&Chain<S>>,
+    run: &ColumnRun<S>,
+    next: Option<&ColumnRun<S>>,
     steps: Steps,
     pairs: usize,
     results: [*mut Results; 2],
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        let first = if Q::LEAVES { S::splat(0.0) } else { (*chain.weights).minus_bias[0] };
+        let first = if Q::LEAVES { S::splat(0.0) } else { (*run.weights).minus_bias[0] };
         let mut parts = [first; R];
         for pair in 0..pairs {
-            add::<S, Q, R>(chain, steps, 2 * pair, results[0], &mut parts);
-            add::<S, Q, R>(chain, steps, 2 * pair + 1, results[0], &mut parts);
-            // Behind what is read, four products away from a store that lies a page from it.
+            add::<S, Q, R>(run, steps, 2 * pair, results[0], &mut parts);
+            add::<S, Q, R>(run, steps, 2 * pair + 1, results[0], &mut parts);
+            // After the reads, four products away from a store whose distance is a page.
             if let Some(next) = next {
                 multiply::<S, Q, R>(next, steps, pair, results[1]);
             }
         }
-        let x = chain.x.wrapping_add(chain.plane * steps.plane);
+        let x = run.x.wrapping_add(run.plane * steps.plane);
         macro_rules! row {
             ($r:literal) => {
-                if $r >= chain.done {
-                    let sum = chain.sums.add($r);
+                if $r >= run.done {
+                    let sum = run.sums.add($r);
                     *sum = if const { Q::LEAVES } {
                         S::add(*sum, parts[$r])
                     } else {
@@ -289,11 +290,11 @@ unsafe fn step<S: Simd, Q: Quant, const R: usize>(
     }
 }
 
-/// At least `R` rows, up to [`TILE`], of all the product's row groups.
+/// At least `R` rows, up to [`TILE`], times all row groups of the product.
 ///
 /// # Safety
 ///
-/// As for [`matmul`](super::matmul); the rows are the product's.
+/// As for [`matmul`](super::dispatch::matmul); the rows are the product's.
 #[inline(always)]
 pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
     p: &Product<'_>,
@@ -301,7 +302,7 @@ pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
     rows: Range<usize>,
 ) {
     // SAFETY: the weights are the layout's size, the activations cover its columns; the row groups and the rows are
-    // the product's. Whatever is read of the places here has been written before.
+    // the product's. All scratch is written before it is read.
     unsafe {
         let mut unpacked = MaybeUninit::<[Unpacked<S>; GROUPS]>::uninit();
         let mut results = MaybeUninit::<[Results; 2]>::uninit();
@@ -315,7 +316,7 @@ pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
         let steps = Steps { plane: place.step, block: place.step * x.residual_planes };
         let (n, all) = (rows.len(), activations::blocks(p.layout.k()));
         let superblock = Q::COLUMNS / BLOCK;
-        // Planes are a chain's own where a span is as long as it.
+        // If a span is as long as a column run, each plane has its own run.
         let (together, apart) = if Q::LEAVES { (x.used_planes, 1) } else { (1, x.used_planes) };
         if const { Q::HALVES } {
             S::Tiles::open::<R, 16>();
@@ -327,15 +328,15 @@ pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
             for sum in 0..groups * TILE {
                 *sums.add(sum) = S::splat(0.0);
             }
-            let panels = if p.layout.panel_width() == groups { 1 } else { groups };
+            let sets = if p.layout.interleave() == groups { 1 } else { groups };
             for first in (0..all).step_by(BLOCKS) {
                 let blocks = (all - first).min(BLOCKS);
-                for panel in 0..panels {
-                    let to = unpacked.add(panel);
+                for set in 0..sets {
+                    let to = unpacked.add(set);
                     for b in (0..blocks).step_by(superblock) {
-                        let width = groups / panels;
+                        let width = groups / sets;
                         let offset = (first + b) / superblock * width * Q::BYTES;
-                        let w = (group + panel) * p.layout.group_bytes() + offset;
+                        let w = (group + set) * p.layout.group_bytes() + offset;
                         let (w, ahead) = (p.weights.as_ptr().add(w), p.loops.prefetch_distance);
                         if const { fits::<S, GROUPS>() } && width == GROUPS {
                             unpack::<S, Q, GROUPS>(w, b, ahead, to);
@@ -349,12 +350,12 @@ pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
                         prefetch_out::<S, 1>(p, group + g, &rows, i);
                     }
                 }
-                // The last tile ends with the last row; what it has in common with the one before is done.
+                // The last tile ends at the last row; it skips the rows that it shares with the previous one.
                 let tiles = n.div_ceil(R);
-                let chain = |i: usize| {
+                let run = |i: usize| {
                     let (tile, g, plane) = (i / apart / groups, i / apart % groups, i % apart);
                     let row = (tile * R).min(n - R);
-                    Chain {
+                    ColumnRun {
                         weights: unpacked.add(g),
                         x: x.blocks.add(place.first + first * steps.block + row),
                         sums: sums.add(g * TILE + row),
@@ -364,13 +365,13 @@ pub(super) unsafe fn tiled_in<S: Simd, Q: Quant, const R: usize>(
                     }
                 };
                 let pairs = if Q::HALVES { blocks } else { blocks * together / 2 };
-                let mut this = chain(0);
+                let mut this = run(0);
                 for pair in 0..pairs {
                     multiply::<S, Q, R>(&this, steps, pair, results);
                 }
-                let chains = tiles * groups * apart;
-                for i in 0..chains {
-                    let next = (i + 1 < chains).then(|| chain(i + 1));
+                let runs = tiles * groups * apart;
+                for i in 0..runs {
+                    let next = (i + 1 < runs).then(|| run(i + 1));
                     let of = [results.add(i % 2), results.add((i + 1) % 2)];
                     step::<S, Q, R>(&this, next.as_ref(), steps, pairs, of);
                     this = next.unwrap_or(this);

@@ -1,7 +1,7 @@
-//! AMX: whether this process may use it, and its tile products.
+//! AMX: detection, permission, and tile products.
 //!
-//! The compiler has no stable names for these instructions and never uses their registers, so assembly names them
-//! without telling it.
+//! The compiler has no stable intrinsics for these instructions and never uses their registers, so inline assembly
+//! uses them without declaring them.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid_count, _xgetbv};
@@ -9,31 +9,31 @@ use std::sync::LazyLock;
 
 use super::tiles::Tiles;
 
-/// CPUID 7.0, EDX: tiles, and products of bytes.
+/// CPUID 7.0, EDX: AMX tiles, and products of bytes.
 const AMX_TILE: u32 = 1 << 24;
 const AMX_INT8: u32 = 1 << 25;
 
-/// Of the processor's state that the system saves: tile configuration and tile data.
+/// XCR0 bits of the state components that the system saves: tile configuration and tile data.
 const STATES: u64 = 3 << 17;
 
-/// `ARCH_REQ_XCOMP_PERM` of `asm/prctl.h`: asks for the use of a large state component.
+/// `ARCH_REQ_XCOMP_PERM` of `asm/prctl.h`: requests permission for a large state component.
 const REQUEST_PERMISSION: libc::c_int = 0x1023;
 
-/// The number of the tile data's component.
+/// Number of the tile data component.
 const TILE_DATA: libc::c_ulong = 18;
 
-/// Whether processor and system have AMX and let this process use it. Threads inherit the permission, a program that
-/// is executed does not.
+/// True if processor and system have AMX and let this process use it. Threads inherit the permission; `exec` drops
+/// it.
 pub(crate) fn usable() -> bool {
     static USABLE: LazyLock<bool> = LazyLock::new(|| {
         let int8 = AMX_TILE | AMX_INT8;
-        // The feature says that XCR0 can be read.
+        // XSAVE guarantees that XCR0 can be read.
         is_x86_feature_detected!("xsave")
             && std::arch::x86_64::__cpuid(0).eax >= 7
             && __cpuid_count(7, 0).edx & int8 == int8
             // SAFETY: as checked.
             && unsafe { states() } & STATES == STATES
-            // SAFETY: takes two numbers, and touches no memory of this process.
+            // SAFETY: passes two numbers, and accesses no memory of this process.
             && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) } == 0
     });
     *USABLE
@@ -46,11 +46,11 @@ pub(crate) fn usable() -> bool {
 /// The processor has XSAVE, and the system uses it.
 #[target_feature(enable = "xsave")]
 unsafe fn states() -> u64 {
-    // SAFETY: register 0 is there with XSAVE.
+    // SAFETY: register 0 exists with XSAVE.
     unsafe { _xgetbv(0) }
 }
 
-/// Advanced Matrix Extensions, of which kernels use the products of signed bytes.
+/// Advanced Matrix Extensions; kernels use the products of signed bytes.
 pub(crate) struct Amx;
 
 /// The operand of `ldtilecfg`, palette 1.
@@ -59,7 +59,7 @@ struct Configuration {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
-    /// Bytes of a row, of each of 8 tiles and 8 that there are not.
+    /// Bytes per row of each of 8 tiles, and 8 unused entries.
     row_bytes: [u16; 16],
     rows: [u8; 16],
 }

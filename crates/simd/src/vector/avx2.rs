@@ -21,7 +21,7 @@ unsafe fn count(n: u32) -> __m128i {
     unsafe { _mm_cvtsi32_si128(n.cast_signed()) }
 }
 
-/// The even lanes of both halves.
+/// The even lanes of both vectors.
 #[inline(always)]
 unsafe fn evens([low, high]: [__m256; 2]) -> __m256 {
     // SAFETY: the caller proves AVX2.
@@ -31,7 +31,7 @@ unsafe fn evens([low, high]: [__m256; 2]) -> __m256 {
     }
 }
 
-/// Lanes of both in turn.
+/// Lanes of both vectors, interleaved.
 #[inline(always)]
 unsafe fn interleaved(a: __m256, b: __m256) -> [__m256; 2] {
     // SAFETY: as for `evens`.
@@ -82,7 +82,7 @@ impl Simd for Avx2 {
             [_mm256_maskload_ps(p, low), _mm256_maskload_ps(p.wrapping_add(8), high)]
         }
     }
-    // Stores under a mask take as long as a cache miss on processors before Zen 4.
+    // Masked stores take as long as a cache miss on processors before Zen 4.
     #[inline(always)]
     unsafe fn store_part(mut p: *mut f32, x: Self::F, n: usize) {
         unsafe {
@@ -218,7 +218,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn round_i(x: Self::F) -> Self::I {
-        // To nearest even, as Rust leaves the control register.
+        // Ties to even: Rust does not change the rounding mode of the control register.
         unsafe { [_mm256_cvtps_epi32(x[0]), _mm256_cvtps_epi32(x[1])] }
     }
     #[inline(always)]
@@ -274,7 +274,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn store_i8(p: *mut i8, x: Self::I) -> i32 {
         unsafe {
-            // Four lanes of either half go into each 128-bit half, as words and then as bytes.
+            // Packs four lanes of each half into each 128-bit half, as words and then as bytes.
             let words = _mm256_packs_epi32(x[0], x[1]);
             let bytes = _mm256_packs_epi16(words, words);
             let order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
@@ -383,7 +383,7 @@ impl Simd for Avx2 {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn sum_i8(bytes: __m128i) -> i32 {
-    // Unsigned, each is 128 too large.
+    // As unsigned bytes, each is 128 too large.
     let unsigned = _mm_xor_si128(bytes, _mm_set1_epi8(i8::MIN));
     let sums = _mm_sad_epu8(unsigned, _mm_setzero_si128());
     _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_unpackhi_epi64(sums, sums))) - 16 * 128

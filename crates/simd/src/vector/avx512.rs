@@ -224,7 +224,7 @@ impl Simd for Avx512 {
     unsafe fn above<const N: i32>(a: __m512i, b: __m512i) -> __m512i {
         unsafe {
             let upper = _mm512_set1_epi8(-1 << (8 - N));
-            // Where `upper` is set, `a`.
+            // Bits from `a` where `upper` is set.
             let below = _mm512_srl_epi16(b, _mm_cvtsi32_si128(N));
             _mm512_ternarylogic_epi32::<0b1100_1010>(upper, a, below)
         }
@@ -250,7 +250,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn dot_8(acc: __m512i, w: __m512i, a: *const i8) -> __m512i {
-        // Unsigned (signed + 128) by signed; the sum's excess is what `init_8` took away.
+        // Unsigned (signed + 128) by signed; `init_8` has subtracted the sum's excess.
         unsafe { Self::dot_u(acc, w, a) }
     }
     #[inline(always)]
@@ -288,7 +288,7 @@ impl Simd for Avx512 {
     }
 }
 
-/// One group with the four bytes at `$at` of each of eight rows.
+/// Multiplies one group with the four bytes at `$at` of each of eight rows.
 macro_rules! step {
     ($w:literal, $at:literal) => {
         concat!(
@@ -317,9 +317,9 @@ macro_rules! step {
     };
 }
 
-/// [`Simd::dots_u`] of eight rows. In this order, and with what is broadcast as part of the
-/// instruction, the products come at the processor's own rate, two a cycle; a compiler puts one
-/// row's after one another, and gets two thirds of it.
+/// [`Simd::dots_u`] of eight rows. In this order, with broadcasts as part of the instructions, the products run at
+/// the processor's peak rate of two per cycle. A compiler orders the instructions row by row, and reaches two
+/// thirds of it.
 ///
 /// # Safety
 ///
@@ -329,7 +329,7 @@ macro_rules! step {
 unsafe fn eight(acc: &mut [__m512i; 8], w: [__m512i; 4], a: *const i8) {
     let [a0, a1, a2, a3, a4, a5, a6, a7] = acc;
     let [w0, w1, w2, w3] = w;
-    // SAFETY: reads 16 bytes of each of eight rows, and nothing else of memory.
+    // SAFETY: reads 16 bytes of each of eight rows, and no other memory.
     unsafe {
         asm!(
             step!("w0", 0),
@@ -347,7 +347,7 @@ unsafe fn eight(acc: &mut [__m512i; 8], w: [__m512i; 4], a: *const i8) {
     }
 }
 
-/// The four bytes at `$at` of each of four rows with one group of either row group.
+/// Multiplies the four bytes at `$at` of each of four rows with one group of each row group.
 macro_rules! pair {
     ($v:literal, $w:literal, $at:literal) => {
         concat!(
@@ -376,8 +376,8 @@ macro_rules! pair {
     };
 }
 
-/// [`Simd::dots_u`] of four rows with two row groups, of which either meets what is broadcast once: half
-/// as many reads as in [`eight`].
+/// [`Simd::dots_u`] of four rows with two row groups. Each broadcast is used twice: half as many reads as in
+/// [`eight`].
 ///
 /// # Safety
 ///
@@ -387,7 +387,7 @@ macro_rules! pair {
 unsafe fn two_by_four(acc: &mut [__m512i; 8], w: [[__m512i; 4]; 2], a: *const i8) {
     let [a0, a1, a2, a3, b0, b1, b2, b3] = acc;
     let [[v0, v1, v2, v3], [w0, w1, w2, w3]] = w;
-    // SAFETY: reads 16 bytes of each of four rows, and nothing else of memory.
+    // SAFETY: reads 16 bytes of each of four rows, and no other memory.
     unsafe {
         asm!(
             pair!("v0", "w0", 0),

@@ -1,9 +1,8 @@
-//! Sixteen lanes of `f32` or `i32` and groups of 64 bytes: the vocabulary that every kernel is
-//! written in, once.
+//! The vector operations that every kernel is written in: sixteen lanes of `f32` or `i32`, and groups of 64 bytes.
 //!
-//! Each operation is defined exactly (IEEE 754 with fused multiply-add, round to nearest even, exact
-//! integers, one fixed tree for sums over lanes), so the implementations (AVX-512, AVX2, NEON,
-//! scalar) give the same bits. The only exception is the payload of a NaN.
+//! Each operation is defined exactly (IEEE 754 with fused multiply-add, round to nearest even, exact integers, one
+//! fixed tree for sums over lanes), so that all implementations (AVX-512, AVX2, NEON, scalar) give the same bits.
+//! The only exception is the payload of a NaN.
 //!
 //! A *group* is 64 bytes: 16 rows of a weight matrix by 4 consecutive columns, the shape that one
 //! `vpdpbusd`, two `vpmaddubsw` or four `sdot` take.
@@ -28,20 +27,20 @@ pub(crate) use neon::Neon;
 pub(crate) use scalar::Scalar;
 pub(crate) use tiles::Tiles;
 
-/// Lanes of a vector, and rows of a weight group.
+/// Lanes of a vector, and rows of a row group.
 pub const LANES: usize = 16;
 
-/// The bits of `BIAS_F`. Added to an integer `i` of less than 22 bits they are those of
-/// `BIAS_F + i`: a dot product that starts here ends as an `f32` without being converted.
+/// The bits of `BIAS_F`. The bits plus an integer `i` of less than 22 bits are those of `BIAS_F + i`: a dot product
+/// with this initial value is an `f32` without a conversion.
 pub const BIAS: i32 = 0x4b40_0000;
 
-/// The bits of minus `BIAS_F`. Added to an integer `i` they are those of `-(BIAS_F + i)`.
+/// The bits of minus `BIAS_F`. The bits plus an integer `i` are those of `-(BIAS_F + i)`.
 pub const MINUS_BIAS: i32 = BIAS | i32::MIN;
 
 /// 1.5 times 2^23, see [`BIAS`].
 pub(crate) const BIAS_F: f32 = 12_582_912.0;
 
-/// The operations. `F` is 16 `f32`, `I` 16 `i32`, `B` 64 bytes.
+/// Vector operations. `F` is 16 `f32`, `I` is 16 `i32`, `B` is 64 bytes.
 ///
 /// # Safety
 ///
@@ -56,12 +55,12 @@ pub(crate) trait Simd: Copy {
     type I: Copy;
     /// 64 bytes.
     type B: Copy;
-    /// Vectors of `f32` that stay in registers beside the operands they accumulate; a power of two.
+    /// Number of accumulators that fit into registers together with their operands; a power of two.
     const ACCUMULATORS: usize;
-    /// The matrix unit beside these vectors, or the model of one.
+    /// The matrix unit of this instruction set, or a software model of one.
     type Tiles: Tiles;
 
-    /// Every lane `x`.
+    /// `x` in every lane.
     unsafe fn splat(x: f32) -> Self::F;
     /// Loads 16 `f32`.
     unsafe fn load(p: *const f32) -> Self::F;
@@ -77,7 +76,7 @@ pub(crate) trait Simd: Copy {
             Self::load(t.as_ptr())
         }
     }
-    /// Stores the first `n` of the lanes, fewer than 16.
+    /// Stores the first `n` lanes, fewer than 16.
     #[inline(always)]
     unsafe fn store_part(p: *mut f32, x: Self::F, n: usize) {
         let mut t = [0.0f32; LANES];
@@ -91,7 +90,7 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     unsafe fn evens(a: Self::F, b: Self::F) -> Self::F {
         let (mut both, mut evens) = ([0.0f32; 2 * LANES], [0.0; LANES]);
-        // SAFETY: the buffers hold as many values.
+        // SAFETY: the buffers have 16 values per vector.
         unsafe {
             Self::store(both.as_mut_ptr(), a);
             Self::store(both.as_mut_ptr().add(LANES), b);
@@ -101,11 +100,11 @@ pub(crate) trait Simd: Copy {
             Self::load(evens.as_ptr())
         }
     }
-    /// Lanes of `a` and of `b` in turn, as two vectors.
+    /// Lanes of `a` and `b`, interleaved, as two vectors.
     #[inline(always)]
     unsafe fn interleaved(a: Self::F, b: Self::F) -> [Self::F; 2] {
         let (mut x, mut y, mut both) = ([0.0f32; LANES], [0.0f32; LANES], [0.0; 2 * LANES]);
-        // SAFETY: the buffers hold as many values.
+        // SAFETY: the buffers have 16 values per vector.
         unsafe {
             Self::store(x.as_mut_ptr(), a);
             Self::store(y.as_mut_ptr(), b);
@@ -115,11 +114,11 @@ pub(crate) trait Simd: Copy {
             [Self::load(both.as_ptr()), Self::load(both.as_ptr().add(LANES))]
         }
     }
-    /// Loads 16 `f16` (as their bits) and widens, exactly.
+    /// Loads 16 `f16` (as bits) and widens them, exactly.
     unsafe fn load_f16(p: *const u16) -> Self::F;
-    /// Rounds to `f16`, nearest even, and stores 16 of them.
+    /// Rounds 16 values to `f16`, ties to even, and stores them.
     unsafe fn store_f16(p: *mut u16, x: Self::F);
-    /// Loads 16 `bf16` and widens, exactly.
+    /// Loads 16 `bf16` and widens them, exactly.
     unsafe fn load_bf16(p: *const u16) -> Self::F;
     /// `a + b`.
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
@@ -141,20 +140,20 @@ pub(crate) trait Simd: Copy {
     unsafe fn select_lt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
     /// `if a <= b { x } else { y }`.
     unsafe fn select_le(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
-    /// The first `n` lanes of `x`, `other` in the rest.
+    /// The first `n` lanes of `x`, the other lanes of `other`.
     unsafe fn first(x: Self::F, n: usize, other: Self::F) -> Self::F;
     /// Sum over lanes: `i + (i+8)`, then `+4`, `+2`, `+1`.
     unsafe fn sum(x: Self::F) -> f32;
-    /// Maximum over lanes, in the same tree, of values that are not NaN.
+    /// Maximum over lanes in the same tree, for values that are not NaN.
     unsafe fn max_lanes(x: Self::F) -> f32;
-    /// Nearest integer, ties to even. The input must fit; a NaN gives any integer.
+    /// Nearest integer, ties to even. The input must be in range; a NaN gives any integer.
     unsafe fn round_i(x: Self::F) -> Self::I;
 
-    /// Every lane `x`.
+    /// `x` in every lane.
     unsafe fn splat_i(x: i32) -> Self::I;
-    /// To `f32`, nearest even.
+    /// Converts to `f32`, ties to even.
     unsafe fn to_f(x: Self::I) -> Self::F;
-    /// The bits, taken as `f32`.
+    /// The bits, reinterpreted as `f32`.
     unsafe fn bits_f(x: Self::I) -> Self::F;
     /// `a + b`, wrapping.
     unsafe fn add_i(a: Self::I, b: Self::I) -> Self::I;
@@ -188,24 +187,24 @@ pub(crate) trait Simd: Copy {
     /// `(x >> n) & mask` in every byte; `n` is 0 to 6 and even or 1 to 7, known when inlined, and
     /// `mask` has no bit above those that remain.
     unsafe fn shr_and_b(x: Self::B, n: u32, mask: u8) -> Self::B;
-    /// The upper `N` bits of every byte of `a`, below them the upper ones of `b`.
+    /// The upper `N` bits of each byte of `a`, followed by the upper bits of `b`.
     unsafe fn above<const N: i32>(a: Self::B, b: Self::B) -> Self::B;
-    /// The entry of a table for every byte of `x`, which is below 16.
+    /// The table entry for each byte of `x`; bytes are below 16.
     unsafe fn lookup(table: &[u8; 16], x: Self::B) -> Self::B;
-    /// Adds to each lane the dot product of its four bytes of `w`, unsigned and at most 127, with
-    /// the four signed bytes at `a`, which are not -128. Exact.
+    /// Adds to each lane the dot product of its four bytes of `w` (unsigned, at most 127) with the four signed
+    /// bytes at `a` (not -128). Exact.
     unsafe fn dot_u(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;
-    /// What [`Simd::dot_8`] starts from, given [`BIAS`] less 128 times the sum of all the
-    /// activations that will be dotted.
+    /// Initial value for [`Simd::dot_8`]; `less128` is [`BIAS`] minus 128 times the sum of all activations in the
+    /// dot product.
     unsafe fn init_8(less128: i32) -> Self::I;
-    /// Turns stored bytes (signed, plus 128) into the operand of [`Simd::dot_8`].
+    /// Converts stored bytes (signed, plus 128) to the operand of [`Simd::dot_8`].
     unsafe fn operand_8(stored: Self::B) -> Self::B;
-    /// Adds the dot products of full-range signed bytes; exact once all the activations counted
-    /// in [`Simd::init_8`] have been dotted.
+    /// Adds the dot products of full-range signed bytes; exact once all activations counted in [`Simd::init_8`]
+    /// have been added.
     unsafe fn dot_8(acc: Self::I, w: Self::B, a: *const i8) -> Self::I;
 
-    /// [`Simd::dot_u`] of `R` rows whose bytes lie 64 apart with four groups of each of `G` row groups,
-    /// for the four bytes at `a` and those after them.
+    /// [`Simd::dot_u`] of `R` rows, whose bytes are 64 apart, with four groups of each of `G` row groups, for the
+    /// four bytes at `a` and those after them.
     #[inline(always)]
     unsafe fn dots_u<const G: usize, const R: usize>(
         mut acc: [[Self::I; R]; G],
@@ -222,7 +221,7 @@ pub(crate) trait Simd: Copy {
         }
         acc
     }
-    /// The same of [`Simd::dot_8`].
+    /// The same for [`Simd::dot_8`].
     #[inline(always)]
     unsafe fn dots_8<const G: usize, const R: usize>(
         mut acc: [[Self::I; R]; G],
@@ -240,7 +239,7 @@ pub(crate) trait Simd: Copy {
         acc
     }
 
-    /// Asks for the line at `p` to be brought into the second-level cache. Never faults.
+    /// Prefetches the line at `p` into the second-level cache. Never faults.
     unsafe fn prefetch(p: *const u8);
 }
 
@@ -255,7 +254,7 @@ pub(crate) unsafe fn exp<S: Simd>(x: S::F) -> S::F {
     unsafe { exp_to_88::<S>(infinite_above_88::<S>(x)) }
 }
 
-/// `1 + e^x`, where whether `e^x` is very little or nothing makes no difference.
+/// `1 + e^x`; more accurate results for tiny `e^x` would not change the sum.
 ///
 /// # Safety
 ///
@@ -266,7 +265,7 @@ pub(crate) unsafe fn one_and_exp<S: Simd>(x: S::F) -> S::F {
     unsafe { S::add(S::splat(1.0), power_of_e::<S>(infinite_above_88::<S>(x), 0.0, 0)) }
 }
 
-/// What is above 88 becomes what has a power of two that is infinite.
+/// Maps numbers above 88 to one whose power of two is infinite.
 ///
 /// # Safety
 ///
@@ -277,7 +276,7 @@ unsafe fn infinite_above_88<S: Simd>(x: S::F) -> S::F {
     unsafe { S::select_lt(S::splat(88.0), x, S::splat(89.0), x) }
 }
 
-/// [`exp`] of what is not above 88.
+/// [`exp`] of numbers up to 88.
 ///
 /// # Safety
 ///
@@ -288,8 +287,8 @@ pub(crate) unsafe fn exp_to_88<S: Simd>(x: S::F) -> S::F {
     unsafe { exp_over_power::<S>(x, 0.0, 0) }
 }
 
-/// `e^x / 2^power`, and 0 for what is 87.33 or more below `max`. `max` is about `power * ln 2` (or, of exponents
-/// that do not come near what overflows, 0), and `power` below 2^22.
+/// `e^x / 2^power`; 0 for numbers 87.33 or more below `max`. `max` is about `power * ln 2` (or 0, if the exponents
+/// are far from overflow), and `power` below 2^22.
 ///
 /// # Safety
 ///
@@ -303,10 +302,10 @@ pub(crate) unsafe fn exp_over_power<S: Simd>(x: S::F, max: f32, power: i32) -> S
     }
 }
 
-/// The same, but of what is further below `max` anything that is as little as that.
+/// The same, but numbers further below `max` may give any value of that magnitude.
 ///
-/// Range reduction by `ln 2` in two parts and a polynomial of degree 6 (Taylor coefficients serve:
-/// the remainder over `[-ln2/2, ln2/2]` is below 2^-26). Only the last step, which is exact, knows `power`.
+/// Range reduction by `ln 2` in two parts and a polynomial of degree 6. Taylor coefficients suffice: the remainder
+/// over `[-ln2/2, ln2/2]` is below 2^-26. Only the last step, which is exact, uses `power`.
 ///
 /// # Safety
 ///
@@ -315,7 +314,7 @@ pub(crate) unsafe fn exp_over_power<S: Simd>(x: S::F, max: f32, power: i32) -> S
 unsafe fn power_of_e<S: Simd>(x: S::F, max: f32, power: i32) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
-        // The constant comes first so that a NaN, which yields the second operand, stays one.
+        // The constant is the first operand, so that a NaN, which yields the second operand, is preserved.
         let c = S::max(S::splat(max - 87.5), x);
         let n = S::round_i(S::mul(c, S::splat(std::f32::consts::LOG2_E)));
         let nf = S::to_f(n);
@@ -345,7 +344,7 @@ pub(crate) unsafe fn capped<S: Simd>(cap: f32, x: S::F) -> S::F {
     }
 }
 
-/// Loads `n` values, at most 16 of them; zeros in the other lanes.
+/// Loads `n` values, at most 16, and zeros in the other lanes.
 ///
 /// # Safety
 ///
@@ -356,7 +355,7 @@ pub(crate) unsafe fn load_first<S: Simd>(p: *const f32, n: usize) -> S::F {
     unsafe { if n >= LANES { S::load(p) } else { S::load_part(p, n) } }
 }
 
-/// Stores the first `n` lanes, at most 16 of them.
+/// Stores the first `n` lanes, at most 16.
 ///
 /// # Safety
 ///

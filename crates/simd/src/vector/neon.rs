@@ -10,7 +10,7 @@ use super::tiles::Model;
 #[derive(Clone, Copy)]
 pub(crate) struct Neon;
 
-/// Applies an expression to each quarter.
+/// Applies an expression to each quarter of a vector.
 macro_rules! quarters {
     ($i:ident => $e:expr) => {
         [
@@ -50,7 +50,7 @@ unsafe fn sdot(acc: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
     out
 }
 
-/// [`sdot`] with the four bytes `LANE` of `a` in every lane.
+/// [`sdot`] with byte group `LANE` of `a` in every lane.
 #[inline(always)]
 unsafe fn sdot_lane<const LANE: usize>(acc: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
     let mut out = acc;
@@ -66,7 +66,7 @@ unsafe fn sdot_lane<const LANE: usize>(acc: int32x4_t, w: int8x16_t, a: int8x16_
     out
 }
 
-/// Group `LANE` of 4 columns of each of `G` row groups, with those columns of `R` rows.
+/// Multiplies byte group `LANE` of `R` rows with the matching group of each of `G` row groups.
 #[inline(always)]
 unsafe fn dots_lane<const G: usize, const R: usize, const LANE: usize>(
     acc: &mut [[[int32x4_t; 4]; R]; G],
@@ -399,7 +399,7 @@ impl Simd for Neon {
         a: *const i8,
     ) -> [[Self::I; R]; G] {
         unsafe {
-            // One load for 16 columns of a row: the products take their four bytes out of it.
+            // One load for 16 columns of a row; the products select their four bytes.
             let mut rows = [vld1q_s8(a); R];
             for (r, row) in rows.iter_mut().enumerate() {
                 *row = vld1q_s8(a.add(64 * r));

@@ -1,7 +1,7 @@
-//! [`Simd`] in plain Rust: the meaning of every operation, and the fallback.
+//! [`Simd`] in plain Rust: the definition of every operation, and the fallback.
 //!
-//! What takes 16 calls or 64 products is not inlined, and one row is computed at a time: kernels are unrolled
-//! as it is, and nothing is faster for it here.
+//! Operations with 16 calls or 64 products are not inlined, and one row is computed at a time: kernels are already
+//! unrolled, and inlining makes nothing faster here.
 
 use half::f16;
 
@@ -15,7 +15,7 @@ pub(crate) struct Scalar;
 type F = [f32; LANES];
 type I = [i32; LANES];
 
-/// Lane by lane; a loop rather than a closure so that it inlines everywhere.
+/// Applies an operation lane by lane; a loop instead of a closure, so that it is always inlined.
 macro_rules! lanes {
     ($i:ident => $e:expr) => {{
         let mut out = [Default::default(); LANES];

@@ -1,37 +1,37 @@
-//! What kernels ask of a matrix unit, and the model of one in plain Rust.
+//! Interface of a matrix unit, and a software model of one in plain Rust.
 
 use super::LANES;
 
 /// Products of small matrices of bytes.
 ///
-/// A *tile product* takes `ROWS` rows (at most 16) of `COLUMNS` activations (16 or 32), and as many columns of 16
-/// rows of a matrix, columns `4g..4g+4` of all of them in group `g` of 64 bytes. Bytes are signed, sums exact.
+/// A *tile product* multiplies `ROWS` rows (at most 16) of `COLUMNS` activations (16 or 32) with as many columns of
+/// 16 matrix rows. Group `g` of 64 bytes holds columns `4g..4g+4` of all 16 rows. Bytes are signed, sums exact.
 ///
 /// # Safety
 ///
-/// Every function requires the unit, as [`Simd`](super::Simd) requires its instructions. Nothing else uses the unit
-/// on this thread between [`Tiles::open`] and [`Tiles::close`].
+/// Every function requires the unit, as [`Simd`](super::Simd) requires its instructions. No other code uses the
+/// unit on this thread between [`Tiles::open`] and [`Tiles::close`].
 pub(crate) trait Tiles {
-    /// Prepares the thread for products of a shape.
+    /// Configures the unit for products of a shape.
     unsafe fn open<const ROWS: usize, const COLUMNS: usize>();
 
-    /// Two tile products. Rows of activations `x` lie 64 bytes apart, groups of weights `w` one after the other, and
-    /// so do the 16 sums of each row in `out`.
+    /// Computes two tile products. Rows of activations `x` are 64 bytes apart; groups of weights `w`, and the 16
+    /// sums of each row in `out`, are contiguous.
     ///
     /// # Safety
     ///
-    /// What is named is valid, and the thread is open for the shape.
+    /// All operands are valid, and the unit is configured for the shape.
     unsafe fn products<const ROWS: usize, const COLUMNS: usize>(
         x: [*const i8; 2],
         w: [*const u8; 2],
         out: [*mut i32; 2],
     );
 
-    /// Gives the unit's registers back.
+    /// Releases the unit's registers.
     unsafe fn close();
 }
 
-/// The meaning of every operation.
+/// Software model: the definition of every operation.
 pub(crate) struct Model;
 
 impl Tiles for Model {

@@ -1,8 +1,8 @@
-//! The kernels' AMX code on a processor without AMX: a handler of `SIGILL` executes its instructions.
+//! The kernels' AMX code on a processor without AMX: a `SIGILL` handler emulates its instructions.
 //!
-//! It knows the six that kernels use and what the manual makes of them (Intel 64 and IA-32 Architectures Software
-//! Developer's Manual, volume 2): a tile has the rows and bytes that the configuration says, what a load does not
-//! fill is zero, a shape that does not fit ends the program. On a processor that has AMX it is not asked.
+//! It supports the six instructions that kernels use, as the manual defines them (Intel 64 and IA-32 Architectures
+//! Software Developer's Manual, volume 2): tiles have the configured rows and bytes, loads fill the rest with
+//! zeros, and an invalid shape ends the program. On a processor with AMX it is not called.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -17,22 +17,22 @@ use simd::Isa;
 
 use super::{Matrix, product};
 
-/// Instructions executed here.
+/// Number of emulated instructions.
 static EXECUTED: AtomicUsize = AtomicUsize::new(0);
 
-/// The sets of vectors that the processor has, with AMX or what stands in for it.
+/// The machine's vector sets, with AMX or its emulation.
 pub(crate) fn sets() -> impl Iterator<Item = Isa> {
     static READY: LazyLock<()> = LazyLock::new(install);
     LazyLock::force(&READY);
     let vectors = ["avx512", "avx2"].into_iter().filter_map(|name| Isa::named(name).ok());
-    // SAFETY: the handler is there for whatever the processor or the system refuses.
+    // SAFETY: the handler emulates every AMX instruction that the processor or the system rejects.
     vectors.map(|vectors| unsafe { vectors.with_tiles() })
 }
 
 fn install() {
-    // The decoder makes its tables with the first instruction, which a handler must not be the one to do.
+    // The decoder builds its tables with the first instruction, which is not allowed in a signal handler.
     assert_eq!(decode(&[0x90; LONGEST]).mnemonic(), Mnemonic::Nop);
-    // SAFETY: the handler has the type that the flag says; all other fields may be zero.
+    // SAFETY: the handler has the type that the flag requires; all other fields may be zero.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = on_illegal as *const () as usize;
@@ -48,9 +48,9 @@ fn decode(code: &[u8]) -> Instruction {
     Decoder::new(64, code, DecoderOptions::NONE).decode()
 }
 
-/// The registers of a thread's unit.
+/// Tile registers of a thread.
 struct Unit {
-    /// Rows of each tile and their bytes, as configured.
+    /// Configured rows and bytes of each tile.
     shapes: [(usize, usize); 8],
     tiles: [[[u8; 64]; 16]; 8],
 }
@@ -61,9 +61,9 @@ thread_local! {
     static UNIT: UnsafeCell<Unit> = const { UnsafeCell::new(EMPTY) };
 }
 
-/// Ends the program as the processor would, with a word about why.
+/// Ends the program like an invalid instruction, and prints the reason.
 fn refuse(why: &str) -> ! {
-    // SAFETY: writes the text's bytes; neither call needs what a handler may not use.
+    // SAFETY: writes the text's bytes; both calls are async-signal-safe.
     unsafe {
         libc::write(libc::STDERR_FILENO, why.as_ptr().cast(), why.len());
         libc::abort()
@@ -72,7 +72,7 @@ fn refuse(why: &str) -> ! {
 
 unsafe extern "C" fn on_illegal(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's context of this thread; code at the instruction is mapped, and no function ends within
-    // 15 bytes of the last mapped one. The unit is this thread's, which is here and nowhere else.
+    // 15 bytes of the last mapped one. The unit is thread-local, and no other reference to it exists.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let rip = &mut registers[libc::REG_RIP as usize];
@@ -83,7 +83,7 @@ unsafe extern "C" fn on_illegal(_: c_int, _: *mut libc::siginfo_t, context: *mut
     EXECUTED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A general register's value; of none, zero.
+/// Value of a general register; zero for none.
 fn value(register: Register, registers: &[i64; 23]) -> usize {
     let index = match register {
         Register::None => return 0,
@@ -111,7 +111,7 @@ fn value(register: Register, registers: &[i64; 23]) -> usize {
 impl Unit {
     /// # Safety
     ///
-    /// What the instruction reads and writes is valid.
+    /// The memory that the instruction reads and writes is valid.
     unsafe fn execute(&mut self, instruction: &Instruction, registers: &[i64; 23]) {
         let tile = |operand| instruction.op_register(operand) as usize - Register::TMM0 as usize;
         let base = value(instruction.memory_base(), registers)
@@ -165,7 +165,7 @@ impl Unit {
         }
     }
 
-    /// A tile that is configured.
+    /// Shape of a configured tile.
     fn shape(&self, i: usize) -> (usize, (usize, usize)) {
         match self.shapes.get(i) {
             Some(&shape) if shape.0 > 0 => (i, shape),
@@ -173,7 +173,7 @@ impl Unit {
         }
     }
 
-    /// `tdpbssd`.
+    /// Emulates `tdpbssd`.
     fn multiply(&mut self, out: usize, x: usize, w: usize) {
         let [(out, o), (x, a), (w, b)] = [out, x, w].map(|i| self.shape(i));
         let distinct = out != x && x != w && out != w;
@@ -198,14 +198,14 @@ impl Unit {
 }
 
 #[test]
-fn the_machine_code_is_executed_by_the_processor_or_here() {
+fn amx_instructions_are_executed_or_emulated() {
     let mut random = Random(1);
     let w = Matrix::random(&mut random, DType::Q8_0, 16, 64);
     let x = random.reals(8 * 64, 1.0);
     for isa in sets() {
         let before = EXECUTED.load(Ordering::Relaxed);
         product(isa, &w, &x, None);
-        // Two products, and what opens and closes the unit: other tests add to it.
+        // Two products, and the instructions that configure and release the unit; other tests add to the count.
         let here = EXECUTED.load(Ordering::Relaxed) - before;
         assert!(Isa::named("amx").is_ok() || here >= 12, "{isa}: {here}");
     }

@@ -1,4 +1,5 @@
-//! Every kernel, on every instruction set, to the bit what `docs/numerics.md` says: the scalar `model` of it.
+//! Every kernel on every instruction set gives the same bits as `model`, the scalar definition in
+//! `docs/numerics.md`.
 
 use orind_testing::numerics as model;
 use orind_testing::random::Random;
@@ -6,9 +7,10 @@ use plan::{Activation, DType, RopeStyle};
 use simd::cache::CacheFormat;
 use simd::{norm, rope};
 
-use super::{Cached, Matrix, SCALE, bits, everywhere, product_with_planes, raw, sets, weights};
+use super::attention::{Cached, SCALE};
+use super::{Matrix, bits, everywhere, product_with_planes, raw, sets, weights};
 
-/// Columns on both sides of where leaves, superblocks and vectors end.
+/// Column counts just before and after the ends of leaves, superblocks and vectors.
 fn columns(dtype: DType) -> &'static [usize] {
     match dtype.block_len() {
         256 => &[256, 768],
@@ -18,13 +20,13 @@ fn columns(dtype: DType) -> &'static [usize] {
 }
 
 #[test]
-fn products_are_the_models() {
+fn products_equal_the_model() {
     for dtype in weights() {
         for (&k, rows) in columns(dtype).iter().zip([1, 5, 37].into_iter().cycle()) {
             let mut random = Random((1000 * rows + k) as u64);
             let raw = raw(&mut random, dtype, rows, k);
             let mut x = random.reals(11 * k, 1.0);
-            // A row of magnitudes that differ, and one with nothing.
+            // A row of different magnitudes, and a row of zeroes.
             for (i, x) in x[k..2 * k].iter_mut().enumerate() {
                 *x *= 10f32.powi(i as i32 % 9 - 4);
             }
@@ -40,7 +42,7 @@ fn products_are_the_models() {
                 for isa in sets() {
                     for &packing in isa.packings() {
                         let w = Matrix::packed_by(packing, dtype, rows, k, &raw);
-                        // One row alone, and many.
+                        // One row, and many.
                         for count in [1, 11] {
                             let got = product_with_planes(isa, &w, &x[..count * k], None, planes);
                             assert_eq!(
@@ -57,7 +59,7 @@ fn products_are_the_models() {
 }
 
 #[test]
-fn norms_are_the_models() {
+fn norms_equal_the_model() {
     for n in [1, 31, 32, 64, 100, 128, 255, 256, 257, 300, 1024, 2050] {
         let mut random = Random(n as u64);
         let (x, weight) = (random.reals(n, 3.0), random.reals(n, 1.0));
@@ -79,7 +81,7 @@ fn norms_are_the_models() {
 }
 
 #[test]
-fn tables_of_angles_are_the_models_and_exact_to_3e_7() {
+fn rope_tables_equal_the_model_and_are_exact_to_3e_7() {
     for (theta, half, magnitude) in [(1e4f32, 32, 1.0f32), (1e6, 64, 1.1896), (5e5, 40, 1.0)] {
         let frequencies: Vec<f32> =
             (0..half).map(|i| theta.powf(-(i as f32) / half as f32)).collect();
@@ -105,7 +107,7 @@ fn tables_of_angles_are_the_models_and_exact_to_3e_7() {
 }
 
 #[test]
-fn rotations_are_the_models() {
+fn rotations_equal_the_model() {
     for style in [RopeStyle::Interleaved, RopeStyle::HalfSplit] {
         for dim in [16, 64, 80, 128] {
             let mut random = Random(dim as u64);
@@ -122,7 +124,7 @@ fn rotations_are_the_models() {
 }
 
 #[test]
-fn exponentials_are_the_models() {
+fn exponentials_equal_the_model() {
     let mut gate: Vec<f32> = (-20_000..20_000).map(|i| i as f32 * 0.0051).collect();
     gate.extend([0.0, -0.0, 87.3, 87.33, 87.34, 87.5, 88.0, -88.0, 88.1, -88.1, 1e30, -1e30]);
     gate.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40]);
@@ -156,7 +158,7 @@ fn exponentials_are_the_models() {
 }
 
 impl Cached {
-    /// What the model makes of the same, the cache rounded.
+    /// The model's attention over the rounded cache.
     fn model(&self, q: &[f32], head: usize, positions: usize) -> Vec<f32> {
         let [k, v] = self.stored();
         let [k, v] = [&k, &v].map(|x| x.chunks(self.dim).take(positions).collect::<Vec<_>>());
@@ -166,8 +168,8 @@ impl Cached {
     }
 }
 
-/// Lines of tokens that attend to `first` positions and more, on every instruction set.
-fn attention_is_the_models(cached: &Cached, q: &[f32], heads: usize, first: usize) -> Vec<f32> {
+/// Attention of tokens over `first` positions and more, on every instruction set.
+fn check_attention(cached: &Cached, q: &[f32], heads: usize, first: usize) -> Vec<f32> {
     let what = format!("{heads} heads of {} from {first}", cached.dim);
     let got = everywhere(&what, |isa| cached.attend(isa, q, heads, first));
     for (line, (q, got)) in q.chunks(cached.dim).zip(got.chunks(cached.dim)).enumerate() {
@@ -178,7 +180,7 @@ fn attention_is_the_models(cached: &Cached, q: &[f32], heads: usize, first: usiz
 }
 
 #[test]
-fn attention_is_the_model_at_every_end_of_a_span_and_a_group() {
+fn attention_equals_the_model_at_span_and_group_boundaries() {
     for (positions, (heads, dim)) in [1, 31, 32, 33, 255, 256, 257, 600]
         .into_iter()
         .zip([(1, 64), (3, 16), (2, 128), (7, 80)].into_iter().cycle())
@@ -186,50 +188,50 @@ fn attention_is_the_model_at_every_end_of_a_span_and_a_group() {
         for tokens in [1, 16.min(positions)] {
             let mut random = Random((positions + tokens) as u64);
             let cached = Cached::new(&mut random, dim, positions);
-            // Sharp, so that spans differ in their powers.
+            // Large scores, so that spans have different powers.
             let q = random.reals(tokens * heads * dim, 4.0);
-            attention_is_the_models(&cached, &q, heads, positions + 1 - tokens);
+            check_attention(&cached, &q, heads, positions + 1 - tokens);
             let mut narrow = Cached { window: 40, cap: Some(3.0), ..cached };
-            attention_is_the_models(&narrow, &q, heads, positions + 1 - tokens);
-            // Sinks that take nothing, some and all of the weight.
+            check_attention(&narrow, &q, heads, positions + 1 - tokens);
+            // Sinks that take none, some and all of the weight.
             narrow.sinks = (0..heads).map(|head| [1.5, -200.0, 300.0][head % 3]).collect();
-            attention_is_the_models(&narrow, &q, heads, positions + 1 - tokens);
+            check_attention(&narrow, &q, heads, positions + 1 - tokens);
         }
     }
 }
 
 #[test]
-fn attention_over_blocks_is_the_models() {
+fn attention_over_quantised_caches_equals_the_model() {
     for format in [CacheFormat::Q8_0, CacheFormat::Q4_0] {
         for (positions, heads, dim) in [(1, 1, 32), (33, 3, 64), (300, 2, 96), (257, 12, 128)] {
             let mut random = Random(positions as u64);
             let mut cached = Cached::of(format, &mut random, dim, positions);
             let q = random.reals(heads * dim, 4.0);
-            attention_is_the_models(&cached, &q, heads, positions);
-            // A number that no block can hold is none for all of its block, and for those who see it.
+            check_attention(&cached, &q, heads, positions);
+            // An infinite key makes its whole block NaN, and the results of tokens that attend to it.
             cached.put(0, &vec![f32::INFINITY; dim]);
-            let got = attention_is_the_models(&cached, &q, heads, positions);
+            let got = check_attention(&cached, &q, heads, positions);
             assert!(got.iter().all(|y| y.is_nan()), "{format:?}");
         }
     }
 }
 
 #[test]
-fn attention_of_what_is_out_of_range_is_the_models() {
+fn attention_with_out_of_range_scores_equals_the_model() {
     let (dim, positions) = (16, 300);
     let mut random = Random(8);
     let mut cached = Cached::new(&mut random, dim, positions);
-    // Scores of thousands, of which most weigh nothing; then so great that no power of two is near.
+    // Scores of thousands, most with a weight of zero; then so large that no power of two is near.
     for (scale, finite) in [(2e3, true), (1e8, false), (f32::INFINITY, false), (f32::NAN, false)] {
         let q: Vec<f32> = random.reals(dim, 1.0).iter().map(|q| q * scale).collect();
-        let got = attention_is_the_models(&cached, &q, 1, positions);
+        let got = check_attention(&cached, &q, 1, positions);
         assert!(got.iter().all(|y| y.is_finite() == finite && y.is_nan() != finite), "{scale}");
     }
-    // One position that is not a number: those before it do not see it.
+    // One position is NaN: earlier tokens do not attend to it.
     cached = Cached::new(&mut random, dim, positions);
     cached.put(40, &[f32::NAN; 16]);
     let q = random.reals(16 * dim, 1.0);
-    let got = attention_is_the_models(&cached, &q, 1, 33);
+    let got = check_attention(&cached, &q, 1, 33);
     let (before, after) = got.split_at(8 * dim);
     assert!(before.iter().all(|y| y.is_finite()) && after.iter().all(|y| y.is_nan()));
 }

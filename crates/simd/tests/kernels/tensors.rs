@@ -1,13 +1,16 @@
-//! Products and convolutions of tensors: windows of images, tiles of any size, and lines of any length.
+//! Matrix products and convolutions of tensors: windows of images, register tiles of any size, lines of any length.
 
 use orind_testing::random::Random;
-use simd::dense::{self, COLUMNS, Finish, Function, Lie, Lines, Onto, Operands, Place, SPAN, Tile};
+use simd::dense::{
+    self, COLUMNS, ColumnLayout, Destination, Function, Lines, Onto, Operands, SPAN, Tile,
+    TileEpilogue,
+};
 use simd::vector::LANES;
 use simd::windows::{self, Axis, Image, pack_windows};
 
 use super::sets;
 
-/// What nobody has written.
+/// Marks unwritten memory.
 const UNTOUCHED: f32 = 1e30;
 
 fn axis(random: &mut Random, longest: usize, step: usize) -> Axis {
@@ -19,14 +22,14 @@ fn axis(random: &mut Random, longest: usize, step: usize) -> Axis {
     Axis { extent, step, before, stride, dilation, size, count }
 }
 
-/// The element of an axis that a window has, if there is one.
+/// Position on the axis of a window's element; `None` in the padding.
 fn place(axis: &Axis, window: usize, element: usize) -> Option<usize> {
     let at = window * axis.stride + element * axis.dilation;
     at.checked_sub(axis.before).filter(|at| *at < axis.extent)
 }
 
 #[test]
-fn windows_of_any_image_are_packed_as_they_are_defined() {
+fn windows_are_packed_for_any_image_shape() {
     let seed = 27;
     println!("seed {seed}");
     let mut random = Random(seed);
@@ -55,9 +58,9 @@ fn windows_of_any_image_are_packed_as_they_are_defined() {
                 pack_windows(isa, &image, of.0, of.1, lines, out);
             }
             assert_eq!((lines.pop(), out.pop()), (Some(UNTOUCHED), Some(UNTOUCHED)), "{image:?}");
-            for (before, vectors) in tile.panels(count) {
-                let panel = &out[before * LANES * steps..][..vectors * LANES * steps];
-                for (i, have) in panel.iter().enumerate() {
+            for (before, vectors) in tile.column_tiles(count) {
+                let tile_values = &out[before * LANES * steps..][..vectors * LANES * steps];
+                for (i, have) in tile_values.iter().enumerate() {
                     let (s, lane) = (step + i / (vectors * LANES), i % (vectors * LANES));
                     let column = before * LANES + lane;
                     let (channel, tap, window) = (s / taps, s % taps, first + column);
@@ -76,27 +79,27 @@ fn windows_of_any_image_are_packed_as_they_are_defined() {
     }
 }
 
-/// Columns as panels hold them, over steps of which the first `before` do not count.
-fn panels(
+/// Column tiles over steps of which the first `before` are skipped.
+fn tiles(
     tile: Tile,
     columns: usize,
     steps: usize,
     value: impl Fn(usize, usize) -> f32,
 ) -> Vec<f32> {
-    let mut panels = Vec::new();
-    for (before, vectors) in tile.panels(columns) {
+    let mut tiles = Vec::new();
+    for (before, vectors) in tile.column_tiles(columns) {
         for step in 0..steps {
             let lanes = (before * LANES..).take(vectors * LANES);
-            panels.extend(
+            tiles.extend(
                 lanes.map(|column| if column < columns { value(step, column) } else { 0.0 }),
             );
         }
     }
-    panels
+    tiles
 }
 
 #[test]
-fn tiles_of_every_size_are_fused_sums_in_their_order() {
+fn tiles_of_every_size_add_in_the_documented_order() {
     let seed = 28;
     println!("seed {seed}");
     let mut random = Random(seed);
@@ -109,33 +112,41 @@ fn tiles_of_every_size_are_fused_sums_in_their_order() {
                 let (first, width) = (random.below(3), columns.next_multiple_of(LANES) + LANES);
                 let x: Vec<f32> = (0..rows * (steps + 1)).map(|_| random.real(1.0)).collect();
                 let w: Vec<f32> = (0..(steps + 1) * width).map(|_| random.real(1.0)).collect();
-                let in_panels = panels(tile, columns, first + steps, |step, column| {
+                let in_tiles = tiles(tile, columns, first + steps, |step, column| {
                     step.checked_sub(first).map_or(UNTOUCHED, |step| w[step * width + column])
                 });
-                let lies = [Lie::Steps(width), Lie::Panels { steps: first + steps, before: first }];
-                let finish = Finish { function: Function::Between(-1.0, 1.5), ..Finish::default() };
+                let lies = [
+                    ColumnLayout::Steps(width),
+                    ColumnLayout::Tiles { steps: first + steps, before: first },
+                ];
+                let finish = TileEpilogue {
+                    function: Function::Between(-1.0, 1.5),
+                    ..TileEpilogue::default()
+                };
                 let starts: Vec<f32> = (0..rows * columns).map(|_| random.real(1.0)).collect();
-                for (apart, lie, onto) in [None, Some(steps + 1)]
+                for (apart, layout, onto) in [None, Some(steps + 1)]
                     .into_iter()
-                    .flat_map(|apart| lies.map(|lie| (apart, lie)))
-                    .flat_map(|(apart, lie)| [Onto::Nothing, Onto::Itself].map(|o| (apart, lie, o)))
+                    .flat_map(|apart| lies.map(|layout| (apart, layout)))
+                    .flat_map(|(apart, layout)| {
+                        [Onto::Nothing, Onto::Itself].map(|o| (apart, layout, o))
+                    })
                 {
                     let mut out = starts.clone();
                     out.push(UNTOUCHED);
-                    let to = Place { out: out.as_mut_ptr(), stride: columns, columns };
-                    let at = match lie {
-                        Lie::Steps(_) => w.as_ptr(),
-                        Lie::Panels { .. } => in_panels.as_ptr(),
+                    let to = Destination { out: out.as_mut_ptr(), stride: columns, columns };
+                    let at = match layout {
+                        ColumnLayout::Steps(_) => w.as_ptr(),
+                        ColumnLayout::Tiles { .. } => in_tiles.as_ptr(),
                     };
                     let rows_at = x.as_ptr();
                     let operands =
-                        Operands { rows: rows_at, apart, count: rows, columns: at, lie, steps };
+                        Operands { rows: rows_at, apart, count: rows, columns: at, layout, steps };
                     // SAFETY: the operands are as long as they must be.
                     unsafe { dense::product(isa, operands, onto, finish, to) };
                     assert_eq!(out.pop(), Some(UNTOUCHED));
                     for (i, have) in out.iter().enumerate() {
                         let (row, column) = (i / columns, i % columns);
-                        // Panels of rows go on behind those of the spans before.
+                        // Row tiles of a span follow those of earlier spans.
                         let of = |step: usize| match apart {
                             None => x[step * rows + row],
                             Some(apart) => x[row * apart + step],
@@ -152,7 +163,10 @@ fn tiles_of_every_size_are_fused_sums_in_their_order() {
                         let spans = (0..steps.max(1)).step_by(SPAN);
                         let sum = spans.fold(onto, |sum, start| span(start) + sum);
                         let want = sum.clamp(-1.0, 1.5);
-                        assert_eq!(*have, want, "{isa}: {rows} x {columns} over {steps}, {lie:?}");
+                        assert_eq!(
+                            *have, want,
+                            "{isa}: {rows} x {columns} over {steps}, {layout:?}"
+                        );
                     }
                 }
             }
@@ -161,7 +175,7 @@ fn tiles_of_every_size_are_fused_sums_in_their_order() {
 }
 
 #[test]
-fn columns_are_packed_as_panels_whichever_way_they_lie() {
+fn columns_are_packed_into_tiles_for_any_strides() {
     let seed = 29;
     println!("seed {seed}");
     let mut random = Random(seed);
@@ -172,10 +186,10 @@ fn columns_are_packed_as_panels_whichever_way_they_lie() {
             let x: Vec<f32> = (0..columns * line + steps * step + 1).map(|i| i as f32).collect();
             for isa in sets() {
                 let want =
-                    panels(isa.tile(), columns, steps, |s, column| x[column * line + s * step]);
+                    tiles(isa.tile(), columns, steps, |s, column| x[column * line + s * step]);
                 let mut out = vec![UNTOUCHED; want.len() + 1];
                 let lines = Lines { at: x.as_ptr(), line, step };
-                // SAFETY: the matrix has its elements, and the panels room.
+                // SAFETY: the matrix has its elements, and the tiles room.
                 unsafe { dense::pack_columns(isa, lines, columns, steps, out.as_mut_ptr()) };
                 assert_eq!(out.pop(), Some(UNTOUCHED));
                 assert_eq!(out, want, "{isa}: {columns} columns of {steps} steps, {lines:?}");
@@ -185,7 +199,7 @@ fn columns_are_packed_as_panels_whichever_way_they_lie() {
 }
 
 #[test]
-fn every_second_value_of_any_number_is_copied_and_nothing_behind_it() {
+fn strided_copies_read_nothing_beyond_the_last_value() {
     let x: Vec<f32> = (0..200).map(|i| i as f32).collect();
     for (isa, apart, n) in sets()
         .into_iter()
@@ -193,10 +207,10 @@ fn every_second_value_of_any_number_is_copied_and_nothing_behind_it() {
         .flat_map(|(isa, apart)| (0..=60).map(move |n| (isa, apart, n)))
     {
         let mut out = vec![UNTOUCHED; n + 1];
-        // The last value that counts is the last there is.
+        // The last value that counts is the last of the buffer.
         let x = &x[..n.saturating_sub(1) * apart + n.min(1)];
-        // SAFETY: as many values are there, and as much room.
-        unsafe { dense::every(isa, x.as_ptr(), apart, out.as_mut_ptr(), n) };
+        // SAFETY: the source has `n` strided values, and the destination has space for them.
+        unsafe { dense::strided_copy(isa, x.as_ptr(), apart, out.as_mut_ptr(), n) };
         let want: Vec<f32> = (0..n).map(|i| (i * apart) as f32).chain([UNTOUCHED]).collect();
         assert_eq!(out, want, "{isa}, {apart} apart");
     }

@@ -1,4 +1,4 @@
-//! From how many rows on the kernels for many rows execute less than projections, a few rows at a time, do:
+//! Row count from which `matmul_*` kernels execute fewer instructions than projections;
 //! `docs/kernels.md` has the table.
 
 use orind_kernels::catalogue::launch::matmul_tile;
@@ -9,11 +9,11 @@ use super::device::Device;
 use super::prefill::instructions;
 use super::{matmul, project};
 
-/// A matrix of so many rows and columns, of which so many rows are executed.
+/// Rows and columns of the matrix.
 const SIDE: usize = 2048;
 const EXECUTED: usize = 128;
 
-/// Instructions of warps by projections: a block has two tiles of the matrix.
+/// Warp instructions of projections: a block has two tiles of the matrix.
 fn projections(weight: Weight, rows: usize) -> u64 {
     let case = project::Case::new(weight.dtype(), 1, &[EXECUTED], SIDE, &mut Random(1));
     let most = weight.most_rows() as usize;
@@ -35,7 +35,7 @@ fn tile(weight: Weight, tile: u32, rows: usize) -> u64 {
 }
 
 #[test]
-fn the_first_choice_of_a_tile_is_near_the_best() {
+fn the_default_tile_is_near_the_best() {
     for weight in Weight::ALL {
         println!("{}: projections, tiles {:?}", weight.name(), weight.tiles());
         for rows in [2, 4, 8, 16, 32, 64] {
@@ -47,7 +47,7 @@ fn the_first_choice_of_a_tile_is_near_the_best() {
             println!("  {rows} rows: {}", said.join(", "));
             let least = all.iter().map(|(_, n)| *n).min().unwrap();
             let chosen = all.iter().find(|(m, _)| *m == matmul_tile(weight, rows)).unwrap().1;
-            // Plain weights are read once by a tile, which a count of instructions does not see.
+            // A tile reads plain weights once, which instruction counts do not show.
             assert!(!weight.is_quantised() || chosen <= least + least / 4, "{rows} rows: {all:?}");
         }
     }

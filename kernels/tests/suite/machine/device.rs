@@ -1,5 +1,5 @@
-//! A GPU of memory and a launch: buffers at addresses of their own with nothing between them, so that
-//! an access past an end is a fault.
+//! Simulated GPU memory and launches. Buffers have gaps between them, so that an access past an end
+//! faults.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -14,7 +14,7 @@ use orind_testing::machine::{self, Shape};
 use sass::count::Counters;
 use sass::memory::{Access, Memory, MemoryFault, Region};
 
-/// Addresses of neighbouring buffers are this far apart.
+/// Distance between the addresses of buffers.
 const APART: u64 = 1 << 28;
 
 #[derive(Default)]
@@ -35,12 +35,12 @@ impl Memory for Device {
 }
 
 impl Device {
-    /// A device whose warps and blocks take turns as `seed` says.
+    /// A device that schedules warps and blocks by `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self { buffers: BTreeMap::new(), seed }
     }
 
-    /// A buffer of these bytes.
+    /// A buffer with these bytes.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> u64 {
         let words = bytes.chunks(4).map(|chunk| {
             let mut word = [0; 4];
@@ -60,7 +60,7 @@ impl Device {
         self.bytes(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>())
     }
 
-    /// A buffer of `count` words that no kernel is expected to read before it writes them: NaN.
+    /// A buffer of `count` NaN words, which kernels must write before they read them.
     pub(crate) fn scratch(&mut self, count: usize) -> u64 {
         self.floats(&vec![f32::NAN; count])
     }
@@ -73,7 +73,7 @@ impl Device {
         self.words(address).into_iter().map(f32::from_bits).collect()
     }
 
-    /// Runs a kernel out of its cubin, or compiled here; what it did.
+    /// Runs a kernel from its cubin, or compiled now. Returns execution counters.
     pub(crate) fn launch<P: Parameters>(
         &self,
         kernel: Kernel,
@@ -92,7 +92,7 @@ impl Device {
         self.execute(&name, found, [kernel.threads(), 1, 1], grid, shared, params.as_bytes())
     }
 
-    /// Runs machine code of any kernel.
+    /// Runs any kernel's machine code.
     pub(crate) fn execute(
         &self,
         name: &str,

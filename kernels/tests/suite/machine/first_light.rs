@@ -1,5 +1,5 @@
-//! First light's kernels, executed: the probe against a model of it written here and against the words
-//! that are checked in, the others against their rules.
+//! Execution of first light's kernels: the probe is compared with a Rust model and the checked-in
+//! words, the others with their rules.
 
 use orind_kernels::catalogue::Unit;
 use orind_kernels::cubin::Cubin;
@@ -54,12 +54,33 @@ fn high(a: u32, b: u32) -> u32 {
     ((u64::from(a) * u64::from(b)) >> 32) as u32
 }
 
-/// What the probe means, written from its description: each part a step over the values of all threads.
+/// Divergent branches of a thread with value `v`.
+fn branches(mut v: u32, thread: u32, seed: u32, turns: u32) -> u32 {
+    for turn in 0..turns {
+        v = match v >> 13 & 7 {
+            0 => v.wrapping_mul(1_664_525).wrapping_add(1_013_904_223),
+            1 => v.rotate_left(7) ^ turn,
+            2 => v.count_ones().wrapping_mul(0x0101_0101).wrapping_sub(v),
+            3 => v.reverse_bits().wrapping_add(0x1b87_3593),
+            4 => (v / 3).wrapping_add(0xdead_beef),
+            5 => high(v, 0x9e37_79b9) ^ !v,
+            6 => v.wrapping_mul(33).wrapping_add(v.leading_zeros()),
+            _ => {
+                let [a, b] = [v.to_le_bytes(), seed.to_le_bytes()];
+                let all = [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]];
+                u32::from_le_bytes([3, 1, 5, 2].map(|byte| all[byte])).wrapping_add(thread)
+            }
+        };
+    }
+    v
+}
+
+/// Rust model of the probe: each part is a function of all threads' values.
 fn model(ProbeParams { seed, turns, table, .. }: ProbeParams) -> Vec<u32> {
     let mut v: Vec<u32> = (1..=THREADS as u32)
         .map(|number| {
             let v = number.wrapping_mul(0x9e37_79b9).wrapping_add(seed);
-            // A block is 16 by 4 threads, the grid 2 by 1 blocks.
+            // A block has 16 by 4 threads, the grid 2 by 1 blocks.
             let v = v.wrapping_mul(16).wrapping_add(4);
             let v = v.wrapping_mul(2 + 5).wrapping_add(1);
             let entry = table[(number - 1) as usize % 4];
@@ -125,23 +146,7 @@ fn model(ProbeParams { seed, turns, table, .. }: ProbeParams) -> Vec<u32> {
     out.extend(&v);
 
     for (thread, v) in v.iter_mut().enumerate() {
-        for turn in 0..turns {
-            *v = match *v >> 13 & 7 {
-                0 => v.wrapping_mul(1_664_525).wrapping_add(1_013_904_223),
-                1 => v.rotate_left(7) ^ turn,
-                2 => v.count_ones().wrapping_mul(0x0101_0101).wrapping_sub(*v),
-                3 => v.reverse_bits().wrapping_add(0x1b87_3593),
-                4 => (*v / 3).wrapping_add(0xdead_beef),
-                5 => high(*v, 0x9e37_79b9) ^ !*v,
-                6 => v.wrapping_mul(33).wrapping_add(v.leading_zeros()),
-                _ => {
-                    let [a, b] = [v.to_le_bytes(), seed.to_le_bytes()];
-                    let all = [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]];
-                    u32::from_le_bytes([3, 1, 5, 2].map(|byte| all[byte]))
-                        .wrapping_add(thread as u32)
-                }
-            };
-        }
+        *v = branches(*v, thread as u32, seed, turns);
     }
     out.extend(&v);
 
@@ -166,7 +171,7 @@ fn first_difference(found: &[u32], expected: &[u32]) -> Option<String> {
 }
 
 #[test]
-fn the_probe_computes_what_its_model_does() {
+fn the_probe_matches_its_model() {
     let other = |out| ProbeParams { seed: 0xffff_fff0, turns: 100, ..probe(out) };
     let none = |out| ProbeParams { turns: 0, ..probe(out) };
     for (order, params) in [probe as fn(u64) -> ProbeParams, other, none].into_iter().enumerate() {
@@ -176,28 +181,28 @@ fn the_probe_computes_what_its_model_does() {
 }
 
 #[test]
-fn the_checked_in_words_are_those_of_the_machine_code() {
+fn the_checked_in_words_match_the_machine_code() {
     for seed in 0..4 {
         let found = executed(probe, seed);
         assert_eq!(
             first_difference(&found, &probe_words()),
             None,
-            "`cargo test -p orind-kernels -- --ignored the_words_are_written` makes them anew"
+            "`cargo test -p orind-kernels -- --ignored write_the_expected_words` makes them anew"
         );
     }
 }
 
-/// The words that real hardware is held to, made by execution.
+/// Generates the expected words by execution.
 #[test]
 #[ignore = "writes kernels/first_light/probe.bin"]
-fn the_words_are_written() {
+fn write_the_expected_words() {
     let bytes: Vec<u8> = executed(probe, 0).iter().flat_map(|word| word.to_le_bytes()).collect();
     std::fs::write(orind_testing::repository("kernels/first_light/probe.bin"), bytes).unwrap();
 }
 
-/// The part of the machine code that the words are for: what it should use, it uses.
+/// The probe's machine code contains the instructions it should test.
 #[test]
-fn the_probe_uses_what_it_tells_about() {
+fn the_probe_contains_the_instructions_it_tests() {
     let file = prebuilt::file(Unit::FirstLight, Target::Sm87).unwrap();
     let cubin = Cubin::parse(&file).unwrap();
     let kernel = cubin.kernel(Kernel::Probe.symbol()).unwrap();
@@ -234,7 +239,7 @@ fn the_probe_uses_what_it_tells_about() {
 }
 
 #[test]
-fn words_that_follow_each_other() {
+fn the_order_kernel_continues_from_the_previous_word() {
     let mut device = Device::new(3);
     let mut expected = vec![77];
     let out = words(&mut device, &[vec![77], vec![0xdead_dead; 40]].concat());
@@ -264,7 +269,7 @@ fn the_last_of_many_blocks_sees_all_parts() {
 }
 
 #[test]
-fn every_block_adds_up_all_words_each_way() {
+fn every_block_sums_all_words_with_each_load() {
     const BLOCKS: u32 = 3;
     let mut device = Device::new(1);
     let given: Vec<u32> = (0..4 * 700).map(|i: u32| i.wrapping_mul(0x2545_f491) ^ 0x55).collect();
@@ -280,7 +285,7 @@ fn every_block_adds_up_all_words_each_way() {
     }
     let expected: Vec<u32> = given.iter().map(|word| copied(*word, key)).collect();
     assert_eq!(device.words(copy), expected);
-    // A word that is another changes the sum.
+    // Changing any word changes the sum.
     let mut other = given.clone();
     other[1234] ^= 1;
     assert_ne!(sums(&other, key), sums(&given, key));

@@ -1,4 +1,4 @@
-//! Products of many rows: to the bit what `docs/numerics.md` says, in half precision next to it.
+//! Tests of matmul kernels: bit-exact with `docs/numerics.md`; in half precision within a bound.
 
 use half::{bf16, f16};
 use orind_kernels::catalogue::launch::{
@@ -18,7 +18,7 @@ use super::prefill::{MODES, instructions};
 use super::project::gated;
 use super::weights::{Matrix, types};
 
-/// Every type with every tile.
+/// Every weight type with every tile.
 fn kernels() -> impl Iterator<Item = (DType, u32)> {
     types().flat_map(|dtype| {
         let tiles = Weight::of(dtype).map_or(&[][..], Weight::tiles);
@@ -28,23 +28,23 @@ fn kernels() -> impl Iterator<Item = (DType, u32)> {
 
 const EPS: f32 = 1e-5;
 
-/// What the products of some rows with some matrices are made of.
+/// Inputs of a matmul.
 pub(crate) struct Case {
     dtype: DType,
     tile: u32,
     rows: usize,
     k: usize,
-    /// Matrices, and the planes of activations that each meets.
+    /// Matrices, and the planes of activations that each is multiplied with.
     matrices: Vec<(Matrix, u32)>,
     x: Vec<f32>,
     norm: Option<Vec<f32>>,
     residual: Option<Vec<f32>>,
-    /// Number of the activation of a gate, which the first matrix then is; else 0.
+    /// Activation of a gated unit, whose gate is the first matrix; else 0.
     glu: u32,
     bias: Option<Vec<f32>>,
-    /// Number of the activation of what has no gate.
+    /// Activation without gated unit.
     activation: u32,
-    /// Whether it is in half precision.
+    /// True if it is in half precision.
     half: bool,
 }
 
@@ -77,7 +77,7 @@ impl Case {
         params.segments.iter().filter(|s| s.out != 0).map(|s| device.read(s.out)).collect()
     }
 
-    /// Both launches, and what they did.
+    /// Launches conversion and matmul. Returns execution counters.
     pub(crate) fn launch(&self, device: &mut Device) -> (MatmulParams, [Counters; 2]) {
         let (weight, tile) = (Weight::of(self.dtype).unwrap(), self.tile);
         let (rows, k) = (self.rows as u32, self.k as u32);
@@ -142,8 +142,8 @@ impl Case {
         (params, [first, second])
     }
 
-    /// Holds every output of every row to what the page says; in half precision to the same sum of what the halves stand
-    /// for, with what the tensor core cuts off.
+    /// Compares every output with docs/numerics.md; in half precision with the sum of the rounded
+    /// values, within the tensor core's truncation.
     fn check(&self, seed: u64) {
         let got = self.run(seed);
         for m in 0..self.rows {
@@ -189,7 +189,7 @@ impl Case {
     }
 }
 
-/// Rounded to the type of the weights, those of f16 with the row's greatest number below 2^15.
+/// Activations rounded to the weights' type; rows of f16 are scaled to below 2^15.
 fn rounded(dtype: DType, x: &[f32]) -> Vec<f32> {
     if dtype == DType::BF16 {
         return x.iter().map(|&x| bf16::from_f32(x).to_f32()).collect();
@@ -199,7 +199,7 @@ fn rounded(dtype: DType, x: &[f32]) -> Vec<f32> {
     x.iter().map(|&x| f16::from_f32(x / scale).to_f32() * scale).collect()
 }
 
-/// Columns: a short superblock alone, a short last one, whole ones.
+/// Columns: a single short superblock, a short last one, whole ones.
 fn shapes(dtype: DType) -> &'static [usize] {
     match dtype.block_len() {
         32 => &[96, 544, 768],
@@ -208,9 +208,9 @@ fn shapes(dtype: DType) -> &'static [usize] {
     }
 }
 
-/// Matrices of any number of rows, of which some meet two planes; rows that fill no tile, one, or more.
+/// Matrices with any number of rows, some with two planes; partial, full and several tiles.
 #[test]
-fn every_type_with_norm_over_three_matrices() {
+fn every_type_with_norm_and_three_matrices_matches_the_definition() {
     let mut random = Random(1);
     for kernel in kernels() {
         for (i, &k) in shapes(kernel.0).iter().enumerate() {
@@ -237,7 +237,7 @@ fn residual_and_gate() {
             case.glu = activation;
             case.check(seed);
         }
-        // Logits: both planes of everything.
+        // Logits: two planes everywhere.
         Case::new(kernel, 9, k, &[(33, 2)], &mut random).check(9);
     }
 }
@@ -259,9 +259,9 @@ fn bias_and_activation() {
     }
 }
 
-/// Activations that have no scale: all of a row's outputs are no numbers, and no other row's are changed.
+/// Activations without a finite scale: all outputs of the row are NaN, other rows are unchanged.
 #[test]
-fn a_row_that_is_no_number_stays_alone() {
+fn a_nan_row_does_not_affect_other_rows() {
     let mut random = Random(3);
     for kernel in kernels() {
         let k = shapes(kernel.0)[1];
@@ -274,10 +274,10 @@ fn a_row_that_is_no_number_stays_alone() {
     }
 }
 
-/// With norm, bias, activation, gate and residual; stages of 32 columns and of 64; tiles that are full, and not; activations
-/// beyond what a half holds.
+/// Norm, bias, activation, gate and residual; stages of 32 and 64 columns; full and partial tiles;
+/// activations beyond the range of f16.
 #[test]
-fn in_half_precision_sums_are_those_of_the_halves() {
+fn half_precision_sums_match_the_rounded_values() {
     let mut random = Random(5);
     for dtype in [DType::F16, DType::BF16] {
         for (rows, k) in [(3, 96), (133, 544), (128, 768)] {
@@ -299,9 +299,9 @@ fn in_half_precision_sums_are_those_of_the_halves() {
     }
 }
 
-/// What is no number fills its row, and no other; a row has the same bits beside others and alone.
+/// NaN affects its whole row and no other; a row has the same bits alone and among others.
 #[test]
-fn in_half_precision_a_row_stays_alone() {
+fn half_precision_rows_are_independent() {
     let mut random = Random(6);
     for dtype in [DType::F16, DType::BF16] {
         let (k, n) = (544, 70);
@@ -324,9 +324,10 @@ fn in_half_precision_a_row_stays_alone() {
 /// Multiply-adds of a token with the matrices of Llama-3.2-1B's layers.
 const OF_A_TOKEN: f64 = 16.0 * (2048.0 * (3072.0 + 2048.0 + 16_384.0) + 2048.0 * 8192.0);
 
-/// A multiply-add of half precision on tensor cores, and in single precision: `docs/kernels.md` has the numbers.
+/// Instructions per multiply-add in half precision on tensor cores; `docs/kernels.md` has the
+/// numbers.
 #[test]
-fn half_precision_takes_a_fraction_of_the_instructions() {
+fn half_precision_needs_a_fraction_of_the_instructions() {
     let manifest = prebuilt::manifest().unwrap();
     for weight in [Weight::F16, Weight::BF16] {
         let (rows, n, k) = (128, 64, 2048);
@@ -341,7 +342,7 @@ fn half_precision_takes_a_fraction_of_the_instructions() {
             per(&single[1]),
             half[0].lane_total() as f64 / (rows * k) as f64
         );
-        // A product of 16 x 8 x 16 takes a partition's tensor core 8 clocks.
+        // A 16 x 8 x 16 product occupies a partition's tensor core for 8 clocks.
         println!(
             "  {:.2} instructions a product",
             instructions(&half[1]) as f64 / half[1].warps(Class::Matrix) as f64

@@ -1,4 +1,4 @@
-//! Mixtures of experts: which experts a row chooses, products with those and no others, the weighted sum.
+//! Tests of MoE kernels: routing, products of chosen experts only, and the weighted sum.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{
@@ -19,7 +19,7 @@ use super::device::Device;
 use super::project::{gated, weight};
 use super::weights::{Matrix, types};
 
-/// What a router is asked.
+/// Parameters of a router.
 #[derive(Clone, Debug)]
 struct Router {
     experts: usize,
@@ -52,7 +52,7 @@ impl Router {
         (device.words(params.chosen), device.read(params.weights))
     }
 
-    /// A row, as the page says it.
+    /// Definition of routing in docs/numerics.md.
     fn defined(&self, logits: &[f32]) -> (Vec<u32>, Vec<f32>) {
         let scores: Vec<f32> = if self.sigmoid {
             logits.iter().map(|x| 1.0 / (1.0 + exp(-x))).collect()
@@ -99,7 +99,7 @@ impl Router {
 }
 
 #[test]
-fn rows_choose_their_experts() {
+fn the_router_matches_the_definition() {
     let mut random = Random(3);
     for (seed, (experts, count)) in (1..).zip([(1, 1), (5, 2), (64, 6), (128, 8), (513, 10)]) {
         for sigmoid in [false, true] {
@@ -109,7 +109,7 @@ fn rows_choose_their_experts() {
             let router =
                 Router { experts, count, sigmoid, normalised, preference, scales, scale: 2.5 };
             let mut logits = random.reals(4 * experts, 6.0);
-            // Equal ones, infinities, what is no number.
+            // Equal logits, infinities, NaN.
             logits[experts..2 * experts].fill(0.25);
             logits[2 * experts + experts / 2] = f32::NEG_INFINITY;
             logits[4 * experts - 1] = if sigmoid { f32::INFINITY } else { f32::NAN };
@@ -128,10 +128,10 @@ fn rows_choose_their_experts() {
     router.check(&[0.0, -0.0, f32::NAN, 1.0, f32::NAN, -200.0, 1.0, f32::INFINITY, 0.0], 9);
 }
 
-/// Gate, up and down of every type: to the bit what the page says of the pair's expert. Other experts' matrices do
-/// not exist: to read one would be a fault.
+/// Gate, up and down of every type: bit-exact for the pair's expert. Other experts are not mapped,
+/// so reading one would fault.
 #[test]
-fn pairs_meet_their_experts() {
+fn individual_pairs_use_their_experts() {
     const CHOSEN: [i32; 6] = [3, 0, 3, 1, 2, 3];
     for (seed, dtype) in (1..).zip(types()) {
         let (mut random, weight) = (Random(seed), weight(dtype));
@@ -193,8 +193,8 @@ fn pairs_meet_their_experts() {
     }
 }
 
-/// Pairs of more experts than a warp has lanes, of none, one, a whole tile and more: each stands in a tile of its expert
-/// once, and nothing else does.
+/// Experts with none, one, a tile, or more pairs, and more experts than a warp has lanes: each pair
+/// is once in a tile of its expert.
 #[test]
 fn pairs_are_grouped_by_expert() {
     let mut random = Random(12);
@@ -229,7 +229,7 @@ fn pairs_are_grouped_by_expert() {
     }
 }
 
-/// Experts of a type with matrices and biases, and pairs that chose among them, grouped.
+/// Experts of a type with matrices and biases, and grouped pairs.
 struct Grouped {
     dtype: DType,
     k: usize,
@@ -257,7 +257,7 @@ impl Grouped {
         device.bytes(&all)
     }
 
-    /// What each pair by itself takes, without biases.
+    /// Counters of a single pair without biases.
     fn alone(&self) -> Counters {
         let (weight, mut device) = (weight(self.dtype), Device::new(1));
         let params = ExpertsParams {
@@ -281,7 +281,7 @@ impl Grouped {
         device.launch(Kernel::Experts(weight), grid, shared, &params)
     }
 
-    /// The products of all pairs, and what the launches of their activations and of the products did.
+    /// Products of all pairs, and the counters of conversion and matmul.
     fn run(&self, seed: u64) -> (Vec<f32>, [Counters; 2]) {
         let (weight, mut device) = (weight(self.dtype), Device::new(seed));
         let [count, of, k] = [self.chosen.len(), self.experts.len(), self.k].map(|n| n as u32);
@@ -369,10 +369,10 @@ impl Grouped {
     }
 }
 
-/// Gate, up and down of every type, of a tile and a part of one: to the bit what the page says of the pair's
+/// Gate, up and down of every type, for a whole and a partial tile: bit-exact for the pair's
 /// expert.
 #[test]
-fn groups_meet_their_experts() {
+fn grouped_pairs_use_their_experts() {
     for (seed, dtype) in (1..).zip(types()) {
         let mut random = Random(seed);
         let (n, k) = (41, if dtype.block_len() == 256 { 512 } else { 352 });
@@ -396,9 +396,9 @@ fn groups_meet_their_experts() {
     }
 }
 
-/// Pairs of an expert, up to 32 of them, load its matrices once; what nobody chose is not loaded.
+/// Up to 32 pairs of an expert read its matrices once; experts that are not chosen are not read.
 #[test]
-fn pairs_of_an_expert_share_its_weights() {
+fn pairs_of_an_expert_read_its_weights_once() {
     let (dtype, n, k) = (DType::Q4_K, 128, 2048);
     let mut random = Random(8);
     let mut matrix = || Matrix::random(dtype, n, k, &mut random);
@@ -417,7 +417,7 @@ fn pairs_of_an_expert_share_its_weights() {
         let (experts, biases) = (experts.clone(), None);
         let case = Grouped { dtype, k, n, experts, biases, chosen, share: 1, glu: SILU, x };
         let ([quantise, products], alone) = (case.run(1).1, case.alone());
-        // Beside them each thread looks for its rows and their expert: a sixteenth where a tile is full.
+        // Each thread also looks up its rows and expert: a sixteenth of the traffic of a full tile.
         let needed = tiles * (of_pair + activations);
         let loaded = products.bytes_loaded;
         assert!((needed..needed + needed / 12).contains(&loaded), "{loaded} for {needed}");
@@ -436,7 +436,7 @@ fn pairs_of_an_expert_share_its_weights() {
 }
 
 #[test]
-fn results_are_added_up_best_first() {
+fn results_are_summed_best_first() {
     let mut random = Random(6);
     let (rows, count, n) = (3, 5, 131);
     let (results, weights) = (random.reals(rows * count * n, 3.0), random.reals(rows * count, 1.0));

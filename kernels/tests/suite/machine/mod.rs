@@ -1,6 +1,6 @@
-//! Every kernel as it is shipped, its sm_87 machine code executed instruction by instruction, against
-//! scalar `f64` references: odd shapes, extreme values, every batch, with the checks for races and
-//! undefined values on.
+//! Every shipped kernel: its sm_87 machine code is executed instruction by instruction and compared
+//! with scalar `f64` references, for odd shapes, extreme values and every batch, with race and
+//! uninitialised-value checks.
 
 mod attention;
 mod crossing;

@@ -1,7 +1,7 @@
-//! What the kernels must compute to the bit: plain `f32` operations, one after another, in the order that
-//! `docs/numerics.md` gives in words. Nothing here knows of lanes, warps or tiles.
+//! Scalar definitions of kernels: plain `f32` operations in the order of `docs/numerics.md`,
+//! without lanes, warps or tiles.
 
-/// The power of two and what is left: `e^x = y * 2^n`.
+/// Range reduction: the remainder, and n of `e^x = y * 2^n`.
 fn reduced(x: f32) -> (i32, f32) {
     let n = (x * std::f32::consts::LOG2_E).round_ties_even();
     let r = n.mul_add(-355.0 / 512.0, x);
@@ -10,7 +10,7 @@ fn reduced(x: f32) -> (i32, f32) {
     (n as i32, y.into_iter().fold(1.0 / 720.0, |y: f32, k| y.mul_add(r, k)))
 }
 
-/// `2^n`, 0 below the normal numbers.
+/// `2^n`; 0 below the normal range.
 fn power_of_two(n: i32) -> f32 {
     if n < -126 { 0.0 } else { 2f64.powi(n) as f32 }
 }
@@ -23,7 +23,7 @@ pub(crate) fn exp(x: f32) -> f32 {
         _ if x < -87.33 => 0.0,
         _ => {
             let (n, y) = reduced(x);
-            // In two steps, of which neither leaves the normal numbers.
+            // In two steps that stay in the normal range.
             y * power_of_two(n - n / 2) * power_of_two(n / 2)
         }
     }
@@ -34,7 +34,7 @@ pub(crate) fn silu_product(gate: f32, up: f32) -> f32 {
     gate / (1.0 + exp(-gate)) * up
 }
 
-/// The sum of as many values as a power of two, the halves added to each other until one is left.
+/// Pairwise sum of a power-of-two number of values: adds the halves until one value is left.
 fn halved(mut values: Vec<f32>) -> f32 {
     while values.len() > 1 {
         let upper = values.split_off(values.len() / 2);
@@ -43,7 +43,7 @@ fn halved(mut values: Vec<f32>) -> f32 {
     values[0]
 }
 
-/// The root mean square norm with its weight.
+/// RMSNorm with its weight.
 pub(crate) fn normalise(x: &mut [f32], weight: &[f32], eps: f32) {
     let mut strides = [0.0f32; 256];
     for (column, &x) in x.iter().enumerate() {
@@ -89,21 +89,21 @@ pub(crate) fn rotate(x: &mut [f32], table: &[f32], interleaved: bool) {
     }
 }
 
-/// Some positions: the power of two that all numbers are multiples of, the sum of exponentials and that of
-/// the values they weigh.
+/// Partial softmax: the power of two of all values, the sum of exponentials, and the weighted sum
+/// of values.
 #[derive(Clone)]
-struct Part {
+struct PartialSoftmax {
     power: i32,
     sum: f32,
     values: Vec<f32>,
 }
 
-impl Part {
-    /// A span of at most 32 positions, of which each has a score and a value.
+impl PartialSoftmax {
+    /// A span of at most 32 positions with scores and values.
     fn span(scores: &[f32], seen: &[[Vec<f32>; 2]]) -> Self {
         let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let exponent = largest * std::f32::consts::LOG2_E;
-        // Without a power of two for it there is no number.
+        // Out of range: the result is NaN.
         let lost = exponent.is_nan() || exponent.abs() > 4_194_304.0;
         let power = if lost { 0 } else { exponent.round_ties_even() as i32 };
         let weight = |&score: &f32| {
@@ -132,8 +132,8 @@ impl Part {
     }
 }
 
-/// One query head's attention to positions from `first` on, each a key and a value; `score` makes one of a product. A
-/// sink is a score without a value.
+/// Attention of one query head to positions from `first` on; `score` converts a product to a score.
+/// A sink is a score without value.
 pub(crate) fn attention(
     q: &[f32],
     seen: &[[Vec<f32>; 2]],
@@ -146,17 +146,19 @@ pub(crate) fn attention(
         _ => score(q.iter().zip(key).fold(0.0f32, |sum, (q, &k)| q.mul_add(k, sum))),
     };
     let scores: Vec<f32> = seen.iter().enumerate().map(score).collect();
-    // Spans by their number, without those that lie before the first position.
+    // Numbered spans, without those before the first position.
     let spans = scores.chunks(32).zip(seen.chunks(32)).enumerate().skip(first / 32);
-    let spans = spans.map(|(number, (scores, seen))| (number / 8, Part::span(scores, seen)));
-    let mut groups: Vec<(usize, Part)> = Vec::new();
+    let spans =
+        spans.map(|(number, (scores, seen))| (number / 8, PartialSoftmax::span(scores, seen)));
+    let mut groups: Vec<(usize, PartialSoftmax)> = Vec::new();
     for (group, span) in spans {
         match groups.pop() {
             Some((last, so_far)) if last == group => groups.push((group, so_far.fold(&span))),
             before => groups.extend(before.into_iter().chain([(group, span)])),
         }
     }
-    let sink = sink.map(|score| Part::span(&[score], &[[Vec::new(), vec![0.0; q.len()]]]));
+    let sink =
+        sink.map(|score| PartialSoftmax::span(&[score], &[[Vec::new(), vec![0.0; q.len()]]]));
     let parts = groups.into_iter().map(|(_, part)| part).chain(sink);
     let whole = parts.reduce(|so_far, more| so_far.fold(&more)).unwrap();
     whole.values.into_iter().map(|value| value / whole.sum).collect()

@@ -1,4 +1,4 @@
-//! What a prompt of 512 tokens costs on an Orin, counted in the machine code: `docs/kernels.md` has the table.
+//! Instruction counts of a 512-token prompt on an Orin; `docs/kernels.md` has the table.
 
 use orind_kernels::catalogue::launch::{matmul_shared_bytes, prefill_attention_shared_bytes};
 use orind_kernels::catalogue::{CacheType, Kernel, Weight};
@@ -11,21 +11,21 @@ use super::device::Device;
 use super::matmul::Case;
 
 const ROWS: u64 = 512;
-/// Those of a block with quantised weights.
+/// Tile of quantised weights.
 const TILE: u32 = 128;
 
-/// A model's layers.
+/// Layers of a model.
 struct Model {
     name: &'static str,
     weight: Weight,
     layers: u64,
-    /// Outputs and columns of queries, keys and values together, of what takes attention's result, of gate and up,
-    /// of down; what meets two planes counts twice.
+    /// Outputs and columns of the projections: queries, keys and values together; attention output;
+    /// gate and up; down. Outputs with two planes count twice.
     projections: [(u64, u64); 4],
-    /// Values of a head, query heads of a KV head, KV heads.
+    /// Values of a head, query heads per KV head, KV heads.
     heads: (usize, usize, u64),
     vocabulary: u64,
-    /// Tokens a second that the bound may not fall below, of each of [`MODES`].
+    /// Least bound in tokens per second for each of [`MODES`].
     goals: [f64; 2],
 }
 
@@ -59,21 +59,22 @@ const MODELS: [Model; 3] = [
     },
 ];
 
-/// SMs times clock of an Orin at MAXN and in its 30 W mode; an SM issues four instructions of a warp a clock.
+/// SMs times clock of an Orin at MAXN and at 30 W; an SM issues four warp instructions per clock.
 pub(crate) const MODES: [(&str, f64); 2] = [("MAXN", 16.0 * 1.3e9), ("30 W", 8.0 * 0.612e9)];
 
 pub(crate) fn instructions(counters: &Counters) -> u64 {
     counters.warp_instructions.iter().sum()
 }
 
-/// Passes of shared memory that met in a bank, of all.
+/// Fraction of shared memory passes that are bank conflicts.
 fn conflicts(counters: &Counters) -> f64 {
     counters.bank_conflicts as f64 / (counters.shared_bytes as f64 / 128.0)
 }
 
-/// 64 outputs of 128 rows.
+/// Costs of 64 outputs of 128 rows.
 struct Tile {
-    /// Instructions but for superblocks, of a superblock, and those of them that are the tensor cores'.
+    /// Instructions besides superblocks, instructions per superblock, and tensor core instructions
+    /// among those.
     once: u64,
     superblock: u64,
     matrix: u64,
@@ -99,7 +100,7 @@ impl Tile {
         }
     }
 
-    /// Instructions of a projection of all rows, and those of them that are the tensor cores'.
+    /// Instructions of a projection of all rows, and tensor core instructions among those.
     fn projection(&self, (n, k): (u64, u64)) -> [u64; 2] {
         let (tiles, superblocks) = (n.div_ceil(64) * ROWS / 128, k / 256);
         let products = tiles * (self.once + superblocks * self.superblock);
@@ -108,7 +109,7 @@ impl Tile {
 }
 
 #[test]
-fn a_prompt_of_512_tokens() {
+fn prompt_of_512_tokens_costs() {
     let manifest = prebuilt::manifest().unwrap();
     for Model { name, weight, layers, projections, heads, vocabulary, goals } in MODELS {
         let tile = Tile::counted(weight);
@@ -119,8 +120,8 @@ fn a_prompt_of_512_tokens() {
         let (dim, group, kv_heads) = heads;
         let attention = of_prompt(dim, group, ROWS as i32, How::Prefill);
         let all = products + kv_heads * instructions(&attention);
-        // Of a partition of an SM, which has 512 multiply-adds of bytes a clock; a product where scales are of 16
-        // columns has half of another's.
+        // Clocks of a partition of an SM, which computes 512 byte multiply-adds per clock; a
+        // product of formats with a scale per 16 columns is half as large.
         let clocks = if weight == Weight::Q6_K { 4 } else { 8 };
         println!(
             "{name}: of a layer {all} instructions, {:.3} attention's, {:.3} the tensor cores', which are busy {:.2}",
@@ -132,7 +133,7 @@ fn a_prompt_of_512_tokens() {
         println!(
             "  a tile: {superblock} a superblock, {once} once; {quantise} for 256 activations"
         );
-        // Its activations have two planes.
+        // Logits use two planes of activations.
         println!("  output layer: {}", tile.projection((2 * vocabulary, projections[0].1))[0]);
         println!("  conflicts: {:.4}, attention {:.4}", tile.conflicts, conflicts(&attention));
         assert!(tile.conflicts < 0.02 && conflicts(&attention) < 0.02);
@@ -148,9 +149,9 @@ fn a_prompt_of_512_tokens() {
     }
 }
 
-/// What a query and a position cost where rows share a block, and where each has blocks of its own.
+/// Cost per query and position if rows share a block, and if each has its own blocks.
 #[test]
-fn attention_of_a_prompt() {
+fn prompt_attention_costs() {
     let manifest = prebuilt::manifest().unwrap();
     for (dim, group) in [(64, 4), (128, 2), (256, 2), (256, 8)] {
         let kernel = Kernel::prefill_attention(dim, group, CacheType::F16).unwrap();

@@ -1,4 +1,4 @@
-//! Projections, and the embedding, of every weight type: to the bit what `docs/numerics.md` says.
+//! Tests of projections and embedding for every weight type: bit-exact with `docs/numerics.md`.
 
 use orind_kernels::catalogue::launch::{embed_grid, project_shared_bytes, project_tiles};
 use orind_kernels::catalogue::{Kernel, ProjectVariant, Weight};
@@ -13,7 +13,7 @@ use sass::count::{Class, Counters};
 use super::device::Device;
 use super::weights::{Matrix, types};
 
-/// One projection and what it is made of.
+/// Inputs of a projection.
 #[derive(Clone)]
 pub(crate) struct Case {
     dtype: DType,
@@ -23,17 +23,17 @@ pub(crate) struct Case {
     norm: Option<Vec<f32>>,
     residual: Option<Vec<f32>>,
     swiglu: bool,
-    /// The activation's number, of the gate or of every product.
+    /// Activation of the gated unit, or of every product.
     activation: u32,
-    /// Added to the products of every matrix.
+    /// Bias of every matrix.
     bias: Option<Vec<f32>>,
     k: usize,
 }
 
-/// How it is launched.
+/// Launch parameters.
 #[derive(Clone, Copy)]
 pub(crate) struct How {
-    /// Rows the kernel is compiled for.
+    /// Rows that the kernel is compiled for.
     pub(crate) most: u32,
     pub(crate) rows: usize,
     pub(crate) variant: ProjectVariant,
@@ -61,13 +61,14 @@ impl Case {
         params.segments.iter().filter(|s| s.out != 0).map(|s| device.read(s.out)).collect()
     }
 
-    /// The launch, and what it did.
+    /// Launches the projection. Returns execution counters.
     pub(crate) fn launch(&self, how: How, device: &mut Device) -> (ProjectParams, Counters) {
         let params = self.params(how, device);
         (params, self.execute(how, device, &params))
     }
 
-    /// What the launch is told; at its end it asks for a part of its own weights, which changes no bit.
+    /// Parameters of the launch. It prefetches some of its own weights at the end, which changes no
+    /// bit.
     fn params(&self, how: How, device: &mut Device) -> ProjectParams {
         let mut params = ProjectParams {
             x: device.floats(&self.x[..how.rows * self.k]),
@@ -107,18 +108,18 @@ impl Case {
         device.launch(kernel, [grid, 1, 1], shared, params)
     }
 
-    /// Planes of a matrix: of three, which may differ, the second has one.
+    /// Planes of a matrix: the second of three has one, others may have two.
     fn planes_of(&self, matrix: usize) -> u32 {
         if self.matrices.len() == 3 && matrix == 1 { 1 } else { self.planes }
     }
 
-    /// Row `m` as it meets the weights.
+    /// Row `m` as it is multiplied.
     fn operand(&self, m: usize) -> Vec<f32> {
         let x = &self.x[m * self.k..][..self.k];
         self.norm.as_ref().map_or_else(|| x.to_vec(), |weight| norm(x, weight, 1e-5))
     }
 
-    /// Holds every output of every row to what the page says.
+    /// Compares every output of every row with docs/numerics.md.
     fn compare(&self, rows: usize, got: &[Vec<f32>], what: &str) {
         for m in 0..rows {
             let x = self.operand(m);
@@ -156,7 +157,7 @@ impl Case {
     }
 }
 
-/// A gate's activation times what it meets.
+/// Gated unit: activation of the gate times up.
 pub(crate) fn gated(activation: u32, gate: f32, up: f32) -> f32 {
     match activation {
         GELU => gelu(gate) * up,
@@ -172,7 +173,7 @@ pub(crate) fn weight(dtype: DType) -> Weight {
     Weight::of(dtype).unwrap()
 }
 
-/// Columns of a short last superblock, and of several.
+/// Columns with a short last superblock, and with several superblocks.
 fn shapes(dtype: DType) -> [usize; 2] {
     match dtype.block_len() {
         256 => [256, 768],
@@ -185,7 +186,7 @@ fn planes(dtype: DType) -> std::ops::RangeInclusive<u32> {
     1..=if dtype.is_quantised() { 2 } else { 1 }
 }
 
-/// Rows that a type's kernels are compiled for, and how many of them there are.
+/// Row counts that a type's kernels are compiled for, and how many rows to launch.
 fn batches(dtype: DType) -> impl Iterator<Item = (u32, usize)> {
     let all = [(1, 1), (2, 2), (4, 3), (8, 7)].into_iter();
     all.filter(move |(most, _)| weight(dtype).rows().contains(most))
@@ -222,11 +223,11 @@ fn residual_and_gate() {
     }
 }
 
-/// What stands behind a product: its bias, an activation, a residual; gates of every kind with biases.
-/// That it is asked for at all: where nothing is mapped, nothing may be.
+/// Bias, activation and residual after a product; gated units of every kind with biases. Without
+/// optional inputs nothing is mapped, so that reading them would fault.
 #[test]
 #[should_panic(expected = "CCTL")]
-fn the_end_asks_for_what_comes_next() {
+fn a_launch_prefetches_the_next_weights() {
     let mut device = Device::new(11);
     let variant = ProjectVariant::heuristic(weight(DType::Q8_0));
     let (case, how) = (
@@ -262,7 +263,7 @@ fn biases_and_activations() {
     }
 }
 
-/// Columns of which the last turn of most numbers of lanes has some, and not for all of them.
+/// Columns whose last iteration is partial for most numbers of lanes.
 fn long(dtype: DType) -> usize {
     match dtype.block_len() {
         256 => 256 * 11,
@@ -271,8 +272,8 @@ fn long(dtype: DType) -> usize {
     }
 }
 
-/// Whatever the variant, the batch, the grid and the order in which warps and blocks take turns; a block
-/// takes several tiles, so that it folds again and again.
+/// The result is independent of variant, batch, grid and scheduling; blocks take several tiles, so
+/// they fold repeatedly.
 #[test]
 fn every_prebuilt_variant() {
     let mut random = Random(3);
@@ -292,9 +293,9 @@ fn every_prebuilt_variant() {
     }
 }
 
-/// Variants that are not checked in, of every parameter's every value.
+/// Variants that are not prebuilt: every value of every parameter.
 #[test]
-fn a_sample_of_what_can_be_compiled() {
+fn sampled_compiled_variants_match_the_definition() {
     if let Err(why) = jit::compiler() {
         return println!("skipped: {why}");
     }
@@ -324,10 +325,10 @@ fn a_sample_of_what_can_be_compiled() {
     }
 }
 
-/// What a weight costs a token, as docs/kernels.md has it: what a block does for 64 more rows, so without the activations.
-/// Bytes are read once, but for scales that a sum begins with.
+/// Cost of a weight for one row, for docs/kernels.md: the difference of 64 matrix rows, so without
+/// staging. Bytes are read once, except for scales that a sum starts with.
 #[test]
-fn what_a_weight_costs() {
+fn instructions_per_weight() {
     const ROWS: usize = 64;
     const COLUMNS: usize = 4096;
     for weight in Weight::ALL {
@@ -385,7 +386,7 @@ fn extreme_activations() {
 }
 
 #[test]
-fn embedded_rows_are_the_matrix_bit_for_bit() {
+fn embedded_rows_equal_the_decoded_matrix() {
     let mut random = Random(6);
     for dtype in types() {
         for k in shapes(dtype) {

@@ -1,5 +1,5 @@
-//! Layers that remember: to the bit what `docs/numerics.md` says, in chunks of any length, with padding and slots that
-//! begin anew.
+//! Tests of recurrent layers: bit-exact with `docs/numerics.md`, in chunks of any length, with
+//! padding and reused slots.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{gated_delta_grid, short_conv_grid};
@@ -12,10 +12,10 @@ use super::device::Device;
 
 const SLOTS: usize = 3;
 
-/// A chunk of a sequence: its slot, its first position, its rows, and to how many it is padded.
+/// Chunk of a sequence: slot, first position, rows, and rows with padding.
 type Chunk = (i32, usize, usize, usize);
 
-/// Chunks one after the other: a whole prompt, one in parts, steps again, a step too far, a slot begun anew.
+/// Chunks in order: a whole prompt, one in parts, repeated steps, a step too far, a reused slot.
 const CHUNKS: [Chunk; 9] = [
     (1, 0, 21, 21),
     (2, 0, 5, 8),
@@ -28,7 +28,7 @@ const CHUNKS: [Chunk; 9] = [
     (-1, 3, 0, 2),
 ];
 
-/// Each slot's versions, and how many tokens they hold.
+/// Versions of each slot, and the tokens that they cover.
 struct Memory {
     state: u64,
     held: u64,
@@ -63,12 +63,12 @@ impl Memory {
     }
 }
 
-/// What a row at a position of a slot holds, whatever the step.
+/// Values of a row, which depend on slot and position only.
 fn row(seed: u64, (slot, position): (i32, usize), n: usize) -> Vec<f32> {
     Random(seed * 10_007 + slot as u64 * 1009 + position as u64 + 1).reals(n, 2.0)
 }
 
-/// The rows of chunks, padding with noise of its own.
+/// Rows of chunks, with random padding.
 fn rows(seed: u64, chunks: &[Chunk], n: usize) -> Vec<f32> {
     let row = |&(slot, at, _, chunk): &Chunk| {
         (0..chunk).flat_map(move |i| row(seed, (slot.max(0), at + i), n)).collect::<Vec<f32>>()
@@ -76,7 +76,7 @@ fn rows(seed: u64, chunks: &[Chunk], n: usize) -> Vec<f32> {
     chunks.iter().flat_map(row).collect()
 }
 
-/// Holds each chunk's rows to those of a whole sequence; padding to zeroes.
+/// Compares each chunk's rows with those of a whole sequence, and padding with zeroes.
 fn compare(chunks: &[Chunk], got: &[f32], n: usize, whole: &dyn Fn(i32) -> Vec<Vec<f32>>) {
     for (&(slot, at, rows, chunk), got) in chunks.iter().zip(got.chunks(chunks[0].3 * n)) {
         let want = whole(slot.max(0));
@@ -124,12 +124,12 @@ fn short_convolutions() {
             compare(chunks, &device.read(params.out), channels, &whole);
         };
         CHUNKS.iter().for_each(|chunk| run(&[*chunk]));
-        // Two sequences together, and one of none.
+        // Two sequences, and one without slot.
         run(&[(1, 2, 1, 1), (2, 21, 1, 1), (-1, 0, 0, 1)]);
     }
 }
 
-/// All rows of a slot, as the page says it.
+/// All rows of a slot, by the definition in docs/numerics.md.
 fn delta(heads: DeltaHeads, seed: u64, rate: &[f32], bias: &[f32], slot: i32) -> Vec<Vec<f32>> {
     let DeltaHeads { keys, values, key_size: k, value_size: v, .. } = heads;
     let sum = |terms: &mut dyn Iterator<Item = [f32; 2]>| {

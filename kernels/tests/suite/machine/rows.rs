@@ -1,4 +1,4 @@
-//! The steps between projections, and the RoPE table.
+//! Tests of row operations, elementwise functions and the RoPE table.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
@@ -50,7 +50,7 @@ fn norm_sum_and_gate() {
             eps: 1e-5,
             reserved: 0,
         };
-        // To the bit what is defined, and that near what is meant.
+        // Bit-exact with the definition, which is close to the exact value.
         let check = |got: Vec<f32>,
                      defined: &dyn Fn(usize) -> f32,
                      meant: &dyn Fn(usize) -> f64,
@@ -97,9 +97,9 @@ fn norm_sum_and_gate() {
     }
 }
 
-/// The gate from end to end of the exponential's range, and beyond.
+/// Gate values over the range of the exponential and beyond.
 #[test]
-fn the_gate_is_that_of_the_definition_everywhere() {
+fn the_gate_matches_the_definition_over_its_range() {
     let mut gates: Vec<f32> = (-12_000..12_000).map(|i| i as f32 / 128.0 + 0.001).collect();
     let odd = [
         f32::NAN,
@@ -134,9 +134,9 @@ fn the_gate_is_that_of_the_definition_everywhere() {
     }
 }
 
-/// RMSNorm and LayerNorm: to the bit what is defined, and that near what is meant.
+/// RMSNorm and LayerNorm: bit-exact with the definition, which is close to the exact value.
 #[test]
-fn norms_of_rows() {
+fn norms_match_the_definition() {
     let mut random = Random(2);
     for n in [1, 77, 300, 2048] {
         let (x, weight, bias) =
@@ -177,7 +177,7 @@ fn norms_of_rows() {
     }
 }
 
-/// What `elementwise` makes of `a` and of `b`, which lies with strides.
+/// Result of `elementwise` for `a` and a strided `b`.
 fn elementwise(
     function: Function,
     a: &[f32],
@@ -205,9 +205,9 @@ fn same(got: f32, want: f32) -> bool {
     got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan())
 }
 
-/// Every function, from end to end of the exponential's range and beyond.
+/// Every function over the range of the exponential and beyond.
 #[test]
-fn every_function_is_that_of_the_definition_everywhere() {
+fn every_function_matches_the_definition_over_its_range() {
     let mut x: Vec<f32> = (-12_000..12_000).map(|i| i as f32 / 128.0 + 0.001).collect();
     let odd = [
         f32::NAN,
@@ -247,9 +247,9 @@ fn every_function_is_that_of_the_definition_everywhere() {
     }
 }
 
-/// One row for all, a value for each row, columns of wider rows.
+/// One row for all, one value per row, columns of wider rows.
 #[test]
-fn the_other_operand_has_strides() {
+fn the_second_operand_may_be_strided() {
     let mut random = Random(8);
     let (rows, n) = (3, 131);
     let (a, b) = (random.reals(rows * n, 4.0), random.reals(rows * (n + 40), 4.0));
@@ -263,7 +263,7 @@ fn the_other_operand_has_strides() {
 }
 
 #[test]
-fn the_table_is_exact_far_out() {
+fn the_rope_table_is_exact_at_large_positions() {
     let half = 48;
     let positions = [0, 1, 77, 8191, 131_071, 1_000_000];
     let frequencies: Vec<f32> =

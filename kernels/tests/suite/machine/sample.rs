@@ -1,4 +1,4 @@
-//! Sampling, against its definition, `plan::sample`: always the same token.
+//! Tests of the sampler: the same token as `plan::sample`, always.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::SampleParams;
@@ -7,13 +7,13 @@ use super::device::Device;
 use orind_testing::random::Random;
 use plan::sample::{self, Adjustment, Edit, Sampling, choose, gumbel};
 
-/// How a row is sampled, and where.
+/// Sampling parameters of a row, and its position.
 type Row = (Sampling, u32);
 
 fn rows(random: &mut Random, count: usize) -> Vec<Row> {
     let row = |_| {
         let sampling = Sampling {
-            // With the last one no score is finite.
+            // The last temperature makes every score infinite.
             temperature: random.pick(&[0.0, 0.3, 0.7, 1.0, 2.0, 1e-40]),
             top_k: random.pick(&[0, 0, 1, 5, 40, 100_000]),
             top_p: random.pick(&[1.0, 0.95, 0.9, 0.5, 0.1, 0.0, f32::NAN]),
@@ -35,7 +35,7 @@ fn rows(random: &mut Random, count: usize) -> Vec<Row> {
 }
 
 #[test]
-fn tokens_are_those_of_the_definition() {
+fn tokens_match_the_definition() {
     let mut random = Random(11);
     let (mut seen, mut changed) = (0, 0);
     for case in 0..400u64 {
@@ -44,14 +44,14 @@ fn tokens_are_those_of_the_definition() {
         let scale = random.pick(&[4.0, 20.0, 200.0]);
         let mut logits = random.reals(rows.len() * vocabulary, scale);
         match case % 16 {
-            // Either sign: which one a NaN has depends on the processor.
+            // Either sign, because a NaN's sign depends on the processor.
             0 => {
                 let nan = random.pick(&[f32::NAN, -f32::NAN]);
                 logits[random.below(vocabulary)] = nan;
             }
             1 => logits[random.below(vocabulary)] = f32::NEG_INFINITY,
             2 => logits[random.below(vocabulary)] = f32::INFINITY,
-            // Many equal ones, zeros of both signs among them.
+            // Many equal logits, including zeroes of both signs.
             3 => logits.iter_mut().for_each(|l| *l = (*l / 4.0).round()),
             4 => logits.iter_mut().for_each(|l| *l = (*l - 100.0).min(0.0) * 0.0),
             5 => logits.iter_mut().for_each(|l| *l = -l.abs() - 1.0),
@@ -61,7 +61,7 @@ fn tokens_are_those_of_the_definition() {
         }
         let parts = 1 + random.below(6) as u32;
         let made: Vec<_> = rows.iter().map(|_| adjustment(&mut random, vocabulary)).collect();
-        // Some launches have none, as in plans that do not take any.
+        // Some launches have no logit edits, like plans without them.
         let made = if case % 3 == 0 { Vec::new() } else { made };
         let adjustments: Vec<Adjustment<'_>> =
             made.iter().map(|(edits, mask)| Adjustment { edits, mask: mask.as_deref() }).collect();
@@ -81,7 +81,7 @@ fn tokens_are_those_of_the_definition() {
     assert!(seen > 2000 && changed > 500, "{seen} rows, {changed} changed");
 }
 
-/// Nothing for half the rows; ids beyond the vocabulary for some.
+/// No edits for half the rows; some ids beyond the vocabulary.
 fn adjustment(random: &mut Random, vocabulary: usize) -> (Vec<Edit>, Option<Vec<i32>>) {
     let step = random.pick(&[1, 3, 7]);
     let edits = (0..random.pick(&[0, 0, 1, 30, 300])).map(|i| {
@@ -95,9 +95,9 @@ fn adjustment(random: &mut Random, vocabulary: usize) -> (Vec<Edit>, Option<Vec<
     (edits, masked.then_some(mask))
 }
 
-/// Where two scores are within a rounding of each other the same one wins.
+/// Scores within a rounding error of each other: the definition's token wins.
 #[test]
-fn scores_next_to_each_other_are_told_apart_alike() {
+fn adjacent_scores_are_ordered_as_in_the_definition() {
     let mut random = Random(12);
     let mut decided = [0; 2];
     for case in 0..8 {

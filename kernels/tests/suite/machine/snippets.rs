@@ -1,5 +1,6 @@
-//! Random programs as the compiler made sm_87 code of them, executed, against their scalar model; and
-//! against what an H100 answered (`cargo bench --bench gpu_snippets`, 2026-11-22, driver 580.159.04).
+//! Random programs as the compiler made sm_87 code of them, executed, against their scalar model;
+//! and against what an H100 answered (`cargo bench --bench gpu_snippets`, 2026-11-22, driver
+//! 580.159.04).
 
 use orind_kernels::cubin::Cubin;
 use orind_kernels::snippets::{self, LANES, WARPS, WORDS, Warp};
@@ -13,7 +14,7 @@ fn words(warps: &[Warp]) -> Vec<u32> {
     warps.iter().flatten().flatten().copied().collect()
 }
 
-/// What the machine-code engine makes of a program's inputs.
+/// Result of the simulator for a program's inputs.
 fn executed(cubin: &Cubin<'_>, number: u64, snippet: &snippets::Snippet) -> Vec<u32> {
     let inputs: Vec<Warp> = (0..WARPS as u64).map(|warp| snippets::input(number, warp)).collect();
     let mut device = Device::new(number);
@@ -28,7 +29,7 @@ fn executed(cubin: &Cubin<'_>, number: u64, snippet: &snippets::Snippet) -> Vec<
 }
 
 #[test]
-fn machine_code_computes_what_the_model_does() {
+fn machine_code_matches_the_model() {
     let cubin = Cubin::parse(CODE).unwrap();
     for (number, snippet) in (0..).zip(snippets::all()) {
         let executed = executed(&cubin, number, &snippet);
@@ -49,7 +50,7 @@ fn machine_code_computes_what_the_model_does() {
 }
 
 #[test]
-fn silicon_computes_the_same() {
+fn recorded_silicon_results_match_the_model() {
     let cubin = Cubin::parse(CODE).unwrap();
     let executed: Vec<u32> = (0..)
         .zip(snippets::all())

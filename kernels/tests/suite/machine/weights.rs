@@ -1,4 +1,4 @@
-//! Random matrices: GGUF's bytes, the kernels' layout, and the numbers that they stand for.
+//! Random matrices: bytes in GGUF's format, in the kernels' layout, and their values.
 
 use orind_kernels::catalogue::Weight;
 use orind_kernels::repack::Layout;

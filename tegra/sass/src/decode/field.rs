@@ -1,14 +1,24 @@
-//! Fields of an encoding, and how one becomes a modifier or an operand.
+//! Bit fields of an encoding, and their translation into modifiers and operands.
 
 use std::cell::Cell;
 
-use super::Illegal;
 use crate::isa::{
     Address, Immediate, Modifier, Modify, Opcode, Operand, PT, Part, RZ, SpecialRegister, URZ,
     Width,
 };
 
-/// An instruction's bits, and which of them were asked for.
+/// Part of an instruction that cannot be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Illegal {
+    /// The operation.
+    Operation,
+    /// The field at this bit has a value without a meaning.
+    Field(u8),
+    /// These bits belong to no field and differ from the expected value.
+    Rest(u128),
+}
+
+/// Bits of an instruction, and a record of the bits that were read.
 pub(super) struct Bits {
     bits: u128,
     claimed: Cell<u128>,
@@ -37,7 +47,7 @@ impl Bits {
         self.get(bit, 1) != 0
     }
 
-    /// The set bits that no field asked for.
+    /// Returns the set bits that no field has read.
     pub(super) fn unclaimed(&self) -> u128 {
         self.bits & !self.claimed.get()
     }
@@ -48,15 +58,15 @@ pub(super) struct Encoding {
     pub(super) opcode: Opcode,
     /// The low nine bits.
     pub(super) base: u16,
-    /// Values of the three bits above them.
+    /// Accepted values of the three bits above them.
     pub(super) forms: &'static [u8],
-    /// Further bits that tell rows with the same base and form apart: low, width, value.
+    /// Additional bits that distinguish rows with the same base and form: low, width, value.
     pub(super) when: Option<(u8, u8, u64)>,
-    /// Sources are registers of the warp.
+    /// Sources are uniform registers.
     pub(super) uniform: bool,
     pub(super) modifiers: &'static [Choice],
     pub(super) operands: &'static [Slot],
-    /// Fields that have but one value: low, width, value.
+    /// Fields with a fixed value: low, width, value.
     pub(super) fixed: &'static [(u8, u8, u64)],
 }
 
@@ -87,7 +97,7 @@ impl Encoding {
     }
 }
 
-/// A field, or two that count as one, that chooses a modifier.
+/// A field, or two fields combined, that selects a modifier.
 pub(super) struct Choice {
     pub(super) first: (u8, u8),
     second: (u8, u8),
@@ -102,27 +112,27 @@ impl Choice {
     }
 }
 
-/// A modifier that a bit switches on.
+/// A modifier selected by one bit.
 pub(super) const fn flag(bit: u8, name: &'static [Modifier; 2]) -> Choice {
     choice(bit, 1, name)
 }
 
-/// A modifier by a field's value.
+/// A modifier selected by the value of a field.
 pub(super) const fn choice(low: u8, width: u8, names: &'static [Modifier]) -> Choice {
     Choice { first: (low, width), second: (0, 0), names }
 }
 
-/// A modifier by two fields' values, the first being the low bits.
+/// A modifier selected by two fields, the first of which is the low bits.
 pub(super) const fn split(first: (u8, u8), second: (u8, u8), names: &'static [Modifier]) -> Choice {
     Choice { first, second, names }
 }
 
-/// A word that every instruction of the row carries.
+/// A modifier of every instruction in the row.
 pub(super) const fn word(names: &'static [Modifier; 1]) -> Choice {
     Choice { first: (0, 0), second: (0, 0), names }
 }
 
-/// When the text shows an operand.
+/// Condition under which the disassembly shows an operand.
 #[derive(Clone, Copy)]
 pub(super) enum Show {
     Always,
@@ -141,18 +151,18 @@ pub(super) struct Slot {
     pub(super) show: Show,
 }
 
-/// The kind of a source, which decides what may be done to it and how an immediate is read.
+/// Kind of a source: determines its modifications and how an immediate is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing done; immediates are bits.
+    /// No modification; immediates are bits.
     Bits,
-    /// Nothing done; immediates are signed.
+    /// No modification; immediates are signed.
     Signed,
     /// Can be negated; immediates are signed.
     Integer,
-    /// As above; with `.X`, inverted in place of negated.
+    /// Like `Integer`, but inverted instead of negated with `.X`.
     Carried,
-    /// As above, immediates being bits.
+    /// Like `Carried`, but immediates are bits.
     CarriedBits,
     /// Can be inverted.
     Invertible,
@@ -162,54 +172,54 @@ pub(super) enum Kind {
     Double,
     /// Two halves.
     Halves,
-    /// Two halves, without choosing among them.
+    /// Two halves; no half can be selected.
     PlainHalves,
-    /// A 16-bit part can be chosen.
+    /// A 16-bit half can be selected.
     Half,
-    /// A half's number can be chosen, negated and made absolute.
+    /// A half can be selected, negated and made absolute.
     FloatHalf,
-    /// A byte can be chosen.
+    /// A byte can be selected.
     Byte,
-    /// The sign alone.
+    /// Only the sign bit is used.
     Sign,
 }
 
-/// Where an operand is, and what.
+/// Kind and position of an operand.
 #[derive(Clone, Copy)]
 pub(super) enum What {
     /// The result, at bit 16.
     D,
-    /// The result in the warp's registers.
+    /// The result, in a uniform register.
     Ud,
     /// The first source, at bit 24.
     A(Kind),
-    /// As above, and which byte of it.
+    /// The first source at bit 24, and the byte of it that is used.
     ByteOf24,
     /// The source at bit 32: a register, an immediate, a constant or a uniform register, by form.
     W(Kind),
     /// The register at bit 64.
     R(Kind),
-    /// The second source: of the two above, what the form puts there.
+    /// The second source: `W` or `R`, depending on the form.
     B(Kind),
-    /// The third source: the other one.
+    /// The third source: whichever of `W` and `R` is not the second.
     C(Kind),
-    /// A register at a bit, nothing done to it.
+    /// An unmodified register at this bit.
     Reg(u8),
-    /// A predicate at a bit.
+    /// A predicate at this bit.
     P(u8),
-    /// The warp's predicate at a bit.
+    /// A uniform predicate at this bit.
     Up(u8),
-    /// The predicate of a load, at bit 64, from the last one downwards.
+    /// The predicate of a load at bit 64, numbered from 7 downwards.
     Given,
-    /// A predicate at a bit, inverted by another bit.
+    /// A predicate at the first bit, inverted by the second.
     Q(u8, u8),
-    /// The warp's predicate at a bit, inverted by another bit.
+    /// A uniform predicate at the first bit, inverted by the second.
     Uq(u8, u8),
-    /// The lane's or the warp's predicate at 68, by bit 67.
+    /// The predicate at bit 68; bit 67 selects whether it is uniform.
     Third,
     /// An unsigned number.
     Number(u8, u8),
-    /// An unsigned number in two parts, the low one first.
+    /// An unsigned number in two parts, low part first.
     Parts((u8, u8), (u8, u8)),
     /// A mask of lanes in a uniform register, inverted by bit 30.
     Mask,
@@ -217,26 +227,27 @@ pub(super) enum What {
     Predicates,
     /// A code address relative to the next instruction.
     Target,
-    /// A code offset that a register is added to.
+    /// A code offset that is added to a register.
     Offset,
     /// A convergence barrier.
     Barrier(u8),
     Scoreboard,
-    /// Those that must be zero, by bit.
+    /// A bit mask of scoreboards that must be zero.
     Scoreboards,
     Special,
-    /// Global memory: the uniform register at one bit, whether it is wide and whether it is a
-    /// descriptor at others.
+    /// Global memory. The fields are the bit positions of the uniform register, of the 64-bit flag
+    /// and of the descriptor flag.
     Global {
         uniform: u8,
         wide: u8,
         plain: u8,
     },
-    /// A generic or global address in two registers, without a descriptor.
+    /// A generic or global address in a register pair, without a descriptor.
     Flat,
-    /// As above, with an offset of 32 bits at bit 32.
+    /// Like `Flat`, with a 32-bit offset at bit 32.
     FlatLong,
-    /// Shared or local memory; the scale at a bit, the uniform register when bit 91 is set.
+    /// Shared or local memory: bit position of the scale; the uniform register is present when bit
+    /// 91 is set.
     Near {
         scale: u8,
         uniform: u8,
@@ -245,17 +256,17 @@ pub(super) enum What {
     CopyTarget,
     /// The global side of an asynchronous copy.
     CopySource,
-    /// A constant bank with a register.
+    /// A constant bank indexed by a register.
     Indexed,
-    /// A constant bank without a register.
+    /// A constant bank with a fixed offset.
     Bank,
-    /// A constant bank with a uniform register.
+    /// A constant bank indexed by a uniform register.
     UniformIndexed,
     /// A fragment of a matrix.
     Matrix(u8, &'static str),
 }
 
-/// Whether an operand is `RZ`, `URZ`, the number zero or an empty list.
+/// Returns whether an operand is `RZ`, `URZ`, the number zero or an empty list.
 pub(super) fn is_zero(operand: &Operand) -> bool {
     *operand == Operand::Register { index: RZ, modify: NONE }
         || *operand == Operand::Uniform { index: URZ, modify: NONE }
@@ -263,7 +274,7 @@ pub(super) fn is_zero(operand: &Operand) -> bool {
         || *operand == Operand::Scoreboards(0)
 }
 
-/// Whether an operand is the predicate that always holds.
+/// Returns whether an operand is the predicate `PT`.
 pub(super) fn is_true(operand: &Operand) -> bool {
     matches!(
         operand,
@@ -274,7 +285,7 @@ pub(super) fn is_true(operand: &Operand) -> bool {
 
 const NONE: Modify = Modify { negate: false, absolute: false, invert: false, part: Part::Whole };
 
-/// Bits of the modifications of a source at one of the three places.
+/// Bit positions of a source's modifiers, for one of the three source positions.
 struct Place {
     negate: u8,
     absolute: u8,
@@ -363,9 +374,8 @@ impl What {
         modifiers: &[Modifier],
     ) -> Result<Operand, Illegal> {
         let carry = modifiers.contains(&Modifier::X);
-        // In these forms the flexible source is the third one.
+        // In these forms the flexible source is the third.
         let swapped = matches!(form, 2 | 3 | 7);
-        let copies_to_uniform = form == 6;
         let register = |low, modify| {
             if encoding.uniform {
                 Operand::Uniform { index: word.get(low, 6) as u8, modify }
@@ -399,7 +409,7 @@ impl What {
                 };
                 register(64, modify(word, kind, place, carry)?)
             }
-            // Of LEA, whose shift has the place of the sign.
+            // LEA stores its shift where other instructions store the sign.
             Self::B(Kind::CarriedBits) if swapped => {
                 Self::R(Kind::Bits).read(word, encoding, form, offset, modifiers)?
             }
@@ -450,6 +460,15 @@ impl What {
             Self::Special => Operand::Special(
                 SpecialRegister::from_number(word.get(72, 8) as u32).ok_or(Illegal::Field(72))?,
             ),
+            Self::Matrix(low, layout) => Operand::Matrix(word.get(low, 8) as u8, layout),
+            _ => self.memory(word, form)?,
+        })
+    }
+
+    /// Reads an address or a constant with an index.
+    fn memory(self, word: &Bits, form: u8) -> Result<Operand, Illegal> {
+        let copies_to_uniform = form == 6;
+        Ok(match self {
             Self::Global { uniform, wide, plain } => {
                 Operand::Address(global(word, [uniform, wide, plain], 90, (40, 24))?)
             }
@@ -469,7 +488,7 @@ impl What {
                 uniform: copies_to_uniform.then(|| word.get(64, 6) as u8),
                 ..address(word, 16, (44, 20))
             }),
-            // The uniform register is the target's; the next one is the descriptor.
+            // The uniform register belongs to the target; the next one is the descriptor.
             Self::CopySource if copies_to_uniform => {
                 require(word, 91)?;
                 require(word, 70)?;
@@ -500,12 +519,12 @@ impl What {
                 offset: word.signed(38, 16) as i32,
                 uniform: word.get(24, 6) as u8,
             },
-            Self::Matrix(low, layout) => Operand::Matrix(word.get(low, 8) as u8, layout),
+            _ => unreachable!("no operand in memory"),
         })
     }
 }
 
-/// An address in a register and an offset, by where they are.
+/// An address made of the register and the offset at these bits.
 fn address(word: &Bits, register: u8, (low, width): (u8, u8)) -> Address {
     Address {
         register: word.get(register, 8) as u8,
@@ -517,8 +536,8 @@ fn address(word: &Bits, register: u8, (low, width): (u8, u8)) -> Address {
     }
 }
 
-/// An address in global memory, by where the uniform register, what it is, and the offset are; an
-/// address that is plain and not wide is illegal at bit `narrow`.
+/// An address in global memory; the bits locate the uniform register, its kind and the offset. A
+/// plain address that is not wide is illegal at bit `narrow`.
 fn global(
     word: &Bits,
     [index, wide, plain]: [u8; 3],
@@ -549,17 +568,17 @@ pub(super) const fn hide(what: What) -> Slot {
     Slot { what, show: Show::Never }
 }
 
-/// A predicate that is shown unless it is the true one.
+/// A predicate that is shown unless it is `PT`.
 pub(super) const fn some(what: What) -> Slot {
     Slot { what, show: Show::UnlessTrue }
 }
 
-/// An operand that is shown together with a modifier.
+/// An operand that is shown only with a modifier.
 pub(super) const fn with(modifier: Modifier, what: What) -> Slot {
     Slot { what, show: Show::With(modifier) }
 }
 
-/// An operand that is shown when a modifier is absent.
+/// An operand that is shown only without a modifier.
 pub(super) const fn without(modifier: Modifier, what: What) -> Slot {
     Slot { what, show: Show::Without(modifier) }
 }

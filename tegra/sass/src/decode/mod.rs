@@ -1,10 +1,10 @@
-//! Bits to instructions.
+//! Decoder: bits to instructions.
 //!
-//! One table row describes an operation: the low nine bits of its encoding, the forms its flexible
-//! operand takes, the fields of its modifiers and operands in the order in which they are written.
-//! A row also says what every other bit must be, so that what is not understood is not decoded.
-//! Facts were learned from the vendor's disassembler and from public descriptions of the encoding,
-//! and are held to the disassembler by the vectors in `tests/data`.
+//! One table row describes an operation: the low nine bits of its encoding, the forms of its
+//! flexible operand, and the fields of its modifiers and operands in the order of the assembly
+//! text. A row also fixes every other bit, so an instruction that is not fully understood is not
+//! decoded. The facts come from the vendor's disassembler and public descriptions of the encoding;
+//! the vectors in `tests/data` compare them with the disassembler.
 
 mod field;
 mod table;
@@ -12,39 +12,30 @@ mod table;
 use crate::isa::{Guard, Immediate, Instruction, Modifier, Opcode, Operand, RZ};
 use field::{Bits, Encoding, Show};
 
+pub use field::Illegal;
+
 /// Bytes of an instruction.
 pub const INSTRUCTION_BYTES: usize = 16;
 
 /// An instruction that cannot be decoded: the hardware's illegal-instruction exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Code is not a whole number of instructions.
+    /// The code is not a whole number of instructions.
     #[error("code of {bytes} bytes is no multiple of 16")]
     Length {
-        /// Its length.
+        /// Length of the code.
         bytes: usize,
     },
-    /// No operation has these bits.
+    /// No operation has this encoding.
     #[error("illegal instruction at {offset:#x}: {bits:#034x}{}", Reason(*.reason))]
     Illegal {
         /// Byte offset in the code.
         offset: usize,
-        /// The instruction, as one little-endian number.
+        /// The instruction as a little-endian number.
         bits: u128,
-        /// What is not understood about it.
+        /// Part that cannot be decoded.
         reason: Illegal,
     },
-}
-
-/// What is not understood about an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Illegal {
-    /// The operation.
-    Operation,
-    /// The field at a bit has a value that means nothing.
-    Field(u8),
-    /// These bits belong to no field and are not as they must be.
-    Rest(u128),
 }
 
 struct Reason(Illegal);
@@ -59,8 +50,11 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// Decodes the instruction at a byte offset of the code. [`DecodeError::Illegal`] when the bits are
-/// not an instruction that is known in full.
+/// Decodes the instruction at a byte offset of the code.
+///
+/// # Errors
+///
+/// [`DecodeError::Illegal`] if any bit is not understood.
 pub fn decode(bits: u128, offset: usize) -> Result<Instruction, DecodeError> {
     let illegal = |reason| DecodeError::Illegal { offset, bits, reason };
     let word = Bits::new(bits);
@@ -76,7 +70,7 @@ fn instruction(
     form: u8,
 ) -> Result<Instruction, Illegal> {
     word.claim(0, 12);
-    // The scheduler's hints, and which operands the register cache keeps.
+    // Scheduling hints and register reuse flags.
     word.claim(105, 23);
     if let Some((low, width, _)) = encoding.when {
         word.claim(low, width);
@@ -128,7 +122,7 @@ fn instruction(
     Ok(instruction)
 }
 
-/// A multiply-add that only moves, shifts or adds is written as such.
+/// Adds the modifier of a multiply-add that only moves, shifts or adds, as the disassembler does.
 fn name_multiplication(instruction: &mut Instruction, form: u8) {
     if instruction.opcode != Opcode::Imad
         || instruction.has(Modifier::X)

@@ -1,14 +1,16 @@
-//! Comparisons, one lane at a time.
+//! Comparisons of integers, floats, doubles and halves.
 
-use super::float::{flush, needs_care};
-use super::packed::{combined, half_number, holds};
-use super::{LANES, Lanes, gather, map2};
+use super::float::needs_care;
+use super::lanes::{LANES, Lanes, gather, map2};
+use super::number::{combined, flush, holds};
+use super::packed::half_number;
+use crate::program::op::{Combine, Compared, Relation};
 
+/// Number of lanes that `map2` loops over.
 const N: usize = LANES;
-use crate::program::op::{Compared, Relation};
 
-/// Whether the relation holds between the first and the second; and what the second result is made
-/// of, which is mostly the opposite.
+/// Returns both results of a comparison. The second is the opposite of the first, except for halves
+/// and extremes.
 #[inline(always)]
 pub(crate) fn apply(
     compared: Compared,
@@ -23,7 +25,7 @@ pub(crate) fn apply(
         Compared::Integers { signed: false } => ordered(relation, low.cmp(&other)),
         Compared::UpperIntegers { signed } => {
             let order = if signed { (low as i32).cmp(&(other as i32)) } else { low.cmp(&other) };
-            // When the upper words are equal the lower words decide.
+            // If the upper words are equal, the result for the lower words decides.
             if order.is_eq() { extra } else { ordered(relation, order) }
         }
         Compared::Floats { flush: flushed } => {
@@ -34,7 +36,8 @@ pub(crate) fn apply(
         Compared::Doubles => holds(relation, f64::from_bits(a), f64::from_bits(b)),
         Compared::DoubleExtreme { maximum } => {
             let (a, b) = (f64::from_bits(a), f64::from_bits(b));
-            // The first is it, or it is the only number; the second result is that there is none.
+            // The first result selects the first operand; the second result is true if neither is a
+            // number.
             let first = b.is_nan() && !a.is_nan() || if maximum { a > b } else { a < b };
             return (first, a.is_nan() && b.is_nan());
         }
@@ -44,7 +47,7 @@ pub(crate) fn apply(
             };
             let (first, second) = (outcome(0), outcome(1));
             if both {
-                let all = combined(crate::program::op::Combine::And, first, second);
+                let all = combined(Combine::And, first, second);
                 return (all, !all);
             }
             return (first, second);
@@ -68,7 +71,8 @@ fn truth(value: bool) -> u32 {
     u32::from(value).wrapping_neg()
 }
 
-/// Where a relation holds between integers. Of the three cases two have one answer: the third is looked for.
+/// Returns the lanes in which a relation holds between integers. Two of the three outcomes (less,
+/// equal, greater) give the same result, so only the third is computed.
 #[inline(always)]
 pub(super) fn integers(a: &Lanes, b: &Lanes, relation: Relation, signed: bool) -> u32 {
     let Relation { less, equal, greater, .. } = relation;
@@ -86,7 +90,8 @@ pub(super) fn integers(a: &Lanes, b: &Lanes, relation: Relation, signed: bool) -
     if most { !odd } else { odd }
 }
 
-/// Where a relation holds between numbers. What is answered as for numbers without an order is not looked for.
+/// Returns the lanes in which a relation holds between floats. Only outcomes whose result differs
+/// from that of unordered operands are computed.
 #[inline(always)]
 pub(super) fn floats(a: &Lanes, b: &Lanes, relation: Relation) -> u32 {
     let number = f32::from_bits;

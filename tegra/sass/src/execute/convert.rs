@@ -1,9 +1,8 @@
 //! Conversions between integers and floating point.
 
-use super::float::{bits, flush, narrow, sum_to_odd};
-use super::integer::saturate;
-use super::map;
-use super::packed::{binary16, directed16, half_to_single};
+use super::lanes::map;
+use super::number::{binary16, bits, flush, half_to_single, narrow, saturate, sum_to_odd};
+use super::packed::directed16;
 use crate::program::op::{Format, Integer, Lane, Round};
 
 #[inline(always)]
@@ -18,7 +17,7 @@ pub(super) fn apply<const N: usize>(lane: &Lane, a: &[u32; N]) -> [u32; N] {
             round: Round::Nearest,
         } => map!(a, |a| (a as i32 as f32).to_bits()),
         Lane::FromInteger { from, to, round } => map!(a, |a| {
-            // Integers of 32 bits are exact in double precision.
+            // 32-bit integers are exact in double precision.
             let value = integer(from, u64::from(a)) as i64;
             match to {
                 Format::Half => u32::from(directed16(value as f64, round)),
@@ -44,7 +43,7 @@ fn number(from: Format, a: u32, flushed: bool) -> f64 {
     }
 }
 
-/// The integral number next to another one.
+/// Rounds to an integral value.
 #[inline(always)]
 pub(crate) fn rounded(value: f64, round: Round) -> f64 {
     match round {
@@ -55,8 +54,8 @@ pub(crate) fn rounded(value: f64, round: Round) -> f64 {
     }
 }
 
-/// The integer that a number is converted to, sign-extended: the nearest that the type holds.
-/// Not-a-number is zero, or the least 64-bit integer where either side has 64 bits.
+/// Converts to an integer, sign-extended and saturated to the type. NaN becomes zero, or the least
+/// integer of the type if either side has 64 bits.
 #[inline(always)]
 pub(crate) fn to_integer(value: f64, from: Format, to: Integer, round: Round) -> u64 {
     if value.is_nan() {
@@ -79,7 +78,7 @@ fn saturate64(value: i64, to: Integer) -> i64 {
     if to.bits == 64 { value } else { saturate(value, to) }
 }
 
-/// An integer of a type, from the low bits of a word.
+/// Reads an integer of a type from the low bits of a word.
 #[inline(always)]
 pub(crate) fn integer(from: Integer, word: u64) -> i128 {
     let left = 64 - u32::from(from.bits);
@@ -90,7 +89,7 @@ pub(crate) fn integer(from: Integer, word: u64) -> i128 {
     }
 }
 
-/// The double of an integer, which is exact but for a last bit that says that there was more.
+/// Converts an integer to a double rounded to odd.
 pub(crate) fn integer_to_odd(value: i128) -> f64 {
     // Both parts are exact: 32 bits each.
     let (high, low) = (value >> 32, value & 0xffff_ffff);

@@ -1,17 +1,17 @@
 //! Single precision.
 //!
-//! Additions, products and fused products are rounded correctly in all four ways. Special functions
-//! are the mathematical ones rounded to single precision: the hardware's tables are not documented,
-//! its results differ by up to about 2^-22 of the result (absolutely for sine and cosine of up to
-//! one turn, and for the logarithm near one). Denormal sources and results of special functions are
-//! zero, which the compiler's own scaling around them shows.
+//! Additions, products and fused multiply-adds are rounded correctly in all four rounding modes.
+//! Special functions are the mathematical functions rounded to single precision. The tables of the
+//! hardware are undocumented; its results differ by up to about 2^-22 relative (absolute for sine
+//! and cosine of up to one turn, and for the logarithm near one). Denormal sources and results of
+//! special functions are flushed to zero; the scaling code that compilers emit around them shows
+//! this.
 
-use super::packed::{binary16, combined, half_to_single, holds};
-use super::{map, map2, map3, mask};
+use super::lanes::{map, map2, map3, mask};
+use super::number::{
+    NAN, binary16, bits, combined, flush, half_to_single, holds, narrow, sum_to_odd,
+};
 use crate::program::op::{Float, Function, Lane, Round};
-
-/// The not-a-number that arithmetic makes.
-pub(crate) const NAN: u32 = 0x7fff_ffff;
 
 #[inline(always)]
 pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u32) -> [u32; N] {
@@ -34,7 +34,7 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
         Lane::FloatScaled { mode, exponent } => {
             let scale = f64::from_bits(((1023 + i64::from(exponent)) as u64) << 52);
             map2!(a, b, |a, b| {
-                // The product has 48 bits, and its exponent is far from the ends of a double's.
+                // The product has 48 bits, and its exponent is far from the limits of a double.
                 finish(mode, product(mode, source(mode, a), source(mode, b)) * scale)
             })
         }
@@ -60,7 +60,7 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
     }
 }
 
-/// The results of a fused product with nothing further done; none of other operations.
+/// Results of a fused multiply-add without modifiers; none for other operations.
 #[inline(always)]
 pub(super) fn plainly_fused<const N: usize>(
     lane: &Lane,
@@ -80,18 +80,6 @@ const fn simple(mode: Float) -> bool {
     matches!(mode.round, Round::Nearest) && !mode.flush && !mode.saturate && !mode.zero_wins
 }
 
-/// A number's bits, with the one not-a-number.
-#[inline(always)]
-pub(crate) fn bits(value: f32) -> u32 {
-    if value.is_nan() { NAN } else { value.to_bits() }
-}
-
-/// Zero for a denormal, with its sign.
-#[inline(always)]
-pub(crate) fn flush(value: u32) -> u32 {
-    if value & 0x7f80_0000 == 0 { value & 0x8000_0000 } else { value }
-}
-
 #[inline(always)]
 fn source(mode: Float, value: u32) -> f64 {
     f64::from(f32::from_bits(if mode.flush { flush(value) } else { value }))
@@ -106,52 +94,16 @@ fn finish(mode: Float, value: f64) -> u32 {
     if mode.saturate { clamp(f32::from_bits(result)) } else { result }
 }
 
-/// A number's bits, clamped to 0..1; comparisons with not-a-number fail, so that it becomes zero.
+/// Bits of a number clamped to 0..1. NaN becomes zero, because comparisons with NaN are false.
 #[inline(always)]
 fn clamp(value: f32) -> u32 {
     let low = if value > 0.0 { value } else { 0.0 };
     (if low < 1.0 { low } else { 1.0 }).to_bits()
 }
 
-/// The sum, exact but for a last bit that says that there was more: rounding it once more to a
-/// format with fewer than half the bits is right.
-#[inline(always)]
-pub(crate) fn sum_to_odd(a: f64, b: f64) -> f64 {
-    let sum = a + b;
-    let bb = sum - a;
-    let rest = (a - (sum - bb)) + (b - bb);
-    // One step towards where the rest lies, unless the last bit says it already. An infinite sum's
-    // rest is not a number, and counts for none.
-    let bits = sum.to_bits();
-    let away = (rest.to_bits() ^ bits) >> 63 == 0;
-    let step = if away { 1 } else { u64::MAX };
-    let inexact = (rest > 0.0) | (rest < 0.0);
-    f64::from_bits(if inexact & (bits & 1 == 0) { bits.wrapping_add(step) } else { bits })
-}
-
-/// Single precision of a double, rounded in one way.
-#[inline(always)]
-pub(crate) fn narrow(value: f64, round: Round) -> f32 {
-    let near = value as f32;
-    let back = f64::from(near);
-    // The neighbour's bits are one away: towards zero for the numbers of one sign, away from it
-    // for those of the other. What rounds past the wrong side of zero cannot be: zero is exact or
-    // the result of a tiny number of the same sign.
-    let bits = near.to_bits();
-    let negative = near.is_sign_negative();
-    let (wrong, outwards) = match round {
-        Round::Nearest => (false, false),
-        Round::Down => (back > value, negative),
-        Round::Up => (back < value, !negative),
-        Round::Zero => (back.abs() > value.abs(), false),
-    };
-    let step = if outwards { 1 } else { u32::MAX };
-    f32::from_bits(if wrong { bits.wrapping_add(step) } else { bits })
-}
-
 #[inline(always)]
 fn zero_sum(round: Round, a: f64, b: f64, sum: f64) -> f64 {
-    // An exact zero of two opposite numbers is negative when rounding down.
+    // The sum of two opposite numbers is negative zero when rounding down.
     if round == Round::Down
         && sum == 0.0
         && a == -b
@@ -185,8 +137,8 @@ fn fused(mode: Float, a: u32, b: u32, c: u32) -> u32 {
     finish(mode, zero_sum(mode.round, product, c, sum_to_odd(product, c)))
 }
 
-/// The smaller or greater one; a number beats not-a-number unless that is asked for. With `sign`, of
-/// their magnitudes, with the product's sign.
+/// Minimum or maximum. A number wins over NaN unless `nan` is set. With `sign`, the magnitudes are
+/// compared and the result takes the sign of the product.
 #[inline(always)]
 fn minimum(a: u32, b: u32, smaller: bool, nan: bool, sign: bool) -> u32 {
     let product = (a ^ b) & 0x8000_0000;
@@ -199,7 +151,7 @@ fn minimum(a: u32, b: u32, smaller: bool, nan: bool, sign: bool) -> u32 {
     } else if y.is_nan() {
         a
     } else {
-        // Ordered as integers, so that -0 is below +0.
+        // Compares as integers, so that -0 is below +0.
         let order = |bits: u32| (bits ^ ((bits as i32 >> 31) as u32 >> 1)) as i32;
         if (order(a) < order(b)) == smaller { a } else { b }
     };
@@ -229,7 +181,7 @@ fn mathematical(function: Function, x: f64) -> f64 {
     }
 }
 
-/// The upper word of a double's reciprocal or reciprocal root, given its upper word.
+/// Upper word of the reciprocal or reciprocal square root of a double, given its upper word.
 fn special_high(function: Function, a: u32) -> u32 {
     let x = f64::from_bits(u64::from(a) << 32);
     let x = if x.is_subnormal() { 0.0f64.copysign(x) } else { x };
@@ -243,9 +195,9 @@ fn special_high(function: Function, a: u32) -> u32 {
     }
 }
 
-/// Whether `a / b` needs the slow path of a division: exponents where the fast one would lose
-/// numbers on the way. The hardware's limits are not documented; these are wide enough for all
-/// quotients and partial results of the compiler's sequence to be normal numbers.
+/// Returns whether `a / b` needs the slow path of a division, because intermediate results could
+/// overflow or underflow. The limits of the hardware are undocumented; with these, every quotient
+/// and every partial result of the compiler's sequence is a normal number.
 pub(crate) fn needs_care(a: u32, b: u32) -> bool {
     let exponent = |bits: u32| (bits >> 23 & 0xff) as i32;
     let (x, y) = (exponent(a), exponent(b));

@@ -1,8 +1,9 @@
-//! Integers, bits and moves of one word.
+//! 32-bit integer arithmetic, logic and moves.
 
 use super::convert::to_integer;
-use super::{LANES, Lanes, gather, map, map2, map3, mask};
-use crate::program::op::{Format, Integer, Lane, Shift};
+use super::lanes::{LANES, Lanes, gather, map, map2, map3, mask};
+use super::number::saturate;
+use crate::program::op::{Format, Lane, Shift};
 
 #[inline(always)]
 pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u32) -> [u32; N] {
@@ -99,20 +100,8 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
             ((u64::from(c) << (2 * bits)) | low(a) << bits | low(b)) as u32
         }),
         Lane::Saturate(to) => map!(a, |a| saturate(i64::from(a as i32), to) as u32),
-        // The other families have been told apart before.
+        // `apply` handles the other families.
         _ => map!(a, |a| a),
-    }
-}
-
-/// The nearest number that an integer type holds, sign-extended.
-#[inline(always)]
-pub(super) fn saturate(value: i64, to: Integer) -> i64 {
-    let bits = u32::from(to.bits.min(63));
-    if to.signed {
-        let limit = 1i64 << (bits - 1);
-        value.clamp(-limit, limit - 1)
-    } else {
-        value.clamp(0, ((1i128 << bits) - 1) as i64)
     }
 }
 
@@ -122,7 +111,7 @@ fn byte_of(word: u32, byte: u32, signed: bool) -> i32 {
     if signed { i32::from(value as i8) } else { i32::from(value) }
 }
 
-/// Any logical operation of three words; the common ones without going through all eight terms.
+/// Any bitwise operation on three words; common tables have a fast path.
 #[inline(always)]
 fn logic<const N: usize>(table: u8, a: &[u32; N], b: &[u32; N], c: &[u32; N]) -> [u32; N] {
     match table {
@@ -138,7 +127,7 @@ fn logic<const N: usize>(table: u8, a: &[u32; N], b: &[u32; N], c: &[u32; N]) ->
     }
 }
 
-/// The function of three words that a truth table gives: bit `4a + 2b + c`.
+/// Bitwise function of three words, given its truth table: bit `4a + 2b + c`.
 #[inline(always)]
 pub(crate) fn logic_word(table: u8, a: u32, b: u32, c: u32) -> u32 {
     let term = |index: u32, word: u32| (u32::from(table) >> index & 1).wrapping_neg() & word;
@@ -152,8 +141,8 @@ pub(crate) fn logic_word(table: u8, a: u32, b: u32, c: u32) -> u32 {
         | term(7, a & b & c)
 }
 
-/// The position of the leading one, or of the leading bit that differs from the sign, counted from
-/// below or, as a distance, from above; all ones if there is none.
+/// Position of the leading one, or of the leading bit that differs from the sign: counted from bit
+/// 0, or from bit 31 if `distance` is set. All ones if there is none.
 #[inline(always)]
 pub(crate) fn leading_one(a: u32, signed: bool, distance: bool) -> u32 {
     let value = if signed { a ^ (a as i32 >> 31) as u32 } else { a };
@@ -184,7 +173,7 @@ fn shifted<const N: usize>(shift: Shift, a: &[u32; N], b: &[u32; N], c: &[u32; N
     })
 }
 
-/// Four bytes of two words; the top bit of a selector copies the byte's sign over it.
+/// Selects four bytes of two words; the top bit of a selector replicates the sign of the byte.
 #[inline(always)]
 fn permute(a: u32, select: u32, c: u32) -> u32 {
     let bytes = u64::from(c) << 32 | u64::from(a);
@@ -200,7 +189,7 @@ fn permute(a: u32, select: u32, c: u32) -> u32 {
     d
 }
 
-/// Sums of three words, a constant and up to two carries, which are a bit for each lane.
+/// Sums of three words, a constant and up to two carries, given as lane masks.
 #[inline(always)]
 pub(super) fn add_carries(
     a: &Lanes,
@@ -212,7 +201,7 @@ pub(super) fn add_carries(
     let [first, second] = carries.map(mask::<LANES>);
     let (mut sum, mut one, mut two) = ([0; LANES], [0; LANES], [0; LANES]);
     for lane in 0..LANES {
-        // At most two of these steps carry: the sum is below three times 2^32.
+        // At most two of these steps carry, because the sum is below 3 * 2^32.
         let partial = a[lane].wrapping_add(b[lane]);
         let total = partial.wrapping_add(c[lane]);
         let small = extra.wrapping_sub(first[lane]).wrapping_sub(second[lane]);

@@ -1,26 +1,21 @@
-//! Tensor cores: products of matrices whose fragments lie across a warp's registers.
+//! Tensor cores: matrix products whose fragments are spread over the registers of a warp.
 //!
-//! Layouts are those that the PTX manual gives for `mma.m16n8k*` and `mma.m8n8k*`. Integers are exact; how sums of
-//! floating-point numbers lose bits is [`super::tensor`]'s.
+//! The layouts are those of `mma.m16n8k*` and `mma.m8n8k*` in the PTX manual. Integers are exact;
+//! [`super::tensor`] models the rounding of floating-point sums.
 
-use super::packed::{binary16, half_to_single};
-use super::tensor::{Factor, Sums};
+use super::lanes::{LANES, Lanes};
+use super::number::{binary16, bits, half_to_single};
+use super::tensor::{COLUMNS, Factor, ROWS, Sums};
 use super::wide::{double_bits, fused};
-use super::{LANES, Lanes};
 use super::{add_integers, add_products};
 use crate::program::op::{Element, Integer, MatrixInteger, Round};
 
-/// Rows of the left matrix and columns of the right one.
-pub(super) const ROWS: usize = 16;
-pub(super) const COLUMNS: usize = 8;
-
-/// The accumulator's element at a lane's position: row and column.
+/// Row and column of an accumulator element.
 fn place(lane: usize, index: usize) -> (usize, usize) {
     (lane / 4 + 8 * (index / 2), lane % 4 * 2 + index % 2)
 }
 
-/// Elements of a fragment's word at a lane: which of the `depth` inner positions it begins at, and
-/// whether it is of the lower eight rows. `pack` elements share a word.
+/// Row of a fragment's word and its first inner position; `pack` elements share a word.
 fn left_place(lane: usize, word: usize, pack: usize) -> (usize, usize) {
     (lane / 4 + 8 * (word % 2), lane % 4 * pack + 4 * pack * (word / 2))
 }
@@ -32,13 +27,13 @@ fn right_place(lane: usize, word: usize, pack: usize) -> (usize, usize) {
 struct Fragments<'a> {
     left: &'a [Lanes],
     right: &'a [Lanes],
-    /// Elements of a word.
+    /// Number of elements in a word.
     pack: usize,
     depth: usize,
 }
 
 impl Fragments<'_> {
-    /// Both matrices, unpacked: the left one row by row, and so the right one, a row for each inner position.
+    /// Unpacks both matrices, row by row; a row of the right one is one inner position.
     fn unpack<T: Copy + Default>(
         &self,
         left: impl Fn(u32, usize) -> T,
@@ -73,13 +68,12 @@ fn factor(element: Element, word: u32, index: usize) -> Factor {
     match element {
         Element::Half => Factor::half(half, half_to_single(half)),
         Element::Brain => Factor::single(f32::from_bits(u32::from(half) << 16)),
-        // The low 13 bits do not take part.
+        // The low 13 bits are ignored.
         Element::Tensor => Factor::single(f32::from_bits(word & 0xffff_e000)),
     }
 }
 
-/// The product of floating-point matrices and the accumulator's sum with it, in blocks of eight products, and
-/// of four of tf32.
+/// Floating-point matrix product plus accumulator, in blocks of eight products (four for tf32).
 pub(crate) fn float(
     element: Element,
     depth: usize,
@@ -110,13 +104,13 @@ pub(crate) fn float(
         if half {
             result[index / 2][lane] |= u32::from(binary16(f64::from(sum))) << (16 * (index % 2));
         } else {
-            result[index][lane] = super::float::bits(sum);
+            result[index][lane] = bits(sum);
         }
     }
     result
 }
 
-/// How elements of a type are taken out of a word.
+/// Returns a function that extracts an element of an integer type from a word.
 #[inline(always)]
 fn unpack_integer(kind: Integer) -> impl Fn(u32, usize) -> i32 {
     let bits = u32::from(kind.bits);
@@ -128,29 +122,8 @@ fn unpack_integer(kind: Integer) -> impl Fn(u32, usize) -> i32 {
     }
 }
 
-/// The product of integer matrices, or how many of their bits differ. No sum leaves 32 bits: there are 256 products at
-/// most, of 16 bits.
-#[inline(always)]
-pub(super) fn integer_products(
-    depth: usize,
-    differ: bool,
-    rows: &[i32],
-    columns: &[i32],
-    results: &mut [[i32; COLUMNS]; ROWS],
-) {
-    let (columns, _) = columns.as_chunks::<COLUMNS>();
-    for (row, results) in rows.chunks_exact(depth).zip(results) {
-        for (&x, column) in row.iter().zip(columns) {
-            for (result, &y) in results.iter_mut().zip(column) {
-                let term = if differ { x ^ y } else { x.wrapping_mul(y) };
-                *result = result.wrapping_add(term);
-            }
-        }
-    }
-}
-
-/// The product of integer matrices and the accumulator's sum with it; with eight rows, the first two
-/// words of it.
+/// Integer matrix product plus accumulator; with eight rows, only the first two result words are
+/// used.
 pub(crate) fn integer(
     product: &MatrixInteger,
     left: &[Lanes],
@@ -179,9 +152,8 @@ pub(crate) fn integer(
     result
 }
 
-/// The product of matrices of doubles, eight rows by four and four by eight columns, and the
-/// accumulator's sum with it: one fused multiply-add after the other. What order the hardware adds in
-/// is not documented.
+/// Product of an 8x4 and a 4x8 matrix of doubles plus accumulator, as a sequence of fused
+/// multiply-adds. The order in which hardware adds is undocumented.
 pub(crate) fn double(
     left: &[u64; LANES],
     right: &[u64; LANES],
@@ -203,7 +175,7 @@ pub(crate) fn double(
     result
 }
 
-/// A matrix of eight rows and columns of 16 bits, its rows become columns.
+/// Transposes an 8x8 matrix of 16-bit elements.
 pub(crate) fn transpose(a: &Lanes) -> Lanes {
     let element =
         |row: usize, column: usize| a[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;

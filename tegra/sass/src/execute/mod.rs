@@ -1,63 +1,26 @@
-//! What operations do to values: no memory, no control flow, no warps.
+//! Arithmetic of operations: values only; no memory, control flow or warps.
 //!
-//! Everything is written for one lane and mapped over `N` of them, 32 for a warp's registers and one
-//! for its uniform ones; on x86-64 the loops are compiled a second time for machines with AVX2 and
-//! fused multiply-add.
+//! Each operation is written for one lane and mapped over `N` lanes: 32 for registers, 1 for
+//! uniform registers. On x86-64 the loops are compiled a second time with AVX2 and FMA.
 
 pub(crate) mod compare;
 pub(crate) mod convert;
 pub(crate) mod float;
 mod integer;
+mod lanes;
 pub(crate) mod matrix;
+pub(crate) mod number;
 mod packed;
 mod tensor;
 pub(crate) mod unset;
 pub(crate) mod wide;
 
 pub(crate) use integer::logic_word;
+pub(crate) use lanes::{LANES, Lanes};
 
 use crate::program::op::{Lane, Relation};
 
-/// Lanes of a warp.
-pub(crate) const LANES: usize = 32;
-/// A register of a warp.
-pub(crate) type Lanes = [u32; LANES];
-
-/// Maps lanes in place. Macros, because a closure that is not inlined is compiled without the
-/// features of the function around it, and alone.
-macro_rules! map {
-    ($x:expr, |$a:ident| $body:expr) => {{
-        let mut d = [0u32; N];
-        for lane in 0..N {
-            let $a = $x[lane];
-            d[lane] = $body;
-        }
-        d
-    }};
-}
-macro_rules! map2 {
-    ($x:expr, $y:expr, |$a:ident, $b:ident| $body:expr) => {{
-        let (mut d, x, y) = ([0u32; N], $x, $y);
-        for lane in 0..N {
-            let ($a, $b) = (x[lane], y[lane]);
-            d[lane] = $body;
-        }
-        d
-    }};
-}
-macro_rules! map3 {
-    ($x:expr, $y:expr, $z:expr, |$a:ident, $b:ident, $c:ident| $body:expr) => {{
-        let (mut d, x, y, z) = ([0u32; N], $x, $y, $z);
-        for lane in 0..N {
-            let ($a, $b, $c) = (x[lane], y[lane], z[lane]);
-            d[lane] = $body;
-        }
-        d
-    }};
-}
-use {map, map2, map3};
-
-/// The results of a lane's operation; the condition is a bit for each lane.
+/// Applies an operation to lanes; `p` is the condition as a lane mask.
 #[inline(always)]
 fn apply<const N: usize>(lane: &Lane, sources: [&[u32; N]; 3], p: u32) -> [u32; N] {
     match lane {
@@ -83,26 +46,6 @@ fn apply<const N: usize>(lane: &Lane, sources: [&[u32; N]; 3], p: u32) -> [u32; 
     }
 }
 
-/// The lanes whose words, all ones or zeros, are ones.
-#[inline(always)]
-fn gather(truths: &Lanes) -> u32 {
-    let mut mask = 0;
-    for (lane, truth) in truths.iter().enumerate() {
-        mask |= truth & (1 << lane);
-    }
-    mask
-}
-
-/// Whether a lane's condition holds, as all ones or zeros.
-#[inline(always)]
-fn mask<const N: usize>(p: u32) -> [u32; N] {
-    let mut d = [0; N];
-    for (lane, word) in d.iter_mut().enumerate() {
-        *word = (p >> lane & 1).wrapping_neg();
-    }
-    d
-}
-
 #[inline(always)]
 fn repeated(words: &[u64; LANES]) -> [u32; 2] {
     let (mut near, mut far) = (0, 0);
@@ -115,24 +58,24 @@ fn repeated(words: &[u64; LANES]) -> [u32; 2] {
     [near, far]
 }
 
-/// The results of an operation on registers, in a register; without a way through memory.
+/// Applies an operation to registers and writes the result register directly.
 #[inline(always)]
 fn apply_there(registers: &mut [Lanes; 256], lane: &Lane, d: u8, sources: [u8; 3], p: u32) {
     let sources = sources.map(|index| &registers[usize::from(index)]);
-    // What most instructions are, apart: the many others share a place in memory for what they give.
+    // Most instructions take the first branch; the others would share a temporary in memory.
     registers[usize::from(d)] = match float::plainly_fused(lane, sources) {
         Some(values) => values,
         None => apply(lane, sources, p),
     };
 }
 
-/// The results of an operation for one set of uniform registers.
+/// Applies an operation to uniform registers.
 pub(crate) fn apply_one(lane: &Lane, a: u32, b: u32, c: u32, p: bool) -> u32 {
     apply(lane, [&[a], &[b], &[c]], u32::from(p))[0]
 }
 
-/// Functions over a warp's lanes, compiled twice: for any machine, and for one with AVX2 and fused
-/// multiply-add, where that can be.
+/// Declares functions over the lanes of a warp, compiled twice: portably and, on x86-64, with AVX2
+/// and FMA.
 macro_rules! vectorised {
     ($($(#[$doc:meta])* $name:ident, $wide:ident = $body:path: ($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
         $(
@@ -141,7 +84,8 @@ macro_rules! vectorised {
             pub(crate) fn $name($($arg: $kind),*) -> $result {
                 #[cfg(target_arch = "x86_64")]
                 if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
-                    // SAFETY: the function asks nothing of its caller but the two features.
+                    // SAFETY: the function requires only the two CPU features, which were detected
+                    // above.
                     return unsafe { $wide($($arg),*) };
                 }
                 $body($($arg),*)
@@ -157,31 +101,31 @@ macro_rules! vectorised {
 }
 
 vectorised! {
-    /// The results of an operation for a warp.
+    /// Applies an operation to the lanes of a warp.
     apply_all, apply_avx2 = apply: (lane: &Lane, sources: [&Lanes; 3], p: u32) -> Lanes;
-    /// An operation on a warp's registers; the conditions are a bit for each lane.
+    /// Applies an operation to the registers of a warp; `p` is the condition as a lane mask.
     apply_registers, apply_registers_avx2 = apply_there:
         (registers: &mut [Lanes; 256], lane: &Lane, d: u8, sources: [u8; 3], p: u32) -> ();
-    /// Lanes whose word is that of the lane before, and of the lane eight before.
+    /// Lanes whose word equals that of the previous lane, and of the lane eight before.
     repeats, repeats_avx2 = repeated: (words: &[u64; LANES]) -> [u32; 2];
-    /// Where a relation holds between integers.
+    /// Lanes in which a relation holds between integers.
     compare_integers, compare_integers_avx2 = compare::integers:
         (a: &Lanes, b: &Lanes, relation: Relation, signed: bool) -> u32;
-    /// Where a relation holds between numbers.
+    /// Lanes in which a relation holds between floats.
     compare_floats, compare_floats_avx2 = compare::floats:
         (a: &Lanes, b: &Lanes, relation: Relation) -> u32;
-    /// Sums of three words and carries: the words, where there was one carry, where two.
+    /// Sums of three words and carries: words, lanes with one carry, lanes with two.
     add_carries, add_carries_avx2 = integer::add_carries:
         (a: &Lanes, b: &Lanes, c: &Lanes, extra: u32, carries: [u32; 2]) -> (Lanes, u32, u32);
-    /// Adds products of matrices as a tensor core does.
+    /// Adds matrix products with the rounding of a tensor core.
     add_products, add_products_avx2 = tensor::add:
         (sums: tensor::Sums, rows: &[tensor::Factor], columns: &[tensor::Factor],
-         results: &mut [[f32; matrix::COLUMNS]; matrix::ROWS]) -> ();
-    /// Adds products of matrices of integers.
-    add_integers, add_integers_avx2 = matrix::integer_products:
+         results: &mut [[f32; tensor::COLUMNS]; tensor::ROWS]) -> ();
+    /// Adds products of integer matrices.
+    add_integers, add_integers_avx2 = tensor::integer_products:
         (depth: usize, differ: bool, rows: &[i32], columns: &[i32],
-         results: &mut [[i32; matrix::COLUMNS]; matrix::ROWS]) -> ();
-    /// A 64-bit product and a 64-bit number: the sum's words.
+         results: &mut [[i32; tensor::COLUMNS]; tensor::ROWS]) -> ();
+    /// A 64-bit product plus a 64-bit addend: both words of the sum.
     multiply_add, multiply_add_avx2 = wide::multiply_add:
         (a: &Lanes, b: &Lanes, c: [&Lanes; 2], signed: bool) -> [Lanes; 2];
 }

@@ -1,12 +1,12 @@
-//! Pairs of halves: binary16 or bfloat16, low one in the low bits.
+//! Packed pairs of binary16 or bfloat16, low element in the low bits.
 //!
-//! Sums, products and fused products are computed exactly and rounded once, to nearest.
+//! Sums, products and fused multiply-adds are computed exactly and rounded once, to nearest.
 
-use super::float::sum_to_odd;
-use super::{map2, map3, mask};
-use crate::program::op::{Combine, Lane, Packed, Relation, Round};
+use super::lanes::{map2, map3, mask};
+use super::number::{self, binary16, brain, combined, half_to_single, holds, sum_to_odd};
+use crate::program::op::{Lane, Packed, Round};
 
-/// Both halves of a word.
+/// Evaluates an expression for both halves of a word.
 macro_rules! both {
     (|$half:ident| $body:expr) => {{
         let low = {
@@ -52,7 +52,7 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
         }),
         Lane::PackedAddWide { saturate } => map2!(a, b, |a, b| {
             let sum = half_to_single(a as u16) + half_to_single(b as u16);
-            super::float::bits(match (saturate, sum > 0.0) {
+            number::bits(match (saturate, sum > 0.0) {
                 (false, _) => sum,
                 (true, true) => sum.min(1.0),
                 (true, false) => 0.0,
@@ -83,8 +83,8 @@ pub(super) fn apply<const N: usize>(lane: &Lane, [a, b, c]: [&[u32; N]; 3], p: u
     }
 }
 
-/// Binary16 with nothing further done: products are exact in single precision, sums but for
-/// a last bit that can say that there was more.
+/// Returns whether an operation is binary16 without modifiers. Its products are exact in single
+/// precision; its sums are exact or rounded to odd.
 const fn plain(mode: Packed) -> bool {
     !mode.brain && !mode.flush && !mode.saturate && !mode.relu
 }
@@ -94,7 +94,7 @@ fn single(word: u32, half: u32) -> f32 {
     half_to_single(part(word, half))
 }
 
-/// A sum rounded to odd, without branches.
+/// Branch-free sum rounded to odd.
 #[inline(always)]
 fn odd_sum(a: f32, b: f32) -> f32 {
     let sum = a + b;
@@ -103,12 +103,12 @@ fn odd_sum(a: f32, b: f32) -> f32 {
     let bits = sum.to_bits();
     let away = (rest.to_bits() ^ bits) & 0x8000_0000 == 0;
     let step = if away { 1 } else { u32::MAX };
-    // An infinite sum has a rest that is not a number, and is even.
+    // The remainder of an infinite sum is NaN, so the sum counts as exact.
     let inexact = (rest > 0.0) | (rest < 0.0);
     f32::from_bits(if inexact & (bits & 1 == 0) { bits.wrapping_add(step) } else { bits })
 }
 
-/// The nearest half of a single-precision number, without branches.
+/// Rounds single precision to the nearest half, without branches.
 #[inline(always)]
 fn round_half(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -128,17 +128,6 @@ fn part(word: u32, half: u32) -> u16 {
     (word >> (16 * half)) as u16
 }
 
-/// Exact single precision of a half, branch-free so that it vectorises.
-#[inline(always)]
-pub(crate) fn half_to_single(bits: u16) -> f32 {
-    let magnitude = u32::from(bits & 0x7fff) << 13;
-    let sign = u32::from(bits & 0x8000) << 16;
-    // Scaled by the difference of the exponents' biases: denormals come out right.
-    let scaled = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
-    let special = if magnitude >= 0x0f80_0000 { 0x7f80_0000 } else { 0 };
-    f32::from_bits(scaled.to_bits() | special | sign)
-}
-
 #[inline(always)]
 fn read(mode: Packed, word: u32, half: u32) -> f64 {
     let bits = flushed(mode, part(word, half));
@@ -147,7 +136,7 @@ fn read(mode: Packed, word: u32, half: u32) -> f64 {
 
 #[inline(always)]
 fn finish(mode: Packed, value: f64) -> u16 {
-    // Comparisons with not-a-number fail: it saturates to zero, and stays what it is without.
+    // NaN saturates to zero and is otherwise kept, because comparisons with NaN are false.
     let value = if mode.saturate {
         if value > 0.0 { value.min(1.0) } else { 0.0 }
     } else if mode.relu && value < 0.0 {
@@ -158,64 +147,14 @@ fn finish(mode: Packed, value: f64) -> u16 {
     flushed(mode, if mode.brain { brain(value) } else { binary16(value) })
 }
 
-/// Zero for a denormal, with its sign, if that is asked for.
+/// Flushes a denormal to zero of the same sign, if the mode says so.
 #[inline(always)]
 fn flushed(mode: Packed, bits: u16) -> u16 {
     let exponent = if mode.brain { 0x7f80 } else { 0x7c00 };
     if mode.flush && bits & exponent == 0 { bits & 0x8000 } else { bits }
 }
 
-/// The nearest half of a number.
-#[inline(always)]
-pub(crate) fn binary16(value: f64) -> u16 {
-    // Through single precision rounded to odd: the second rounding then is the only one.
-    let single = to_odd(value);
-    let bits = single.to_bits();
-    let sign = (bits >> 16 & 0x8000) as u16;
-    let magnitude = bits & 0x7fff_ffff;
-    if magnitude > 0x7f80_0000 {
-        return 0x7fff;
-    }
-    if magnitude >= 0x4780_0000 {
-        return sign | 0x7c00;
-    }
-    if magnitude < 0x3880_0000 {
-        // Denormal: adding a half aligns the bits, and rounds.
-        let aligned = f32::from_bits(magnitude) + 0.5;
-        return sign | (aligned.to_bits() - 0x3f00_0000) as u16;
-    }
-    let odd = magnitude >> 13 & 1;
-    sign | ((magnitude - 0x3800_0000 + 0xfff + odd) >> 13) as u16
-}
-
-/// The nearest bfloat16 of a number.
-#[inline(always)]
-pub(crate) fn brain(value: f64) -> u16 {
-    let bits = to_odd(value).to_bits();
-    if bits & 0x7fff_ffff > 0x7f80_0000 {
-        return 0x7fff;
-    }
-    let odd = bits >> 16 & 1;
-    ((bits + 0x7fff + odd) >> 16) as u16
-}
-
-/// Single precision whose last bit says that there was more.
-#[inline(always)]
-fn to_odd(value: f64) -> f32 {
-    let near = value as f32;
-    let back = f64::from(near);
-    if back == value || near.is_nan() || near.to_bits() & 1 == 1 {
-        return near;
-    }
-    // Infinity is even: a finite number that became it is the greatest odd one.
-    if back.abs() < value.abs() {
-        f32::from_bits(near.to_bits() + 1)
-    } else {
-        f32::from_bits(near.to_bits() - 1)
-    }
-}
-
-/// A half of a number, rounded in one way.
+/// Converts to a half in a rounding mode.
 #[inline(always)]
 fn directed(mode: Packed, value: f64, round: Round) -> u16 {
     let bits = finish(mode, value);
@@ -242,13 +181,13 @@ fn directed(mode: Packed, value: f64, round: Round) -> u16 {
     }
 }
 
-/// Binary16 of a number, rounded in one way.
+/// Converts to binary16 in a rounding mode.
 #[inline(always)]
 pub(crate) fn directed16(value: f64, round: Round) -> u16 {
     directed(Packed { brain: false, flush: false, saturate: false, relu: false }, value, round)
 }
 
-/// Bfloat16 of a number, rounded in one way.
+/// Converts to bfloat16 in a rounding mode.
 pub(crate) fn directed_brain(value: f64, round: Round) -> u16 {
     directed(Packed { brain: true, flush: false, saturate: false, relu: false }, value, round)
 }
@@ -275,31 +214,7 @@ fn minimum(mode: Packed, a: u16, b: u16, smaller: bool, nan: bool, sign: bool) -
     if sign { result | product } else { result }
 }
 
-/// Whether a relation holds.
-#[inline(always)]
-pub(crate) fn holds(relation: Relation, a: f64, b: f64) -> bool {
-    if a < b {
-        relation.less
-    } else if a > b {
-        relation.greater
-    } else if a == b {
-        relation.equal
-    } else {
-        relation.unordered
-    }
-}
-
-/// Two truths as one.
-#[inline(always)]
-pub(crate) fn combined(combine: Combine, a: bool, b: bool) -> bool {
-    match combine {
-        Combine::And => a & b,
-        Combine::Or => a | b,
-        Combine::Xor => a ^ b,
-    }
-}
-
-/// A half of a word as a number.
+/// Reads one half of a word as a number.
 #[inline(always)]
 pub(crate) fn half_number(word: u32, half: u32, flush: bool) -> f64 {
     read(Packed { brain: false, flush, saturate: false, relu: false }, word, half)

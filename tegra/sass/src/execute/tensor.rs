@@ -1,24 +1,27 @@
-//! Sums of products as a tensor core makes them: a block of products and the accumulator at a time.
+//! Sums of products with the rounding of a tensor core: one block of products plus the accumulator
+//! at a time.
 //!
-//! Products are exact. All terms of a block are aligned to the one of the largest exponent, with one bit more than
-//! single precision has, what is shifted out is cut off, and the sum of the rest is exact: only then is it
-//! normalised, and cut off once more or, for halves, rounded to nearest. F. Khattak and M. Mikaitis, *Accurate
-//! Models of NVIDIA Tensor Cores* (arXiv 2512.07004), found this for Ampere: their model of A100, A30 and A2, of
-//! which the last, GA107, has the tensor cores of sm_86. Theirs does not say what becomes of zeros' signs and of
-//! infinities; here a sum of zero is positive, and infinities and NaN are as in IEEE 754.
+//! Products are exact. The terms of a block are aligned to the largest exponent, with one bit more
+//! than single precision, and truncated there. Their sum is exact, then normalised and truncated
+//! again or, for halves, rounded to nearest. F. Khattak and M. Mikaitis, *Accurate Models of NVIDIA
+//! Tensor Cores* (arXiv 2512.07004), found this on Ampere (A100, A30, A2); the A2's chip, GA107,
+//! has the tensor cores of sm_86. Their model leaves open signs of zeros and infinities: here a sum
+//! of zero is positive, and infinities and NaN follow IEEE 754.
 
-use super::matrix::{COLUMNS, ROWS};
-use super::packed::{binary16, half_to_single};
+use super::number::{binary16, half_to_single};
 
-/// Products that a result needs at most.
+/// Number of rows of the left matrix and columns of the right one.
+pub(super) const ROWS: usize = 16;
+pub(super) const COLUMNS: usize = 8;
+/// Largest number of products in a result.
 const DEPTH: usize = 16;
-/// Bits behind the point of an aligned term: 23 of single precision, and the one more.
+/// Fraction bits of an aligned term: 23 of single precision plus one.
 const FRACTION: u32 = 24;
-/// Exponents of zero and of what is not finite: below and above all others, in a product too.
+/// Exponents of zero and of non-finite values: below and above all others, in products too.
 const ZERO: i32 = -(1 << 12);
 const SPECIAL: i32 = 1 << 14;
 
-/// A number with `BITS` bits behind the point of its significand; a denormal has the least exponent of its format.
+/// A number with `BITS` fraction bits. Denormals have the smallest exponent of their format.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Term<const BITS: u32> {
     value: f32,
@@ -26,17 +29,18 @@ pub(crate) struct Term<const BITS: u32> {
     exponent: i32,
 }
 
-/// An element of a matrix: a product of two has the bits of an aligned term.
+/// A matrix element: the product of two has the fraction bits of an aligned term.
 pub(crate) type Factor = Term<{ FRACTION / 2 }>;
 
 impl<const BITS: u32> Term<BITS> {
-    /// `bits` are a format's without its sign, with so many bits behind the point and such a bias.
+    /// `bits` is the encoding without its sign, with `fraction` fraction bits and exponent bias
+    /// `bias`.
     #[inline(always)]
     fn new(value: f32, bits: u32, fraction: u32, bias: i32) -> Self {
         let field = (bits >> fraction) as i32;
         let hidden = u32::from(field != 0) << fraction;
         let magnitude = (bits & ((1 << fraction) - 1) | hidden) as i32;
-        // What lies below is zero: of tf32 and bfloat16.
+        // The bits below are zero for tf32 and bfloat16.
         let widened = if fraction > BITS {
             magnitude >> (fraction - BITS)
         } else {
@@ -51,31 +55,31 @@ impl<const BITS: u32> Term<BITS> {
         Self { value, significand, exponent }
     }
 
-    /// Of single precision, or a format that is its upper part.
+    /// A single-precision number, or one of a format that is its upper part.
     #[inline(always)]
     pub(super) fn single(value: f32) -> Self {
         Self::new(value, value.to_bits() & 0x7fff_ffff, 23, 127)
     }
 
-    /// Of a half, whose value is given too.
+    /// A half, given its encoding and its value.
     #[inline(always)]
     pub(super) fn half(half: u16, value: f32) -> Self {
         Self::new(value, u32::from(half & 0x7fff), 10, 15)
     }
 }
 
-/// What a tensor core makes of its matrices.
+/// Shape and rounding of a sum of products.
 #[derive(Clone, Copy)]
 pub(crate) struct Sums {
-    /// Products that a result needs.
+    /// Number of products in a result.
     pub(super) depth: usize,
-    /// Products of a block; each block's sum is rounded.
+    /// Number of products in a block; the sum of each block is rounded.
     pub(super) block: usize,
-    /// Whether accumulator and result are halves, and not single.
+    /// Accumulator and result are halves instead of single precision.
     pub(super) half: bool,
 }
 
-/// Adds the products of rows and columns to the accumulator.
+/// Adds the products of rows and columns to `results`.
 #[inline(always)]
 pub(super) fn add(
     sums: Sums,
@@ -84,7 +88,7 @@ pub(super) fn add(
     results: &mut [[f32; COLUMNS]; ROWS],
 ) {
     let Sums { depth, block, half } = sums;
-    // Nothing is aligned to a smaller exponent.
+    // Smallest exponent to which terms are aligned.
     let floor = if half { -20 } else { -132 };
     let (mut significands, mut exponents) = ([[0; COLUMNS]; DEPTH], [[0; COLUMNS]; DEPTH]);
     for (inner, factors) in columns.chunks_exact(COLUMNS).enumerate() {
@@ -132,7 +136,7 @@ pub(super) fn add(
     }
 }
 
-/// A term of 27 bits at most, moved to the right; what falls out is cut off, towards zero.
+/// Shifts a term of at most 27 bits to the right, truncating towards zero.
 #[inline(always)]
 fn aligned(significand: i32, shift: i32) -> i32 {
     let shift = shift.min(30) as u32;
@@ -145,11 +149,32 @@ fn ieee<'a>(start: f32, row: &[Factor], column: impl Iterator<Item = &'a Factor>
     products.fold(f64::from(start), |sum, product| sum + product)
 }
 
-/// Single precision, what does not fit cut off; from 2^128 on infinite.
+/// Truncates to single precision; infinite from 2^128 on.
 #[inline(always)]
 fn cut(value: f64) -> f32 {
     const LIMIT: f64 = (1u128 << 127) as f64 * 2.0;
     let nearest = value as f32;
     let beyond = f64::from(nearest.abs()) > value.abs() && value.abs() < LIMIT;
     f32::from_bits(nearest.to_bits().wrapping_sub(u32::from(beyond)))
+}
+
+/// Integer matrix product, or the number of differing bits. At most 256 products of 16 bits are
+/// added, so no sum overflows 32 bits.
+#[inline(always)]
+pub(super) fn integer_products(
+    depth: usize,
+    differ: bool,
+    rows: &[i32],
+    columns: &[i32],
+    results: &mut [[i32; COLUMNS]; ROWS],
+) {
+    let (columns, _) = columns.as_chunks::<COLUMNS>();
+    for (row, results) in rows.chunks_exact(depth).zip(results) {
+        for (&x, column) in row.iter().zip(columns) {
+            for (result, &y) in results.iter_mut().zip(column) {
+                let term = if differ { x ^ y } else { x.wrapping_mul(y) };
+                *result = result.wrapping_add(term);
+            }
+        }
+    }
 }

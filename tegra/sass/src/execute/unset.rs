@@ -1,13 +1,14 @@
-//! Which bits of a result have no value, given which bits of the sources have none.
+//! Propagation of undefined bits from sources to results.
 //!
-//! Exact for moves, shifts, permutations and, where a known bit decides, logic; sums and products are
-//! spoiled from the lowest such bit upwards, packed halves each for itself. All else is spoiled as a whole.
+//! Exact for moves, shifts, permutations and, where a defined bit decides, logic. Sums and products
+//! are undefined from the lowest undefined bit upwards, packed halves independently of each other.
+//! The results of other operations are undefined if any source bit is.
 
 use super::apply_one;
 use super::integer::logic_word;
-use crate::program::op::{Combine, Format, Integer, Lane};
+use crate::program::op::{Combine, Format, Integer, Lane, carried};
 
-/// A word, and which of its bits have no value.
+/// A word and its undefined bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Partial {
     pub(crate) value: u32,
@@ -15,7 +16,7 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    /// A word that has a value.
+    /// A fully defined word.
     pub(crate) const fn known(value: u32) -> Self {
         Self { value, unset: 0 }
     }
@@ -24,7 +25,7 @@ impl Partial {
         self.unset == 0 && self.value == value
     }
 
-    /// By how many bits a product with it shifts, if it is a power of two.
+    /// Shift amount of a multiplication by this word, if it is a power of two.
     fn shift(self) -> Option<u32> {
         (self.unset == 0 && self.value.is_power_of_two()).then(|| self.value.trailing_zeros())
     }
@@ -51,12 +52,7 @@ impl Partial {
     }
 }
 
-/// The bits of a sum that bits without a value reach.
-pub(crate) const fn carried(unset: u32) -> u32 {
-    unset | unset.wrapping_neg()
-}
-
-/// All bits, if one has no value.
+/// Returns all ones if any bit is undefined.
 pub(crate) const fn any(unset: u32) -> u32 {
     if unset == 0 { 0 } else { !0 }
 }
@@ -66,7 +62,7 @@ fn halves(unset: u32) -> u32 {
     half(0xffff) | half(0xffff_0000)
 }
 
-/// The bits without a value of any logical operation: those that may be either.
+/// Undefined bits of a bitwise operation: those that can be either.
 pub(crate) fn logic(table: u8, sources: [Partial; 3]) -> u32 {
     let (mut always, mut ever) = (!0, 0);
     for choice in 0..8u32 {
@@ -81,7 +77,7 @@ pub(crate) fn logic(table: u8, sources: [Partial; 3]) -> u32 {
     ever & !always
 }
 
-/// The bits without a value of two words, each bit a truth, combined.
+/// Undefined bits of two lane masks combined.
 pub(crate) fn combine(how: Combine, a: Partial, b: Partial) -> u32 {
     let table = match how {
         Combine::And => 0xc0,
@@ -91,10 +87,11 @@ pub(crate) fn combine(how: Combine, a: Partial, b: Partial) -> u32 {
     logic(table, [a, b, Partial::known(0)])
 }
 
-/// The bits without a value of a lane's operation; `p` is none when the truth has no value.
+/// Undefined bits of an operation's result; `p` is none when the condition is undefined.
 pub(crate) fn lane(lane: &Lane, [a, b, c]: [Partial; 3], p: Option<bool>) -> u32 {
     let all = a.unset | b.unset | c.unset;
-    // Where bits go does not depend on what they are, so the operation itself tells.
+    // The operation moves bits independently of their values, so it can move the undefined mask
+    // too.
     let moved = |amount: u32| {
         if b.unset & amount == 0 { apply_one(lane, a.unset, b.value, c.unset, false) } else { !0 }
     };

@@ -1,15 +1,15 @@
 //! Operations on 64-bit numbers.
 
 use super::convert::{integer, integer_to_odd, rounded, to_integer};
-use super::float::{bits, flush, narrow};
-use super::packed::{directed_brain, directed16, half_to_single};
-use super::{LANES, Lanes};
+use super::lanes::{LANES, Lanes};
+use super::number::{bits, flush, half_to_single, narrow};
+use super::packed::{directed_brain, directed16};
 use crate::program::op::{Format, Round, Wide};
 
-/// The not-a-number of double precision.
+/// Canonical NaN of double precision.
 const NAN: u64 = 0xfff8_0000_0000_0000;
 
-/// A result of up to 64 bits and a carry.
+/// Applies a 64-bit operation: result and carry.
 #[inline(always)]
 pub(crate) fn apply(wide: &Wide, a: u64, b: u64, c: u64, carry: bool) -> (u64, bool) {
     let double = f64::from_bits;
@@ -83,10 +83,10 @@ fn convert(a: u64, from: Format, to: Format, round: Round, flushed: bool) -> u64
     }
 }
 
-/// A nearest result, moved to the side that is asked for when the rest lies on the other.
+/// Adjusts a result rounded to nearest to another rounding mode, given the remainder.
 fn directed(near: f64, rest: f64, round: Round) -> f64 {
     if !near.is_finite() {
-        // An overflow towards zero stops at the greatest number.
+        // An overflow towards zero gives the greatest finite number.
         return near;
     }
     match round {
@@ -99,7 +99,7 @@ fn directed(near: f64, rest: f64, round: Round) -> f64 {
     }
 }
 
-/// What the nearest sum leaves out.
+/// Remainder of a sum rounded to nearest.
 fn sum_rest(a: f64, b: f64, sum: f64) -> f64 {
     let bb = sum - a;
     (a - (sum - bb)) + (b - bb)
@@ -140,7 +140,7 @@ fn directed_integer(value: i128, round: Round) -> f64 {
     directed(near, (value - near as i128) as f64, round)
 }
 
-/// A 64-bit product and a 64-bit number: the sum's words.
+/// A 64-bit product plus a 64-bit addend: both words of the sum.
 #[inline(always)]
 pub(super) fn multiply_add(a: &Lanes, b: &Lanes, c: [&Lanes; 2], signed: bool) -> [Lanes; 2] {
     let mut sum = [[0; LANES]; 2];

@@ -1,7 +1,6 @@
-//! Instructions as data: what they are called, what they name, and how they are written.
+//! Instructions as data: opcodes, modifiers, operands, and their assembly text.
 //!
-//! Owns the vocabulary. How bits become instructions is `decode`'s; what instructions do,
-//! `execute`'s.
+//! Owns the vocabulary. `decode` turns bits into instructions; `execute` defines their results.
 
 mod modifier;
 mod opcode;
@@ -15,35 +14,35 @@ pub use opcode::Opcode;
 pub use operand::{Address, Immediate, Modify, Operand, PT, Part, RZ, URZ, Width};
 pub use special::SpecialRegister;
 
-/// The predicate that decides for each lane whether an instruction acts.
+/// Predicate that guards an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The predicate, [`PT`] for always.
+    /// Number of the predicate; [`PT`] is always true.
     pub index: u8,
-    /// It acts where the predicate is false.
+    /// The instruction executes where the predicate is false.
     pub not: bool,
-    /// The predicate is the warp's.
+    /// The predicate is uniform.
     pub uniform: bool,
 }
 
 /// One instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// Whom it acts for.
+    /// Guard predicate.
     pub guard: Guard,
-    /// What it is.
+    /// Opcode.
     pub opcode: Opcode,
-    /// How it does it, in the order in which they are written.
+    /// Modifiers in the order of the assembly text.
     pub modifiers: Vec<Modifier>,
-    /// What it names. The positions of an opcode's operands are fixed: those that the text leaves
-    /// out are present.
+    /// Operands. Their positions are fixed for each opcode; operands that the text omits are
+    /// present.
     pub operands: Vec<Operand>,
-    /// Which operands the text shows: bit by position.
+    /// Bit mask of the operands that the text shows.
     pub shown: u32,
 }
 
 impl Instruction {
-    /// Whether it carries a modifier.
+    /// Returns whether the instruction has a modifier.
     pub fn has(&self, modifier: Modifier) -> bool {
         self.modifiers.contains(&modifier)
     }
@@ -77,7 +76,7 @@ impl fmt::Display for Instruction {
             }
             f.write_str(separator)?;
             write!(f, "{operand}")?;
-            // What is added to a register's code address follows without a comma.
+            // The text has no comma between an indirect branch's register and its offset.
             let indirect = self.opcode.is_branch() && matches!(operand, Operand::Register { .. });
             separator = if indirect { " " } else { ", " };
         }

@@ -1,17 +1,17 @@
-//! The words behind an operation's name.
+//! Modifiers of instructions.
 
 use std::fmt;
 
 macro_rules! modifiers {
     ($($name:ident $text:literal,)*) => {
-        /// A word behind an operation's name, called and meaning what the disassembler writes.
+        /// A modifier, named as the disassembler prints it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[expect(missing_docs, reason = "the names are the disassembler's words")]
         pub enum Modifier {
             $($name,)*
-            /// The value that is written without a word.
+            /// The default, which is not printed.
             Unwritten,
-            /// A value that means nothing.
+            /// A value without a meaning.
             Invalid,
         }
 

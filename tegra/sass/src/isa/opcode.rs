@@ -1,4 +1,4 @@
-//! The operations' names.
+//! Opcodes and their names.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use crate::count::Class;
 
 macro_rules! opcodes {
     ($($name:ident $text:literal $class:ident $doc:literal;)*) => {
-        /// What an instruction is.
+        /// Opcode of an instruction.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Opcode {
             $(#[doc = $doc] $name,)*
         }
 
         impl Class {
-            /// The kind of an operation.
+            /// Returns the class of an opcode.
             pub fn of(opcode: Opcode) -> Self {
                 match opcode {
                     $(Opcode::$name => Self::$class,)*
@@ -22,7 +22,7 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// The operation of a name, in letters of either case.
+            /// Parses the name of an opcode, ignoring case.
             pub fn named(name: &str) -> Option<Self> {
                 let all = [$(($text, Self::$name),)*];
                 let found = all.into_iter().find(|(text, _)| text.eq_ignore_ascii_case(name));
@@ -164,7 +164,7 @@ opcodes! {
 }
 
 impl Opcode {
-    /// Whether it takes the lanes elsewhere.
+    /// Returns whether it is a branch.
     pub fn is_branch(self) -> bool {
         matches!(self, Self::Bra | Self::Brx | Self::Call | Self::Jmp | Self::Jmx | Self::Ret)
     }

@@ -1,25 +1,25 @@
-//! What an instruction names: registers, predicates, constants, immediates, addresses.
+//! Operands of instructions: registers, predicates, constants, immediates, addresses.
 //!
-//! Values are as encoded; what they do is told by `execute`.
+//! Values are as encoded; `execute` defines their meaning.
 
 use std::fmt;
 
 use super::special::SpecialRegister;
 
-/// The register that reads zero and drops what is written: `RZ`.
+/// `RZ`, the register that reads as zero and ignores writes.
 pub const RZ: u8 = 255;
-/// The uniform register that reads zero: `URZ`.
+/// `URZ`, the uniform register that reads as zero.
 pub const URZ: u8 = 63;
-/// The predicate that is always true: `PT`, `UPT`.
+/// `PT` and `UPT`, the predicates that are always true.
 pub const PT: u8 = 7;
 
 /// The part of a 32-bit source that is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
-    /// All of it; for packed halves, each half with its own.
+    /// All of it; each half for packed halves.
     #[default]
     Whole,
-    /// A single-precision number where halves are expected.
+    /// A single-precision number used as a half.
     Float,
     /// The low half, twice.
     LowHalf,
@@ -31,11 +31,11 @@ pub enum Part {
     Half(u8),
     /// One byte.
     Byte(u8),
-    /// The sign of an integer, as a truth.
+    /// The sign of an integer, as a predicate.
     Sign,
 }
 
-/// What happens to a source before it is used.
+/// Modifications of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modify {
     /// Negated, after the absolute value is taken.
@@ -48,7 +48,7 @@ pub struct Modify {
     pub part: Part,
 }
 
-/// How an immediate is read, and written.
+/// An immediate, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Immediate {
     /// Bits.
@@ -67,14 +67,14 @@ pub enum Immediate {
     Bfloats(u32),
 }
 
-/// How much of an address a register holds, where the text says it.
+/// Width of a register in an address, as the text states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
-    /// Nothing is said: all of it, or what the kind of memory needs.
+    /// Not stated: the full address, or the width of the memory space.
     Plain,
-    /// Its low 32 bits, unsigned, beside a base of 64: `.U32`.
+    /// The low 32 bits, unsigned, added to a 64-bit base: `.U32`.
     Low,
-    /// 64 bits, with the next register: `.64`.
+    /// 64 bits in a register pair: `.64`.
     Pair,
 }
 
@@ -83,49 +83,49 @@ pub enum Width {
 pub struct Address {
     /// The register, `RZ` for none.
     pub register: u8,
-    /// How much of the address the register holds.
+    /// Width of the register.
     pub width: Width,
-    /// The register is multiplied by this first.
+    /// Factor that the register is multiplied by.
     pub scale: u8,
-    /// A uniform register that is added.
+    /// Uniform register that is added.
     pub uniform: Option<u8>,
-    /// The uniform registers of the memory descriptor, where the text names them.
+    /// Uniform register of the memory descriptor, if the text names one.
     pub descriptor: Option<u8>,
-    /// Signed bytes that are added.
+    /// Signed byte offset.
     pub offset: i32,
 }
 
 /// One operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// A register of each lane.
+    /// A register.
     Register {
         /// Its number.
         index: u8,
-        /// What is done to its value first.
+        /// Modification of the value.
         modify: Modify,
     },
-    /// A register of the warp.
+    /// A uniform register.
     Uniform {
         /// Its number.
         index: u8,
-        /// What is done to its value first.
+        /// Modification of the value.
         modify: Modify,
     },
-    /// A predicate of each lane.
+    /// A predicate.
     Predicate {
         /// Its number.
         index: u8,
-        /// Its opposite is used.
+        /// The predicate is negated.
         not: bool,
     },
     /// All predicates of a lane, as bits.
     Predicates,
-    /// A predicate of the warp.
+    /// A uniform predicate.
     UniformPredicate {
         /// Its number.
         index: u8,
-        /// Its opposite is used.
+        /// The predicate is negated.
         not: bool,
     },
     /// A word of a constant bank.
@@ -134,27 +134,27 @@ pub enum Operand {
         bank: u8,
         /// Byte offset.
         offset: i32,
-        /// A register that is added to the offset, `RZ` for none.
+        /// Register that is added to the offset, `RZ` for none.
         register: u8,
-        /// What is done to the value first.
+        /// Modification of the value.
         modify: Modify,
     },
-    /// A word of a constant bank, at an offset from one of the warp's registers.
+    /// A word of a constant bank, indexed by a uniform register.
     UniformConstant {
         /// The bank.
         bank: u8,
         /// Byte offset.
         offset: i32,
-        /// The uniform register that is added to it.
+        /// Uniform register that is added to the offset.
         uniform: u8,
     },
-    /// A number in the instruction.
+    /// An immediate.
     Immediate(Immediate),
     /// An address.
     Address(Address),
     /// A code address, relative to the program's start.
     Target(i64),
-    /// A code offset that is added to a register and the next instruction's address.
+    /// A code offset that is added to a register and the address of the next instruction.
     Offset(i64),
     /// A special register.
     Special(SpecialRegister),
@@ -162,9 +162,9 @@ pub enum Operand {
     Barrier(u8),
     /// A counter of outstanding operations.
     Scoreboard(u8),
-    /// Counters that have reached zero, by bit.
+    /// Bit mask of scoreboards that must be zero.
     Scoreboards(u8),
-    /// A register with a word behind it: a matrix fragment's layout, or how much of it is used.
+    /// A register with a suffix: the layout of a matrix fragment, or the used part.
     Matrix(u8, &'static str),
 }
 
@@ -172,8 +172,8 @@ fn register(f: &mut fmt::Formatter<'_>, file: &str, index: u8, none: u8) -> fmt:
     if index == none { write!(f, "{file}Z") } else { write!(f, "{file}{index}") }
 }
 
-/// A source with what is done to it. Of a lane's register the part stands behind the bars of the
-/// absolute value, of others within.
+/// Formats a source with its modifications. The part is printed after the bars of the absolute
+/// value for registers, and inside them for other sources.
 fn modified(
     f: &mut fmt::Formatter<'_>,
     modify: Modify,
@@ -258,7 +258,7 @@ impl fmt::Display for Address {
             f.write_str("]")?;
         }
         f.write_str("[")?;
-        // A register that is zero is left out where something else stands.
+        // `RZ` is omitted if the address has another part.
         let mut plus = "";
         if self.register != RZ || self.uniform.is_none() && self.offset == 0 {
             register(f, "R", self.register, RZ)?;

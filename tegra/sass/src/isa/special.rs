@@ -1,4 +1,4 @@
-//! The special registers that `S2R`, `S2UR` and `CS2R` read.
+//! Special registers that `S2R`, `S2UR` and `CS2R` read.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ macro_rules! special_registers {
         }
 
         impl SpecialRegister {
-            /// The register of an encoded number.
+            /// Returns the register with an encoded number.
             pub(crate) fn from_number(number: u32) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$name),)*

@@ -1,78 +1,24 @@
-//! Loads and stores: addresses, alignment, bounds, and what is counted.
+//! Loads and stores of a warp, and what they count.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
-
-use super::block::Random;
-use super::cache::Cache;
+use super::Outcome;
+use super::env::Env;
 use super::lanes::Each;
-use super::shared::{Kind, Shared};
+use super::shared::Kind;
 use super::traffic::{ROW, linear, repeated};
 use super::warp::Warp;
-use super::{Outcome, Raised};
-use crate::check::{Found, Strictness};
-use crate::count::Counters;
+use super::words::{merge, misaligned, narrow};
+use crate::check::Strictness;
 use crate::execute::LANES;
-use crate::fault::{Fault, FaultKind};
 use crate::isa::RZ;
-use crate::launch::{Launch, WINDOW_BYTES};
-use crate::memory::{Access, Memory, MemoryFault, Region};
-use crate::program::Program;
+use crate::memory::{Access, Region};
 use crate::program::op::{Pointer, Size, Space};
 
-/// What lies around a block's warps.
-pub(crate) struct Env<'a> {
-    pub(crate) program: &'a Program,
-    pub(crate) launch: &'a Launch<'a>,
-    pub(crate) memory: &'a dyn Memory,
-    pub(crate) cache: &'a Cache,
-    /// Who is told of what hardware would not notice; none when it ends the launch.
-    pub(crate) found: Option<&'a Found>,
-    /// Held for atomic operations of 64 bits, which memory's words cannot do alone.
-    pub(crate) lock: &'a Mutex<()>,
-    pub(crate) shared: Shared,
-    pub(crate) counters: Counters,
-    /// Regions used last.
-    pub(crate) regions: [Option<Region<'a>>; 4],
-    pub(crate) block: [u32; 3],
-    pub(crate) number: u64,
-    /// Instructions executed by the block.
-    pub(crate) clock: u64,
-    /// Which atomic operations on global memory are lost, where any are.
-    pub(crate) losing: Option<Random>,
-}
-
-/// The value of a narrow access in its word.
-#[inline(always)]
-pub(crate) fn narrow(word: u32, address: u64, size: Size) -> u32 {
-    let value = word >> (address % 4 * 8);
-    match (size.bytes, size.signed) {
-        (1, false) => value & 0xff,
-        (1, true) => value as u8 as i8 as u32,
-        (_, false) => value & 0xffff,
-        (_, true) => value as u16 as i16 as u32,
-    }
-}
-
-/// A word after a narrow store to a part of it.
-#[inline(always)]
-pub(crate) fn merge(old: u32, address: u64, bytes: u8, value: u32) -> u32 {
-    let shift = (address % 4 * 8) as u32;
-    let mask = ((1u32 << (8 * u32::from(bytes))) - 1) << shift;
-    (old & !mask) | (value << shift & mask)
-}
-
-/// Whether an access is not at a multiple of what it is of, which is a power of two.
-#[inline(always)]
-pub(crate) fn misaligned(address: u64, bytes: u8) -> bool {
-    address & (u64::from(bytes) - 1) != 0
-}
-
-/// Bytes from one load of a lane to the next that take it out of what the processor has by then.
+/// Stride between loads from which the access is prefetched.
 const FAR: u64 = 64;
 
-/// What a lane loads, if a region has all of it and it is aligned.
+/// Loads for one lane, if the access is aligned and within the region.
 #[inline(always)]
 fn read<const WORDS: usize>(
     region: &Region<'_>,
@@ -99,151 +45,8 @@ fn read<const WORDS: usize>(
     Some(values)
 }
 
-impl<'a> Env<'a> {
-    /// The word of global memory that an access begins at, and those behind it.
-    #[inline(always)]
-    pub(crate) fn global(
-        &mut self,
-        address: u64,
-        bytes: u8,
-        access: Access,
-        lane: usize,
-    ) -> Outcome<&'a [AtomicU32]> {
-        if misaligned(address, bytes) {
-            return Err(Raised::new(FaultKind::Misaligned { address, bytes }, 1 << lane));
-        }
-        if let Some(region) = self.regions[0] {
-            let offset = address.wrapping_sub(region.start) / 4;
-            let (first, count) = (offset as usize, usize::from(bytes.div_ceil(4)));
-            if address >= region.start
-                && (region.writable || access == Access::Read)
-                && let Some(words) = region.words.get(first..first + count)
-            {
-                region.note(first, count, access);
-                return Ok(words);
-            }
-        }
-        self.find(address, bytes, access, lane)
-    }
-
-    /// The region used lately that an address lies in.
-    #[inline(always)]
-    fn recent(&self, address: u64) -> Option<&Region<'a>> {
-        let holds = |region: &&Region<'_>| {
-            address.wrapping_sub(region.start) / 4 < region.words.len() as u64
-        };
-        self.regions.iter().flatten().find(holds)
-    }
-
-    /// Whether a cache may be asked for the line of an address: nothing is read.
-    pub(super) fn readable(&self, address: u64, lane: usize) -> Outcome<()> {
-        if self.recent(address).is_some() {
-            return Ok(());
-        }
-        let region = self.memory.region(address, Access::Read);
-        region.map(drop).map_err(|fault| Raised::new(fault, 1 << lane))
-    }
-
-    #[cold]
-    fn find(
-        &mut self,
-        address: u64,
-        bytes: u8,
-        access: Access,
-        lane: usize,
-    ) -> Outcome<&'a [AtomicU32]> {
-        let words = usize::from(bytes.div_ceil(4));
-        let within = |region: &Region<'a>| -> Option<&'a [AtomicU32]> {
-            let offset = address.checked_sub(region.start)? / 4;
-            let allowed = region.writable || access == Access::Read;
-            let first = usize::try_from(offset).ok().filter(|_| allowed)?;
-            let found = region.words.get(first..first.checked_add(words)?)?;
-            region.note(first, words, access);
-            Some(found)
-        };
-        for position in 1..self.regions.len() {
-            if let Some(found) = self.regions[position].as_ref().and_then(within) {
-                self.regions.swap(0, position);
-                return Ok(found);
-            }
-        }
-        let region =
-            self.memory.region(address, access).map_err(|fault| Raised::new(fault, 1 << lane))?;
-        let found = within(&region).ok_or_else(|| {
-            let fault = if region.writable || access == Access::Read {
-                MemoryFault::Unmapped { address, access }
-            } else {
-                MemoryFault::Forbidden { address, access }
-            };
-            Raised::new(fault, 1 << lane)
-        })?;
-        self.regions.rotate_right(1);
-        self.regions[0] = Some(region);
-        Ok(found)
-    }
-
-    /// What is told of a fault of a warp at an instruction.
-    #[cold]
-    pub(super) fn fault(&self, warp: &Warp, pc: u32, raised: Raised) -> Box<Fault> {
-        let lane = Warp::first_lane(raised.lanes);
-        let instruction = self.program.instructions().get(pc as usize);
-        Box::new(Fault {
-            kind: raised.kind,
-            kernel: self.launch.name.to_owned(),
-            offset: pc as usize * 16,
-            instruction: instruction.map_or_else(
-                || "outside the code".to_owned(),
-                |decoded| match decoded {
-                    Ok(instruction) => instruction.to_string(),
-                    Err(_) => "not decoded".to_owned(),
-                },
-            ),
-            block: self.block,
-            warp: warp.index.into(),
-            lane,
-            registers: warp
-                .registers
-                .iter()
-                .take(self.launch.registers as usize)
-                .map(|lanes| lanes[lane as usize % 32])
-                .collect(),
-        })
-    }
-
-    /// Tells of what hardware would not notice, if somebody wants to know; gives it back otherwise, and every
-    /// other fault.
-    #[cold]
-    pub(super) fn tell(&self, warp: &Warp, pc: u32, raised: Box<Raised>) -> Outcome<()> {
-        match self.found {
-            Some(found) if raised.kind.is_silent() => {
-                let kind = raised.kind.clone();
-                found.note(pc as usize * 16, &kind, || *self.fault(warp, pc, *raised));
-                Ok(())
-            }
-            _ => Err(raised),
-        }
-    }
-
-    /// Which memory an access reaches, and the address in it.
-    pub(crate) fn place(&self, space: Space, address: u64) -> (Space, u64) {
-        if space == Space::Generic { self.resolve(address) } else { (space, address) }
-    }
-
-    /// Which memory a generic address means, and the address in it.
-    pub(crate) fn resolve(&self, address: u64) -> (Space, u64) {
-        let inside = |window: u64| address.wrapping_sub(window) < WINDOW_BYTES;
-        if inside(self.launch.shared_window) {
-            (Space::Shared, address - self.launch.shared_window)
-        } else if inside(self.launch.local_window) {
-            (Space::Local, address - self.launch.local_window)
-        } else {
-            (Space::Global, address)
-        }
-    }
-}
-
 impl Warp {
-    /// The addresses that lanes access.
+    /// Returns the address that each lane accesses.
     #[inline(always)]
     pub(crate) fn addresses(&self, pointer: &Pointer) -> [u64; LANES] {
         let mut addresses = [0; LANES];
@@ -270,7 +73,7 @@ impl Warp {
         } else {
             let base = pointer.uniform.map_or(0, |index| self.uniform[usize::from(index & 63)]);
             let base = base.wrapping_add(offset as u32);
-            // Local and shared addresses have 24 bits; what is beyond is out of bounds.
+            // Local and shared addresses have 24 bits; larger ones are out of bounds.
             let mask = if pointer.space == Space::Local { 0xff_ffff } else { !0 };
             for lane in 0..LANES {
                 let address = low[lane].wrapping_mul(u32::from(pointer.scale)).wrapping_add(base);
@@ -280,7 +83,7 @@ impl Warp {
         addresses
     }
 
-    /// Loads into a register or several.
+    /// Loads into one or several registers.
     pub(crate) fn load<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -369,7 +172,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Loads a number of words for each lane from shared memory.
+    /// Loads `WORDS` words for each lane from shared memory.
     #[inline(always)]
     fn load_shared<C: Strictness, const WORDS: usize>(
         &mut self,
@@ -405,7 +208,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Stores a number of words of each lane to shared memory.
+    /// Stores `WORDS` words of each lane to shared memory.
     #[inline(always)]
     fn store_shared<C: Strictness, const WORDS: usize>(
         &self,
@@ -434,7 +237,8 @@ impl Warp {
         Ok(())
     }
 
-    /// Counts a load of global memory, and loads what all lies in one region used lately; whether it did.
+    /// Counts a load of global memory. Performs it if all addresses are in one recently used
+    /// region, and returns whether it did.
     fn load_quickly(
         &mut self,
         env: &mut Env<'_>,
@@ -464,7 +268,7 @@ impl Warp {
         }
     }
 
-    /// Loads what follows each other, a number of words a lane.
+    /// Loads consecutive addresses, `WORDS` words for each lane.
     fn load_row<const WORDS: usize>(&mut self, env: &Env<'_>, d: u8, first: u64) -> bool {
         let Some(region) = env.recent(first) else { return false };
         let at = ((first - region.start) / 4) as usize;
@@ -483,9 +287,10 @@ impl Warp {
         true
     }
 
-    /// Loads for the lanes of a mask a number of words each; rows of eight that [`repeated`] says to be one address,
-    /// or those of the row before, without looking at each lane. A loop over a matrix's rows goes from page to page,
-    /// where a processor does not look ahead by itself: it is told.
+    /// Loads `WORDS` words for each lane of a mask. Rows of eight lanes that [`repeated`] reports
+    /// as one address, or as equal to the previous row, are copied at once. A loop over the rows of
+    /// a matrix jumps from page to page, where the CPU does not prefetch by itself, so this
+    /// function issues prefetches.
     fn load_scattered<const WORDS: usize>(
         &mut self,
         env: &Env<'_>,
@@ -534,7 +339,7 @@ impl Warp {
         true
     }
 
-    /// Notes which bits of local memory have a value, once a register or several are stored there.
+    /// Records the undefined bits that a store to local memory leaves there.
     fn note_local(&mut self, word: usize, address: u64, bytes: u8, source: u8, lane: usize) {
         for step in 0..bytes.div_ceil(4) {
             let from = if source == RZ { RZ } else { source.wrapping_add(step) };
@@ -546,7 +351,7 @@ impl Warp {
         }
     }
 
-    /// Stores a register or several.
+    /// Stores one or several registers.
     pub(crate) fn store<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -608,8 +413,8 @@ impl Warp {
                             word.store(value, Ordering::Relaxed);
                         }
                     } else {
-                        // Part of a word, leaving what others write to the rest of it. The closure
-                        // always gives a value, so this cannot fail.
+                        // Replaces part of a word atomically, keeping concurrent writes to the
+                        // rest. The closure always returns a value, so this cannot fail.
                         let new = |old| Some(merge(old, address, size.bytes, values[0]));
                         let _ = found[0].fetch_update(Ordering::Relaxed, Ordering::Relaxed, new);
                     }

@@ -1,7 +1,7 @@
-//! Operations whose results are registers and predicates alone.
+//! Operations that write only registers and predicates.
 
 use super::Outcome;
-use super::access::Env;
+use super::env::Env;
 use super::operands::bits;
 use super::warp::Warp;
 use crate::execute::{self, LANES, compare, logic_word, wide};
@@ -20,7 +20,7 @@ fn combine(how: Combine, a: u32, b: u32) -> u32 {
 }
 
 impl Warp {
-    /// Operations whose results are registers and predicates alone; whether it was one.
+    /// Executes an operation that writes only registers and predicates; returns false for others.
     pub(super) fn arithmetic(&mut self, env: &mut Env<'_>, op: &Op, mask: u32) -> Outcome<bool> {
         match *op {
             Op::UniformAlu { ref lane, d, ref a, ref b, ref c, p } => {
@@ -45,36 +45,7 @@ impl Warp {
                 self.write_out(out[0], mask, first, uniform);
                 self.write_out(out[1], mask, second, uniform);
             }
-            Op::ShiftAddCarry(ShiftAddCarry {
-                d,
-                ref a,
-                ref b,
-                ref upper,
-                shift,
-                extra,
-                carry,
-                out,
-                uniform,
-            }) => {
-                let (a, b) = (self.fetch(env, a)?, self.fetch(env, b)?);
-                let high = match upper {
-                    Upper::None | Upper::Sign => a.map(|word| (word as i32 >> 31) as u32),
-                    Upper::Word(word) => self.fetch(env, word)?,
-                };
-                let part = if *upper == Upper::None { 0 } else { 32 };
-                let carry = carry.map_or(0, |condition| self.holds(condition));
-                let (mut values, mut carries) = ([0; LANES], 0);
-                for lane in 0..LANES {
-                    let pair = u64::from(high[lane]) << 32 | u64::from(a[lane]);
-                    let shifted = pair << (shift & 31) >> part & 0xffff_ffff;
-                    let extra = u64::from(extra) + u64::from(carry >> lane & 1);
-                    let sum = shifted + u64::from(b[lane]) + extra;
-                    values[lane] = u64::from(sum as u32);
-                    carries |= u32::from(sum >> 32 != 0) << lane;
-                }
-                self.write_wide(d, mask, 1, uniform, &values);
-                self.write_out(out, mask, carries, uniform);
-            }
+            Op::ShiftAddCarry(ref op) => self.shift_add_carry(env, op, mask)?,
             Op::LogicTest(LogicTest { table, d, ref a, ref b, ref c, out, p, and, uniform }) => {
                 let (a, b, c) = (self.fetch(env, a)?, self.fetch(env, b)?, self.fetch(env, c)?);
                 let p = self.holds(p);
@@ -128,6 +99,15 @@ impl Warp {
                 self.write_wide(d, mask, operation.words(), uniform, &values);
                 self.write_out(out, mask, carries, uniform);
             }
+            _ => return self.predicates(env, op, mask),
+        }
+        Ok(true)
+    }
+
+    /// Executes comparisons and operations on predicates; returns false for others.
+    #[inline(always)]
+    fn predicates(&mut self, env: &mut Env<'_>, op: &Op, mask: u32) -> Outcome<bool> {
+        match *op {
             Op::Compare(ref op) => {
                 let p = self.holds(op.p);
                 let (first, second) = self.compare(env, op)?;
@@ -180,6 +160,30 @@ impl Warp {
             _ => return self.exchange(env, op, mask),
         }
         Ok(true)
+    }
+
+    #[inline(always)]
+    fn shift_add_carry(&mut self, env: &Env<'_>, op: &ShiftAddCarry, mask: u32) -> Outcome<()> {
+        let ShiftAddCarry { d, ref a, ref b, ref upper, shift, extra, carry, out, uniform } = *op;
+        let (a, b) = (self.fetch(env, a)?, self.fetch(env, b)?);
+        let high = match upper {
+            Upper::None | Upper::Sign => a.map(|word| (word as i32 >> 31) as u32),
+            Upper::Word(word) => self.fetch(env, word)?,
+        };
+        let part = if *upper == Upper::None { 0 } else { 32 };
+        let carry = carry.map_or(0, |condition| self.holds(condition));
+        let (mut values, mut carries) = ([0; LANES], 0);
+        for lane in 0..LANES {
+            let pair = u64::from(high[lane]) << 32 | u64::from(a[lane]);
+            let shifted = pair << (shift & 31) >> part & 0xffff_ffff;
+            let extra = u64::from(extra) + u64::from(carry >> lane & 1);
+            let sum = shifted + u64::from(b[lane]) + extra;
+            values[lane] = u64::from(sum as u32);
+            carries |= u32::from(sum >> 32 != 0) << lane;
+        }
+        self.write_wide(d, mask, 1, uniform, &values);
+        self.write_out(out, mask, carries, uniform);
+        Ok(())
     }
 
     pub(super) fn compare(&self, env: &Env<'_>, op: &Comparison) -> Outcome<(u32, u32)> {

@@ -4,25 +4,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Outcome;
 use super::Raised;
-use super::access::Env;
-use super::block::Random;
+use super::env::Env;
 use super::grid::LOST;
 use super::lanes::Each;
+use super::random::Random;
 use super::shared::Kind;
 use super::warp::Warp;
 use crate::check::Strictness;
-use crate::execute::float::{bits, flush};
+use crate::execute::number::{bits, flush};
 use crate::execute::{LANES, apply_one};
 use crate::fault::FaultKind;
 use crate::isa::{PT, RZ};
 use crate::memory::Access;
 use crate::program::op::{Atomic, AtomicOp, AtomicType, Lane, Packed, Space};
 
-/// The value that replaces one in memory.
+/// Returns the new value in memory.
 fn replace(operation: Atomic, kind: AtomicType, old: u64, value: u64, compare: u64) -> u64 {
     match operation {
         Atomic::Exchange => return value,
-        // The first operand is compared, the second one stored.
+        // The first operand is compared, the second is stored.
         Atomic::CompareExchange | Atomic::CompareStore => {
             return if old == value { compare } else { old };
         }
@@ -91,7 +91,7 @@ fn update_global(env: &Env<'_>, words: &[AtomicU32], f: impl Fn(u64) -> u64) -> 
 }
 
 impl Warp {
-    /// One atomic operation for each lane, in the lanes' order.
+    /// Executes one atomic operation for each lane, in lane order.
     pub(crate) fn atomic<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -117,7 +117,7 @@ impl Warp {
             let new = |old| replace(operation, kind, old, value, compare);
             let (space, address) = env.place(pointer.space, addresses[lane]);
             if floating && out != PT && pointer.space == Space::Generic && space != Space::Global {
-                // The code behind looks at the predicate, and does it by other means.
+                // The predicate makes the following code perform the operation by other means.
                 undone |= 1 << lane;
                 continue;
             }
@@ -136,7 +136,7 @@ impl Warp {
                     old
                 }
                 Space::Local => {
-                    // There are no atomic operations on local memory.
+                    // Local memory has no atomic operations.
                     let limit = 0;
                     return Err(Raised::new(FaultKind::Local { address, bytes, limit }, 1 << lane));
                 }

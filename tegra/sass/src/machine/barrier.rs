@@ -1,4 +1,4 @@
-//! Barriers of a block: who has arrived, and when all may go on.
+//! Block barriers: arrivals, reductions, and the release of waiting warps.
 
 use super::shared::Shared;
 use super::warp::{Wait, Warp};
@@ -7,18 +7,18 @@ use crate::check::Strictness;
 use crate::fault::FaultKind;
 use crate::program::op::Arrival;
 
-/// Barriers of a block.
+/// Number of barriers of a block.
 const BARRIERS: usize = 16;
 
 /// One barrier.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// Warps that are here, and those of them that wait.
+    /// Warps that have arrived, and those of them that wait.
     arrived: u32,
     waiting: u32,
-    /// Threads that take part, 0 for all.
+    /// Number of participating threads, 0 for all.
     threads: u32,
-    /// Lanes whose truth held, and whether there was one whose did not.
+    /// Number of lanes whose predicate is true, and whether it is true for all.
     count: u32,
     all: bool,
     kind: Option<Arrival>,
@@ -31,14 +31,14 @@ pub(crate) struct Barriers {
 }
 
 impl Warp {
-    /// Keeps what lanes bring to a barrier's reduction until the whole warp is there.
+    /// Collects the predicates of a barrier reduction until the whole warp has arrived.
     pub(crate) fn note_arrival(&mut self, truths: u32, arrival: Arrival) {
         if matches!(arrival, Arrival::Count | Arrival::All | Arrival::Any) {
-            self.brought |= truths;
+            self.votes |= truths;
         }
     }
 
-    /// The block barrier at which all live lanes are and that was not told yet.
+    /// Returns the block barrier at which all live lanes wait, if any.
     fn at_barrier(&self) -> Option<(u32, u32, Arrival)> {
         let mut found = None;
         let mut here = 0;
@@ -52,7 +52,8 @@ impl Warp {
         if here == self.live && here != 0 { found } else { None }
     }
 
-    /// Whether lanes wait at a block barrier that the others of the warp cannot come to.
+    /// Returns the barrier at which only some lanes of the warp wait: barrier, waiting lanes,
+    /// missing lanes.
     pub(crate) fn divergence(&self) -> Option<(u32, u32, u32)> {
         let (mut found, mut here) = (None, 0);
         for waiting in &self.waiting {
@@ -70,10 +71,10 @@ impl Warp {
 }
 
 impl Barriers {
-    /// Takes note of a warp that stopped; whether it came to a barrier.
+    /// Records that a stopped warp arrived at a barrier; returns whether it did.
     pub(crate) fn arrive(&mut self, warps: &mut [Warp], index: usize) -> Outcome<bool> {
         let Some(warp) = warps.get_mut(index) else { return Ok(false) };
-        let Some((id, threads, arrival)) = warp.at_barrier().filter(|_| !warp.told) else {
+        let Some((id, threads, arrival)) = warp.at_barrier().filter(|_| !warp.arrived) else {
             return Ok(false);
         };
         let state = &mut self.states[id as usize & (BARRIERS - 1)];
@@ -82,18 +83,18 @@ impl Barriers {
         } else if state.threads != threads {
             return Err(Raised::new(FaultKind::BarrierOperand { id, threads }, warp.live));
         }
-        warp.told = true;
+        warp.arrived = true;
         state.arrived |= 1 << index;
         let reduces = matches!(arrival, Arrival::Count | Arrival::All | Arrival::Any);
         if reduces {
             state.kind = Some(arrival);
-            state.count += (warp.brought & warp.live).count_ones();
-            state.all &= warp.brought & warp.live == warp.live;
-            warp.brought = 0;
+            state.count += (warp.votes & warp.live).count_ones();
+            state.all &= warp.votes & warp.live == warp.live;
+            warp.votes = 0;
         }
         if arrival == Arrival::Arrive {
-            // It does not wait.
-            warp.told = false;
+            // `BAR.ARV` does not wait.
+            warp.arrived = false;
             warp.resume(|on| matches!(on, Wait::Block { .. }));
         } else {
             state.waiting |= 1 << index;
@@ -101,7 +102,7 @@ impl Barriers {
         Ok(true)
     }
 
-    /// Opens the barriers at which everybody is; whether one opened.
+    /// Releases complete barriers; returns whether there was one.
     pub(crate) fn open<C: Strictness>(&mut self, warps: &mut [Warp], shared: &mut Shared) -> bool {
         let live = warps.iter().enumerate().filter(|(_, warp)| warp.live != 0);
         let live = live.fold(0u32, |mask, (index, _)| mask | 1 << index);
@@ -128,7 +129,7 @@ impl Barriers {
                     if state.kind.is_some() {
                         warp.reduction = result;
                     }
-                    warp.told = false;
+                    warp.arrived = false;
                     warp.resume(
                         |on| matches!(on, Wait::Block { id: other, .. } if other as usize == id),
                     );

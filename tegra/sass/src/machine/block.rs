@@ -1,32 +1,19 @@
-//! A block: its warps take turns until all have ended.
+//! A block, whose warps run in turns until all have exited.
 
 use super::Raised;
-use super::access::Env;
 use super::barrier::Barriers;
+use super::env::Env;
+use super::random::Random;
 use super::step::Stop;
 use super::warp::Warp;
 use crate::check::Strictness;
 use crate::fault::{Fault, FaultKind};
 use crate::launch::Launch;
 
-/// Instructions of a warp's turn.
+/// Number of instructions in a warp's turn.
 const TURN: u32 = 2048;
 
-/// A small generator for orders that depend on the seed: SplitMix64.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-}
-
-/// A block that is running.
+/// A running block.
 pub(crate) struct Block<'a> {
     pub(crate) env: Env<'a>,
     warps: Vec<Warp>,
@@ -42,7 +29,7 @@ impl<'a> Block<'a> {
         Self { env, warps, barriers, order: Vec::new(), random: Random(0) }
     }
 
-    /// Begins with the block of a number.
+    /// Starts the block with a number.
     pub(crate) fn start<C: Strictness>(&mut self, number: u64, seed: u64) {
         let launch: &Launch<'a> = self.env.launch;
         self.env.number = number;
@@ -59,7 +46,7 @@ impl<'a> Block<'a> {
         self.env.counters.blocks += 1;
     }
 
-    /// Runs about as many instructions as given; whether the block has ended.
+    /// Runs about `budget` instructions; returns whether the block has ended.
     pub(crate) fn run<C: Strictness>(&mut self, budget: u64) -> Result<bool, Box<Fault>> {
         let end = self.env.clock + budget;
         loop {
@@ -100,7 +87,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Nothing can run: a barrier that part of a warp cannot come to, or one that nobody opens.
+    /// Builds the fault of a block without progress: a divergent barrier or a deadlock.
     fn stuck(&self) -> Box<Fault> {
         let waiting = self.warps.iter().filter(|warp| warp.live != 0).count() as u32;
         let divergent = self
@@ -122,7 +109,7 @@ impl<'a> Block<'a> {
     fn fault(&self, index: usize, raised: Raised) -> Box<Fault> {
         let warp = &self.warps[index];
         let lane = Warp::first_lane(raised.lanes);
-        // Lanes that wait are behind the instruction that made them.
+        // The program counter of waiting lanes is already past the instruction at which they wait.
         let waiting = warp.waiting.iter().find(|w| w.group.mask >> lane & 1 == 1);
         let pc = match waiting {
             Some(waiting) if warp.active.mask >> lane & 1 == 0 => {

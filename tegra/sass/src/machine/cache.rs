@@ -1,6 +1,6 @@
 //! The modelled level-two cache: 4 MiB, 16 ways, lines of 128 bytes in four sectors.
 //!
-//! It only counts. Threads share it without locks: a lost update is a miscounted sector.
+//! The cache only counts. Threads share it without locks; a lost update miscounts a sector.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -11,14 +11,14 @@ const SETS: usize = BYTES / LINE / WAYS;
 /// Bits of a sector mask.
 const SECTORS: u32 = 4;
 
-/// Which sectors are in the cache. It outlives launches, as the real one does.
+/// Sectors in the cache. They survive launches, as on hardware.
 #[derive(Debug)]
 pub struct Cache {
-    /// Line numbers and one, 0 for none, above the mask of sectors; a set's ways lie together.
+    /// Line number plus one (0 for none) above the sector mask; the ways of a set are adjacent.
     tags: Box<[AtomicU64]>,
-    /// The way that is replaced next.
+    /// Next way to replace, by set.
     next: Box<[AtomicU64]>,
-    /// The way in which a set's line was found last: most often it is wanted again.
+    /// Most recently hit way of each set, which is checked first.
     last: Box<[AtomicU8]>,
 }
 
@@ -31,9 +31,9 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Touches sectors of a line; how many were not there.
+    /// Touches sectors of a line; returns the number of misses.
     pub(crate) fn touch(&self, line: u64, sectors: u64) -> u64 {
-        // Neighbours go to different sets; the upper bits stir power-of-two strides.
+        // Adjacent lines map to different sets; the upper bits spread power-of-two strides.
         let set = (line ^ (line >> 11)) as usize % SETS;
         let tag = line + 1;
         let ways = &self.tags[set * WAYS..][..WAYS];

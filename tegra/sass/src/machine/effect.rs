@@ -1,7 +1,7 @@
-//! Operations that touch memory, constants, convergence barriers or the machine's state.
+//! Operations on memory, constants, convergence barriers and machine state.
 
 use super::Outcome;
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use super::operands::bits;
 use super::warp::Warp;
@@ -11,7 +11,7 @@ use crate::isa::{RZ, SpecialRegister};
 use crate::program::op::{Op, Size};
 
 impl Warp {
-    /// Operations that touch memory, constants, barriers' registers or the machine's state.
+    /// Executes an operation on memory, constants or machine state.
     pub(super) fn effect<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -82,6 +82,15 @@ impl Warp {
                 let value = self.special(env, special).0[Self::first_lane(mask) as usize];
                 self.write_uniform(d, value);
             }
+            _ => return self.convergence(env, op, mask),
+        }
+        Ok(())
+    }
+
+    /// Executes an operation on convergence barriers, or reads the result of a barrier reduction.
+    #[inline(always)]
+    fn convergence(&mut self, env: &Env<'_>, op: &Op, mask: u32) -> Outcome<()> {
+        match *op {
             Op::Join { p, barrier } => {
                 self.convergence[usize::from(barrier & 15)] = mask & self.holds(p);
             }
@@ -133,7 +142,7 @@ impl Warp {
         Ok(())
     }
 
-    /// A special register's lanes, and the upper word of those that have one.
+    /// Returns the value of a special register for each lane, and its upper word if it has one.
     pub(super) fn special(&self, env: &Env<'_>, special: SpecialRegister) -> (Lanes, u32) {
         use SpecialRegister as S;
         let each = |f: &dyn Fn(u32) -> u32| {
@@ -172,7 +181,7 @@ impl Warp {
     }
 }
 
-/// A narrow constant as a register has it.
+/// Extends a narrow constant to a register.
 fn widen(value: u32, size: Size) -> u32 {
     match (size.bytes, size.signed) {
         (1, true) => value as u8 as i8 as u32,

@@ -1,9 +1,9 @@
-//! Between lanes: shuffles, votes, matches, reductions; matrices and asynchronous copies.
+//! Operations between lanes: shuffles, votes, matches, reductions, matrices; asynchronous copies.
 
 use std::sync::atomic::Ordering;
 
 use super::Outcome;
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use super::operands::bits;
 use super::shared::Kind;
@@ -15,7 +15,7 @@ use crate::memory::Access;
 use crate::program::op::{Element, Op, Pointer, Reduction, Shuffle, Size, Vote};
 
 impl Warp {
-    /// Operations in which lanes see each other's values; whether it was one.
+    /// Executes an operation between lanes; returns false for others.
     pub(super) fn exchange(&mut self, env: &mut Env<'_>, op: &Op, mask: u32) -> Outcome<bool> {
         match *op {
             Op::Shuffle { mode, out, d, ref a, ref lane, ref limit } => {
@@ -26,7 +26,7 @@ impl Warp {
                 let (values, inside, absent) = Self::shuffle(mode, mask, values, lane, limit);
                 self.write(d, mask, &values);
                 self.write_predicate(out, mask, inside);
-                // A lane that is not here gives nothing to rely on.
+                // The value of an inactive lane is undefined.
                 if d != RZ {
                     self.known.clear(usize::from(d), absent);
                 }
@@ -109,7 +109,7 @@ impl Warp {
                 let values = self.fetch(env, a)?;
                 let first = values[Self::first_lane(mask) as usize];
                 self.write_uniform(d, first);
-                // The compiler's loops over the different values go on with these lanes.
+                // The compiler's loops over distinct values continue with these lanes.
                 self.write_predicate(out, mask, bits(|lane| values[lane] != first));
             }
             _ => return Ok(false),
@@ -117,9 +117,9 @@ impl Warp {
         Ok(true)
     }
 
-    /// Values from other lanes. The limit holds the last lane of a segment in bits 4:0 and the bits
-    /// of the lane number that name the segment in bits 12:8. Gives the values, and the lanes whose
-    /// source lies in their segment; those that look at a lane that is not here are in the third.
+    /// Reads values of other lanes. `limit` holds the last lane of a segment in bits 4:0 and the
+    /// segment mask in bits 12:8. Returns the values, the lanes whose source is in their segment,
+    /// and the lanes whose source is inactive.
     pub(crate) fn shuffle(
         mode: Shuffle,
         mask: u32,
@@ -128,7 +128,7 @@ impl Warp {
         limit: &Lanes,
     ) -> (Lanes, u32, u32) {
         let (mut values, mut inside, mut absent) = (*a, 0, 0);
-        // What reductions do, in which every lane has a partner.
+        // Fast path of butterfly reductions over the whole warp.
         if mode == Shuffle::Butterfly && mask == !0 && limit.iter().all(|&limit| limit == 0x1f) {
             for (lane, value) in values.iter_mut().enumerate() {
                 *value = a[lane ^ (which[lane] & 0x1f) as usize];
@@ -159,7 +159,7 @@ impl Warp {
         (values, inside, absent)
     }
 
-    /// The lanes with the same value, for each lane.
+    /// Returns, for each lane, the lanes with the same value.
     pub(crate) fn matches(mask: u32, low: &Lanes, high: &Lanes) -> Lanes {
         let mut result = [0; LANES];
         for lane in Each(mask) {
@@ -169,7 +169,7 @@ impl Warp {
         result
     }
 
-    /// One value of all lanes.
+    /// Reduces the active lanes to one value.
     pub(crate) fn reduce(reduction: Reduction, signed: bool, mask: u32, a: &Lanes) -> u32 {
         let values = Each(mask).map(|lane| a[lane]);
         let flip = if signed { 0x8000_0000 } else { 0 };
@@ -184,8 +184,8 @@ impl Warp {
         }
     }
 
-    /// Loads 8x8 matrices of 16-bit elements: eight lanes give the rows' addresses of each, every
-    /// lane gets two neighbouring elements of a row, or of a column.
+    /// Loads 8x8 matrices of 16-bit elements. Eight lanes hold the row addresses of each matrix;
+    /// every lane receives two adjacent elements of a row or of a column.
     pub(crate) fn load_matrix<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -253,7 +253,7 @@ impl Warp {
             }
             env.shared.access::<C>(Kind::Write, self.index, targets[lane], bytes, lane)?;
             if C::DEFINEDNESS {
-                // Until somebody has waited for it, what lies there is nothing to rely on.
+                // The target is undefined until the copy has been waited for.
                 env.shared.set_written(targets[lane], bytes, false);
             }
             self.open.push(Copy { address: targets[lane] as u32, words, bytes });
@@ -261,7 +261,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Lets all but the newest groups of copies land.
+    /// Completes all but the newest `left` groups of copies.
     pub(crate) fn land<C: Strictness>(&mut self, env: &mut Env<'_>, left: usize) {
         while self.committed.len() > left {
             for copy in self.committed.pop_front().unwrap_or_default() {

@@ -1,6 +1,6 @@
-//! Operations that decide where lanes go on.
+//! Control flow: branches, exits, convergence and block barriers.
 
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use super::operands::bits;
 use super::warp::{Group, Wait, Warp};
@@ -11,7 +11,7 @@ use crate::isa::RZ;
 use crate::program::op::{Arrival, Condition, Op};
 
 impl Warp {
-    /// Operations that decide where lanes go on; whether it was one.
+    /// Executes a control-flow operation; returns false for others.
     pub(super) fn control<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -56,7 +56,7 @@ impl Warp {
                 if waiting == 0 {
                     self.active.pc += 1;
                 }
-                // Lanes with masks of their own wait apart.
+                // Lanes with different masks wait separately.
                 let (mut left, pc) = (waiting, self.active.pc);
                 while left != 0 {
                     self.active.pc = pc;
@@ -131,7 +131,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Comes to a block barrier, or stands at it until the warp's other lanes do.
+    /// Arrives at a block barrier, or waits until the other lanes of the warp do.
     pub(super) fn arrive(
         &mut self,
         mask: u32,

@@ -1,13 +1,14 @@
-//! A grid: its blocks, in an order that depends on the seed, on several threads.
+//! A grid: runs its blocks on several host threads, in an order that depends on the seed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::access::Env;
-use super::block::{Block, Random};
+use super::block::Block;
 use super::cache::Cache;
+use super::env::Env;
+use super::random::Random;
 use super::shared::Shared;
 use crate::check::{Checks, Chosen, Found, Strictness};
 use crate::count::Counters;
@@ -16,32 +17,32 @@ use crate::launch::Launch;
 use crate::memory::Memory;
 use crate::program::Program;
 
-/// Instructions after which a thread looks after another block, so that blocks can wait for
-/// each other.
+/// Instructions after which a thread switches to another block, so that blocks can wait for each
+/// other.
 const BUDGET: u64 = 1 << 20;
-/// Blocks that a thread has begun at most: what an Orin's SMs hold together.
+/// Largest number of blocks that a thread has started: as many as the SMs of an Orin hold.
 const RESIDENT: usize = 256;
 
-/// How a launch is run.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// What is checked.
+    /// Enabled checks.
     pub checks: Checks,
-    /// Where to tell of what [`Checks`] find; the launch goes on. Without it, the first ends the launch.
+    /// Collects the findings of [`Checks`] while the launch continues. Without it, the first
+    /// finding ends the launch.
     pub found: Option<&'a Found>,
-    /// Decides the order of blocks, of warps and of groups of lanes. A program without races gives
-    /// the same result for every seed and number of threads.
+    /// Seed of the order of blocks, warps and groups of lanes. A program without races gives the
+    /// same result for every seed and number of threads.
     pub seed: u64,
-    /// Threads of the host, at least one.
+    /// Number of host threads, at least one.
     pub threads: usize,
-    /// Instructions of a thread's warps after which the launch is ended with a fault.
+    /// Instructions of a host thread's warps after which the launch ends with a fault.
     pub limit: u64,
-    /// One atomic operation on global memory in [`LOST`] leaves memory as it was: for tests of
-    /// programs that must notice.
+    /// One global atomic in [`LOST`] has no effect, to test programs that must notice.
     pub lossy_atomics: bool,
 }
 
-/// Of so many atomic operations one is lost, where any is.
+/// One in this many atomics is lost, if atomics are lossy.
 pub const LOST: u64 = 64;
 
 impl Default for Options<'_> {
@@ -57,8 +58,8 @@ impl Default for Options<'_> {
     }
 }
 
-/// Runs a launch to its end, or to the [`Fault`] that ended it. With several threads and several faults,
-/// it is the first one found.
+/// Runs a launch to completion or to its first [`Fault`]. With several threads and several faults,
+/// the first one found is returned.
 pub fn run(
     program: &Program,
     launch: &Launch<'_>,
@@ -100,7 +101,7 @@ fn refused(launch: &Launch<'_>, kind: FaultKind) -> Box<Fault> {
     })
 }
 
-/// A permutation of the blocks: a step that has no divisor in common with their number.
+/// A permutation of the blocks: steps by a number coprime to their count.
 #[derive(Clone, Copy)]
 struct Order {
     blocks: u64,
@@ -110,7 +111,7 @@ struct Order {
 
 impl Order {
     fn new(blocks: u64, seed: u64) -> Self {
-        // Seed 0 is the hardware's usual order.
+        // Seed 0 is the usual order of hardware.
         if seed == 0 || blocks == 0 {
             return Self { blocks, first: 0, step: 1 };
         }
@@ -186,7 +187,7 @@ impl Grid<'_> {
         }
     }
 
-    /// One thread: blocks are taken until none is left.
+    /// Work of one thread: takes blocks until none is left.
     fn work<C: Strictness>(&self) -> Result<Counters, Box<Fault>> {
         let result = self.blocks::<C>();
         if result.is_err() {

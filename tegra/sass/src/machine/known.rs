@@ -1,62 +1,63 @@
-//! Which bits of words have a value, lane by lane: of registers, and of local memory.
+//! Defined bits of registers and local memory, for each lane.
 //!
-//! Most words have one as a whole, or none at all, which is a bit a lane. Bit by bit it is only written
-//! down for a word that has a value in part.
+//! Most words are fully defined or fully undefined, which takes one bit for each lane. A bit mask
+//! is stored only for words that are partly defined.
 
 use super::lanes::Each;
 use crate::execute::{LANES, Lanes};
 
-/// What is known about some words.
+/// Defined bits of a range of words.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// Lanes for which all of a word has a value.
+    /// Lanes whose word is fully defined.
     whole: Vec<u32>,
-    /// Lanes for which `unset` tells; it means nothing for those of `whole`, and of others no bit has one.
+    /// Lanes whose word is described by `unset`. Meaningless for lanes of `whole`; all other lanes
+    /// are fully undefined.
     partly: Vec<u32>,
-    /// Bits without a value; empty until a word has some.
+    /// Undefined bits; empty until a word is partly defined.
     unset: Vec<Lanes>,
 }
 
 impl Known {
-    /// So many words without a value.
+    /// Resets to `words` undefined words.
     pub(crate) fn reset(&mut self, words: usize) {
         self.whole.clear();
         self.partly.clear();
         self.grow(words);
     }
 
-    /// At least so many words; new ones have no value.
+    /// Grows to at least `words` words; new ones are undefined.
     pub(crate) fn grow(&mut self, words: usize) {
         let words = words.max(self.whole.len());
         self.whole.resize(words, 0);
         self.partly.resize(words, 0);
     }
 
-    /// The lanes for which all of a word has a value.
+    /// Returns the lanes whose word is fully defined.
     #[inline(always)]
     pub(crate) fn whole(&self, word: usize) -> u32 {
         self.whole[word]
     }
 
-    /// Whether all of some registers have a value, for every lane.
+    /// Returns whether registers are fully defined in every lane.
     #[inline(always)]
     pub(crate) fn all_whole(&self, registers: [u8; 3]) -> bool {
         registers.iter().fold(!0, |lanes, &it| lanes & self.whole[usize::from(it)]) == !0
     }
 
-    /// All of a word has a value, for these lanes.
+    /// Marks a word as fully defined for these lanes.
     #[inline(always)]
     pub(crate) fn set(&mut self, word: usize, lanes: u32) {
         self.whole[word] |= lanes;
     }
 
-    /// No bit of a word has a value, for these lanes.
+    /// Marks a word as undefined for these lanes.
     pub(crate) fn clear(&mut self, word: usize, lanes: u32) {
         self.whole[word] &= !lanes;
         self.partly[word] &= !lanes;
     }
 
-    /// The bits of a lane's word that have no value.
+    /// Returns the undefined bits of a lane's word.
     pub(crate) fn unset(&self, word: usize, lane: usize) -> u32 {
         if self.whole[word] >> lane & 1 == 1 {
             0
@@ -67,12 +68,12 @@ impl Known {
         }
     }
 
-    /// The bits of a word that have no value, of each lane.
+    /// Returns the undefined bits of a word for each lane.
     pub(crate) fn unset_lanes(&self, word: usize) -> Lanes {
         std::array::from_fn(|lane| self.unset(word, lane))
     }
 
-    /// These bits of a lane's word have no value, all others have one.
+    /// Sets the undefined bits of a lane's word.
     pub(crate) fn write(&mut self, word: usize, lane: usize, unset: u32) {
         self.clear(word, 1 << lane);
         match unset {

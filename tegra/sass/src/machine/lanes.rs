@@ -1,6 +1,6 @@
-//! Going through the lanes of a mask.
+//! Iteration over the lanes of a mask.
 
-/// The set bits of a mask, lowest first.
+/// Iterates over the set bits of a mask, lowest first.
 #[derive(Clone, Copy)]
 pub(crate) struct Each(pub(crate) u32);
 

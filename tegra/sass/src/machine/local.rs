@@ -1,7 +1,8 @@
-//! Local memory: words lie lane by lane, as the hardware interleaves them.
+//! Local memory: the words of lanes are interleaved, as on hardware.
 
-use super::access::{Env, merge, narrow};
+use super::env::Env;
 use super::warp::Warp;
+use super::words::{merge, narrow};
 use super::{Outcome, Raised};
 use crate::execute::LANES;
 use crate::fault::FaultKind;
@@ -9,7 +10,7 @@ use crate::launch::WINDOW_BYTES;
 use crate::program::op::Size;
 
 impl Env<'_> {
-    /// The word of a lane's local memory that an access begins at.
+    /// Returns the index of the first word that an access covers.
     pub(super) fn local(&self, address: u64, bytes: u8, lane: usize) -> Outcome<usize> {
         if !address.is_multiple_of(u64::from(bytes)) {
             return Err(Raised::new(FaultKind::Misaligned { address, bytes }, 1 << lane));

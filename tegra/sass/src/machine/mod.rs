@@ -1,6 +1,6 @@
 //! The machine that runs a launch: warps, blocks, memories, the grid.
 //!
-//! What operations do to values is `execute`'s; here is what they do to the machine.
+//! `execute` computes values; this module applies them to the state of the machine.
 
 mod access;
 mod arithmetic;
@@ -9,6 +9,7 @@ mod barrier;
 mod block;
 mod cache;
 mod effect;
+mod env;
 mod exchange;
 mod flow;
 mod grid;
@@ -16,22 +17,24 @@ mod known;
 mod lanes;
 mod local;
 mod operands;
+mod random;
 mod shared;
 mod step;
 mod track;
 mod traffic;
 mod warp;
+mod words;
 
 pub use cache::Cache;
 pub use grid::{LOST, Options, run};
 
 use crate::fault::FaultKind;
 
-/// A fault on its way to the block, which knows where it is.
+/// A fault before the block adds its location.
 #[derive(Debug)]
 pub(crate) struct Raised {
     pub(crate) kind: FaultKind,
-    /// The lanes concerned; the first is named.
+    /// Affected lanes; the first is reported.
     pub(crate) lanes: u32,
 }
 
@@ -41,5 +44,5 @@ impl Raised {
     }
 }
 
-/// What can fail with a fault.
+/// Result of an operation that can fault.
 pub(crate) type Outcome<T> = Result<T, Box<Raised>>;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::access::Env;
+use super::env::Env;
 use super::warp::Warp;
 use super::{Outcome, Raised};
 use crate::execute::{LANES, Lanes};
@@ -11,7 +11,7 @@ use crate::isa::RZ;
 use crate::program::op::{Origin, Source};
 
 impl Env<'_> {
-    /// A word of a constant bank.
+    /// Reads a word of a constant bank.
     #[inline(always)]
     pub(super) fn constant(&self, bank: u8, offset: i64, bytes: u8) -> Outcome<u32> {
         let data = self.launch.banks.get(usize::from(bank)).copied().unwrap_or_default();
@@ -32,7 +32,7 @@ impl Env<'_> {
     }
 }
 
-/// The lanes for which something holds.
+/// Returns the lanes for which `f` is true.
 #[inline(always)]
 pub(super) fn bits(f: impl Fn(usize) -> bool) -> u32 {
     let mut mask = 0;
@@ -43,7 +43,7 @@ pub(super) fn bits(f: impl Fn(usize) -> bool) -> u32 {
 }
 
 impl Warp {
-    /// A source's lanes: the register itself, or what is made of it in the space given.
+    /// Returns the lanes of a source: the register itself, or a modified copy in `space`.
     #[inline(always)]
     pub(super) fn fetch_in<'s>(
         &'s self,
@@ -77,7 +77,7 @@ impl Warp {
         self.fetch_in(env, source, &mut space).copied()
     }
 
-    /// A source of a uniform operation; from a lane's register, the first active lane's.
+    /// Reads a source of a uniform operation; for a register, the value of the first active lane.
     pub(super) fn fetch_one(&self, env: &Env<'_>, source: &Source) -> Outcome<u32> {
         let raw = match source.origin {
             Origin::Constant { bank, offset } => env.constant(bank, i64::from(offset), 4)?,
@@ -108,7 +108,7 @@ impl Warp {
         Ok(lanes)
     }
 
-    /// Writes a result's words and goes on.
+    /// Writes the words of a result.
     pub(super) fn write_wide(
         &mut self,
         d: u8,
@@ -139,7 +139,7 @@ impl Warp {
         }
     }
 
-    /// Registers that follow each other; `RZ` is as many zeros.
+    /// Returns consecutive registers; `RZ` gives zeros.
     pub(super) fn registers_at(&self, first: u8, count: u8) -> Cow<'_, [Lanes]> {
         let (at, count) = (usize::from(first), usize::from(count));
         match self.registers.get(at..at + count) {

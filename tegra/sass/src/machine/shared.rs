@@ -1,15 +1,15 @@
-//! A block's shared memory, and what the checks know about it.
+//! Shared memory of a block, with its state for the checks of initialisation and races.
 
-use super::access::{merge, misaligned, narrow};
+use super::words::{merge, misaligned, narrow};
 use super::{Outcome, Raised};
 use crate::check::Strictness;
 use crate::fault::FaultKind;
 use crate::program::op::Size;
 
-/// Warps of a block at most.
+/// Largest number of warps in a block.
 pub(crate) const WARPS: usize = 32;
 
-/// Who touched a word last: warp, its clock, and which bytes.
+/// An access to a word: warp, clock of the warp, bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Touch {
     clock: u32,
@@ -17,16 +17,16 @@ struct Touch {
     bytes: u8,
 }
 
-/// What is known about a word for finding races.
+/// Access history of a word, for finding races.
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
     write: Touch,
     atomic: bool,
-    /// The last readers; more than two are forgotten, which can only miss a race.
+    /// The last two readers. Forgetting earlier ones can only miss a race.
     reads: [Touch; 2],
 }
 
-/// How an access counts in races.
+/// Kind of access, for finding races.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -34,17 +34,17 @@ pub(crate) enum Kind {
     Atomic,
 }
 
-/// Shared memory.
+/// Shared memory of a block.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) words: Vec<u32>,
     pub(crate) bytes: u32,
-    /// Bytes of each word that have a value.
+    /// Mask of the initialised bytes of each word.
     written: Vec<u8>,
     history: Vec<History>,
-    /// The first race of the instruction under way.
+    /// First race of the current instruction.
     pub(crate) race: Option<Box<Raised>>,
-    /// What each warp knows of the others' clocks; its own counts its barriers, from one.
+    /// Vector clock of each warp; its own entry counts its barriers, from one.
     clocks: Vec<[u32; WARPS]>,
 }
 
@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// Checks an access, notes it for finding races, and gives its first word.
+    /// Checks an access, records it for race detection, and returns its first word.
     #[inline(always)]
     pub(crate) fn access<C: Strictness>(
         &mut self,
@@ -99,12 +99,12 @@ impl Shared {
         Ok((address / 4) as usize)
     }
 
-    /// Whether all bytes of an access have a value.
+    /// Returns whether all bytes of an access are initialised.
     pub(crate) fn is_written(&self, address: u64, bytes: u8) -> bool {
         Self::parts(address, bytes).all(|(word, part)| self.written[word] & part == part)
     }
 
-    /// The bits without a value of what [`Shared::read`] gives.
+    /// Returns the undefined bits of what [`Shared::read`] returns.
     pub(crate) fn unset(&self, word: usize, address: u64, size: Size) -> [u32; 4] {
         let unset = |word: usize| {
             (0..4).fold(0, |bits, byte| match self.written[word] >> byte & 1 {
@@ -129,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// The words of an access, each with a bit for each byte.
+    /// Returns the words of an access, each with a byte mask.
     fn parts(address: u64, bytes: u8) -> impl Iterator<Item = (usize, u8)> {
         let word = (address / 4) as usize;
         let (words, part) = match bytes {
@@ -140,7 +140,8 @@ impl Shared {
         (0..words).map(move |step| (word + step, part))
     }
 
-    /// Notes an access, and finds whether it races with an earlier one. Once more by the same warp, it changes nothing.
+    /// Records an access and checks whether it races with an earlier one. Repeating it from the
+    /// same warp changes nothing.
     pub(crate) fn note(&mut self, kind: Kind, warp: u8, address: u64, bytes: u8, lane: usize) {
         let mine = &self.clocks[usize::from(warp)];
         let unordered =
@@ -176,7 +177,8 @@ impl Shared {
         }
     }
 
-    /// Warps met at a barrier: those that waited know what all that arrived did before.
+    /// Synchronises the vector clocks of warps at a barrier: the waiting warps learn of everything
+    /// that the arrived warps did before.
     pub(crate) fn synchronise(&mut self, arrived: u32, waited: u32) {
         let mut joined = [0; WARPS];
         for (warp, clock) in self.clocks.iter_mut().enumerate() {
@@ -198,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// A number of words.
+    /// Reads `WORDS` words.
     #[inline(always)]
     pub(crate) fn words_at<const WORDS: usize>(&self, word: usize) -> [u32; WORDS] {
         std::array::from_fn(|step| self.words[word + step])
@@ -209,7 +211,7 @@ impl Shared {
         &mut self.words[word..word + WORDS]
     }
 
-    /// Reads an access of up to four words; narrow ones as they lie in the word.
+    /// Reads up to four words; narrow values are extended.
     #[inline(always)]
     pub(crate) fn read(&self, word: usize, address: u64, size: Size) -> [u32; 4] {
         let mut values = [0; 4];
@@ -222,7 +224,7 @@ impl Shared {
         values
     }
 
-    /// Writes an access of up to four words.
+    /// Writes up to four words.
     #[inline(always)]
     pub(crate) fn write(&mut self, word: usize, address: u64, bytes: u8, values: &[u32; 4]) {
         if bytes >= 4 {

@@ -1,6 +1,6 @@
-//! One instruction after the other.
+//! The interpreter loop of a warp.
 
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use super::operands::bits;
 use super::warp::Warp;
@@ -14,15 +14,15 @@ use crate::program::{Effects, Step, UNIFORM, WRONG};
 /// Why a warp stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// It has used up its turn.
+    /// Its turn is over.
     Turn,
-    /// All its lanes wait.
+    /// All lanes wait.
     Blocked,
-    /// All its lanes have ended.
+    /// All lanes have exited.
     Done,
 }
 
-/// Instructions after which another group of the warp has its turn.
+/// Instructions after which another group of the warp runs.
 const ROTATION: u32 = 512;
 
 fn missing(register: String, lanes: u32) -> Box<Raised> {
@@ -30,7 +30,7 @@ fn missing(register: String, lanes: u32) -> Box<Raised> {
 }
 
 impl Warp {
-    /// Runs until it waits, ends, or its turn is over.
+    /// Runs until the warp waits, exits, or its turn is over.
     pub(crate) fn run<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -57,7 +57,7 @@ impl Warp {
             let mask = self.active.mask & self.holds(step.guard);
             env.clock += 1;
             env.counters.warp_instructions[step.class as usize] += 1;
-            // Counting bits takes a dozen instructions where the processor's own cannot be relied on.
+            // `count_ones` takes a dozen instructions on processors without `popcnt`.
             let lanes = if mask == !0 { LANES as u64 } else { u64::from(mask.count_ones()) };
             env.counters.lane_instructions[step.class as usize] += lanes;
             if mask == !0
@@ -82,7 +82,7 @@ impl Warp {
         Ok(Stop::Turn)
     }
 
-    /// An instruction of any kind, with its checks.
+    /// Executes any instruction, with its checks.
     fn checked<C: Strictness>(
         &mut self,
         env: &mut Env<'_>,
@@ -95,7 +95,7 @@ impl Warp {
         if C::DEFINEDNESS
             && let Err(raised) = self.check(env, step, effects, mask)
         {
-            env.tell(self, pc, raised)?;
+            env.report(self, pc, raised)?;
             self.trust(effects, mask);
             self.check(env, step, effects, mask)?;
         }
@@ -103,7 +103,7 @@ impl Warp {
         if C::RACES
             && let Some(race) = env.shared.race.take()
         {
-            env.tell(self, pc, race).inspect_err(|_| self.active.pc = pc)?;
+            env.report(self, pc, race).inspect_err(|_| self.active.pc = pc)?;
         }
         if step.spoiled {
             self.spoil(effects, mask);
@@ -111,7 +111,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Whether all that must have a value has one; and what of the results has.
+    /// Checks that required sources are defined, and records which results are.
     fn check(&mut self, env: &Env<'_>, step: &Step, effects: &Effects, mask: u32) -> Outcome<()> {
         for &register in &effects.needs {
             if mask & !self.known.whole(usize::from(register)) != 0 {
@@ -128,7 +128,7 @@ impl Warp {
             return self.track(env, step, effects, mask);
         }
         for &register in &effects.writes {
-            // The warp's own are not written by an instruction that no lane executes.
+            // An instruction without active lanes writes no uniform register.
             let lanes = match register {
                 UNIFORM.. if mask != 0 => !0,
                 _ => mask,
@@ -141,7 +141,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Whether the bits of a register that are needed have a value.
+    /// Checks that the required bits of a register are defined.
     #[cold]
     fn demand(&self, effects: &Effects, register: u16, mask: u32) -> Outcome<()> {
         let needed =
@@ -160,7 +160,7 @@ impl Warp {
         ))
     }
 
-    /// Takes what an instruction needs for known, which it has been told is not.
+    /// Marks the required sources of an instruction as defined, after they were reported.
     #[cold]
     fn trust(&mut self, effects: &Effects, mask: u32) {
         for &register in &effects.needs {
@@ -171,7 +171,7 @@ impl Warp {
         }
     }
 
-    /// Makes results wrong.
+    /// Overwrites the results of a spoiled operation.
     #[cold]
     fn spoil(&mut self, effects: &Effects, mask: u32) {
         for &register in &effects.writes {

@@ -1,34 +1,34 @@
-//! Which bits of results have a value, for instructions not all of whose sources have one.
+//! Undefined bits of results, for instructions with undefined sources.
 
 use super::Outcome;
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use super::operands::bits;
 use super::warp::Warp;
-use crate::execute::unset::{self, Partial, any, carried};
+use crate::execute::unset::{self, Partial, any};
 use crate::execute::{LANES, Lanes};
 use crate::isa::{PT, RZ, URZ};
 use crate::program::op::{
     Carry, Combine, Comparison, Condition, Lane, LogicTest, Op, Origin, ShiftAddCarry, Source,
-    Upper, Vote,
+    Upper, Vote, carried,
 };
 use crate::program::{Effects, Step, UNIFORM};
 
-/// The sources of a warp's instruction: values, and bits without one.
+/// A source of an instruction: the value and undefined bits for each lane.
 type Partials = [Partial; LANES];
 
-/// Where an instruction's results go.
+/// Destination of an instruction's results.
 #[derive(Clone, Copy)]
 struct Target {
     mask: u32,
-    /// Lanes of which nobody knows whether they execute it.
+    /// Lanes whose guard predicate is undefined.
     doubtful: u32,
     uniform: bool,
 }
 
 impl Warp {
-    /// Notes which bits of an instruction's results have a value. Not inlined: most instructions have
-    /// sources that all have one.
+    /// Records the undefined bits of an instruction's results. Not inlined, because the sources of
+    /// most instructions are fully defined.
     #[cold]
     #[inline(never)]
     pub(super) fn track(
@@ -109,7 +109,7 @@ impl Warp {
                         false,
                     )
                 };
-                // A bit that is known to be set is enough to know that some are.
+                // One defined set bit is enough to know that the result is not zero.
                 let some = Partial {
                     value: bits(|lane| word(lane) != 0),
                     unset: bits(|lane| values[lane] != 0 && word(lane) & !values[lane] == 0),
@@ -118,6 +118,27 @@ impl Warp {
                 self.note(to(uniform), d, &values);
                 self.note_truth(to(uniform), out, unset::combine(how, some, self.truth(p)));
             }
+            Op::Predicates { tables, out, sources, uniform } => {
+                let sources = sources.map(|condition| self.truth(condition));
+                for (table, out) in tables.into_iter().zip(out) {
+                    self.note_truth(to(uniform), out, unset::logic(table, sources));
+                }
+            }
+            _ => self.track_predicates(env, step, effects, lanes)?,
+        }
+        Ok(())
+    }
+
+    fn track_predicates(
+        &mut self,
+        env: &Env<'_>,
+        step: &Step,
+        effects: &Effects,
+        lanes: Target,
+    ) -> Outcome<()> {
+        let mask = lanes.mask;
+        let to = |uniform| Target { uniform, ..lanes };
+        match step.op {
             Op::Compare(ref op) => {
                 let Comparison { ref a, ref b, p, extra, combine, out, uniform, .. } = *op;
                 let sources = self.partials(env, [&a[0], &a[1], &b[0], &b[1]])?;
@@ -128,12 +149,6 @@ impl Warp {
                 for (value, out) in [first, second].into_iter().zip(out) {
                     let doubt = unset::combine(combine, Partial { value, unset: open }, p);
                     self.note_truth(to(uniform), out, doubt);
-                }
-            }
-            Op::Predicates { tables, out, sources, uniform } => {
-                let sources = sources.map(|condition| self.truth(condition));
-                for (table, out) in tables.into_iter().zip(out) {
-                    self.note_truth(to(uniform), out, unset::logic(table, sources));
                 }
             }
             Op::FromPredicates { d, byte, ref base, mask: ref chosen } => {
@@ -201,7 +216,7 @@ impl Warp {
                 self.note(to(uniform), d, &[unset & mask; LANES]);
                 self.note_truth(to(uniform), out, if decided { 0 } else { !0 });
             }
-            // Each lane sees all of them.
+            // Each lane depends on all lanes.
             Op::Match { .. } | Op::Reduce { .. } | Op::Transpose { .. } => {
                 self.note_whole(effects, mask, 0);
             }
@@ -210,7 +225,7 @@ impl Warp {
         Ok(())
     }
 
-    /// The lanes for which everything has a value that the result is made of.
+    /// Returns the lanes in which all sources are defined.
     #[inline(always)]
     pub(super) fn defined(&self, effects: &Effects) -> u32 {
         let registers = effects
@@ -221,10 +236,10 @@ impl Warp {
             .fold(registers, |all, predicate| all & self.predicates_defined[predicate])
     }
 
-    /// Results have a value as a whole for the lanes of `defined`, and for no others.
+    /// Marks results as fully defined for the lanes of `defined`, and as undefined for all others.
     fn note_whole(&mut self, effects: &Effects, mask: u32, defined: u32) {
         for &register in &effects.writes {
-            // One of the warp's is made of what all lanes have.
+            // A uniform register depends on all lanes.
             let all = if defined & mask == mask { !0 } else { 0 };
             let (lanes, whole) =
                 if register < UNIFORM { (mask, defined & mask) } else { (!0, all) };
@@ -237,7 +252,7 @@ impl Warp {
         }
     }
 
-    /// The lanes for which a condition has no value. The warp's predicates always have one.
+    /// Returns the lanes in which a predicate is undefined. Uniform predicates count as defined.
     fn doubt(&self, condition: Condition) -> u32 {
         if condition.uniform {
             0
@@ -286,7 +301,7 @@ impl Warp {
         }))
     }
 
-    /// Notes the bits of a result that have no value.
+    /// Records the undefined bits of a result.
     fn note(&mut self, target: Target, d: u8, unset: &Lanes) {
         if target.uniform {
             let first = unset[Self::first_lane(target.mask) as usize];
@@ -301,7 +316,7 @@ impl Warp {
         }
     }
 
-    /// Notes the lanes for which a truth has no value.
+    /// Records the lanes in which a predicate result is undefined.
     fn note_truth(&mut self, target: Target, predicate: u8, doubt: u32) {
         if !target.uniform && predicate != PT {
             let written = &mut self.predicates_defined[usize::from(predicate & 7)];

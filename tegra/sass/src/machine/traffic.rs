@@ -1,11 +1,11 @@
-//! What accesses cost: sectors, cache lines, shared-memory banks.
+//! Costs of accesses: sectors, cache lines, shared-memory bank conflicts.
 
-use super::access::Env;
+use super::env::Env;
 use super::lanes::Each;
 use crate::execute::{LANES, repeats};
 use crate::program::op::Space;
 
-/// Whether all lanes follow each other without gaps.
+/// Returns whether the addresses of all lanes are consecutive.
 #[inline(always)]
 pub(super) fn linear(addresses: &[u64; LANES], bytes: u64) -> bool {
     let mut difference = 0;
@@ -15,11 +15,12 @@ pub(super) fn linear(addresses: &[u64; LANES], bytes: u64) -> bool {
     difference == 0
 }
 
-/// Lanes of a row: as many as often have the addresses of those before, or one.
+/// Number of lanes in a row: groups of lanes that often share one address, or the addresses of the
+/// previous row.
 pub(super) const ROW: usize = 8;
 
-/// The lanes of a mask that share an address with the lane before, and with the same lane of the row before, if that
-/// is in the mask.
+/// Returns the lanes that share an address with the previous lane, and with the same lane of the
+/// previous row, if that is in the mask.
 #[inline(always)]
 pub(super) fn repeated(addresses: &[u64; LANES], mask: u32) -> [u32; 2] {
     let [near, far] = repeats(addresses);
@@ -27,7 +28,8 @@ pub(super) fn repeated(addresses: &[u64; LANES], mask: u32) -> [u32; 2] {
 }
 
 impl Env<'_> {
-    /// Counts an access of a warp; those to local memory and at generic addresses are not.
+    /// Counts an access of a warp to global or shared memory; local and generic accesses are not
+    /// counted.
     #[inline(always)]
     pub(crate) fn count(
         &mut self,
@@ -67,7 +69,7 @@ impl Env<'_> {
         self.count_sectors(addresses, mask);
     }
 
-    /// Counts the bytes that lanes ask of global memory, or give it.
+    /// Counts the bytes that lanes load from or store to global memory.
     #[inline(always)]
     pub(super) fn count_bytes(&mut self, mask: u32, bytes: u8, store: bool) {
         let total = u64::from(mask.count_ones()) * u64::from(bytes);
@@ -109,10 +111,11 @@ impl Env<'_> {
         }
     }
 
-    /// Counts an access of a warp to shared memory: the passes beyond those that the width needs.
+    /// Counts an access of a warp to shared memory, and its passes beyond those that the width
+    /// requires.
     pub(crate) fn count_shared(&mut self, addresses: &[u64; LANES], mask: u32, bytes: u8) {
         self.counters.shared_bytes += u64::from(mask.count_ones()) * u64::from(bytes);
-        // No bank has two words then, whatever the width.
+        // Consecutive addresses have no bank conflicts.
         if linear(addresses, bytes.into()) {
             return;
         }
@@ -135,7 +138,7 @@ impl Env<'_> {
                 if count > 0 && words[count - 1] == word {
                     continue;
                 }
-                // A wide access takes neighbouring banks; its first one stands for them.
+                // A wide access covers adjacent banks; its first one represents them.
                 let bank = 1 << (word % 32);
                 clash |= used & bank != 0;
                 used |= bank;

@@ -1,8 +1,8 @@
-//! A warp: registers, predicates, and which lanes are where.
+//! A warp: registers, predicates, and the groups of its lanes.
 //!
-//! Lanes that are at the same place run together as a group; one group of a warp runs at a time.
-//! Convergence barriers hold the lanes that take part; a group that waits at one goes on, as one
-//! group, when all of them wait there or have left.
+//! Lanes with the same program counter run as a group; one group of a warp runs at a time. A
+//! convergence barrier has a mask of lanes. The groups that wait at it continue as one when all its
+//! lanes wait there or have left it.
 
 use super::known::Known;
 use super::lanes::Each;
@@ -10,36 +10,36 @@ use crate::execute::{LANES, Lanes};
 use crate::isa::{PT, RZ};
 use crate::program::op::{Arrival, Condition};
 
-/// Registers of lanes and, from 256 on, of the warp.
+/// Number of tracked registers: uniform registers start at 256.
 const REGISTERS: usize = 320;
 
-/// Lanes at the same place.
+/// Lanes with the same program counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) mask: u32,
-    /// The instruction that comes next.
+    /// Index of the next instruction.
     pub(crate) pc: u32,
 }
 
-/// What a group waits for.
+/// Reason for which a group waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// A convergence barrier.
     Convergence(u8),
-    /// Lanes to come to any such wait.
+    /// A mask of lanes that must all reach such a wait.
     Lanes(u32),
-    /// A barrier of the block: its number, and how many threads take part, 0 for all.
+    /// A block barrier: its number, and the number of participating threads, 0 for all.
     Block { id: u32, threads: u32, arrival: Arrival },
 }
 
-/// A group that waits.
+/// A waiting group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub(crate) group: Group,
     pub(crate) on: Wait,
 }
 
-/// An asynchronous copy into shared memory that has not landed.
+/// An asynchronous copy into shared memory that is not complete.
 #[derive(Clone, Debug)]
 pub(crate) struct Copy {
     pub(crate) address: u32,
@@ -53,10 +53,10 @@ pub(crate) struct Warp {
     pub(crate) predicates: [u32; 8],
     pub(crate) uniform: [u32; 64],
     pub(crate) uniform_predicates: [bool; 8],
-    /// Which bits of registers have a value; uniform registers from 256 on.
+    /// Defined bits of registers; uniform registers start at 256.
     pub(crate) known: Known,
     pub(crate) predicates_defined: [u32; 8],
-    /// Lanes that take part in each convergence barrier.
+    /// Participating lanes of each convergence barrier.
     pub(crate) convergence: [u32; 16],
     pub(crate) index: u8,
     pub(crate) live: u32,
@@ -66,17 +66,17 @@ pub(crate) struct Warp {
     /// Thread index in x, y, z.
     pub(crate) thread: [Lanes; 3],
     pub(crate) local: Vec<u32>,
-    /// Which bits of words of local memory have a value.
+    /// Defined bits of local memory.
     pub(crate) local_known: Known,
-    /// What the last block barrier's reduction gave.
+    /// Result of the last barrier reduction.
     pub(crate) reduction: u32,
-    /// Lanes that brought a truth to the reduction that is going on.
-    pub(crate) brought: u32,
-    /// Whether the block knows that the warp is at a barrier.
-    pub(crate) told: bool,
-    /// Where instructions that load began last, by the low bits of their place.
+    /// Lanes whose predicate is true in the current barrier reduction.
+    pub(crate) votes: u32,
+    /// The block has recorded that the warp is at a barrier.
+    pub(crate) arrived: bool,
+    /// Last first address of each load instruction, indexed by the low bits of its program counter.
     pub(crate) began: [u64; 32],
-    /// Copies under way: those of the open group, then of the committed ones, oldest first.
+    /// Incomplete copies: those of the open group, then of the committed groups, oldest first.
     pub(crate) open: Vec<Copy>,
     pub(crate) committed: std::collections::VecDeque<Vec<Copy>>,
 }
@@ -100,16 +100,16 @@ impl Warp {
             local: Vec::new(),
             local_known: Known::default(),
             reduction: 0,
-            brought: 0,
-            told: false,
+            votes: 0,
+            arrived: false,
             began: [0; 32],
             open: Vec::new(),
             committed: std::collections::VecDeque::new(),
         }
     }
 
-    /// At the start of a block: nothing has a value but `UR2`, which the compiler's prologue reads
-    /// first and finds zero, and `RZ` and `PT`.
+    /// Resets the warp for a block. Everything is undefined except `UR2`, which compiler prologues
+    /// read first and find zero, `RZ` and `PT`.
     pub(crate) fn start(&mut self, index: u32, block: [u32; 3], registers: u32, entry: u32) {
         let threads: u32 = block.iter().product();
         let first = index * 32;
@@ -133,7 +133,7 @@ impl Warp {
         self.predicates_defined = [0; 8];
         self.predicates_defined[usize::from(PT)] = !0;
         self.convergence = [0; 16];
-        (self.reduction, self.brought, self.told) = (0, 0, false);
+        (self.reduction, self.votes, self.arrived) = (0, 0, false);
         self.index = index as u8;
         self.active = Group { mask: self.live, pc: entry };
         self.ready.clear();
@@ -150,7 +150,7 @@ impl Warp {
         self.committed.clear();
     }
 
-    /// The lanes for which a condition holds.
+    /// Returns the lanes for which a condition holds.
     #[inline(always)]
     pub(crate) fn holds(&self, condition: Condition) -> u32 {
         let index = usize::from(condition.index & 7);
@@ -196,7 +196,7 @@ impl Warp {
         }
     }
 
-    /// Writes one of the warp's registers; those behind the last are none.
+    /// Writes a uniform register; `URZ` is ignored.
     pub(crate) fn write_uniform(&mut self, register: u8, value: u32) {
         if register < crate::isa::URZ {
             self.uniform[usize::from(register & 63)] = value;
@@ -209,7 +209,7 @@ impl Warp {
         }
     }
 
-    /// Lets the next group run; whether there is one.
+    /// Switches to the next group; returns whether there is one.
     pub(crate) fn next_group(&mut self) -> bool {
         if self.active.mask != 0 {
             return true;
@@ -221,7 +221,7 @@ impl Warp {
         true
     }
 
-    /// Puts the running group behind the others, so that these come to run too.
+    /// Moves the running group behind the others, so that they run too.
     pub(crate) fn rotate(&mut self) {
         if self.active.mask != 0 && !self.ready.is_empty() {
             self.ready.insert(0, self.active);
@@ -229,7 +229,7 @@ impl Warp {
         }
     }
 
-    /// Takes lanes of the running group elsewhere.
+    /// Branches with some lanes of the running group.
     pub(crate) fn branch(&mut self, taken: u32, target: u32, seeded: bool) {
         let rest = self.active.mask & !taken;
         if taken == 0 {
@@ -245,7 +245,7 @@ impl Warp {
         }
     }
 
-    /// Lets lanes of the running group wait; they go on behind the instruction.
+    /// Makes lanes of the running group wait; they continue after the instruction.
     pub(crate) fn wait(&mut self, mask: u32, on: Wait) {
         let group = Group { mask, pc: self.active.pc + 1 };
         self.active.mask &= !mask;
@@ -254,7 +254,7 @@ impl Warp {
         self.release();
     }
 
-    /// Ends lanes.
+    /// Exits lanes.
     pub(crate) fn exit(&mut self, mask: u32) {
         self.live &= !mask;
         self.active.mask &= !mask;
@@ -262,7 +262,7 @@ impl Warp {
         self.release();
     }
 
-    /// Lets groups go on whose wait is over.
+    /// Resumes groups whose wait is over.
     pub(crate) fn release(&mut self) {
         let mut position = 0;
         while let Some(waiting) = self.waiting.get(position).copied() {
@@ -291,7 +291,7 @@ impl Warp {
         }
     }
 
-    /// Lets the groups of some waits go on, those at the same place together.
+    /// Resumes the groups of the selected waits; groups at the same instruction continue together.
     pub(crate) fn resume(&mut self, which: impl Fn(Wait) -> bool) {
         let mut released: Vec<Group> = Vec::new();
         self.waiting.retain(|waiting| {
@@ -307,7 +307,7 @@ impl Warp {
         self.ready.extend(released);
     }
 
-    /// The lowest lane of a mask.
+    /// Returns the lowest lane of a mask.
     pub(crate) fn first_lane(mask: u32) -> u32 {
         Each(mask).next().map_or(0, |lane| lane as u32)
     }

@@ -1,4 +1,4 @@
-//! Which registers and predicates an operation reads and writes, for the checks.
+//! Registers and predicates that an operation reads and writes, for the checks.
 
 use std::ops::Range;
 
@@ -9,32 +9,32 @@ use super::op::{
 };
 use crate::isa::{PT, RZ};
 
-/// What an operation touches. Uniform registers count from 256.
+/// Registers, predicates and constants of an operation. Uniform registers are numbered from 256.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
-    /// Registers whose values the result is made of.
+    /// Registers that the result depends on.
     pub(crate) reads: Vec<u16>,
-    /// Registers whose values become an address, a branch's way or what is stored.
+    /// Registers used as an address, in a branch or in a store: they must be defined.
     pub(crate) needs: Vec<u16>,
-    /// The bits that are stored, of the registers that only a store needs.
+    /// Register that is only stored, and the bits of it that are.
     pub(crate) stored: Option<(u16, u32)>,
     /// Registers written.
     pub(crate) writes: Vec<u16>,
-    /// Predicates that the result is made of, a bit each.
+    /// Mask of predicates that the result depends on.
     pub(crate) predicate_reads: u8,
-    /// Predicates that decide the way.
+    /// Mask of predicates that decide control flow or a store: they must be defined.
     pub(crate) predicate_needs: u8,
-    /// Predicates written.
+    /// Mask of predicates written.
     pub(crate) predicate_writes: u8,
-    /// Bytes of constant banks that are read; the whole bank, where a register says which.
+    /// Ranges of constant banks that are read; the whole bank if a register indexes it.
     pub(crate) constants: Vec<(u8, Range<u32>)>,
 }
 
-/// The first of the warp's registers.
+/// Number of the first uniform register.
 pub(crate) const UNIFORM: u16 = 256;
 
 impl Effects {
-    /// Registers of a lane that are named: the highest and one.
+    /// Number of registers used: the highest plus one.
     pub(crate) fn registers(&self) -> u32 {
         let all = self.reads.iter().chain(&self.needs).chain(&self.writes);
         all.filter(|&&register| register < UNIFORM).map(|&r| u32::from(r) + 1).max().unwrap_or(0)
@@ -203,6 +203,12 @@ impl Effects {
                 self.write(*d, 1);
                 self.sets(*out, false);
             }
+            _ => self.exchange(op),
+        }
+    }
+
+    fn exchange(&mut self, op: &Op) {
+        match op {
             Op::Shuffle { out, d, a, lane, limit, .. } => {
                 self.sources([a, lane, limit]);
                 self.write(*d, 1);
@@ -279,8 +285,8 @@ impl Effects {
             }
             Op::Store { pointer, source, size } => {
                 self.pointer(pointer);
-                // Functions save what they do not know to have a value on the stack, which
-                // remembers for each word whether it has one.
+                // Functions save possibly undefined registers on the stack, where the state of each
+                // word is tracked.
                 if pointer.space != Space::Local {
                     self.need(*source, words(*size));
                     self.stored(pointer, *source, *size);
@@ -338,7 +344,8 @@ impl Effects {
         }
     }
 
-    /// Of a register that is not its own address, only the bytes matter that a narrow store writes.
+    /// Records the bits that a narrow store writes, unless the register is also part of the
+    /// address.
     fn stored(&mut self, pointer: &Pointer, source: u8, size: Size) {
         let (first, last) = (pointer.register, pointer.register.saturating_add(1));
         if size.bytes < 4 && source != first && !(pointer.wide && source == last) {
@@ -351,7 +358,7 @@ impl Effects {
         self.constant(source);
     }
 
-    /// Sources of a lane's operation, but for those that cannot matter.
+    /// Adds the sources of an operation, except those that cannot affect the result.
     fn lane(&mut self, lane: &Lane, sources: [&Source; 3]) {
         if let Lane::Logic { table } = lane {
             let differs = |shift: u8, mask: u8| table >> shift & mask != table & mask;
@@ -373,7 +380,7 @@ impl Effects {
     }
 }
 
-/// The register that a source is.
+/// Returns the register of a source.
 fn register(source: &Source) -> Option<u16> {
     match source.origin {
         Origin::Register(index) => Some(u16::from(index)),
@@ -382,7 +389,7 @@ fn register(source: &Source) -> Option<u16> {
     }
 }
 
-/// The predicates that a mask chooses; all, if it is not in the code.
+/// Returns the predicates that a mask selects; all if it is not an immediate.
 fn chosen(mask: &Source) -> u8 {
     match mask.origin {
         Origin::Immediate(bits) => mask.modify(bits) as u8 & 0x7f,
@@ -390,13 +397,13 @@ fn chosen(mask: &Source) -> u8 {
     }
 }
 
-/// Registers that an access of a size takes.
+/// Number of registers of an access.
 fn words(size: Size) -> u8 {
     size.bytes.div_ceil(4)
 }
 
 impl Wide {
-    /// Registers of the result.
+    /// Number of result registers.
     pub(crate) fn words(self) -> u8 {
         match self {
             Self::MultiplyAdd { high, narrow, .. } => 2 - u8::from(high || narrow),
@@ -413,7 +420,7 @@ impl Wide {
 }
 
 impl super::op::AtomicType {
-    /// Registers of an operand.
+    /// Number of registers of an operand.
     pub(crate) fn words(self) -> u8 {
         match self {
             Self::U64 | Self::S64 | Self::F64 => 2,

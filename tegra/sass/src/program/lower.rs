@@ -1,5 +1,5 @@
-//! Instructions to operations: arithmetic, predicates and moves. Memory and control flow are
-//! `lower_flow`'s.
+//! Lowering of arithmetic, predicates, conversions, matrices and warp exchanges. `lower_flow`
+//! lowers memory and control flow.
 
 use super::op::{
     ALWAYS, Carry, Combine, Compared, Comparison, Condition, Element, Format, Function, Integer,
@@ -11,13 +11,12 @@ use crate::isa::{Modifier, Opcode, Operand, PT, Part, RZ};
 
 const ZERO: Source = Source::zero();
 
-/// The operation of an instruction; `None` if what it asks for is not known.
+/// Lowers an instruction; `None` if it is not supported.
 pub(super) fn lower(view: &View<'_>) -> Option<Op> {
-    use Number::{Float, Halves, Integer as Int};
+    use Number::{Float, Integer as Int};
     use Opcode as O;
-    let opcode = view.0.opcode;
     let simple = |lane, first, number| alu(view, lane, first, number);
-    match opcode {
+    match view.0.opcode {
         O::Iadd3 | O::Uiadd3 => add3(view),
         O::Imad | O::Uimad if view.has(Modifier::Wide) || view.has(Modifier::Hi) => {
             multiply_wide(view)
@@ -51,7 +50,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         }
         O::Bmsk | O::Ubmsk => simple(Lane::Mask { wrap: view.has(Modifier::W) }, 1, Int),
         O::Prmt | O::Uprmt => {
-            // What the PTX manual gives for the modes of `prmt`: a selector for each of four numbers.
+            // Selectors of the modes of `prmt` in the PTX manual, one for each of four values.
             let by = view.one_of(&[
                 (Modifier::F4e, [0x3210, 0x4321, 0x5432, 0x6543]),
                 (Modifier::B4e, [0x5670, 0x6701, 0x7012, 0x0123]),
@@ -90,6 +89,15 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             simple(Lane::PackIntegers { to, rounded: Some(view.round()) }, 1, Int)
         }
         O::I2ip => simple(Lane::PackIntegers { to: view.packed_integer()?, rounded: None }, 1, Int),
+        _ => predicates(view),
+    }
+}
+
+/// Lowers logic on predicates; passes other instructions on.
+fn predicates(view: &View<'_>) -> Option<Op> {
+    use Number::Integer as Int;
+    use Opcode as O;
+    match view.0.opcode {
         O::Plop3 if view.condition(2).is_none() => Some(Op::Signs {
             tables: [view.number(5)? as u8, view.number(6)? as u8],
             out: [view.predicate(0)?, view.predicate(1)?],
@@ -99,7 +107,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             tables: [view.number(5)? as u8, view.number(6)? as u8],
             out: [view.predicate(0)?, view.predicate(1)?],
             sources: [view.condition(2)?, view.condition(3)?, view.condition(4)?],
-            uniform: opcode == O::Uplop3,
+            uniform: view.0.opcode == O::Uplop3,
         }),
         O::P2r => Some(Op::FromPredicates {
             d: view.register(0)?,
@@ -112,6 +120,16 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         O::R2p => {
             Some(Op::ToPredicates { source: view.source(1, Int)?, mask: view.source(2, Int)? })
         }
+        _ => floating(view),
+    }
+}
+
+/// Lowers single and double precision.
+fn floating(view: &View<'_>) -> Option<Op> {
+    use Number::Float;
+    use Opcode as O;
+    let simple = |lane, first, number| alu(view, lane, first, number);
+    match view.0.opcode {
         O::Fadd => simple(Lane::FloatAdd(view.float()), 1, Float),
         O::Fmul => {
             let scale = view.one_of(&[
@@ -182,12 +200,22 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         O::Dmul => double(view, Wide::DoubleMultiply(view.round())),
         O::Dfma => double(view, Wide::DoubleFused(view.round())),
         O::Dsetp => compare_doubles(view),
+        _ => packed(view),
+    }
+}
+
+/// Lowers packed halves and conversions.
+fn packed(view: &View<'_>) -> Option<Op> {
+    use Number::{Float, Halves};
+    use Opcode as O;
+    let simple = |lane, first, number| alu(view, lane, first, number);
+    match view.0.opcode {
         O::Hadd2 if view.has(Modifier::F32) => {
             simple(Lane::PackedAddWide { saturate: view.has(Modifier::Sat) }, 1, Halves)
         }
         O::Hadd2 => simple(Lane::PackedAdd(view.packed()?), 1, Halves),
         O::Hmul2 => simple(Lane::PackedMultiply(view.packed()?), 1, Halves),
-        // Nothing says what a predicate behind `.RELU` decides.
+        // The effect of a predicate behind `.RELU` is undocumented.
         O::Hfma2 if view.has(Modifier::Relu) && view.condition(4)? != ALWAYS => None,
         O::Hfma2 => simple(Lane::PackedFused(view.packed()?), 1, Halves),
         O::Hmnmx2 => {
@@ -218,7 +246,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
                 relu: view.has(Modifier::Relu),
                 round: view.round(),
             };
-            // What a merge takes the upper half from is known when it is zero.
+            // The upper half of a merge is only known if its source is `RZ`.
             let merge = view.has(Modifier::MergeC);
             if merge && view.register(3) != Some(RZ) {
                 return None;
@@ -227,6 +255,15 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             alu_with(view, lane, [upper, view.source(2, Float)?, ZERO], ALWAYS)
         }
         O::F2i | O::I2f | O::I2fp | O::F2f | O::Frnd => convert(view),
+        _ => warp(view),
+    }
+}
+
+/// Lowers exchanges between lanes and matrix products.
+fn warp(view: &View<'_>) -> Option<Op> {
+    use Number::Integer as Int;
+    use Opcode as O;
+    match view.0.opcode {
         O::Shfl => Some(Op::Shuffle {
             mode: view.one_of(&[
                 (Modifier::Idx, Shuffle::Index),
@@ -270,7 +307,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             d: view.register(0)?,
             out: view.predicate(1)?,
             p: view.condition(2)?,
-            uniform: opcode == O::Voteu,
+            uniform: view.0.opcode == O::Voteu,
         }),
         O::Hmma => matrix_float(view),
         O::Imma | O::Bmma => matrix_integer(view),
@@ -287,7 +324,7 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
 
 const NEVER: Relation = Relation { less: false, equal: false, greater: false, unordered: false };
 
-/// An operation of the lanes or, by its destination, of the warp.
+/// Builds an operation; the destination decides whether it is uniform.
 fn alu_with(view: &View<'_>, lane: Lane, sources: [Source; 3], p: Condition) -> Option<Op> {
     let [a, b, c] = sources;
     Some(match view.operand(0)? {
@@ -297,7 +334,7 @@ fn alu_with(view: &View<'_>, lane: Lane, sources: [Source; 3], p: Condition) -> 
     })
 }
 
-/// Sources from a position on, as many as there are.
+/// Builds an operation from all sources starting at a position.
 fn alu(view: &View<'_>, lane: Lane, first: usize, number: Number) -> Option<Op> {
     let mut sources = [ZERO; 3];
     for (position, source) in sources.iter_mut().enumerate() {
@@ -315,18 +352,18 @@ fn alu(view: &View<'_>, lane: Lane, first: usize, number: Number) -> Option<Op> 
     }
 }
 
-/// One source, behind the destination.
+/// Builds an operation with one source.
 fn unary(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
     alu_with(view, lane, [view.source(1, number)?, ZERO, ZERO], ALWAYS)
 }
 
-/// Two sources and a condition.
+/// Builds an operation with two sources and a condition.
 fn with_condition(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
     let sources = [view.source(1, number)?, view.source(2, number)?, ZERO];
     alu_with(view, lane, sources, view.condition(3)?)
 }
 
-/// A minimum or maximum. One with the product's sign takes magnitudes, but needs the signs as well.
+/// Builds a minimum or maximum. `.XORSIGN` compares magnitudes but needs the signs too.
 fn minimum(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
     if !view.has(Modifier::Xorsign) {
         return with_condition(view, lane, number);
@@ -339,7 +376,7 @@ fn minimum(view: &View<'_>, lane: Lane, number: Number) -> Option<Op> {
     alu_with(view, lane, [source(1)?, source(2)?, ZERO], view.condition(3)?)
 }
 
-/// Three integers, from a position on.
+/// Reads three integer sources from a position on.
 fn integers(view: &View<'_>, first: usize) -> Option<[Source; 3]> {
     let source = |position| view.source(first + position, Number::Integer);
     Some([source(0)?, source(1)?, source(2)?])
@@ -362,7 +399,7 @@ fn add3(view: &View<'_>) -> Option<Op> {
     Some(Op::Carry(Carry { d, a, b, c, extra, out, carry, uniform }))
 }
 
-/// An operation on 64-bit numbers, without carries.
+/// Builds a 64-bit operation without carries.
 fn wide(view: &View<'_>, wide: Wide, sources: [[Source; 2]; 3]) -> Option<WideOp> {
     let (d, [a, b, c], uniform) = (view.register(0)?, sources, uniform(view));
     Some(WideOp { wide, d, a, b, c, out: PT, carry: None, uniform })
@@ -373,7 +410,7 @@ fn multiply(view: &View<'_>) -> Option<Op> {
     if !view.has(Modifier::X) {
         return alu_with(view, Lane::MultiplyAdd, sources, ALWAYS);
     }
-    // With a carry: a product of which the lower word counts.
+    // With a carry, the lower word of the product is the result.
     let product = Wide::MultiplyAdd { signed: false, high: false, narrow: true, negate: false };
     let operation = wide(view, product, sources.map(|source| [source, ZERO]))?;
     Some(Op::Wide(WideOp { carry: Some(view.condition(4)?), ..operation }))
@@ -396,7 +433,7 @@ fn shift_add(view: &View<'_>) -> Option<Op> {
     let shift = view.number(5)? as u8;
     let (carry, signed) = (view.has(Modifier::X), view.has(Modifier::Sx32));
     let high = view.has(Modifier::Hi);
-    // What a negated number's upper word is, and a lower word's sign, is not known.
+    // The upper word of a negated source and the sign of a lower word are unknown.
     if high && a.plus != 0 || signed && !high {
         return None;
     }
@@ -512,7 +549,7 @@ fn convert(view: &View<'_>) -> Option<Op> {
             narrow(Lane::FromInteger { from, to, round }, source)
         }
         Opcode::F2f => {
-            // The destination is written first.
+            // The destination format is the first modifier.
             let mut formats = view.0.modifiers.iter().filter_map(|modifier| match modifier {
                 Modifier::F16 => Some(Format::Half),
                 Modifier::Bf16 => Some(Format::Brain),
@@ -535,7 +572,7 @@ fn convert(view: &View<'_>) -> Option<Op> {
     }
 }
 
-/// A source of at most 32 bits, whose sign is where its format has it.
+/// Reads a source of at most 32 bits; its sign position follows from the format.
 fn single(view: &View<'_>, format: Format) -> Option<Source> {
     match format {
         Format::Half => view.source(1, Number::Halves).filter(|s| !matches!(s.part, Part::Byte(_))),
@@ -592,7 +629,7 @@ fn matrix_integer(view: &View<'_>) -> Option<Op> {
     let bit = Integer { bits: 1, signed: false };
     let kinds =
         if view.0.opcode == Opcode::Bmma { [bit; 2] } else { [types.next()?, types.next()?] };
-    // A register of each lane has at least a part of a row.
+    // Each lane holds at least one register of a row.
     if kinds[0].bits != kinds[1].bits || depth * u16::from(kinds[0].bits) < 128 {
         return None;
     }

@@ -1,14 +1,14 @@
-//! Instructions to operations: memory, control flow, barriers, special registers.
+//! Lowering of memory, control flow, barriers and special registers.
 
 use super::op::{ALWAYS, Arrival, Atomic, AtomicOp, AtomicType, Op, Origin, Source, Space};
 use super::operands::{Number, View};
 use crate::isa::{Modifier, Opcode, Operand, PT, Part, RZ, URZ};
 
-/// The operation of an instruction; `None` if what it asks for is not known.
+/// Lowers an instruction; `None` if it is not supported.
 pub(super) fn lower(view: &View<'_>) -> Option<Op> {
     use Opcode as O;
     let load = |space| -> Option<Op> {
-        // Nothing says what a register gets when the predicate behind the address does not hold.
+        // The result of a load whose predicate is false is undocumented.
         if view.condition(2).is_some_and(|given| given != ALWAYS) {
             return None;
         }
@@ -22,10 +22,10 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
         })
     };
     match view.0.opcode {
-        // Caches and fences change nothing here: every access takes place at once and in order.
+        // Caches and fences have no effect: every access takes place immediately and in order.
         O::Nop | O::Membar | O::Errbar | O::Pmtrig => Some(Op::Nothing),
         O::Cctl if view.has(Modifier::Ivall) => Some(Op::Nothing),
-        // Of one line: nothing that is counted moves, but its address has to be good.
+        // An operation on one line transfers nothing, but its address must be mapped.
         O::Cctl => Some(Op::CacheLine { pointer: view.pointer(0, Space::Global)? }),
         O::Ldg => load(Space::Global),
         O::Ld => load(Space::Generic),
@@ -89,6 +89,14 @@ pub(super) fn lower(view: &View<'_>) -> Option<Op> {
             count: view.one_of(&[(Modifier::N2, 2), (Modifier::N4, 4)]).unwrap_or(1),
             transpose: view.has(Modifier::Mt88),
         }),
+        _ => special(view),
+    }
+}
+
+/// Lowers reads of special registers and moves to uniform ones; passes other instructions on.
+fn special(view: &View<'_>) -> Option<Op> {
+    use Opcode as O;
+    match view.0.opcode {
         O::Qspc => {
             let Operand::Address(address) = *view.operand(2)? else { return None };
             let space = view.one_of(&[
@@ -155,8 +163,8 @@ fn control(view: &View<'_>) -> Option<Op> {
     }
 }
 
-/// The number is in the low bits of a register, and above it, if the register is named twice, the
-/// count, which otherwise has a register for itself.
+/// One register holds the number in its low bits and the count above them if it is named twice;
+/// otherwise the count has its own register.
 fn barrier_of_block(view: &View<'_>) -> Option<Op> {
     let id = Source { keep: 0xf, ..view.source(0, Number::Integer)? };
     let threads = Source { keep: 0xfff, ..view.source(1, Number::Integer)? };
@@ -235,7 +243,7 @@ fn atomic(view: &View<'_>, space: Space, d: usize, address: usize) -> Option<Op>
     let source2 = if compares { view.register(address + 2)? } else { RZ };
     let (d, pointer) = (view.register(d)?, view.pointer(address, space)?);
     let source = view.register(address + 1)?;
-    // Shared memory's have no predicate; the others' says whether it was done.
+    // Atomics on shared memory have no predicate; for others it reports success.
     let out = if space == Space::Shared { PT } else { view.predicate(0)? };
     Some(Op::Atomic(AtomicOp { operation, kind, out, d: Some(d), pointer, source, source2 }))
 }

@@ -1,7 +1,7 @@
-//! Pre-decoded code.
+//! Pre-decoded programs.
 //!
-//! A [`Program`] is decoded once and run many times: every choice that the bits make is made here,
-//! and for the checks it is written down which registers an instruction reads and writes.
+//! A [`Program`] is decoded once and run many times. Decoding resolves all modifiers, and records
+//! for the checks which registers each instruction reads and writes.
 
 mod effects;
 mod lower;
@@ -18,23 +18,24 @@ pub(crate) use effects::{Effects, UNIFORM};
 use op::{Condition, Lane, Op, Origin, Source};
 use operands::View;
 
-/// What a spoiled operation gives: NaN, also as a pair of halves.
+/// Result of a spoiled operation: NaN, also as a pair of halves.
 pub const WRONG: u32 = 0x7fff_ffff;
 
-/// An instruction, ready to be executed.
+/// An instruction in executable form.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) guard: Condition,
     pub(crate) op: Op,
     pub(crate) class: Class,
-    /// The registers that all sources of a lane's operation are, taken as they are; with no predicate among them.
+    /// Source registers, if all sources are unmodified registers and no predicate is involved.
     registers: Option<[u8; 3]>,
-    /// Its results in registers are wrong.
+    /// Its register results are overwritten with [`WRONG`].
     pub(crate) spoiled: bool,
 }
 
 impl Step {
-    /// Most instructions that compute: a lane's operation on registers, its result, sources and condition.
+    /// Returns the fast form of an instruction: an operation on plain registers, with result,
+    /// sources and condition.
     #[inline(always)]
     pub(crate) fn plain(&self) -> Option<(&Lane, u8, [u8; 3], Condition)> {
         match &self.op {
@@ -44,7 +45,7 @@ impl Step {
     }
 }
 
-/// The register that a source is without any change, or that of zeros.
+/// Returns the register of an unmodified source, or `RZ`.
 fn plain(source: &Source) -> Option<u8> {
     match source.origin {
         Origin::Register(index) if source.is_plain() => Some(index),
@@ -65,9 +66,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Decodes code. Instructions that are not known are kept: they fault when they are reached, as
-    /// they do on the hardware. [`DecodeError::Length`] when the code is not a whole number of
-    /// instructions.
+    /// Decodes code. Unknown instructions are kept and fault when executed, as on hardware.
+    /// [`DecodeError::Length`] if the code is not a whole number of instructions.
     pub fn new(code: &[u8]) -> Result<Self, DecodeError> {
         let (chunks, rest) = code.as_chunks::<INSTRUCTION_BYTES>();
         if !rest.is_empty() {
@@ -92,8 +92,7 @@ impl Program {
         Ok(Self { steps, effects, words, decoded, registers, constants })
     }
 
-    /// Makes an operation give [`WRONG`] in every register that it writes: for tests of programs that
-    /// must notice.
+    /// Makes an opcode write [`WRONG`] to every result register, to test programs that must notice.
     pub fn spoil(&mut self, opcode: Opcode) {
         for (step, decoded) in self.steps.iter_mut().zip(&self.decoded) {
             if decoded.as_ref().is_ok_and(|decoded| decoded.opcode == opcode) {
@@ -102,13 +101,12 @@ impl Program {
         }
     }
 
-    /// The instructions, each at its index times 16; those that are not known are errors.
+    /// Returns the instructions, 16 bytes apart; unknown ones are errors.
     pub fn instructions(&self) -> &[Result<Instruction, DecodeError>] {
         &self.decoded
     }
 
-    /// Offsets of instructions that would be illegal if they were reached: not decoded, or asking
-    /// for something that is not modelled.
+    /// Returns the offsets of instructions that are not decoded or not modelled.
     pub fn unknown(&self) -> Vec<usize> {
         let illegal = |step: &Step| step.op == Op::Illegal;
         let steps = self.steps.iter().enumerate();
@@ -118,12 +116,12 @@ impl Program {
             .collect()
     }
 
-    /// Registers of a lane that the code names: the highest and one.
+    /// Number of registers used: the highest plus one.
     pub fn registers(&self) -> u32 {
         self.registers
     }
 
-    /// Bytes of constant banks that the code can read: of a bank that it indexes, all.
+    /// Ranges of constant banks that the code can read; the whole bank if it is indexed.
     pub fn constants(&self) -> &[(u8, Range<u32>)] {
         &self.constants
     }
@@ -133,7 +131,7 @@ impl Program {
         self.words.len() * INSTRUCTION_BYTES
     }
 
-    /// An instruction's bits.
+    /// Returns the bits of an instruction.
     pub(crate) fn word(&self, index: u32) -> u128 {
         self.words.get(index as usize).copied().unwrap_or(0)
     }
@@ -148,7 +146,7 @@ fn step(instruction: Option<&Instruction>, index: usize) -> Step {
     let Guard { index: guard, not, uniform } = instruction.guard;
     let op = lower::lower(&View(instruction, index * INSTRUCTION_BYTES)).unwrap_or(Op::Illegal);
     let registers = match &op {
-        // What goes to the register of zeros is dropped.
+        // Writes to `RZ` are dropped.
         Op::Alu { d, a, b, c, p, .. } if *d != RZ && *p == always && guard == PT => {
             (|| Some([plain(a)?, plain(b)?, plain(c)?]))()
         }

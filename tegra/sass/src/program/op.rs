@@ -1,9 +1,8 @@
-//! Operations as they are executed: every choice made, operands at hand.
+//! Executable operations, with all modifiers resolved.
 
-use crate::execute::unset::carried;
 use crate::isa::{Modify, PT, Part, SpecialRegister};
 
-/// Where a 32-bit source comes from.
+/// Origin of a 32-bit source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Register(u8),
@@ -23,7 +22,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// A source taken as it is.
+    /// An unmodified source.
     pub(crate) const fn plain(origin: Origin) -> Self {
         Self { origin, part: Part::Whole, keep: !0, flip: 0, plus: 0 }
     }
@@ -32,13 +31,13 @@ impl Source {
         Self::plain(Origin::Immediate(0))
     }
 
-    /// Whether nothing is done to the value.
+    /// Returns whether the source is unmodified.
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.part, Part::Whole) && self.keep == !0 && self.flip == 0 && self.plus == 0
     }
 
-    /// The value, of a lane's raw one.
+    /// Applies the modifications to a raw value.
     #[inline(always)]
     pub(crate) fn modify(&self, value: u32) -> u32 {
         ((self.part(value) & self.keep) ^ self.flip).wrapping_add(self.plus)
@@ -55,14 +54,19 @@ impl Source {
         }
     }
 
-    /// The bits of the value that are nothing, of those of a lane's raw one.
+    /// Returns the undefined bits after the modifications.
     pub(crate) fn unset(&self, unset: u32) -> u32 {
         let unset = self.part(unset) & self.keep;
         if self.plus == 0 { unset } else { carried(unset) }
     }
 }
 
-/// A predicate source; of the warp's predicates when uniform.
+/// Bits of a sum that undefined bits can affect.
+pub(crate) const fn carried(unset: u32) -> u32 {
+    unset | unset.wrapping_neg()
+}
+
+/// A predicate source, which may be uniform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Condition {
     pub(crate) index: u8,
@@ -70,10 +74,10 @@ pub(crate) struct Condition {
     pub(crate) uniform: bool,
 }
 
-/// What always holds.
+/// The condition that is always true.
 pub(crate) const ALWAYS: Condition = Condition { index: PT, not: false, uniform: false };
 
-/// How two truths are combined.
+/// Combination of two predicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Combine {
     And,
@@ -81,7 +85,7 @@ pub(crate) enum Combine {
     Xor,
 }
 
-/// A comparison: which of less, equal, greater and unordered hold.
+/// A relation: the set of outcomes (less, equal, greater, unordered) for which it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Relation {
     pub(crate) less: bool,
@@ -90,7 +94,7 @@ pub(crate) struct Relation {
     pub(crate) unordered: bool,
 }
 
-/// IEEE rounding.
+/// IEEE rounding mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Round {
     Nearest,
@@ -99,26 +103,26 @@ pub(crate) enum Round {
     Zero,
 }
 
-/// Number formats of a single-precision operation.
+/// Modifiers of a single-precision operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Float {
     pub(crate) round: Round,
-    /// Denormal sources and results are zero.
+    /// Denormal sources and results are flushed to zero.
     pub(crate) flush: bool,
     /// Zero times anything is zero.
     pub(crate) zero_wins: bool,
-    /// Results are clamped to 0..1, and not-a-number is 0.
+    /// Results are clamped to 0..1; NaN becomes 0.
     pub(crate) saturate: bool,
 }
 
-/// An operation on pairs of halves.
+/// Modifiers of an operation on packed halves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packed {
     /// The pairs are bfloat16.
     pub(crate) brain: bool,
     pub(crate) flush: bool,
     pub(crate) saturate: bool,
-    /// Negative results are zero.
+    /// Negative results become zero.
     pub(crate) relu: bool,
 }
 
@@ -142,10 +146,10 @@ pub(crate) enum Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shift {
     pub(crate) left: bool,
-    /// The amount wraps; otherwise it stops at the width.
+    /// The amount wraps; otherwise it is clamped to the width.
     pub(crate) wrap: bool,
     pub(crate) signed: bool,
-    /// Amounts go to 63 in place of 31.
+    /// Amounts range to 63 instead of 31.
     pub(crate) wide: bool,
     /// The upper word is the result.
     pub(crate) high: bool,
@@ -166,11 +170,11 @@ pub(crate) enum Function {
     Tanh,
 }
 
-/// What a lane computes from at most three words and a truth. `Select` is the first word where the truth
-/// holds, else the second; `PermuteBy` a permutation by one of four selectors; `FloatScaled` a product
-/// times a power of two, rounded once; `PackedAddWide` the sum of the low halves in single precision;
-/// `PackIntegers` two integers, or numbers if they are to be rounded, saturated above the low bits of a
-/// third.
+/// Operation on at most three words and a predicate. `Select` is the first word if the predicate is
+/// true, else the second. `PermuteBy` permutes by one of four selectors. `FloatScaled` is a product
+/// times a power of two, rounded once. `PackedAddWide` adds the low halves in single precision.
+/// `PackIntegers` saturates two integers, or rounded numbers, and places them above the low bits of
+/// a third.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     Move,
@@ -216,9 +220,9 @@ pub(crate) enum Lane {
     RoundToInteger { format: Format, round: Round, flush: bool },
 }
 
-/// What a lane computes with 64-bit numbers. `MultiplyAdd` is a 64-bit product of 32-bit numbers and a
-/// 64-bit number, which may be negated, with carries; the whole, its upper word or, when narrow, its
-/// lower one. `Convert` goes between floating-point formats.
+/// Operation on 64-bit numbers. `MultiplyAdd` is a 64-bit product of 32-bit numbers plus a 64-bit
+/// addend, which may be negated, with carries; the result is all of it, its upper word or, if
+/// narrow, its lower word. `Convert` converts between floating-point formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wide {
     MultiplyAdd { signed: bool, high: bool, narrow: bool, negate: bool },
@@ -231,8 +235,9 @@ pub(crate) enum Wide {
     RoundToInteger { round: Round },
 }
 
-/// What is compared. Of `UpperIntegers` the lower words' outcome is the extra condition; `DoubleExtreme`
-/// is whether the first is the minimum or maximum, `Division` whether a division needs care.
+/// Operands of a comparison. `UpperIntegers` uses the outcome for the lower words as the extra
+/// condition. `DoubleExtreme` selects the minimum or maximum. `Division` tests whether a division
+/// needs the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compared {
     Integers { signed: bool },
@@ -244,14 +249,14 @@ pub(crate) enum Compared {
     Division,
 }
 
-/// The size of a memory access, and what a load does with it.
+/// Size of a memory access, and sign extension of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) bytes: u8,
     pub(crate) signed: bool,
 }
 
-/// Which memory.
+/// Memory space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Space {
     Global,
@@ -273,11 +278,11 @@ pub(crate) struct Pointer {
     pub(crate) offset: i32,
 }
 
-/// What an atomic operation does.
+/// Atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Atomic {
     Add,
-    /// One more for each lane, whatever the operand.
+    /// Adds one for each lane, regardless of the operand.
     AddOne,
     Minimum,
     Maximum,
@@ -288,11 +293,11 @@ pub(crate) enum Atomic {
     Xor,
     Exchange,
     CompareExchange,
-    /// As above; the result is 1 if it was stored, else 0.
+    /// Like `CompareExchange`, but the result is 1 if it was stored, else 0.
     CompareStore,
 }
 
-/// What an atomic operation works on.
+/// Type of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtomicType {
     U32,
@@ -332,7 +337,7 @@ pub(crate) enum Vote {
     Equal,
 }
 
-/// The numbers a matrix is made of.
+/// Element type of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {
     Half,
@@ -340,7 +345,7 @@ pub(crate) enum Element {
     Tensor,
 }
 
-/// A product of integer matrices, of which the left one has eight or sixteen rows.
+/// An integer matrix product whose left matrix has eight or sixteen rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MatrixInteger {
     pub(crate) d: u8,
@@ -351,19 +356,19 @@ pub(crate) struct MatrixInteger {
     pub(crate) depth: u16,
     pub(crate) kinds: [Integer; 2],
     pub(crate) saturate: bool,
-    /// Elements are compared and not multiplied: 1 where they differ.
+    /// Elements are compared instead of multiplied: 1 where they differ.
     pub(crate) differ: bool,
 }
 
 impl MatrixInteger {
-    /// Registers of the left fragment, the right one, and the sum.
+    /// Number of registers of the left fragment, the right fragment and the sum.
     pub(crate) fn words(&self) -> [u8; 3] {
         let column = (self.depth * u16::from(self.kinds[0].bits) / 128) as u8;
         [column * self.rows / 8, column, self.rows / 4]
     }
 }
 
-/// A reduction of a block barrier.
+/// Kind of arrival at a block barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Wait,
@@ -386,8 +391,8 @@ pub(crate) struct Carry {
     pub(crate) uniform: bool,
 }
 
-/// What is shifted besides the word itself: nothing, so that the lower word counts, or an upper word or
-/// the word's sign, so that the upper one counts.
+/// Upper word of a shift: none (the result is the lower word), a word, or the sign (the result is
+/// the upper word).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upper {
     None,
@@ -409,7 +414,7 @@ pub(crate) struct ShiftAddCarry {
     pub(crate) uniform: bool,
 }
 
-/// Logic with a truth about the result.
+/// Bitwise logic, with a predicate that tests the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogicTest {
     pub(crate) table: u8,
@@ -436,7 +441,7 @@ pub(crate) struct WideOp {
     pub(crate) uniform: bool,
 }
 
-/// A comparison, combined with a truth.
+/// A comparison, combined with a predicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Comparison {
     pub(crate) compared: Compared,
@@ -450,8 +455,8 @@ pub(crate) struct Comparison {
     pub(crate) uniform: bool,
 }
 
-/// An atomic operation on memory. `out` is whether it was done: floating-point ones are not on shared or
-/// local memory.
+/// An atomic operation on memory. `out` reports success, which floating-point atomics on shared or
+/// local memory lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtomicOp {
     pub(crate) operation: Atomic,
@@ -463,9 +468,9 @@ pub(crate) struct AtomicOp {
     pub(crate) source2: u8,
 }
 
-/// A pre-decoded operation. `BranchTogether` is taken when all lanes would take it, else by none
-/// (inferred: the compiler jumps so over a region with a convergence barrier, in front of it);
-/// `BranchIndirect` goes to the register pair's value and an offset; `Illegal` is not understood.
+/// A pre-decoded operation. `BranchTogether` is taken only if all lanes would take it (inferred:
+/// compilers use it to skip a region with a convergence barrier). `BranchIndirect` jumps to a
+/// register pair plus an offset. `Illegal` is not supported.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {
     Illegal,

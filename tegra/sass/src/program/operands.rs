@@ -1,4 +1,4 @@
-//! An instruction's operands as the sources, conditions and sizes of operations.
+//! Operands of an instruction as sources, conditions and sizes of operations.
 
 use super::op::{
     Combine, Condition, Float, Format, Integer, Origin, Packed, Pointer, Relation, Round, Size,
@@ -6,7 +6,7 @@ use super::op::{
 };
 use crate::isa::{Immediate, Instruction, Modifier, Modify, Operand, Part, RZ, URZ, Width};
 
-/// What negation and absolute value mean for a source.
+/// Interpretation of negation and absolute value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Number {
     Integer,
@@ -14,11 +14,11 @@ pub(super) enum Number {
     Halves,
 }
 
-/// An instruction on its way to an operation. `None` says that the combination is not known.
+/// An instruction that is being lowered. `None` means that the combination is unknown.
 pub(super) struct View<'a>(pub(super) &'a Instruction, pub(super) usize);
 
 impl View<'_> {
-    /// The offset of the instruction behind this one.
+    /// Returns the offset of the next instruction.
     pub(super) fn next(&self) -> i64 {
         self.1 as i64 + 16
     }
@@ -27,7 +27,7 @@ impl View<'_> {
         self.0.has(modifier)
     }
 
-    /// The first of these words that the instruction carries.
+    /// Returns the value of the first of these modifiers that the instruction has.
     pub(super) fn one_of<T: Copy>(&self, choices: &[(Modifier, T)]) -> Option<T> {
         choices.iter().find(|(modifier, _)| self.has(*modifier)).map(|(_, value)| *value)
     }
@@ -122,7 +122,7 @@ impl View<'_> {
         Some((pair, modify.negate))
     }
 
-    /// Whether the first or second integer type that the instruction names is signed.
+    /// Returns whether the first or second integer type of the instruction is signed.
     pub(super) fn type_signed(&self, which: usize) -> Option<bool> {
         self.0
             .modifiers
@@ -193,7 +193,8 @@ impl View<'_> {
         Some(source)
     }
 
-    /// How many of these sources are negated integers, whose ones are then taken off them.
+    /// Replaces negated integers by their complement; returns how many there were, for the caller
+    /// to add.
     pub(super) fn take_ones(sources: &mut [Source]) -> u8 {
         let mut ones = 0;
         for source in sources {

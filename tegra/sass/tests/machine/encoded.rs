@@ -1,5 +1,5 @@
-//! What `tests/data/sm_87/encoded.txt` has and no kernel here led to: what it does. The encodings are
-//! CuAssembler's (see `public`), their text is that of nvdisasm 13.
+//! Semantics of the encodings in `tests/data/sm_87/encoded.txt`, which no kernel here contains. The
+//! encodings are CuAssembler's (see `public`), their text is that of nvdisasm 13.
 
 use orind_testing::random::Random;
 use sass::machine::Cache;
@@ -10,7 +10,7 @@ use crate::support::words;
 const PREDICATES_OF_5: u128 = 0x0000_007f_0500_7804;
 const PREDICATES_TO_6: u128 = 0x0000_007f_ff06_7803;
 
-/// Rows for on_lanes, those of some registers given.
+/// Rows for `on_lanes` with some registers given.
 fn rows(given: &[(usize, [u32; 32])]) -> Vec<[u32; 32]> {
     let mut rows = vec![[0; 32]; 256];
     for (register, lanes) in given {
@@ -23,7 +23,7 @@ fn random_lanes(random: &mut Random) -> [u32; 32] {
     words(random, 32).try_into().unwrap()
 }
 
-/// What register 6 holds behind code that begins with registers 5, 7 and 8 given.
+/// Value of register 6 after code that starts with registers 5, 7 and 8 given.
 fn six(code: &[u128], [five, seven, eight]: [[u32; 32]; 3], constants: &[u8]) -> Vec<u32> {
     let rows = rows(&[(5, five), (7, seven), (8, eight)]);
     on_lanes(code, &rows, &[5, 7, 8], &[6], constants, &Cache::default())

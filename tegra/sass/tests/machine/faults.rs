@@ -1,4 +1,4 @@
-//! What must not be done, and how it is called when it is.
+//! Faults of kernels and their names.
 
 use sass::check::{Checks, Found};
 use sass::fault::{Fault, FaultKind};
@@ -7,7 +7,7 @@ use sass::memory::{Access, MemoryFault};
 use crate::support::Arg::{Int, Pointer};
 use crate::support::{Arena, Call, kernel};
 
-/// Runs a kernel on one buffer with a number; the fault, and what was stored.
+/// Runs a kernel on one buffer with a number; returns the fault, or the stored words.
 fn attempt(name: &str, threads: u32, n: i32, checks: Checks) -> Result<Vec<u32>, Box<Fault>> {
     let kernel = kernel("faults", name);
     let mut memory = Arena::default();
@@ -53,8 +53,8 @@ fn accesses_out_of_bounds() {
     }
 }
 
-/// The argument at 0x168 chooses a word of the table in bank 3, so that all of it may be read; of bank 0 the code
-/// names the arguments and no byte beyond.
+/// The argument at 0x168 selects a word of the table in bank 3, so all of that bank may be read; of
+/// bank 0 the code uses only the arguments.
 #[test]
 fn constants_that_code_can_read() {
     let program = kernel("faults", "bank").program;
@@ -75,7 +75,7 @@ fn unmapped_memory() {
         Call::new(&kernel, 1, 1).try_run(&Arena::default(), &[Pointer(0x10), Int(0)]).unwrap_err();
     let expected = MemoryFault::Unmapped { address: 0x10, access: Access::Write };
     assert_eq!(found.kind, FaultKind::Memory(expected));
-    // Just behind the end of a buffer.
+    // Just past the end of a buffer.
     let mut memory = Arena::default();
     let o = memory.zeros(16);
     let call = Call::new(&kernel, 1, 1);
@@ -88,8 +88,8 @@ fn barriers_that_cannot_open() {
     assert!(attempt("divergent", 64, 32, Checks::NONE).is_ok(), "whole warps may go elsewhere");
     assert!(attempt("divergent", 64, 64, Checks::NONE).is_ok());
     let found = attempt("divergent", 64, 40, Checks::NONE);
-    // Lanes 40 to 63 meet the others at another barrier instruction: the compiler may have joined
-    // them before, or not.
+    // Lanes 40 to 63 wait at a different barrier instruction; the compiler may or may not have
+    // merged the two.
     if let Err(found) = found {
         assert!(matches!(found.kind, FaultKind::DivergentBarrier { .. }), "{found}");
     }
@@ -106,9 +106,10 @@ fn races_on_shared_memory() {
     assert!(attempt("race", 64, 0, Checks::NONE).is_ok(), "nothing looks for it");
 }
 
-/// What hardware would not notice is told of, once an instruction, and the launch goes on behind it.
+/// Findings that hardware would not notice are reported once per instruction, and the launch
+/// continues.
 #[test]
-fn a_launch_goes_on_behind_what_is_told() {
+fn a_launch_continues_after_a_reported_finding() {
     for (name, argument, instruction) in [("unset", 50, "STG"), ("race", 0, "LDS")] {
         let found = Found::default();
         let kernel = kernel("faults", name);
@@ -129,7 +130,7 @@ fn a_launch_goes_on_behind_what_is_told() {
 }
 
 #[test]
-fn values_from_nowhere() {
+fn uninitialised_values_are_reported() {
     let missing = |found: &Fault| matches!(found.kind, FaultKind::Uninitialised { .. });
     assert!(attempt("unset", 64, 64, Checks::ALL).is_ok());
     let found = fault("unset", 64, 50);
@@ -143,7 +144,7 @@ fn values_from_nowhere() {
 }
 
 #[test]
-fn copies_that_nobody_waited_for() {
+fn shared_memory_is_undefined_until_its_copy_is_waited_for() {
     let kernel = kernel("faults", "unwaited");
     for (wait, good) in [(1, true), (0, false)] {
         let mut memory = Arena::default();

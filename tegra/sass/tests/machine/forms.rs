@@ -1,9 +1,9 @@
-//! What the assembler makes of the PTX manual's instructions: which of it is executed, which only
-//! decoded, which refused, and why.
+//! Machine instructions that the assembler generates for the PTX manual's instructions: which are
+//! executed, only decoded, or refused, and why.
 //!
-//! `tests/data/forms.py` makes `ptx.txt`: a line with `#` names a family, one with `:` an instruction
-//! of PTX, and below it stand the machine instructions of a shape that none before it led to.
-//! `refused.txt` has those that are not executed: the beginning of their shape, a tab, and the reason.
+//! `tests/data/forms.py` generates `ptx.txt`: a line with `#` names a family, one with `:` a PTX
+//! instruction, followed by the machine instructions of new shapes. `refused.txt` lists those that
+//! are not executed: the beginning of their shape, a tab, and the reason.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -61,7 +61,7 @@ fn state(vector: &Vector) -> State {
 }
 
 #[test]
-fn what_is_not_executed_is_listed_with_its_reason() {
+fn refused_instructions_are_listed_with_a_reason() {
     let list = fs::read_to_string(Path::new(DATA).join("refused.txt")).unwrap();
     let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
     for line in list.lines() {
@@ -92,7 +92,7 @@ fn what_is_not_executed_is_listed_with_its_reason() {
 }
 
 #[test]
-fn the_table_of_the_documents_is_true() {
+fn the_instruction_table_of_the_page_is_correct() {
     let mut table = String::new();
     let mut all = [0; 5];
     let mut row = |name: &str, counts: [usize; 5]| {
@@ -114,8 +114,8 @@ fn the_table_of_the_documents_is_true() {
         all.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
     row("all", all);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/simulator.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/simulator-internals.md");
     let document = fs::read_to_string(path).unwrap();
-    assert!(document.contains(&table), "docs/simulator.md must say:\n{table}");
+    assert!(document.contains(&table), "docs/simulator-internals.md must say:\n{table}");
     assert!(all[0] > 3000 && all[1] > 3900, "{table}");
 }

@@ -1,4 +1,4 @@
-//! Whole kernels, compiled by the vendor's compiler, against what their sources say.
+//! Whole kernels, compiled by the vendor's compiler, compared with what their sources compute.
 //!
 //! Every kernel runs with all checks on; the sources lie in `tests/data/kernels`.
 
@@ -61,7 +61,7 @@ fn quantised_matrix_times_vector() {
         .collect();
     let Pointer(y) = args[4] else { unreachable!() };
     close(&memory.read_floats(y), &expected, 1e-5, "row");
-    // Every byte is asked for once for each row, and the activations for each row again.
+    // Every byte is loaded once for each row, and the activations again for each row.
     let bytes = rows * blocks * (32 + 2 + 32 + 4);
     assert_eq!(counters.bytes_loaded, bytes as u64);
     assert_eq!(counters.bytes_stored, rows as u64 * 4);
@@ -570,7 +570,7 @@ fn lost_atomics_change_nothing() {
 }
 
 #[test]
-fn a_spoiled_operation_is_wrong_and_no_other() {
+fn only_the_spoiled_operation_is_wrong() {
     let mut random = Random(5);
     let (a, w) = (words(&mut random, 96), words(&mut random, 128));
     let run = |kernel: &Kernel| {

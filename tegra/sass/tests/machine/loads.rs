@@ -1,5 +1,5 @@
-//! What lanes load, whichever addresses they share and whichever of them take part: the values, what
-//! is noted as read, and the sectors that are counted.
+//! Loads with all patterns of shared addresses and active lanes: values, marks of read words, and
+//! counted sectors.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,10 +24,10 @@ const SIZES: [(usize, bool, u64, &str); 7] = [
 ];
 /// Words of the buffer that is loaded from.
 const WORDS: usize = 1 << 14;
-/// What registers hold that nothing is loaded into.
+/// Initial value of registers.
 const BEFORE: u32 = 0x5a5a_5a5a;
 
-/// Memory that says what was read of one buffer.
+/// Memory that records the words read from one buffer.
 struct Noted {
     arena: Arena,
     source: u64,
@@ -47,7 +47,7 @@ fn ldc(register: u64, row: u64) -> (u64, u64) {
     (0xc0 << 48 | (row * 128) << 38 | 254 << 24 | register << 16 | 0x7b82, 0x800)
 }
 
-/// Which element each lane loads.
+/// Element that each lane loads.
 fn elements(random: &mut Random, count: usize) -> [usize; 32] {
     let near = random.below(count / 64 + 1);
     let step = random.pick(&[1, 1, 2, 3, 8, 33]);
@@ -74,6 +74,25 @@ fn elements(random: &mut Random, count: usize) -> [usize; 32] {
     })
 }
 
+/// Code that loads a value for some lanes, and stores the registers that it may write.
+fn machine_code(code: u64) -> Vec<u8> {
+    // The first load finds the region; the second is the one under test.
+    let load = |register: u64, guard: u64| {
+        (6 << 32 | 2 << 24 | register << 16 | guard << 12 | 0x981, 0x0c1e_1100 | code << 9)
+    };
+    let store =
+        |word: u64| ((word * 128) << 40 | (40 + word) << 32 | 248 << 24 | 0x7986, 0x0c10_1904);
+    let mut lines = vec![(0x00fe_7919, 0), (0x0000_0004_fefe_7824, 0x078e_00ff)];
+    lines.extend([(2, 0), (3, 1), (248, 2), (249, 3), (253, 4)].map(|(at, row)| ldc(at, row)));
+    lines.extend((40..44).map(|register| ldc(register, 5)));
+    // R2P: predicate 0 from the lowest bit.
+    lines.push((0x7f << 32 | 253 << 24 | 0x7804, 0));
+    lines.extend([load(60, 7), load(40, 0)]);
+    lines.extend((0..4).map(store));
+    lines.push((0x794d, 0x0380_0000));
+    lines.iter().flat_map(|(low, high)| [low.to_le_bytes(), high.to_le_bytes()]).flatten().collect()
+}
+
 fn check(random: &mut Random, (bytes, signed, code, text): (usize, bool, u64, &str)) {
     let mut arena = Arena::default();
     let data = words(random, WORDS);
@@ -89,26 +108,7 @@ fn check(random: &mut Random, (bytes, signed, code, text): (usize, bool, u64, &s
         _ => !0,
     };
 
-    // The first load finds the region, the second is the one that is looked at.
-    let load = |register: u64, guard: u64| {
-        (6 << 32 | 2 << 24 | register << 16 | guard << 12 | 0x981, 0x0c1e_1100 | code << 9)
-    };
-    let store =
-        |word: u64| ((word * 128) << 40 | (40 + word) << 32 | 248 << 24 | 0x7986, 0x0c10_1904);
-    let mut lines = vec![(0x00fe_7919, 0), (0x0000_0004_fefe_7824, 0x078e_00ff)];
-    lines.extend([(2, 0), (3, 1), (248, 2), (249, 3), (253, 4)].map(|(at, row)| ldc(at, row)));
-    lines.extend((40..44).map(|register| ldc(register, 5)));
-    // R2P: predicate 0 from the lowest bit.
-    lines.push((0x7f << 32 | 253 << 24 | 0x7804, 0));
-    lines.extend([load(60, 7), load(40, 0)]);
-    lines.extend((0..4).map(store));
-    lines.push((0x794d, 0x0380_0000));
-    let code: Vec<u8> = lines
-        .iter()
-        .flat_map(|(low, high)| [low.to_le_bytes(), high.to_le_bytes()])
-        .flatten()
-        .collect();
-    let program = Program::new(&code).unwrap();
+    let program = Program::new(&machine_code(code)).unwrap();
     let decoded = program.instructions()[13].as_ref().unwrap().to_string();
     assert!(decoded.starts_with(&format!("@P0 LDG.E{text} R40, [R2.64]")), "{decoded}");
 

@@ -1,4 +1,5 @@
-//! The machine from outside: whole kernels, faults, and single instructions against a model.
+//! Tests through the public interface: whole kernels, faults, and single instructions against a
+//! model.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -8,6 +9,7 @@ mod forms;
 mod kernels;
 mod loads;
 mod model;
+mod numbers;
 mod public;
 mod semantics;
 mod support;

@@ -1,8 +1,14 @@
-//! What instructions compute, lane by lane, written from their descriptions and not from the
-//! machine: the plainest formula for each, on one lane's values.
+//! Model of instructions for one lane, written from their descriptions independently of the
+//! machine, with the simplest formula for each.
 
 use half::{bf16, f16};
 use sass::isa::{Immediate, Instruction, Modifier as M, Modify, Opcode as O, Operand, Part};
+
+use super::numbers::{
+    directed, directed_brain, directed_half, double_bits, finish, float_bits, flushed,
+    flushed_halves, integer_type, joined, limits, nudged, pack, related, rounded, source, summed,
+    to_integer,
+};
 
 /// A lane's state.
 pub(crate) struct Lane<'a> {
@@ -11,7 +17,7 @@ pub(crate) struct Lane<'a> {
     pub(crate) constants: &'a [u8],
 }
 
-/// What an instruction left: the words of its result, and predicates with those that it sets.
+/// Result of an instruction: its words, and the predicates that it sets.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Result {
     pub(crate) words: Vec<u32>,
@@ -31,7 +37,7 @@ impl Lane<'_> {
             Operand::Predicate { index: 7, not } => !not,
             Operand::Predicate { index, not } => (self.predicates >> index & 1 == 1) != *not,
             Operand::UniformPredicate { index: 7, not } => !not,
-            // The warp's own predicates are false at the start.
+            // Uniform predicates are false at the start.
             Operand::UniformPredicate { not, .. } => *not,
             other => panic!("no predicate: {other}"),
         }
@@ -121,83 +127,12 @@ impl Lane<'_> {
     }
 }
 
-/// What an addend adds: a negated one is its complement and one.
+/// Value that an addend adds: a negated one is its complement plus one.
 fn added((raw, modify): (u32, Modify)) -> u64 {
     match (modify.negate, modify.invert) {
         (true, _) => u64::from(!raw) + 1,
         (_, true) => u64::from(!raw),
         _ => u64::from(raw),
-    }
-}
-
-fn double_bits(value: f64) -> u64 {
-    if value.is_nan() { 0xfff8 << 48 } else { value.to_bits() }
-}
-
-fn flushed_halves(i: &Instruction, word: u32, brain: bool) -> u32 {
-    let exponent = if brain { 0x7f80 } else { 0x7c00 };
-    let half = |half: u32| if half & exponent == 0 { half & 0x8000 } else { half };
-    if i.has(M::Ftz) { half(word & 0xffff) | half(word >> 16) << 16 } else { word }
-}
-
-fn float_bits(value: f32) -> u32 {
-    if value.is_nan() { 0x7fff_ffff } else { value.to_bits() }
-}
-
-/// The single-precision number next to an exact one in a direction.
-fn directed(i: &Instruction, exact: f64) -> f32 {
-    let near = exact as f32;
-    let (below, above) =
-        if f64::from(near) <= exact { (near, near.next_up()) } else { (near.next_down(), near) };
-    let below_is_exact = f64::from(near) == exact;
-    if below_is_exact
-        || exact.is_nan()
-        || i.modifiers.iter().all(|m| !matches!(m, M::Rm | M::Rp | M::Rz))
-    {
-        near
-    } else if i.has(M::Rm) || i.has(M::Rz) && exact > 0.0 {
-        below
-    } else {
-        above
-    }
-}
-
-fn flushed(i: &Instruction, value: f32) -> f32 {
-    if (i.has(M::Ftz) || i.has(M::Fmz)) && value.is_subnormal() {
-        0f32.copysign(value)
-    } else {
-        value
-    }
-}
-
-fn finish(i: &Instruction, value: f32) -> u32 {
-    let mut value = flushed(i, value);
-    if i.has(M::Sat) {
-        value = if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) + 0.0 };
-    }
-    float_bits(value)
-}
-
-fn source(i: &Instruction, value: f32) -> f64 {
-    f64::from(flushed(i, value))
-}
-
-fn related(i: &Instruction, order: Option<std::cmp::Ordering>) -> bool {
-    use std::cmp::Ordering::{Equal, Greater, Less};
-    let any = |m: &[M]| m.iter().any(|&m| i.has(m));
-    match order {
-        None => any(&[M::Nan, M::Ltu, M::Equ, M::Leu, M::Gtu, M::Neu, M::Geu, M::T]),
-        Some(Less) => any(&[M::Lt, M::Le, M::Ne, M::Num, M::Ltu, M::Leu, M::Neu, M::T]),
-        Some(Equal) => any(&[M::Eq, M::Le, M::Ge, M::Num, M::Equ, M::Leu, M::Geu, M::T]),
-        Some(Greater) => any(&[M::Gt, M::Ge, M::Ne, M::Num, M::Gtu, M::Geu, M::Neu, M::T]),
-    }
-}
-
-fn joined(i: &Instruction, a: bool, b: bool) -> bool {
-    match i.modifiers.iter().rev().find(|m| matches!(m, M::And | M::Or | M::Xor)) {
-        Some(M::Or) => a || b,
-        Some(M::Xor) => a != b,
-        _ => a && b,
     }
 }
 
@@ -208,170 +143,30 @@ fn index(operand: &Operand) -> u8 {
     }
 }
 
-fn integer_type(i: &Instruction) -> (u32, bool) {
-    for (m, t) in [
-        (M::U8, (8, false)),
-        (M::S8, (8, true)),
-        (M::U16, (16, false)),
-        (M::S16, (16, true)),
-        (M::U32, (32, false)),
-        (M::U64, (64, false)),
-        (M::S64, (64, true)),
-    ] {
-        if i.has(m) {
-            return t;
-        }
-    }
-    (32, true)
+fn word(value: u32) -> Option<Result> {
+    Some(Result { words: vec![value], predicates: vec![] })
 }
 
-/// The least and the largest number of a type.
-fn limits((bits, signed): (u32, bool)) -> (i128, i128) {
-    let size = 1i128 << bits;
-    if signed { (-size / 2, size / 2 - 1) } else { (0, size - 1) }
+fn long(value: u64) -> Option<Result> {
+    Some(Result { words: vec![value as u32, (value >> 32) as u32], predicates: vec![] })
 }
 
-/// A number as the nearest integer of a type.
-fn to_integer(i: &Instruction, value: f64) -> i128 {
-    let (bits, signed) = integer_type(i);
-    if value.is_nan() {
-        let upper = i.has(M::F64) || bits == 64;
-        return match (upper, bits) {
-            (false, _) => 0,
-            (true, 64) => i128::from(i64::MIN),
-            (true, _) => i128::from(i32::MIN),
-        };
-    }
-    let (least, most) = limits((bits, signed));
-    (rounded(i, value) as i128).clamp(least, most)
-}
-
-fn rounded(i: &Instruction, value: f64) -> f64 {
-    if i.has(M::Floor) {
-        value.floor()
-    } else if i.has(M::Ceil) {
-        value.ceil()
-    } else if i.has(M::Trunc) {
-        value.trunc()
-    } else {
-        value.round_ties_even()
-    }
-}
-
-/// The nearest number with so many bits behind the leading one, and an exponent not below the least.
-/// (`half` looks at the upper bits of a double alone.)
-fn coarse(value: f64, bits: i32, least: i32) -> f64 {
-    if value == 0.0 || !value.is_finite() {
-        return value;
-    }
-    let exponent = ((value.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(least);
-    let step = 2f64.powi(exponent - bits);
-    (value / step).round_ties_even() * step
-}
-
-/// The half next to an exact number in a direction: halves in their order, the numbers one by one.
-fn directed_half(i: &Instruction, exact: f64) -> u16 {
-    if exact.is_nan() {
-        return 0x7fff;
-    }
-    let up = i.has(M::Rp) || i.has(M::Rz) && exact.is_sign_negative();
-    if !up && !i.has(M::Rm) && !i.has(M::Rz) {
-        return half_bits(exact);
-    }
-    let negative = exact.is_sign_negative();
-    // By magnitude: the greatest not beyond it, or the least not short of it.
-    let size = exact.abs();
-    let outwards = up != negative;
-    let below = (0..=0x7c00u16).rev().find(|&h| f16::from_bits(h).to_f64() <= size).unwrap();
-    let exactly = f16::from_bits(below).to_f64() == size;
-    let magnitude = if outwards && !exactly { below + 1 } else { below };
-    magnitude | u16::from(negative) << 15
-}
-
-/// As above, of the upper halves of single-precision numbers.
-fn directed_brain(i: &Instruction, exact: f64) -> u16 {
-    if exact.is_nan() {
-        return 0x7fff;
-    }
-    if exact.is_infinite() {
-        return bf16::from_f64(exact).to_bits();
-    }
-    let negative = exact.is_sign_negative();
-    let (down, up, zero) = (i.has(M::Rm), i.has(M::Rp), i.has(M::Rz));
-    let value = |bits: u16| bf16::from_bits(bits).to_f64();
-    let below = (0..=0x7f80u16).rev().find(|&b| value(b) <= exact.abs()).unwrap();
-    let short = exact.abs() - value(below);
-    let magnitude = if short == 0.0 || zero || up && negative || down && !negative {
-        below
-    } else if up || down {
-        below + 1
-    } else {
-        return bf16::from_f64(coarse(exact, 7, -126)).to_bits();
-    };
-    magnitude | u16::from(negative) << 15
-}
-
-fn half_bits(value: f64) -> u16 {
-    f16::from_f64(coarse(value, 10, -14)).to_bits()
-}
-
-fn pack(brain: bool, values: [f64; 2], i: &Instruction) -> u32 {
-    let bits = values.map(|value| {
-        let value = if i.has(M::Sat) {
-            if value > 0.0 { value.min(1.0) } else { 0.0 }
-        } else if i.has(M::Relu) && value < 0.0 {
-            0.0
-        } else {
-            value
-        };
-        match (value.is_nan(), brain) {
-            (true, _) => 0x7fff,
-            (false, true) => bf16::from_f64(coarse(value, 7, -126)).to_bits(),
-            (false, false) => half_bits(value),
-        }
-    });
-    flushed_halves(i, u32::from(bits[0]) | u32::from(bits[1]) << 16, brain)
-}
-
-/// A sum whose last bit says whether there is a rest, so that rounding it to fewer bits is rounding
-/// the exact sum: rounding to odd.
-fn nudged(a: f64, b: f64) -> f64 {
-    let sum = a + b;
-    let (large, small) = if a.abs() > b.abs() { (a, b) } else { (b, a) };
-    let rest = small - (sum - large);
-    match (sum.to_bits() & 1, rest.partial_cmp(&0.0)) {
-        (0, Some(std::cmp::Ordering::Greater)) => sum.next_up(),
-        (0, Some(std::cmp::Ordering::Less)) => sum.next_down(),
-        _ => sum,
-    }
-}
-
-/// As above; opposite numbers that cancel give a negative zero when rounding down.
-fn summed(i: &Instruction, a: f64, b: f64) -> f64 {
-    let sum = nudged(a, b);
-    let opposite = a.is_sign_negative() != b.is_sign_negative();
-    if sum == 0.0 && opposite && i.has(M::Rm) { -0.0 } else { sum }
+/// Two predicates, which the first two operands name.
+fn pair(i: &Instruction, first: bool, second: bool) -> Option<Result> {
+    let predicates = vec![(index(&i.operands[0]), first), (index(&i.operands[1]), second)];
+    Some(Result { words: vec![], predicates })
 }
 
 /// The result of an instruction; `None` for one that has no model here.
 pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
     let o = &i.operands;
-    let word = |value: u32| Some(Result { words: vec![value], predicates: vec![] });
-    let long = |value: u64| {
-        Some(Result { words: vec![value as u32, (value >> 32) as u32], predicates: vec![] })
-    };
-    let pair = |first, second| {
-        let predicates = vec![(index(&o[0]), first), (index(&o[1]), second)];
-        Some(Result { words: vec![], predicates })
-    };
     let int = |at: usize| lane.integer(&o[at]);
     let unsigned = i.has(M::U32);
     let wide = |value: u32| if unsigned { i64::from(value) } else { i64::from(value as i32) };
-    let brain = i.has(M::Bf16V2);
     match i.opcode {
         O::Mov => word(int(1)),
         O::Iadd3 => {
-            // Carries count in the sum of what is really added.
+            // Carries are those of the sum of the addends after negation.
             let mut sum: u64 = o[3..6].iter().map(|operand| added(lane.raw(operand, 0))).sum();
             if i.has(M::X) {
                 sum += u64::from(lane.predicate(&o[6])) + u64::from(lane.predicate(&o[7]));
@@ -411,7 +206,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
                 related(i, Some(order))
             };
             let p = lane.predicate(&o[4]);
-            pair(joined(i, truth, p), joined(i, !truth, p))
+            pair(i, joined(i, truth, p), joined(i, !truth, p))
         }
         O::Imnmx => {
             let (a, b) = (int(1), int(2));
@@ -458,6 +253,17 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             };
             word(if i.has(M::Hi) { (result >> 32) as u32 } else { result as u32 })
         }
+        _ => bits(i, lane),
+    }
+}
+
+/// Permutations, selections, bits and dot products.
+fn bits(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
+    let o = &i.operands;
+    let int = |at: usize| lane.integer(&o[at]);
+    let unsigned = i.has(M::U32);
+    let wide = |value: u32| if unsigned { i64::from(value) } else { i64::from(value as i32) };
+    match i.opcode {
         O::Sgxt => {
             let bits = if i.has(M::W) { int(2) % 32 } else { int(2).min(32) };
             let value = u64::from(int(1)) & ((1u64 << bits) - 1);
@@ -536,26 +342,14 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             let difference = wide(int(2)) - wide(int(3));
             word((difference.unsigned_abs() as u32).wrapping_add(int(4)))
         }
-        O::I2i => {
-            let (least, most) = limits(integer_type(i));
-            word(i128::from(int(1) as i32).clamp(least, most) as u32)
-        }
-        O::I2ip => {
-            let t = [(M::U16, 16, false), (M::S16, 16, true), (M::U8, 8, false), (M::S8, 8, true)];
-            let t = t.into_iter().chain([(M::U4, 4, false), (M::S4, 4, true)]);
-            let mut t = t.chain([(M::U2, 2, false), (M::S2, 2, true)]);
-            let (_, bits, signed) = t.find(|(m, ..)| i.has(*m)).unwrap();
-            let (least, most) = limits((bits, signed));
-            let narrow = |at: usize| {
-                (i128::from(int(at) as i32).clamp(least, most) & ((1 << bits) - 1)) as u64
-            };
-            let above = u64::from(int(3)) << (2 * bits);
-            word((above | narrow(1) << bits | narrow(2)) as u32)
-        }
-        O::F2ip => {
-            let narrow = |at: usize| (to_integer(i, f64::from(lane.float(&o[at]))) & 0xff) as u32;
-            word(int(3) << 16 | narrow(1) << 8 | narrow(2))
-        }
+        _ => single(i, lane),
+    }
+}
+
+/// Single and double precision.
+fn single(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
+    let o = &i.operands;
+    match i.opcode {
         O::Mufu if i.has(M::F16) => {
             let x = lane.halves(i, &o[1], false)[0];
             word(u32::from(directed_half(i, if i.has(M::Ex2) { x.exp2() } else { x.tanh() })))
@@ -608,7 +402,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         O::Fsetp => {
             let (a, b) = (source(i, lane.float(&o[2])), source(i, lane.float(&o[3])));
             let (truth, p) = (related(i, a.partial_cmp(&b)), lane.predicate(&o[4]));
-            pair(joined(i, truth, p), joined(i, !truth, p))
+            pair(i, joined(i, truth, p), joined(i, !truth, p))
         }
         O::Dadd | O::Dmul | O::Dfma if i.modifiers.is_empty() => {
             let (a, b) = (lane.double(&o[1]), lane.double(&o[2]));
@@ -622,8 +416,17 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
         O::Dsetp if !i.has(M::Min) && !i.has(M::Max) => {
             let (a, b) = (lane.double(&o[2]), lane.double(&o[3]));
             let (truth, p) = (related(i, a.partial_cmp(&b)), lane.predicate(&o[4]));
-            pair(joined(i, truth, p), joined(i, !truth, p))
+            pair(i, joined(i, truth, p), joined(i, !truth, p))
         }
+        _ => halves(i, lane),
+    }
+}
+
+/// Packed halves.
+fn halves(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
+    let o = &i.operands;
+    let brain = i.has(M::Bf16V2);
+    match i.opcode {
         O::Hadd2 if i.has(M::F32) => {
             let ([a, _], [b, _]) = (lane.halves(i, &o[1], false), lane.halves(i, &o[2], false));
             word(float_bits((a + b) as f32))
@@ -680,7 +483,36 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             }
             let both = truth[0] && truth[1];
             let truth = if i.has(M::HAnd) { [both, !both] } else { truth };
-            pair(joined(i, truth[0], p), joined(i, truth[1], p))
+            pair(i, joined(i, truth[0], p), joined(i, truth[1], p))
+        }
+        _ => conversions(i, lane),
+    }
+}
+
+/// Conversions from and to integers, and packing.
+fn conversions(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
+    let o = &i.operands;
+    let int = |at: usize| lane.integer(&o[at]);
+    match i.opcode {
+        O::I2i => {
+            let (least, most) = limits(integer_type(i));
+            word(i128::from(int(1) as i32).clamp(least, most) as u32)
+        }
+        O::I2ip => {
+            let t = [(M::U16, 16, false), (M::S16, 16, true), (M::U8, 8, false), (M::S8, 8, true)];
+            let t = t.into_iter().chain([(M::U4, 4, false), (M::S4, 4, true)]);
+            let mut t = t.chain([(M::U2, 2, false), (M::S2, 2, true)]);
+            let (_, bits, signed) = t.find(|(m, ..)| i.has(*m)).unwrap();
+            let (least, most) = limits((bits, signed));
+            let narrow = |at: usize| {
+                (i128::from(int(at) as i32).clamp(least, most) & ((1 << bits) - 1)) as u64
+            };
+            let above = u64::from(int(3)) << (2 * bits);
+            word((above | narrow(1) << bits | narrow(2)) as u32)
+        }
+        O::F2ip => {
+            let narrow = |at: usize| (to_integer(i, f64::from(lane.float(&o[at]))) & 0xff) as u32;
+            word(int(3) << 16 | narrow(1) << 8 | narrow(2))
         }
         O::F2fp => {
             let first = if i.has(M::MergeC) { 0.0 } else { f64::from(lane.float(&o[1])) };
@@ -744,6 +576,14 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             }
             word(near.to_bits())
         }
+        _ => rounding(i, lane),
+    }
+}
+
+/// Conversions between formats, rounding to integers, and logic on predicates.
+fn rounding(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
+    let o = &i.operands;
+    match i.opcode {
         O::F2f => {
             let formats: Vec<M> = (i.modifiers.iter().copied())
                 .filter(|m| matches!(m, M::F16 | M::Bf16 | M::F32 | M::F64))
@@ -782,7 +622,7 @@ pub(crate) fn evaluate(i: &Instruction, lane: &Lane<'_>) -> Option<Result> {
             };
             let entry = o[2..5].iter().fold(0, |e, operand| e << 1 | u32::from(holds(operand)));
             let truth = |table: u32| table >> entry & 1 == 1;
-            pair(truth(numbers[0]), truth(numbers[1]))
+            pair(i, truth(numbers[0]), truth(numbers[1]))
         }
         _ => None,
     }

@@ -1,7 +1,7 @@
 //! Decoding against CuAssembler's public lists of what older tools wrote
 //! (github.com/cloudcores/CuAssembler, `CuAsm/InsAsmRepos/DefaultInsAsmRepos.sm_80.txt` and `sm_86`).
 //!
-//! The lists are not kept here: `SASS_CUASSEMBLER` names the folder that has them.
+//! The lists are not part of the repository: `SASS_CUASSEMBLER` names their folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -15,8 +15,8 @@ use crate::vectors::Vector;
 
 const LISTS: [&str; 2] = ["sm_80", "sm_86"];
 
-/// How many encodings have the same text here, and are executed or only read; how many have another
-/// text, and none.
+/// Numbers of encodings with the same text that are executed or only decoded, with another text,
+/// and without one.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     executed: usize,
@@ -75,7 +75,7 @@ fn compared(list: &str, folder: &Path) -> (BTreeMap<String, Counts>, String) {
 }
 
 #[test]
-fn the_table_of_the_public_lists_is_true() {
+fn the_public_list_table_of_the_page_is_correct() {
     let Some(folder) = std::env::var_os("SASS_CUASSEMBLER").map(PathBuf::from) else { return };
     let [(first, mut report), (second, more)] = LISTS.map(|list| compared(list, &folder));
     report.push_str(&more);
@@ -96,7 +96,7 @@ fn the_table_of_the_public_lists_is_true() {
             rows.push(row(&format!("`{name}`"), counts));
         }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/simulator.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/simulator-internals.md");
     let document = fs::read_to_string(path).unwrap();
     let mut missing = String::new();
     for row in &rows {
@@ -106,5 +106,5 @@ fn the_table_of_the_public_lists_is_true() {
         }
     }
     std::io::stdout().write_all(report.as_bytes()).unwrap();
-    assert!(missing.is_empty(), "docs/simulator.md must say:\n{missing}");
+    assert!(missing.is_empty(), "docs/simulator-internals.md must say:\n{missing}");
 }

@@ -1,4 +1,4 @@
-//! Every distinct instruction of the vectors that the model knows, on random operands.
+//! Tests every distinct instruction of the vectors that the model supports, on random operands.
 //!
 //! A small program loads all registers that the instruction names from a constant bank, each lane
 //! its own, and the predicates from one of them; runs it; and stores what it may have changed.
@@ -86,8 +86,8 @@ fn operand(random: &mut Random) -> u32 {
     }
 }
 
-/// What `stored` registers hold behind the code: 32 words of each. Those `loaded` begin with the `rows` of their
-/// numbers, of which there are 256.
+/// Values of the `stored` registers after the code, 32 words each. The `loaded` registers start
+/// with the `rows` of their numbers; there are 256.
 pub(crate) fn on_lanes(
     code: &[u128],
     rows: &[[u32; 32]],
@@ -142,7 +142,7 @@ pub(crate) fn on_lanes(
     memory.read(out)
 }
 
-/// One instruction on 32 lanes, against the model; whether the model knows it.
+/// Compares one instruction on 32 lanes with the model; returns whether the model supports it.
 fn check(word: u128, decoded: &Instruction, seed: u64, constants: &[u8], cache: &Cache) -> bool {
     let named: BTreeSet<u8> = decoded
         .operands
@@ -222,7 +222,7 @@ fn instructions_compute_what_their_descriptions_say() {
             Operand::Register { index, .. } => *index == 255 || usize::from(*index) < REGISTERS,
             _ => true,
         });
-        // Which registers it names is no difference; what is done to them is.
+        // Register numbers do not distinguish shapes; modifications do.
         let mut shape = decoded.clone();
         for operand in &mut shape.operands {
             match operand {

@@ -1,4 +1,4 @@
-//! Kernels out of cubins, memory to run them on, and a short way to launch them.
+//! Loads kernels from cubins, provides memory for them, and launches them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +13,7 @@ use sass::machine::{Cache, Options, run};
 use sass::memory::{Access, Memory, MemoryFault, Region};
 use sass::program::Program;
 
-/// Where parameters begin in constant bank 0.
+/// Offset of the parameters in constant bank 0.
 const PARAMETERS: usize = 0x160;
 /// The initial stack pointer that the driver gives.
 const STACK: u32 = 0x00ff_fdc0;
@@ -170,7 +170,7 @@ pub(crate) enum Arg {
     Float(f32),
 }
 
-/// What a test says about a launch.
+/// Launch parameters of a test.
 pub(crate) struct Call<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) grid: [u32; 3],

@@ -1,8 +1,8 @@
-//! Sums of tensor cores, bit for bit: against what was measured on silicon, and against a model of one element,
-//! written apart from the machine's.
+//! Sums of tensor cores, compared bit for bit with measurements on silicon and with an independent
+//! model of one element.
 //!
-//! `tests/data/ga107.txt` has some of what was measured. With the folder `model_validation/A2` of its source in
-//! `SASS_GA107`, all of it is tried.
+//! `tests/data/ga107.txt` has part of the measurements. With the folder `model_validation/A2` of
+//! their source in `SASS_GA107`, all of them are tested.
 
 use std::fs;
 use std::path::Path;
@@ -136,7 +136,8 @@ impl Product {
         result
     }
 
-    /// One element, in exact arithmetic of doubles: what is kept of each term is a whole number of units.
+    /// One element in exact double arithmetic: the kept part of each term is a whole number of
+    /// units.
     fn model(&self, a: &[f32], b: &[f32], c: f32) -> f32 {
         let block = if self.element == Tensor { 4 } else { 8 };
         let floor = if self.result == Half { -20 } else { -132 };
@@ -158,7 +159,7 @@ impl Product {
         sum
     }
 
-    /// Halves to the nearest, of two the even one; what is single is cut off.
+    /// Rounds halves to nearest even; truncates single precision.
     fn round(&self, value: f64) -> f32 {
         if value == 0.0 {
             return 0.0;
@@ -200,7 +201,8 @@ fn every_element_is_that_of_the_published_model() {
     for product in &PRODUCTS {
         let mut once = 0;
         for turn in 0..60 {
-            // Of single range sums overflow, and lose whole terms; of a small one they lose bits.
+            // With the range of single precision, sums overflow and lose whole terms; with a small
+            // range they lose bits.
             let widest = if product.element == Half { 7 } else { 63 };
             let spread = [0, 2, 5, widest][turn % 4];
             let of = |random: &mut Random, format| number(random, spread, format);
@@ -239,7 +241,7 @@ fn every_element_is_that_of_the_published_model() {
             }
         }
         let told = (product.element, product.depth);
-        // A half rounds to the nearest what lost bits far below it.
+        // A half rounds a sum to nearest that has lost bits far below.
         assert!(
             once > 20 || product.result == Half,
             "{told:?}: all but {once} are sums rounded once"
@@ -349,7 +351,7 @@ fn sums_are_those_that_silicon_gave() {
 }
 
 #[test]
-fn what_is_not_finite_is_as_in_ieee_754() {
+fn non_finite_values_follow_ieee_754() {
     let cache = Cache::default();
     let (infinity, nan) = (f32::INFINITY, f32::NAN);
     for product in &PRODUCTS {

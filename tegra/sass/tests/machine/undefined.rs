@@ -1,7 +1,6 @@
-//! Registers that have a value in part: what is correct code of a compiler, and what is a use of bits
-//! that nobody has set.
+//! Partly defined registers: correct code of a compiler, and uses of undefined bits.
 //!
-//! Each case is machine code, given with the text that it must have.
+//! Each case is machine code with its expected text.
 
 use sass::check::Checks;
 use sass::fault::FaultKind;
@@ -26,7 +25,7 @@ const fn ldc(guard: u64, register: u64, row: u64) -> u64 {
     0xc0 << 48 | (row * 128) << 38 | 254 << 24 | register << 16 | guard << 12 | 0xb82
 }
 
-/// What comes first: R254 is four times the lane, R248 the address of the lane's own word, R0 the lane.
+/// Prologue: R254 is four times the lane, R248 the address of the lane's word, R0 the lane.
 fn prologue() -> Vec<(u64, u64)> {
     vec![
         (0x00fe_7919, 0),
@@ -37,7 +36,8 @@ fn prologue() -> Vec<(u64, u64)> {
     ]
 }
 
-/// Runs the lines behind the prologue: what lanes stored, or which register is missed where.
+/// Runs the lines after the prologue; returns the stored words, or the undefined register, its
+/// instruction and lane.
 fn attempt(lines: &[Line]) -> Result<Vec<u32>, (String, String, u32)> {
     let mut code = prologue();
     let first = code.len();
@@ -99,7 +99,7 @@ fn attempt(lines: &[Line]) -> Result<Vec<u32>, (String, String, u32)> {
     }
 }
 
-/// The lines are right; whoever sees a use of an unset bit in them raises a false alarm.
+/// The lines are correct; reporting an undefined bit would be a false alarm.
 #[track_caller]
 fn right(lines: &[Line]) -> Vec<u32> {
     attempt(lines).unwrap_or_else(|(register, at, lane)| panic!("{register} at {at}, lane {lane}"))
@@ -136,7 +136,7 @@ fn a_narrow_store_of_what_was_written_in_part() {
 }
 
 #[test]
-fn bits_go_where_moves_and_shifts_take_them() {
+fn undefined_bits_follow_moves_and_shifts() {
     for (low, high, text) in [
         (0x0000_0007_0002_7202, 0xf00, "MOV R2, R7"),
         (0x0000_00ff_ff02_7224, 0x078e_0007, "IMAD.MOV.U32 R2, RZ, RZ, R7"),
@@ -215,7 +215,7 @@ fn predicates_are_spilled_bit_by_bit() {
     wrong(&[P0_SET, SAVE_P0, restore(7, "R2P PR, R9, 0x7"), IF_P2], "P2", 0);
     // Restoring two leaves the third alone, with or without a value.
     wrong(&[P0_SET, P1_SET, SAVE_P0, SAVE_P1, both, IF_P2], "P2", 0);
-    // A predicate that nobody has set is not set by being saved.
+    // Saving an undefined predicate does not define it.
     wrong(&[SAVE_P0, restore(1, "R2P PR, R9, 0x1"), IF_P0], "P0", 0);
     let cleared = (0x0000_0001_ff09_7803, 0, "P2R R9, PR, RZ, 0x1");
     let store = (0x0000_0009_f800_7986, 0x0c10_1904, "STG.E [R248.64], R9");
@@ -256,9 +256,9 @@ fn a_compare_gated_by_its_own_predicate() {
     wrong(&[gate, load, ungated, store], "P5", 1);
 }
 
-/// What no lane does is no fault, wherever it would reach.
+/// An instruction without active lanes cannot fault.
 #[test]
-fn a_constant_that_no_lane_loads() {
+fn instructions_without_active_lanes_do_not_fault() {
     let zeros: Line = (ldc(7, 3, ZEROS), 0x800, "LDC R3, c[0x3][R254+0x80]");
     let never = (0x0000_00ff_0300_720c, 0x03f0_5270, "ISETP.NE.AND P0, PT, R3, RZ, PT");
     let beyond = (ldc(0, 6, ADDRESS + 2), 0x800, "@P0 LDC R6, c[0x3][R254+0x300]");
@@ -270,7 +270,7 @@ fn a_constant_that_no_lane_loads() {
 }
 
 #[test]
-fn a_shuffle_brings_what_the_other_lane_has() {
+fn a_shuffle_carries_undefined_bits_of_the_other_lane() {
     let gate: Line = (ldc(7, 3, UPPER), 0x800, "LDC R3, c[0x3][R254+0x180]");
     let upper = (0x0000_00ff_0300_720c, 0x03f0_5270, "ISETP.NE.AND P0, PT, R3, RZ, PT");
     let load = (ldc(0, 6, LANE), 0x800, "@P0 LDC R6, c[0x3][R254]");

@@ -81,14 +81,15 @@ pub(crate) struct Vector {
 }
 
 impl Vector {
-    /// What we write for it, or why we do not.
+    /// Returns the text that the decoder prints, or its error.
     pub(crate) fn ours(&self) -> Result<String, String> {
         let decoded = decode(self.bits, self.offset).map_err(|error| error.to_string())?;
         let ours = normalise(&decoded.to_string());
         if ours == normalise(&self.text) { Ok(ours) } else { Err(ours) }
     }
 
-    /// Whether the machine executes it, at its own offset, so that branches have their targets.
+    /// Returns whether the machine executes it, at its own offset, so that branch targets are
+    /// valid.
     pub(crate) fn executed(&self) -> bool {
         let mut code = vec![0; self.offset];
         code.extend(self.bits.to_le_bytes());
@@ -129,7 +130,7 @@ pub(crate) fn vectors() -> Vec<Vector> {
         .collect()
 }
 
-/// What the machine does not execute, on purpose, is `forms`'s to name.
+/// Vectors of compiled kernels; `forms` lists the instructions that are deliberately not executed.
 fn compiled() -> impl Iterator<Item = Vector> {
     vectors().into_iter().filter(|vector| !vector.file.ends_with("ptx.txt"))
 }
@@ -198,7 +199,7 @@ fn the_prebuilt_kernels_are_decoded_and_every_shape_has_a_vector() {
     );
 }
 
-/// As nvdisasm 13 writes it; ptxas chooses it for some kernels that are compiled where they run.
+/// As nvdisasm 13 prints it; ptxas selects it for some kernels that are compiled at run time.
 #[test]
 fn a_bank_is_indexed_by_one_of_the_warps_registers() {
     for (bits, text) in [
@@ -213,7 +214,7 @@ fn a_bank_is_indexed_by_one_of_the_warps_registers() {
 }
 
 #[test]
-fn what_is_not_an_instruction_is_named() {
+fn invalid_instructions_are_named() {
     for (bits, says) in [
         (0, "is no known operation"),
         // A multiply-add with a bit that belongs to no field.
@@ -228,8 +229,8 @@ fn what_is_not_an_instruction_is_named() {
     assert!(Program::new(&[0; 24]).is_err());
 }
 
-/// Of what CuAssembler's public list `DefaultInsAsmRepos.sm_80` has (github.com/cloudcores/CuAssembler,
-/// 96a9f72b), these were read in another way.
+/// Encodings of CuAssembler's public list `DefaultInsAsmRepos.sm_80`
+/// (github.com/cloudcores/CuAssembler, 96a9f72b) that the decoder once misread.
 #[test]
 fn an_offset_and_a_shift_are_where_a_public_list_has_them() {
     for (bits, text) in [
@@ -240,9 +241,9 @@ fn an_offset_and_a_shift_are_where_a_public_list_has_them() {
     }
 }
 
-/// Nothing says what these do: the text is all there is.
+/// The semantics of these are undocumented; only their text is known.
 #[test]
-fn what_is_only_read_is_written_as_the_disassembler_writes_it() {
+fn decoded_only_instructions_have_the_disassemblers_text() {
     for (bits, text) in [
         (0x000f_e400_03e0_0000_0000_0000_1400_7950, "RET.ABS.NODEC R20 0x0"),
         (0x001e_8d03_0000_0000_9284_7381, "LDG.E.128.CONSTANT R132, [R146], P4"),

@@ -1,5 +1,5 @@
-//! What a warp's lanes do together: products of matrices in the layouts that the PTX manual gives,
-//! element by element; transposed matrices; reductions by masks; barriers in registers.
+//! Operations across the lanes of a warp: matrix products in the layouts of the PTX manual, element
+//! by element; transposed matrices; reductions by masks; barriers in registers.
 //!
 //! Every kernel runs with all checks on; the sources lie in `tests/data/kernels/warp.cu`.
 
@@ -32,7 +32,7 @@ struct Product {
     depth: usize,
     left: Kind,
     right: Kind,
-    /// What becomes of two elements.
+    /// Combination of two elements.
     term: fn(i64, i64) -> i64,
 }
 
@@ -56,7 +56,7 @@ impl Product {
             let (group, member) = (lane / 4, lane % 4);
             for index in 0..a_words * pack {
                 let (word, part) = (index / pack, index % pack);
-                // Of two or four words every second one lies eight rows below.
+                // Every second word is eight rows below.
                 let (lower, further) = if rows == 8 { (0, word) } else { (word % 2, word / 2) };
                 let inner = member * pack + part + further * 4 * pack;
                 x[group + 8 * lower][inner] = left.element(&a, a_words, lane, index);

@@ -1,12 +1,12 @@
-//! What the hardware reads, as the simulator knows it: methods, their fields, QMD fields.
+//! Class definitions: methods, their fields, and QMD fields.
 //!
-//! `build.rs` makes them from NVIDIA's class headers `clc76f.h` (host), `clc7b5.h` (copy),
-//! `clc7c0.h` (compute) and `clc7c0qmd.h` (QMDV03_00) of the open-gpu-doc repository, and on purpose
-//! not from `tegra::class`, which is written by hand: a wrong offset must not agree with itself. A
-//! test holds the two against each other. Bits that no field covers are reserved, as are fields of
-//! that name.
+//! The build script generates them from NVIDIA's class headers `clc76f.h` (host), `clc7b5.h`
+//! (copy), `clc7c0.h` (compute) and `clc7c0qmd.h` (QMDV03_00) of the open-gpu-doc repository. They
+//! are deliberately independent of the hand-written `tegra::class`, so that a wrong offset cannot
+//! agree with itself; a test compares the two. Bits outside any field are reserved, as are fields
+//! with that name.
 //!
-//! A method `NAME` is a constant, its address, and a module of its fields (`NAME::FIELD`) and their
+//! A method `NAME` is a constant (its address) and a module of its fields (`NAME::FIELD`) and their
 //! values (`NAME::FIELD_VALUE`).
 
 use std::fmt;
@@ -18,7 +18,7 @@ pub mod host {
 
     include!(concat!(env!("OUT_DIR"), "/c76f.rs"));
 
-    /// Engine methods begin here, and `SET_OBJECT` at 0 is one too. PBDMA manual of GA100.
+    /// First engine method; `SET_OBJECT` at 0 is one too. Source: PBDMA manual of GA100.
     pub const METHODS_END: u32 = 0x100;
 }
 
@@ -55,71 +55,71 @@ pub const COMPUTE: u32 = 0xc7c0;
 pub const COPY: u32 = 0xc7b5;
 /// `AMPERE_B`, the graphics class.
 pub const GRAPHICS: u32 = 0xc797;
-/// `KEPLER_INLINE_TO_MEMORY_B` has no Ampere successor in the headers; this is the older one that
-/// the driver still accepts.
+/// `KEPLER_INLINE_TO_MEMORY_B`. The headers have no Ampere successor; the driver still accepts this
+/// older class.
 pub const INLINE_TO_MEMORY: u32 = 0xa140;
 /// `FERMI_TWOD_A`.
 pub const TWOD: u32 = 0x902d;
 
-/// A method, or an array of them.
+/// A method, or an array of methods.
 #[derive(Debug)]
 pub struct Method {
     /// Byte address of the first.
     pub address: u32,
-    /// How many there are.
+    /// Number of elements.
     pub count: u32,
-    /// Bytes from one to the next.
+    /// Stride in bytes.
     pub step: u32,
     pub name: &'static str,
-    /// The fields of its data.
+    /// Fields of the data word.
     pub fields: &'static [Field],
 }
 
 /// A field of a data word, or of a QMD.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// NVIDIA's name, without that of the method.
+    /// NVIDIA's name, without the prefix of the method.
     pub name: &'static str,
-    /// Highest bit; of a QMD, below 2048.
+    /// Highest bit; below 2048 for a QMD.
     pub high: u32,
     pub low: u32,
-    /// The values that are defined; none when every number is one.
+    /// Defined values; empty if every number is valid.
     pub values: &'static [(u32, &'static str)],
 }
 
-/// Why a data word is not what the class takes.
+/// Error of a data word that the class does not accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadData {
-    /// Bits are set that mean nothing.
+    /// Reserved bits are set.
     #[error("{method} = {data:#x} sets reserved bits {bits:#x}")]
     Reserved { method: &'static str, data: u32, bits: u32 },
-    /// A field holds a number that stands for nothing.
+    /// A field has an undefined value.
     #[error("{method} = {data:#x}: {field} has no value {value:#x}")]
     Value { method: &'static str, data: u32, field: &'static str, value: u32 },
 }
 
 impl Field {
-    /// The word of a QMD that the field lies in; 0 for the field of a data word.
+    /// Index of the QMD word that contains the field; 0 for the field of a data word.
     pub const fn word(&self) -> usize {
         (self.low / 32) as usize
     }
 
-    /// Its bits in place in their word.
+    /// Mask of the field within its word.
     pub const fn mask(&self) -> u32 {
         (u32::MAX >> (31 - (self.high - self.low))) << (self.low % 32)
     }
 
-    /// The field's number in its word.
+    /// Extracts the field from its word.
     pub const fn get(&self, word: u32) -> u32 {
         (word & self.mask()) >> (self.low % 32)
     }
 
-    /// Whether any bit of the field is set in its word.
+    /// Returns whether any bit of the field is set.
     pub const fn is_set(&self, word: u32) -> bool {
         self.get(word) != 0
     }
 
-    /// The name of a number in this field.
+    /// Returns the name of a value of this field.
     pub fn value(&self, number: u32) -> Option<&'static str> {
         self.values.iter().find(|(value, _)| *value == number).map(|(_, name)| *name)
     }
@@ -130,7 +130,7 @@ impl Field {
 }
 
 impl Method {
-    /// Refuses data that the method does not take. The error is the first found.
+    /// Checks data against the method; returns the first error.
     pub fn check(&self, data: u32) -> Result<(), BadData> {
         let known = self.fields.iter().filter(|field| !field.is_reserved());
         let known = known.fold(0, |mask, field| mask | field.mask());
@@ -150,7 +150,7 @@ impl Method {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// `data` with its fields named, for listings.
+    /// Decodes `data` into named fields, for listings.
     pub fn decode(&'static self, data: u32) -> Decoded {
         Decoded { method: self, data }
     }
@@ -176,7 +176,7 @@ impl fmt::Display for Decoded {
         let mut open = " (";
         for (index, field) in named.enumerate() {
             let number = field.get(self.data);
-            // The first is what the word is about; of the others zero says nothing.
+            // The first field is the main one; other fields are omitted if zero.
             if index > 0 && number == 0 {
                 continue;
             }
@@ -190,14 +190,14 @@ impl fmt::Display for Decoded {
     }
 }
 
-/// The method of `table` at `address`.
+/// Returns the method at an address.
 pub fn find(table: &'static [Method], address: u32) -> Option<&'static Method> {
     let upper = table.partition_point(|method| method.address <= address);
-    // Arrays interleave, so a few tables back may hold the address.
+    // Arrays interleave, so an earlier entry may contain the address.
     table[..upper].iter().rev().take(4).find(|method| method.holds(address))
 }
 
-/// The tables of a class number.
+/// Returns the method table of a class.
 pub const fn methods(class: u32) -> Option<&'static [Method]> {
     match class {
         HOST => Some(host::METHODS),
@@ -207,7 +207,7 @@ pub const fn methods(class: u32) -> Option<&'static [Method]> {
     }
 }
 
-/// The name of the method at `address` when class `class` is bound, for listings.
+/// Returns the name of a method of a class, for listings.
 pub fn name(class: u32, address: u32) -> Option<&'static str> {
     let table = if address != 0 && address < host::METHODS_END { HOST } else { class };
     find(methods(table)?, address).map(|method| method.name)

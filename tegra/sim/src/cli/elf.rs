@@ -1,4 +1,4 @@
-//! Whether a file can be simulated: the dynamic linker must load it, or it passes the simulator by.
+//! Checks whether a file is a program that the dynamic linker loads, which interposition requires.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -9,25 +9,25 @@ use object::elf::{EM_AARCH64, EM_X86_64, FileHeader64, PT_INTERP};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 
-/// What kind of program a file is.
+/// Kind of program file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Loaded by the dynamic linker, for this machine.
+    /// Dynamically linked, for this architecture.
     Dynamic,
-    /// Has no program interpreter.
+    /// Statically linked: it has no program interpreter.
     Static,
-    /// For another processor, of this `e_machine`.
+    /// Built for another architecture, with this `e_machine`.
     Foreign { machine: u16 },
-    /// A script that the named program runs.
+    /// A script with this interpreter.
     Script(PathBuf),
-    /// Nothing that is known here; whether it runs is for the kernel to say.
+    /// Unknown format; the kernel decides whether it runs.
     Unknown,
 }
 
 /// `e_machine` of this build.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
 
-/// Looks at a file.
+/// Classifies a file.
 pub(super) fn kind(path: &Path) -> io::Result<Kind> {
     kind_of(&mut File::open(path)?)
 }
@@ -65,13 +65,13 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of a file header, and of a program header.
+    /// Size of a file header and of a program header.
     const FILE_HEADER: usize = 64;
     const PROGRAM_HEADER: usize = 56;
     /// `PT_INTERP`.
     const INTERPRETER: u32 = 3;
 
-    /// An ELF file with one program header of a type.
+    /// Builds an ELF file with one program header.
     fn elf(machine: u16, header: u32) -> Vec<u8> {
         let mut file = b"\x7fELF\x02\x01\x01".to_vec();
         file.resize(FILE_HEADER + PROGRAM_HEADER, 0);

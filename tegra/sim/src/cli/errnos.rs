@@ -1,4 +1,4 @@
-//! `tegra-sim errnos`: the table of refusals.
+//! `tegra-sim errnos`: prints the table of refusals.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -9,10 +9,10 @@ use tegra_sim::driver::{ERRNOS, Refusal};
 /// Arguments of `errnos`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Errnos {
-    /// Only this node (nvmap, ctrl, as, tsg, channel, ...)
+    /// Print only this node (nvmap, ctrl, as, tsg, channel, ...)
     #[arg(long)]
     node: Option<String>,
-    /// One JSON array
+    /// Print one JSON array
     #[arg(long)]
     json: bool,
 }
@@ -54,7 +54,7 @@ impl Errnos {
                 })
                 .collect()
         };
-        super::tell(&text, &mut std::io::stdout());
+        super::output::write(&text, &mut std::io::stdout());
         Ok(ExitCode::SUCCESS)
     }
 }

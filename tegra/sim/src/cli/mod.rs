@@ -1,8 +1,9 @@
-//! The command line: one module per command.
+//! Command line of `tegra-sim`: one module per command.
 
-mod carried;
 mod elf;
+mod embedded;
 mod errnos;
+mod output;
 mod profile;
 mod replay;
 mod run;
@@ -33,7 +34,7 @@ TEGRA_SIM_DESKTOP say, the options of `run` say too.
 The program must be dynamically linked: the simulator stands in front of libc's functions. Raw \
 system calls pass it by. Each process that opens a node has an Orin of its own.";
 
-/// A simulated Jetson Orin for programs that drive its GPU through nvmap and nvgpu.
+/// Simulated Jetson Orin for programs that drive its GPU through nvmap and nvgpu.
 #[derive(Debug, Parser)]
 #[command(name = "tegra-sim", version, after_help = EXAMPLES)]
 struct Arguments {
@@ -43,23 +44,23 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a program as if on an Orin
+    /// Run a program on a simulated Orin
     Run(run::Run),
-    /// List what a trace holds, one line a record
+    /// Print a trace, one line per record
     Decode(trace::Decode),
-    /// Count what a trace holds
+    /// Print statistics of a trace
     Stats(trace::Stats),
-    /// Run a failed launch again, from the bundle that it left
+    /// Replay a failed launch from its fault bundle
     Replay(replay::Replay),
-    /// How the simulator differs from a real Orin
+    /// Compare the simulator with a real Orin
     #[command(subcommand)]
     Profile(profile::Command),
-    /// Every condition under which the simulated drivers refuse a call
+    /// List the conditions under which the simulated drivers refuse a call
     Errnos(errnos::Errnos),
 }
 
-/// Parses the command line and carries it out. 125 is a failure of the simulator's own, as with
-/// `env` and `timeout`.
+/// Parses the command line and runs the command. Exit status 125 is a failure of the simulator
+/// itself, as with `env` and `timeout`.
 pub(crate) fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(run) => run.start(),
@@ -72,13 +73,8 @@ pub(crate) fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            tell(&format!("tegra-sim: {error}\n"), &mut std::io::stderr());
+            output::write(&format!("tegra-sim: {error}\n"), &mut std::io::stderr());
             ExitCode::from(125)
         }
     }
-}
-
-/// Writes text; a reader that has gone away is no error of ours.
-fn tell(text: &str, to: &mut impl std::io::Write) {
-    let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
 }

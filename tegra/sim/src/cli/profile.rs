@@ -1,4 +1,4 @@
-//! `tegra-sim profile`: how the simulator differs from an Orin of which there is a profile.
+//! `tegra-sim profile`: compares the simulator with the profile of an Orin.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -10,25 +10,25 @@ use tegra_profile::Profile;
 use tegra_profile::diff::{Comparison, Row, compare};
 use tegra_sim::profile::{Calibration, SIMULATED};
 
-/// Most characters of a value in the table.
+/// Largest width of a value in the table.
 const WIDTH: usize = 34;
 
 /// Commands about profiles.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Hold a profile that `orinctl first-contact` wrote against the simulator
+    /// Compare a profile that `orinctl first-contact` wrote with the simulator
     Diff(Diff),
 }
 
 /// Arguments of `profile diff`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Diff {
-    /// The profile of a real Orin
+    /// Profile of a real Orin
     file: PathBuf,
-    /// A profile of the simulator [default: the one that it was built with]
+    /// Profile of the simulator [default: the built-in one]
     #[arg(long, value_name = "FILE")]
     simulated: Option<PathBuf>,
-    /// Print what is the same too
+    /// Print equal answers too
     #[arg(long)]
     all: bool,
     /// Print JSON
@@ -37,7 +37,7 @@ pub(super) struct Diff {
 }
 
 impl Command {
-    /// Carries the command out.
+    /// Runs the command.
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn Error>> {
         let Self::Diff(diff) = self;
         diff.print()
@@ -56,9 +56,9 @@ impl Diff {
             serde_json::to_string_pretty(&rows)? + "\n"
         } else {
             let calibration = Calibration::of(&real)?;
-            table(&rows, self.all) + &told(&calibration).join("\n") + "\n"
+            table(&rows, self.all) + &summary(&calibration).join("\n") + "\n"
         };
-        super::tell(&text, &mut std::io::stdout());
+        super::output::write(&text, &mut std::io::stdout());
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -82,7 +82,7 @@ fn cut(text: &str) -> String {
     line.chars().take(WIDTH - 1).chain(['…']).collect()
 }
 
-/// Each question with what differs below it.
+/// Formats each question with its differences.
 fn table(rows: &[Row], all: bool) -> String {
     let shown = |row: &Row| all || row.comparison != Comparison::Same;
     let name = |row: &Row| row.fact.clone().unwrap_or_else(|| "verdict".into());
@@ -108,8 +108,8 @@ fn table(rows: &[Row], all: bool) -> String {
     text
 }
 
-/// What `run --profile` makes of a profile, in two lines.
-pub(super) fn told(calibration: &Calibration) -> [String; 2] {
+/// Summarises how `run --profile` uses a profile, in two lines.
+pub(super) fn summary(calibration: &Calibration) -> [String; 2] {
     let taken: Vec<String> =
         calibration.taken.iter().map(|(what, value)| format!("{what} {value}")).collect();
     let list = |items: &[String]| {

@@ -1,4 +1,4 @@
-//! `tegra-sim replay`: a failed launch, run again.
+//! `tegra-sim replay`: replays a failed launch.
 
 use std::error::Error;
 use std::io;
@@ -13,24 +13,24 @@ use tegra_sim::engine::Replay as Run;
 /// Arguments of `replay`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Replay {
-    /// What orind wrote to `faults` in its state directory when a GPU faulted, or the simulator to the
+    /// Bundle that orind wrote to `faults` in its state directory, or the simulator to the
     /// directory of TEGRA_SIM_BUNDLES
     file: PathBuf,
-    /// What shader code is checked for: by default what it was checked for then, `fast` on a real GPU
+    /// Checks of shader code [default: those of the original run, `fast` for a real GPU]
     #[arg(long, value_enum)]
     checks: Option<Level>,
 }
 
-/// What shader code is checked for.
+/// Checks of shader code.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Level {
-    /// Nothing, and what was launched before alike is only timed
+    /// None; repeated launches are timed and not executed
     Timing,
-    /// What hardware refuses
+    /// Faults that hardware raises
     Fast,
-    /// Values that nobody gave to a register or to shared memory, too
+    /// Also uninitialised registers and shared memory
     Strict,
-    /// Races on shared memory, too
+    /// Also races on shared memory
     Race,
 }
 
@@ -46,11 +46,11 @@ impl Level {
 }
 
 impl Replay {
-    /// Runs the launches. Fails if none fails as before.
+    /// Replays the launches; fails if the fault is not reproduced.
     pub(super) fn print(&self) -> Result<ExitCode, Box<dyn Error>> {
         let replay = Run::run(&Bundle::read(&self.file)?, self.checks.map(Level::checks))?;
         let verdict = if replay.is_same() { "the same fault" } else { "NOT the same fault" };
-        super::tell(&format!("{replay}{verdict}\n"), &mut io::stdout());
+        super::output::write(&format!("{replay}{verdict}\n"), &mut io::stdout());
         Ok(if replay.is_same() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

@@ -1,4 +1,4 @@
-//! `tegra-sim run`: starts a program with the interposed symbols in front of libc's.
+//! `tegra-sim run`: starts a program with the preload library.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,11 +11,11 @@ use std::process::{Command, ExitCode};
 use tegra_sim::config::Config;
 use tegra_sim::profile::{Calibration, ProfileError};
 
-use super::carried::{self, CarriedError};
 use super::elf::{self, Kind};
+use super::embedded::{self, EmbeddedError};
 use super::replay::Level;
 
-/// Names the preload library, if it does not lie beside this program.
+/// Variable with the path of the preload library, if it is not next to this program.
 const PRELOAD: &str = "TEGRA_SIM_PRELOAD";
 const LIBRARY: &str = "libtegra_sim_preload.so";
 
@@ -46,82 +46,82 @@ What these and the TEGRA_SIM_ variables say is checked before the program is sta
 #[derive(Debug, clap::Args)]
 #[command(after_help = GRAMMAR)]
 pub(super) struct Run {
-    /// Seed of the order in which the simulated GPU does what nothing orders
+    /// Seed for everything that hardware leaves undefined
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Failures to inject, as `mmu-fault@3,memory-full=1G`; see below
+    /// Failures to inject, such as `mmu-fault@3,memory-full=1G`; see docs/simulator.md
     #[arg(long, value_name = "SPEC")]
     faults: Option<String>,
-    /// Write what happens to FILE, one JSON object a line
+    /// Write a trace to FILE, one JSON object per line
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// What follows a finding: `abort`, which is the default, or `warn` for all, or by name, as
-    /// `uninitialised-read=warn,stale-l2=off`; may be given several times, and the last word wins
+    /// Action on a finding: `abort` (default) or `warn` for all, or by name, such as
+    /// `uninitialised-read=warn,stale-l2=off`; may be repeated, the last one wins
     #[arg(long, value_name = "WORDS")]
     lint: Vec<String>,
-    /// Do not count or tell of the findings that FILE knows: lines as the summary at the end has them, with reasons
+    /// Ignore the findings listed in FILE: lines as the summary prints them, with reasons
     #[arg(long, value_name = "FILE")]
     suppress: Option<PathBuf>,
-    /// What shader code is checked for: strict by default
+    /// Checks of shader code [default: strict]
     #[arg(long, value_enum)]
     checks: Option<Level>,
-    /// Write a bundle of every launch that fails to DIR, for `tegra-sim replay`
+    /// Write a bundle of every failing launch to DIR, for `tegra-sim replay`
     #[arg(long, value_name = "DIR")]
     bundles: Option<PathBuf>,
-    /// Behave as the Orin of which `orinctl first-contact` wrote FILE, as far as that is modelled
+    /// Use the profile FILE that `orinctl first-contact` wrote on an Orin, as far as it is modelled
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Be a machine on which something fails, as `no-event,chain-cut=64`; see below
+    /// Simulate a machine with defects, such as `no-event,chain-cut=64`; see docs/simulator.md
     #[arg(long, value_name = "WORDS")]
     machine: Option<String>,
-    /// Answer as the drivers of a release do: r35.4, r36.2, r36.4, r39 or r39:REQUEST
+    /// Drivers of this L4T release: r35.4, r36.2, r36.4, r39 or r39:REQUEST
     #[arg(long, value_name = "NAME")]
     release: Option<String>,
-    /// Have a desktop, which wants the GPU every 16 ms
+    /// Simulate a desktop that uses the GPU every 16 ms
     #[arg(long)]
     desktop: bool,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// Why a program was not started.
+/// Error of starting a program.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
-    /// It is in no directory of `PATH`.
+    /// The program is in no directory of `PATH`.
     #[error("{0:?} is not found as a program; give its path or put it into PATH")]
     NotFound(OsString),
-    /// It cannot be looked at.
+    /// The program cannot be read.
     #[error("{path:?} cannot be read: {error}")]
     Unreadable { path: PathBuf, error: io::Error },
-    /// Nothing can stand in front of its libc.
+    /// The program is statically linked.
     #[error(
         "{0:?} is statically linked: it calls the kernel without a libc that the simulator could \
          stand in front of; link it dynamically"
     )]
     Static(PathBuf),
-    /// It is for another processor.
+    /// The program is for another architecture.
     #[error(
         "{path:?} is for another processor (ELF machine {machine}); run it with a tegra-sim that is \
          built for it, under user-mode emulation"
     )]
     Foreign { path: PathBuf, machine: u16 },
-    /// The library is not where it should be.
+    /// The preload library was not found.
     #[error(
         "{LIBRARY} is in none of {searched:?}; build it with `cargo build -p tegra-sim-preload`, \
          or name it in {PRELOAD}"
     )]
     NoLibrary { searched: Vec<PathBuf> },
-    /// The one that the program carries does not get to where the dynamic linker finds it.
+    /// The embedded library cannot be written to a file.
     #[error(transparent)]
-    Carried(#[from] CarriedError),
-    /// The dynamic linker separates names by spaces and colons.
+    Embedded(#[from] EmbeddedError),
+    /// The path contains a space or colon, which separate names in `LD_PRELOAD`.
     #[error("{0:?}: the dynamic linker cannot preload a path with a space or a colon; move it")]
     UnfitPath(PathBuf),
-    /// An option or a variable says what nothing understands.
+    /// An option or variable is invalid.
     #[error("{0}")]
     Config(String),
-    /// The profile is none.
+    /// The profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// `exec` failed.
@@ -133,7 +133,7 @@ pub(super) enum RunError {
 }
 
 impl Run {
-    /// Becomes the program. Comes back only if that fails: the exit status is the program's own.
+    /// Replaces this process by the program; returns only on failure.
     pub(super) fn start(&self) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Err(self.replace_process().into())
     }
@@ -154,8 +154,8 @@ impl Run {
         check(&path)?;
         let library = find_library()?;
         if let Some(profile) = &self.profile {
-            for line in super::profile::told(&Calibration::read(profile)?) {
-                super::tell(&format!("tegra-sim: {line}\n"), &mut io::stderr());
+            for line in super::profile::summary(&Calibration::read(profile)?) {
+                super::output::write(&format!("tegra-sim: {line}\n"), &mut io::stderr());
             }
         }
         let mut command = Command::new(&path);
@@ -179,7 +179,7 @@ impl Run {
             ("TEGRA_SIM_SUPPRESS", &self.suppress),
         ] {
             let Some(path) = path else { continue };
-            // The program may change its directory before it opens a node.
+            // Paths become absolute, because the program may change its working directory.
             let path = std::path::absolute(path)
                 .map_err(|error| RunError::Output { path: path.clone(), error })?;
             command.env(variable, path);
@@ -198,8 +198,8 @@ impl Run {
     }
 }
 
-/// Reads what the program's simulator will read, to say now what it would not understand, and of an option in
-/// the option's name.
+/// Validates options and variables before the program starts; errors name the option if one was
+/// given.
 fn understand(command: &Command) -> Result<(), RunError> {
     let option = |name: &str| {
         let (_, value) = command.get_envs().find(|(variable, _)| *variable == name)?;
@@ -226,7 +226,7 @@ fn understand(command: &Command) -> Result<(), RunError> {
     }
 }
 
-/// The file that a shell would start.
+/// Finds the file that a shell would start.
 fn find_program(name: &OsString) -> Option<PathBuf> {
     let given = Path::new(name);
     if given.components().count() > 1 || given.is_absolute() {
@@ -238,7 +238,7 @@ fn find_program(name: &OsString) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(is_program)
 }
 
-/// Whether the dynamic linker will load the program.
+/// Checks that the dynamic linker loads the program.
 fn check(path: &Path) -> Result<(), RunError> {
     let look = |path: &Path| {
         elf::kind(path).map_err(|error| RunError::Unreadable { path: path.to_owned(), error })
@@ -256,8 +256,8 @@ fn check(path: &Path) -> Result<(), RunError> {
     }
 }
 
-/// Beside this program, where cargo puts what tests need, or in the `lib` of an installation; else the one that
-/// the program carries.
+/// Finds the library next to this program, where cargo puts it, or in the `lib` of an installation;
+/// otherwise the embedded one.
 fn find_library() -> Result<PathBuf, RunError> {
     let mut searched = Vec::new();
     if let Some(named) = env::var_os(PRELOAD) {
@@ -269,13 +269,13 @@ fn find_library() -> Result<PathBuf, RunError> {
     if let Some(Ok(path)) = searched.iter().find(|path| path.is_file()).map(std::path::absolute) {
         return Ok(path);
     }
-    match carried::library() {
+    match embedded::library() {
         Some(library) if env::var_os(PRELOAD).is_none() => Ok(library?),
         _ => Err(RunError::NoLibrary { searched }),
     }
 }
 
-/// The library in front of what is preloaded already.
+/// Prepends the library to the existing `LD_PRELOAD`.
 fn preload_list(library: &Path) -> Result<OsString, RunError> {
     let text = library.to_string_lossy();
     if text.contains([' ', ':']) {

@@ -1,4 +1,4 @@
-//! `tegra-sim decode` and `tegra-sim stats`: what a trace holds.
+//! `tegra-sim decode` and `tegra-sim stats`: print and summarise a trace.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -10,17 +10,17 @@ use tegra_sim::trace::{self, TraceError};
 /// Arguments of `decode`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Decode {
-    /// What `run --trace` wrote
+    /// Trace file of `run --trace`
     file: PathBuf,
 }
 
 impl Decode {
-    /// Prints a listing.
+    /// Prints the trace.
     pub(super) fn print(&self) -> Result<ExitCode, Box<dyn Error>> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         let result = trace::decode(&self.file, &mut out);
         match result.and_then(|()| flush(&mut out, &self.file)) {
-            // `tegra-sim decode FILE | head` is no failure.
+            // `tegra-sim decode FILE | head` succeeds.
             Err(TraceError::Io { source, .. }) if source.kind() == ErrorKind::BrokenPipe => {
                 Ok(ExitCode::SUCCESS)
             }
@@ -36,15 +36,15 @@ fn flush(out: &mut impl io::Write, file: &std::path::Path) -> Result<(), TraceEr
 /// Arguments of `stats`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Stats {
-    /// What `run --trace` wrote
+    /// Trace file of `run --trace`
     file: PathBuf,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 impl Stats {
-    /// Prints the counts.
+    /// Prints the statistics.
     pub(super) fn print(&self) -> Result<ExitCode, Box<dyn Error>> {
         let stats = trace::stats(&self.file)?;
         let text = if self.json {
@@ -52,7 +52,7 @@ impl Stats {
         } else {
             stats.to_string()
         };
-        super::tell(&text, &mut io::stdout());
+        super::output::write(&text, &mut io::stdout());
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,17 +1,18 @@
-//! The driver's buddy allocator, which decides where in an address space things land.
+//! The driver's buddy allocator, which chooses addresses in an address space.
 //!
-//! A model of `common/mm/allocators/buddy_allocator.c` of r36.4.3 down to the order of its free
-//! lists, since programs see the addresses: the range is cut from its bottom into blocks of
-//! descending powers of two, an allocation takes the newest free block of the smallest order that
-//! fits and splits it leftwards, and a freed block merges with its buddy and becomes the newest of
-//! its order. Only 4 KiB pages exist here, so the driver's separation of page sizes is left out.
+//! Models `common/mm/allocators/buddy_allocator.c` of r36.4.3 including the order of its free
+//! lists, because programs see the addresses. The range is cut from its start into blocks of
+//! descending powers of two. An allocation takes the most recently freed block of the smallest
+//! sufficient order and splits it leftwards. A freed block merges with its buddy and becomes the
+//! newest of its order. There are only 4 KiB pages, so the driver's separation by page size is
+//! omitted.
 
 use std::collections::{BTreeMap, HashMap};
 
 /// Bytes of a block of order 0.
 const BLOCK: u64 = 4096;
 
-/// The free blocks of one order, newest last.
+/// Free blocks of one order, newest last.
 #[derive(Debug, Default)]
 struct FreeList {
     by_age: BTreeMap<u64, u64>,
@@ -40,12 +41,12 @@ impl FreeList {
 pub(super) struct Buddy {
     start: u64,
     end: u64,
-    /// The blocks that the range was cut into: start to order.
+    /// Initial blocks of the range: start to order.
     tops: BTreeMap<u64, u32>,
     free: Vec<FreeList>,
-    /// Blocks handed out: start to order.
+    /// Allocated blocks: start to order.
     taken: BTreeMap<u64, u32>,
-    /// Fixed allocations: start to the blocks that they consist of, in the order taken.
+    /// Fixed allocations: start to their blocks, in the order taken.
     fixed: HashMap<u64, Vec<u64>>,
     clock: u64,
 }
@@ -55,7 +56,7 @@ const fn bytes_of(order: u32) -> u64 {
 }
 
 impl Buddy {
-    /// An allocator over a range of whole pages that does not begin at 0.
+    /// Creates an allocator over a range of whole pages that does not start at 0.
     pub(super) fn new(start: u64, end: u64) -> Self {
         let max_order = ((end - start) / BLOCK).max(1).ilog2();
         let mut buddy = Self {
@@ -77,7 +78,7 @@ impl Buddy {
         buddy
     }
 
-    /// First address of the range.
+    /// Start of the range.
     pub(super) fn start(&self) -> u64 {
         self.start
     }
@@ -91,7 +92,7 @@ impl Buddy {
         self.free.len() as u32 - 1
     }
 
-    /// Takes `len` bytes wherever the driver would.
+    /// Allocates `len` bytes where the driver would.
     pub(super) fn alloc(&mut self, len: u64) -> Option<u64> {
         if len == 0 {
             return None;
@@ -106,14 +107,14 @@ impl Buddy {
         Some(start)
     }
 
-    /// Takes exactly `[base, base + len)`; none when it is not free or not within the range.
+    /// Allocates exactly `[base, base + len)`; none if it is not free or outside the range.
     pub(super) fn alloc_fixed(&mut self, base: u64, len: u64) -> Option<u64> {
         let end = base.checked_add(len)?;
         let aligned = base.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
         if !aligned || len == 0 || base < self.start || end > self.end || !self.is_free(base, end) {
             return None;
         }
-        // Both alignments count from the start of the range, as the blocks do.
+        // Alignments are relative to the start of the range, as are blocks.
         let alignment = |offset: u64| (offset / BLOCK).trailing_zeros();
         let mut order = match base - self.start {
             0 => alignment(len),
@@ -141,7 +142,7 @@ impl Buddy {
         Some(base)
     }
 
-    /// Frees what was allocated at `start`; an address that begins no allocation is ignored.
+    /// Frees the allocation at `start`; ignores other addresses.
     pub(super) fn free(&mut self, start: u64) {
         if let Some(blocks) = self.fixed.remove(&start) {
             self.give_back(blocks);
@@ -150,7 +151,7 @@ impl Buddy {
         }
     }
 
-    /// Frees blocks, the last taken first.
+    /// Frees blocks, the last allocated first.
     fn give_back(&mut self, blocks: Vec<u64>) {
         for block in blocks.into_iter().rev() {
             let Some(order) = self.taken.remove(&block) else { continue };
@@ -169,8 +170,8 @@ impl Buddy {
         self.taken.insert(start, order);
     }
 
-    /// Whether no allocation begins or ends inside. One that covers the range exactly or entirely
-    /// is found later, when its block cannot be made.
+    /// Returns whether no allocation starts or ends inside. One that covers the whole range is
+    /// found later, when its block cannot be created.
     fn is_free(&self, base: u64, end: u64) -> bool {
         let begins = self.taken.range(base + 1..end).next().is_some();
         let ends = self.taken.range(..=base).next_back().is_some_and(|(start, order)| {
@@ -180,7 +181,7 @@ impl Buddy {
         !begins && !ends
     }
 
-    /// Makes the free block at `base` of `order`, out of the free block that contains it.
+    /// Creates the free block at `base` of `order` from the free block that contains it.
     fn make(&mut self, base: u64, order: u32) -> bool {
         for from in order..=self.max_order() {
             let offset = base - self.start;
@@ -193,7 +194,7 @@ impl Buddy {
         false
     }
 
-    /// Splits the free block at `start` until the block at `target` of `order` is one of its own.
+    /// Splits the free block at `start` until the block at `target` of `order` exists.
     fn split_to(&mut self, mut start: u64, from: u32, target: u64, order: u32) {
         for current in (order..from).rev() {
             self.free[current as usize + 1].remove(start);
@@ -206,7 +207,7 @@ impl Buddy {
         }
     }
 
-    /// Merges a free block with its buddy for as long as that is free too.
+    /// Merges a free block with its buddy repeatedly, while the buddy is free.
     fn coalesce(&mut self, mut start: u64, mut order: u32) {
         let Some((top, top_order)) = self.tops.range(..=start).next_back() else { return };
         let (top, top_order) = (*top, *top_order);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_or_misaligned_is_given() {
+    fn the_allocator_refuses_misaligned_and_outside_ranges() {
         let mut buddy = Buddy::new(0x20_0000, 0x4000_0000);
         let wrong = [
             (0x1f_f000, 4096),

@@ -1,12 +1,13 @@
-//! What all objects of the device share: the GPU, RAM, ids, and the count of what is alive.
+//! State shared by all objects of the device: GPU, RAM, ids, counts.
 
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::census::Census;
 use super::errno::{Errno, Refused, refusals};
 use super::fd::{FdTable, OpenFile};
 use super::interrupt::Interrupts;
@@ -33,63 +34,28 @@ refusals! { "injected";
     ETIMEDOUT = "any", ETIMEDOUT, "asked for with TEGRA_SIM_FAULTS", "not the driver's answer";
 }
 
-/// Channels, and as many TSGs, that the GPU has.
+/// Number of channels, and of TSGs.
 pub(super) const CHANNELS: u16 = 512;
-/// Bytes of one syncpoint in the shim that the GPU sees.
+/// Bytes of one syncpoint in the shim mapped to the GPU.
 pub(super) const SYNCPOINT_BYTES: u64 = 0x1_0000;
-/// Syncpoints of the system.
+/// Number of syncpoints.
 pub(super) const SYNCPOINTS: u32 = 1024;
-/// The first that user-managed syncpoints are taken from, as seen on hardware.
+/// First user-managed syncpoint, as observed on hardware.
 const FIRST_SYNCPOINT: u32 = 17;
 
-/// One live object; the count falls when it is dropped.
-#[derive(Debug)]
-pub(super) struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// How many objects of one kind are alive.
-#[derive(Debug, Default)]
-pub(super) struct Count(Arc<AtomicUsize>);
-
-impl Count {
-    pub(super) fn one(&self) -> Counted {
-        self.0.fetch_add(1, Ordering::AcqRel);
-        Counted(Arc::clone(&self.0))
-    }
-
-    pub(super) fn now(&self) -> usize {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-/// Counts of what has no table of its own.
-#[derive(Debug, Default)]
-pub(super) struct Census {
-    pub(super) mappings: Count,
-    pub(super) address_spaces: Count,
-    pub(super) tsgs: Count,
-    pub(super) channels: Count,
-    pub(super) events: Count,
-}
-
-/// What all objects share.
+/// State shared by all objects.
 pub(super) struct Device {
     pub(super) fds: Arc<dyn FdTable>,
     pub(super) gpu: Arc<Gpu>,
     pub(super) ram: Arc<Ram>,
     pub(super) interrupts: Arc<Interrupts>,
     pub(super) injection: Arc<Injection>,
-    /// Where it is another than the simulator's own.
+    /// Facts of a profile that replace the simulator's own.
     pub(super) hardware: Hardware,
     pub(super) quirks: Quirks,
     pub(super) release: Release,
     pub(super) census: Census,
-    /// Whether the golden context exists: the first compute object of the process builds it.
+    /// The golden context exists; the first compute object of the process creates it.
     pub(super) golden_context: AtomicBool,
     channel_ids: Mutex<Vec<u16>>,
     tsg_ids: Mutex<BTreeSet<u16>>,
@@ -127,13 +93,13 @@ impl Device {
         })
     }
 
-    /// A number that nothing else of the device has.
+    /// Returns a unique number.
     pub(super) fn serial(&self) -> u64 {
         self.serial.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The channel id freed last, or the highest never used. Source: free_channel adds to the
-    /// head of the list that allocate_channel takes from (common/fifo/channel.c).
+    /// Takes the most recently freed channel id, or the highest unused one. Source: free_channel
+    /// adds to the head of the list that allocate_channel takes from (common/fifo/channel.c).
     pub(super) fn take_channel_id(&self) -> Option<u16> {
         self.channel_ids.lock().pop()
     }
@@ -142,7 +108,7 @@ impl Device {
         self.channel_ids.lock().push(id);
     }
 
-    /// The lowest free TSG id. Source: common/fifo/tsg.c:nvgpu_tsg_acquire_unused_tsg.
+    /// Takes the lowest free TSG id. Source: common/fifo/tsg.c:nvgpu_tsg_acquire_unused_tsg.
     pub(super) fn take_tsg_id(&self) -> Option<u16> {
         self.tsg_ids.lock().pop_first()
     }
@@ -159,14 +125,14 @@ impl Device {
         self.syncpoint_ids.lock().insert(id);
     }
 
-    /// The shim of all syncpoints, memory that releases write to. The counters behind it, which
-    /// host1x shares with other engines, are not simulated.
+    /// Returns the shim of all syncpoints, memory that releases write to. The host1x counters
+    /// behind it, shared with other engines, are not simulated.
     pub(super) fn syncpoints(&self) -> Option<&Arc<DmaBuf>> {
         let make = || DmaBuf::new(u64::from(SYNCPOINTS) * SYNCPOINT_BYTES).ok();
         self.syncpoints.get_or_init(make).as_ref()
     }
 
-    /// The dma-buf behind an fd. Source of the errors: dma_buf_get of the kernel.
+    /// Returns the dma-buf of an fd. Source of the errors: dma_buf_get of the kernel.
     pub(super) fn dma_buf(&self, fd: i32) -> Result<Arc<DmaBuf>, NotDmaBuf> {
         match self.fds.lookup(fd) {
             Some(OpenFile::DmaBuf(buffer)) => Ok(buffer),
@@ -176,7 +142,7 @@ impl Device {
         }
     }
 
-    /// Refuses a request that `TEGRA_SIM_FAULTS` wants refused.
+    /// Refuses a request that `TEGRA_SIM_FAULTS` selects.
     pub(super) fn inject(&self, name: &str) -> Result<(), Refused> {
         let Some(errno) = self.injection.ioctl(name) else { return Ok(()) };
         let refused = REFUSALS.iter().find(|refused| refused.errno.code() == errno);
@@ -184,7 +150,7 @@ impl Device {
     }
 }
 
-/// Why an fd gives no dma-buf.
+/// Error of an fd that is no dma-buf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotDmaBuf {
     /// `EBADF`.
@@ -194,7 +160,7 @@ pub(super) enum NotDmaBuf {
 }
 
 impl NotDmaBuf {
-    /// The refusal that has the errno of this failure.
+    /// Returns the refusal with the errno of this error.
     pub(super) fn refused(self, closed: Refused, other: Refused) -> Refused {
         debug_assert_eq!((closed.errno, other.errno), (Errno::EBADF, Errno::EINVAL));
         match self {

@@ -1,14 +1,15 @@
-//! What all nvgpu nodes do with a request before and after its handler.
+//! Request handling common to all nvgpu nodes: checks, and copying of arguments.
 //!
-//! The kernel switches on the whole 32-bit request. Arguments are copied in when the direction says
-//! write, and copied back when it says read and the handler succeeded: fields of a failed call stay
-//! as the caller left them.
+//! The kernel switches on the whole 32-bit request. It copies arguments in if the direction
+//! includes write, and back if it includes read and the handler succeeded; a failed call leaves the
+//! caller's fields unchanged.
 
 use std::marker::PhantomData;
 
+use super::errno::Answer;
 use super::errno::{Refused, refusals};
-use super::user::BadAddress;
-use super::{Answer, user};
+use crate::user;
+use crate::user::BadAddress;
 
 refusals! { "nvgpu";
     WRONG_NUMBER = "any", EINVAL, "wrong magic, number 0 or beyond the last, arguments too large",
@@ -35,41 +36,41 @@ pub(super) const fn io(magic: u8, number: u8, size: u32) -> u32 {
     request(0, magic, number, size)
 }
 
-/// A request whose arguments go in.
+/// A request whose arguments are copied in.
 pub(super) const fn iow(magic: u8, number: u8, size: u32) -> u32 {
     request(WRITE, magic, number, size)
 }
 
-/// A request whose arguments come out.
+/// A request whose arguments are copied out.
 pub(super) const fn ior(magic: u8, number: u8, size: u32) -> u32 {
     request(READ, magic, number, size)
 }
 
-/// A request whose arguments go in and come out.
+/// A request whose arguments are copied in and out.
 pub(super) const fn iowr(magic: u8, number: u8, size: u32) -> u32 {
     request(READ | WRITE, magic, number, size)
 }
 
-/// Declares the requests of a node, each in one place: `NAME = direction number, size of the argument
-/// { offset => MEMBER: type, .. };`, with the members that are looked at.
+/// Declares the requests of a node: `NAME = direction number, size of the argument { offset =>
+/// MEMBER: type, .. };` with the members that the simulator accesses.
 ///
-/// Makes of each its number as the program passes it, and a module of its members ([`layout`]); and
-/// the table of all, `REQUESTS`.
+/// Generates for each request its code and a module of its members ([`layout`]), and the table
+/// `REQUESTS`.
 macro_rules! requests {
     ($magic:literal; $(
         $NAME:ident = $direction:ident $number:literal
         $(, $size:literal $({ $( $offset:literal => $MEMBER:ident : $ty:ty ),* $(,)? })? )?;
     )+) => {
         $(
-            const $NAME: u32 = $crate::driver::dispatch::$direction($magic, $number, 0 $(+ $size)?);
+            pub(in crate::driver) const $NAME: u32 = $crate::driver::dispatch::$direction($magic, $number, 0 $(+ $size)?);
             $($( $crate::driver::dispatch::layout! {
                 $NAME, $size { $( $offset => $MEMBER: $ty ),* }
             } )?)?
         )+
 
         /// Every request of the node.
-        pub(in crate::driver) const REQUESTS: &[$crate::driver::Request] = &[$(
-            $crate::driver::Request {
+        pub(in crate::driver) const REQUESTS: &[$crate::driver::dispatch::Request] = &[$(
+            $crate::driver::dispatch::Request {
                 name: stringify!($NAME),
                 code: $NAME,
                 members: &[$($($( (stringify!($MEMBER), $offset, size_of::<$ty>()) ),*)?)?],
@@ -78,12 +79,11 @@ macro_rules! requests {
     };
 }
 
-/// Declares a C structure, of so many bytes, as a module with its size and the members that are
-/// looked at.
+/// Declares a C structure of a size as a module with that size and the accessed members.
 macro_rules! layout {
     ($NAME:ident, $size:literal { $( $offset:literal => $MEMBER:ident : $ty:ty ),* $(,)? }) => {
         #[expect(non_snake_case, reason = "named as the header names it")]
-        mod $NAME {
+        pub(in crate::driver) mod $NAME {
             pub(in crate::driver) const BYTES: usize = $size;
             $(
                 pub(in crate::driver) const $MEMBER: $crate::driver::dispatch::Member<$ty> =
@@ -95,14 +95,14 @@ macro_rules! layout {
 
 pub(super) use {layout, requests};
 
-/// One request that is answered.
+/// A supported request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Its name in the header, without the node's prefix.
+    /// Name in the header, without the node's prefix.
     pub name: &'static str,
-    /// The number that the program passes.
+    /// Code that the program passes.
     pub code: u32,
-    /// Name, offset and size in bytes of the members of its argument that are looked at.
+    /// Name, offset and size in bytes of the accessed members of its argument.
     pub members: &'static [(&'static str, usize, usize)],
 }
 
@@ -130,7 +130,7 @@ impl Parts {
 /// The largest argument of any node.
 const LARGEST: usize = 264;
 
-/// A number in an argument.
+/// An integer in an argument.
 pub(super) trait Scalar: Copy {
     fn load(bytes: &[u8]) -> Self;
     fn store(self, bytes: &mut [u8]);
@@ -154,7 +154,7 @@ macro_rules! scalars {
 
 scalars!(u8, u16, u32, u64, i16, i32);
 
-/// Where a number lies in an argument.
+/// Position of an integer in an argument.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member<T> {
     offset: usize,
@@ -162,19 +162,19 @@ pub(super) struct Member<T> {
 }
 
 impl<T> Member<T> {
-    /// At an offset in a structure of so many bytes.
+    /// A member at an offset in a structure of `size` bytes.
     pub(super) const fn at(offset: usize, size: usize) -> Self {
         assert!(offset + size_of::<T>() <= size, "a member lies within its structure");
         Self { offset, ty: PhantomData }
     }
 
-    /// Bytes from the structure's beginning.
+    /// Byte offset in the structure.
     pub(super) const fn offset(&self) -> u64 {
         self.offset as u64
     }
 }
 
-/// An argument, or another C structure of the program's.
+/// An argument, or another C structure of the program.
 #[derive(Debug)]
 pub(super) struct Args {
     bytes: [u8; LARGEST],
@@ -182,12 +182,12 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// So many bytes, all zero, as the driver's buffer is before anything is copied in.
+    /// A zeroed buffer, as in the driver before arguments are copied in.
     pub(super) const fn zeroed(size: usize) -> Self {
         Self { bytes: [0; LARGEST], size }
     }
 
-    /// Copies one in from the program's memory.
+    /// Copies an argument in from the program's memory.
     pub(super) fn read(address: u64, size: usize) -> Result<Self, BadAddress> {
         let mut args = Self::zeroed(size);
         user::read(address, &mut args.bytes[..size])?;
@@ -218,33 +218,33 @@ impl Args {
     }
 }
 
-/// How a handler ended that did not refuse.
+/// Result of a handler that did not refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     Ok,
-    /// A nested copy left so many bytes: the driver returns their number, a positive result, and
+    /// A nested copy left this many bytes: the driver returns their number as a positive result and
     /// copies nothing back.
     Residual(usize),
 }
 
 pub(super) type Handled = Result<Done, Refused>;
 
-/// How one nvgpu node checks its requests.
+/// Checks of one nvgpu node.
 #[derive(Debug)]
 pub(super) struct Rules {
-    /// The letter of its requests.
+    /// Magic letter of its requests.
     pub(super) magic: u8,
     pub(super) last: u8,
-    /// Bytes of the largest argument.
+    /// Size of the largest argument.
     pub(super) largest: usize,
-    /// Whether an unwritable argument is `EFAULT`; otherwise the bytes left are returned.
+    /// An unwritable argument fails with `EFAULT`; otherwise the number of bytes left is returned.
     pub(super) output_faults: bool,
     /// A request whose arguments are copied back even when it fails.
     pub(super) always_out: Option<u32>,
 }
 
 impl Rules {
-    /// The rules of a node with these requests.
+    /// Derives the rules of a node from its requests.
     pub(super) const fn of(requests: &[Request]) -> Self {
         let magic = Parts::of(requests[0].code).magic;
         let mut rules = Self { magic, last: 0, largest: 0, output_faults: false, always_out: None };
@@ -258,7 +258,7 @@ impl Rules {
         rules
     }
 
-    /// Answers one request of the node.
+    /// Executes one request of the node.
     pub(super) fn dispatch(
         &self,
         request: u32,
@@ -296,7 +296,8 @@ impl Rules {
     }
 }
 
-/// Copies out to memory that an argument points to; the driver returns what is left, if any.
+/// Copies data to memory that an argument points to; the driver returns the number of bytes left,
+/// if any.
 pub(super) fn copy_out(address: u64, data: &[u8]) -> Handled {
     match user::write_most(address, data) {
         0 => Ok(Done::Ok),

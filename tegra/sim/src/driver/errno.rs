@@ -1,13 +1,12 @@
-//! Error numbers, and refusals: each condition under which a driver says no, with the function
-//! that decides it.
+//! Error numbers and refusals: each condition under which a driver refuses a call, with the
+//! function that decides it.
 //!
-//! A handler can only fail with a [`Refusal`] declared by `refusals!`, which also lists it in the
-//! node's table: the printed table cannot drift from what the simulator does.
+//! A handler can only fail with a [`Refusal`] declared by `refusals!`, which also adds it to the
+//! node's table, so the printed table cannot diverge from the simulator.
 
 use std::fmt;
-use std::sync::LazyLock;
 
-/// An error number of Linux, as far as these drivers use them.
+/// A Linux error number that these drivers use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 #[rustfmt::skip]
@@ -18,7 +17,7 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The positive number for `errno`.
+    /// Returns the positive error number.
     pub const fn code(self) -> i32 {
         self as i32
     }
@@ -30,18 +29,18 @@ impl fmt::Display for Errno {
     }
 }
 
-/// One condition under which a node refuses a call.
+/// A condition under which a node refuses a call.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The node: `nvmap`, `ctrl`, `as`, `tsg`, `channel`, or what all nodes share.
+    /// Node: `nvmap`, `ctrl`, `as`, `tsg`, `channel`, or a name for rules of all nodes.
     pub node: &'static str,
-    /// The ioctl or system call.
+    /// Ioctl or system call.
     pub call: &'static str,
-    /// When it is refused.
+    /// Condition.
     pub condition: &'static str,
-    /// What the caller sees in `errno`.
+    /// Value of `errno`.
     pub errno: Errno,
-    /// Where the driver of r36.4.3 decides so: file and function.
+    /// File and function of the r36.4.3 driver that decides.
     pub source: &'static str,
 }
 
@@ -54,10 +53,13 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// What a refused call ends with.
+/// Error of a refused call.
 pub type Refused = &'static Refusal;
 
-/// Declares the refusals of one node as constants, and the table of all of them.
+/// The value that an ioctl returns: 0, or with nvgpu the bytes that could not be copied out.
+pub type Answer = Result<i32, Refused>;
+
+/// Declares the refusals of one node as constants, and their table.
 macro_rules! refusals {
     ($node:literal; $( $NAME:ident = $call:literal, $errno:ident, $condition:literal, $source:literal; )+) => {
         $(
@@ -81,7 +83,3 @@ refusals! { "all";
         "not the driver's answer";
     NO_MMAP = "mmap", ENODEV, "the file has no mmap", "mm/mmap.c:do_mmap";
 }
-
-/// Every refusal that the simulator knows, by node.
-pub static ERRNOS: LazyLock<Vec<Refused>> =
-    LazyLock::new(|| super::REFUSALS.iter().flat_map(|table| table.iter().copied()).collect());

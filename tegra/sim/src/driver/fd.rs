@@ -1,4 +1,4 @@
-//! What the simulator asks of whoever keeps the program's file descriptors.
+//! Interface to the program's table of file descriptors.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -10,33 +10,33 @@ use crate::memory::DmaBuf;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
-/// A file that an ioctl gives to the program.
+/// A file that an ioctl returns to the program.
 #[derive(Debug)]
 pub enum NewFile {
-    /// A description that answers ioctls; any placeholder will do as its fd.
+    /// A description that answers ioctls; its fd can be any placeholder.
     Placeholder(FileId),
-    /// A new fd of a buffer, which stays the same buffer.
+    /// A new fd of an existing buffer.
     DmaBuf(Arc<DmaBuf>),
     /// A pollable description: the fd is a real eventfd, readable while the event is latched.
     Event(FileId, OwnedFd),
 }
 
-/// What an fd of the program refers to.
+/// Object that an fd of the program refers to.
 #[derive(Clone, Debug)]
 pub enum OpenFile {
-    /// A description of the simulator's.
+    /// A description of the simulator.
     File(FileId),
     DmaBuf(Arc<DmaBuf>),
 }
 
-/// The program's table of file descriptors. It keeps each [`DmaBuf`] that it was given for as long
-/// as the program has an fd of it, and calls [`super::Orin::close`] when the last fd of a
-/// description is gone. It is called while the simulator holds locks: it must not call back.
+/// The program's table of file descriptors. It holds each [`DmaBuf`] as long as the program has an
+/// fd of it, and calls [`super::Orin::close`] when the last fd of a description is closed. The
+/// simulator calls it with locks held, so it must not call back.
 pub trait FdTable: Send + Sync {
-    /// Gives a file the lowest free number, close-on-exec. Fails when the table is full: the
-    /// simulator answers `EMFILE`.
+    /// Installs a file at the lowest free number, close-on-exec. Fails if the table is full; the
+    /// simulator then answers `EMFILE`.
     fn install(&self, file: NewFile) -> io::Result<RawFd>;
 
-    /// What a number refers to; none when it is closed or a file that the simulator does not know.
+    /// Returns the object of an fd; none if it is closed or unknown to the simulator.
     fn lookup(&self, fd: RawFd) -> Option<OpenFile>;
 }

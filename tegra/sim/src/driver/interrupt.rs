@@ -1,7 +1,7 @@
-//! What the driver does when the GPU interrupts: error notifiers, waiters and events.
+//! The driver's interrupt handlers: error notifiers, waiters and events.
 //!
-//! Called from the GPU's thread while ioctls run: everything here has locks of its own, which are
-//! held for a few stores only and never while the GPU is called.
+//! They run on the GPU's thread concurrently with ioctls. Their locks are held for a few stores
+//! only, and never while the GPU is called.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,22 +11,23 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::device::Counted;
+use super::census::Counted;
 use super::fd::FileId;
 use crate::finding::Fault;
-use crate::gpu::{Events, SmFault, TsgId};
+use crate::finding::SmFault;
+use crate::gpu::{Events, TsgId};
 use crate::memory::{DmaBuf, MemoryError};
 
 /// Event id of `EVENT_ID_CTRL` that non-stalling interrupts post.
 pub(super) const BLOCKING_SYNC: u32 = 2;
 
-/// The error notifier's code of FORCE_RESET.
+/// Error notifier code of FORCE_RESET.
 pub(super) const RESET: u32 = 43;
 
 /// Bytes of `nvgpu_notification`.
 pub(super) const NOTIFICATION_BYTES: u64 = 16;
 
-/// Where a channel's errors are written.
+/// Memory to which a channel's errors are written.
 #[derive(Clone, Debug)]
 pub(super) struct Notifier {
     pub(super) buffer: Arc<DmaBuf>,
@@ -34,7 +35,7 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Writes time, code and, last, the status that says so. Source:
+    /// Writes time and code, then the status that makes them valid. Source:
     /// os/linux/linux-channel.c:nvgpu_set_err_notifier_locked.
     fn write(&self, code: u32) -> Result<(), MemoryError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -45,7 +46,7 @@ impl Notifier {
     }
 }
 
-/// The part of a channel that interrupts touch.
+/// State of a channel that interrupts access.
 #[derive(Debug)]
 pub(super) struct Service {
     unserviceable: AtomicBool,
@@ -55,7 +56,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// A new channel is unserviceable until a TSG binds it.
+    /// Creates the state of a new channel, which is unserviceable until it is bound to a TSG.
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             unserviceable: AtomicBool::new(true),
@@ -79,7 +80,7 @@ impl Service {
 
     fn notify(&self, code: u32) {
         if let Some(notifier) = &*self.notifier.lock() {
-            // The program has taken lent pages away: there is nowhere to write to.
+            // Fails if the program has unmapped lent pages; there is nothing to write to then.
             let _ = notifier.write(code);
         }
     }
@@ -89,8 +90,8 @@ impl Service {
         self.woken.notify_all();
     }
 
-    /// Waits until `ready`, which is asked at once, after each wake and when the time is up. None
-    /// for no limit. Gives what `ready` said last.
+    /// Waits until `ready` returns true. Evaluates it at once, after each wake-up and at the
+    /// timeout; no `limit` means no timeout. Returns its last value.
     pub(super) fn wait(&self, limit: Option<Duration>, mut ready: impl FnMut() -> bool) -> bool {
         let deadline = limit.map(|limit| Instant::now() + limit);
         let mut seen = *self.wakes.lock();
@@ -114,7 +115,7 @@ impl Service {
     }
 }
 
-/// What an SM recorded when it stopped a kernel.
+/// Error state that an SM recorded when it stopped a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SmError {
     pub(super) global_esr: u32,
@@ -122,7 +123,7 @@ pub(super) struct SmError {
     pub(super) warp_pc: u64,
 }
 
-/// One fd of `EVENT_ID_CTRL`.
+/// An fd of `EVENT_ID_CTRL`.
 #[derive(Debug)]
 struct EventFd {
     file: FileId,
@@ -132,18 +133,18 @@ struct EventFd {
 }
 
 impl EventFd {
-    /// Latches the event: the fd stays readable until a poll takes it.
+    /// Latches the event: the fd stays readable until a poll consumes it.
     fn post(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: eight readable bytes, as an eventfd wants them. The fd does not block; when its
-        // counter is full it is readable already.
+        // SAFETY: eight readable bytes, as an eventfd expects. The fd does not block; if its
+        // counter is full, it is readable already.
         unsafe {
             libc::syscall(libc::SYS_write, self.eventfd.as_raw_fd(), one.as_ptr(), one.len());
         }
     }
 }
 
-/// The part of a TSG that interrupts touch.
+/// State of a TSG that interrupts access.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     channels: Mutex<Vec<(u16, Arc<Service>)>>,
@@ -180,7 +181,7 @@ impl Members {
         self.sm_errors.lock().get(&sm).copied().unwrap_or_default()
     }
 
-    /// Writes every notifier, ends every channel and wakes every waiter. Source:
+    /// Writes every notifier, marks every channel unserviceable and wakes every waiter. Source:
     /// common/fifo/tsg.c: nvgpu_tsg_set_error_notifier, nvgpu_tsg_mark_error.
     pub(super) fn fail(&self, code: u32) {
         let channels = self.channels.lock();
@@ -196,14 +197,14 @@ impl Members {
     }
 }
 
-/// A channel with a ring: interrupts reach its waiters and its TSG.
+/// A channel with a ring, and the waiters and TSG that its interrupts reach.
 #[derive(Debug)]
 struct Bound {
     service: Arc<Service>,
     members: Arc<Members>,
 }
 
-/// What the GPU calls.
+/// Interrupt handlers that the GPU calls.
 #[derive(Debug, Default)]
 pub(super) struct Interrupts {
     tsgs: RwLock<HashMap<TsgId, Arc<Members>>>,
@@ -232,7 +233,7 @@ impl Interrupts {
 impl Events for Interrupts {
     fn channel_error(&self, tsg: TsgId, code: u32, detail: &Fault) {
         let members = self.tsgs.read().get(&tsg).cloned();
-        // The ioctl that asked for a reset has told everybody before it returned.
+        // The ioctl that requested the reset has notified all members already.
         let Some(members) = members.filter(|_| code != RESET) else { return };
         if let Some((sm, error)) = sm_error(detail) {
             members.sm_errors.lock().insert(sm, error);
@@ -249,7 +250,7 @@ impl Events for Interrupts {
     }
 }
 
-/// What a fault leaves in the SM's record, if an SM raised it.
+/// Returns the SM and its error state, if an SM raised the fault.
 fn sm_error(detail: &Fault) -> Option<(u32, SmError)> {
     match detail.sm {
         Some(SmFault::Exception { sm, global_esr, warp_esr, warp_pc, .. }) => {

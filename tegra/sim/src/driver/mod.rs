@@ -1,12 +1,14 @@
-//! The kernel side: nvmap and nvgpu of L4T r36.4.x as a program sees them.
+//! Drivers: nvmap and nvgpu of L4T r36.4.x as a program sees them.
 //!
-//! [`Orin`] answers `open`, `ioctl`, `mmap` and `close` for the device nodes, with the drivers'
-//! values and errnos. One module per node; what they share is in [`errno`] (refusals and their
-//! table), [`user`] (the program's memory), [`fd`] (its file descriptors) and the device module
-//! (the GPU, RAM, ids). What the GPU does with a doorbell belongs to [`crate::gpu`].
+//! [`Orin`] implements `open`, `ioctl`, `mmap` and `close` of the device nodes, with the values and
+//! errnos of the drivers. Each node has a module. Shared parts: [`errno`] (refusals and their
+//! table), [`fd`] (the program's file descriptors), `abi` (request codes) and `device` (GPU, RAM,
+//! ids). [`crate::gpu`] executes what a doorbell starts.
 
+mod abi;
 mod address_space;
 mod buddy;
+mod census;
 mod channel;
 mod ctrl;
 mod device;
@@ -18,20 +20,21 @@ mod node;
 mod nvmap;
 mod release;
 mod tsg;
-pub mod user;
 mod vma;
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
+pub use crate::user;
+pub use abi::requests;
 use address_space::AddressSpace;
 use channel::Channel;
 use ctrl::{Ctrl, NoFd, Opened};
 use device::Device;
 pub use dispatch::Request;
-pub use errno::{ERRNOS, Errno, Refusal, Refused};
+pub use errno::{Answer, Errno, Refusal, Refused};
 pub use fd::{FdTable, FileId, NewFile, OpenFile};
 use interrupt::{Interrupts, Members};
 pub use node::Node;
@@ -47,7 +50,7 @@ use crate::profile::{Calibration, Hardware};
 use crate::quirks;
 use crate::trace::{Event, Trace};
 
-/// The tables that [`ERRNOS`] is made of.
+/// Tables that [`ERRNOS`] concatenates.
 static REFUSALS: &[&[Refused]] = &[
     errno::REFUSALS,
     node::REFUSALS,
@@ -70,29 +73,30 @@ static REFUSALS: &[&[Refused]] = &[
     release::REFUSALS,
 ];
 
-/// RAM of a 64 GB module as Linux counts it, in bytes.
+/// All refusals, by node.
+pub static ERRNOS: LazyLock<Vec<Refused>> =
+    LazyLock::new(|| REFUSALS.iter().flat_map(|table| table.iter().copied()).collect());
+
+/// RAM of a 64 GB module as Linux reports it, in bytes.
 const RAM: u64 = 62_800 << 20;
 
-/// What an ioctl returns: 0, or with nvgpu the bytes that could not be copied out.
-pub type Answer = Result<i32, Refused>;
-
-/// What is alive, for leak checks.
+/// Numbers of live objects, for leak checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
     pub handles: usize,
-    /// dma-bufs, whether a handle, an fd or a mapping keeps them.
+    /// dma-bufs held by a handle, an fd or a mapping.
     pub dma_bufs: usize,
-    /// GPU mappings that the program made.
+    /// GPU mappings made by the program.
     pub mappings: usize,
     pub address_spaces: usize,
     pub tsgs: usize,
     pub channels: usize,
-    /// Open file descriptions, events not counted.
+    /// Open file descriptions, without events.
     pub files: usize,
     pub events: usize,
 }
 
-/// What an open file description is.
+/// Object of an open file description.
 #[derive(Clone)]
 enum File {
     Nvmap,
@@ -100,38 +104,25 @@ enum File {
     Space(Arc<AddressSpace>),
     Tsg(Arc<Tsg>),
     Channel(Arc<Channel>),
-    /// An event of a TSG, which does not keep the TSG alive.
+    /// An event of a TSG; it does not keep the TSG alive.
     Event(Arc<Members>),
     /// A node that opens but answers no ioctl here.
     Silent,
 }
 
 impl File {
-    /// The node's name and its requests.
+    /// Returns the node's name and its requests.
     fn requests(&self) -> (&'static str, &'static [Request]) {
         match self {
-            Self::Nvmap => ("nvmap", nvmap::REQUESTS),
-            Self::Ctrl(_) => ("ctrl", ctrl::REQUESTS),
-            Self::Space(_) => ("as", address_space::REQUESTS),
-            Self::Tsg(_) => ("tsg", tsg::REQUESTS),
-            Self::Channel(_) => ("channel", channel::REQUESTS),
+            Self::Nvmap => ("nvmap", abi::nvmap::REQUESTS),
+            Self::Ctrl(_) => ("ctrl", abi::ctrl::REQUESTS),
+            Self::Space(_) => ("as", abi::address_space::REQUESTS),
+            Self::Tsg(_) => ("tsg", abi::tsg::REQUESTS),
+            Self::Channel(_) => ("channel", abi::channel::REQUESTS),
             Self::Event(_) => ("event", &[]),
             Self::Silent => ("other", &[]),
         }
     }
-}
-
-/// Every request that is answered, with its node.
-pub fn requests() -> impl Iterator<Item = (&'static str, &'static Request)> {
-    [
-        ("nvmap", nvmap::REQUESTS),
-        ("ctrl", ctrl::REQUESTS),
-        ("as", address_space::REQUESTS),
-        ("tsg", tsg::REQUESTS),
-        ("channel", channel::REQUESTS),
-    ]
-    .into_iter()
-    .flat_map(|(node, requests)| requests.iter().map(move |request| (node, request)))
 }
 
 /// The table of open file descriptions.
@@ -172,9 +163,9 @@ pub struct Orin {
 }
 
 impl Orin {
-    /// Powers the device up, as a configuration asks for it, for a program whose descriptors `fds`
-    /// keeps. Fails when the trace file cannot be written, the profile is none, or the GPU's thread
-    /// cannot be started.
+    /// Creates the device that a configuration describes, for a program with the descriptor table
+    /// `fds`. Fails if the trace file cannot be written, the profile is invalid, or the GPU's
+    /// thread cannot be started.
     pub fn new(config: &Config, fds: Arc<dyn FdTable>) -> io::Result<Arc<Self>> {
         let trace = match &config.trace {
             Some(path) => Trace::to_file(path)?,
@@ -193,8 +184,8 @@ impl Orin {
         Self::assemble(config, gpu, calibration.hardware, fds)
     }
 
-    /// As [`Orin::new`], with a GPU that behaves otherwise than the configuration says: tests give
-    /// one that collects findings. Fails when its thread cannot be started.
+    /// Like [`Orin::new`], with a GPU configuration of the caller; tests pass one that collects
+    /// findings. Fails if the GPU's thread cannot be started.
     pub fn with_gpu(
         config: &Config,
         gpu: GpuConfig,
@@ -222,17 +213,17 @@ impl Orin {
         Ok(Arc::new(Self { device, nvmap, files, trace, reporter }))
     }
 
-    /// What there is to say about the program when it ends; none when there was nothing.
+    /// Returns the summary of findings at the end of the program; none if there are none.
     pub fn summary(&self) -> Option<String> {
         self.reporter.summary()
     }
 
-    /// The GPU, for its doorbell, its timer and its compute engine.
+    /// Returns the GPU, for its doorbell, timer and compute engine.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.device.gpu
     }
 
-    /// Opens a node. Refused as by the node's `open`: a node of root's, no big pages for `as`, no
+    /// Opens a node. Refused as by the node's `open`: a node of root, no big pages for `as`, no
     /// free channel or TSG.
     pub fn open(&self, node: Node) -> Result<FileId, Refused> {
         node.check_access()?;
@@ -246,7 +237,7 @@ impl Orin {
         }))
     }
 
-    /// The last reference to a description is gone.
+    /// Closes a description whose last reference is gone.
     pub fn close(&self, file: FileId) {
         match self.files.remove(file) {
             Some(File::Channel(channel)) => channel.close(),
@@ -258,8 +249,8 @@ impl Orin {
         }
     }
 
-    /// Answers an ioctl. `arg` is the caller's third argument, usually an address in its memory.
-    /// The refusal says which errno, and which function of the driver decides so.
+    /// Executes an ioctl. `arg` is its third argument, usually an address in the program's memory.
+    /// A refusal contains the errno and the deciding function of the driver.
     pub fn ioctl(&self, file: FileId, request: u32, arg: u64) -> Answer {
         let file = self.files.get(file).ok_or(&errno::CLOSED)?;
         let (node, known) = file.requests();
@@ -293,7 +284,8 @@ impl Orin {
         match file {
             File::Nvmap => self.nvmap.ioctl(&self.device, request, arg),
             File::Ctrl(_) => ctrl::ioctl(&self.device, request, arg, self),
-            File::Space(space) => space.ioctl(request, arg, |fd| self.channel(fd)),
+            File::Space(space) => space
+                .ioctl(request, arg, |fd, space| Some(self.channel(fd)?.bind_address_space(space))),
             File::Tsg(tsg) => tsg.ioctl(request, arg, self),
             File::Channel(channel) => channel.ioctl(request, arg, || {
                 ctrl::open_channel(&self.device, ctrl::GRAPHICS_RUNLIST, self)
@@ -302,9 +294,8 @@ impl Orin {
         }
     }
 
-    /// Answers an mmap of a description that is no dma-buf: it gives so many bytes of the page of
-    /// the doorbell and the timer, at most 64 KiB. Its owner says when it is gone:
-    /// [`Orin::unmapped`].
+    /// Maps a description that is no dma-buf: returns the number of bytes of the doorbell and timer
+    /// page, at most 64 KiB. The caller reports the unmap through [`Orin::unmapped`].
     pub fn mmap(&self, file: FileId, bytes: u64, offset: u64) -> Result<u64, Refused> {
         match self.files.get(file).ok_or(&errno::CLOSED)? {
             File::Ctrl(ctrl) => ctrl.mmap(bytes, offset),
@@ -313,16 +304,16 @@ impl Orin {
         }
     }
 
-    /// The doorbell page of a description has been unmapped.
+    /// Records that the doorbell page of a description was unmapped.
     pub fn unmapped(&self, file: FileId) {
         if let Some(File::Ctrl(ctrl)) = self.files.get(file) {
             ctrl.unmapped();
         }
     }
 
-    /// Whether the kernel would map a dma-buf into the program; the fd is a real memfd, which the
-    /// caller maps if so. `EPERM`: no pages yet, secure ones, or a writable mapping of read-only
-    /// ones. `EINVAL`: beyond the buffer.
+    /// Checks whether the kernel would map a dma-buf into the program; the caller then maps the fd,
+    /// a real memfd. `EPERM`: no pages yet, secure pages, or a writable mapping of read-only pages.
+    /// `EINVAL`: beyond the buffer.
     pub fn check_dma_buf_mmap(
         &self,
         buffer: &DmaBuf,
@@ -333,7 +324,7 @@ impl Orin {
         self.nvmap.check_mmap(buffer, bytes, prot & libc::PROT_WRITE != 0, offset)
     }
 
-    /// What is alive now.
+    /// Returns the numbers of live objects.
     pub fn live(&self) -> Live {
         let (handles, dma_bufs) = self.nvmap.live();
         let census = &self.device.census;
@@ -349,7 +340,7 @@ impl Orin {
         }
     }
 
-    /// The description behind an fd of the program.
+    /// Returns the description of an fd.
     fn by_fd(&self, fd: i32) -> Option<File> {
         match self.device.fds.lookup(fd)? {
             OpenFile::File(id) => self.files.get(id),
@@ -384,8 +375,16 @@ impl ctrl::Files for Orin {
 }
 
 impl tsg::Find for Orin {
-    fn channel(&self, fd: i32) -> Option<Arc<Channel>> {
-        self.channel(fd)
+    fn bind_channel(&self, fd: i32, tsg: &Arc<Tsg>, veid: Option<u32>) -> Result<(), Refused> {
+        let channel = self.channel(fd).ok_or(&tsg::BAD_CHANNEL)?;
+        match veid {
+            Some(tsg::SUBCONTEXTS..) => Err(&tsg::BAD_VEID),
+            veid => channel.bind_tsg(tsg, veid),
+        }
+    }
+
+    fn unbind_channel(&self, fd: i32, tsg: &Arc<Tsg>) -> bool {
+        self.channel(fd).is_some_and(|channel| channel.unbind_tsg(tsg))
     }
 
     fn address_space(&self, fd: i32) -> Option<Arc<AddressSpace>> {

@@ -1,4 +1,4 @@
-//! The device nodes: their paths, and who may open them.
+//! Device nodes: paths, modes and access checks.
 
 use super::errno::{Refused, refusals};
 
@@ -12,7 +12,7 @@ refusals! { "open";
     NO_TSG = "open tsg", ENOMEM, "all TSGs are in use", "os/linux/ioctl_tsg.c:nvgpu_ioctl_tsg_open";
 }
 
-/// One device node of an Orin.
+/// A device node of an Orin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Node {
     Nvmap,
@@ -50,7 +50,7 @@ const GPU_NODES: [(&str, Node, u32, &str); 13] = [
 ];
 
 impl Node {
-    /// The node at a path; none when an Orin has none there.
+    /// Returns the node at a path, if an Orin has one there.
     pub fn at(path: &str) -> Option<Self> {
         match path {
             "/dev/nvmap" => return Some(Self::Nvmap),
@@ -65,12 +65,12 @@ impl Node {
         GPU_NODES.iter().find(|(own, ..)| *own == name).map(|(_, node, ..)| *node)
     }
 
-    /// The permission bits that `stat` shows.
+    /// Returns the permission bits.
     pub fn mode(self) -> u32 {
         GPU_NODES.iter().find(|(_, node, ..)| *node == self).map_or(0o660, |(.., mode, _)| *mode)
     }
 
-    /// Whether a member of group `video` may open it. `EACCES` when it is root's.
+    /// Checks that a member of group `video` may open the node; `EACCES` if it belongs to root.
     pub fn check_access(self) -> Result<(), Refused> {
         match GPU_NODES.iter().find(|(_, node, ..)| *node == self) {
             Some((.., "root")) => Err(&ROOT_ONLY),

@@ -1,11 +1,11 @@
-//! What drivers of other releases do otherwise than those of r36.4: request numbers, and the length of the
-//! GPU's record.
+//! Differences of other driver releases from r36.4: request numbers, argument sizes, and the length
+//! of the GPU's record.
 
-use super::Answer;
 use super::dispatch::{BAD_INPUT, BAD_OUTPUT, Parts};
+use super::errno::Answer;
 use super::errno::{Refused, refusals};
-use super::user;
 use crate::quirks::{Quirks, Release};
+use crate::user;
 
 refusals! { "release";
     LONGER = "OPEN_TSG, SETUP_BIND", ENOTTY, "with the arguments of r36, of r35",
@@ -20,25 +20,25 @@ refusals! { "release";
         "not the driver's answer";
 }
 
-/// Requests of r35.4 whose arguments are the beginning of those of r36.4, and these.
+/// Requests of r35.4 whose arguments are a prefix of those of r36.4: r35.4 code, r36.4 code.
 const SHORTER: [(u32, u32); 2] = [(0xc008_4709, 0xc018_4709), (0xc050_4880, 0xc068_4880)];
-/// Bytes of the longest of these.
+/// Size of the longest of these arguments.
 const LONGEST: usize = 104;
-/// The last request of a TSG's node in r35.
+/// Last request number of the TSG node in r35.
 const LAST_OF_TSG: u8 = 17;
-/// Bytes of the GPU's record in r35.
+/// Size of the GPU's record in r35.
 const SHORT_RECORD: usize = 312;
-/// Bytes that a later release may have added to it.
+/// Bytes that a later release adds to the record.
 const ADDED: usize = 32;
 
 impl Release {
-    /// The request of r36.4 that a number means.
+    /// Translates a request code to that of r36.4.
     pub(super) fn translate(&self, request: u32) -> u32 {
         let shorter = SHORTER.iter().find(|(old, _)| *self == Self::R35 && *old == request);
         shorter.map_or(request, |(_, new)| *new)
     }
 
-    /// Whether the release has the request of a number and a name.
+    /// Checks that the release has a request.
     pub(super) fn check(&self, request: u32, name: &str, quirks: &Quirks) -> Result<(), Refused> {
         let Parts { magic, number, .. } = Parts::of(request);
         if quirks.no_heap_query && matches!(name, "QUERY_HEAP_PARAMS" | "GET_AVAILABLE_HEAPS") {
@@ -52,7 +52,7 @@ impl Release {
         }
     }
 
-    /// Answers a request as r36.4 does, and copies shorter arguments.
+    /// Executes a request as r36.4 does, converting shorter arguments.
     pub(super) fn adapt(
         &self,
         request: u32,
@@ -71,7 +71,7 @@ impl Release {
         Ok(answered)
     }
 
-    /// The GPU's record, as long as the release has it.
+    /// Returns the GPU's record with the length of the release.
     pub(super) fn record(&self, mut record: Vec<u8>) -> Vec<u8> {
         match self {
             Self::R35 => record.truncate(SHORT_RECORD),

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Answer;
+use super::abi::tsg::*;
 use super::address_space::AddressSpace;
-use super::channel::Channel;
-use super::device::{Counted, Device};
-use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, copy_out, layout, requests};
+use super::census::Counted;
+use super::device::Device;
+use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, copy_out, layout};
+use super::errno::Answer;
 use super::errno::{Refused, refusals};
 use super::fd::{FileId, NewFile};
-use super::interrupt::Members;
+use super::interrupt::{Members, Service};
 use crate::gpu::{self, TIMESLICE_US, TsgId};
 
 refusals! { "tsg";
@@ -64,45 +65,21 @@ refusals! { "tsg";
         "os/linux/ioctl_tsg.c:nvgpu_tsg_ioctl_get_share_token";
 }
 
-requests! { b'T';
-    BIND_CHANNEL = iow 1, 4 { 0 => CHANNEL_FD: i32 };
-    UNBIND_CHANNEL = iow 2, 4 { 0 => CHANNEL_FD: i32 };
-    ENABLE = io 3;
-    DISABLE = io 4;
-    PREEMPT = io 5;
-    EVENT_ID_CTRL = iowr 7, 16 { 0 => CMD: u32, 4 => EVENT_ID: u32, 8 => EVENT_FD: i32 };
-    SET_RUNLIST_INTERLEAVE = iow 8, 8 { 0 => LEVEL: u32 };
-    SET_TIMESLICE = iow 9, 8 { 0 => TIMESLICE_US: u32 };
-    GET_TIMESLICE = ior 10, 8 { 0 => TIMESLICE_US: u32 };
-    BIND_CHANNEL_EX = iowr 11, 24 { 0 => CHANNEL_FD: i32, 4 => SUBCONTEXT_ID: u32 };
-    READ_SINGLE_SM_ERROR_STATE = iowr 12, 24 {
-        0 => SM_ID: u32, 8 => RECORD_MEM: u64, 16 => RECORD_SIZE: u64,
-    };
-    SET_L2_MAX_WAYS_EVICT_LAST = iow 13, 8 { 0 => MAX_WAYS: u32 };
-    GET_L2_MAX_WAYS_EVICT_LAST = ior 14, 8 { 0 => MAX_WAYS: u32 };
-    SET_L2_SECTOR_PROMOTION = iow 15, 8 { 0 => PROMOTION_FLAG: u32 };
-    BIND_SCHEDULING_DOMAIN = iow 16, 32;
-    CREATE_SUBCONTEXT = iowr 18, 16 { 0 => TYPE: u32, 4 => AS_FD: i32, 8 => VEID: u32 };
-    DELETE_SUBCONTEXT = iow 19, 8 { 0 => VEID: u32 };
-    GET_SHARE_TOKEN = iowr 20, 24;
-    REVOKE_SHARE_TOKEN = iow 21, 24;
-}
-
 layout! { SM_ERROR_STATE_RECORD, 24 {
     0 => GLOBAL_ESR: u32, 4 => WARP_ESR: u32, 8 => WARP_ESR_PC: u64,
 } }
 
 const RULES: Rules = Rules::of(REQUESTS);
 
-/// Subcontexts of a TSG at most.
+/// Largest number of subcontexts of a TSG.
 pub(super) const SUBCONTEXTS: u32 = 64;
-/// Channels of a TSG at most. Source: hal/fifo/runlist_fifo_gv11b.
+/// Largest number of channels of a TSG. Source: hal/fifo/runlist_fifo_gv11b.
 const CHANNELS: usize = 128;
 
 const SYNC: u32 = 0;
 const ASYNC: u32 = 1;
 
-/// Preemption modes of a graphics context; the numbers are those of the ioctls.
+/// Preemption modes of a graphics context, numbered as in the ioctls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Preemption {
     pub(super) graphics: u32,
@@ -111,13 +88,13 @@ pub(super) struct Preemption {
 
 #[derive(Debug)]
 struct State {
-    /// Whether subcontext 0 is taken.
+    /// Subcontext 0 is in use.
     sync: bool,
-    /// Which of the subcontexts 1 to 63 are taken: bit 0 is subcontext 1.
+    /// Mask of used subcontexts 1 to 63; bit 0 is subcontext 1.
     asynchronous: u64,
-    /// The address space of each subcontext.
+    /// Address space of each subcontext.
     spaces: [Option<u64>; SUBCONTEXTS as usize],
-    /// Bound channels of each subcontext.
+    /// Number of bound channels of each subcontext.
     bound: [u32; SUBCONTEXTS as usize],
     runlist: Option<u32>,
     timeslice_us: u32,
@@ -125,7 +102,15 @@ struct State {
     preemption: Preemption,
 }
 
-/// One TSG: it lives as long as its fd or a channel in it.
+/// A channel to be bound.
+#[derive(Clone, Copy)]
+pub(super) struct Member<'a> {
+    pub(super) id: u16,
+    pub(super) runlist: u32,
+    pub(super) service: &'a Arc<Service>,
+}
+
+/// A TSG, which lives as long as its fd or a channel in it.
 pub(super) struct Tsg {
     device: Arc<Device>,
     id: u16,
@@ -136,7 +121,7 @@ pub(super) struct Tsg {
 }
 
 impl Tsg {
-    /// A TSG of its own; none when all are in use.
+    /// Creates a TSG; none if all are in use.
     pub(super) fn new(device: &Arc<Device>) -> Option<Arc<Self>> {
         let id = device.take_tsg_id()?;
         let gpu = device.gpu.open_tsg();
@@ -161,12 +146,12 @@ impl Tsg {
         }))
     }
 
-    /// What the GPU calls it.
+    /// Returns the GPU's id of the TSG.
     pub(super) fn gpu(&self) -> TsgId {
         self.gpu
     }
 
-    /// The part that interrupts touch.
+    /// Returns the state that interrupts access.
     pub(super) fn members(&self) -> &Arc<Members> {
         &self.members
     }
@@ -175,7 +160,7 @@ impl Tsg {
         self.state.lock()
     }
 
-    /// The preemption modes of its graphics context.
+    /// Returns the preemption modes of its graphics context.
     pub(super) fn preemption(&self) -> Preemption {
         self.state().preemption
     }
@@ -193,27 +178,19 @@ impl Tsg {
         );
     }
 
-    /// Answers one request. `find` turns an fd into a channel, `space` into an address space,
-    /// `event` makes a description for an event.
+    /// Executes one request; `find` resolves fds and creates descriptions of events.
     pub(super) fn ioctl(self: &Arc<Self>, request: u32, arg: u64, find: &dyn Find) -> Answer {
         RULES.dispatch(request, arg, |args| {
             match request {
                 BIND_CHANNEL => {
-                    let channel =
-                        find.channel(args.get(BIND_CHANNEL::CHANNEL_FD)).ok_or(&BAD_CHANNEL)?;
-                    channel.bind_tsg(self, None)?;
+                    find.bind_channel(args.get(BIND_CHANNEL::CHANNEL_FD), self, None)?;
                 }
                 BIND_CHANNEL_EX => {
-                    let channel =
-                        find.channel(args.get(BIND_CHANNEL_EX::CHANNEL_FD)).ok_or(&BAD_CHANNEL)?;
-                    let veid = Some(args.get(BIND_CHANNEL_EX::SUBCONTEXT_ID))
-                        .filter(|veid| *veid < SUBCONTEXTS);
-                    channel.bind_tsg(self, Some(veid.ok_or(&BAD_VEID)?))?;
+                    let veid = args.get(BIND_CHANNEL_EX::SUBCONTEXT_ID);
+                    find.bind_channel(args.get(BIND_CHANNEL_EX::CHANNEL_FD), self, Some(veid))?;
                 }
                 UNBIND_CHANNEL => {
-                    let channel =
-                        find.channel(args.get(UNBIND_CHANNEL::CHANNEL_FD)).ok_or(&NOT_MEMBER)?;
-                    if !channel.unbind_tsg(self) {
+                    if !find.unbind_channel(args.get(UNBIND_CHANNEL::CHANNEL_FD), self) {
                         return Err(&NOT_MEMBER);
                     }
                 }
@@ -280,8 +257,8 @@ impl Tsg {
         })
     }
 
-    /// Takes a subcontext. A subcontext remembers its address space but does not keep it alive.
-    /// Source: common/fifo/tsg.c:nvgpu_tsg_create_subcontext.
+    /// Allocates a subcontext. It records its address space but does not keep it alive. Source:
+    /// common/fifo/tsg.c:nvgpu_tsg_create_subcontext.
     fn create_subcontext(&self, kind: u32, space: &AddressSpace) -> Result<u32, Refused> {
         let mut state = self.state();
         let free = (!state.asynchronous).trailing_zeros();
@@ -305,12 +282,13 @@ impl Tsg {
         Ok(())
     }
 
-    /// Takes a channel in. Source: common/fifo/tsg.c: nvgpu_tsg_create_sync_subcontext_internal,
-    /// nvgpu_tsg_validate_ch_subctx_vm, nvgpu_tsg_bind_channel. (The driver lets a channel without
-    /// address space into a subcontext without one; hardware then faults on it. Refused here.)
+    /// Binds a channel. The driver also accepts a channel without an address space in a subcontext
+    /// without one, on which hardware then faults; this refuses it. Source: common/fifo/tsg.c:
+    /// nvgpu_tsg_create_sync_subcontext_internal, nvgpu_tsg_validate_ch_subctx_vm,
+    /// nvgpu_tsg_bind_channel.
     pub(super) fn admit(
         &self,
-        channel: &Channel,
+        channel: Member<'_>,
         veid: u32,
         space: Option<u64>,
         bound: bool,
@@ -329,19 +307,19 @@ impl Tsg {
         if self.members.len() >= CHANNELS {
             return Err(&FULL);
         }
-        if *state.runlist.get_or_insert(channel.runlist()) != channel.runlist() {
+        if *state.runlist.get_or_insert(channel.runlist) != channel.runlist {
             return Err(&OTHER_RUNLIST);
         }
         state.bound[veid as usize] += 1;
-        self.members.add(channel.id(), channel.service());
-        channel.service().set_unserviceable(false);
+        self.members.add(channel.id, channel.service);
+        channel.service.set_unserviceable(false);
         Ok(())
     }
 
-    /// Lets a channel go. When it is being closed, its subcontext ends with its last channel.
-    pub(super) fn dismiss(&self, channel: &Channel, veid: u32, closing: bool) {
+    /// Unbinds a channel. If it is being closed, its subcontext ends with its last channel.
+    pub(super) fn dismiss(&self, channel: u16, veid: u32, closing: bool) {
         let mut state = self.state();
-        self.members.remove(channel.id());
+        self.members.remove(channel);
         let bound = &mut state.bound[veid as usize];
         *bound = bound.saturating_sub(1);
         if closing && *bound == 0 {
@@ -420,9 +398,12 @@ impl Drop for Tsg {
     }
 }
 
-/// How a TSG finds what fds refer to, and makes descriptions for events.
+/// Access to the table of file descriptions for a TSG.
 pub(super) trait Find {
-    fn channel(&self, fd: i32) -> Option<Arc<Channel>>;
+    /// Binds the channel of an fd to a TSG; without `veid`, to the subcontext that it was bound to last.
+    fn bind_channel(&self, fd: i32, tsg: &Arc<Tsg>, veid: Option<u32>) -> Result<(), Refused>;
+    /// Unbinds the channel of an fd; false when the fd is no channel of the TSG.
+    fn unbind_channel(&self, fd: i32, tsg: &Arc<Tsg>) -> bool;
     fn address_space(&self, fd: i32) -> Option<Arc<AddressSpace>>;
     fn add_event(&self, members: &Arc<Members>) -> FileId;
     fn drop_event(&self, file: FileId);
@@ -432,6 +413,6 @@ fn eventfd() -> Option<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd =
         unsafe { libc::syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    // SAFETY: the call above has just given this fd to nobody else.
+    // SAFETY: the call above returned this fd, and nothing else uses it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -1,23 +1,23 @@
-//! The program's mappings, as the kernel lists them: what nvmap looks up with `find_vma`.
+//! The program's mappings as the kernel lists them, for the `find_vma` lookups of nvmap.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// One mapping of the program.
+/// A mapping of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Vma {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) writable: bool,
-    /// The file's inode; 0 for none.
+    /// Inode of the mapped file; 0 for none.
     pub(super) inode: u64,
 }
 
-/// The mapping that contains an address.
+/// Returns the mapping that contains an address.
 pub(super) fn containing(address: u64) -> Option<Vma> {
     list()?.lines().filter_map(parse).find(|vma| (vma.start..vma.end).contains(&address))
 }
 
-/// Reads a line like `7f00-7f10 rw-s 00001000 00:01 1234 /memfd:nvmap`.
+/// Parses a line such as `7f00-7f10 rw-s 00001000 00:01 1234 /memfd:nvmap`.
 fn parse(line: &str) -> Option<Vma> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -38,12 +38,12 @@ fn list() -> Option<String> {
     if fd < 0 {
         return None;
     }
-    // SAFETY: the call above has just given this fd to nobody else.
+    // SAFETY: the call above returned this fd, and nothing else uses it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let mut text = Vec::new();
     let mut piece = [0u8; 4096];
     loop {
-        // SAFETY: `piece` is writable for as long as said.
+        // SAFETY: `piece` is writable for its whole length.
         let got = unsafe {
             libc::syscall(libc::SYS_read, fd.as_raw_fd(), piece.as_mut_ptr(), piece.len())
         };

@@ -1,8 +1,8 @@
-//! Where a program ends, and programs that were decoded before.
+//! Finds the end of programs, and caches decoded ones.
 //!
-//! A QMD says where code begins and not how long it is, so the end is looked for: it lies behind the
-//! first instruction that is never gone past and that no branch so far leads beyond. Code in memory
-//! may change between launches; a program is used again only while its bytes are the same.
+//! A QMD states where code begins but not its length. Code ends after the first unconditional exit
+//! that no earlier branch jumps beyond. Code in memory may change between launches, so a cached
+//! program is reused only while its bytes are unchanged.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -13,32 +13,32 @@ use sass::decode::{INSTRUCTION_BYTES, decode};
 use sass::isa::{Guard, Immediate, Instruction, Opcode, Operand, PT};
 use sass::program::Program;
 
-use super::mapped;
+use super::space::mapped;
 use crate::gpu::{Access, GpuMemory, MmuFault, MmuFaultKind, PAGE};
 
-/// Bytes of the longest program.
+/// Largest size of a program in bytes.
 const LONGEST: usize = 16 << 20;
-/// Programs that are kept.
+/// Largest number of cached programs.
 const KEPT: usize = 1024;
 
-/// A program, ready to run.
+/// A decoded program.
 #[derive(Debug)]
 pub(super) struct Code {
     bytes: Vec<u8>,
-    /// Of the bytes.
+    /// Hash of the bytes.
     pub(super) hash: u64,
     pub(super) program: Program,
-    /// Barriers that it names: the highest number and one.
+    /// Number of barriers used: the highest plus one.
     pub(super) barriers: u32,
 }
 
-/// Programs by their address.
+/// Cached programs by address.
 #[derive(Debug, Default)]
 pub(super) struct Programs(HashMap<u64, Arc<Code>>);
 
 impl Programs {
-    /// The program at an address, as it is in memory now; with an instruction whose results are wrong, if
-    /// there is one.
+    /// Returns the program at an address as it is in memory now, with the results of opcode `wrong`
+    /// spoiled, if given.
     pub(super) fn at(
         &mut self,
         memory: &dyn GpuMemory,
@@ -51,7 +51,7 @@ impl Programs {
             return Ok(Arc::clone(code));
         }
         let bytes = read(memory, address)?;
-        // `read` gives whole instructions, so decoding cannot fail.
+        // `read` returns whole instructions, so decoding cannot fail.
         let kind = MmuFaultKind::InvalidPte;
         let unreadable = |_| MmuFault { va: address, access: Access::Read, kind };
         let mut program = Program::new(&bytes).map_err(unreadable)?;
@@ -68,7 +68,7 @@ impl Programs {
     }
 }
 
-/// A program's bytes, in whole instructions.
+/// Reads the bytes of a program, in whole instructions.
 pub(super) fn read(memory: &dyn GpuMemory, address: u64) -> Result<Vec<u8>, MmuFault> {
     memory.resolve(address, INSTRUCTION_BYTES as u64, Access::Read)?;
     let mut bytes = Vec::new();
@@ -89,18 +89,18 @@ pub(super) fn read(memory: &dyn GpuMemory, address: u64) -> Result<Vec<u8>, MmuF
     Ok(bytes)
 }
 
-/// How far a program has been looked at.
+/// State of the search for the end of a program.
 #[derive(Debug, Default)]
 struct Extent {
     at: usize,
-    /// The last instruction that a branch leads to.
+    /// Furthest branch target.
     furthest: usize,
-    /// A branch goes where a register says: only a branch to itself ends such a program.
+    /// There was an indirect branch: only a branch to itself ends such a program.
     indirect: bool,
 }
 
 impl Extent {
-    /// Looks at what has come; gives the end, if it is in there.
+    /// Scans new bytes; returns the end of the program if it is among them.
     fn look(&mut self, bytes: &[u8]) -> Option<usize> {
         let (words, _) = bytes.as_chunks::<INSTRUCTION_BYTES>();
         for word in &words[self.at / INSTRUCTION_BYTES..] {
@@ -129,7 +129,7 @@ impl Extent {
     }
 }
 
-/// Whether no lane ever goes past the instruction.
+/// Returns whether no lane continues after the instruction.
 fn leaves(instruction: &Instruction) -> bool {
     let always = Guard { index: PT, not: false, uniform: false };
     let ends = matches!(
@@ -146,7 +146,7 @@ fn leaves(instruction: &Instruction) -> bool {
         })
 }
 
-/// Barriers that an instruction needs: its number and one.
+/// Number of barriers that an instruction requires: its barrier number plus one.
 fn barriers(instruction: &Instruction) -> u32 {
     if instruction.opcode != Opcode::Bar {
         return 0;

@@ -1,33 +1,34 @@
-//! How the machine's faults are reported: the MMU's as such, all others as exceptions of an SM.
+//! Translation of machine faults into MMU faults and SM exceptions.
 //!
-//! Values of `warp_esr` are those that nvgpu r36.4 names; what hardware would not notice has 0.
+//! Values of `warp_esr` are those of nvgpu r36.4; findings that hardware would not notice have 0.
 
 use sass::fault::{Fault, FaultKind};
 use sass::memory::{Access, MemoryFault};
 
 use crate::finding::Rule;
-use crate::gpu::{self, GpuMemory, Launch, MmuFault, MmuFaultKind, SMS, SmFault};
+use crate::finding::SmFault;
+use crate::gpu::{self, GpuMemory, Launch, MmuFault, MmuFaultKind, SMS};
 
-/// `global_esr`: a breakpoint, which a trap is.
+/// `global_esr` of a breakpoint, which includes traps.
 const BREAKPOINT: u32 = 0x10;
 
 /// A launch that was stopped.
 #[derive(Clone, Debug)]
 pub struct Stopped {
-    /// What the driver is told.
+    /// Fault that the driver receives.
     pub fault: SmFault,
-    /// Where the machine was; none when it had not begun.
+    /// Machine fault with its location; none if the launch had not begun.
     pub at: Option<Box<Fault>>,
 }
 
 impl Stopped {
-    /// Stopped by the MMU, not at an instruction.
+    /// A fault of the MMU before the first instruction.
     pub(super) fn before(fault: MmuFault) -> Self {
         Self { fault: SmFault::Mmu(fault), at: None }
     }
 }
 
-/// Name and `warp_esr` of what is no fault of the MMU.
+/// Returns the name and `warp_esr` of an exception.
 fn exception(kind: &FaultKind) -> (&'static str, u32) {
     match kind {
         FaultKind::ProgramCounter { pc, .. } if !pc.is_multiple_of(16) => ("misaligned-pc", 0x5),
@@ -62,8 +63,8 @@ fn report(kind: &FaultKind, pc: u64, block: u64, message: String) -> SmFault {
     }
 }
 
-/// What is told of what hardware would not notice: also the code's hash, the one name that a kernel has in every
-/// run.
+/// Returns the finding for a fault that hardware would not notice. The message contains the hash of
+/// the code, which identifies the kernel across runs.
 pub(super) fn silent(launch: &Launch, code: u64, found: &Fault) -> Option<(Rule, String)> {
     let rule = match found.kind {
         FaultKind::Uninitialised { .. } => Rule::UninitialisedUse,
@@ -74,7 +75,7 @@ pub(super) fn silent(launch: &Launch, code: u64, found: &Fault) -> Option<(Rule,
     Some((rule, format!("pc {pc:#x}: {found}, code-{code:016x}")))
 }
 
-/// Code that names more barriers than the launch has.
+/// The fault of code that uses more barriers than the launch has.
 pub(super) fn barriers(launch: &Launch, needed: u32) -> Stopped {
     let kind = FaultKind::BarrierOperand { id: needed - 1, threads: 0 };
     let message = format!(
@@ -84,7 +85,7 @@ pub(super) fn barriers(launch: &Launch, needed: u32) -> Stopped {
     Stopped { fault: report(&kind, launch.program, 0, message), at: None }
 }
 
-/// What the driver is told of a fault of the machine.
+/// Translates a machine fault into the fault that the driver receives.
 pub(super) fn explain(launch: &Launch, memory: &dyn GpuMemory, fault: Box<Fault>) -> Stopped {
     let unit = |va, access| {
         let kind = MmuFaultKind::InvalidPte;
@@ -101,7 +102,7 @@ pub(super) fn explain(launch: &Launch, memory: &dyn GpuMemory, fault: Box<Fault>
             };
             Some(unit(*address, access))
         }
-        // A bank may claim more than is mapped.
+        // A bank may declare more bytes than are mapped.
         FaultKind::Constant { bank, offset, bytes, .. } => {
             launch.constants.get(usize::from(*bank)).copied().flatten().and_then(|bank| {
                 let offset = u64::try_from(*offset).ok()?;
@@ -109,7 +110,7 @@ pub(super) fn explain(launch: &Launch, memory: &dyn GpuMemory, fault: Box<Fault>
                 claimed.then(|| unit(bank.address + offset, gpu::Access::Read))
             })
         }
-        // Execution ran into what is not mapped.
+        // Execution reached unmapped memory.
         FaultKind::ProgramCounter { pc, .. } if pc.is_multiple_of(16) => {
             memory.resolve(launch.program.wrapping_add(*pc), 16, gpu::Access::Read).err()
         }

@@ -1,8 +1,8 @@
-//! Shader code, executed: the compute engine that an Orin has.
+//! Compute engine that executes shader code.
 //!
-//! A launch's machine code is read from GPU memory and run by the `sass` crate. Owns what lies between
-//! the two: where code ends (`code`), global memory as it is mapped (`space`), constant banks,
-//! and how the machine's faults are reported (`fault`). Does not know what instructions do.
+//! Reads the machine code of a launch from GPU memory and runs it with the `sass` crate. Owns what
+//! connects the two: the end of code (`code`), mapped global memory (`space`), constant banks, and
+//! the translation of faults (`fault`). `sass` defines the instructions.
 
 mod code;
 mod fault;
@@ -19,23 +19,24 @@ use sass::launch as machine;
 use sass::machine::{Cache, Options, run};
 
 use crate::config::Checks;
-use crate::gpu::{Access, BANKS, ComputeEngine, GpuMemory, Launch, MmuFault, PAGE, SMS, SmFault};
+use crate::finding::SmFault;
+use crate::gpu::{Access, BANKS, ComputeEngine, GpuMemory, Launch, MmuFault, SMS};
 use crate::quirks::Quirks;
 use crate::trace::{Instructions, Work};
 use code::{Code, Programs};
 pub use fault::Stopped;
 pub use replay::{Replay, ReplayError};
-use space::Space;
+use space::{Space, mapped};
 
-/// Shared memory that the system keeps of every block.
+/// Shared memory of each block that the system reserves.
 const SHARED_RESERVED: u32 = 0x400;
-/// Instructions of a thread's warps after which a kernel is taken for one that never ends.
+/// Instructions of a host thread's warps after which a kernel counts as endless.
 const ENDLESS: u64 = 1 << 32;
-/// Warps that are worth a thread of the host.
+/// Number of warps that justify another host thread.
 const WARPS_A_THREAD: u64 = 32;
 const SMS_A_TPC: u64 = 2;
 
-/// Runs machine code.
+/// Compute engine that interprets machine code.
 #[derive(Debug)]
 pub struct MachineCode {
     checks: Checks,
@@ -44,13 +45,13 @@ pub struct MachineCode {
     quirks: Quirks,
     programs: Programs,
     cache: Cache,
-    /// What hardware would not notice ends a launch.
+    /// Findings that hardware would not notice end the launch.
     halting: bool,
-    /// What launches did that are not executed again.
+    /// Work of launches that are not executed again.
     timed: HashMap<Timed, Work>,
 }
 
-/// Launches that do as much as each other, or are taken to.
+/// Key of launches that are assumed to do the same work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Timed {
     code: u64,
@@ -67,7 +68,7 @@ impl Timed {
 }
 
 impl MachineCode {
-    /// An engine that checks as asked, on all cores of the host.
+    /// Creates an engine with a level of checks, on all cores of the host.
     pub fn new(checks: Checks) -> Self {
         let threads = thread::available_parallelism().map_or(1, NonZero::get);
         Self {
@@ -82,25 +83,25 @@ impl MachineCode {
         }
     }
 
-    /// The same with another number of SMs.
+    /// Sets the number of SMs.
     #[must_use]
     pub fn with_sms(self, sms: u32) -> Self {
         Self { sms, ..self }
     }
 
-    /// The same on a machine on which something fails.
+    /// Sets the defects of the machine.
     #[must_use]
     pub fn with_quirks(self, quirks: Quirks) -> Self {
         Self { quirks, ..self }
     }
 
-    /// The same, but ending a launch at what hardware would not notice, with all that is known there.
+    /// Ends launches at the first finding that hardware would not notice, with its full location.
     #[must_use]
     pub(crate) fn halting(self) -> Self {
         Self { halting: true, ..self }
     }
 
-    /// Runs a launch to its end. [`Stopped`] has the fault, and where the machine was.
+    /// Runs a launch to completion. [`Stopped`] contains the fault and its location.
     pub fn run(&mut self, launch: &Launch, memory: &dyn GpuMemory) -> Result<Work, Stopped> {
         let code =
             self.programs.at(memory, launch.program, self.quirks.wrong).map_err(Stopped::before)?;
@@ -194,29 +195,7 @@ impl Checks {
     }
 }
 
-/// A range's bytes as far as it is mapped without a gap. The launch's start has read constants and
-/// code through their caches already.
-fn mapped(memory: &dyn GpuMemory, va: u64, bytes: u64) -> Vec<u8> {
-    let end = va.saturating_add(bytes);
-    let mut found = Vec::new();
-    let mut at = va;
-    while at < end {
-        let until = end.min((at / PAGE + 1).saturating_mul(PAGE));
-        let Ok(pieces) = memory.resolve(at, until - at, Access::Read) else { break };
-        for piece in pieces {
-            let start = found.len();
-            found.resize(start + piece.bytes as usize, 0);
-            if piece.buffer.read(piece.offset, &mut found[start..]).is_err() {
-                found.truncate(start);
-                return found;
-            }
-        }
-        at = until;
-    }
-    found
-}
-
-/// Whether the memory behind local memory is there.
+/// Checks that the backing store of local memory is mapped.
 fn backing(launch: &Launch, memory: &dyn GpuMemory, sms: u32) -> Result<(), MmuFault> {
     let held = launch.local_memory;
     let tpcs = u64::from(held.max_sms.min(sms)).div_ceil(SMS_A_TPC).max(1);

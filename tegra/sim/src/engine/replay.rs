@@ -1,4 +1,4 @@
-//! A fault bundle, run again: its launches one after the other, until one fails.
+//! Replay of a fault bundle: runs its launches in order until one fails.
 
 use std::fmt;
 use std::io;
@@ -9,59 +9,60 @@ use tegra_bundle::{Bundle, Header, Mapping, Simulated};
 use super::code;
 use super::{MachineCode, Stopped};
 use crate::config::Checks;
+use crate::finding::SmFault;
 use crate::finding::notifier;
 use crate::gpu::{
-    Access, GpuMemory, Launch, MapAccess, MapFlags, Mmu, MmuFault, MmuFaultKind, Piece, SmFault,
+    Access, GpuMemory, Launch, MapAccess, MapFlags, Mmu, MmuFault, MmuFaultKind, Piece,
 };
 use crate::memory::DmaBuf;
 
-/// Most mappings of a bundle, and most bytes of all of them.
+/// Limits of a bundle: number of mappings, and their bytes.
 const MAPPINGS: usize = 1 << 16;
 const MAPPED: u64 = 1 << 40;
-/// Instructions shown before and behind the one that failed.
+/// Number of instructions printed before and after the failing one.
 const AROUND: usize = 6;
-/// Registers in a line.
+/// Registers printed per line.
 const LINE: usize = 8;
-/// Exceptions that hardware does not raise: it hangs.
+/// Exceptions that hardware does not raise: it hangs instead.
 const HANGS: [&str; 3] = ["endless-kernel", "divergent-barrier", "barrier-deadlock"];
 
-/// Why a bundle cannot be run.
+/// Error of replaying a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// More mappings than an address space has.
+    /// The bundle has too many mappings.
     #[error(
         "the bundle has {count} mappings of {bytes:#x} bytes, limits {MAPPINGS} and {MAPPED:#x}"
     )]
     Mappings {
         count: usize,
-        /// Bytes of all of them.
+        /// Size of all mappings.
         bytes: u64,
     },
-    /// A mapping that there cannot be.
+    /// A mapping is invalid.
     #[error("the bundle's mapping at {va:#x}: {why}")]
     Mapping { va: u64, why: String },
-    /// No memory for a mapping.
+    /// Memory for a mapping cannot be allocated.
     #[error("no memory for the bundle's mapping at {va:#x}: {source}")]
     Memory { va: u64, source: io::Error },
-    /// Memory that is not mapped.
+    /// Contents of the bundle are outside its mappings.
     #[error("the bundle's memory at {va:#x} is not mapped")]
     Contents { va: u64 },
-    /// There is nothing to run.
+    /// The bundle has no launch.
     #[error("the bundle names no launch")]
     Nothing,
-    /// The QMD is not there.
+    /// The QMD is incomplete.
     #[error("the bundle has {words} words of a QMD, which has 64")]
     Qmd { words: usize },
-    /// Checks that there are not.
+    /// The level of checks does not exist.
     #[error("the bundle's launch was checked for {name:?}, which is unknown: choose with --checks")]
     Checks { name: String },
 }
 
-/// What came of running a bundle.
+/// Result of replaying a bundle.
 #[derive(Debug)]
 pub struct Replay {
     header: Header,
-    /// The launches that were run, in order; only the last of them may have failed.
+    /// Launches in order; only the last one may have failed.
     runs: Vec<Run>,
 }
 
@@ -69,9 +70,9 @@ pub struct Replay {
 struct Run {
     name: String,
     qmd: u64,
-    /// The launch; the scheduler's refusal when there is none.
+    /// The launch, or the message of the scheduler's check that failed.
     launch: Result<Launch, String>,
-    /// How it ended; none when it was not run, or ended well.
+    /// Fault that ended the launch; none if it succeeded or was not run.
     stopped: Option<Stopped>,
     program: Option<Program>,
 }
@@ -82,7 +83,7 @@ impl Run {
     }
 }
 
-/// Memory of a bundle.
+/// Address space of a bundle.
 struct Memory(Mmu);
 
 impl GpuMemory for Memory {
@@ -121,7 +122,7 @@ fn lost(va: u64, access: Access) -> MmuFault {
     MmuFault { va, access, kind: MmuFaultKind::InvalidPte }
 }
 
-/// The address space of a bundle, with its contents.
+/// Builds the address space of a bundle with its contents.
 fn memory(bundle: &Bundle) -> Result<Memory, ReplayError> {
     let Header { mappings, contents, .. } = &bundle.header;
     let bytes = mappings.iter().fold(0u64, |sum, mapping| sum.saturating_add(mapping.bytes));
@@ -143,7 +144,7 @@ fn memory(bundle: &Bundle) -> Result<Memory, ReplayError> {
     }
     let memory = Memory(mmu);
     for (range, data) in contents.iter().zip(&bundle.memory) {
-        // Read-only mappings have contents too, so not through `write`.
+        // Bypasses `write`, because read-only mappings have contents too.
         let unmapped = |_| ReplayError::Contents { va: range.va };
         let mut rest = data.as_slice();
         for piece in memory.resolve(range.va, range.bytes, Access::Read).map_err(unmapped)? {
@@ -159,13 +160,13 @@ fn memory(bundle: &Bundle) -> Result<Memory, ReplayError> {
 }
 
 impl Replay {
-    /// Runs the launches of a bundle until one fails; with other checks than they had, when some are
-    /// given. [`ReplayError`] when they cannot be run at all.
+    /// Runs the launches of a bundle until one fails, with their original checks or with `checks`.
+    /// [`ReplayError`] if they cannot be run.
     pub fn run(bundle: &Bundle, checks: Option<Checks>) -> Result<Self, ReplayError> {
         let header = bundle.header.clone();
         let checks = match (checks, &header.simulated) {
             (Some(checks), _) => checks,
-            // What an SM refuses, and no more.
+            // Only the checks of an SM.
             (None, None) => Checks::Fast,
             (None, Some(Simulated { checks: name, .. })) => {
                 Checks::named(name).ok_or_else(|| ReplayError::Checks { name: name.clone() })?
@@ -195,8 +196,8 @@ impl Replay {
         Ok(Self { header, runs })
     }
 
-    /// Whether a launch failed as it did before; of a failure that was made to happen, whether none
-    /// fails by itself. Blocks run side by side: of several bad addresses another one may come first.
+    /// Returns whether the launch failed as before; for an injected failure, whether none failed by
+    /// itself. Blocks run in parallel, so another bad address may be reported first.
     pub fn is_same(&self) -> bool {
         let Some(last) = self.runs.last() else { return false };
         match (&self.header.simulated, last.has_failed()) {
@@ -207,7 +208,7 @@ impl Replay {
         }
     }
 
-    /// By what the simulator has said.
+    /// Compares with the messages of the simulator.
     fn is_as_told(&self, run: &Run) -> bool {
         let message = &self.header.message;
         match (&run.launch, run.stopped.as_ref().map(|stopped| &stopped.fault)) {
@@ -218,7 +219,7 @@ impl Replay {
             }
             (Ok(_), Some(SmFault::Exception { name, warp_pc, .. })) => {
                 let here = format!("pc {warp_pc:#x}: ");
-                // Hardware would not have noticed: the driver was told nothing that names it.
+                // Hardware would not have noticed, so the driver received no name.
                 let unnoticed = self.header.rule == *name && message.contains(&here);
                 unnoticed || message.contains(&format!("{here}{name}"))
             }
@@ -226,8 +227,8 @@ impl Replay {
         }
     }
 
-    /// By the little that an Orin's driver says: the notifier's code, and where SMs stopped. Of what
-    /// would hang it says nothing.
+    /// Compares with what an Orin's driver reports: the notifier code and the location of stopped
+    /// SMs. Nothing is reported about a hang.
     fn is_as_an_orin_tells(&self, run: &Run) -> bool {
         let Header { notifier, stopped_at, .. } = &self.header;
         match (&run.launch, run.stopped.as_ref().map(|stopped| &stopped.fault)) {

@@ -1,8 +1,8 @@
-//! Global memory of a launch: what is mapped, accessed in the buffers themselves.
+//! Global memory of a launch, accessed directly in the mapped buffers.
 //!
-//! The machine is given regions of up to 1 MiB, which a warp's access seldom leaves, and notes in them which
-//! words it read and wrote. When the launch is over, [`Space::finish`] says so to the simulator, so that all
-//! its checks see every word once, as they would have seen it being accessed.
+//! The machine receives regions of up to 1 MiB, which the accesses of a warp rarely leave, and
+//! marks the words that it reads and writes. After the launch, [`Space::finish`] reports the marked
+//! words to the simulator, so that all checks see every accessed word once.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use sass::memory::{ALL_READ, Access, MARKED, Memory, MemoryFault, READ, Region, 
 use crate::gpu::{self, GpuMemory, PAGE, Piece};
 use crate::memory::DmaBuf;
 
-/// Bytes of a chunk: what is translated together.
+/// Bytes of a chunk, the unit of translation.
 const CHUNK: u64 = 1 << 20;
-/// Bits of an address that a level of the table decodes; three of them and a chunk make the page
-/// tables' 49 bits.
+/// Address bits decoded by each table level. Three levels and a chunk cover the 49 bits of the page
+/// tables.
 const LEVEL: u32 = 10;
 const WORD: u64 = 4;
-/// Bytes whose marks lie together.
+/// Bytes whose marks share an element.
 const MARK: u64 = MARKED as u64 * WORD;
 
 type Table<T> = Box<[OnceLock<T>]>;
@@ -31,19 +31,19 @@ fn table<T>() -> Table<T> {
 /// Memory as a launch sees it.
 pub(super) struct Space<'a> {
     memory: &'a dyn GpuMemory,
-    /// By address, in three levels: chunks stay where they are while the launch runs.
+    /// Chunks by address, in three levels; they do not move while the launch runs.
     chunks: Table<Table<Table<Vec<Part>>>>,
 }
 
-/// A part of a chunk that lies in one buffer.
+/// A part of a chunk within one buffer.
 struct Part {
     start: u64,
     bytes: u64,
     writable: bool,
     buffer: Arc<DmaBuf>,
     offset: u64,
-    /// The words, where the buffer's pages are lent and cannot be accessed in place, or L1 has them
-    /// otherwise: written back at the end.
+    /// Copy of the words if the buffer's pages are lent and cannot be accessed in place, or if L1
+    /// is stale; written back at the end.
     copy: Option<Box<[AtomicU32]>>,
     marks: Box<[AtomicU64]>,
 }
@@ -64,7 +64,7 @@ impl<'a> Space<'a> {
         leaf[index(0)].get_or_init(|| self.translate(number * CHUNK))
     }
 
-    /// What is mapped in the chunk that begins at an address.
+    /// Returns the mapped parts of a chunk.
     fn translate(&self, base: u64) -> Vec<Part> {
         let (mut parts, mut at, end) = (Vec::new(), base, base + CHUNK);
         while at < end
@@ -74,7 +74,7 @@ impl<'a> Space<'a> {
             at = refused.map_or(end, |fault| fault.va);
             match self.memory.resolve(start, at.saturating_sub(start), gpu::Access::Read) {
                 Ok(pieces) if at > start => parts.extend(self.parts(start, pieces)),
-                // Mapped without any access.
+                // Mapped without access rights.
                 _ => at = start / PAGE * PAGE + PAGE,
             }
         }
@@ -102,7 +102,7 @@ impl<'a> Space<'a> {
             .collect()
     }
 
-    /// Says what was accessed, and gives lent pages what was written. The bytes that were.
+    /// Reports accessed words and writes back copies. Returns the number of accessed bytes.
     pub(super) fn finish(&self) -> u64 {
         let mut bytes_touched = 0;
         let leaves = self.chunks.iter().filter_map(OnceLock::get).flatten();
@@ -112,7 +112,7 @@ impl<'a> Space<'a> {
             part.each_run(|range, marks| {
                 let (va, bytes) = (part.start + range.start, range.end - range.start);
                 bytes_touched += bytes;
-                // What the launch wrote itself is not stale when it reads it.
+                // Words that the launch wrote itself are not stale.
                 if marks & WRITTEN != 0 {
                     part.buffer.note_written(part.offset + range.start, bytes);
                     self.memory.touched(va, bytes, gpu::Access::Write);
@@ -126,7 +126,7 @@ impl<'a> Space<'a> {
     }
 }
 
-/// The words of lent pages; none when the program has taken them away.
+/// Copies the words of lent pages; none if the program has unmapped them.
 fn copy(buffer: &DmaBuf, offset: u64, bytes: u64) -> Option<Box<[AtomicU32]>> {
     let mut data = vec![0; bytes as usize];
     buffer.read(offset, &mut data).ok()?;
@@ -144,9 +144,9 @@ impl Part {
         self.copy.as_deref().or_else(shared).unwrap_or_default()
     }
 
-    /// The pages around an address that are alike: written before, or not. Pages that nobody has
-    /// written come one by one, since reading one makes it exist. Who writes need not know: a page
-    /// of which only asking would tell counts as not written then.
+    /// Returns the pages around an address that were all written before, or all not. Unwritten
+    /// pages are returned one by one, because reading one allocates it. For writes the exact state
+    /// is not needed: a page of unknown state counts as unwritten.
     fn alike(&self, address: u64, access: Access) -> (Range<u64>, bool) {
         let at = |page: u64| self.offset + page * PAGE;
         let known = |page: u64| self.copy.is_some() || self.buffer.is_written(at(page));
@@ -175,13 +175,13 @@ impl Part {
                     .iter()
                     .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
                     .collect();
-                // Pages that the program has taken away meanwhile: nothing can see the words.
+                // Fails if the program has unmapped the pages; nothing can observe the words then.
                 let _ = self.buffer.write(self.offset + range.start, &data);
             }
         });
     }
 
-    /// Calls `each` for runs of words that were accessed alike, with their bytes in the part.
+    /// Calls `each` for runs of words with equal marks, with their byte range in the part.
     fn each_run(&self, mut each: impl FnMut(Range<u64>, u8)) {
         let together = |index: usize| self.marks[index / MARKED].load(Ordering::Relaxed);
         let mark = |index: usize| (together(index) >> (2 * (index % MARKED)) & 3) as u8;
@@ -210,10 +210,10 @@ impl Memory for Space<'_> {
         }
         let (pages, written) = part.alike(address, access);
         if !written && access != Access::Write {
-            // Told now: when the launch is over, the page exists.
+            // Reported immediately, because the page is allocated once the launch is over.
             self.memory.touched(address / WORD * WORD, WORD, gpu::Access::Read);
         }
-        // Pages are whole numbers of marks.
+        // Pages are multiples of a mark element.
         let run = (pages.start / WORD) as usize..(pages.end / WORD) as usize;
         Ok(Region {
             start: part.start + pages.start,
@@ -222,4 +222,26 @@ impl Memory for Space<'_> {
             marks: part.marks.get(run.start / MARKED..run.end / MARKED),
         })
     }
+}
+
+/// Returns the bytes of a range up to the first unmapped page. The start of the launch has already
+/// read constants and code through their caches.
+pub(super) fn mapped(memory: &dyn GpuMemory, va: u64, bytes: u64) -> Vec<u8> {
+    let end = va.saturating_add(bytes);
+    let mut found = Vec::new();
+    let mut at = va;
+    while at < end {
+        let until = end.min((at / PAGE + 1).saturating_mul(PAGE));
+        let Ok(pieces) = memory.resolve(at, until - at, gpu::Access::Read) else { break };
+        for piece in pieces {
+            let start = found.len();
+            found.resize(start + piece.bytes as usize, 0);
+            if piece.buffer.read(piece.offset, &mut found[start..]).is_err() {
+                found.truncate(start);
+                return found;
+            }
+        }
+        at = until;
+    }
+    found
 }

@@ -1,9 +1,8 @@
-//! What the simulator has to say about a program: faults that hardware raises, and findings that
-//! silicon would let pass today.
+//! Findings: faults that hardware raises, and mistakes that silicon lets pass.
 //!
-//! Every finding follows a [`Rule`] with a stable name. Owns the catalogue; what follows a finding is asked for
-//! in `policy`, which of them are known says `suppression`, and `report` tells of them. Who breaks a rule is found
-//! out in [`crate::gpu`].
+//! Every finding belongs to a [`Rule`] with a stable name. Owns the catalogue of rules; `policy`
+//! chooses the action on a finding, `suppression` lists known findings, and `report` prints them.
+//! [`crate::gpu`] and [`crate::driver`] detect violations.
 
 mod policy;
 mod report;
@@ -15,18 +14,18 @@ pub use policy::{Action, Policy, PolicyError};
 pub use report::{Collector, Reporter, Stderr};
 pub use suppression::{SuppressionError, Suppressions, place};
 
-use crate::gpu::SmFault;
+use crate::mmu::MmuFault;
 
-/// How much a broken rule matters.
+/// Severity of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// Hardware raises it and the driver tears the TSG down.
+    /// Hardware raises a fault and the driver tears down the TSG.
     Fault,
-    /// Hardware raises an interrupt that the driver only logs; nothing tells the program.
+    /// Hardware raises an interrupt that the driver only logs; the program is not notified.
     Silent,
-    /// Hardware does not notice: the program is lucky.
+    /// Hardware does not notice; the program works by luck.
     Lint,
-    /// Nothing is wrong yet.
+    /// Not yet a mistake.
     Note,
 }
 
@@ -40,17 +39,17 @@ macro_rules! rules {
         pub const ALL: &[Rule] = &[$(Rule::$Variant,)*];
 
         impl Rule {
-            /// The stable name.
+            /// Returns the stable name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$Variant => $name,)* }
             }
 
-            /// Why it is a rule, in one line.
+            /// Returns the reason for the rule, in one line.
             pub const fn why(self) -> &'static str {
                 match self { $(Self::$Variant => $why,)* }
             }
 
-            /// How much it matters.
+            /// Returns the severity.
             pub const fn severity(self) -> Severity {
                 match self { $(Self::$Variant => Severity::$severity,)* }
             }
@@ -143,17 +142,17 @@ impl fmt::Display for Rule {
     }
 }
 
-/// One broken rule.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub rule: Rule,
-    /// The channel, where one is concerned.
+    /// Channel, if any.
     pub channel: Option<u16>,
     /// GPU time in nanoseconds.
     pub time: u64,
-    /// What happened, naming addresses and values.
+    /// Description with addresses and values.
     pub message: String,
-    /// The decoded stream around it, a line a method.
+    /// Decoded methods before it, one per line.
     pub listing: Vec<String>,
 }
 
@@ -168,22 +167,40 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A fault as the driver is told of it.
+/// Fault that stops a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SmFault {
+    /// An access that the page tables refuse.
+    Mmu(MmuFault),
+    Exception {
+        /// Name of the violated rule in the engine.
+        name: &'static str,
+        sm: u32,
+        /// `global_esr`.
+        global_esr: u32,
+        /// `warp_esr`, low 16 bits.
+        warp_esr: u32,
+        warp_pc: u64,
+        message: String,
+    },
+}
+
+/// A fault as reported to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The broken rule; its message begins with the line that the driver logs.
+    /// Finding whose message begins with the driver's log line.
     pub finding: Finding,
-    /// The error notifier's code (`nvgpu.h`).
+    /// Error notifier code (`nvgpu.h`).
     pub code: u32,
-    /// What the SM recorded, for a shader's fault.
+    /// SM error state, for a fault of a shader.
     pub sm: Option<SmFault>,
 }
 
 /// Error notifier codes. Source: `nvgpu.h` of r36.4.
 pub mod notifier {
-    /// A channel did not yield.
+    /// Channel did not yield.
     pub const IDLE_TIMEOUT: u32 = 8;
-    /// An exception of the graphics engine, a class error.
+    /// Exception of the graphics engine, or class error.
     pub const GR_EXCEPTION: u32 = 13;
     /// An acquire timed out.
     pub const ACQUIRE_TIMEOUT: u32 = 24;
@@ -194,6 +211,6 @@ pub mod notifier {
     pub const PBDMA_ERROR: u32 = 32;
     /// The channel was reset on request.
     pub const RESET_REQUESTED: u32 = 43;
-    /// A CRC did not fit.
+    /// CRC mismatch.
     pub const CRC_MISMATCH: u32 = 80;
 }

@@ -1,17 +1,17 @@
-//! What follows a finding, by its rule: the words of `--lint` and `TEGRA_SIM_LINT`.
+//! Actions on findings by rule: parses `--lint` and `TEGRA_SIM_LINT`.
 
 use std::collections::BTreeMap;
 
 use super::{ALL, Rule, Severity};
 
-/// What follows a finding.
+/// Action on a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is told, and the process is aborted.
+    /// Print it and abort the process.
     Abort,
-    /// It is told.
+    /// Print it.
     Warn,
-    /// Nothing.
+    /// Ignore it.
     Off,
 }
 
@@ -26,27 +26,27 @@ impl Action {
     }
 }
 
-/// What follows each finding.
+/// Action for each rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     warn: bool,
     by_rule: BTreeMap<Rule, Action>,
 }
 
-/// Why a policy is not understood.
+/// Error of parsing a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// A word that is none.
+    /// The word is unknown.
     #[error(
-        "no word {word:?}; there are abort, warn, and NAME=abort, NAME=warn, NAME=off with the name of a finding"
+        "unknown word {word:?}; use abort, warn, NAME=abort, NAME=warn or NAME=off, where NAME is a finding"
     )]
     Word { word: String },
-    /// A finding that there is not.
+    /// The finding does not exist.
     #[error("no finding {name:?}; there are {}", names())]
     Name { name: String },
-    /// Hardware delivers it.
+    /// The finding is a hardware fault, which cannot be configured.
     #[error(
-        "{name} is a fault that hardware raises: the program is told of it, whatever is asked for here"
+        "{name} is a fault that hardware raises: it is delivered to the program and cannot be configured"
     )]
     Fault { name: &'static str },
 }
@@ -57,8 +57,8 @@ fn names() -> String {
 }
 
 impl Policy {
-    /// The policy of a list with commas: a word alone is for all findings, and a later word wins.
-    /// [`PolicyError`] at the first word that is none.
+    /// Parses a comma-separated list: a word without a name applies to all findings, and a later
+    /// word wins. [`PolicyError`] at the first invalid word.
     pub fn parse(list: &str) -> Result<Self, PolicyError> {
         let mut policy = Self::default();
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -82,7 +82,7 @@ impl Policy {
         Ok(policy)
     }
 
-    /// What follows a finding of a rule.
+    /// Returns the action for a rule.
     #[must_use]
     pub fn of(&self, rule: Rule) -> Action {
         match (self.by_rule.get(&rule), rule.severity()) {

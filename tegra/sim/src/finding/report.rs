@@ -1,4 +1,4 @@
-//! Telling of findings: at once, as far as they are new, and in sum at the end.
+//! Reports findings: prints new ones immediately, and a summary at the end.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,18 +8,19 @@ use parking_lot::Mutex;
 
 use super::{Action, Finding, Policy, Rule, Severity, Suppressions, place};
 
-/// Where findings go.
+/// Receiver of findings.
 pub trait Reporter: Send + Sync {
-    /// Takes one finding. Called from the GPU's thread, without locks held.
+    /// Receives a finding. Called from the GPU's thread without locks held.
     fn report(&self, finding: &Finding);
 
-    /// What there is to say when the program ends; none when there was nothing.
+    /// Returns the summary at the end of the program; none if there were no findings.
     fn summary(&self) -> Option<String> {
         None
     }
 }
 
-/// Prints on stderr what is new, counts the rest, and aborts the process where the policy says so.
+/// Prints new findings on stderr, counts repeated ones, and aborts the process if the policy says
+/// so.
 #[derive(Debug, Default)]
 pub struct Stderr {
     policy: Policy,
@@ -29,9 +30,9 @@ pub struct Stderr {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// By rule and place, in the order of their first times: how often, and the first.
+    /// Count and first finding by rule and place.
     places: BTreeMap<(Rule, String), Place>,
-    /// By line of the file of suppressions: how often.
+    /// Number of matches by line of the suppression file.
     known: BTreeMap<usize, u64>,
 }
 
@@ -42,13 +43,13 @@ struct Place {
 }
 
 impl Stderr {
-    /// Tells as a policy says, of what is not known.
+    /// Reports by a policy, except for suppressed findings.
     #[must_use]
     pub fn new(policy: Policy, known: Suppressions) -> Self {
         Self { policy, known, seen: Mutex::default() }
     }
 
-    /// What follows a finding, and whether it is the first at its place.
+    /// Counts a finding; returns its action and whether to print it.
     fn note(&self, finding: &Finding) -> (Action, bool) {
         let is_fault = finding.rule.severity() == Severity::Fault;
         let action = if is_fault { Action::Warn } else { self.policy.of(finding.rule) };
@@ -66,7 +67,7 @@ impl Stderr {
                 first: format!("at {} ns: {}", finding.time, finding.message),
             });
         place.count += 1;
-        // What the driver logs, it logs each time.
+        // The driver logs a fault every time.
         (action, place.count == 1 || is_fault)
     }
 }
@@ -75,7 +76,7 @@ impl Reporter for Stderr {
     fn report(&self, finding: &Finding) {
         let (action, is_new) = self.note(finding);
         if is_new {
-            // A closed stderr must not stop the report from taking effect.
+            // A closed stderr must not prevent the action.
             let _ = writeln!(io::stderr(), "{finding}");
         }
         if action == Action::Abort {
@@ -102,7 +103,7 @@ impl Reporter for Stderr {
         }
         let mut text = format!("findings of process {}\n", std::process::id());
         for ((rule, place), Place { count, first }) in &seen.places {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{count:>9} x {rule}, first {first}");
             if rule.severity() != Severity::Fault {
                 let _ = writeln!(text, "            suppressed by  {rule}: {place} -- WHY");
@@ -119,12 +120,12 @@ impl Reporter for Stderr {
     }
 }
 
-/// Keeps findings, for tests.
+/// Collects findings, for tests.
 #[derive(Debug, Default)]
 pub struct Collector(Mutex<Vec<Finding>>);
 
 impl Collector {
-    /// What was found so far, taken out.
+    /// Returns and clears the findings.
     pub fn take(&self) -> Vec<Finding> {
         std::mem::take(&mut *self.0.lock())
     }

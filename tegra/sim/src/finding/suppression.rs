@@ -1,18 +1,19 @@
-//! Findings that are known, with reasons: the file of `--suppress`.
+//! Suppressed findings with reasons: the file of `--suppress`.
 //!
-//! A line is `FINDING: PLACE -- REASON`. A place is the finding's message in which `*` stands for anything;
-//! [`place`] makes the one that is the same in every run, whatever addresses the program gets. Empty lines and
-//! those that begin with `#` are skipped.
+//! A line is `FINDING: PLACE -- REASON`. A place is the finding's message in which `*` matches
+//! anything. [`place`] builds one that is the same in every run, independent of addresses. Empty
+//! lines and lines that begin with `#` are skipped.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::{Finding, Rule, Severity};
 
-/// Hexadecimal numbers from here on are addresses, which differ from run to run; below they are offsets and sizes.
+/// Hexadecimal numbers with at least this many digits are addresses, which differ between runs;
+/// shorter ones are offsets and sizes.
 const ADDRESS_DIGITS: usize = 5;
 
-/// What is known.
+/// Suppressed findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suppressions {
     path: PathBuf,
@@ -26,19 +27,19 @@ struct Line {
     place: String,
 }
 
-/// Why a file of suppressions is none.
+/// Error of a suppression file.
 #[derive(Debug, thiserror::Error)]
 pub enum SuppressionError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path:?} cannot be read: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
-    /// A line that says nothing.
+    /// A line is invalid.
     #[error("{path:?}, line {number}: {why}; a line is FINDING: PLACE -- REASON")]
     Line { path: PathBuf, number: usize, why: String },
 }
 
 impl Suppressions {
-    /// Reads a file. [`SuppressionError`] when that fails, or at the first line that is none.
+    /// Reads a file. [`SuppressionError`] if that fails, or at the first invalid line.
     pub fn read(path: &Path) -> Result<Self, SuppressionError> {
         let text = fs::read_to_string(path)
             .map_err(|source| SuppressionError::Unreadable { path: path.to_owned(), source })?;
@@ -57,13 +58,13 @@ impl Suppressions {
         Ok(Self { path: path.to_owned(), lines })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The number of the line that knows a finding.
+    /// Returns the number of the line that matches a finding.
     #[must_use]
     pub fn knows(&self, finding: &Finding) -> Option<usize> {
         let line = self.lines.iter().find(|line| {
@@ -72,7 +73,7 @@ impl Suppressions {
         line.map(|line| line.number)
     }
 
-    /// The numbers of all lines.
+    /// Returns the numbers of all lines.
     pub fn numbers(&self) -> impl Iterator<Item = usize> {
         self.lines.iter().map(|line| line.number)
     }
@@ -91,10 +92,10 @@ fn parse(line: &str) -> Result<(Rule, String), String> {
     Ok((rule, place.trim().to_owned()))
 }
 
-/// Whether a text is as a pattern says, in which `*` stands for any bytes.
+/// Returns whether a text matches a pattern, in which `*` stands for any bytes.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut seen) = (0, 0);
-    // Where to go on behind the last star, when it has to stand for more.
+    // Position to resume from when the last star has to match more.
     let mut star = None;
     while seen < text.len() {
         if pattern.get(at) == Some(&b'*') {
@@ -112,8 +113,8 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// A message without what differs from run to run: addresses and decimal numbers are stars. Names as `R5` and
-/// offsets as `+0x70` stay.
+/// Replaces the parts of a message that differ between runs by stars: addresses and decimal
+/// numbers. Names such as `R5` and offsets such as `+0x70` are kept.
 #[must_use]
 pub fn place(message: &str) -> String {
     let mut out = String::with_capacity(message.len());

@@ -1,7 +1,7 @@
-//! How the units reach memory: through page tables and caches, watched.
+//! Memory accesses of GPU units through page tables and caches, with all checks.
 //!
-//! [`Core`] is what all channels share. Every access of every unit goes through it, so that what
-//! is wrong with one is noticed in one place.
+//! [`Core`] is the state that all channels share. Every access of every unit goes through it, so
+//! that all checks are in one place.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -10,34 +10,34 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::clock::{Clock, Random};
-use super::constants::Reads;
 use super::dependencies::{Agent, Dependencies, Stamp};
+use super::interface::{ComputeEngine, ConstantReads, GpuMemory};
 use super::latency::Latency;
-use super::mmu::{Access, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
 use super::semaphore::{Width, Write};
 use super::shadow::Shadow;
 use super::switch::Switches;
-use super::{ComputeEngine, GpuMemory, SmFault};
 use crate::config::{Checks, Injection};
+use crate::finding::SmFault;
 use crate::finding::{Finding, Rule, notifier};
+use crate::mmu::{Access, Mmu, MmuFault, MmuFaultKind, PAGE, Piece};
 use crate::quirks::Quirks;
 use crate::trace::{Event, Trace};
 
-/// The unit that shaders' accesses are of.
+/// Unit name of accesses by shaders.
 pub(crate) const SHADER: &str = "shader";
-/// First address that the host unit, semaphores and QMD pointers cannot name.
+/// First address out of reach of the host unit, semaphores and QMD pointers.
 pub(crate) const HOST_END: u64 = 1 << 40;
 
-/// Why a channel stops.
+/// Failure that stops a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) rule: Rule,
     pub(crate) code: u32,
     pub(crate) message: String,
-    /// The address that the MMU refused.
+    /// Address that the MMU refused.
     pub(crate) va: Option<u64>,
     pub(crate) sm: Option<SmFault>,
-    /// It was made to happen on request.
+    /// The failure was injected.
     pub(crate) injected: bool,
 }
 
@@ -52,17 +52,17 @@ impl Failure {
     }
 }
 
-/// Who accesses memory, and on whose behalf.
+/// Origin of a memory access.
 #[derive(Clone, Copy)]
 pub(crate) struct Site<'a> {
     pub(crate) mmu: &'a Arc<Mmu>,
     pub(crate) channel: u16,
-    /// What the access depends on.
+    /// Work that performs the access, with its dependencies.
     pub(crate) agent: &'a Agent,
     pub(crate) unit: &'static str,
 }
 
-/// What all channels share.
+/// State shared by all channels.
 pub(crate) struct Core {
     pub(crate) clock: Arc<Clock>,
     pub(crate) random: Random,
@@ -71,24 +71,24 @@ pub(crate) struct Core {
     pub(crate) shadow: Shadow,
     pub(crate) dependencies: Dependencies,
     pub(crate) engine: Option<Box<dyn ComputeEngine>>,
-    /// Directory that gets a bundle of every launch that fails.
+    /// Directory for bundles of failed launches.
     pub(crate) bundles: Option<PathBuf>,
-    /// What shader code is checked for.
+    /// Checks of shader code.
     pub(crate) checks: Checks,
-    /// What takes how long.
+    /// Times of the virtual clock.
     pub(crate) latency: Latency,
     pub(crate) sms: u32,
     pub(crate) switches: Switches,
-    /// What fails.
+    /// Defects of the machine.
     pub(crate) quirks: Quirks,
-    /// Findings of the step under way, without listings yet.
+    /// Findings of the current step, without listings.
     pub(crate) findings: Vec<Finding>,
-    /// Interrupts of the step under way that wake waiters.
+    /// Interrupts of the current step that wake waiters.
     pub(crate) interrupts: u32,
 }
 
 impl Core {
-    /// Notes a finding.
+    /// Records a finding.
     pub(crate) fn find(&mut self, rule: Rule, channel: Option<u16>, message: String) {
         let time = self.clock.now();
         self.trace.record(time, || Event::Finding {
@@ -99,7 +99,7 @@ impl Core {
         self.findings.push(Finding { rule, channel, time, message, listing: Vec::new() });
     }
 
-    /// Asks for waiters to be woken.
+    /// Raises an interrupt that wakes waiters.
     pub(crate) fn interrupt(&mut self, channel: u16) {
         let time = self.clock.now();
         self.trace.record(time, || Event::Interrupt { channel });
@@ -110,7 +110,7 @@ impl Core {
         }
     }
 
-    /// Drops what L1 holds; at the start of a launch, or by a method of a stream.
+    /// Invalidates L1, at the start of a launch or by a method.
     pub(crate) fn invalidate_data(&mut self, by_launch: bool) {
         self.shadow.data.invalidate();
         if let Some(stale) = &mut self.shadow.stale
@@ -132,10 +132,10 @@ impl Core {
         write_pieces(&pieces, va, data, |at, piece| self.after_write(site, at, piece))
     }
 
-    /// What reading a piece at `va` reveals.
+    /// Checks a read of a piece at `va`.
     pub(crate) fn before_read(&mut self, site: Site<'_>, va: u64, piece: &Piece) {
         let Site { channel, unit, .. } = site;
-        // Of launches that were not executed nobody knows what they would have written.
+        // The writes of launches that were not executed are unknown.
         if !(self.checks == Checks::Timing && unit == SHADER)
             && let Some(at) = unwritten(piece)
         {
@@ -154,7 +154,7 @@ impl Core {
         }
     }
 
-    /// What follows from having written a piece at `va`.
+    /// Records a write of a piece at `va`, and checks its order.
     pub(crate) fn after_write(&mut self, site: Site<'_>, va: u64, piece: &Piece) {
         self.shadow.wrote(piece);
         if piece.cacheable {
@@ -176,14 +176,14 @@ impl Core {
         self.find(Rule::UnorderedAccess, Some(site.channel), message);
     }
 
-    /// Writes a semaphore. The caller has checked the alignment.
+    /// Writes a semaphore; the caller has checked the alignment.
     pub(crate) fn release(&mut self, site: Site<'_>, write: &Write) -> Result<(), MmuFault> {
         let Write { address, payload, width, timestamp, reduction } = *write;
         let bytes = if timestamp { 16 } else { width.bytes() };
         let access = if reduction.is_some() { Access::Atomic } else { Access::Write };
         let lost = |_| fault(address, access, MmuFaultKind::InvalidPte);
         let pieces = site.mmu.resolve(address, bytes, access)?;
-        // Aligned, so never across pages.
+        // The address is aligned, so the write is within one page.
         let Some(piece) = pieces.first() else { return Ok(()) };
         let (buffer, offset) = (&piece.buffer, piece.offset);
         let time = self.clock.advance(self.latency.release);
@@ -227,7 +227,7 @@ impl Core {
     }
 }
 
-/// Loads a semaphore in one step. Memory never written is no finding here: it is zeroed, and
+/// Loads a semaphore atomically. Unwritten memory is no finding here, because it is zero and
 /// polled.
 pub(crate) fn load(mmu: &Mmu, va: u64, width: Width) -> Result<u64, MmuFault> {
     let pieces = mmu.resolve(va, width.bytes(), Access::Read)?;
@@ -239,7 +239,7 @@ pub(crate) fn load(mmu: &Mmu, va: u64, width: Width) -> Result<u64, MmuFault> {
     loaded.map_err(|_| fault(va, Access::Read, MmuFaultKind::InvalidPte))
 }
 
-/// An address of the host unit, a semaphore or a QMD pointer.
+/// Checks that a range is in reach of the host unit, semaphores and QMD pointers.
 pub(crate) fn within_host(va: u64, bytes: u64) -> Result<(), MmuFault> {
     match va.checked_add(bytes) {
         Some(end) if end <= HOST_END => Ok(()),
@@ -251,7 +251,7 @@ fn fault(va: u64, access: Access, kind: MmuFaultKind) -> MmuFault {
     MmuFault { va, access, kind }
 }
 
-/// Reads pieces that begin at `va`; `before` is told of each.
+/// Reads pieces that begin at `va`; calls `before` for each.
 fn read_pieces(
     pieces: &[Piece],
     mut va: u64,
@@ -261,7 +261,7 @@ fn read_pieces(
     for piece in pieces {
         before(va, piece);
         let (part, rest) = std::mem::take(&mut out).split_at_mut(piece.bytes as usize);
-        // Pages lent with FROM_VA may be gone; the real driver pins them.
+        // Pages lent with FROM_VA may be unmapped; the real driver pins them.
         let lost = |_| fault(va, Access::Read, MmuFaultKind::InvalidPte);
         piece.buffer.read(piece.offset, part).map_err(lost)?;
         (va, out) = (va + piece.bytes, rest);
@@ -269,7 +269,7 @@ fn read_pieces(
     Ok(())
 }
 
-/// Writes pieces that begin at `va`; `after` is told of each.
+/// Writes pieces that begin at `va`; calls `after` for each.
 fn write_pieces(
     pieces: &[Piece],
     mut va: u64,
@@ -286,7 +286,7 @@ fn write_pieces(
     Ok(())
 }
 
-/// Offset of the first page of the piece that nobody has written.
+/// Returns the offset of the first unwritten page of a piece.
 fn unwritten(piece: &Piece) -> Option<u64> {
     let end = piece.offset + piece.bytes;
     let mut at = piece.offset;
@@ -300,12 +300,12 @@ fn unwritten(piece: &Piece) -> Option<u64> {
     None
 }
 
-/// Memory as a kernel sees it.
+/// Memory as seen by a kernel.
 pub(crate) struct SmMemory<'a> {
     pub(crate) site: Site<'a>,
     pub(crate) core: Mutex<&'a mut Core>,
-    /// What the code can read of constant banks, where that is known.
-    pub(crate) constants: Mutex<Option<Reads>>,
+    /// Ranges of constant banks that the code can read, if known.
+    pub(crate) constants: Mutex<Option<ConstantReads>>,
 }
 
 impl SmMemory<'_> {
@@ -360,13 +360,13 @@ impl GpuMemory for SmMemory<'_> {
     }
 
     fn touched(&self, va: u64, bytes: u64, access: Access) {
-        // A range that is not mapped was reported to the engine when it resolved it.
+        // The engine was already informed of an unmapped range when it resolved it.
         if let Ok(pieces) = self.site.mmu.resolve(va, bytes, access) {
             self.note(va, &pieces, access);
         }
     }
 
-    fn reads_constants(&self, reads: Reads) {
+    fn reads_constants(&self, reads: ConstantReads) {
         *self.constants.lock() = Some(reads);
     }
 

@@ -1,4 +1,4 @@
-//! Fault bundles of launches: what a failed one could reach, put into a file.
+//! Writes fault bundles: the memory that a failed launch could reach.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -9,25 +9,18 @@ use tegra_bundle::{Bundle, Header, LIMIT, Launch, LocalMemory, Mapping, Range, S
 
 use super::access::{Core, Failure};
 use super::channel::Channel;
-use super::launch::peek_qmd;
-use super::mmu::Mapped;
+use super::qmd::{Chance, Qmd};
+use crate::mmu::Mapped;
 
-/// Who writes bundles here.
+/// Writer name in bundles.
 const WRITER: &str = concat!("tegra-sim ", env!("CARGO_PKG_VERSION"));
 
-/// Bundles of this process so far.
+/// Number of bundles that this process has written.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Chance and time of a launch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Chance {
-    pub(crate) seed: u64,
-    pub(crate) time: u64,
-}
-
 impl Channel {
-    /// Writes a bundle of the launch that failed, if bundles are asked for. Whether that works must
-    /// not change what the simulated GPU does.
+    /// Writes a bundle of a failed launch, if enabled. A failure to write must not affect the
+    /// simulated GPU.
     pub(crate) fn capture(&self, core: &Core, qmd: u64, chance: Chance, failure: &Failure) {
         let Some(directory) = &core.bundles else { return };
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -45,9 +38,9 @@ impl Channel {
             what: String::new(),
             va: *va,
             bytes: piece.bytes,
-            writable: flags.access == super::MapAccess::ReadWrite,
+            writable: flags.access == crate::mmu::MapAccess::ReadWrite,
             cacheable: flags.cacheable,
-            valid: !flags.unmapped_pte && flags.access != super::MapAccess::Nothing,
+            valid: !flags.unmapped_pte && flags.access != crate::mmu::MapAccess::Nothing,
         });
         let mappings = mappings.collect();
         mapped.sort_by_key(|mapped| mapped.piece.bytes);
@@ -68,29 +61,29 @@ impl Channel {
                         contents.push(range);
                         memory.push(data);
                     }
-                    // Pages lent with FROM_VA may be gone.
+                    // Pages lent with FROM_VA may be unmapped.
                     Err(_) => left_out.push(range),
                 }
             }
         }
-        let words = peek_qmd(&self.mmu, qmd).map_or_else(Vec::new, |qmd| qmd.0.to_vec());
+        let words = Qmd::peek(&self.mmu, qmd).map_or_else(Vec::new, |qmd| qmd.0.to_vec());
         let launch = Launch { name: String::new(), qmd, words };
         let state = &self.compute;
-        let held = state.local_memory;
+        let held = state.launch.local_memory;
         let header = Header {
             writer: WRITER.to_owned(),
             at: None,
             device: "a simulated Orin".to_owned(),
             channel: self.id.into(),
             rule: failure.rule.name().to_owned(),
-            // What hardware would not notice has none.
+            // Findings that hardware would not notice have no code.
             notifier: (failure.code != 0).then_some(failure.code),
             message: failure.message.clone(),
             stopped_at: Vec::new(),
             stream: self.listing(),
             launches: vec![launch],
-            shared_window: state.shared_window,
-            local_window: state.local_window,
+            shared_window: state.launch.shared_window,
+            local_window: state.launch.local_window,
             local_memory: LocalMemory {
                 base: held.base,
                 bytes_per_tpc: held.bytes_per_tpc,
@@ -110,7 +103,7 @@ impl Channel {
     }
 }
 
-/// The runs of pages of a mapping that somebody has written: all others are zeros.
+/// Returns the runs of written pages of a mapping; all others are zero.
 fn written(part: &Mapped) -> Vec<Range> {
     let Mapped { va, piece, .. } = part;
     let (mut runs, mut at, end) = (Vec::new(), piece.offset, piece.offset + piece.bytes);

@@ -1,33 +1,29 @@
-//! A channel: its ring and streams on one side, the work that its engines have yet to do on the
-//! other.
+//! State of a channel: its ring and streams, and the pending work of its engines.
 //!
-//! Holds the state; [`super::gpfifo`], [`super::host`], [`super::copy`] and [`super::compute`] are
-//! what is done with it, [`super::schedule`] says when.
+//! [`super::gpfifo`], [`super::host`], [`super::copy`], [`super::compute`] and [`super::launch`]
+//! act on it; [`super::schedule`] decides when.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::access::{Core, Failure, Site, load, within_host};
-use super::compute::ComputeState;
-use super::constants::{Held, InFlight};
-use super::copy::{CopyJob, CopyState};
+use super::constants::{BankCopy, InFlight};
 use super::dependencies::{Agent, Kind};
-use super::gpfifo::{Accepted, Segment};
-use super::host::HostState;
-use super::launch::LaunchJob;
-use super::mmu::{Access, Mmu, MmuFault};
+use super::interface::{ChannelSetup, TsgId};
 use super::pbdma::{Method, Parser};
+use super::registers::{ComputeState, HostState};
 use super::semaphore::{Condition, Width, Write};
 use super::shadow::{Change, Snapshot};
 use super::switch::PICTURE;
-use super::{ChannelSetup, TsgId};
+use super::transfer::{CopyJob, CopyState};
 use crate::class;
 use crate::finding::Rule;
 use crate::memory::DmaBuf;
+use crate::mmu::{Access, Mmu, MmuFault};
 
-/// Methods kept for listings.
+/// Number of recent methods kept for listings.
 const RECENT: usize = 16;
-/// Where a token has its runlist.
+/// Position of the runlist in a token.
 const RUNLIST_SHIFT: u32 = 16;
 const GRAPHICS_RUNLIST: u32 = 0;
 
@@ -39,12 +35,12 @@ pub(crate) mod userd {
     pub(crate) const BYTES: u64 = 512;
 }
 
-/// What a channel waits for before it goes on.
+/// Condition for which a channel waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Its engines have done everything.
+    /// All work of its engines is complete.
     Idle,
-    /// Memory meets a condition.
+    /// A semaphore meets a condition.
     Semaphore(Acquire),
 }
 
@@ -57,7 +53,7 @@ pub(crate) struct Acquire {
     pub(crate) condition: Condition,
 }
 
-/// Why a method is not done.
+/// Reason for which a method was not executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     Wait(Wait),
@@ -70,7 +66,7 @@ impl From<Failure> for Stop {
     }
 }
 
-/// Whether a method was done.
+/// Result of a method.
 pub(crate) type Flow = Result<(), Stop>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,29 +75,55 @@ pub(crate) enum Engine {
     Copy,
 }
 
-/// Something that an engine has yet to do.
+/// Pending work of an engine.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) agent: Agent,
     pub(crate) task: Task,
-    /// What must not have changed until then.
+    /// Memory that must not change until the work is executed.
     pub(crate) watched: Vec<(Rule, Snapshot)>,
 }
 
-/// What a copy or a launch will read.
+/// Memory that a copy or launch will read.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     pub(crate) memory: Vec<(Rule, Snapshot)>,
-    /// By QMD of the launches that start each other: their constant banks.
-    pub(crate) banks: Vec<(u64, Vec<Held>)>,
+    /// Constant banks of the launches of a QMD chain, by QMD.
+    pub(crate) banks: Vec<(u64, Vec<BankCopy>)>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Task {
     Copy(CopyJob),
     Launch(LaunchJob),
-    /// A report semaphore of the compute engine; whether it wakes waiters.
+    /// A report semaphore of the compute engine, and whether it wakes waiters.
     Report(Write, bool),
+}
+
+/// A pending launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaunchJob {
+    pub(crate) qmd: u64,
+    /// Position in its QMD chain; 0 if a stream sent it.
+    pub(crate) place: u32,
+}
+
+/// A ring entry that GP_PUT covers.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) index: u32,
+    pub(crate) entry: u64,
+    /// Contents of the stream at the doorbell.
+    pub(crate) stream: Option<(Vec<u32>, Snapshot)>,
+}
+
+/// The stream being executed.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) index: u32,
+    pub(crate) address: u64,
+    pub(crate) words: Vec<u32>,
+    pub(crate) at: usize,
 }
 
 pub(crate) struct Channel {
@@ -112,61 +134,60 @@ pub(crate) struct Channel {
     pub(crate) ring: Arc<DmaBuf>,
     pub(crate) entries: u32,
     pub(crate) userd: Arc<DmaBuf>,
-    /// Classes that it may bind.
+    /// Classes that the channel may bind.
     pub(crate) classes: Vec<u32>,
     pub(crate) enabled: bool,
-    /// Neither faulted nor of a TSG that is.
+    /// Neither the channel nor its TSG has faulted.
     pub(crate) alive: bool,
-    /// GP_PUT made no sense.
+    /// GP_PUT was invalid.
     pub(crate) stalled: bool,
-    /// GP_PUT as last accepted.
+    /// Last accepted GP_PUT.
     pub(crate) put: u32,
     pub(crate) get: u32,
-    /// GP_GET as last written back.
+    /// GP_GET as last written to USERD.
     pub(crate) written_get: u32,
     pub(crate) accepted: VecDeque<Accepted>,
     pub(crate) segment: Option<Segment>,
-    /// Whether the present stream, or the one before it until the next is fetched, waited for a
-    /// semaphore.
+    /// The current stream, or the previous one until the next is fetched, waited for a semaphore.
     pub(crate) waited: bool,
     /// Streams parsed since the last release.
     pub(crate) unreleased: Vec<Snapshot>,
     pub(crate) parser: Parser,
-    /// The method that waits.
+    /// Method that waits.
     pub(crate) method: Option<Method>,
     pub(crate) wait: Option<Wait>,
     pub(crate) bound: [Option<u32>; 8],
     pub(crate) host: HostState,
     pub(crate) copy: CopyState,
     pub(crate) compute: ComputeState,
-    /// The engine that got the last method.
+    /// Engine of the last method.
     pub(crate) engine: Option<Engine>,
     pub(crate) work: VecDeque<Work>,
-    /// Work was given to an engine that nothing has waited for.
+    /// An engine has work that nothing has waited for.
     pub(crate) unwaited: bool,
-    /// It waits for launches that nothing counts down, which has been said.
-    pub(crate) told: bool,
-    /// Launches that others started since the last method.
+    /// A wait for launches that nothing counts down was reported.
+    pub(crate) wait_reported: bool,
+    /// Launches started by other launches since the last method.
     pub(crate) chained: u32,
     pub(crate) scout: Scout,
-    /// Constant banks of launches that have not begun.
+    /// Constant banks of pending launches.
     pub(crate) banks: InFlight,
-    /// Copies and launches so far.
+    /// Number of copies and launches issued.
     pub(crate) issued: u64,
     recent: VecDeque<Method>,
 }
 
-/// Reads streams ahead of their execution, to know what they will read.
+/// Parses streams ahead of their execution to find what they will read.
 #[derive(Debug, Default)]
 pub(crate) struct Scout {
     pub(crate) parser: Parser,
     pub(crate) copy: CopyState,
     pub(crate) compute: ComputeState,
-    /// Copies and launches seen so far.
+    /// Number of copies and launches parsed.
     pub(crate) issued: u64,
-    /// A word was no header: what follows is not foreseen.
+    /// A word was not a header; the rest cannot be parsed ahead.
     pub(crate) lost: bool,
-    /// By number of copy or launch: what it will read.
+    /// Memory that a copy or launch will read, by its number.
     pub(crate) watched: BTreeMap<u64, Watched>,
 }
 
@@ -202,7 +223,7 @@ impl Channel {
             engine: None,
             work: VecDeque::new(),
             unwaited: false,
-            told: false,
+            wait_reported: false,
             chained: 0,
             scout: Scout::default(),
             banks: InFlight::default(),
@@ -211,7 +232,7 @@ impl Channel {
         }
     }
 
-    /// Whether the host unit could do something for this channel.
+    /// Returns whether the host unit can execute something for this channel.
     pub(crate) fn is_runnable(&self) -> bool {
         if !self.alive || !self.enabled || self.stalled {
             return false;
@@ -223,27 +244,27 @@ impl Channel {
         }
     }
 
-    /// Whether it is of the graphics engine's runlist, whose groups take turns.
+    /// Returns whether the channel is on the graphics runlist, whose TSGs take turns.
     pub(crate) fn takes_turns(&self) -> bool {
         self.token >> RUNLIST_SHIFT == GRAPHICS_RUNLIST
     }
 
-    /// Whether its group has something to do for it, once the graphics engine is the group's.
+    /// Returns whether the channel has something to do once its TSG has the graphics engine.
     pub(crate) fn wants_turn(&self) -> bool {
         self.takes_turns() && (self.is_runnable() || self.eligible() > 0)
     }
 
-    /// Whether the engines have nothing to do for this channel.
+    /// Returns whether the engines have no work of this channel.
     pub(crate) fn is_idle(&self) -> bool {
         self.work.is_empty() && !self.compute.has_dependent()
     }
 
-    /// Whether it waits for launches that nothing can count down any more.
+    /// Returns whether it waits for launches that nothing can count down any more.
     pub(crate) fn is_stuck(&self) -> bool {
         self.alive && self.enabled && self.wait == Some(Wait::Idle) && self.work.is_empty()
     }
 
-    /// Whether nothing of this channel is under way.
+    /// Returns whether the channel has no pending work.
     pub(crate) fn is_settled(&self) -> bool {
         !self.alive || self.segment.is_none() && self.accepted.is_empty() && self.is_idle()
     }
@@ -254,7 +275,7 @@ impl Channel {
         Ok(acquire.condition.holds(acquire.width, memory, acquire.payload))
     }
 
-    /// Places in the queue of work that may be done next.
+    /// Number of queued items that may be executed next.
     pub(crate) fn eligible(&self) -> usize {
         if !self.alive || !self.enabled {
             return 0;
@@ -270,17 +291,17 @@ impl Channel {
         }
     }
 
-    /// A site for accesses of `unit`.
+    /// Returns the site of accesses by `unit`.
     pub(crate) fn site<'a>(&'a self, agent: &'a Agent, unit: &'static str) -> Site<'a> {
         Site { mmu: &self.mmu, channel: self.id, agent, unit }
     }
 
-    /// Notes a finding.
+    /// Records a finding.
     pub(crate) fn find(&self, core: &mut Core, rule: Rule, message: impl Into<String>) {
         core.find(rule, Some(self.id), message.into());
     }
 
-    /// Waits until the engines have done everything.
+    /// Waits until the engines are idle.
     pub(crate) fn wait_for_idle(&mut self, core: &mut Core) -> Flow {
         if !self.is_idle() {
             return Err(Stop::Wait(Wait::Idle));
@@ -292,14 +313,14 @@ impl Channel {
         Ok(())
     }
 
-    /// Nothing of the channel keeps the compute engine from being switched out.
+    /// Records that the channel no longer prevents a switch of the compute engine.
     pub(crate) fn is_switchable(&self, core: &mut Core) {
         if core.switches.idle(self.tsg, self.id, core.clock.now()) {
             core.clock.advance(PICTURE);
         }
     }
 
-    /// Hands work to `engine`. The caller has seen to the engine switch.
+    /// Queues work; the caller has handled the engine switch.
     pub(crate) fn issue(&mut self, core: &mut Core, task: Task, kind: Kind) {
         let agent = core.dependencies.issue(self.id, kind);
         let watched = match task {
@@ -323,7 +344,7 @@ impl Channel {
         self.work.push_back(Work { agent, task, watched });
     }
 
-    /// Before a release tells the CPU that streams are free: none may have changed.
+    /// Checks that no stream changed before a release signals their completion.
     pub(crate) fn check_streams(&mut self, core: &mut Core) {
         let streams = std::mem::take(&mut self.unreleased);
         for stream in streams {
@@ -336,7 +357,7 @@ impl Channel {
         }
     }
 
-    /// Reports what changed although it was watched.
+    /// Reports watched memory that changed.
     pub(crate) fn check_watched(&self, core: &mut Core, watched: &[(Rule, Snapshot)], when: &str) {
         for (rule, snapshot) in watched {
             if let Some(Change::ByCpu(at)) = snapshot.change(&self.mmu, &core.shadow) {
@@ -346,7 +367,7 @@ impl Channel {
         }
     }
 
-    /// Writes a semaphore, if its address allows.
+    /// Writes a semaphore, if it is aligned.
     pub(crate) fn release(
         &mut self,
         core: &mut Core,
@@ -368,7 +389,7 @@ impl Channel {
             .map_err(|fault| Failure::mmu(fault, unit))
     }
 
-    /// Remembers a method for listings.
+    /// Records a method for listings.
     pub(crate) fn remember(&mut self, method: Method) {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
@@ -376,7 +397,7 @@ impl Channel {
         self.recent.push_back(method);
     }
 
-    /// The last methods, decoded.
+    /// Returns the last methods, decoded.
     pub(crate) fn listing(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.recent.iter().map(|method| self.text(*method)).collect();
         if let Some(segment) = &self.segment {
@@ -391,7 +412,7 @@ impl Channel {
         lines
     }
 
-    /// A method, decoded.
+    /// Decodes a method.
     pub(crate) fn text(&self, method: Method) -> String {
         let Method { subchannel, address, data } = method;
         let host = address != 0 && address < class::host::METHODS_END;
@@ -406,7 +427,7 @@ impl Channel {
         }
     }
 
-    /// Ends everything: the TSG is stopped, or the channel is closed.
+    /// Drops all work, because the TSG was stopped or the channel closed.
     pub(crate) fn kill(&mut self) {
         self.alive = false;
         self.accepted.clear();

@@ -1,13 +1,13 @@
-//! The front of the compute engine: its methods, uploads and report semaphores.
+//! Front end of the compute engine: methods, uploads and report semaphores.
 //!
-//! Source: `clc7c0.h`; which software and firmware methods the driver accepts is from nvgpu r36.4.
-
-use std::collections::BTreeMap;
+//! Source: `clc7c0.h`; the software and firmware methods that the driver accepts are from nvgpu
+//! r36.4.
 
 use super::access::{Core, Failure, within_host};
 use super::channel::{Channel, Flow, Task};
 use super::dependencies::{Agent, Kind};
-use super::qmd::{BYTES, LocalMemory};
+use super::qmd::BYTES;
+use super::registers::Upload;
 use super::semaphore::{Reduction, Width, Write};
 use crate::class;
 pub(super) use crate::class::compute::SEND_SIGNALING_PCAS2_B as pcas2;
@@ -15,124 +15,10 @@ use crate::class::compute::{self as methods, METHODS};
 use crate::finding::{Rule, notifier};
 use crate::trace::Event;
 
-/// `SET_RENDER_ENABLE_C_MODE_TRUE`, and of the override the value that does nothing.
+/// `SET_RENDER_ENABLE_C_MODE_TRUE`, and the override value without effect.
 const RENDER: u32 = 1;
 
-/// Registers of the compute engine that belong to the channel, and launches that wait.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ComputeState {
-    pub(crate) shared_window: u64,
-    pub(crate) local_window: u64,
-    pub(crate) local_memory: LocalMemory,
-    /// QMD that the next action is about.
-    pub(crate) qmd: u64,
-    inline_qmd: u64,
-    report: u64,
-    report_payload: u64,
-    line_length: u32,
-    line_count: u32,
-    destination: u64,
-    upload_semaphore: u64,
-    upload_payload: u32,
-    upload: Option<Upload>,
-    /// By QMD: launches that wait to be counted down.
-    pub(super) dependents: BTreeMap<u64, Dependence>,
-}
-
-/// A launch that waits to be counted down.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Dependence {
-    pub(super) left: u32,
-    pub(super) scheduled: bool,
-}
-
-/// An upload whose words come.
-#[derive(Clone, Debug)]
-struct Upload {
-    launch: u32,
-    destination: u64,
-    left: u64,
-    data: Vec<u8>,
-}
-
-fn set_low(register: &mut u64, data: u32) {
-    *register = *register & !u64::from(u32::MAX) | u64::from(data);
-}
-
-fn set_high(register: &mut u64, data: u32) {
-    *register = *register & u64::from(u32::MAX) | u64::from(data) << 32;
-}
-
-impl ComputeState {
-    /// Registers that a launch alone needs.
-    pub(crate) fn of_launch(
-        shared_window: u64,
-        local_window: u64,
-        local_memory: LocalMemory,
-    ) -> Self {
-        Self { shared_window, local_window, local_memory, ..Self::default() }
-    }
-
-    /// Sets the register of a method that has one.
-    pub(crate) fn set(&mut self, address: u32, data: u32) -> bool {
-        match address {
-            methods::SET_SHADER_SHARED_MEMORY_WINDOW_A => set_high(&mut self.shared_window, data),
-            methods::SET_SHADER_SHARED_MEMORY_WINDOW_B => set_low(&mut self.shared_window, data),
-            methods::SET_SHADER_LOCAL_MEMORY_WINDOW_A => set_high(&mut self.local_window, data),
-            methods::SET_SHADER_LOCAL_MEMORY_WINDOW_B => set_low(&mut self.local_window, data),
-            methods::SET_SHADER_LOCAL_MEMORY_A => set_high(&mut self.local_memory.base, data),
-            methods::SET_SHADER_LOCAL_MEMORY_B => set_low(&mut self.local_memory.base, data),
-            methods::SET_SHADER_LOCAL_MEMORY_NON_THROTTLED_A => {
-                set_high(&mut self.local_memory.bytes_per_tpc, data);
-            }
-            methods::SET_SHADER_LOCAL_MEMORY_NON_THROTTLED_B => {
-                set_low(&mut self.local_memory.bytes_per_tpc, data);
-            }
-            methods::SET_SHADER_LOCAL_MEMORY_NON_THROTTLED_C => self.local_memory.max_sms = data,
-            methods::SEND_PCAS_A => self.qmd = u64::from(data) << 8,
-            methods::SET_INLINE_QMD_ADDRESS_A => {
-                self.inline_qmd = self.inline_qmd & 0xff_ffff_ff00 | u64::from(data) << 40;
-            }
-            methods::SET_INLINE_QMD_ADDRESS_B => {
-                self.inline_qmd = self.inline_qmd & !0xff_ffff_ff00 | u64::from(data) << 8;
-            }
-            methods::SET_REPORT_SEMAPHORE_ADDRESS_UPPER | methods::SET_REPORT_SEMAPHORE_A => {
-                set_high(&mut self.report, data);
-            }
-            methods::SET_REPORT_SEMAPHORE_ADDRESS_LOWER | methods::SET_REPORT_SEMAPHORE_B => {
-                set_low(&mut self.report, data);
-            }
-            methods::SET_REPORT_SEMAPHORE_PAYLOAD_LOWER | methods::SET_REPORT_SEMAPHORE_C => {
-                set_low(&mut self.report_payload, data);
-            }
-            methods::SET_REPORT_SEMAPHORE_PAYLOAD_UPPER => {
-                set_high(&mut self.report_payload, data);
-            }
-            methods::LINE_LENGTH_IN => self.line_length = data,
-            methods::LINE_COUNT => self.line_count = data,
-            methods::OFFSET_OUT_UPPER => set_high(&mut self.destination, data),
-            methods::OFFSET_OUT => set_low(&mut self.destination, data),
-            methods::SET_I2M_SEMAPHORE_A => set_high(&mut self.upload_semaphore, data),
-            methods::SET_I2M_SEMAPHORE_B => set_low(&mut self.upload_semaphore, data),
-            methods::SET_I2M_SEMAPHORE_C => self.upload_payload = data,
-            _ => return false,
-        }
-        true
-    }
-
-    /// Whether a launch waits to be counted down.
-    pub(crate) fn has_dependent(&self) -> bool {
-        self.dependents.values().any(|dependence| dependence.scheduled)
-    }
-
-    /// Drops launches that wait.
-    pub(crate) fn forget(&mut self) {
-        self.dependents.clear();
-        self.upload = None;
-    }
-}
-
-/// Whether the method makes a QMD run, as far as it alone says.
+/// Returns whether a method launches a QMD, judged by the method alone.
 pub(crate) fn launches(address: u32, data: u32) -> bool {
     match address {
         methods::SEND_SIGNALING_PCAS2_B => schedules(pcas2::PCAS_ACTION.get(data)),
@@ -141,7 +27,7 @@ pub(crate) fn launches(address: u32, data: u32) -> bool {
     }
 }
 
-/// Whether the action makes a QMD run.
+/// Returns whether a PCAS action launches a QMD.
 pub(super) const fn schedules(number: u32) -> bool {
     matches!(
         number,
@@ -203,7 +89,7 @@ impl Channel {
                     data,
                 );
             }
-            // Those that the driver's software method handler accepts.
+            // Software methods that the driver's handler accepts.
             methods::SET_RESERVED_SW_METHOD00
             | methods::SET_RESERVED_SW_METHOD03
             | methods::SET_RESERVED_SW_METHOD06
@@ -346,7 +232,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Does a report semaphore.
+    /// Executes a report semaphore.
     pub(crate) fn run_report(
         &mut self,
         core: &mut Core,
@@ -363,7 +249,7 @@ impl Channel {
 }
 
 fn invalidate(core: &mut Core, data: u32) {
-    // Both methods have these fields at the same places.
+    // Both methods have these fields at the same bits.
     use methods::INVALIDATE_SHADER_CACHES::{CONSTANT, DATA, INSTRUCTION};
     if INSTRUCTION.is_set(data) {
         core.shadow.instructions.invalidate();

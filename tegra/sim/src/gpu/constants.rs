@@ -1,29 +1,27 @@
-//! Constant banks in flight: what they held when their launch was handed over, against what they hold when it has
-//! completed. Of the words that changed meanwhile those that the code reads are a mistake; the others mean that the
-//! bank is declared too large, and that no word of it was at risk.
+//! Constant banks in flight: compares their contents at the doorbell with those at completion. A
+//! changed word that the code reads is a mistake. Other changed words mean that the bank is
+//! declared too large; no result was at risk.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::access::Core;
-use super::mmu::{Access, Mmu};
+use super::interface::ConstantReads;
 use super::qmd::{Bank, Qmd};
 use super::shadow::{Shadow, WATCHED, each_page};
 use crate::finding::Rule;
+use crate::mmu::{Access, Mmu};
 
 const WORD: usize = 4;
 
-/// What code can read of constant banks: the bank, and bytes in it.
-pub(crate) type Reads = Vec<(u8, Range<u32>)>;
-
-/// One bank as it was.
+/// Earlier contents of a constant bank.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct BankCopy {
     index: u8,
     bank: Bank,
-    /// When, in writes of the GPU.
+    /// Time of the copy, in GPU writes.
     taken: u64,
-    /// By address: the buffer, and what it had there.
+    /// Address, inode of the buffer, and contents.
     pages: Vec<(u64, u64, Vec<u8>)>,
 }
 
@@ -34,23 +32,23 @@ struct Changed {
     now: u32,
 }
 
-/// The banks of a QMD as they are now.
-pub(crate) fn hold(mmu: &Mmu, shadow: &Shadow, qmd: &Qmd) -> Vec<Held> {
+/// Copies the constant banks of a QMD.
+pub(crate) fn copy_banks(mmu: &Mmu, shadow: &Shadow, qmd: &Qmd) -> Vec<BankCopy> {
     let banks = (0..).zip(qmd.constants());
-    banks.filter_map(|(index, bank)| Some(Held::take(mmu, shadow, index, bank?))).collect()
+    banks.filter_map(|(index, bank)| Some(BankCopy::take(mmu, shadow, index, bank?))).collect()
 }
 
-/// Of launches that are on their way: their banks, by QMD, in the order in which they were sent.
+/// Constant banks of launches in flight, by QMD, in the order of submission.
 #[derive(Debug, Default)]
-pub(crate) struct InFlight(BTreeMap<u64, VecDeque<Vec<Held>>>);
+pub(crate) struct InFlight(BTreeMap<u64, VecDeque<Vec<BankCopy>>>);
 
 impl InFlight {
-    pub(crate) fn send(&mut self, qmd: u64, banks: Vec<Held>) {
+    pub(crate) fn send(&mut self, qmd: u64, banks: Vec<BankCopy>) {
         self.0.entry(qmd).or_default().push_back(banks);
     }
 
-    /// The banks of a launch that begins.
-    pub(crate) fn begin(&mut self, qmd: u64) -> Option<Vec<Held>> {
+    /// Returns the banks of a launch that begins.
+    pub(crate) fn begin(&mut self, qmd: u64) -> Option<Vec<BankCopy>> {
         let sent = self.0.get_mut(&qmd)?;
         let first = sent.pop_front();
         if sent.is_empty() {
@@ -59,13 +57,13 @@ impl InFlight {
         first
     }
 
-    /// Nothing is on its way.
+    /// Forgets all launches in flight.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-impl Held {
+impl BankCopy {
     fn take(mmu: &Mmu, shadow: &Shadow, index: u8, bank: Bank) -> Self {
         let mut pages = Vec::new();
         each_page(bank.address, u64::from(bank.bytes).min(WATCHED), |va, bytes| {
@@ -76,7 +74,7 @@ impl Held {
         Self { index, bank, taken: shadow.now(), pages }
     }
 
-    /// The words that the CPU changed since.
+    /// Returns the words that the CPU has changed since.
     fn changed<'a>(
         &'a self,
         mmu: &'a Mmu,
@@ -99,17 +97,18 @@ impl Held {
         })
     }
 
-    /// Tells of what changed until the launch of a QMD had completed; without `reads`, all of a bank counts as read.
+    /// Reports changes until the completion of a QMD's launch; without `reads`, all of a bank
+    /// counts as read.
     pub(crate) fn check(
         &self,
         core: &mut Core,
         mmu: &Mmu,
         channel: u16,
         qmd: u64,
-        reads: Option<&Reads>,
+        reads: Option<&ConstantReads>,
     ) {
         let (index, Bank { address, bytes, .. }) = (self.index, self.bank);
-        let mine = |reads: &'_ Reads| -> Vec<Range<u32>> {
+        let mine = |reads: &'_ ConstantReads| -> Vec<Range<u32>> {
             let of = reads.iter().filter(|(bank, _)| *bank == index);
             of.map(|(_, range)| range.clone()).collect()
         };
@@ -147,7 +146,7 @@ fn word(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(word)
 }
 
-/// A page's part as it is now, and its buffer.
+/// Returns the inode of the buffer and the contents of a part of a page.
 fn contents(mmu: &Mmu, va: u64, bytes: u64) -> Option<(u64, Vec<u8>)> {
     let piece = mmu.resolve(va, bytes, Access::Read).ok()?.pop()?;
     let mut data = vec![0; bytes as usize];

@@ -1,34 +1,35 @@
-//! Dependencies between accesses: happens-before between channels, by vector clocks, and between work
-//! of one channel that may overlap. An access that depends on none of those before it is a data race.
+//! Dependencies between accesses: happens-before between channels by vector clocks, and between
+//! overlapping work of one channel. An access that does not depend on an earlier conflicting one is
+//! a data race.
 //!
-//! Channels order each other by semaphores alone: a release publishes what the channel has done, an
-//! acquire takes it over. The CPU may have looked at every semaphore that was released before it
-//! rang a doorbell, and knows which channels it has closed: that much is ordered before what the
-//! doorbell starts. The host unit's own accesses to semaphores are what orders, and are not recorded.
+//! Semaphores alone order channels: a release publishes what the channel has done, and an acquire
+//! takes it over. The CPU may have observed every semaphore released before it rings a doorbell,
+//! and knows which channels it has closed; all of that happens before the work that the doorbell
+//! starts. Semaphore accesses of the host unit create order and are not recorded.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::mmu::Piece;
+use crate::mmu::Piece;
 
-/// By channel: the last epoch that has been seen.
+/// Last observed epoch of each channel.
 type VectorClock = BTreeMap<u16, u64>;
 
-/// Most readers remembered of a range.
+/// Largest number of readers recorded for a range.
 const READERS: usize = 8;
 
-/// Who made an access.
+/// Origin of a recorded access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     channel: u16,
     epoch: u64,
-    /// Running number of the work within its channel.
+    /// Serial number of the work within its channel.
     serial: u64,
-    /// Launches that start each other have one in common.
+    /// Common to all launches of a QMD chain.
     chain: u64,
-    /// Done by the front end itself, so before everything later.
+    /// Executed by the front end itself, so before all later work.
     in_order: bool,
 }
 
@@ -38,21 +39,22 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// Work and what it depends on.
+/// Work and its dependencies.
 #[derive(Clone, Debug)]
 pub(crate) struct Agent {
     pub(crate) stamp: Stamp,
-    /// Work of its own channel up to this serial is done.
+    /// Work of its own channel up to this serial is complete.
     after: u64,
-    /// What of other channels is done.
+    /// Completed work of other channels.
     seen: Arc<VectorClock>,
 }
 
 impl Agent {
-    /// Work started by the completion of this.
+    /// Returns the agent of work that the completion of this work starts.
     pub(crate) fn follower(&self, serial: u64, joins: bool) -> Self {
         let stamp = Stamp { serial, ..self.stamp };
-        // With several parents everything earlier counts as done: only one chain can be kept.
+        // With several parents all earlier work counts as complete, because only one chain is
+        // recorded.
         let after = if joins { serial.saturating_sub(1) } else { self.after };
         Self { stamp, after, seen: Arc::clone(&self.seen) }
     }
@@ -68,14 +70,14 @@ impl Agent {
     }
 }
 
-/// What work of the same channel it depends on.
+/// Dependency of work on earlier work of the same channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Done at once, by the front end.
+    /// Executed immediately by the front end.
     Immediate,
-    /// Waits for the work before it.
+    /// Waits for the previous work.
     Serial,
-    /// May overlap the work before it.
+    /// May overlap the previous work.
     Overlapping,
 }
 
@@ -83,9 +85,9 @@ pub(crate) enum Kind {
 struct ChannelClock {
     epoch: u64,
     serial: u64,
-    /// Everything up to this serial is done.
+    /// All work up to this serial is complete.
     drained: u64,
-    /// Bound of the last work, which overlapping work shares.
+    /// Dependency of the last work, which overlapping work shares.
     after: u64,
     seen: Arc<VectorClock>,
 }
@@ -97,19 +99,19 @@ struct Range {
     readers: Vec<Stamp>,
 }
 
-/// The dependencies of all channels.
+/// Dependencies of all channels.
 #[derive(Debug, Default)]
 pub(crate) struct Dependencies {
     channels: BTreeMap<u16, ChannelClock>,
-    /// By buffer and offset: what an acquire of the semaphore there takes over.
+    /// Clock that an acquire takes over, by buffer and offset of the semaphore.
     released: HashMap<(u64, u64), VectorClock>,
-    /// Releases in order, with what they publish; those that the CPU is known to have seen are
-    /// gone from the front and joined in `cpu`.
+    /// Releases in order with their clocks; those that the CPU is known to have observed are
+    /// removed from the front and joined in `cpu`.
     log: VecDeque<VectorClock>,
-    /// Releases so far, for whoever rings a doorbell.
+    /// Number of releases, which doorbells record.
     count: Arc<AtomicU64>,
     cpu: VectorClock,
-    /// By buffer and offset: who touched the range last.
+    /// Last accesses of each range, by buffer and offset.
     ranges: HashMap<u64, BTreeMap<u64, Range>>,
 }
 
@@ -121,15 +123,15 @@ fn join(into: &mut VectorClock, other: &VectorClock) {
 }
 
 impl Dependencies {
-    /// A channel begins.
+    /// Opens a channel.
     pub(crate) fn open(&mut self, channel: u16) {
-        // A later channel of this number is ordered after the earlier one, which was closed.
+        // A later channel with this number is ordered after the earlier one, which was closed.
         let clock = self.channels.entry(channel).or_default();
         clock.epoch += 1;
         clock.drained = clock.serial;
     }
 
-    /// A channel is closed, and does nothing any more: the CPU, which closed it, knows that.
+    /// Closes a channel; the CPU knows that it does nothing any more.
     pub(crate) fn close(&mut self, channel: u16) {
         let Some(clock) = self.channels.get(&channel) else { return };
         join(&mut self.cpu, &clock.seen);
@@ -137,12 +139,12 @@ impl Dependencies {
         *own = (*own).max(clock.epoch);
     }
 
-    /// Releases so far: what a doorbell's ring remembers.
+    /// Returns the counter of releases, which doorbells record.
     pub(crate) fn count(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.count)
     }
 
-    /// A doorbell was rung, or a semaphore written by the CPU, when `count` releases were done.
+    /// Records that a doorbell was rung, or that the CPU wrote a semaphore, after `count` releases.
     pub(crate) fn rung(&mut self, channel: u16, count: u64) {
         let all = self.count.load(Ordering::Acquire);
         let known = all - self.log.len() as u64;
@@ -156,7 +158,7 @@ impl Dependencies {
         }
     }
 
-    /// Work is given to an engine, or done by the front end.
+    /// Issues work to an engine or the front end.
     pub(crate) fn issue(&mut self, channel: u16, kind: Kind) -> Agent {
         let clock = self.channels.entry(channel).or_default();
         clock.serial += 1;
@@ -172,25 +174,25 @@ impl Dependencies {
         Agent { stamp, after, seen: Arc::clone(&clock.seen) }
     }
 
-    /// Work that releases is issued: what comes later is not published by it.
+    /// Starts an epoch after releasing work, which does not publish later work.
     pub(crate) fn next_epoch(&mut self, channel: u16) {
         self.channels.entry(channel).or_default().epoch += 1;
     }
 
-    /// A serial for work that completion starts.
+    /// Returns a serial for work that a completion starts.
     pub(crate) fn next_serial(&mut self, channel: u16) -> u64 {
         let clock = self.channels.entry(channel).or_default();
         clock.serial += 1;
         clock.serial
     }
 
-    /// Nothing of the channel is under way.
+    /// Records that all work of the channel is complete.
     pub(crate) fn drained(&mut self, channel: u16) {
         let clock = self.channels.entry(channel).or_default();
         clock.drained = clock.serial;
     }
 
-    /// A semaphore is about to be written: whoever sees it must find the release counted.
+    /// Records a release, before the semaphore is written, so that an observer finds it counted.
     pub(crate) fn release(&mut self, agent: &Agent, piece: &Piece) {
         let mut seen = (*agent.seen).clone();
         let own = seen.entry(agent.stamp.channel).or_default();
@@ -200,8 +202,8 @@ impl Dependencies {
         self.count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A wait for a semaphore was over. One that no channel released was written by the CPU, which
-    /// may have looked at every release before.
+    /// Records an acquire. If no channel released the semaphore, the CPU wrote it, and may have
+    /// observed every earlier release.
     pub(crate) fn acquire(&mut self, channel: u16, piece: &Piece) {
         let Some(seen) = self.released.get(&(piece.buffer.inode(), piece.offset)) else {
             return self.rung(channel, self.count.load(Ordering::Acquire));
@@ -210,8 +212,8 @@ impl Dependencies {
         join(Arc::make_mut(&mut clock.seen), seen);
     }
 
-    /// Nothing is under way, and every doorbell yet to come is rung after all that was released:
-    /// that much needs no memory.
+    /// Forgets recorded accesses when nothing is in flight: every later doorbell is rung after all
+    /// releases.
     pub(crate) fn settle(&mut self) {
         let mut all = self.cpu.clone();
         self.log.iter().for_each(|seen| join(&mut all, seen));
@@ -232,12 +234,12 @@ impl Dependencies {
         self.log.clear();
     }
 
-    /// Work reads a range; gives a writer that is not ordered before.
+    /// Records a read; returns a writer that is not ordered before it.
     pub(crate) fn read(&mut self, agent: &Agent, piece: &Piece) -> Option<Stamp> {
         self.touch(agent, piece, false)
     }
 
-    /// Work writes a range; gives a toucher that is not ordered before.
+    /// Records a write; returns an access that is not ordered before it.
     pub(crate) fn write(&mut self, agent: &Agent, piece: &Piece) -> Option<Stamp> {
         self.touch(agent, piece, true)
     }
@@ -284,7 +286,7 @@ impl Dependencies {
     }
 }
 
-/// Makes a range that reaches over `at` end there.
+/// Splits a range at `at`.
 fn split(ranges: &mut BTreeMap<u64, Range>, at: u64) {
     let Some((_, range)) = ranges.range_mut(..at).next_back() else { return };
     if range.end > at {

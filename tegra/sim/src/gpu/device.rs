@@ -1,4 +1,4 @@
-//! The GPU as the driver holds it: control calls, the doorbell, and the thread that works.
+//! The GPU as the driver uses it: control calls, the doorbell, and the worker thread.
 
 use std::io;
 use std::sync::Arc;
@@ -8,23 +8,25 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::clock::Clock;
+use super::clock::{Clock, TICK};
 use super::doorbell::{Doorbell, Waker};
-use super::mmu::Mmu;
+use super::interface::{
+    Blocked, ChannelError, ChannelSetup, ComputeEngine, Events, GpuConfig, TsgId,
+};
 use super::schedule::{Machine, Notice, Run};
 use super::switch::Preemption;
-use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, Events, GpuConfig, TsgId};
 use crate::finding::Rule;
+use crate::mmu::Mmu;
 use crate::quirks::{Freeze, never_return};
 
-/// Steps that the thread does before it lets control calls in.
+/// Steps that the thread executes before it admits control calls.
 const STEPS: usize = 256;
-/// How often memory is looked at while a channel waits for it: at first, and at most.
+/// Polling interval of memory that a channel waits for: initial and largest.
 const POLL: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 struct Shared {
     machine: Mutex<Machine>,
-    /// Threads other than the GPU's that want the machine: they go first.
+    /// Number of callers that wait for the machine; they have priority.
     callers: AtomicU32,
     clock: Arc<Clock>,
     doorbell: Arc<Doorbell>,
@@ -32,9 +34,9 @@ struct Shared {
     waker: Waker,
     closing: AtomicBool,
     hurry: AtomicBool,
-    /// Calls of [`Gpu::drain`] so far.
+    /// Number of calls of [`Gpu::drain`].
     drains: AtomicU64,
-    /// The last of them for which nothing was left to do.
+    /// Last of these calls that has completed.
     drained: Mutex<u64>,
     drained_changed: Condvar,
     hold: Duration,
@@ -43,7 +45,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// The machine, for callers.
+    /// Locks the machine for a caller.
     fn machine(&self) -> MutexGuard<'_, Machine> {
         self.callers.fetch_add(1, Ordering::SeqCst);
         let machine = self.machine.lock();
@@ -51,7 +53,7 @@ impl Shared {
         machine
     }
 
-    /// The machine, for the GPU's thread, once no caller wants it.
+    /// Locks the machine for the GPU's thread, once no caller waits.
     fn machine_for_work(&self) -> MutexGuard<'_, Machine> {
         while self.callers.load(Ordering::SeqCst) > 0 {
             thread::yield_now();
@@ -60,8 +62,8 @@ impl Shared {
     }
 }
 
-/// The simulated GPU. Dropping it ends its thread. Control calls wait for a kernel that is running
-/// to end.
+/// The simulated GPU. Dropping it ends its thread. Control calls wait until a running kernel has
+/// ended.
 pub struct Gpu {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -69,7 +71,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Starts a GPU without channels. Fails when its thread cannot be started.
+    /// Starts a GPU without channels. Fails if its thread cannot be started.
     pub fn new(config: GpuConfig, events: Arc<dyn Events>) -> io::Result<Arc<Self>> {
         let clock = Arc::new(Clock::new());
         let doorbell = Arc::new(Doorbell::new());
@@ -102,17 +104,17 @@ impl Gpu {
         self.shared.machine().open_tsg()
     }
 
-    /// Drops a TSG with its channels.
+    /// Closes a TSG with its channels.
     pub fn close_tsg(&self, tsg: TsgId) {
         self.control(|machine| machine.close_tsg(tsg));
     }
 
-    /// Makes a channel that can be rung. The driver has checked all of it before.
+    /// Opens a channel. The driver has checked the arguments.
     pub fn open_channel(&self, setup: ChannelSetup) -> Result<(), ChannelError> {
         self.shared.machine().open_channel(setup)
     }
 
-    /// Drops a channel. What it has not done is not done.
+    /// Closes a channel and drops its pending work.
     pub fn close_channel(&self, id: u16) {
         self.control(|machine| machine.close_channel(id));
     }
@@ -122,42 +124,42 @@ impl Gpu {
         self.control(|machine| machine.alloc_object(id, class));
     }
 
-    /// Says where a TSG can be switched out.
+    /// Sets the points at which a TSG can be switched out.
     pub fn set_preemption(&self, tsg: TsgId, preemption: Preemption) {
         self.control(|machine| machine.set_preemption(tsg, preemption));
     }
 
-    /// Sets how many microseconds a TSG has the graphics engine while others wait.
+    /// Sets the timeslice of a TSG in microseconds.
     pub fn set_timeslice(&self, tsg: TsgId, us: u32) {
         self.control(|machine| machine.set_timeslice(tsg, us));
     }
 
-    /// Sets how often a TSG's turn comes: level 0 to 2.
+    /// Sets the interleave level of a TSG, 0 to 2.
     pub fn set_interleave(&self, tsg: TsgId, level: u32) {
         self.control(|machine| machine.set_interleave(tsg, level));
     }
 
-    /// Sets how many milliseconds switches of the compute engine may wait for a channel.
+    /// Sets the milliseconds that compute engine switches may wait for a channel.
     pub fn set_switch_limit(&self, id: u16, ms: u32) {
         self.control(|machine| machine.set_switch_limit(id, ms));
     }
 
-    /// Lets a disabled channel go on.
+    /// Enables a disabled channel.
     pub fn enable(&self, id: u16) {
         self.control(|machine| machine.set_enabled(id, true));
     }
 
-    /// Stops a channel behind the method that it is at.
+    /// Disables a channel after its current method.
     pub fn disable(&self, id: u16) {
         self.control(|machine| machine.set_enabled(id, false));
     }
 
-    /// Switches a TSG out and in again: USERD is written back.
+    /// Preempts a TSG, which writes back USERD.
     pub fn preempt(&self, tsg: TsgId) {
         self.control(|machine| machine.preempt(tsg));
     }
 
-    /// Tears a TSG down on request: notifier 43.
+    /// Tears down a TSG on request, with notifier 43.
     pub fn force_reset(&self, tsg: TsgId) {
         self.control(|machine| machine.force_reset(tsg));
     }
@@ -172,52 +174,54 @@ impl Gpu {
         shared.doorbell.ring(token, shared.releases.load(Ordering::Acquire), shared.clock.now());
         self.shared.waker.wake();
         if self.shared.freeze == Some(Freeze::Launch) {
-            // A launch among what was rung for keeps the GPU's thread for ever, and this one with it.
+            // If a launch freezes the machine, it blocks the GPU's thread for ever, and this thread
+            // with it.
             self.drain();
         }
     }
 
-    /// The program is about to block until the GPU has done something: no doorbell is held back for
-    /// later ones any longer. For waits, polls and closes.
+    /// Releases delayed doorbells, because the program is about to block. For waits, polls and
+    /// closes.
     pub fn hurry(&self) {
         self.shared.hurry.store(true, Ordering::SeqCst);
         self.shared.waker.wake();
     }
 
-    /// GPU time in nanoseconds, a multiple of 32. Takes no lock. Reading moves it, so that a
-    /// program that waits for a time gets there.
+    /// Reads the GPU time in nanoseconds, a multiple of 32. Takes no lock. Reading advances it, so
+    /// that a program that waits for a time reaches it.
     pub fn time_ns(&self) -> u64 {
         self.shared.clock.read()
     }
 
-    /// GPU time in nanoseconds as it is, for records: nothing moves it.
+    /// Returns the GPU time in nanoseconds without advancing it, for records.
     pub(crate) fn now_ns(&self) -> u64 {
         self.shared.clock.now()
     }
 
-    /// Lets time pass in which the driver is busy.
+    /// Advances the time while the driver is busy.
     pub(crate) fn advance_ns(&self, ns: u64) {
-        self.shared.clock.advance(ns / super::TICK);
+        self.shared.clock.advance(ns / TICK);
     }
 
-    /// The program's last reference to a mapping is gone: L2 forgets it, and it is remembered for who comes late.
+    /// Records an unmap: drops the range from L2, and remembers it for messages about late
+    /// accesses.
     pub(crate) fn unmapped(&self, mmu: &Mmu, va: u64, bytes: u64) {
         self.control(|machine| machine.unmapped(mmu, va, bytes));
     }
 
-    /// Tells of something that the driver sees.
+    /// Reports a finding of the driver.
     pub(crate) fn find(&self, rule: Rule, channel: u16, message: String) {
         self.control(|machine| machine.find(rule, channel, message));
     }
 
-    /// Drops what L2 holds of system memory (`FLUSH_L2` with an invalidate).
+    /// Invalidates L2 lines of system memory (`FLUSH_L2` with an invalidate).
     pub(crate) fn invalidate_l2(&self) {
         self.control(Machine::invalidate_l2);
     }
 
-    /// Waits until nothing can run any more, and gives the channels that wait for semaphores.
-    /// Does not wait when called from [`Events`]. The caller must not hold a lock that its
-    /// [`Events`] take: they are told of everything first.
+    /// Waits until nothing can run any more; returns the channels that wait for semaphores. Does
+    /// not wait when called from [`Events`]. All events are delivered first, so the caller must not
+    /// hold a lock that its [`Events`] take.
     pub fn drain(&self) -> Vec<Blocked> {
         if thread::current().id() != self.thread_id {
             let ticket = self.shared.drains.fetch_add(1, Ordering::SeqCst) + 1;
@@ -228,12 +232,12 @@ impl Gpu {
         self.shared.machine().blocked()
     }
 
-    /// Gives launches to `engine` from now on.
+    /// Sets the engine for launches.
     pub fn set_compute_engine(&self, engine: Box<dyn ComputeEngine>) {
         self.shared.machine().set_compute_engine(engine);
     }
 
-    /// Changes the machine, then lets the thread look at it.
+    /// Changes the machine and wakes the thread.
     fn control(&self, change: impl FnOnce(&mut Machine)) {
         change(&mut self.shared.machine());
         self.shared.waker.wake();
@@ -246,7 +250,7 @@ impl Drop for Gpu {
         self.shared.waker.wake();
         let thread = self.thread.get_mut().take();
         if thread::current().id() != self.thread_id {
-            // A panic of the thread has been printed; there is nothing left to do about it.
+            // The panic message of the thread has been printed already.
             let _ = thread.map(JoinHandle::join);
         }
     }
@@ -259,7 +263,7 @@ struct Worker {
 }
 
 impl Drop for Worker {
-    /// Whoever drains a GPU that is gone must not wait for ever.
+    /// Ends waiting calls of [`Gpu::drain`] when the thread ends.
     fn drop(&mut self) {
         self.drained(u64::MAX);
     }
@@ -269,12 +273,12 @@ impl Worker {
     fn run(self) {
         let shared = &self.shared;
         let mut poll = POLL.0;
-        // What has been waited for, and since when.
+        // Blocked channels, and the start of their wait.
         let (mut blocked, mut since) = (Vec::new(), Instant::now());
-        let mut told = false;
+        let mut reported = false;
         let mut hold_over = false;
         loop {
-            // Counted before anything is looked at: what changes later wakes the sleep below.
+            // Read before the work, so that a later change ends the sleep below.
             let count = shared.waker.count();
             if shared.closing.load(Ordering::SeqCst) {
                 break;
@@ -288,26 +292,26 @@ impl Worker {
                 (run, machine.blocked(), machine.take_notices())
             };
             if now_blocked != blocked {
-                (blocked, since, told) = (now_blocked, Instant::now(), false);
+                (blocked, since, reported) = (now_blocked, Instant::now(), false);
             }
             hold_over = false;
             self.deliver(notices);
             match run {
                 Run::Busy => {
                     poll = POLL.0;
-                    (since, told) = (Instant::now(), false);
+                    (since, reported) = (Instant::now(), false);
                 }
                 Run::Holding => {
                     shared.waker.sleep(count, Some(shared.hold));
-                    // Nothing came in time: what was held back goes on.
+                    // No doorbell arrived in time, so delayed ones are processed.
                     hold_over = shared.waker.count() == count;
                 }
                 Run::Quiet { waiting } => {
                     if shared.doorbell.is_empty() {
                         shared.hurry.store(false, Ordering::SeqCst);
                     }
-                    if waiting && !told && since.elapsed() >= shared.deadlock_timeout {
-                        told = true;
+                    if waiting && !reported && since.elapsed() >= shared.deadlock_timeout {
+                        reported = true;
                         let notices = {
                             let mut machine = shared.machine_for_work();
                             machine.report_deadlock();

@@ -1,9 +1,9 @@
-//! The doorbell: how a token gets from a signal handler to the GPU's thread.
+//! Doorbell queue: passes tokens from a signal handler to the GPU's thread.
 //!
-//! Ringing takes no lock, allocates nothing and makes at most one system call, so it may happen in
-//! a signal handler. Tokens keep their order; when very many are waiting, further ones are kept as
-//! a set of channels, as hardware does. A token that waits when its channel ends is not the next channel's of that
-//! number.
+//! Ringing takes no lock, allocates nothing and makes at most one system call, so it is safe in a
+//! signal handler. Tokens keep their order; if very many wait, further ones become a set of
+//! channels, as on hardware. A waiting token of a closed channel does not apply to a later channel
+//! with the same number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -12,11 +12,11 @@ use std::time::Duration;
 use super::channel::userd;
 use crate::memory::DmaBuf;
 
-/// Tokens that keep their order.
+/// Number of tokens that keep their order.
 const SLOTS: usize = 1 << 12;
-/// Channels that a token can name.
+/// Number of channels that a token can address.
 const CHANNELS: u32 = 1 << 12;
-/// Where the low part of what a slot says of GP_PUT ends.
+/// Number of low bits of a slot that hold GP_PUT.
 const PUT_BITS: u32 = 33;
 /// Bits of a token: channel 11:0, runlist 22:16. Source: `dev_usermode` of TU104.
 const TOKEN_BITS: u32 = 0x007f_0fff;
@@ -30,7 +30,7 @@ pub(crate) struct Waker {
 }
 
 impl Waker {
-    /// Ends a sleep, or prevents the next one.
+    /// Ends the sleep, or prevents the next one.
     pub(crate) fn wake(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
         if self.sleeping.load(Ordering::SeqCst) {
@@ -46,7 +46,7 @@ impl Waker {
         }
     }
 
-    /// What [`Waker::sleep`] compares with.
+    /// Returns the value for [`Waker::sleep`].
     pub(crate) fn count(&self) -> u32 {
         self.count.load(Ordering::SeqCst)
     }
@@ -74,33 +74,34 @@ impl Waker {
     }
 }
 
-/// Where GP_PUT of a channel is, for whoever rings.
+/// Location of a channel's GP_PUT, for ringing threads.
 #[derive(Debug, Default)]
 struct Put {
-    /// From an `Arc`, whose count is held here; null without a channel.
+    /// Pointer of a leaked `Arc`; null without a channel.
     userd: AtomicPtr<DmaBuf>,
-    /// How many are looking at it.
+    /// Number of current readers.
     readers: AtomicU32,
-    /// Changes whenever a channel begins or ends.
+    /// Changes whenever a channel opens or closes.
     channel: AtomicU32,
 }
 
 impl Put {
-    /// GP_PUT, if there is a channel, and which one it is, as a slot keeps them.
+    /// Returns GP_PUT, if there is a channel, and the channel's generation, encoded for a slot.
     fn read(&self) -> u64 {
         self.readers.fetch_add(1, Ordering::SeqCst);
-        // Before GP_PUT: what is read of a later channel then counts as an earlier one's, and is dropped.
+        // Read before GP_PUT, so that a value of a later channel counts as the earlier one's and is
+        // dropped.
         let channel = self.channel();
         let userd = self.userd.load(Ordering::SeqCst);
-        // SAFETY: null, or a pointer whose count `unregister` gives up only once it is out of
-        // reach and no reader is left.
+        // SAFETY: null, or a pointer whose reference `unregister` drops only when it is unreachable
+        // and has no readers.
         let userd = unsafe { userd.as_ref() };
         let put = userd.and_then(|userd| userd.peek_u32(userd::GP_PUT));
         self.readers.fetch_sub(1, Ordering::SeqCst);
         channel << PUT_BITS | put.map_or(0, |put| u64::from(put) + 1)
     }
 
-    /// As many bits of which channel it is as a slot has room for.
+    /// Returns the generation bits that fit into a slot.
     fn channel(&self) -> u64 {
         u64::from(self.channel.load(Ordering::SeqCst)) & (u64::MAX >> PUT_BITS)
     }
@@ -112,20 +113,20 @@ impl Put {
             std::thread::yield_now();
         }
         if !old.is_null() {
-            // SAFETY: it came from `Arc::into_raw`, and nobody can reach it any more.
+            // SAFETY: the pointer came from `Arc::into_raw` and is unreachable.
             drop(unsafe { Arc::from_raw(old.cast_const()) });
         }
     }
 }
 
-/// Tokens on their way to the GPU.
+/// Queue of tokens.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
-    /// Token and one in the low 24 bits, what it was rung with above; 0 is an empty slot.
+    /// Token plus one in the low 24 bits, releases above; 0 is an empty slot.
     slots: Box<[AtomicU64]>,
-    /// By slot: GP_PUT as it was, and one; 0 when there was no channel. Above, which channel it was.
+    /// GP_PUT plus one by slot, 0 without a channel; the channel's generation above.
     seen_puts: Box<[AtomicU64]>,
-    /// By slot: when it was rung.
+    /// Time of the ring by slot.
     times: Box<[AtomicU64]>,
     puts: Box<[Put]>,
     head: AtomicU64,
@@ -149,23 +150,23 @@ impl Doorbell {
         }
     }
 
-    /// A channel begins: its GP_PUT is read whenever its doorbell is rung. Hardware reads it some
-    /// time later; reading it at once depends on nothing but the program.
+    /// Registers a channel, whose GP_PUT is read whenever its doorbell is rung. Hardware reads it
+    /// some time later; reading it at once is deterministic.
     pub(crate) fn register(&self, channel: u16, userd: Arc<DmaBuf>) {
         if let Some(put) = self.puts.get(usize::from(channel)) {
             put.replace(Arc::into_raw(userd));
         }
     }
 
-    /// A channel ends.
+    /// Unregisters a channel.
     pub(crate) fn unregister(&self, channel: u16) {
         if let Some(put) = self.puts.get(usize::from(channel)) {
             put.replace(std::ptr::null());
         }
     }
 
-    /// Takes a token, with the number of releases that the CPU may have seen and the time. Tokens with bits
-    /// outside the two fields are ignored, as by hardware.
+    /// Queues a token, with the number of releases that the CPU may have observed and the time.
+    /// Tokens with bits outside the two fields are ignored, as by hardware.
     pub(crate) fn ring(&self, token: u32, seen: u64, time: u64) {
         if token & !TOKEN_BITS != 0 {
             return;
@@ -174,8 +175,8 @@ impl Doorbell {
         let mut tail = self.tail.load(Ordering::Acquire);
         loop {
             if tail.wrapping_sub(self.head.load(Ordering::Acquire)) >= SLOTS as u64 {
-                // Full: only the channel is kept. The GPU compares the token's runlist with the
-                // channel's, which it cannot here; a wrong runlist then rings all the same.
+                // Full: only the channel is recorded. The GPU compares the token's runlist with the
+                // channel's, which is impossible here, so a wrong runlist rings all the same.
                 let channel = token % CHANNELS;
                 let bit = 1 << (channel % 64);
                 self.overflow[(channel / 64) as usize].fetch_or(bit, Ordering::AcqRel);
@@ -190,12 +191,12 @@ impl Doorbell {
         }
         self.seen_puts[tail as usize % SLOTS].store(put, Ordering::Relaxed);
         self.times[tail as usize % SLOTS].store(time, Ordering::Relaxed);
-        // The slot is ours until it is not 0; the consumer waits for that.
+        // This thread owns the slot until it is not 0; the consumer waits for that.
         self.slots[tail as usize % SLOTS]
             .store(seen << 24 | (u64::from(token) + 1), Ordering::Release);
     }
 
-    /// The next token in order. One consumer only.
+    /// Returns the next token in order. There must be only one consumer.
     pub(crate) fn next(&self) -> Option<Rung> {
         loop {
             let head = self.head.load(Ordering::Acquire);
@@ -203,7 +204,7 @@ impl Doorbell {
                 break;
             }
             let slot = self.slots[head as usize % SLOTS].swap(0, Ordering::AcqRel);
-            // 0: a writer was interrupted between claiming the slot and filling it.
+            // 0: the writer was interrupted between claiming the slot and filling it.
             let token = (slot as u32 & 0xff_ffff).checked_sub(1)?;
             let seen_put = self.seen_puts[head as usize % SLOTS].load(Ordering::Relaxed);
             let time = self.times[head as usize % SLOTS].load(Ordering::Relaxed);
@@ -225,7 +226,7 @@ impl Doorbell {
         None
     }
 
-    /// Whether nothing waits.
+    /// Returns whether no token waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.head.load(Ordering::Acquire) == self.tail.load(Ordering::Acquire)
             && !self.overflowed.load(Ordering::Acquire)
@@ -238,11 +239,11 @@ impl Drop for Doorbell {
     }
 }
 
-/// What the doorbell was rung with.
+/// An entry of the queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Rung {
-    /// A token, GP_PUT of the channel that it names, whatever its runlist, releases that the CPU
-    /// may have seen, and when it was rung.
+    /// A token, GP_PUT of its channel (whatever its runlist), the number of releases that the CPU
+    /// may have observed, and the time.
     Token { token: u32, put: Option<u32>, seen: u64, time: u64 },
     /// Channels whose order was lost.
     Channels(Vec<u16>),
@@ -253,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_no_later_channels() {
+    fn a_token_does_not_apply_to_a_later_channel() {
         let doorbell = Doorbell::new();
         let begin = |put| {
             let userd = DmaBuf::new(4096).unwrap();

@@ -1,11 +1,11 @@
-//! The ring: doorbells, entries, and fetching the streams that they name.
+//! The ring: doorbells, entries, and the fetch of their streams.
 //!
-//! GP_PUT is looked at only when a doorbell says so. An entry covered by it is remembered with its
-//! stream, since hardware may prefetch both from then on; what differs at the fetch proper is a
-//! finding. Source: `dev_ram` and `dev_pbdma` of GA100's manual.
+//! GP_PUT is read only at doorbells. Hardware may prefetch a covered entry and its stream from then
+//! on, so both are recorded; a difference at the actual fetch is a finding. Source: `dev_ram` and
+//! `dev_pbdma` of GA100's manual.
 
 use super::access::{Core, Failure, HOST_END, Site};
-use super::channel::{Channel, Scout, Watched, userd};
+use super::channel::{Accepted, Channel, Scout, Segment, Watched, userd};
 use super::compute;
 use super::dependencies::Kind;
 use super::pbdma::{Method, Step};
@@ -15,7 +15,7 @@ use crate::config::Occasion;
 use crate::finding::{Rule, notifier};
 use crate::trace::Event;
 
-/// Most words that an entry names.
+/// Largest number of words of an entry.
 const MAX_WORDS: u64 = (1 << 21) - 1;
 
 /// A ring entry, decoded.
@@ -26,7 +26,7 @@ pub(crate) enum Entry {
         address: u64,
         words: u32,
         sync: bool,
-        /// Only if the subdevice mask includes this GPU.
+        /// Only fetched if the subdevice mask includes this GPU.
         conditional: bool,
     },
     Nop,
@@ -62,26 +62,8 @@ impl Entry {
     }
 }
 
-/// An entry that GP_PUT covers.
-#[derive(Debug)]
-pub(crate) struct Accepted {
-    index: u32,
-    entry: u64,
-    /// The stream as it was at the doorbell.
-    stream: Option<(Vec<u32>, Snapshot)>,
-}
-
-/// A stream that is being executed.
-#[derive(Debug)]
-pub(crate) struct Segment {
-    pub(crate) index: u32,
-    pub(crate) address: u64,
-    pub(crate) words: Vec<u32>,
-    pub(crate) at: usize,
-}
-
 impl Channel {
-    /// A doorbell has reached the channel, rung when GP_PUT was `put`.
+    /// Processes a doorbell that was rung when GP_PUT was `put`.
     pub(crate) fn accept(&mut self, core: &mut Core, put: Option<u32>) {
         let put = put.or_else(|| self.userd.load_u32(userd::GP_PUT).ok());
         let Some(put) = put else { return };
@@ -95,7 +77,7 @@ impl Channel {
         }
         while self.put != put {
             let index = self.put;
-            // In range: the ring was checked against its entries when the channel was made.
+            // In range, because the ring's size was checked when the channel was opened.
             let entry = self.ring.load_u64(u64::from(index) * 8).unwrap_or_default();
             let stream = match Entry::decode(entry) {
                 Entry::Fetch { address, words, .. } => self.peek(core, address, words),
@@ -109,12 +91,12 @@ impl Channel {
         }
     }
 
-    /// A stream as it is now; none when it is not mapped, which the fetch will find.
+    /// Reads a stream; none if it is not mapped, which the fetch will report.
     fn peek(&self, core: &Core, address: u64, words: u32) -> Option<(Vec<u32>, Snapshot)> {
         let bytes = u64::from(words) * 4;
         let mut stream = vec![0; bytes as usize];
         let mut rest = stream.as_mut_slice();
-        for piece in self.mmu.resolve(address, bytes, super::Access::Read).ok()? {
+        for piece in self.mmu.resolve(address, bytes, crate::mmu::Access::Read).ok()? {
             let (part, tail) = rest.split_at_mut(piece.bytes as usize);
             piece.buffer.read(piece.offset, part).ok()?;
             rest = tail;
@@ -122,7 +104,7 @@ impl Channel {
         Some((words_of(&stream), Snapshot::take(&self.mmu, &core.shadow, address, bytes)))
     }
 
-    /// Finds out what a stream's copies and launches will read, and keeps an eye on it.
+    /// Finds the memory that copies and launches of a stream will read, and takes snapshots of it.
     fn foresee(&mut self, core: &Core, words: &[u32]) {
         let mut scout = std::mem::take(&mut self.scout);
         for word in words {
@@ -167,7 +149,7 @@ impl Channel {
         scout.watched.insert(scout.issued, watched);
     }
 
-    /// Begins the next entry.
+    /// Fetches the next entry.
     pub(crate) fn fetch(&mut self, core: &mut Core) -> Result<(), Failure> {
         let Some(accepted) = self.accepted.pop_front() else { return Ok(()) };
         let Accepted { index, entry, stream } = accepted;
@@ -185,7 +167,7 @@ impl Channel {
         };
         self.get = (index + 1) % self.entries;
         core.switches.moved(self.tsg, self.id);
-        // GP_GET is written back some time later.
+        // Hardware writes back GP_GET some time later.
         if core.random.one_in(2) {
             self.write_back();
         }
@@ -235,7 +217,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Makes GP_GET visible.
+    /// Writes GP_GET to USERD.
     pub(crate) fn write_back(&mut self) {
         if self.written_get != self.get && self.userd.store_u32(userd::GP_GET, self.get).is_ok() {
             self.written_get = self.get;
@@ -254,7 +236,7 @@ fn words_of(bytes: &[u8]) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// The entry of the dossier, seen on hardware.
+    /// An entry observed on hardware.
     #[test]
     fn entry_of_the_hardware() {
         assert_eq!(

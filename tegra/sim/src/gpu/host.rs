@@ -1,6 +1,6 @@
-//! The host unit: which engine a method is for, and the methods that it executes itself.
+//! Host unit: routes methods to engines, and executes its own methods.
 //!
-//! Source: `dev_pbdma` of GA100's manual; what the driver does about each interrupt is from nvgpu
+//! Source: `dev_pbdma` of GA100's manual; the driver's handling of each interrupt is from nvgpu
 //! r36.4 (`hal/fifo/pbdma`).
 
 use super::access::{Core, Failure};
@@ -18,26 +18,6 @@ use crate::config::Occasion;
 use crate::finding::{Rule, notifier};
 use crate::trace::Event;
 
-/// Registers of the host unit that belong to the channel.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HostState {
-    address_low: u32,
-    address_high: u32,
-    payload_low: u32,
-    payload_high: u32,
-    mem_op_c: u32,
-}
-
-impl HostState {
-    fn address(&self) -> u64 {
-        u64::from(self.address_high) << 32 | u64::from(self.address_low)
-    }
-
-    fn payload(&self) -> u64 {
-        u64::from(self.payload_high) << 32 | u64::from(self.payload_low)
-    }
-}
-
 fn pbdma_error(rule: Rule, interrupt: u32, what: &str) -> Failure {
     let message = format!("pbdma_intr_0({:#010x}): {what}", 1u32 << interrupt);
     Failure::new(rule, notifier::PBDMA_ERROR, message)
@@ -49,7 +29,7 @@ const METHOD: u32 = 21;
 const DEVICE: u32 = 23;
 
 impl Channel {
-    /// Does one word of the stream, or the method that waited.
+    /// Executes one word of the stream, or the method that waited.
     pub(crate) fn advance(&mut self, core: &mut Core) -> Result<(), Failure> {
         let method = match self.method.take() {
             Some(method) => method,
@@ -86,7 +66,7 @@ impl Channel {
         }
     }
 
-    /// Takes words until one makes a method, or the stream ends.
+    /// Parses words until one completes a method, or the stream ends.
     fn next_method(&mut self, core: &mut Core) -> Result<Option<Method>, Failure> {
         loop {
             let Some(segment) = &mut self.segment else {
@@ -124,7 +104,7 @@ impl Channel {
         }
         let engine = if subchannel == 4 { Engine::Copy } else { Engine::Compute };
         if self.engine.is_some_and(|last| last != engine) {
-            // Between the graphics engine and the copy engine the host unit waits and flushes.
+            // The host unit waits and flushes between the graphics engine and the copy engine.
             self.wait_for_idle(core)?;
             self.copy.flushed();
         }
@@ -161,7 +141,7 @@ impl Channel {
             let what = format!("SET_OBJECT {data:#x} on subchannel {subchannel}");
             return Err(illegal_class(subchannel, &what).into());
         }
-        // For the copy class ALLOC_OBJ_CTX does nothing but check, so hardware cannot miss it.
+        // For the copy class, ALLOC_OBJ_CTX only performs checks, so hardware works without it.
         // Source: nvgpu common/gr/gr_setup.c:nvgpu_gr_setup_alloc_obj_ctx.
         if class != class::COPY && !self.classes.contains(&class) {
             let what = format!("class {class:#x} has no object context (ALLOC_OBJ_CTX)");
@@ -190,7 +170,7 @@ impl Channel {
             methods::SET_REFERENCE => {
                 self.wait_for_idle(core)?;
                 self.copy.flushed();
-                // USERD was checked when the channel was made.
+                // The size of USERD was checked when the channel was opened.
                 let _ = self.userd.store_u32(userd::REFERENCE, data);
             }
             methods::SEM_ADDR_LO => self.host.address_low = data,
@@ -262,7 +242,7 @@ impl Channel {
                 Ok(())
             }
             operation => {
-                // The table has no other operations, and the data was held against it.
+                // The data was checked against the table, which has no other operations.
                 let Some(condition) = Condition::of_host(operation) else { return Ok(()) };
                 if !address.is_multiple_of(width.bytes()) {
                     let message =
@@ -275,14 +255,14 @@ impl Channel {
         }
     }
 
-    /// Goes on if the condition holds.
+    /// Continues if the condition holds.
     fn acquire(&mut self, core: &mut Core, acquire: Acquire) -> Flow {
         self.waited = true;
         let Acquire { address, payload, width, .. } = acquire;
         if !self.is_met(acquire).map_err(|fault| Failure::mmu(fault, "host"))? {
             return Err(Stop::Wait(Wait::Semaphore(acquire)));
         }
-        if let Ok(pieces) = self.mmu.resolve(address, width.bytes(), super::Access::Read)
+        if let Ok(pieces) = self.mmu.resolve(address, width.bytes(), crate::mmu::Access::Read)
             && let Some(piece) = pieces.first()
         {
             core.dependencies.acquire(self.id, piece);

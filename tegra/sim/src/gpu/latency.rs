@@ -1,37 +1,37 @@
-//! What takes how long on the virtual clock.
+//! Durations on the virtual clock.
 
-use super::Launch;
+use super::qmd::Launch;
 use crate::trace::Work;
 
-/// Ticks of the GPU's timer that work takes.
+/// Durations in ticks of the GPU's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// From a doorbell until the host unit looks at the ring.
+    /// From a doorbell until the host unit reads the ring.
     pub doorbell: u64,
     pub entry: u64,
     pub method: u64,
     pub release: u64,
-    /// From one group of channels to another on the graphics engine.
+    /// Switch of the graphics engine between TSGs.
     pub switch: u64,
-    /// A launch that a stream sends.
+    /// A launch sent by a stream.
     pub launch: u64,
-    /// A launch that completion of another starts.
+    /// A launch started by the completion of another.
     pub dependent: u64,
-    /// A copy, however short.
+    /// Fixed part of a copy.
     pub copy_start: u64,
-    /// Bytes that the copy engine copies in a tick; not 0.
+    /// Bytes copied per tick; not 0.
     pub copy_bytes: u64,
-    /// Bytes of global memory that a kernel reads or writes in a tick; not 0.
+    /// Bytes of global memory that a kernel accesses per tick; not 0.
     pub kernel_bytes: u64,
-    /// Instructions that a warp executes in a tick; not 0.
+    /// Instructions of a warp per tick; not 0.
     pub warp_instructions: u64,
-    /// The same of all warps of an SM.
+    /// Instructions of all warps of an SM per tick.
     pub sm_instructions: u64,
 }
 
 impl Latency {
-    /// Ticks of a launch that takes `least` if it does next to nothing: the memory's or the SMs', whichever
-    /// take longer. A block runs on one SM.
+    /// Ticks of a launch: `least`, or the time of its memory accesses or of its SMs, whichever is
+    /// longest. A block runs on one SM.
     pub(crate) fn launch_of(&self, least: u64, work: &Work, launch: &Launch, sms: u32) -> u64 {
         let memory = work.bytes_touched / self.kernel_bytes;
         let (blocks, warps) = launch.blocks_and_warps();
@@ -42,8 +42,8 @@ impl Latency {
 }
 
 impl Default for Latency {
-    /// Launches of about 5 microseconds, copies of 18 GB/s and kernels of 45 GB/s, as seen on hardware; an
-    /// instruction of 4 ns, as shaders' own clock has it; the rest is made up.
+    /// About 5 microseconds per launch, copies at 18 GB/s and kernels at 45 GB/s, as observed on
+    /// hardware; 4 ns per instruction, as measured by the clock of shaders; the rest is invented.
     fn default() -> Self {
         Self {
             doorbell: 4,

@@ -1,47 +1,40 @@
-//! Launches: QMDs on their way through the scheduler of compute work, up to the shader code.
+//! Launches: QMDs from the compute scheduler to the shader code, their dependents and releases.
 //!
-//! What a QMD says is in [`super::qmd`]; the methods that send one are in [`super::compute`].
+//! [`super::qmd`] decodes QMDs; [`super::compute`] has the methods that send them.
 
 use parking_lot::Mutex;
 
-use super::SmFault;
 use super::access::{Core, Failure, SHADER, Site, SmMemory, within_host};
-use super::capture::Chance;
-use super::channel::{Channel, Flow, Task, Watched, Work};
-use super::compute::{Dependence, pcas2, schedules};
-use super::constants::hold;
+use super::channel::{Channel, Flow, LaunchJob, Task, Watched, Work};
+use super::compute::{pcas2, schedules};
+use super::constants::copy_banks;
 use super::copy::injected;
 use super::dependencies::{Agent, Kind};
-use super::mmu::{Access, Mmu, MmuFault, PAGE, Piece};
-use super::qmd::{BYTES, Bank, DependentAction, Qmd, SkedError, WINDOW, esr};
+use super::qmd::{BYTES, Bank, Chance, Dependent, DependentAction, Qmd, SkedError, WINDOW, esr};
+use super::registers::Dependence;
 use super::shadow::Snapshot;
 use super::switch::{PICTURE, Timeout};
 use crate::config::Occasion;
+use crate::finding::SmFault;
 use crate::finding::{Finding, Rule, notifier};
+use crate::mmu::{Access, Mmu, MmuFault, PAGE, Piece};
 use crate::quirks::{Freeze, never_return};
 use crate::trace::Event;
 
-/// Launches that one watched chain is followed for.
+/// Largest number of launches of a watched QMD chain.
 const CHAIN: usize = 4096;
-/// Launches that may start each other before that is taken for one that never ends: well above any
-/// chain of use, and below the driver's limit of 3 s.
+/// Number of launches in a QMD chain that counts as endless: well above any useful chain, and below
+/// the driver's limit of 3 s.
 const ENDLESS: u32 = 1 << 16;
-/// Warps of a TPC that a machine wants local memory for on which what others have is refused: 96 of each SM.
+/// Warps of a TPC for which the `local-memory-refused` machine requires local memory: 96 for each
+/// SM.
 const LARGE_WARPS_PER_TPC: u64 = 192;
-/// Where parameters begin in constant bank 0.
+/// Offset of the parameters in constant bank 0.
 const PARAMETERS: u64 = 0x160;
-/// The bit of an address that a bit error flips.
+/// Address bit that a bit error flips.
 const FLIPPED: u64 = 1 << 38;
-/// Bytes of code that any program has.
+/// Smallest size of a program in bytes.
 const LEAST_CODE: u64 = 16;
-
-/// A launch that waits for its turn.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LaunchJob {
-    pub(crate) qmd: u64,
-    /// Launches of its chain before it: 0 when a stream sent it.
-    pub(crate) place: u32,
-}
 
 fn sked(error: &SkedError, qmd: u64) -> Failure {
     let message =
@@ -50,7 +43,7 @@ fn sked(error: &SkedError, qmd: u64) -> Failure {
 }
 
 impl Channel {
-    /// Does something with a QMD.
+    /// Executes a PCAS action on a QMD.
     pub(crate) fn pcas(&mut self, core: &mut Core, qmd: u64, number: u32) -> Flow {
         match number {
             pcas2::PCAS_ACTION_NOP => {}
@@ -126,7 +119,7 @@ impl Channel {
         Ok(())
     }
 
-    /// A launch that another one's completion starts, at a place of its chain.
+    /// Queues a launch started by the completion of another, at a position of its QMD chain.
     fn start_dependent(&mut self, core: &mut Core, qmd: u64, by: &Agent, place: u32, joins: bool) {
         if core.quirks.chain_cut.is_some_and(|cut| place >= cut) {
             return;
@@ -151,15 +144,15 @@ impl Channel {
         Ok(Qmd::from_bytes(&bytes))
     }
 
-    /// Keeps an eye on a launch's QMD, constants and those of its dependents.
+    /// Takes snapshots of the QMD and constants of a launch and of its dependents.
     pub(crate) fn watch_launch(&self, core: &Core, qmd: u64, watched: &mut Watched) {
         let mut next = Some(qmd);
         for _ in 0..CHAIN {
             let Some(at) = next.take() else { return };
             let snapshot = Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64);
             watched.memory.push((Rule::QmdRewritten, snapshot));
-            let Some(qmd) = peek_qmd(&self.mmu, at) else { return };
-            watched.banks.push((at, hold(&self.mmu, &core.shadow, &qmd)));
+            let Some(qmd) = Qmd::peek(&self.mmu, at) else { return };
+            watched.banks.push((at, copy_banks(&self.mmu, &core.shadow, &qmd)));
             next = qmd.dependent().ok().flatten().map(|dependent| dependent.qmd);
             if watched.memory.iter().any(|(_, seen)| Some(seen.va()) == next) {
                 return;
@@ -227,7 +220,7 @@ impl Channel {
             self.find(core, Rule::NotModelled, format!("QMD {at:#x} is a queue"));
             return Ok(());
         }
-        let launch = qmd.launch(self.id, at, &self.compute, chance);
+        let launch = qmd.launch(self.id, at, &self.compute.launch, chance);
         let mut launch = launch.map_err(|error| sked(&error, at))?;
         if core.quirks.local_memory_refused {
             launch.check_local_memory(LARGE_WARPS_PER_TPC).map_err(|error| sked(&error, at))?;
@@ -244,7 +237,8 @@ impl Channel {
         self.fill_caches(core, agent, &qmd)?;
         let watched =
             [(Rule::QmdRewritten, Snapshot::take(&self.mmu, &core.shadow, at, BYTES as u64))];
-        let banks = self.banks.begin(at).unwrap_or_else(|| hold(&self.mmu, &core.shadow, &qmd));
+        let banks =
+            self.banks.begin(at).unwrap_or_else(|| copy_banks(&self.mmu, &core.shadow, &qmd));
 
         core.switches.begin(self.tsg, self.id, core.clock.now());
         let mut reads = None;
@@ -287,6 +281,19 @@ impl Channel {
             return Err(injected(at, "SM"));
         }
 
+        self.complete(core, agent, job, &qmd, dependent)
+    }
+
+    /// Writes the semaphores of a completed launch, and triggers its dependent.
+    fn complete(
+        &mut self,
+        core: &mut Core,
+        agent: &Agent,
+        job: LaunchJob,
+        qmd: &Qmd,
+        dependent: Option<Dependent>,
+    ) -> Result<(), Failure> {
+        let at = job.qmd;
         match qmd.releases() {
             Ok(_) if core.quirks.no_qmd_release => {}
             Ok(releases) => {
@@ -319,7 +326,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Flips a bit of the first address among a launch's parameters, where they are in memory.
+    /// Flips a bit of the first address among the parameters of a launch, in memory.
     fn flip(&self, core: &mut Core, qmd: &Qmd) {
         let [Some(bank), ..] = qmd.constants() else { return };
         let at = bank.address + PARAMETERS;
@@ -338,7 +345,7 @@ impl Channel {
         }
     }
 
-    /// What comes of others' waiting for the engine until now.
+    /// Handles the timeouts of other clients that waited for the engine.
     pub(crate) fn check_timeouts(&self, core: &mut Core) -> Result<(), Failure> {
         let now = core.clock.now();
         for timeout in core.switches.timeouts(self.tsg, now) {
@@ -349,7 +356,7 @@ impl Channel {
                     "ctxsw timeout: others have waited {waited_ms} ms for the compute engine, limit \
                      {limit_ms} ms"
                 );
-                // The launch itself does well: a bundle of it says so.
+                // The bundle of the launch shows that the launch itself succeeds.
                 let failure = Failure::new(Rule::ChannelTimeout, notifier::IDLE_TIMEOUT, message);
                 return Err(Failure { injected: true, ..failure });
             }
@@ -400,15 +407,8 @@ impl Channel {
     }
 }
 
-/// A QMD as it is now, without any effect.
-pub(super) fn peek_qmd(mmu: &Mmu, at: u64) -> Option<Qmd> {
-    let piece = mmu.resolve(at, BYTES as u64, Access::Read).ok()?.pop()?;
-    let mut bytes = [0; BYTES];
-    piece.buffer.read(piece.offset, &mut bytes).ok()?;
-    Some(Qmd::from_bytes(&bytes))
-}
-
-/// The pieces of a range as far as it is mapped without a gap: a bank may claim more than it has.
+/// Returns the pieces of a range up to the first unmapped page, because a bank may declare more
+/// bytes than are mapped.
 fn reachable(mmu: &Mmu, va: u64, bytes: u64) -> Vec<Piece> {
     let end = va.saturating_add(bytes);
     let mut pieces = Vec::new();

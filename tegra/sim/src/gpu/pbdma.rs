@@ -1,9 +1,9 @@
-//! Push-buffer words: headers, the methods that they and their data make, subdevice masks.
+//! Parser of push-buffer words: headers, methods, subdevice masks.
 //!
-//! The state lives in the channel and survives from segment to segment. Source: `dev_pbdma` and
+//! The channel owns the state, which persists from segment to segment. Source: `dev_pbdma` and
 //! `dev_ram` of GA100's manual.
 
-/// One method with its data.
+/// A method with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Method {
     pub(crate) subchannel: u32,
@@ -12,13 +12,13 @@ pub(crate) struct Method {
     pub(crate) data: u32,
 }
 
-/// What a word was.
+/// Meaning of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A header without data, or data that the subdevice mask hides.
+    /// A header without data, or data hidden by the subdevice mask.
     Nothing,
     Method(Method),
-    /// The rest of the segment is to be skipped.
+    /// Skip the rest of the segment.
     EndSegment,
 }
 
@@ -35,10 +35,10 @@ pub(crate) enum EntryError {
     Wrap { word: u32, count: u32, address: u32 },
 }
 
-/// Method addresses, in words, end here.
+/// End of method addresses, in words.
 const ADDRESSES: u32 = 1 << 12;
 
-/// How data words map to methods.
+/// Mapping of data words to methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opcode {
     Incrementing,
@@ -52,7 +52,7 @@ pub(crate) struct Parser {
     opcode: Opcode,
     subchannel: u32,
     address: u32,
-    /// Data words still to come.
+    /// Number of remaining data words.
     left: u32,
     mask: u32,
     stored_mask: u32,
@@ -144,7 +144,7 @@ impl Parser {
         self.visible(method)
     }
 
-    /// Whether the mask lets this GPU, subdevice 0, see methods.
+    /// Returns whether the mask enables methods for this GPU, subdevice 0.
     pub(crate) fn is_active(&self) -> bool {
         self.mask & 1 == 1
     }

@@ -1,36 +1,35 @@
-//! QMDs: what a launch says, and what the scheduler of compute work (SKED) refuses.
+//! QMDs: decoding of launches, and the checks of the compute scheduler (SKED).
 //!
-//! Decoding and checks only; when a launch runs is [`super::schedule`]'s business. The checks and
-//! their bits are those of `NV_PGRAPH_PRI_SKED_HWW_ESR` in GA100's manual; limits that it does not
-//! state are those of compute capability 8.7.
+//! [`super::schedule`] decides when a launch runs. The checks and their bits are those of
+//! `NV_PGRAPH_PRI_SKED_HWW_ESR` in GA100's manual; limits missing there are those of compute
+//! capability 8.7.
 
 use tegra_bundle::{Header, Simulated};
 
-use super::capture::Chance;
-use super::compute::ComputeState;
 use super::semaphore::{Reduction, Width, Write};
 use crate::class::{Field, qmd as fields};
+use crate::mmu::{Access, Mmu};
 
-/// Constant banks of a launch.
+/// Number of constant banks of a launch.
 pub const BANKS: usize = 8;
-/// Bytes of a QMD.
+/// Size of a QMD in bytes.
 pub(crate) const BYTES: usize = 4 * fields::WORDS;
 
-/// Bytes of each window that the hardware decodes: a thread's local addresses have 24 bits.
+/// Size of the shared and local windows: local addresses have 24 bits.
 pub const WINDOW: u64 = 1 << 24;
 
 /// A constant bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bank {
-    /// Where it lies.
+    /// Address.
     pub address: u64,
-    /// Bytes, a multiple of 16: accesses beyond are refused.
+    /// Size in bytes, a multiple of 16; accesses beyond it fault.
     pub bytes: u32,
-    /// Whether the launch drops what is cached of it.
+    /// The launch invalidates its cached contents.
     pub invalidate: bool,
 }
 
-/// A launch, decoded and found valid.
+/// A decoded and valid launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     pub channel: u16,
@@ -47,20 +46,20 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// Threads of a block in x, y, z.
     pub block: [u32; 3],
-    /// Shared memory of a block in bytes, with what the system keeps.
+    /// Shared memory of a block in bytes, including the part reserved for the system.
     pub shared_bytes: u32,
-    /// Local memory of a thread in bytes, growing up from 0.
+    /// Local memory of a thread in bytes, upwards from 0.
     pub local_low: u32,
-    /// Local memory of a thread in bytes, hanging down from 2^24.
+    /// Local memory of a thread in bytes, downwards from 2^24.
     pub local_high: u32,
     pub constants: [Option<Bank>; BANKS],
-    /// Where shared memory appears in the generic address space, [`WINDOW`] bytes.
+    /// Start of the shared window in the generic address space, [`WINDOW`] bytes.
     pub shared_window: u64,
-    /// Where local memory appears in the generic address space, [`WINDOW`] bytes.
+    /// Start of the local window in the generic address space, [`WINDOW`] bytes.
     pub local_window: u64,
-    /// Where local memory is kept.
+    /// Backing store of local memory.
     pub local_memory: LocalMemory,
-    /// Chance for the engine: order of warps and blocks.
+    /// Random seed for the order of warps and blocks.
     pub seed: u64,
     /// GPU time at which it starts, in nanoseconds.
     pub time: u64,
@@ -76,8 +75,8 @@ impl Launch {
         (blocks, blocks.saturating_mul(product(self.block).div_ceil(WARP.into())))
     }
 
-    /// Leaves out the last blocks, one time in four all and one time in four none: what a launch has
-    /// done when a fault stops it.
+    /// Drops the last blocks of a launch that a fault stops; one time in four all blocks, one time
+    /// in four none.
     pub(crate) fn cut_short(&mut self) {
         let Some(longest) = self.grid.iter_mut().max_by_key(|blocks| **blocks) else { return };
         *longest = match self.seed % 4 {
@@ -87,7 +86,7 @@ impl Launch {
         };
     }
 
-    /// Whether each TPC's share of local memory is enough for so many warps.
+    /// Checks that each TPC's share of local memory suffices for `warps_per_tpc` warps.
     pub(crate) fn check_local_memory(&self, warps_per_tpc: u64) -> Result<(), SkedError> {
         let per_thread = u64::from(self.local_low) + u64::from(self.local_high);
         let per_tpc = (per_thread * u64::from(WARP)).next_multiple_of(0x200) * warps_per_tpc;
@@ -101,8 +100,7 @@ impl Launch {
         Ok(())
     }
 
-    /// The launch that a QMD of a bundle asks for. The error is the message of the scheduler's check that
-    /// failed.
+    /// Decodes a QMD of a bundle. The error is the message of the scheduler's check that failed.
     pub(crate) fn of_bundle(
         of: &Header,
         qmd: u64,
@@ -114,7 +112,11 @@ impl Launch {
             bytes_per_tpc: held.bytes_per_tpc,
             max_sms: held.max_sms,
         };
-        let state = ComputeState::of_launch(of.shared_window, of.local_window, local_memory);
+        let state = LaunchState {
+            shared_window: of.shared_window,
+            local_window: of.local_window,
+            local_memory,
+        };
         let of_simulated = |simulated: &Simulated| (simulated.seed, simulated.time);
         let (seed, time) = of.simulated.as_ref().map(of_simulated).unwrap_or_default();
         let channel = u16::try_from(of.channel).unwrap_or(u16::MAX);
@@ -123,10 +125,10 @@ impl Launch {
     }
 }
 
-/// The backing store of local memory, as the channel was told of it.
+/// Backing store of local memory, as set by methods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalMemory {
-    /// Where it lies.
+    /// Address.
     pub base: u64,
     /// Bytes of each TPC's share.
     pub bytes_per_tpc: u64,
@@ -134,7 +136,22 @@ pub struct LocalMemory {
     pub max_sms: u32,
 }
 
-/// What completion does to another QMD.
+/// State of the compute engine that a launch uses besides its QMD.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LaunchState {
+    pub(crate) shared_window: u64,
+    pub(crate) local_window: u64,
+    pub(crate) local_memory: LocalMemory,
+}
+
+/// Random seed and time of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chance {
+    pub(crate) seed: u64,
+    pub(crate) time: u64,
+}
+
+/// Action of a completion on another QMD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dependent {
     pub(crate) qmd: u64,
@@ -156,7 +173,7 @@ pub(crate) struct SkedError {
     pub(crate) message: String,
 }
 
-/// Bits of the exception register that are raised here.
+/// Bits of the exception register that the simulator raises.
 pub(crate) mod esr {
     pub(crate) const CONSTANT_BUFFER_SIZE: u32 = 7;
     pub(crate) const DEPENDENCE_COUNTER_UNDERFLOW: u32 = 8;
@@ -186,7 +203,7 @@ const REGISTER_FILE: u32 = 1 << 16;
 const WARP: u32 = 32;
 const WARPS_PER_TPC: u64 = 96;
 const BANK_BYTES: u32 = 64 << 10;
-/// Unit in which L1 is split; a code is the size in these, and one.
+/// Unit of the L1 split; a code is the size in these units plus one.
 const CARVE_OUT: u32 = 4096;
 /// The largest split: 164 KiB on an SM of compute capability 8.7.
 const LARGEST_CODE: u32 = 0x2a;
@@ -194,11 +211,19 @@ const CODE_ALIGNMENT: u64 = 128;
 const SHARED_GRANULE: u32 = 128;
 const LOCAL_GRANULE: u32 = 16;
 
-/// A QMD as it lies in memory.
+/// A QMD in its memory layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Qmd(pub(crate) [u32; fields::WORDS]);
 
 impl Qmd {
+    /// Reads a QMD without side effects; none when it is not mapped.
+    pub(crate) fn peek(mmu: &Mmu, at: u64) -> Option<Self> {
+        let piece = mmu.resolve(at, BYTES as u64, Access::Read).ok()?.pop()?;
+        let mut bytes = [0; BYTES];
+        piece.buffer.read(piece.offset, &mut bytes).ok()?;
+        Some(Self::from_bytes(&bytes))
+    }
+
     pub(crate) fn from_bytes(bytes: &[u8; BYTES]) -> Self {
         let mut words = [0; fields::WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
@@ -219,7 +244,7 @@ impl Qmd {
         u64::from(self.get(upper)) << 32 | u64::from(self.get(lower))
     }
 
-    /// Whether it is a queue, which the simulator does not do.
+    /// Returns whether it is a queue QMD, which is not modelled.
     pub(crate) fn is_queue(&self) -> bool {
         self.is_set(fields::IS_QUEUE)
     }
@@ -244,7 +269,8 @@ impl Qmd {
         self.is_set(fields::INVALIDATE_SHADER_DATA_CACHE)
     }
 
-    /// The first dependent; `Err` when the second is enabled, whose pointer nobody knows.
+    /// Returns the first dependent; `Err` if the second is enabled, whose pointer field is
+    /// undocumented.
     pub(crate) fn dependent(&self) -> Result<Option<Dependent>, &'static str> {
         if self.is_set(fields::DEPENDENT_QMD1_ENABLE) {
             return Err("DEPENDENT_QMD1: its pointer has no field in this version");
@@ -261,7 +287,7 @@ impl Qmd {
         Ok(Some(Dependent { qmd, action }))
     }
 
-    /// Constant banks that are bound.
+    /// Returns the bound constant banks.
     pub(crate) fn constants(&self) -> [Option<Bank>; BANKS] {
         std::array::from_fn(|bank| {
             let valid = self.is_set(fields::CONSTANT_BUFFER_VALID[bank]);
@@ -280,7 +306,7 @@ impl Qmd {
         self.address(fields::PROGRAM_ADDRESS_UPPER, fields::PROGRAM_ADDRESS_LOWER)
     }
 
-    /// Code that is prefetched: address and bytes.
+    /// Returns the prefetched code: address and bytes.
     pub(crate) fn prefetch(&self) -> (u64, u64) {
         let upper = u64::from(self.get(fields::PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED));
         let lower = u64::from(self.get(fields::PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED));
@@ -288,7 +314,7 @@ impl Qmd {
         ((upper << 32 | lower) << 8, bytes)
     }
 
-    /// A field that hardware reserves for itself and that is not zero.
+    /// Returns a reserved field that is not zero.
     pub(crate) fn reserved(&self) -> Option<&'static str> {
         let mut known = [0u32; fields::WORDS];
         for field in fields::FIELDS {
@@ -302,7 +328,7 @@ impl Qmd {
         gap.then_some("bits that no field covers")
     }
 
-    /// The releases that completion does; `Err` for one that SKED has no form for.
+    /// Returns the semaphore releases at completion; `Err` if SKED does not support one.
     pub(crate) fn releases(&self) -> Result<Vec<Write>, String> {
         let first = [
             fields::RELEASE0_ENABLE,
@@ -317,7 +343,7 @@ impl Qmd {
             fields::RELEASE0_REDUCTION_FORMAT,
         ];
         let mut releases = Vec::new();
-        // The fields of each slot lie alike.
+        // The fields of each slot have the same layout.
         for slot in [fields::RELEASE0_ENABLE, fields::RELEASE1_ENABLE, fields::RELEASE2_ENABLE] {
             let behind = slot.low - fields::RELEASE0_ENABLE.low;
             let [enable, upper, lower, high, low, long, structure, reduce, op, format] =
@@ -348,15 +374,14 @@ impl Qmd {
         Ok(releases)
     }
 
-    /// Decodes the launch after SKED's checks.
+    /// Decodes a launch and performs SKED's checks.
     pub(crate) fn launch(
         &self,
         channel: u16,
         qmd: u64,
-        state: &ComputeState,
+        state: &LaunchState,
         Chance { seed, time }: Chance,
     ) -> Result<Launch, SkedError> {
-        let fail = |bit, message: String| Err(SkedError { bit, message });
         let launch = Launch {
             channel,
             qmd,
@@ -384,7 +409,14 @@ impl Qmd {
             seed,
             time,
         };
-        let Launch { grid, block, registers, shared_bytes, .. } = launch;
+        self.check(&launch)?;
+        Ok(launch)
+    }
+
+    /// Performs SKED's checks.
+    fn check(&self, launch: &Launch) -> Result<(), SkedError> {
+        let fail = |bit, message: String| Err(SkedError { bit, message });
+        let Launch { grid, block, registers, shared_bytes, .. } = *launch;
         let (shared, local) = (launch.shared_window, launch.local_window);
         if shared.abs_diff(local) < WINDOW {
             let message = format!("windows overlap: local {local:#x}, shared {shared:#x}");
@@ -419,7 +451,7 @@ impl Qmd {
         if !(1..=REGISTERS).contains(&registers) {
             return fail(esr::REGISTER_COUNT, format!("{registers} registers a thread"));
         }
-        // Warps take registers in granules of 256, and alike on four partitions.
+        // Warps allocate registers in units of 256, and equally on four partitions.
         let warps = threads.div_ceil(WARP).next_multiple_of(4);
         let wanted = warps * (registers * WARP).next_multiple_of(256);
         if wanted > REGISTER_FILE {
@@ -456,6 +488,6 @@ impl Qmd {
             let message = format!("a constant bank of {} bytes", bank.bytes);
             return fail(esr::CONSTANT_BUFFER_SIZE, message);
         }
-        Ok(launch)
+        Ok(())
     }
 }

@@ -1,14 +1,15 @@
-//! Who goes next: one scheduler over all channels and all work, driven by the seed.
+//! Scheduler over all channels and work, driven by the seed.
 //!
-//! Doorbells are taken one by one, each only when everything before it has come to rest, so that
-//! the host's timing decides nothing; with several channels some are held back for a while, so that
-//! later ones overtake them. Within what has been rung, the host unit's side of every channel of the group (TSG) that has
-//! its turn and the work of its engines are interleaved at random, as far as no rule orders them. Channels of other runlists
-//! than the graphics engine's run beside it.
+//! Doorbells are processed one by one, each only when all earlier work is at rest, so that the
+//! timing of the host has no influence. With several channels some doorbells are delayed, so that
+//! later ones overtake them. The host unit's work of every channel of the TSG that has its turn and
+//! the work of its engines are interleaved at random, as far as no rule orders them. Channels of
+//! other runlists than the graphics engine's run concurrently.
 //!
-//! Work of one group does not keep doorbells of others: when a turn ends, those of groups that have nothing to do are
-//! taken. While nobody else waits it only ends with the timeslice, so the host's timing shows where a group works for longer
-//! than that; and where turns are given up, at most once in [`LOOK`].
+//! The work of one TSG does not delay doorbells of others: when a turn ends, doorbells of idle TSGs
+//! are processed. If no other TSG waits, a turn ends only with the timeslice, so the timing of the
+//! host is visible where a TSG works for longer; and, at most once in [`LOOK`], where turns are
+//! given up.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,55 +20,55 @@ use super::channel::{Channel, Task, Wait, Work, userd};
 use super::clock::{Clock, Random, TICK};
 use super::dependencies::Dependencies;
 use super::doorbell::{Doorbell, Rung};
-use super::mmu::Mmu;
+use super::interface::{Blocked, ChannelError, ChannelSetup, ComputeEngine, GpuConfig, TsgId};
 use super::shadow::Shadow;
 use super::switch::{Preemption, Switches};
 use super::turns::Turns;
-use super::{Blocked, ChannelError, ChannelSetup, ComputeEngine, GpuConfig, TsgId};
 use crate::finding::{Fault, Finding, Reporter, Rule, notifier};
+use crate::mmu::Mmu;
 use crate::trace::Event;
 
-/// One doorbell in so many is held back.
+/// One doorbell in this many is delayed.
 const HELD: u64 = 4;
-/// Most later doorbells that one is held back for.
+/// Largest number of later doorbells that overtake a delayed one.
 const HOLD: u64 = 2;
-/// Most methods that a channel does in a row.
+/// Largest number of methods that a channel executes in a row.
 const BURST: u64 = 8;
-/// Doorbells that keep their order once they have been looked at.
+/// Number of dequeued doorbells that keep their order.
 const RUNG: usize = 1 << 12;
-/// Nanoseconds of work from one look at doorbells to the next, where turns are shorter: programs that hand a little work
-/// from group to group run the same every time.
+/// Nanoseconds of work between two checks for doorbells if turns are shorter, so that programs that
+/// pass little work between TSGs are reproducible.
 const LOOK: u64 = 100_000;
 
-/// What came out of running.
+/// Result of running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// There is more to do.
+    /// More work is pending.
     Busy,
-    /// Only doorbells that are held back.
+    /// Only delayed doorbells are pending.
     Holding,
     /// Nothing can run.
     Quiet { waiting: bool },
 }
 
-/// Something to tell, once no lock is held.
+/// A notification to deliver without locks.
 pub(crate) enum Notice {
     Finding(Finding, Arc<dyn Reporter>),
     Error(TsgId, Fault),
     Interrupt,
 }
 
-struct Held {
+struct Delayed {
     channel: u16,
-    /// Later doorbells to wait for.
+    /// Number of later doorbells to wait for.
     left: u64,
-    /// GP_PUT when it was rung; none when that was lost.
+    /// GP_PUT when it was rung; none if unknown.
     put: Option<u32>,
-    /// Releases that the CPU may have seen by then.
+    /// Number of releases that the CPU may have observed by then.
     seen: u64,
 }
 
-/// Everything that the GPU's thread works on.
+/// State of the GPU's thread.
 pub(crate) struct Machine {
     core: Core,
     reporter: Arc<dyn Reporter>,
@@ -75,18 +76,18 @@ pub(crate) struct Machine {
     next_tsg: u32,
     tsgs: BTreeMap<TsgId, bool>,
     channels: BTreeMap<u16, Channel>,
-    /// Doorbells that have been looked at, in their order.
+    /// Dequeued doorbells, in order.
     rung: VecDeque<Rung>,
-    held: Vec<Held>,
+    delayed: Vec<Delayed>,
     turns: Turns,
-    /// When doorbells were last looked at, or nothing was left to do; later by the switches since.
+    /// Time of the last check for doorbells or of the last idle state, plus later switches.
     looked: u64,
-    /// Nothing was left to do.
+    /// The GPU was idle.
     rested: bool,
     notices: Vec<Notice>,
 }
 
-/// Something that can be done now.
+/// An action that is possible now.
 #[derive(Clone, Copy)]
 enum Actor {
     Host(u16),
@@ -122,7 +123,7 @@ impl Machine {
             tsgs: BTreeMap::new(),
             channels: BTreeMap::new(),
             rung: VecDeque::new(),
-            held: Vec::new(),
+            delayed: Vec::new(),
             turns: Turns::default(),
             looked: 0,
             rested: true,
@@ -130,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// Counts releases.
+    /// Returns the counter of releases.
     pub(crate) fn releases(&self) -> Arc<AtomicU64> {
         self.core.dependencies.count()
     }
@@ -176,8 +177,8 @@ impl Machine {
         let Some(mut channel) = self.channels.remove(&id) else { return };
         let rung = !self.doorbell.is_empty()
             || !self.rung.is_empty()
-            || self.held.iter().any(|held| held.channel == id);
-        self.held.retain(|held| held.channel != id);
+            || self.delayed.iter().any(|delayed| delayed.channel == id);
+        self.delayed.retain(|delayed| delayed.channel != id);
         let own =
             |rung: &Rung| matches!(rung, Rung::Token { token, .. } if *token == channel.token);
         self.rung.retain(|rung| !own(rung));
@@ -255,7 +256,7 @@ impl Machine {
         self.core.engine = Some(engine);
     }
 
-    /// Channels that wait for semaphores.
+    /// Returns the channels that wait for semaphores.
     pub(crate) fn blocked(&self) -> Vec<Blocked> {
         let waiting = self.channels.values().filter(|channel| channel.alive);
         waiting
@@ -270,7 +271,7 @@ impl Machine {
             .collect()
     }
 
-    /// Everything has waited too long.
+    /// Reports a deadlock.
     pub(crate) fn report_deadlock(&mut self) {
         for Blocked { channel: id, address, payload } in self.blocked() {
             let Some(channel) = self.channels.get(&id) else { continue };
@@ -281,7 +282,7 @@ impl Machine {
         }
     }
 
-    /// Makes every GP_GET visible.
+    /// Writes every GP_GET to USERD.
     pub(crate) fn write_back(&mut self) {
         self.channels.values_mut().for_each(Channel::write_back);
     }
@@ -290,7 +291,7 @@ impl Machine {
         std::mem::take(&mut self.notices)
     }
 
-    /// Does up to `steps` things. `over` ends the time for which doorbells are held back.
+    /// Executes up to `steps` actions. `over` ends the delay of doorbells.
     pub(crate) fn run(&mut self, steps: usize, over: bool) -> Run {
         for _ in 0..steps {
             self.end_timeslice();
@@ -302,10 +303,10 @@ impl Machine {
                 self.act(actor);
             } else if self.accept_due() || self.take_doorbell() {
                 continue;
-            } else if self.held.is_empty() {
+            } else if self.delayed.is_empty() {
                 return self.rest();
             } else if over {
-                self.held.iter_mut().for_each(|held| held.left = 0);
+                self.delayed.iter_mut().for_each(|delayed| delayed.left = 0);
             } else {
                 return Run::Holding;
             }
@@ -313,7 +314,7 @@ impl Machine {
         Run::Busy
     }
 
-    /// When a timeslice is over and another group waits, the engine is about to change hands.
+    /// Starts a switch if the timeslice is over and another TSG waits.
     fn end_timeslice(&mut self) {
         let now = self.core.clock.now();
         if !self.turns.is_due(now) {
@@ -328,7 +329,7 @@ impl Machine {
         };
         let since = self.turns.leave(next);
         self.core.switches.wait(holder, since);
-        // Others may have waited for what is under way, or was until now.
+        // Other TSGs may have waited for the current work, or for work that has just ended.
         let Some(channel) = self.channels.values_mut().find(|channel| channel.tsg == holder) else {
             return;
         };
@@ -338,14 +339,14 @@ impl Machine {
         }
     }
 
-    /// Gives the engine to the next group with something to do.
+    /// Gives the engine to the next TSG with pending work.
     fn pass(&mut self) -> bool {
         let now = self.core.clock.now();
         let holder = self.turns.holder();
         let others = self.channels.values().filter(|channel| Some(channel.tsg) != holder);
         let waiting = others.filter(|channel| channel.wants_turn()).count();
         if self.rested && waiting > 1 {
-            // The round may stand anywhere.
+            // The round may continue from any position.
             self.turns.stand(self.core.random.below(self.turns.places() as u64) as usize);
         } else if !self.rested && waiting > 0 && now >= self.looked + LOOK {
             self.look(now);
@@ -356,7 +357,7 @@ impl Machine {
             return false;
         };
         if holder == Some(next) && !self.turns.is_leaving() {
-            // Its next doorbell has just been taken, and nobody else has anything to do.
+            // Its next doorbell was just processed, and no other TSG has work.
             return true;
         }
         match holder.filter(|holder| *holder != next) {
@@ -366,7 +367,7 @@ impl Machine {
         true
     }
 
-    /// The engine changes hands.
+    /// Switches the engine to another TSG.
     fn hand_over(&mut self, from: TsgId, place: usize, to: TsgId) {
         let core = &mut self.core;
         for channel in self.channels.values_mut().filter(|channel| channel.tsg == from) {
@@ -384,7 +385,7 @@ impl Machine {
         }
     }
 
-    /// Takes doorbells of groups that have nothing to do, while another one works.
+    /// Processes doorbells of idle TSGs while another one works.
     fn look(&mut self, now: u64) {
         self.looked = now;
         if self.tsgs.len() < 2 {
@@ -400,32 +401,33 @@ impl Machine {
             (!wants(&machine.channels, channel.tsg)).then_some(channel.tsg)
         };
         while let Some(place) =
-            self.held.iter().position(|held| rests(self, held.channel).is_some())
+            self.delayed.iter().position(|delayed| rests(self, delayed.channel).is_some())
         {
-            let held = self.held.remove(place);
-            self.accept(held);
+            let delayed = self.delayed.remove(place);
+            self.accept(delayed);
         }
         let mut place = 0;
         while let Some(rung) = self.rung.get(place) {
             let found = match *rung {
                 Rung::Token { token, put, seen, time } => {
                     self.channel_of(token).and_then(|channel| {
-                        Some((Held { channel, left: 0, put, seen }, rests(self, channel)?, time))
+                        Some((Delayed { channel, left: 0, put, seen }, rests(self, channel)?, time))
                     })
                 }
                 Rung::Channels(_) => None,
             };
-            if let Some((held, tsg, time)) = found {
+            if let Some((delayed, tsg, time)) = found {
                 self.rung.remove(place);
                 self.turns.ask(tsg, time);
-                self.accept(held);
+                self.accept(delayed);
             } else {
                 place += 1;
             }
         }
     }
 
-    /// One of all things that can be done now, and whether any is by who has the engine.
+    /// Chooses one of all possible actions; also returns whether the current holder of the engine
+    /// has any.
     fn choose(&mut self) -> (Option<Actor>, bool) {
         let mut of_holder = false;
         let mut chosen = None;
@@ -489,7 +491,7 @@ impl Machine {
         }
     }
 
-    /// Takes the next doorbell.
+    /// Processes the next doorbell.
     fn take_doorbell(&mut self) -> bool {
         let rung = self.rung.pop_front().or_else(|| self.doorbell.next());
         let Some(rung) = rung else { return false };
@@ -501,34 +503,34 @@ impl Machine {
                 (channels, None, self.core.dependencies.count().load(Ordering::Acquire))
             }
         };
-        for held in &mut self.held {
-            held.left = held.left.saturating_sub(1);
+        for delayed in &mut self.delayed {
+            delayed.left = delayed.left.saturating_sub(1);
         }
         for channel in channels {
             let several = self.channels.len() > 1;
-            let held = self.core.random.one_in(HELD) && several;
-            let left = (1 + self.core.random.below(HOLD)) * u64::from(held);
-            match self.held.iter_mut().find(|held| held.channel == channel) {
-                Some(held) => (held.put, held.seen) = (put, seen.max(held.seen)),
-                None => self.held.push(Held { channel, left, put, seen }),
+            let delayed = self.core.random.one_in(HELD) && several;
+            let left = (1 + self.core.random.below(HOLD)) * u64::from(delayed);
+            match self.delayed.iter_mut().find(|delayed| delayed.channel == channel) {
+                Some(delayed) => (delayed.put, delayed.seen) = (put, seen.max(delayed.seen)),
+                None => self.delayed.push(Delayed { channel, left, put, seen }),
             }
         }
         true
     }
 
-    /// Lets doorbells that need not be held any longer reach their channels.
+    /// Delivers doorbells whose delay is over.
     fn accept_due(&mut self) -> bool {
         let mut any = false;
-        while let Some(place) = self.held.iter().position(|held| held.left == 0) {
-            let held = self.held.remove(place);
-            self.accept(held);
+        while let Some(place) = self.delayed.iter().position(|delayed| delayed.left == 0) {
+            let delayed = self.delayed.remove(place);
+            self.accept(delayed);
             any = true;
         }
         any
     }
 
-    /// Lets a doorbell reach its channel.
-    fn accept(&mut self, Held { channel: id, put, seen, .. }: Held) {
+    /// Delivers a doorbell to its channel.
+    fn accept(&mut self, Delayed { channel: id, put, seen, .. }: Delayed) {
         self.core.clock.advance(self.core.latency.doorbell);
         self.core.dependencies.rung(id, seen);
         if let Some(channel) = self.channels.get_mut(&id).filter(|channel| channel.alive) {
@@ -546,9 +548,10 @@ impl Machine {
 
     fn rest(&mut self) -> Run {
         self.write_back();
-        let stuck = self.channels.values_mut().find(|channel| channel.is_stuck() && !channel.told);
+        let stuck =
+            self.channels.values_mut().find(|channel| channel.is_stuck() && !channel.wait_reported);
         if let Some(channel) = stuck {
-            channel.told = true;
+            channel.wait_reported = true;
             let message = "it waits for launches that nothing counts down any more";
             channel.find(&mut self.core, Rule::Deadlock, message);
             let listing = channel.listing();
@@ -562,7 +565,7 @@ impl Machine {
         Run::Quiet { waiting: !self.blocked().is_empty() }
     }
 
-    /// A channel failed: its TSG is stopped for good.
+    /// Stops the TSG of a failed channel permanently.
     fn fail(&mut self, id: u16, failure: Failure) {
         let Some(channel) = self.channels.get(&id) else { return };
         let (tsg, listing) = (channel.tsg, channel.listing());
@@ -588,7 +591,7 @@ impl Machine {
         self.collect_listed(&channel.listing());
     }
 
-    /// Queues what the last step found.
+    /// Queues the findings of the last step.
     fn collect_listed(&mut self, listing: &[String]) {
         for mut finding in self.core.findings.drain(..) {
             finding.listing = listing.to_vec();
@@ -600,7 +603,7 @@ impl Machine {
     }
 }
 
-/// Whether a group has something to do on the graphics engine.
+/// Returns whether a TSG has work for the graphics engine.
 fn wants(channels: &BTreeMap<u16, Channel>, tsg: TsgId) -> bool {
     channels.values().any(|channel| channel.tsg == tsg && channel.wants_turn())
 }

@@ -1,7 +1,7 @@
-//! Semaphores: what is compared, written and combined, whichever unit does it.
+//! Semaphores: comparison, writes and reductions, for all units.
 //!
-//! Source: `SEM_EXECUTE` in GA100's PBDMA manual; the engines' reductions have the same meaning
-//! under other numbers.
+//! Source: `SEM_EXECUTE` in GA100's PBDMA manual; the reductions of the engines have the same
+//! meaning under other numbers.
 
 /// Size of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Width {
         }
     }
 
-    /// A number of this width, sign-extended: as unsigned numbers too it is ordered as before.
+    /// Sign-extends a number of this width, which preserves the order of unsigned numbers too.
     const fn widen(self, number: u64) -> i64 {
         match self {
             Self::Word => number as i32 as i64,
@@ -29,7 +29,7 @@ impl Width {
     }
 }
 
-/// When a wait is over.
+/// Condition that ends a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
     Equal,
@@ -40,7 +40,7 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    /// The condition of an `OPERATION` that acquires.
+    /// Returns the condition of an acquiring `OPERATION`.
     pub(crate) const fn of_host(operation: u32) -> Option<Self> {
         Some(match operation {
             0 => Self::Equal,
@@ -52,7 +52,7 @@ impl Condition {
         })
     }
 
-    /// Whether `memory` meets it with `payload`.
+    /// Returns whether `memory` meets the condition with `payload`.
     pub(crate) const fn holds(self, width: Width, memory: u64, payload: u64) -> bool {
         let (memory, payload) = (width.widen(memory), width.widen(payload));
         match self {
@@ -65,7 +65,7 @@ impl Condition {
     }
 }
 
-/// How memory and payload are combined.
+/// Combination of memory and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reduction {
     op: Op,
@@ -85,7 +85,8 @@ enum Op {
 }
 
 impl Reduction {
-    /// The host unit's and the copy engine's numbering; 8 and more are none for integers.
+    /// Decodes the numbering of the host unit and the copy engine; 8 and above are not defined for
+    /// integers.
     pub(crate) const fn of_host(number: u32, unsigned: bool) -> Option<Self> {
         let op = match number {
             0 => Op::Min,
@@ -101,7 +102,7 @@ impl Reduction {
         Some(Self { op, unsigned })
     }
 
-    /// The compute engine's numbering, of three bits.
+    /// Decodes the three-bit numbering of the compute engine.
     pub(crate) const fn of_engine(number: u32, unsigned: bool) -> Self {
         let op = match number & 7 {
             0 => Op::Add,
@@ -116,7 +117,7 @@ impl Reduction {
         Self { op, unsigned }
     }
 
-    /// Whether the memory system has it in this width.
+    /// Returns whether the memory system supports it in this width.
     pub(crate) const fn exists(self, width: Width) -> bool {
         match (self.op, width) {
             (Op::Add, Width::Long) => self.unsigned,
@@ -126,7 +127,7 @@ impl Reduction {
         }
     }
 
-    /// What it leaves in memory.
+    /// Returns the new value in memory.
     pub(crate) fn apply(self, width: Width, memory: u64, payload: u64) -> u64 {
         let (v, p) = (width.widen(memory), width.widen(payload));
         let (uv, up) = (v as u64, p as u64);
@@ -143,7 +144,7 @@ impl Reduction {
             (Op::And, _) => uv & up,
             (Op::Or, _) => uv | up,
             (Op::Add, _) => uv.wrapping_add(up),
-            // Between 0 and the payload, round and round.
+            // Wraps between 0 and the payload.
             (Op::Inc, _) => {
                 if uv < up {
                     uv + 1
@@ -163,20 +164,20 @@ impl Reduction {
     }
 }
 
-/// A write of a semaphore.
+/// A semaphore write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     pub(crate) address: u64,
     pub(crate) payload: u64,
     pub(crate) width: Width,
-    /// Whether the nanosecond timer is written 8 bytes behind, before the payload.
+    /// Write the nanosecond timer 8 bytes after the payload, before the payload.
     pub(crate) timestamp: bool,
     /// Combine instead of replace.
     pub(crate) reduction: Option<Reduction>,
 }
 
 impl Write {
-    /// What the address must be a multiple of.
+    /// Returns the required alignment of the address.
     pub(crate) const fn alignment(&self) -> u64 {
         if self.timestamp { 16 } else { self.width.bytes() }
     }
@@ -186,7 +187,7 @@ impl Write {
 mod tests {
     use super::*;
 
-    /// The manual's table, by hand.
+    /// Table of the manual, transcribed by hand.
     #[test]
     fn reductions_of_the_manual() {
         let host = |number, unsigned| Reduction::of_host(number, unsigned).unwrap();

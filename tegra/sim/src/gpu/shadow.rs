@@ -1,46 +1,45 @@
-//! What memory was when the GPU last looked: the basis of the findings about rewriting and stale
-//! caches.
+//! Earlier contents of memory, for findings about rewritten memory and stale caches.
 //!
-//! The CPU's stores cannot be seen, only their effect, so contents are kept and compared. The
-//! GPU's own writes are counted per page, to tell the two apart.
+//! Stores of the CPU are invisible, so contents are recorded and compared. The GPU's own writes are
+//! counted for each page, to tell the two apart.
 
 use std::collections::hash_map::Entry;
 use std::hash::Hasher;
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::mmu::{Access, Mmu, PAGE, Piece};
+use crate::mmu::{Access, Mmu, PAGE, Piece};
 
 /// Bytes of a cache line.
 const LINE: u64 = 128;
-/// Lines that a cache keeps: more than hardware's, since a line that stays finds more.
+/// Number of lines in a cache: more than on hardware, because a longer-lived line finds more.
 const LINES: usize = 1 << 15;
-/// Most bytes that a snapshot keeps an eye on; of longer ranges, both ends.
+/// Largest number of bytes in a snapshot; of longer ranges it covers both ends.
 pub(crate) const WATCHED: u64 = 256 << 10;
 
 type Map<V> = FxHashMap<(u64, u64), V>;
 
-/// Writes of the GPU, and what its caches hold.
+/// Writes of the GPU, and the contents of its caches.
 #[derive(Default)]
 pub(crate) struct Shadow {
     now: u64,
-    /// By buffer and page: the GPU's last write.
+    /// Last write of the GPU, by buffer and page.
     writes: Map<u64>,
     pub(crate) l2: Cache,
     pub(crate) data: Cache,
-    /// L1 on a machine on which not every invalidate reaches it.
+    /// L1 on a machine on which invalidates get lost.
     pub(crate) stale: Option<Cache>,
     pub(crate) constants: Cache,
     pub(crate) instructions: Cache,
 }
 
 impl Shadow {
-    /// Of a GPU whose L1 may be stale, or is not.
+    /// Creates the state; `stale` selects a machine on which L1 invalidates get lost.
     pub(crate) fn new(stale: bool) -> Self {
         Self { stale: stale.then(Cache::default), ..Self::default() }
     }
 
-    /// The GPU has written a range.
+    /// Records a write of the GPU.
     pub(crate) fn wrote(&mut self, piece: &Piece) {
         self.now += 1;
         let first = piece.offset / PAGE;
@@ -49,17 +48,17 @@ impl Shadow {
         }
     }
 
-    /// Forgets which pages were written: nothing is in flight that would ask.
+    /// Forgets written pages, because no snapshot is in use.
     pub(crate) fn settle(&mut self) {
         self.writes.clear();
     }
 
-    /// Writes of the GPU so far.
+    /// Returns the number of writes of the GPU.
     pub(crate) fn now(&self) -> u64 {
         self.now
     }
 
-    /// Whether the GPU has written to the pages of a range since.
+    /// Returns whether the GPU has written to the pages of a range since `then`.
     pub(crate) fn has_written(&self, mmu: &Mmu, va: u64, bytes: u64, then: u64) -> bool {
         let pieces = mmu.resolve(va, bytes, Access::Read).unwrap_or_default();
         pieces.iter().any(|piece| self.written_since(piece, then))
@@ -73,27 +72,27 @@ impl Shadow {
     }
 }
 
-/// Lines of memory as a cache holds them.
+/// A cache: lines and their contents.
 #[derive(Default)]
 pub(crate) struct Cache {
     lines: Map<[u8; LINE as usize]>,
 }
 
 impl Cache {
-    /// Drops every line.
+    /// Invalidates every line.
     pub(crate) fn invalidate(&mut self) {
         self.lines.clear();
     }
 
-    /// Drops the lines of a range.
+    /// Invalidates the lines of a range.
     pub(crate) fn invalidate_range(&mut self, piece: &Piece) {
         for line in lines(piece) {
             self.lines.remove(&(piece.buffer.inode(), line));
         }
     }
 
-    /// Reads a range through the cache; gives the offset of the first byte that memory has
-    /// otherwise.
+    /// Reads a range through the cache; returns the offset of the first byte that differs from
+    /// memory.
     pub(crate) fn read(&mut self, piece: &Piece) -> Option<u64> {
         let mut stale = None;
         for line in lines(piece) {
@@ -124,7 +123,7 @@ impl Cache {
         stale
     }
 
-    /// Holds the lines of a range that it does not hold yet.
+    /// Fills missing lines of a range.
     pub(crate) fn fill(&mut self, piece: &Piece) {
         for line in lines(piece) {
             if self.lines.len() >= LINES {
@@ -137,7 +136,7 @@ impl Cache {
         }
     }
 
-    /// A range as the cache has it; none where that is as memory has it.
+    /// Returns a range as cached; none if it equals memory.
     pub(crate) fn differing(&self, piece: &Piece) -> Option<Vec<u8>> {
         let mut memory = vec![0; piece.bytes as usize];
         piece.buffer.read(piece.offset, &mut memory).ok()?;
@@ -153,14 +152,14 @@ impl Cache {
         (seen != memory).then_some(seen)
     }
 
-    /// A range was written through the cache: lines that it holds have the new contents.
+    /// Updates cached lines of a range that was written through the cache.
     pub(crate) fn wrote(&mut self, piece: &Piece) {
         for line in lines(piece) {
             let Some(held) = self.lines.get_mut(&(piece.buffer.inode(), line)) else { continue };
             let start = piece.offset.max(line * LINE);
             let end = (piece.offset + piece.bytes).min((line + 1) * LINE);
             let within = (start - line * LINE) as usize..(end - line * LINE) as usize;
-            // The line was read before, so it lies within the buffer.
+            // The line was read before, so it is within the buffer.
             let _ = piece.buffer.read(start, &mut held[within]);
         }
     }
@@ -170,7 +169,7 @@ fn lines(piece: &Piece) -> std::ops::Range<u64> {
     piece.offset / LINE..(piece.offset + piece.bytes).div_ceil(LINE)
 }
 
-/// A range's contents at some time, in short.
+/// Hash of the contents of a range at some time.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     va: u64,
@@ -186,7 +185,7 @@ struct Page {
     hash: u64,
 }
 
-/// How a range differs from its snapshot.
+/// Difference of a range from its snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The CPU wrote near this address.
@@ -196,7 +195,7 @@ pub(crate) enum Change {
 }
 
 impl Snapshot {
-    /// Remembers a range; what is not mapped is left out.
+    /// Takes a snapshot of a range, without unmapped pages.
     pub(crate) fn take(mmu: &Mmu, shadow: &Shadow, va: u64, bytes: u64) -> Self {
         let mut pages = Vec::new();
         let parts = if bytes <= WATCHED {
@@ -214,12 +213,13 @@ impl Snapshot {
         Self { va, taken: shadow.now, pages }
     }
 
-    /// The first address of the range.
+    /// Returns the first address of the range.
     pub(crate) fn va(&self) -> u64 {
         self.va
     }
 
-    /// How the range differs now. Pages mapped to other memory since then count as unchanged.
+    /// Compares the range with memory. Pages that are now mapped to other memory count as
+    /// unchanged.
     pub(crate) fn change(&self, mmu: &Mmu, shadow: &Shadow) -> Option<Change> {
         self.pages.iter().find_map(|page| {
             let (piece, hash) = contents(mmu, page.va, page.bytes)?;

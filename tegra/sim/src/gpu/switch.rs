@@ -1,62 +1,62 @@
-//! Switches of the compute engine between groups of channels: how long others wait for it, and what the driver
-//! makes of that.
+//! Compute engine switches between TSGs: waiting times of other clients, and the driver's timeouts.
 //!
-//! A group's unit is what cannot be switched out of: under [`Preemption::Wfi`] everything from its first launch
-//! until it has waited for idle, or has nothing left to do; under [`Preemption::Cta`] a launch; under
-//! [`Preemption::Cilp`] nothing. Another client that wants the engine meanwhile waits, and each 100 ms of that raise an
-//! interrupt. The driver adds them up for every channel of the group. For channels that submit in user mode
-//! it sees no progress, so that the sum only grows until the channel is closed; beyond the channel's limit the
-//! group is torn down. Source: common/fifo/channel.c:nvgpu_channel_update_and_check_ctxsw_timeout.
+//! The unit of a TSG is the work that cannot be interrupted. Under [`Preemption::Wfi`] it is
+//! everything from its first launch until it has waited for idle or has nothing left to do; under
+//! [`Preemption::Cta`] a launch; under [`Preemption::Cilp`] nothing. Every 100 ms for which another
+//! client waits raise an interrupt. The driver adds them up for every channel of the TSG. It sees
+//! no progress of channels that submit in user mode, so their sum grows until the channel is
+//! closed; beyond the channel's limit the TSG is torn down. Source:
+//! common/fifo/channel.c:nvgpu_channel_update_and_check_ctxsw_timeout.
 //!
-//! The other client is a desktop, if there is one: a picture every 16 ms, and a timeslice is taken for short. Or it is another
-//! group of the program, when a timeslice is over ([`super::turns`]).
+//! The other client is a desktop, if enabled, which renders a frame every 16 ms and needs a short
+//! timeslice, or another TSG of the program after the end of a timeslice ([`super::turns`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::TsgId;
 use super::clock::TICK;
+use super::interface::TsgId;
 
-/// Milliseconds of waiting for which an interrupt is raised. Source: CTXSW_TIMEOUT_PERIOD_MS.
+/// Milliseconds of waiting per interrupt. Source: CTXSW_TIMEOUT_PERIOD_MS.
 const PERIOD_MS: u32 = 100;
 const PERIOD: u64 = PERIOD_MS as u64 * 1_000_000;
-/// Milliseconds that a channel's switches may wait in all, unless the program sets another limit. Source:
+/// Default limit of a channel's total waiting time in milliseconds. Source:
 /// NVGPU_DEFAULT_POLL_TIMEOUT_MS.
 pub const SWITCH_LIMIT_MS: u32 = 3000;
-/// Nanoseconds from one picture of the desktop to the next.
+/// Nanoseconds between two frames of the desktop.
 const FRAME: u64 = 16_000_000;
-/// Ticks that a picture takes.
+/// Ticks of a frame.
 pub(crate) const PICTURE: u64 = 500_000 / TICK;
 
-/// Where a group can be switched out.
+/// Points at which a TSG can be switched out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preemption {
     /// When the engine is idle.
     #[default]
     Wfi,
-    /// Behind a launch (hardware: behind a block).
+    /// After a launch (hardware: after a block).
     Cta,
     /// Anywhere.
     Cilp,
 }
 
-/// What the driver knows of a channel.
+/// The driver's account of a channel.
 #[derive(Debug)]
 struct Account {
     usermode: bool,
     limit_ms: u32,
     waited_ms: u32,
-    /// A ring entry was taken since the last interrupt.
+    /// A ring entry was fetched since the last interrupt.
     moved: bool,
 }
 
-/// What cannot be switched out of.
+/// Work that cannot be interrupted.
 #[derive(Debug)]
 struct Unit {
-    /// When the desktop asks for the engine; never, without one.
+    /// Time of the desktop's next request; never without a desktop.
     frame: u64,
-    /// Since when another group waits.
+    /// Time since which another TSG waits.
     other: Option<u64>,
-    /// Interrupts since then.
+    /// Number of interrupts since then.
     raised: u64,
 }
 
@@ -69,7 +69,7 @@ struct Group {
     unit: Option<Unit>,
 }
 
-/// An interrupt, as it counts for one channel.
+/// An interrupt in the account of one channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timeout {
     pub(crate) channel: u16,
@@ -78,13 +78,13 @@ pub(crate) struct Timeout {
 }
 
 impl Timeout {
-    /// Whether the driver tears the group down.
+    /// Returns whether the driver tears down the TSG.
     pub(crate) fn is_fatal(&self) -> bool {
         self.waited_ms > self.limit_ms
     }
 }
 
-/// The groups and their units.
+/// TSGs and their units.
 #[derive(Debug, Default)]
 pub(crate) struct Switches {
     desktop: bool,
@@ -92,7 +92,7 @@ pub(crate) struct Switches {
 }
 
 impl Switches {
-    /// Without groups, and with a desktop or without.
+    /// Creates the state without TSGs; `desktop` adds the desktop.
     pub(crate) fn new(desktop: bool) -> Self {
         Self { desktop, ..Self::default() }
     }
@@ -123,7 +123,7 @@ impl Switches {
         accounts.for_each(|account| account.limit_ms = limit_ms);
     }
 
-    /// A channel took a ring entry.
+    /// Records that a channel fetched a ring entry.
     pub(crate) fn moved(&mut self, tsg: TsgId, channel: u16) {
         let account = self.groups.get_mut(&tsg).and_then(|group| group.accounts.get_mut(&channel));
         if let Some(account) = account {
@@ -131,7 +131,7 @@ impl Switches {
         }
     }
 
-    /// A launch begins.
+    /// Records the start of a launch.
     pub(crate) fn begin(&mut self, tsg: TsgId, channel: u16, now: u64) {
         let group = self.groups.entry(tsg).or_default();
         if group.preemption != Preemption::Cilp {
@@ -141,19 +141,19 @@ impl Switches {
         }
     }
 
-    /// Another group waits for the engine.
+    /// Records that another TSG waits for the engine.
     pub(crate) fn wait(&mut self, tsg: TsgId, since: u64) {
         if let Some(unit) = self.groups.get_mut(&tsg).and_then(|group| group.unit.as_mut()) {
             unit.other = Some(since);
         }
     }
 
-    /// Whether the engine goes on with what it has been sent before it is switched out.
+    /// Returns whether the engine completes all sent work before it is switched out.
     pub(crate) fn drains(&self, tsg: TsgId) -> bool {
         self.groups.get(&tsg).is_none_or(|group| group.preemption == Preemption::Wfi)
     }
 
-    /// The interrupts due at a time, in their order, up to one that ends the group.
+    /// Returns the interrupts due at a time, in order, up to one that ends the TSG.
     pub(crate) fn timeouts(&mut self, tsg: TsgId, now: u64) -> Vec<Timeout> {
         let mut timeouts = Vec::new();
         let group = self.groups.get_mut(&tsg);
@@ -178,26 +178,26 @@ impl Switches {
         timeouts
     }
 
-    /// A launch has ended; whether the desktop takes its turn.
+    /// Records the end of a launch; returns whether the desktop runs now.
     pub(crate) fn launched(&mut self, tsg: TsgId, channel: u16, now: u64) -> bool {
         let between = |group: &Group| group.preemption == Preemption::Cta;
         self.groups.get(&tsg).is_some_and(between) && self.idle(tsg, channel, now)
     }
 
-    /// A channel's work is done; whether the desktop takes its turn.
+    /// Records that a channel is idle; returns whether the desktop runs now.
     pub(crate) fn idle(&mut self, tsg: TsgId, channel: u16, now: u64) -> bool {
         let left = self.groups.get_mut(&tsg).and_then(|group| group.leave(channel));
         self.desktop && left.is_some_and(|unit| unit.frame <= now)
     }
 
-    /// Whether a channel has work that nothing has waited for.
+    /// Returns whether a channel has work that nothing has waited for.
     pub(crate) fn is_busy(&self, tsg: TsgId, channel: u16) -> bool {
         self.groups.get(&tsg).is_some_and(|group| group.busy.contains(&channel))
     }
 }
 
 impl Group {
-    /// A channel's work is done; the unit, if it was the last.
+    /// Removes an idle channel; returns the unit if it was the last one.
     fn leave(&mut self, channel: u16) -> Option<Unit> {
         self.busy.remove(&channel);
         self.unit.take_if(|_| self.busy.is_empty())

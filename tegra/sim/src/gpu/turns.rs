@@ -1,44 +1,44 @@
-//! Turns of groups of channels (TSGs) on the graphics engine: one at a time has it, with the host unit and the copy engine
-//! of its runlist.
+//! Turns of TSGs on the graphics engine: one TSG at a time has it, with the host unit and the copy
+//! engine of its runlist.
 //!
-//! The runlist names the groups in the order in which they were opened, and behind each all of the next higher interleave
-//! level. It goes round: who has something to do when its place comes has the engine for its timeslice, or until
-//! nothing is left to do. When the timeslice is over and another group waits, nothing more is sent to the engine, and it
-//! changes hands where it can be switched out: [`super::switch`] says where that is.
-//! Source: common/fifo/runlist.c:nvgpu_runlist_construct_locked.
+//! The runlist contains the TSGs in the order in which they were opened, each followed by all TSGs
+//! of the next higher interleave level. It is processed round-robin: a TSG with pending work has
+//! the engine for its timeslice, or until it has nothing left to do. When the timeslice is over and
+//! another TSG waits, nothing more is sent to the engine, and it is switched at the next point that
+//! [`super::switch`] allows. Source: common/fifo/runlist.c:nvgpu_runlist_construct_locked.
 //!
-//! Who has something to do, and when a turn ends, is [`super::schedule`]'s.
+//! [`super::schedule`] decides which TSGs have work and when a turn ends.
 
 use std::collections::BTreeMap;
 
-use super::TsgId;
+use super::interface::TsgId;
 
-/// Microseconds of a turn, unless the program asks for others. Source: NVGPU_TSG_TIMESLICE_DEFAULT_US.
+/// Default timeslice in microseconds. Source: NVGPU_TSG_TIMESLICE_DEFAULT_US.
 pub const TIMESLICE_US: u32 = 1024;
 /// The highest interleave level.
 const HIGHEST: u32 = 2;
 
-/// What a group has of the engine.
+/// Share of a TSG in the engine.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// Nanoseconds of a turn.
+    /// Timeslice in nanoseconds.
     timeslice: u64,
     level: u32,
-    /// When a doorbell asked for a turn that it has not had yet.
+    /// Time of the doorbell that waits for a turn.
     asked: Option<u64>,
 }
 
-/// The runlist, and who has the engine.
+/// The runlist, and the TSG that has the engine.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     shares: BTreeMap<TsgId, Share>,
     runlist: Vec<TsgId>,
-    /// Of the runlist: whose turn it is or was last.
+    /// Position in the runlist of the current or last turn.
     place: usize,
     holder: Option<TsgId>,
-    /// When the holder's timeslice is over.
+    /// End of the holder's timeslice.
     until: u64,
-    /// It is over, and another group waits.
+    /// The timeslice is over and another TSG waits.
     leaving: bool,
 }
 
@@ -57,7 +57,7 @@ impl Turns {
         self.arrange();
     }
 
-    /// From its next turn on.
+    /// Sets the timeslice from the next turn on.
     pub(crate) fn set_timeslice(&mut self, tsg: TsgId, us: u32) {
         if let Some(share) = self.shares.get_mut(&tsg) {
             share.timeslice = u64::from(us) * 1000;
@@ -71,7 +71,7 @@ impl Turns {
         self.arrange();
     }
 
-    /// Writes the runlist anew. It goes on behind the first place of who has the engine.
+    /// Rebuilds the runlist and continues after the first entry of the holder.
     fn arrange(&mut self) {
         self.runlist.clear();
         self.append(0);
@@ -79,7 +79,8 @@ impl Turns {
         self.place = place.unwrap_or(0);
     }
 
-    /// The groups of a level, each with those of the next one behind it; those alone where the level has none.
+    /// Appends the TSGs of a level, each followed by those of the next level; if the level is
+    /// empty, only those.
     fn append(&mut self, level: u32) {
         let of_level = |share: &Share| share.level == level;
         let groups = self.shares.iter().filter(|(_, share)| of_level(share));
@@ -95,53 +96,54 @@ impl Turns {
         }
     }
 
-    /// Who has the engine, or had it last.
+    /// Returns the TSG that has the engine or had it last.
     pub(crate) fn holder(&self) -> Option<TsgId> {
         self.holder
     }
 
-    /// Whether the engine is about to change hands.
+    /// Returns whether the engine is about to be switched.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving
     }
 
-    /// Whether a timeslice has ended of which nothing has come yet.
+    /// Returns whether a timeslice has ended and was not handled yet.
     pub(crate) fn is_due(&self, now: u64) -> bool {
         self.holder.is_some() && !self.leaving && now >= self.until
     }
 
-    /// A doorbell that was rung at a time asks for a turn.
+    /// Requests a turn for a doorbell that was rung at a time.
     pub(crate) fn ask(&mut self, tsg: TsgId, rung: u64) {
         if let Some(share) = self.shares.get_mut(&tsg) {
             share.asked.get_or_insert(rung);
         }
     }
 
-    /// The place of the next group with something to do; that of who has the engine comes last.
+    /// Returns the position of the next TSG with work; the holder comes last.
     pub(crate) fn next(&self, wants: impl Fn(TsgId) -> bool) -> Option<(usize, TsgId)> {
         let places = self.runlist.len();
         let round = (1..=places).map(|step| (self.place + step) % places);
         round.map(|place| (place, self.runlist[place])).find(|(_, tsg)| wants(*tsg))
     }
 
-    /// Lets the round go on behind another place, when nobody had anything to do.
+    /// Continues the round from another position after an idle period.
     pub(crate) fn stand(&mut self, place: usize) {
         self.place = place;
     }
 
-    /// Places of a round.
+    /// Returns the number of positions in a round.
     pub(crate) fn places(&self) -> usize {
         self.runlist.len()
     }
 
-    /// The holder's timeslice is over, and another group waits; since when.
+    /// Ends the holder's timeslice because another TSG waits; returns since when.
     pub(crate) fn leave(&mut self, other: TsgId) -> u64 {
         self.leaving = true;
         let asked = self.shares.get(&other).and_then(|share| share.asked);
         asked.map_or(self.until, |asked| asked.max(self.until))
     }
 
-    /// Gives the engine to the group at a place for its timeslice; when it asked, if that is known.
+    /// Gives the engine to the TSG at a position for its timeslice; returns the time of its
+    /// request, if known.
     pub(crate) fn give(&mut self, place: usize, now: u64) -> Option<u64> {
         let tsg = *self.runlist.get(place)?;
         let share = self.shares.get_mut(&tsg)?;
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_round_passes_over_who_has_nothing_to_do_and_comes_back() {
+    fn the_round_skips_idle_tsgs_and_returns_to_them() {
         let mut turns = Turns::default();
         (0..3).for_each(|id| turns.open(TsgId(id)));
         let next = |turns: &Turns, wants: &[u32]| {

@@ -1,14 +1,13 @@
-//! Memory that CPU and GPU share: dma-bufs, and the RAM that they take their pages from.
+//! Memory shared by CPU and GPU: dma-bufs, and the RAM that backs them.
 //!
-//! A [`DmaBuf`] is a memfd: the program maps it with the real `mmap`, the simulated GPU reads and
-//! writes the same pages through a mapping of its own. The memfd is kept where the program's
-//! descriptors are not. Handles and GPU addresses belong to [`crate::driver`] and [`crate::gpu`];
-//! here is only what they refer to.
+//! A [`DmaBuf`] is a memfd: the program maps it with the real `mmap`, and the simulated GPU
+//! accesses the same pages through its own mapping. The memfd is not in the program's descriptor
+//! table. [`crate::driver`] owns handles and GPU addresses, [`crate::mmu`] translations.
 //!
-//! Other mappings of the same pages may change at any time, so every access here is an atomic one
-//! (relaxed for bulk copies) and no reference into the pages is ever made.
+//! The pages may change at any time through other mappings, so every access is atomic (relaxed for
+//! bulk copies) and no reference into the pages is created.
 
-mod kept;
+mod memfd;
 mod ram;
 
 use std::io;
@@ -20,77 +19,77 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::driver::user;
-use kept::{Kept, Made};
+use crate::user;
+use memfd::{Memfd, NewMemfd};
 pub use ram::{Charge, Ram};
 
-/// Bytes of a page, the granule of every buffer.
+/// Page size, the unit of every buffer.
 pub const PAGE: u64 = 4096;
 
-/// Bytes of the largest buffer: as many as GPU addresses.
+/// Largest size of a buffer: the GPU address range.
 const LARGEST: u64 = 1 << 40;
 
-/// How the CPU maps a buffer: the two low bits of the flags of nvmap's ALLOC.
+/// CPU caching of a buffer: the two low bits of the flags of nvmap's ALLOC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caching {
     /// 0: device-like.
     Uncached,
-    /// 1: stores gather in a write buffer until a barrier.
+    /// 1: stores are combined in a write buffer until a barrier.
     WriteCombined,
     /// 2: ordinary cached memory, snooped by the GPU.
     InnerCacheable,
-    /// 3: the same as inner cacheable on arm64.
+    /// 3: equal to inner cacheable on arm64.
     Cacheable,
 }
 
-/// What ALLOC or FROM_VA decided about a buffer's pages, for good.
+/// Properties of a buffer's pages, fixed by ALLOC or FROM_VA.
 #[derive(Debug)]
 pub struct Pages {
-    /// How the CPU sees them.
+    /// CPU caching.
     pub caching: Caching,
-    /// Whether devices may only read them.
+    /// Devices may only read them.
     pub read_only: bool,
-    /// The part of [`Ram`] that they take; none for pages that were the program's own.
+    /// Charge against [`Ram`]; none for pages of the program itself.
     pub charge: Option<Charge>,
 }
 
-/// Bytes that programs attach to a buffer for each other, with nvgpu's REGISTER_BUFFER.
+/// Metadata that programs attach to a buffer with nvgpu's REGISTER_BUFFER.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// The bytes.
+    /// Contents.
     pub blob: Vec<u8>,
-    /// Whether they may be replaced.
+    /// Replacement is allowed.
     pub mutable: bool,
 }
 
-/// An access that a buffer cannot serve.
+/// Error of accessing a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// The range does not lie within the buffer.
+    /// The range is not within the buffer.
     #[error("{len} bytes at offset {offset:#x} lie beyond a buffer of {bytes:#x} bytes")]
     OutOfRange { offset: u64, len: u64, bytes: u64 },
     /// An atomic access must be aligned to its size.
     #[error("offset {offset:#x} is not a multiple of {align}")]
     Misaligned { offset: u64, align: u64 },
-    /// The program has unmapped or protected the pages that it had lent with FROM_VA. The real
-    /// driver pins them; the simulator cannot.
+    /// The program has unmapped or protected pages that it lent with FROM_VA. The real driver pins
+    /// them; the simulator cannot.
     #[error("the program's own page at {va:#x}, lent with FROM_VA, is no longer accessible")]
     LentPageGone { va: u64 },
 }
 
-/// Where the bytes are.
+/// Storage of a buffer.
 #[derive(Debug)]
 enum Backing {
     /// A mapping of the memfd.
     Memfd { base: NonNull<u8>, present: Box<[AtomicU64]> },
-    /// Pages of the program itself, from this CPU address on.
+    /// Pages of the program, from this CPU address on.
     Lent { va: u64 },
 }
 
-/// One dma-buf: page-rounded memory with an identity of its own.
+/// A dma-buf: memory in whole pages with its own identity.
 #[derive(Debug)]
 pub struct DmaBuf {
-    file: Kept,
+    file: Memfd,
     inode: u64,
     bytes: u64,
     backing: Backing,
@@ -104,11 +103,11 @@ unsafe impl Send for DmaBuf {}
 unsafe impl Sync for DmaBuf {}
 
 impl DmaBuf {
-    /// Makes a zeroed buffer of `bytes`, rounded up to whole pages. Pages that nobody touches cost
-    /// nothing. `InvalidInput` for a size of 0 or above 2^40.
+    /// Creates a zeroed buffer of `bytes`, rounded up to whole pages. Untouched pages use no
+    /// memory. `InvalidInput` for a size of 0 or above 2^40.
     pub fn new(bytes: u64) -> io::Result<Arc<Self>> {
         let bytes = whole_pages(bytes)?;
-        let Made { file, inode, base } = kept::memfd(bytes)?;
+        let NewMemfd { file, inode, base } = memfd::create(bytes)?;
         let base = NonNull::new(base as *mut u8).ok_or(io::ErrorKind::OutOfMemory)?;
         let present = Box::new_zeroed_slice((bytes / PAGE).div_ceil(64) as usize);
         // SAFETY: all zero is a valid AtomicU64.
@@ -116,58 +115,58 @@ impl DmaBuf {
         Ok(Self::over(Backing::Memfd { base, present }, file, inode, bytes))
     }
 
-    /// Makes a buffer over pages that the program already has at the CPU address `va`. Accesses are
-    /// checked: the program may take the pages away. `InvalidInput` for a size of 0.
+    /// Creates a buffer over existing pages of the program at the CPU address `va`. Accesses are
+    /// checked, because the program may unmap the pages. `InvalidInput` for a size of 0.
     pub fn over_user_pages(va: u64, bytes: u64) -> io::Result<Arc<Self>> {
         let bytes = whole_pages(bytes)?;
-        // An empty file: its fd has an identity, and a CPU mapping of it faults as nvmap's does.
-        let Made { file, inode, .. } = kept::memfd(0)?;
+        // An empty file gives the fd an identity, and a CPU mapping of it faults as nvmap's does.
+        let NewMemfd { file, inode, .. } = memfd::create(0)?;
         Ok(Self::over(Backing::Lent { va }, file, inode, bytes))
     }
 
-    fn over(backing: Backing, file: Kept, inode: u64, bytes: u64) -> Arc<Self> {
+    fn over(backing: Backing, file: Memfd, inode: u64, bytes: u64) -> Arc<Self> {
         let (pages, metadata) = (OnceLock::new(), Mutex::new(None));
         Arc::new(Self { file, inode, bytes, backing, pages, metadata })
     }
 
-    /// Size, a multiple of [`PAGE`].
+    /// Returns the size, a multiple of [`PAGE`].
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The number that every fd of this buffer has in common: `st_ino` of an `fstat`.
+    /// Returns the inode of the buffer's fds (`st_ino` of `fstat`).
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// A new fd of the buffer for the program, at the lowest free number. Fails when its table is
-    /// full.
+    /// Opens an fd of the buffer in the program's table, at the lowest free number. Fails if the
+    /// table is full.
     pub fn open(&self) -> io::Result<OwnedFd> {
         self.file.open()
     }
 
-    /// What was decided about the pages; none before ALLOC.
+    /// Returns the properties of the pages; none before ALLOC.
     pub fn pages(&self) -> Option<&Pages> {
         self.pages.get()
     }
 
-    /// How the CPU maps the pages; none before ALLOC.
+    /// Returns the CPU caching of the pages; none before ALLOC.
     pub fn caching(&self) -> Option<Caching> {
         self.pages.get().map(|pages| pages.caching)
     }
 
-    /// Gives the buffer its pages, once. Gives `pages` back when the buffer has some already.
+    /// Sets the properties of the pages, once. Returns `pages` if they are set already.
     pub fn allocate(&self, pages: Pages) -> Result<(), Pages> {
         self.pages.set(pages)
     }
 
-    /// What programs have attached to the buffer.
+    /// Returns the attached metadata.
     pub(crate) fn metadata(&self) -> MutexGuard<'_, Option<Metadata>> {
         self.metadata.lock()
     }
 
-    /// Whether any page of the range has ever been written by CPU or GPU. Page granular, and a CPU
-    /// read through a mapping counts as a write: the kernel gives such a page storage too.
+    /// Returns whether the CPU or GPU has ever written to a page of the range. A CPU read through a
+    /// mapping counts as a write, because the kernel allocates the page for it too.
     pub fn ever_written(&self, offset: u64, len: u64) -> bool {
         if len == 0 || self.check(offset, len).is_err() {
             return false;
@@ -176,8 +175,8 @@ impl DmaBuf {
             || self.written_after(offset).is_some_and(|written| written.start < offset + len)
     }
 
-    /// Whether the page of an offset is one of those that were seen to be written: a quick answer,
-    /// which may be no of one that has been written since.
+    /// Returns quickly whether a page is known to be written; may be false for one written since
+    /// the last survey.
     pub(crate) fn is_written(&self, offset: u64) -> bool {
         let Backing::Memfd { present, .. } = &self.backing else { return true };
         let page = offset / PAGE;
@@ -185,8 +184,8 @@ impl DmaBuf {
         bits.is_some_and(|bits| bits.load(Ordering::Relaxed) >> (page % 64) & 1 == 1)
     }
 
-    /// The first pages from that of `offset` on that were ever written, as far as they follow each
-    /// other: byte offsets. Pages of a program's own all count.
+    /// Returns the first run of written pages at or after `offset`, as byte offsets. All lent pages
+    /// count as written.
     pub(crate) fn written_after(&self, offset: u64) -> Option<Range<u64>> {
         let Backing::Memfd { .. } = &self.backing else {
             return (offset < self.bytes).then_some(offset..self.bytes);
@@ -197,7 +196,7 @@ impl DmaBuf {
         Some(written)
     }
 
-    /// Looks which pages of a range were written, for [`DmaBuf::is_written`].
+    /// Updates which pages of a range are known to be written, for [`DmaBuf::is_written`].
     pub(crate) fn survey(&self, offset: u64, len: u64) {
         let (mut at, end) = (offset, offset + len);
         while at < end {
@@ -209,7 +208,7 @@ impl DmaBuf {
         }
     }
 
-    /// Remembers that pages of a range were written: they never go away again.
+    /// Records written pages of a range, which stay allocated.
     pub(crate) fn note_written(&self, offset: u64, len: u64) {
         let Backing::Memfd { present, .. } = &self.backing else { return };
         for page in offset / PAGE..(offset + len).div_ceil(PAGE) {
@@ -219,8 +218,8 @@ impl DmaBuf {
         }
     }
 
-    /// Reads bytes; a page never written reads as zeros and stays unwritten. Fails when the range
-    /// is not within the buffer, or lent pages are gone.
+    /// Reads bytes; an unwritten page reads as zeros and stays unwritten. Fails if the range is not
+    /// within the buffer, or lent pages are unmapped.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         self.check(offset, out.len() as u64)?;
         let base = match &self.backing {
@@ -235,9 +234,9 @@ impl DmaBuf {
         while !rest.is_empty() {
             let in_page = (PAGE - at % PAGE).min(rest.len() as u64) as usize;
             let (piece, tail) = rest.split_at_mut(in_page);
-            // Reading a page without storage through the mapping would give it some.
+            // Reading an unallocated page through the mapping would allocate it.
             if self.ever_written(at, 1) {
-                // SAFETY: `check` has put the range within the mapping.
+                // SAFETY: `check` verified that the range is within the mapping.
                 unsafe { copy_out(base.as_ptr().add(at as usize), piece) };
             } else {
                 piece.fill(0);
@@ -248,12 +247,12 @@ impl DmaBuf {
         Ok(())
     }
 
-    /// Writes bytes. Fails when the range is not within the buffer, or lent pages are gone.
+    /// Writes bytes. Fails if the range is not within the buffer, or lent pages are unmapped.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
         self.check(offset, data.len() as u64)?;
         match &self.backing {
             Backing::Memfd { base, .. } => {
-                // SAFETY: `check` has put the range within the mapping.
+                // SAFETY: `check` verified that the range is within the mapping.
                 unsafe { copy_in(data, base.as_ptr().add(offset as usize)) };
                 Ok(())
             }
@@ -264,22 +263,22 @@ impl DmaBuf {
         }
     }
 
-    /// Loads a word for a signal handler, without asking whether its page was ever written: reading
-    /// it makes the page exist. None over lent pages, and as of [`DmaBuf::load_u32`].
+    /// Loads a word in a signal handler, without checking whether its page was written; this
+    /// allocates the page. None over lent pages, or if [`DmaBuf::load_u32`] would fail.
     pub(crate) fn peek_u32(&self, offset: u64) -> Option<u32> {
         Some(self.word_u32(offset).ok()??.load(Ordering::Acquire))
     }
 
-    /// The words of a range, to be accessed one by one; none over lent pages, or when the range is
-    /// not whole words of the buffer. Reading one of a page never written makes the page exist.
+    /// Returns the words of a range for individual accesses; none over lent pages, or if the range
+    /// is not made of whole words of the buffer. Reading an unwritten page allocates it.
     pub(crate) fn words(&self, offset: u64, bytes: u64) -> Option<&[AtomicU32]> {
         self.check(offset, bytes).ok()?;
         let Backing::Memfd { base, .. } = &self.backing else { return None };
         if !offset.is_multiple_of(4) || !bytes.is_multiple_of(4) {
             return None;
         }
-        // SAFETY: in range and aligned, as just checked; the mapping outlives the borrow, and words
-        // are only ever accessed as atomics.
+        // SAFETY: in range and aligned, as checked above; the mapping outlives the borrow, and
+        // words are only accessed as atomics.
         Some(unsafe {
             std::slice::from_raw_parts(
                 base.as_ptr().add(offset as usize).cast::<AtomicU32>(),
@@ -296,12 +295,12 @@ impl DmaBuf {
     }
 }
 
-/// Atomic accesses to aligned words of one size. They fail out of range or misaligned, and when lent
-/// pages are gone.
+/// Declares atomic accesses to aligned words of one size. They fail if out of range, misaligned, or
+/// if lent pages are unmapped.
 macro_rules! words {
     ($( $ty:ty, $Atomic:ty: $word:ident $load:ident $store:ident $update:ident; )+) => {$(
         impl DmaBuf {
-            /// The word at `offset` of the mapping; none over lent pages.
+            /// Returns the word at `offset`; none over lent pages.
             fn $word(&self, offset: u64) -> Result<Option<&$Atomic>, MemoryError> {
                 let align = size_of::<$ty>() as u64;
                 self.check(offset, align)?;
@@ -309,7 +308,8 @@ macro_rules! words {
                     return Err(MemoryError::Misaligned { offset, align });
                 }
                 Ok(match &self.backing {
-                    // SAFETY: in range and aligned, as just checked; the mapping outlives the borrow.
+                    // SAFETY: in range and aligned, as checked above; the mapping outlives the
+                    // borrow.
                     Backing::Memfd { base, .. } => Some(unsafe {
                         <$Atomic>::from_ptr(base.as_ptr().add(offset as usize).cast::<$ty>())
                     }),
@@ -335,8 +335,8 @@ macro_rules! words {
                 Ok(())
             }
 
-            /// Replaces a word by a function of it, in one step for every observer (in two over lent
-            /// pages), and gives the word before.
+            /// Replaces a word by a function of it, atomically (in two steps over lent pages), and
+            /// returns the previous word.
             pub fn $update(
                 &self,
                 offset: u64,
@@ -366,8 +366,8 @@ words! {
 impl Drop for DmaBuf {
     fn drop(&mut self) {
         if let Backing::Memfd { base, .. } = &self.backing {
-            // SAFETY: the mapping was made by `map_shared` with this length, and no access can
-            // follow the drop.
+            // SAFETY: `map_shared` created the mapping with this length, and no access can follow
+            // the drop.
             unsafe { libc::syscall(libc::SYS_munmap, base.as_ptr(), self.bytes as usize) };
         }
     }
@@ -388,7 +388,7 @@ unsafe fn copy_out(from: *mut u8, to: &mut [u8]) {
     let head = from.align_offset(8).min(to.len());
     let (head_bytes, rest) = to.split_at_mut(head);
     let (words, tail_bytes) = rest.as_chunks_mut::<8>();
-    // SAFETY: every pointer stays within the range that the caller vouches for, and words are
+    // SAFETY: every pointer stays within the range that the caller guarantees, and words are
     // aligned because `head` bytes were skipped.
     unsafe {
         for (i, byte) in head_bytes.iter_mut().enumerate() {
@@ -406,7 +406,7 @@ unsafe fn copy_out(from: *mut u8, to: &mut [u8]) {
     }
 }
 
-/// Copies into shared pages, as [`copy_out`].
+/// Copies into shared pages, like [`copy_out`].
 ///
 /// # Safety
 /// `to` is mapped writable for as many bytes as `from` has.
@@ -414,7 +414,7 @@ unsafe fn copy_in(from: &[u8], to: *mut u8) {
     let head = to.align_offset(8).min(from.len());
     let (head_bytes, rest) = from.split_at(head);
     let (words, tail_bytes) = rest.as_chunks::<8>();
-    // SAFETY: every pointer stays within the range that the caller vouches for, and words are
+    // SAFETY: every pointer stays within the range that the caller guarantees, and words are
     // aligned because `head` bytes were skipped.
     unsafe {
         for (i, byte) in head_bytes.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! How much memory there is, and how much of it is taken.
+//! Accounting of RAM.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The system's memory, of which ALLOC takes pages. Only a count: memfds are sparse.
+/// RAM that ALLOC charges. Only a counter, because memfds are sparse.
 #[derive(Debug)]
 pub struct Ram {
     total: u64,
@@ -11,22 +11,22 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// Memory of `total` bytes, all free.
+    /// Creates RAM of `total` free bytes.
     pub fn new(total: u64) -> Arc<Self> {
         Arc::new(Self { total, used: AtomicU64::new(0) })
     }
 
-    /// Bytes in all.
+    /// Returns the total number of bytes.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Bytes that nobody has taken.
+    /// Returns the number of free bytes.
     pub fn free(&self) -> u64 {
         self.total - self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes`, until the charge is dropped; none when there are not as many.
+    /// Charges `bytes` until the charge is dropped; none if too few are free.
     #[must_use]
     pub fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
         self.used
@@ -38,7 +38,7 @@ impl Ram {
     }
 }
 
-/// Bytes taken from [`Ram`]; given back on drop.
+/// Bytes charged to [`Ram`], released on drop.
 #[derive(Debug)]
 pub struct Charge {
     ram: Arc<Ram>,

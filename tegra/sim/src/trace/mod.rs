@@ -1,8 +1,7 @@
-//! What happened, as JSON lines with decoded names: written while running, read back for listings
-//! and counts.
+//! Trace of events as JSON lines with decoded names.
 //!
-//! The GPU writes its part and the driver its ioctls through clones of one [`Trace`]. Owns the
-//! format; what is worth a record is decided where it happens.
+//! The GPU and the driver write through clones of one [`Trace`]. Owns the format; the callers
+//! decide what to record.
 
 mod report;
 
@@ -18,28 +17,28 @@ use serde::{Deserialize, Serialize};
 
 pub use report::{Kernel, Stats, TraceError, decode, stats};
 
-/// One thing that happened. Addresses are GPU virtual addresses, lengths bytes.
+/// An event. Addresses are GPU virtual addresses, lengths are bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// The program called a driver: the node, as `channel`, the request, as `MAP_BUFFER_EX`, and 0 or a
-    /// positive result or the negated errno of a refusal.
+    /// An ioctl: the node, such as `channel`; the request, such as `MAP_BUFFER_EX`; 0, a positive
+    /// result, or the negated errno of a refusal.
     Ioctl { node: Cow<'static, str>, request: Cow<'static, str>, result: i32, detail: String },
-    /// A doorbell was taken, when GP_PUT was this.
+    /// A doorbell was processed, with this GP_PUT.
     Doorbell { channel: u16, put: u32 },
-    /// The ring entry of an index was fetched; `sync` when it waits for the entry before.
+    /// A ring entry was fetched; `sync` if it waits for the previous entry.
     Entry { channel: u16, index: u32, address: u64, words: u32, sync: bool },
-    /// A method was executed or given to its engine.
+    /// A method was executed or sent to its engine.
     Method { channel: u16, subchannel: u32, address: u32, data: u32, text: String },
     /// A unit wrote a semaphore.
     Release { channel: u16, address: u64, payload: u64, unit: Cow<'static, str> },
-    /// A wait was over.
+    /// A wait ended.
     Acquired { channel: u16, address: u64, payload: u64 },
-    /// Memory was copied or, without a source, filled; `bytes` were written.
+    /// Memory was copied or, without a source, filled; `bytes` is the number written.
     Copy { channel: u16, source: Option<u64>, destination: u64, bytes: u64 },
     /// Words of a stream were written to memory.
     Upload { channel: u16, destination: u64, bytes: u64 },
-    /// The program's mapping of so many bytes at a GPU address is gone.
+    /// The program's mapping of a GPU address was removed.
     Unmap { va: u64, bytes: u64 },
     /// A kernel ran.
     Launch {
@@ -48,58 +47,58 @@ pub enum Event {
         program: u64,
         grid: [u32; 3],
         block: [u32; 3],
-        /// What it did; none when it failed, or nothing executed it.
+        /// Work of the kernel; none if it failed or was not executed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         work: Option<Box<Work>>,
     },
-    /// The graphics engine went to another group of channels; one of them that has something to do. How many
-    /// nanoseconds ago its doorbell was rung, where that was while others had the engine.
+    /// The graphics engine was switched to another TSG; one of its channels with work. Nanoseconds
+    /// since its doorbell, if that was rung while another TSG had the engine.
     Turn { group: u32, channel: u16, waited: Option<u64> },
-    /// Others have waited 100 ms more for the compute engine, as it counts for the channel.
+    /// Another client has waited 100 ms more for the compute engine, in the account of a channel.
     SwitchTimeout { channel: u16, waited_ms: u32, limit_ms: u32 },
     /// An interrupt that wakes waiters.
     Interrupt { channel: u16 },
-    /// A rule was broken, on a channel where one is concerned.
+    /// A rule was violated, on a channel if any.
     Finding { channel: Option<u16>, rule: Cow<'static, str>, message: String },
-    /// Something was made to fail on request.
+    /// A failure was injected.
     Injected { what: Cow<'static, str> },
 }
 
-/// What a kernel did.
+/// Work of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// Instructions by their kind, as `integer` or `global`.
+    /// Instructions by class, such as `integer` or `global`.
     pub instructions: BTreeMap<Cow<'static, str>, Instructions>,
-    /// Bytes that lanes asked of global memory.
+    /// Bytes that lanes loaded from global memory.
     pub bytes_loaded: u64,
-    /// Bytes that lanes wrote to global memory.
+    /// Bytes that lanes stored to global memory.
     pub bytes_stored: u64,
-    /// Bytes of global memory that were loaded or stored, each counted once.
+    /// Distinct bytes of global memory that were loaded or stored.
     pub bytes_touched: u64,
-    /// Sectors of 32 bytes that those accesses, warp by warp, touched.
+    /// Sectors of 32 bytes that those accesses touched, summed over warps.
     pub sectors: u64,
-    /// Sectors that were not in the modelled L2.
+    /// Sectors that missed the modelled L2.
     pub l2_misses: u64,
     /// Bytes loaded from and stored to shared memory.
     pub shared_bytes: u64,
-    /// Extra passes that shared memory needed because lanes of a warp met in a bank.
+    /// Extra passes of shared memory caused by bank conflicts within a warp.
     pub bank_conflicts: u64,
-    /// Atomic operations, counted by lane.
+    /// Atomic operations, one for each lane.
     pub atomics: u64,
 }
 
 impl Work {
-    /// Bytes of global memory that were asked for and written.
+    /// Bytes of global memory loaded and stored.
     pub fn bytes(&self) -> u64 {
         self.bytes_loaded.saturating_add(self.bytes_stored)
     }
 
-    /// Instructions of all kinds, each counted once for a warp.
+    /// Warp instructions of all classes.
     pub fn warp_instructions(&self) -> u64 {
         self.instructions.values().fold(0, |sum, kind| sum.saturating_add(kind.warps))
     }
 
-    /// Adds what another launch did. Sums stop at the largest number: a trace is not trusted.
+    /// Adds the work of another launch. Sums saturate, because a trace is not trusted.
     pub fn add(&mut self, other: &Self) {
         for (kind, more) in &other.instructions {
             let sum = self.instructions.entry(kind.clone()).or_default();
@@ -121,12 +120,12 @@ impl Work {
     }
 }
 
-/// Instructions of one kind.
+/// Instructions of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instructions {
-    /// Counted once for a warp.
+    /// Warp instructions.
     pub warps: u64,
-    /// Counted for every lane that they acted for.
+    /// Thread instructions: one for each active lane.
     pub lanes: u64,
 }
 
@@ -145,7 +144,7 @@ enum Target {
     Memory(Vec<Record>),
 }
 
-/// Where records go: nowhere, a file, or a list. Clones share one target.
+/// Target of records: none, a file, or a list. Clones share one target.
 #[derive(Clone, Debug, Default)]
 pub struct Trace(Option<Arc<Mutex<Target>>>);
 
@@ -166,19 +165,19 @@ impl Trace {
         Self(Some(Arc::new(Mutex::new(Target::Memory(Vec::new())))))
     }
 
-    /// Whether anything is recorded.
+    /// Returns whether recording is enabled.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Records what `event` makes; it is not called when nothing is recorded.
+    /// Records the event that `event` builds; it is not called if recording is disabled.
     pub fn record(&self, time: u64, event: impl FnOnce() -> Event) {
         let Some(target) = &self.0 else { return };
         let record = Record { time, event: event() };
         match &mut *target.lock() {
             Target::Memory(records) => records.push(record),
-            // Whole lines at once: the process may end at any time, by a finding for one. A full
-            // disk must not change what the simulated GPU does.
+            // Writes whole lines, because the process may end at any time, for example at a
+            // finding. A full disk must not affect the simulated GPU.
             Target::File(file) => {
                 if let Ok(mut line) = serde_json::to_vec(&record) {
                     line.push(b'\n');
@@ -188,7 +187,7 @@ impl Trace {
         }
     }
 
-    /// The records of a list, taken out; empty for other targets.
+    /// Returns and clears the records of a list; empty for other targets.
     #[must_use]
     pub fn take(&self) -> Vec<Record> {
         let Some(target) = &self.0 else { return Vec::new() };

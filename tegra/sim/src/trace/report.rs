@@ -1,4 +1,4 @@
-//! Reading a trace back: a listing for people, and counts.
+//! Reads a trace: listing and statistics.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +10,13 @@ use serde::{Serialize, Serializer};
 
 use super::{Event, Record, Work};
 
-/// Why a trace cannot be read.
+/// Error of reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened or read.
     #[error("trace {path}: {source}")]
     Io { path: String, source: io::Error },
-    /// A line, counted from 1, is no record.
+    /// A line, counted from 1, is not a record.
     #[error("trace {path}, line {line}: {source}")]
     Line { path: String, line: usize, source: serde_json::Error },
 }
@@ -74,49 +74,49 @@ impl fmt::Display for Record {
     }
 }
 
-/// What the launches of one program did together.
+/// Total work of the launches of one program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kernel {
-    /// Launches that ended well.
+    /// Number of successful launches.
     pub launches: u64,
     #[serde(flatten)]
     pub work: Work,
 }
 
-/// What a trace holds, counted.
+/// Statistics of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
     pub ioctls: u64,
-    /// Driver calls that were refused.
+    /// Number of refused ioctls.
     pub refused: u64,
     pub doorbells: u64,
     pub submits: u64,
     pub methods: u64,
     pub launches: u64,
     pub copies: u64,
-    /// Bytes that they wrote.
+    /// Bytes written by copies.
     pub bytes_copied: u64,
-    /// Bytes written from streams.
+    /// Bytes written by uploads.
     pub bytes_uploaded: u64,
     pub unmaps: u64,
     pub releases: u64,
-    /// Waits that were over.
+    /// Number of waits that ended.
     pub acquires: u64,
-    /// Times that the graphics engine went to another group of channels.
+    /// Number of switches of the graphics engine between TSGs.
     pub turns: u64,
-    /// Each 100 ms that others waited for the compute engine.
+    /// Number of times that another client waited 100 ms for the compute engine.
     pub switch_timeouts: u64,
-    /// Interrupts that wake waiters.
+    /// Number of interrupts that wake waiters.
     pub interrupts: u64,
     pub findings: u64,
-    /// Failures made on request.
+    /// Number of injected failures.
     pub injected: u64,
-    /// By address of the first instruction: kernels whose code was executed.
+    /// Executed kernels, by address of the first instruction.
     #[serde(serialize_with = "kernels")]
     pub kernels: BTreeMap<u64, Kernel>,
 }
 
-/// Kernels as a list, most bytes first.
+/// Serialises kernels as a list, most bytes first.
 fn kernels<S: Serializer>(map: &BTreeMap<u64, Kernel>, to: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Row<'a> {
@@ -222,7 +222,7 @@ impl fmt::Display for Stats {
     }
 }
 
-/// Prints every record of the trace at `path` to `out`, a line each.
+/// Prints every record of the trace at `path` to `out`, one per line.
 pub fn decode(path: &Path, out: &mut dyn io::Write) -> Result<(), TraceError> {
     each(path, |record| writeln!(out, "{record}"))
 }

@@ -1,5 +1,5 @@
-//! The simulator's tables against `tegra::class`, which were made apart from each other: what both
-//! know is the same, and everything that `tegra` can say is known here.
+//! Compares the simulator's class tables with the independent `tegra::class`: common names agree,
+//! and everything that `tegra` can encode is known.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ fn methods_fields_and_values_agree() {
 #[test]
 fn qmd_fields_agree() {
     let mut names = BTreeMap::new();
-    // Of an array the first.
+    // The first element of an array.
     for field in sim::qmd::FIELDS.iter().rev() {
         for (number, value) in field.values {
             names.insert(format!("{}_{value}", field.name), Meaning::Number(*number));
@@ -88,7 +88,7 @@ fn tables_are_sorted_and_addresses_are_found() {
     assert_eq!(sim::name(0x1234, 0x300), None);
 }
 
-/// Words seen on hardware, with their fields.
+/// Words observed on hardware, with their fields.
 #[test]
 fn words_of_the_hardware_pass_and_are_named() {
     let copy = |address| sim::find(sim::copy::METHODS, address).unwrap();

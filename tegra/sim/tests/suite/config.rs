@@ -1,4 +1,4 @@
-//! The environment: what is understood, what is refused and how it is said, what is made to fail.
+//! Configuration variables: accepted values, error messages, and injected failures.
 
 use sass::isa::Opcode;
 use tegra_sim::config::{Checks, Config, FaultRequest, Injection, Occasion, When};
@@ -58,11 +58,11 @@ fn everything_set() {
 }
 
 #[test]
-fn what_is_not_understood_is_said_with_what_is() {
+fn configuration_errors_list_the_valid_values() {
     for (variable, value, parts) in [
         ("TEGRA_SIM_SEED", "x", &["TEGRA_SIM_SEED=x", "a number"][..]),
         ("TEGRA_SIM_SEED", "-1", &["TEGRA_SIM_SEED=-1"]),
-        ("TEGRA_SIM_LINT", "off", &["TEGRA_SIM_LINT: no word \"off\"", "abort, warn"]),
+        ("TEGRA_SIM_LINT", "off", &["TEGRA_SIM_LINT: unknown word \"off\"", "abort, warn"]),
         ("TEGRA_SIM_LINT", "mmu-faul=off", &["\"mmu-faul\"", "gp-entry"]),
         ("TEGRA_SIM_SUPPRESS", "/nowhere/known", &["TEGRA_SIM_SUPPRESS: \"/nowhere/known\""]),
         ("TEGRA_SIM_FAULTS", "mmu@3", &["\"mmu@3\"", "mmu-fault@WHEN", "memory-full=SIZE"]),
@@ -126,7 +126,7 @@ fn machines_and_releases() {
 }
 
 #[test]
-fn failures_come_when_asked_for() {
+fn failures_occur_on_the_requested_occasions() {
     let config = faults("ioctl:CREATE:ENOMEM@2,ioctl:*:EINTR@4,lost-event@1").unwrap();
     let injection = Injection::new(&config);
     let seen: Vec<_> =
@@ -161,11 +161,11 @@ fn checks_of_shader_code() {
     assert!(checks("slow").unwrap_err().contains("race, strict, fast or timing"));
 }
 
-/// Before the program is started, and of an option in the option's name. Not for cross-built tests: `echo` would be
-/// for another processor.
+/// Errors are reported before the program starts, in the name of the option. Not for cross-compiled
+/// tests, because `echo` is for another architecture.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn the_command_says_what_it_does_not_understand() {
+fn the_command_reports_invalid_options() {
     let run = |options: &[&str], variables: &[(&str, &str)]| {
         let mut command = orind_testing::program::command(env!("CARGO_BIN_EXE_tegra-sim"));
         command.arg("run").args(options).args(["--", "echo", "started"]);

@@ -1,4 +1,4 @@
-//! The simulated Orin: its drivers' answers, its GPU driven directly, machine code executed.
+//! Tests of the simulated Orin: drivers, the GPU without a driver, execution of machine code.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,4 @@
-//! dma-bufs and user memory through their public doors.
+//! dma-bufs and user memory through their public interfaces.
 
 use std::os::fd::AsRawFd;
 
@@ -97,7 +97,7 @@ fn lent_pages_are_the_programs_own_until_it_takes_them_away() {
 }
 
 #[test]
-fn bad_addresses_of_the_program_are_told_not_followed() {
+fn bad_addresses_of_the_program_are_reported() {
     for address in [0, 1, 4095, 1 << 47, u64::MAX - 3, u64::MAX] {
         assert!(user::read(address, &mut [0; 4]).is_err(), "{address:#x}");
         assert!(user::write(address, &[0; 4]).is_err(), "{address:#x}");

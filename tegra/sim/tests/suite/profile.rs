@@ -1,4 +1,4 @@
-//! What the simulator takes from a profile, and what it refuses.
+//! Facts that the simulator uses from a profile, and profiles that it refuses.
 
 use proptest::prelude::*;
 use tegra_profile::{Experiment, Machine, Profile, Value, Verdict, facts};
@@ -73,7 +73,7 @@ fn lists_are_checked() {
 
 /// The largest allocation limits only where more was refused.
 #[test]
-fn a_limit_is_one_that_was_met() {
+fn the_largest_allocation_is_a_limit_only_if_more_was_refused() {
     let mut profile = with(facts::LARGEST.experiment, facts::LARGEST.name, 1u64 << 32);
     assert_eq!(Calibration::of(&profile).unwrap().hardware.largest, None);
     let facts = &mut profile.experiments[0].facts;

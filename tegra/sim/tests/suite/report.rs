@@ -1,5 +1,4 @@
-//! What follows a finding on stderr: the process ends, unless told to go on; and what the manual
-//! says about each.
+//! Reports of findings: the process ends unless configured otherwise; the manual lists every rule.
 
 use std::process::Output;
 
@@ -68,7 +67,7 @@ fn a_finding_is_only_printed_when_asked() {
 }
 
 #[test]
-fn a_finding_that_is_off_is_not_told() {
+fn a_disabled_finding_is_not_reported() {
     let output = run("release-before-idle=off");
     assert!(output.status.success());
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -76,7 +75,7 @@ fn a_finding_that_is_off_is_not_told() {
 }
 
 #[test]
-fn what_follows_a_finding_is_asked_for_by_name() {
+fn actions_on_findings_are_selected_by_name() {
     let policy = |list| Policy::parse(list).unwrap();
     let (read, stale) = (Rule::UninitialisedRead, Rule::StaleL2);
     assert_eq!(policy("").of(read), Action::Abort);
@@ -99,10 +98,10 @@ fn what_follows_a_finding_is_asked_for_by_name() {
 }
 
 #[test]
-fn what_hardware_did_has_tests() {
+fn every_observation_on_hardware_has_a_test() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let manual = include_str!("../../../../docs/simulator.md");
-    let (_, behind) = manual.split_once("## Held against an Orin").unwrap();
+    let manual = include_str!("../../../../docs/simulator-internals.md");
+    let (_, behind) = manual.split_once("## Compared with an Orin").unwrap();
     let (table, _) = behind.split_once("\n## ").unwrap();
     let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
     assert!(rows.len() > 20, "{}", rows.len());
@@ -125,8 +124,8 @@ fn finding(rule: Rule, message: &str) -> Finding {
     Finding { rule, channel: None, time: 0, message, listing: Vec::new() }
 }
 
-/// A line of the summary, written into a file with a reason, knows the same finding at other addresses and no
-/// other one.
+/// A line of the summary, in a suppression file with a reason, matches the same finding at other
+/// addresses and no other finding.
 #[test]
 fn known_findings_stay_known_in_another_run() {
     let message = "pc 0x2000fd70: R5 has no value in 0x2000fd00+0x70 (STG.E [R2], R5), block [1, 0, 0], warp 3";

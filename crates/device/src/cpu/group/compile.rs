@@ -1,29 +1,30 @@
-//! From a group's steps to instructions.
+//! Compilation of a group's steps to instructions.
 
 use std::collections::HashMap;
 
-use super::source::{Source, Width};
-use super::{Action, Instruction, Place};
+use super::instruction::{Action, Instruction, Location};
+use super::source::Source;
 use crate::Result;
+use crate::cpu::width::Width;
 use plan::{BufferId, Class, DType, Group, Op, Plan, Step, View};
 use simd::tensor::{Conversion, Narrow};
 
-/// Makes instructions of steps.
+/// Compiler of one group.
 pub(super) struct Compiler<'a> {
     pub(super) plan: &'a Plan,
     pub(super) group: &'a Group,
     /// Address and width of a view's first element.
     pub(super) locate: &'a dyn Fn(&View) -> Result<(*mut u8, Width)>,
     pub(super) constants: Vec<(usize, u32)>,
-    /// Of what the steps have written.
-    pub(super) places: HashMap<BufferId, Place>,
-    /// Of what they have loaded.
-    pub(super) loaded: Vec<(View, Place)>,
+    /// Values that the steps have written.
+    pub(super) locations: HashMap<BufferId, Location>,
+    /// Values that the steps have loaded.
+    pub(super) loaded: Vec<(View, Location)>,
     pub(super) registers: usize,
 }
 
 impl Compiler<'_> {
-    pub(super) fn chain(&mut self, steps: &[Step]) -> Result<Vec<Instruction>> {
+    pub(super) fn compile_steps(&mut self, steps: &[Step]) -> Result<Vec<Instruction>> {
         let mut instructions = Vec::new();
         for step in steps {
             self.step(&step.op, &mut instructions)?;
@@ -44,21 +45,21 @@ impl Compiler<'_> {
         for view in op.reads() {
             reads.push(self.operand(view, ints, to)?);
         }
-        // What is known already is not computed again.
+        // Common subexpressions are computed once.
         let same = |known: &&Instruction| {
             let one = match (&known.action, &action) {
                 (Action::Unary(a), Action::Unary(b)) => a == b,
                 (Action::Binary(a), Action::Binary(b)) => a == b,
                 _ => false,
             };
-            one && known.reads == reads && matches!(known.out, Place::Register(_))
+            one && known.reads == reads && matches!(known.out, Location::Register(_))
         };
-        let registers = reads.iter().all(|place| matches!(place, Place::Register(_)));
+        let registers = reads.iter().all(|place| matches!(place, Location::Register(_)));
         if self.group.inner.contains(&out.buffer)
             && registers
             && let Some(known) = to.iter().find(same)
         {
-            self.places.insert(out.buffer, known.out);
+            self.locations.insert(out.buffer, known.out);
             return Ok(());
         }
         self.push(action, reads, out, to)
@@ -89,26 +90,26 @@ impl Compiler<'_> {
         self.plan.buffer(view.buffer).dtype.is_integer()
     }
 
-    fn register(&mut self) -> Place {
+    fn register(&mut self) -> Location {
         self.registers += 1;
-        Place::Register(self.registers - 1)
+        Location::Register(self.registers - 1)
     }
 
-    /// Where an operand's values are; of a constant its whole part, where it is one of integers.
+    /// Place of an operand's values. Integer operations read a constant's integer part.
     pub(super) fn operand(
         &mut self,
         view: &View,
         ints: bool,
         to: &mut Vec<Instruction>,
-    ) -> Result<Place> {
-        if let Some(place) = self.places.get(&view.buffer) {
+    ) -> Result<Location> {
+        if let Some(place) = self.locations.get(&view.buffer) {
             return Ok(*place);
         }
         if let Class::Constant(value) = self.plan.buffer(view.buffer).class {
             let value = value.get();
             let bits = if ints { value as i32 as u32 } else { value.to_bits() };
             if let Some((register, _)) = self.constants.iter().find(|(_, known)| *known == bits) {
-                return Ok(Place::Register(*register));
+                return Ok(Location::Register(*register));
             }
             self.constants.push((self.registers, bits));
             return Ok(self.register());
@@ -119,7 +120,7 @@ impl Compiler<'_> {
         let (base, width) = (self.locate)(view)?;
         let source = Source::new(base, width, &view.shape, &view.strides)?;
         let place = if width == Width::Word && source.is_dense() {
-            Place::At(base.cast())
+            Location::At(base.cast())
         } else {
             let out = self.register();
             to.push(Instruction { action: Action::Load(source), reads: vec![], out });
@@ -129,23 +130,23 @@ impl Compiler<'_> {
         Ok(place)
     }
 
-    /// Where a result goes first, and what it is stored as from there.
-    pub(super) fn result(&mut self, out: &View) -> Result<(Place, Option<(*mut u8, Narrow)>)> {
+    /// Place of a result, and its final storage if that has fewer bytes.
+    pub(super) fn result(&mut self, out: &View) -> Result<(Location, Option<(*mut u8, Narrow)>)> {
         let (mut place, mut stored) = (self.register(), None);
         if !self.group.inner.contains(&out.buffer) {
             match (self.locate)(out)? {
-                (base, Width::Word) => place = Place::At(base.cast()),
+                (base, Width::Word) => place = Location::At(base.cast()),
                 (base, Width::Less(narrow)) => stored = Some((base, narrow)),
             }
         }
-        self.places.insert(out.buffer, place);
+        self.locations.insert(out.buffer, place);
         Ok((place, stored))
     }
 
     fn push(
         &mut self,
         action: Action,
-        reads: Vec<Place>,
+        reads: Vec<Location>,
         out: &View,
         to: &mut Vec<Instruction>,
     ) -> Result<()> {

@@ -1,47 +1,47 @@
-//! Exponentials of rows over their sums, what a softmax is after it has the largest of each row: two groups done in one, each
-//! row while it is in the first-level cache. Values are the groups' to the bit.
+//! Softmax of rows after their maximum is known: two groups in one pass, each row while it is in the first-level
+//! cache. Results have the same bits as the groups'.
 
 use std::ops::Range;
 
-use super::{Action, BLOCK, Instruction, Kernel, Place};
+use super::instruction::{Action, BLOCK, Instruction, Kernel, Location};
 use plan::{Binary, Reduce, Unary};
 use simd::{Isa, norm, tensor};
 
 /// `exp(x - max) / sum` of rows.
 pub(in crate::cpu) struct Softmax {
     x: *const f32,
-    /// A value for each row: what is subtracted, and where the reciprocal of the sum goes.
+    /// Per row, the value to subtract, and the destination of the sum's reciprocal.
     max: *const f32,
     share: *mut f32,
     out: *mut f32,
 }
 
-/// The place of an operand, and a value for each row of so many elements that is loaded beside it.
+/// Place of an operand, and the address of one value per row of `length` elements, if the instruction reads both.
 fn with_row(load: &Instruction, op: &Instruction, length: usize) -> Option<(*mut f32, *const f32)> {
     let Action::Load(source) = &load.action else { return None };
-    let [Place::At(x), row] = op.reads[..] else { return None };
+    let [Location::At(x), row] = op.reads[..] else { return None };
     Some((x, source.by_row(length).filter(|_| row == load.out)?))
 }
 
 impl Softmax {
-    /// What two kernels are, of which the first adds up exponentials and the second divides them by the sum.
+    /// Combines two kernels, if the first one sums up exponentials and the second one divides them by the sum.
     pub(in crate::cpu) fn of([sum, share]: [&Kernel; 2]) -> Option<Self> {
         let reduction = sum.reduction.as_ref()?;
-        let ([load, sub, exp], [recip]) = (&sum.chain[..], &sum.tail[..]) else { return None };
-        let ([by, mul], None) = (&share.chain[..], &share.reduction) else { return None };
+        let ([load, sub, exp], [recip]) = (&sum.body[..], &sum.tail[..]) else { return None };
+        let ([by, mul], None) = (&share.body[..], &share.reduction) else { return None };
         let (x, max) = with_row(load, sub, reduction.length)?;
         let (result, shares) = with_row(by, mul, reduction.length)?;
         let exponentials = matches!(sub.action, Action::Binary(Binary::Sub))
             && matches!(exp.action, Action::Unary(Unary::Exp))
             && exp.reads == [sub.out]
-            && exp.out == Place::At(result);
+            && exp.out == Location::At(result);
         let sums = reduction.op == Reduce::Sum
             && !reduction.of_ints
             && reduction.inner == 1
             && reduction.x == exp.out
             && matches!(recip.action, Action::Unary(Unary::Recip))
             && recip.reads == [reduction.out]
-            && recip.out == Place::At(shares.cast_mut());
+            && recip.out == Location::At(shares.cast_mut());
         let divides = matches!(mul.action, Action::Binary(Binary::Mul)) && mul.out == exp.out;
         (exponentials && sums && divides).then_some(Self {
             x,
@@ -51,7 +51,7 @@ impl Softmax {
         })
     }
 
-    /// Some rows of so many elements.
+    /// Computes some rows of `length` elements.
     ///
     /// # Safety
     ///

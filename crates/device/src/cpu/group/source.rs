@@ -1,65 +1,37 @@
-//! Where elements of a tensor lie, and how they are brought into registers: strides, padding, types of fewer bytes, and what lies side by
-//! side.
+//! Operands of any layout: strides, padding, narrow types and concatenations, read into registers.
 
 use std::ops::Range;
 
 use crate::Result;
 use crate::axes::merged;
-use crate::cpu::memory::unsupported;
-use plan::{DType, View};
+use crate::cpu::errors::unsupported;
+use crate::cpu::width::Width;
+use plan::View;
 use simd::Isa;
 use simd::dense;
 use simd::tensor::{self, Narrow};
 
-/// Most axes of a view that is not dense.
+/// Most axes of a view that is not dense, after merging.
 const RANK: usize = 12;
 
-/// Elements of a last axis whose lines are written several at a time.
+/// Longest last axis whose lines are written several at a time.
 const SHORT: usize = 16;
 
-/// How elements are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cpu) enum Width {
-    /// In 4 bytes.
-    Word,
-    Less(Narrow),
-}
-
-impl Width {
-    pub(in crate::cpu) const fn of(dtype: DType) -> Option<Self> {
-        match dtype {
-            DType::F32 | DType::I32 => Some(Self::Word),
-            DType::F16 => Some(Self::Less(Narrow::Half)),
-            DType::BF16 => Some(Self::Less(Narrow::Brain)),
-            DType::I8 => Some(Self::Less(Narrow::Signed)),
-            DType::U8 | DType::BOOL => Some(Self::Less(Narrow::Unsigned)),
-            _ => None,
-        }
-    }
-
-    pub(in crate::cpu) const fn bytes(self) -> usize {
-        match self {
-            Self::Word => 4,
-            Self::Less(narrow) => narrow.bytes(),
-        }
-    }
-}
-
-/// Elements in the order of a shape, wherever they lie.
+/// Elements of a shape in order, with any strides.
 #[derive(Clone, Debug)]
 pub(in crate::cpu) struct Source {
     base: *const u8,
     width: Width,
     shape: Vec<usize>,
     strides: Vec<isize>,
-    /// Elements whose place on this axis is outside of the range are zeroes; inside, the first is at `base`.
+    /// Axis with zero padding: elements outside of the range are zero, the first one inside is at `base`.
     inside: Option<(usize, Range<usize>)>,
-    /// Whether they are where they are to go.
-    there: bool,
+    /// True if the elements are already in place.
+    in_place: bool,
 }
 
 impl Source {
-    /// Elements that are strides apart, from `base` on; neighbouring axes that lie as one become one.
+    /// Elements with strides from `base` on; contiguous neighbouring axes are merged.
     ///
     /// # Errors
     /// More axes than [`RANK`] are left.
@@ -73,10 +45,10 @@ impl Source {
         if axes.is_empty() {
             (axes, steps) = (vec![1], vec![0]);
         }
-        Self { base, width, shape: axes, strides: steps, inside: None, there: false }.checked()
+        Self { base, width, shape: axes, strides: steps, inside: None, in_place: false }.checked()
     }
 
-    /// The elements of a view that lie `before` places into an axis of `shape`, and zeroes around them.
+    /// Elements of a view, zero-padded to `shape`: they begin `before` places into the axis.
     pub(super) fn padded(
         base: *const u8,
         width: Width,
@@ -85,7 +57,7 @@ impl Source {
         axis: usize,
         before: usize,
     ) -> Result<Self> {
-        // Axes before and after it that lie as one are one.
+        // Merges contiguous axes before the padded one, and after it.
         let part = |range: Range<usize>| {
             let (shape, strides) = (&shape[range.clone()], &x.strides[range]);
             Self::new(base, width, shape, strides)
@@ -97,7 +69,7 @@ impl Source {
         let inside = Some((heads.shape.len(), before..before + x.shape[axis]));
         let shape = [&heads.shape[..], &[shape[axis]], &tail.shape].concat();
         let strides = [&heads.strides[..], &[x.strides[axis]], &tail.strides].concat();
-        Self { base, width, shape, strides, inside, there: false }.checked()
+        Self { base, width, shape, strides, inside, in_place: false }.checked()
     }
 
     fn checked(self) -> Result<Self> {
@@ -107,14 +79,14 @@ impl Source {
         Err(unsupported(format!("a view of {} axes, {RANK} are the most", self.shape.len())))
     }
 
-    /// Elements from one of the axis with zeroes to the next, elements of that, and those that are none of them.
+    /// For a padded source: elements per index of the axis, its extent, and the range inside.
     fn part(&self) -> Option<(usize, usize, Range<usize>)> {
         let (axis, inside) = self.inside.clone()?;
         Some((self.shape[axis + 1..].iter().product(), self.shape[axis], inside))
     }
 
-    /// Whether its zeroes are where another has elements of the same axis, and the other way round.
-    pub(super) fn beside(&self, other: &Self) -> bool {
+    /// True if two padded sources do not overlap, so that a concatenation can join them.
+    pub(super) fn is_disjoint(&self, other: &Self) -> bool {
         let (Some((inner, extent, own)), Some((i, e, theirs))) = (self.part(), other.part()) else {
             return false;
         };
@@ -125,15 +97,15 @@ impl Source {
         (inner, extent) == (i, e) && apart && plain(self) && plain(other)
     }
 
-    /// Notes whether it is a part whose elements lie one after the other as they are to go, where that begins at `out`.
-    pub(super) fn look_for(&mut self, out: *mut f32) {
+    /// Checks if the elements are already in place in a concatenation that begins at `out`.
+    pub(super) fn check_in_place(&mut self, out: *mut f32) {
         let dense = |axis: usize| {
             let behind = &self.shape[axis + 1..];
             self.shape[axis] == 1
                 || self.strides[axis] == behind.iter().product::<usize>().cast_signed()
         };
         let part = self.inside.as_ref().zip(self.part());
-        self.there = part.is_some_and(|((axis, _), (inner, _, own))| {
+        self.in_place = part.is_some_and(|((axis, _), (inner, _, own))| {
             let place = out.wrapping_add(own.start * inner).cast_const().cast();
             self.shape[..*axis].iter().all(|extent| *extent == 1)
                 && (*axis..self.shape.len()).all(dense)
@@ -142,35 +114,36 @@ impl Source {
         });
     }
 
-    /// Elements of a part that are where they are to go.
-    pub(super) fn there(&self) -> usize {
-        self.part().filter(|_| self.there).map_or(0, |(inner, _, own)| inner * own.len())
+    /// Number of elements that are already in place.
+    pub(super) fn elements_in_place(&self) -> usize {
+        self.part().filter(|_| self.in_place).map_or(0, |(inner, _, own)| inner * own.len())
     }
 
-    /// The first element of a row of so many that is the same for all.
+    /// Address of a row of `columns` elements that is repeated for all rows.
     pub(super) fn row(&self, columns: usize) -> Option<*const f32> {
         let row = self.inside.is_none() && self.width == Width::Word;
         let repeats = matches!(self.strides[..], [0, 1]) && self.shape[1] == columns;
         (row && repeats).then_some(self.base.cast())
     }
 
-    /// Of rows of so many columns a value for each.
+    /// Address of one value per row of `columns` elements.
     pub(super) fn by_row(&self, columns: usize) -> Option<*const f32> {
         let plain = self.inside.is_none() && self.width == Width::Word;
         let repeats = matches!(self.strides[..], [1, 0]) && self.shape[1] == columns;
         (plain && repeats).then_some(self.base.cast())
     }
 
-    /// Whether a number of elements lie one after the other.
+    /// True if the elements are contiguous.
     pub(in crate::cpu) fn is_dense(&self) -> bool {
         self.inside.is_none() && self.strides == [1]
     }
 
-    /// Writes `n` values from the `start`th on to `out`, widened to 4 bytes; all of them `shift` elements further on.
+    /// Writes `n` values from index `start` on to `out`, widened to 4 bytes; the source is shifted by `shift`
+    /// elements.
     ///
     /// # Safety
     ///
-    /// The elements are there, one at least; `out` is valid for `n` values.
+    /// The elements are readable, and there is at least one; `out` is valid for `n` values.
     pub(in crate::cpu) unsafe fn fill(
         &self,
         isa: Isa,
@@ -211,7 +184,7 @@ impl Source {
         }
     }
 
-    /// How many whole lines of the last axis come next among `n` elements, where these are short.
+    /// Number of whole lines of the last axis among the next `n` elements, if lines are short.
     fn short_lines(&self, index: &[usize], n: usize) -> Option<usize> {
         let [.., line, 0] = index else { return None };
         let [.., lines, length] = self.shape[..] else { return None };
@@ -289,7 +262,7 @@ impl Source {
                     std::slice::from_raw_parts_mut(out, count).fill(value);
                 }
                 (Width::Word, step) if step > 0 => {
-                    dense::every(isa, base.cast(), step.unsigned_abs(), out, count);
+                    dense::strided_copy(isa, base.cast(), step.unsigned_abs(), out, count);
                 }
                 (Width::Word, step) => {
                     for i in 0..count {
@@ -308,12 +281,12 @@ impl Source {
     }
 }
 
-/// `n` elements of what lies side by side, from the `start`th on. Zero is added, as when parts are added up.
+/// Writes `n` elements of a concatenation from index `start` on. Adds zero, as the sum of the padded parts would.
 ///
 /// # Safety
 ///
-/// The elements are there, and room for them.
-pub(super) unsafe fn join(parts: &[Source], isa: Isa, start: usize, n: usize, out: *mut f32) {
+/// The elements are readable, and `out` has space for them.
+pub(super) unsafe fn concat(parts: &[Source], isa: Isa, start: usize, n: usize, out: *mut f32) {
     let mut done = 0;
     while done < n {
         let at = start + done;
@@ -335,7 +308,7 @@ pub(super) unsafe fn join(parts: &[Source], isa: Isa, start: usize, n: usize, ou
         unsafe {
             let out = out.add(done);
             match here {
-                Some(part) if part.there => {}
+                Some(part) if part.in_place => {}
                 Some(part) => {
                     part.fill(isa, 0, at, count, out);
                     for value in std::slice::from_raw_parts_mut(out, count) {

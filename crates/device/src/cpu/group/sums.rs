@@ -1,10 +1,10 @@
-//! What rows and columns that are reduced have come to so far.
+//! Accumulators of reductions, for rows and for columns.
 
-use super::Reduction;
+use super::instruction::Reduction;
 use plan::{Binary, Reduce};
 use simd::{Isa, tensor};
 
-/// What a row has come to so far.
+/// Accumulator of one row.
 pub(super) struct Sums {
     sum: f64,
     largest: f32,
@@ -34,7 +34,7 @@ impl Sums {
         }
     }
 
-    /// The row's value; the next begins anew.
+    /// Returns the row's value, and resets the accumulator.
     pub(super) fn end(&mut self, r: &Reduction) -> f32 {
         let value = match (r.of_ints, r.op) {
             (true, _) => f32::from_bits(self.ints as u32),
@@ -46,7 +46,7 @@ impl Sums {
     }
 }
 
-/// What columns have come to so far: in `f64`, or in 4 bytes.
+/// Accumulators of a block of columns, with 8 or 4 bytes each.
 pub(super) struct ColumnSums {
     at: *mut f32,
     columns: usize,
@@ -56,7 +56,7 @@ impl ColumnSums {
     pub(super) fn new(r: &Reduction, at: *mut f32, columns: usize) -> Self {
         let sums = Self { at, columns };
         for i in 0..columns {
-            // SAFETY: there is room for a block of either.
+            // SAFETY: the scratch has space for a block of either size.
             unsafe {
                 match (r.of_ints, r.op) {
                     (true, op) => *at.add(i) = f32::from_bits(no_ints(op) as u32),
@@ -70,7 +70,7 @@ impl ColumnSums {
 
     /// # Safety
     ///
-    /// `x` is valid for a value of each column.
+    /// `x` is valid for one value per column.
     pub(super) unsafe fn take(&mut self, r: &Reduction, isa: Isa, x: *const f32) {
         let (at, n) = (self.at, self.columns);
         // SAFETY: the caller's contract.
@@ -91,7 +91,7 @@ impl ColumnSums {
 
     /// # Safety
     ///
-    /// `out` is valid for a value of each column.
+    /// `out` is valid for one value per column.
     pub(super) unsafe fn end(&self, r: &Reduction, out: *mut f32) {
         let sums = !r.of_ints && r.op == Reduce::Sum;
         for i in 0..self.columns {

@@ -1,58 +1,63 @@
-//! Stages of tensors' products: which operands are packed when, and what follows.
+//! Kernel calls of tensor products: packing of operands, and epilogues.
 
-use super::{Resolver, Stage, forward};
+use super::KernelCall;
+use super::resolve::Resolver;
 use crate::Result;
-use crate::cpu::between::Between;
+use crate::cpu::check::forward;
+use crate::cpu::conv_shape;
 use crate::cpu::depthwise::Depthwise;
-use crate::cpu::group::{Kernel, Width};
-use crate::cpu::memory::WeightStorage;
-use crate::cpu::product::{self, After, Columns, MatMul, Panels, Side};
-use crate::cpu::together::{self, Rows};
+use crate::cpu::epilogue::{self, Epilogue};
+use crate::cpu::group::Kernel;
+use crate::cpu::matmul::{Columns, MatMul};
+use crate::cpu::matmul_chain::MatMulChain;
+use crate::cpu::packed_operand::{Pack, PackedOperand, Side};
+use crate::cpu::row_fusion::{self, FusedRows};
+use crate::cpu::width::Width;
 use crate::cpu::winograd::Winograd;
-use plan::{Class, Group, Op, View};
+use plan::{Group, Op, View};
 use simd::dense::Lines;
 use simd::windows::Image;
 
 impl Resolver<'_> {
-    /// Stages of a group that begins with a product.
-    pub(super) fn product(&self, group: &Group, stages: &mut Vec<Stage>) -> Result<()> {
-        let (out, after) = self.after(group)?;
+    /// Appends the kernel calls of a group that begins with a product.
+    pub(super) fn product(&self, group: &Group, calls: &mut Vec<KernelCall>) -> Result<()> {
+        let (out, epilogue) = self.epilogue(group)?;
         match &self.plan.steps[group.steps.start].op {
             Op::MatMul { a, b, .. } => {
-                let mut free = self.memory.between().cast();
-                let product = self.matmul([a, b], false, (out, after), &mut free, stages)?;
-                stages.push(Stage::MatMul(Box::new(product)));
+                let mut free = self.memory.step_scratch().cast();
+                let product = self.matmul([a, b], false, (out, epilogue), &mut free, calls)?;
+                calls.push(KernelCall::MatMul(Box::new(product)));
                 Ok(())
             }
-            Op::Conv(conv) => self.convolution(conv, out, after, stages),
+            Op::Conv(conv) => self.convolution(conv, out, epilogue, calls),
             op => unreachable!("{} is no product of tensors", op.name()),
         }
     }
 
-    /// Stages of two products with groups between them that are done row by row.
-    pub(super) fn products(&self, set: &[Group], stages: &mut Vec<Stage>) -> Result<()> {
+    /// Appends the kernel calls of two products with row operations between them.
+    pub(super) fn matmul_chain(&self, set: &[Group], calls: &mut Vec<KernelCall>) -> Result<()> {
         let [first, groups @ .., second] = set else {
             unreachable!("two products and what is between them")
         };
-        let mut free = self.memory.between().cast();
-        let mut product = |group: &Group, stages: &mut Vec<Stage>| {
-            let (out, after) = self.after(group)?;
+        let mut free = self.memory.step_scratch().cast();
+        let mut product = |group: &Group, calls: &mut Vec<KernelCall>| {
+            let (out, epilogue) = self.epilogue(group)?;
             let Op::MatMul { a, b, .. } = &self.plan.steps[group.steps.start].op else {
                 unreachable!("rows become rows by a product of matrices")
             };
-            self.matmul([a, b], true, (out, after), &mut free, stages)
+            self.matmul([a, b], true, (out, epilogue), &mut free, calls)
         };
-        let (first, second) = (product(first, stages)?, product(second, stages)?);
+        let (first, second) = (product(first, calls)?, product(second, calls)?);
         let kernels = self.kernels(groups)?;
         let [m, length, _] = first.shape;
-        let rows = Rows::new(kernels, first.count() * m, length);
-        stages.push(Stage::Between(Box::new(Between { first, rows, second })));
+        let rows = FusedRows::new(kernels, first.count() * m, length);
+        calls.push(KernelCall::MatMulChain(Box::new(MatMulChain { first, rows, second })));
         Ok(())
     }
 
-    /// Kernels of groups that are done row by row.
+    /// Kernels of groups that run row by row.
     pub(super) fn kernels(&self, groups: &[Group]) -> Result<Vec<Kernel>> {
-        let place = together::place(self.plan, groups);
+        let place = row_fusion::place(self.plan, groups);
         let locate = |view: &View| match place {
             Some((kept, out)) if view.buffer == kept => {
                 Ok((self.f32(out)?.wrapping_add(view.offset).cast(), Width::Word))
@@ -62,65 +67,55 @@ impl Resolver<'_> {
         groups.iter().map(|group| Kernel::new(self.plan, group, &locate)).collect()
     }
 
-    /// Where a product writes, and what follows it element by element.
-    fn after(&self, group: &Group) -> Result<(*mut f32, After)> {
+    /// Destination of a product, and its epilogue.
+    fn epilogue(&self, group: &Group) -> Result<(*mut f32, Epilogue)> {
         let op = &self.plan.steps[group.steps.start].op;
-        let Some(result) = product::result(op) else {
+        let Some(result) = epilogue::result(op) else {
             unreachable!("{} is no product of tensors", op.name())
         };
         if group.steps.len() == 1 {
-            return Ok((self.f32(result)?, After::default()));
+            return Ok((self.f32(result)?, Epilogue::default()));
         }
-        let place = product::place(self.plan, group);
+        let place = epilogue::place(self.plan, group);
         let place = place.map(|view| self.f32(view)).transpose()?;
         let locate = |view: &View| match place {
             Some(at) if view.buffer == result.buffer => Ok((at.cast(), Width::Word)),
             _ => self.locate(view),
         };
         let steps = group.steps.start + 1..group.steps.end;
-        let after = Group { steps, reduce: None, inner: group.inner.clone() };
-        let kernel = Kernel::steps(self.plan, &after, &locate)?;
+        let steps = Group { steps, reduce: None, inner: group.inner.clone() };
+        let kernel = Kernel::steps(self.plan, &steps, &locate)?;
         let (columns, rows_repeat) = match op {
             Op::Conv(conv) => (conv.out.shape[2..].iter().product(), false),
             _ => (result.shape[result.shape.len() - 1], true),
         };
-        let finish = place.and_then(|at| kernel.finish(at, columns, rows_repeat));
+        let finish = place.and_then(|at| kernel.as_epilogue(at, columns, rows_repeat));
         let out = place.map_or_else(|| self.f32(result), Ok)?;
-        Ok((out, finish.map_or_else(|| After::Kernel(kernel.ready()), After::Finish)))
+        Ok((out, finish.map_or_else(|| Epilogue::Kernel(kernel.ready()), Epilogue::Tile)))
     }
 
-    /// Panels of a weight that were made as it was uploaded.
-    pub(super) fn packed(&self, op: &Op, view: &View) -> Option<(*const f32, Panels)> {
-        let buffer = self.plan.buffer(view.buffer);
-        match self.memory.weight(&buffer.name).filter(|_| buffer.class == Class::Weight)? {
-            (base, WeightStorage::Panels(panels)) => (Panels::of(op, view, buffer) == Some(panels))
-                .then(|| (base.cast_const().cast(), panels)),
-            _ => None,
-        }
-    }
-
-    /// A product of matrices, after the stages that bring its operands to what is free between two steps; columns into
-    /// panels if `packed`.
+    /// Builds a matrix product. Appends calls that widen or pack its operands into free step scratch first; columns
+    /// are packed if `packed` is set.
     fn matmul(
         &self,
         [a, b]: [&View; 2],
         packed: bool,
-        (out, after): (*mut f32, After),
+        (out, epilogue): (*mut f32, Epilogue),
         free: &mut *mut f32,
-        stages: &mut Vec<Stage>,
+        calls: &mut Vec<KernelCall>,
     ) -> Result<MatMul> {
         let rank = a.shape.len();
         let shape @ [m, n, k] = [a.shape[rank - 2], b.shape[rank - 2], a.shape[rank - 1]];
         let op = Op::MatMul { a: a.clone(), b: b.clone(), out: View::whole(a.buffer, &[]) };
         let heads = &a.shape[..rank - 2];
         let (columns, of_columns) = match self.packed(&op, b) {
-            Some((at, _)) => (Columns::Packed(at), vec![0; heads.len()]),
+            Some((at, _)) => (Columns::Packed(at.cast_const().cast()), vec![0; heads.len()]),
             None => {
-                let (at, strides) = self.operand(b, free, stages)?;
+                let (at, strides) = self.operand(b, free, calls)?;
                 let (line, step) = (strides[rank - 2], strides[rank - 1]);
                 if packed {
                     let lines = ((n, line), (k, step));
-                    let (at, of) = pack(Side::Columns, lines, heads, (at, &strides), free, stages);
+                    let (at, of) = pack(Side::Columns, lines, heads, (at, &strides), free, calls);
                     (Columns::Packed(at), of)
                 } else {
                     (Columns::Lines(Lines { at, line, step }), strides)
@@ -129,28 +124,28 @@ impl Resolver<'_> {
         };
         let mut apart = None;
         let (rows, of_rows) = match self.packed(&op, a) {
-            Some((at, _)) => (at, vec![0; heads.len()]),
+            Some((at, _)) => (at.cast_const().cast(), vec![0; heads.len()]),
             None => {
-                let (at, strides) = self.operand(a, free, stages)?;
+                let (at, strides) = self.operand(a, free, calls)?;
                 let (line, step) = (strides[rank - 2], strides[rank - 1]);
                 if step == 1 || k == 1 {
                     apart = Some(line);
                     (at, strides)
                 } else {
-                    pack(Side::Rows, ((m, line), (k, step)), heads, (at, &strides), free, stages)
+                    pack(Side::Rows, ((m, line), (k, step)), heads, (at, &strides), free, calls)
                 }
             }
         };
         let pairs = (0..heads.len()).map(|i| (heads[i], of_rows[i], of_columns[i])).collect();
-        Ok(MatMul { rows, apart, columns, pairs, shape, bias: None, out, after })
+        Ok(MatMul { rows, apart, columns, pairs, shape, bias: None, out, epilogue })
     }
 
-    /// Where an operand's elements are, in 4 bytes, and how far apart.
+    /// Address and strides of an operand, widened to 4 bytes if necessary.
     fn operand(
         &self,
         view: &View,
         free: &mut *mut f32,
-        stages: &mut Vec<Stage>,
+        calls: &mut Vec<KernelCall>,
     ) -> Result<(*const f32, Vec<usize>)> {
         let (base, width) = self.locate(view)?;
         if width == Width::Word {
@@ -159,7 +154,7 @@ impl Resolver<'_> {
         let at = *free;
         *free = free.wrapping_add(view.elements());
         let kernel = Kernel::copy(self.source(view)?, view.elements(), at);
-        stages.push(Stage::Group(Box::new(kernel)));
+        calls.push(KernelCall::Group(Box::new(kernel)));
         Ok((at.cast_const(), plan::row_major(&view.shape)))
     }
 
@@ -167,53 +162,53 @@ impl Resolver<'_> {
         &self,
         conv: &plan::Conv,
         out: *mut f32,
-        after: After,
-        stages: &mut Vec<Stage>,
+        epilogue: Epilogue,
+        calls: &mut Vec<KernelCall>,
     ) -> Result<()> {
         let plan::Conv { windows, x, weight, bias, .. } = conv;
         let strides = forward(x)?;
-        let [rows, columns] = product::axes(conv, &strides);
+        let [rows, columns] = conv_shape::axes(conv, &strides);
         let at = self.f32(x)?.cast_const();
         let (images, channels) = ((x.shape[0], strides[0]), (x.shape[1], strides[1]));
         let bias =
             bias.as_ref().map(|bias| self.f32(bias).map(<*mut f32>::cast_const)).transpose()?;
-        if product::is_depthwise(conv) {
+        if conv_shape::is_depthwise(conv) {
             let weight = self.f32(weight)?.cast_const();
             let depthwise =
-                Depthwise { x: at, images, channels, rows, columns, weight, bias, out, after };
-            stages.push(Stage::Depthwise(Box::new(depthwise)));
+                Depthwise { x: at, images, channels, rows, columns, weight, bias, out, epilogue };
+            calls.push(KernelCall::Depthwise(Box::new(depthwise)));
             return Ok(());
         }
         let groups = windows.groups;
         let inner = weight.shape[1];
         let op = Op::Conv(conv.clone());
-        let panels = Panels::of_convolution(conv);
+        let packing = PackedOperand::of_convolution(conv);
         let packed = match self.packed(&op, weight) {
-            Some((weights, Panels { side: Side::Tiles, lines, .. })) => {
-                stages.push(Stage::Winograd(Box::new(Winograd {
+            Some((weights, PackedOperand { side: Side::Winograd, lines, .. })) => {
+                calls.push(KernelCall::Winograd(Box::new(Winograd {
                     x: at,
                     images,
                     channels,
                     rows,
                     columns,
-                    weights,
+                    weights: weights.cast_const().cast(),
                     outputs: lines.0,
                     bias,
                     out,
-                    after,
+                    epilogue,
                 })));
                 return Ok(());
             }
-            Some((at, _)) => at,
+            Some((at, _)) => at.cast_const().cast(),
             None => {
                 let from = self.f32(weight)?.cast_const();
-                let to = self.memory.between().cast::<f32>();
-                let axes = vec![panels.matrices];
-                stages.push(Stage::Pack(Box::new(product::Pack { panels, axes, from, to })));
+                let to = self.memory.step_scratch().cast::<f32>();
+                let axes = vec![packing.matrices];
+                calls.push(KernelCall::Pack(Box::new(Pack { operand: packing, axes, from, to })));
                 to.cast_const()
             }
         };
-        // Windows of one element next to each other are the image's own lines.
+        // Windows of one element with stride 1 are the image's own lines.
         let image = Image { at, channel: channels.1, rows, columns };
         let points = [rows, columns].iter().all(|axis| {
             axis.size == 1 && axis.stride == 1 && axis.count == axis.extent && axis.before == 0
@@ -224,32 +219,32 @@ impl Resolver<'_> {
         } else {
             Columns::Windows(image)
         };
-        stages.push(Stage::MatMul(Box::new(MatMul {
+        calls.push(KernelCall::MatMul(Box::new(MatMul {
             rows: packed,
             apart: None,
             columns: columns_of,
-            pairs: vec![(images.0, 0, images.1), (groups, panels.matrix(), inner * channels.1)],
-            shape: [panels.lines.0, rows.count * columns.count, panels.steps.0],
+            pairs: vec![(images.0, 0, images.1), (groups, packing.matrix(), inner * channels.1)],
+            shape: [packing.lines.0, rows.count * columns.count, packing.steps.0],
             bias: bias.map(|bias| (bias, groups)),
             out,
-            after,
+            epilogue,
         })));
         Ok(())
     }
 }
 
-/// Lines of matrices in panels at what is free, and elements from matrix to matrix along each of the axes.
+/// Packs an operand into free step scratch. Returns its address, and the distance between matrices along each axis.
 fn pack(
     side: Side,
     (lines, steps): ((usize, usize), (usize, usize)),
     heads: &[usize],
     (from, strides): (*const f32, &[usize]),
     free: &mut *mut f32,
-    stages: &mut Vec<Stage>,
+    calls: &mut Vec<KernelCall>,
 ) -> (*const f32, Vec<usize>) {
-    let panels = Panels { side, matrices: (1, 0), lines, steps };
-    let (mut axes, mut of, mut each) = (Vec::new(), vec![0; heads.len()], panels.matrix());
-    // What is the same for several pairs is packed once.
+    let packing = PackedOperand { side, matrices: (1, 0), lines, steps };
+    let (mut axes, mut of, mut each) = (Vec::new(), vec![0; heads.len()], packing.matrix());
+    // An axis with stride 0 is packed once.
     for axis in (0..heads.len()).rev().filter(|axis| strides[*axis] != 0) {
         of[axis] = each;
         each *= heads[axis];
@@ -257,6 +252,6 @@ fn pack(
     }
     let to = *free;
     *free = to.wrapping_add(each);
-    stages.push(Stage::Pack(Box::new(product::Pack { panels, axes, from, to })));
+    calls.push(KernelCall::Pack(Box::new(Pack { operand: packing, axes, from, to })));
     (to.cast_const(), of)
 }

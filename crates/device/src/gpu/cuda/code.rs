@@ -1,4 +1,4 @@
-//! The kernels as modules of the driver: the cubin of the device's SM where there is one, else PTX,
+//! Kernels as modules of the CUDA driver: the cubin for the device's SM if there is one, else PTX,
 //! which the driver compiles.
 
 use std::collections::HashMap;
@@ -15,10 +15,10 @@ use super::fault::Fault;
 use super::gpu::{Gpu, Owned};
 use crate::{Error, Result};
 
-/// Dynamic shared memory that every kernel may have without being asked for.
+/// Dynamic shared memory that every kernel may use without opting in.
 const SHARED_FREE: u32 = 48 << 10;
 
-/// The machine code for a compute capability: a cubin runs on its own SM alone.
+/// Target for a compute capability; a cubin runs only on its own SM.
 pub(super) const fn target(capability: u32) -> Target {
     match capability {
         87 => Target::Sm87,
@@ -37,9 +37,9 @@ pub(super) struct Code {
     gpu: Arc<Gpu>,
     target: Target,
     modules: HashMap<File, Owned<Module>>,
-    /// Of what the modules were made from.
+    /// Size of the loaded files.
     bytes: u64,
-    /// Each kernel, and the shared memory it may have.
+    /// Kernels, and the shared memory that each may use.
     functions: HashMap<Kernel, (Function, u32)>,
 }
 
@@ -54,12 +54,12 @@ impl Code {
         }
     }
 
-    /// Bytes of the files that have been loaded: the driver does not tell what becomes of them.
+    /// Size of the loaded files: the driver does not report the memory of modules.
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The kernel, ready for a launch with `shared_bytes` of dynamic shared memory.
+    /// Kernel function, allowed to use `shared_bytes` of dynamic shared memory.
     pub(super) fn function(&mut self, kernel: Kernel, shared_bytes: u32) -> Result<Function> {
         let (function, allowed) = match self.functions.get(&kernel) {
             Some(&known) => known,
@@ -98,7 +98,7 @@ impl Code {
                         .to_vec(),
                 };
                 self.bytes += image.len() as u64;
-                // PTX is text, which the driver reads up to a zero.
+                // PTX is NUL-terminated text.
                 image.push(0);
                 let loaded = Owned::new(&self.gpu, |driver| driver.load(&image));
                 entry.insert(loaded.map_err(|fault| match fault.at_the_seam() {

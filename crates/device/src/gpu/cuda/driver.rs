@@ -1,8 +1,8 @@
-//! The calls of the CUDA driver that are made here, as a trait: `super::library` makes them, tests
-//! put a driver of their own behind it.
+//! The used calls of the CUDA driver, as a trait: `super::library` implements it, and tests
+//! implement a fake driver.
 //!
-//! Handles come from the driver and die with the context at the latest; `super::gpu` owns each and
-//! gives it back once. Calls mean the thread's current context.
+//! Handles belong to the driver and die with the context at the latest; `super::gpu` owns each and
+//! releases it once. Calls use the thread's current context.
 
 use super::fault::Result;
 
@@ -31,11 +31,11 @@ pub(super) enum Attribute {
     Major,
     Minor,
     Multiprocessors,
-    /// 1 when it shares the CPU's memory.
+    /// 1 if it shares the CPU's memory.
     Integrated,
     /// The highest clock, in kHz.
     ClockRate,
-    /// Who may open contexts: see [`ComputeMode`].
+    /// True if other processes may open contexts; see [`ComputeMode`].
     ComputeMode,
 }
 
@@ -48,17 +48,17 @@ impl ComputeMode {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// The GPU's own; the CPU reaches it by copies.
+pub(super) enum MemoryKind {
+    /// GPU memory; the CPU accesses it by copies.
     Device,
-    /// Page-locked memory of the CPU that the GPU reads in place.
+    /// Page-locked CPU memory that the GPU accesses directly.
     Pinned,
-    /// Of both, moved or kept coherent by the driver.
+    /// Managed memory, moved or kept coherent by the driver.
     Managed,
 }
 
-impl Kind {
-    /// As `ORIND_CUDA_MEMORY` and reports name it.
+impl MemoryKind {
+    /// Name in `ORIND_CUDA_MEMORY` and reports.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
@@ -69,9 +69,9 @@ impl Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct MemoryPlace {
     pub(super) address: u64,
-    /// For the CPU; 0 where it has no mapping.
+    /// Address for the CPU; 0 if not mapped.
     pub(super) host: usize,
 }
 
@@ -83,15 +83,15 @@ pub(super) struct Call<'a> {
     pub(super) block: [u32; 3],
     /// Dynamic shared memory, in bytes.
     pub(super) shared_bytes: u32,
-    /// The kernel's one parameter.
+    /// The kernel's parameter block.
     pub(super) params: &'a [u8],
-    /// Whether it may begin before the launch before it is done (programmatic dependent launch): its kernel waits for
-    /// that itself.
+    /// True if it may begin before the previous launch is done (programmatic dependent launch); the
+    /// kernel itself waits.
     pub(super) programmatic: bool,
 }
 
 pub(super) trait Driver: Send + Sync {
-    /// 1000 x major + 10 x minor of the CUDA that it is for.
+    /// CUDA version, as 1000 x major + 10 x minor.
     fn version(&self) -> Result<i32>;
     fn init(&self) -> Result;
     fn devices(&self) -> Result<i32>;
@@ -100,37 +100,39 @@ pub(super) trait Driver: Send + Sync {
 
     fn create_context(&self, device: i32) -> Result<Context>;
     fn destroy_context(&self, context: Context) -> Result;
-    /// Makes the context the thread's.
+    /// Makes the context current for this thread.
     fn enter(&self, context: Context) -> Result;
-    /// Bytes free and in all.
+    /// Free and total bytes.
     fn memory(&self) -> Result<(u64, u64)>;
 
-    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place>;
-    fn free(&self, kind: Kind, place: Place) -> Result;
+    fn alloc(&self, kind: MemoryKind, bytes: u64) -> Result<MemoryPlace>;
+    fn free(&self, kind: MemoryKind, place: MemoryPlace) -> Result;
 
     /// Queues a copy to the GPU.
     ///
     /// # Safety
-    /// `from` holds `bytes` bytes; where it is pinned, nobody writes them before the copy is done.
+    ///
+    /// `from` has `bytes` bytes; if it is pinned, they are not written before the copy is done.
     unsafe fn copy_in(&self, to: u64, from: *const u8, bytes: usize, stream: Stream) -> Result;
 
     /// Queues a copy from the GPU.
     ///
     /// # Safety
+    ///
     /// `to` has room for `bytes` bytes until the copy is done.
     unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Stream) -> Result;
 
-    /// Queues zeroes.
+    /// Queues zeroing of memory.
     fn clear(&self, at: u64, bytes: u64, stream: Stream) -> Result;
 
-    /// Queues a copy between two places of the GPU's memory, which do not overlap.
+    /// Queues a copy within GPU memory, between ranges that do not overlap.
     fn copy(&self, to: u64, from: u64, bytes: u64, stream: Stream) -> Result;
 
-    /// Loads a cubin, or PTX with a zero behind it.
+    /// Loads a cubin, or NUL-terminated PTX.
     fn load(&self, image: &[u8]) -> Result<Module>;
     fn unload(&self, module: Module) -> Result;
     fn function(&self, module: Module, name: &str) -> Result<Function>;
-    /// Lets the kernel have that much dynamic shared memory.
+    /// Allows the kernel to use that much dynamic shared memory.
     fn allow_shared(&self, function: Function, bytes: u32) -> Result;
 
     fn create_stream(&self) -> Result<Stream>;
@@ -140,13 +142,14 @@ pub(super) trait Driver: Send + Sync {
     /// Queues a launch.
     ///
     /// # Safety
-    /// The parameters are of the kernel's layout, and the addresses in them lie in memory that lives
+    ///
+    /// The parameters have the kernel's layout, and the addresses in them are in memory that lives
     /// until the launch is done.
     unsafe fn launch(&self, call: &Call<'_>, stream: Stream) -> Result;
 
-    /// From here on, what is queued to the stream is recorded and not run.
+    /// Starts recording what is queued to the stream, instead of running it.
     fn begin_capture(&self, stream: Stream) -> Result;
-    /// Ends the recording and makes it ready to be launched.
+    /// Ends the recording and instantiates the graph.
     fn end_capture(&self, stream: Stream) -> Result<Graph>;
     fn launch_graph(&self, graph: Graph, stream: Stream) -> Result;
     fn destroy_graph(&self, graph: Graph) -> Result;
@@ -154,7 +157,7 @@ pub(super) trait Driver: Send + Sync {
     fn create_event(&self, timing: bool) -> Result<Event>;
     fn destroy_event(&self, event: Event) -> Result;
     fn record(&self, event: Event, stream: Stream) -> Result;
-    /// Blocks until everything before it is done.
+    /// Waits until everything before the event is done.
     fn wait(&self, event: Event) -> Result;
     /// Milliseconds between two events with timing.
     fn elapsed(&self, from: Event, to: Event) -> Result<f32>;

@@ -1,12 +1,12 @@
-//! Results of the CUDA driver: their names, what to do about them, and what they mean at the seam.
+//! Results of the CUDA driver: names, scope of the failure, and advice.
 //!
-//! Numbers and names are those of `CUresult` in `cuda.h` 12.6; which of them leave the context
-//! unusable is what its comments say. A number that is not listed (of a newer driver) is told as it is.
+//! Numbers and names are those of `CUresult` in `cuda.h` 12.6; its comments define which results
+//! make the context unusable. Unknown numbers (of newer drivers) are reported as numbers.
 
 use super::DEVICE;
 use crate::{Error, Scope};
 
-/// `CUresult` of a call that did not succeed.
+/// `CUresult` of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Code(pub(super) u32);
 
@@ -22,15 +22,15 @@ impl Code {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harm {
-    /// Nothing: the call alone failed.
+    /// Only the call failed.
     None,
-    /// It is of no more use; a new one may be.
+    /// The context is unusable; a new one may work.
     Context,
-    /// The GPU is gone for this process.
+    /// The GPU is unusable for this process.
     Device,
 }
 
-/// Number, name, what happens to the context, and what to do.
+/// Number, name, scope, and advice.
 type Known = (u32, &'static str, Harm, &'static str);
 
 const KERNEL: &str = "a kernel went wrong; load the model again, and report it if it comes back";

@@ -1,13 +1,14 @@
-//! A context, and owners of what lives in it: each handle is given back once, while the context still
-//! stands.
+//! Owners of a CUDA context and its handles: each handle is released once, before the context.
 
 use std::sync::Arc;
 
-use super::driver::{Attribute, Context, Driver, Event, Graph, Kind, Module, Place, Stream};
+use super::driver::{
+    Attribute, Context, Driver, Event, Graph, MemoryKind, MemoryPlace, Module, Stream,
+};
 use super::fault::{Code, Fault};
 use crate::{Error, Result};
 
-/// A GPU with a context of this process's own.
+/// A GPU with a private context.
 pub(super) struct Gpu {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) device: i32,
@@ -15,10 +16,10 @@ pub(super) struct Gpu {
     pub(super) name: String,
     /// Compute capability, 10 x major + minor.
     pub(super) capability: u32,
-    /// The driver's, as [`Driver::version`] gives it.
+    /// Version as [`Driver::version`] returns it.
     pub(super) version: i32,
     pub(super) sms: u32,
-    /// Whether it shares the CPU's memory.
+    /// True if it shares the CPU's memory.
     pub(super) integrated: bool,
 }
 
@@ -29,20 +30,20 @@ impl std::fmt::Debug for Gpu {
 }
 
 impl Gpu {
-    /// The driver, with this context as the thread's: what every call begins with.
+    /// Makes the context current and returns the driver; every call begins with it.
     pub(super) fn enter(&self) -> Result<&dyn Driver, Fault> {
         self.driver.enter(self.context)?;
         Ok(&*self.driver)
     }
 
-    /// The highest clock in MHz, 0 where the driver does not tell: it only tells devices apart.
+    /// Highest clock in MHz, 0 if unknown. Only used to distinguish devices.
     pub(super) fn clock_mhz(&self) -> u32 {
         let khz = self.driver.attribute(self.device, Attribute::ClockRate).unwrap_or(0);
         u32::try_from(khz).unwrap_or(0) / 1000
     }
 
-    /// Whether recorded launches begin early: the machine code of sm_90 waits for the launch before, and graphs have
-    /// such edges from CUDA 12.3 on.
+    /// Returns whether recorded launches may begin early: sm_90 code waits for the previous launch,
+    /// and graphs have such edges from CUDA 12.3 on.
     pub(super) const fn programmatic(&self) -> bool {
         self.capability == 90 && self.version >= 12_030
     }
@@ -81,7 +82,7 @@ resources! {
     Graph: destroy_graph;
 }
 
-impl Resource for (Kind, Place) {
+impl Resource for (MemoryKind, MemoryPlace) {
     fn release(self, driver: &dyn Driver) -> Result<(), Fault> {
         driver.free(self.0, self.1)
     }
@@ -108,7 +109,7 @@ impl<H: Resource> Owned<H> {
 
 impl<H: Resource> Drop for Owned<H> {
     fn drop(&mut self) {
-        // Handles know their context: they can go even where it cannot be entered any more.
+        // Handles know their context, so they are released even if it cannot be made current.
         let entered = self.gpu.enter().map(drop);
         let released = self.handle.release(&*self.gpu.driver);
         if let Err(fault) = entered.and(released) {
@@ -118,13 +119,13 @@ impl<H: Resource> Drop for Owned<H> {
 }
 
 pub(super) struct Memory {
-    owned: Owned<(Kind, Place)>,
+    owned: Owned<(MemoryKind, MemoryPlace)>,
     bytes: u64,
 }
 
 impl Memory {
-    /// At least a byte, so that every allocation has an address.
-    pub(super) fn new(gpu: &Arc<Gpu>, kind: Kind, bytes: u64) -> Result<Self> {
+    /// Allocates at least a byte, so that every allocation has an address.
+    pub(super) fn new(gpu: &Arc<Gpu>, kind: MemoryKind, bytes: u64) -> Result<Self> {
         let bytes = bytes.max(1);
         let made = Owned::new(gpu, |driver| Ok((kind, driver.alloc(kind, bytes)?)));
         let owned = made.map_err(|fault| match fault.code {
@@ -146,7 +147,7 @@ impl Memory {
         self.bytes
     }
 
-    /// Where the CPU sees it; null where it does not.
+    /// CPU address; null if not mapped.
     pub(super) fn host(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.owned.get().1.host)
     }

@@ -1,20 +1,20 @@
-//! One loaded model in a CUDA context, behind the asynchronous seam.
+//! A loaded model in a CUDA context.
 //!
 //! A step is one graph launch and an event; steps of a submission are all queued at once. Mailboxes
-//! and outputs lie in GPU memory: writes are queued before the steps that read them, reads go by a
-//! stream of their own. A fault of a kernel takes the context with it, and so the device: what is left
-//! is to open a new one.
+//! and outputs are in GPU memory: writes are queued before the steps that read them, and reads use
+//! a separate stream. A kernel fault destroys the context, so the device must be opened again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::launch::Launch;
-use super::super::layout::{Layout, of_device};
+use super::super::layout::Layout;
 use super::super::lower::{Addresses, lower};
+use super::super::storage::of_device;
 use super::super::variant::{Tuning, compiles};
 use super::DEVICE;
 use super::code::{Code, target};
-use super::driver::{Event, Kind, Stream};
+use super::driver::{Event, MemoryKind, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
 use super::record::Recording;
@@ -29,17 +29,17 @@ use crate::{
 use plan::{BufferId, Plan};
 
 struct PlanState {
-    // The recording goes first: it points at the memory.
+    // Dropped first: it refers to the memory.
     recording: Recording,
-    /// Its mailboxes, outputs and ring.
+    /// Mailboxes, outputs and ring.
     memory: Memory,
 }
 
 impl PlanState {
-    /// Queues a write, in order with the steps of `stream`.
+    /// Queues a write in order with the steps of `stream`.
     fn put(&self, gpu: &Gpu, stream: Stream, write: &Write<'_>) -> Result<(), Fault> {
         let (to, bytes) = (self.memory.address() + write.offset, &write.bytes);
-        // SAFETY: the bytes are pageable: the driver has taken them when the call returns.
+        // SAFETY: the bytes are pageable: the driver has copied them when the call returns.
         unsafe { gpu.enter()?.copy_in(to, bytes.as_ptr(), bytes.len(), stream) }
     }
 }
@@ -50,7 +50,7 @@ struct Flight {
     events: Vec<Owned<Event>>,
 }
 
-/// The memory of one model on the GPU, and its streams.
+/// Memory of one model on the GPU, and its streams.
 pub(super) struct CudaInstance {
     ledger: Ledger<PlanState>,
     flights: VecDeque<Flight>,
@@ -59,12 +59,12 @@ pub(super) struct CudaInstance {
     choices: Choices,
     weights: Weights,
     caches: Memory,
-    /// Which blocks of them are whose.
+    /// Block table.
     table: Memory,
     scratch: Memory,
     counters: Memory,
     steps: Owned<Stream>,
-    /// Where outputs come from, beside the steps of other plans.
+    /// Stream for reading outputs in parallel with other plans' steps.
     reads: Owned<Stream>,
     layout: Layout,
     gpu: Arc<Gpu>,
@@ -80,11 +80,11 @@ impl CudaInstance {
     pub(super) fn new(
         gpu: &Arc<Gpu>,
         layout: Layout,
-        kind: Kind,
+        kind: MemoryKind,
         choices: Choices,
     ) -> Result<Self> {
         let stream = || Owned::new(gpu, |driver| driver.create_stream()).map_err(failed);
-        let device = |bytes: u64| Memory::new(gpu, Kind::Device, bytes);
+        let device = |bytes: u64| Memory::new(gpu, MemoryKind::Device, bytes);
         let (steps, reads) = (stream()?, stream()?);
         let counters = device(layout.workspace.counters())?;
         let driver = gpu.enter().map_err(failed)?;
@@ -112,7 +112,7 @@ impl CudaInstance {
         Ok(instance)
     }
 
-    /// Queues entries of the table from one on, in order with steps.
+    /// Queues consecutive entries of the block table in order with steps.
     fn set_table(&self, at: usize, entries: &[u32]) -> Result<()> {
         if entries.is_empty() {
             return Ok(());
@@ -120,7 +120,7 @@ impl CudaInstance {
         let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
         let (to, stream) = (self.table.address() + 4 * at as u64, self.steps.get());
         let driver = self.gpu.enter().map_err(failed)?;
-        // SAFETY: the bytes are pageable: the driver has taken them when the call returns.
+        // SAFETY: the bytes are pageable: the driver has copied them when the call returns.
         unsafe { driver.copy_in(to, bytes.as_ptr(), bytes.len(), stream) }.map_err(failed)
     }
 
@@ -163,7 +163,7 @@ impl CudaInstance {
 }
 
 impl CudaInstance {
-    /// Queues steps of a plan behind what has been written for them; an event for each.
+    /// Queues steps of a plan behind its writes, with an event for each.
     fn queue(&mut self, prepared: Prepared, steps: u32) -> Result<Vec<Owned<Event>>> {
         let stream = self.steps.get();
         let writes = self.ledger.staged(prepared)?;
@@ -230,7 +230,7 @@ impl Instance for CudaInstance {
             let [from, to, bytes] = copy.map(|n| n as u64);
             driver.copy(base + to, base + from, bytes, stream).map_err(failed)?;
         }
-        // The steps behind it are of the same stream.
+        // Later steps use the same stream.
         Ok(())
     }
 
@@ -242,9 +242,9 @@ impl Instance for CudaInstance {
         self.ledger.quiet("slots cannot be read")?;
         let ranges = self.layout.slots.part(part, out.len())?;
         let driver = self.gpu.enter().map_err(failed)?;
-        // Behind the copies of slots that are queued there.
+        // Behind the queued copies of slots.
         let (base, stream) = (self.caches.address(), self.steps.get());
-        // Pageable memory of its own: where a copy fails, others that were queued may still be writing.
+        // Separate pageable memory: if a copy fails, other queued copies may still be writing.
         let mut bytes = vec![0; out.len()];
         let mut at = 0;
         let queued = ranges.iter().try_for_each(|range| {
@@ -272,7 +272,7 @@ impl Instance for CudaInstance {
         for range in ranges {
             let (part, rest) = from.split_at(range.len());
             from = rest;
-            // SAFETY: the bytes are pageable: the driver has taken them when the call returns.
+            // SAFETY: the bytes are pageable: the driver has copied them when the call returns.
             let taken = unsafe {
                 driver.copy_in(base + range.start as u64, part.as_ptr(), part.len(), stream)
             };
@@ -301,14 +301,14 @@ impl Instance for CudaInstance {
         let stream = self.steps.get();
         self.weights.seal(stream)?;
         let buffers = PlanBuffers::new(plan);
-        let memory = Memory::new(&self.gpu, Kind::Device, buffers.bytes)?;
+        let memory = Memory::new(&self.gpu, MemoryKind::Device, buffers.bytes)?;
         let driver = self.gpu.enter().map_err(failed)?;
-        // Outputs can be read before the first step, and by another stream than the steps'.
+        // Outputs can be read before the first step, by another stream than the steps'.
         let reads = self.reads.get();
         let cleared = driver.clear(memory.address(), memory.bytes(), reads);
         cleared.and_then(|()| driver.synchronize(reads)).map_err(failed)?;
         let launches = self.lower(plan, &buffers, memory.address(), choices)?;
-        let seen = Memory::new(&self.gpu, Kind::Pinned, buffers.bytes - buffers.ring)?;
+        let seen = Memory::new(&self.gpu, MemoryKind::Pinned, buffers.bytes - buffers.ring)?;
         let ring = memory.address() + buffers.ring;
         let recording = Recording::new(&self.gpu, &mut self.code, stream, launches, ring, seen)?;
         self.ledger.add(buffers, PlanState { recording, memory })
@@ -379,7 +379,7 @@ impl Instance for CudaInstance {
         let queued = unsafe { driver.copy_out(bytes.as_mut_ptr(), from, bytes.len(), stream) };
         let done = driver.synchronize(stream);
         if let Err(fault) = queued.and(done) {
-            // What was queued may still be written.
+            // Queued copies may still write to it.
             std::mem::forget(bytes);
             return Err(failed(fault));
         }
@@ -390,7 +390,7 @@ impl Instance for CudaInstance {
 
 impl Drop for CudaInstance {
     fn drop(&mut self) {
-        // Nothing may run while the memory goes. A lost context says so here too.
+        // Nothing may run while memory is released. A lost context fails here too.
         for stream in [self.steps.get(), self.reads.get()] {
             if let Err(fault) = self.gpu.enter().and_then(|driver| driver.synchronize(stream)) {
                 tracing::debug!(%fault, "a CUDA stream at its end");

@@ -1,8 +1,8 @@
 //! libcuda, loaded at run time through `cudarc`.
 //!
-//! `cudarc` finds the library and gives the types; the functions are looked up here, all of them
-//! before the first call, because its own wrappers panic where a symbol is missing and read results as
-//! an enum that a newer driver's codes are outside of.
+//! `cudarc` finds the library and defines the types. Functions are resolved here, all at once,
+//! because cudarc's own wrappers panic on a missing symbol and read results as an enum that does
+//! not include the codes of newer drivers.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
@@ -15,7 +15,8 @@ use cudarc::driver::sys::{
 };
 
 use super::driver::{
-    Attribute, Call, Context, Driver, Event, Function, Graph, Kind, Module, Place, Stream,
+    Attribute, Call, Context, Driver, Event, Function, Graph, MemoryKind, MemoryPlace, Module,
+    Stream,
 };
 use super::fault::{Code, Fault, Result};
 
@@ -27,17 +28,18 @@ macro_rules! functions {
         pub(super) struct Library { $($name: unsafe extern "C" fn($($argument),*) -> u32,)* }
 
         impl Library {
-            /// Finds libcuda and every function that is called here.
+            /// Loads libcuda and resolves every used function.
             ///
             /// # Errors
-            /// Why there is no driver to use, in one line.
+            ///
+            /// Why there is no usable driver, on one line.
             #[expect(non_snake_case, reason = "the names of `cuda.h`")]
             pub(super) fn load() -> Result<Self, String> {
-                // SAFETY: loading runs the initialisers of what the system calls libcuda.
+                // SAFETY: loading runs the initialisers of the system's libcuda.
                 if !unsafe { is_culib_present() } {
                     return Err("no CUDA driver: libcuda.so.1 is not here".into());
                 }
-                // SAFETY: as above; it is there, so this does not panic.
+                // SAFETY: as above; the library exists, so this does not panic.
                 let library = unsafe { culib() };
                 $(
                     // SAFETY: the signature is that of `cuda.h`.
@@ -95,12 +97,12 @@ functions! {
     cuEventElapsedTime(*mut f32, Pointer, Pointer);
 }
 
-/// Calls a function and names it where it fails.
+/// Calls a function; the error contains its name.
 macro_rules! call {
     ($library:expr, $name:ident($($argument:expr),*)) => {{
         // SAFETY: the signature is that of `cuda.h`. Results are written to locals that outlive the
-        // call; handles are the driver's own and live; what else a pointer must hold to is promised
-        // by the caller of the method that this stands in.
+        // call; handles are the driver's own and alive; other requirements on pointers are promised
+        // by the caller of the enclosing method.
         let code = unsafe { ($library.$name)($($argument),*) };
         if code == 0 { Ok(()) } else { Err(Fault::new(stringify!($name), Code(code))) }
     }};
@@ -172,27 +174,27 @@ impl Driver for Library {
         Ok((free as u64, total as u64))
     }
 
-    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place> {
+    fn alloc(&self, kind: MemoryKind, bytes: u64) -> Result<MemoryPlace> {
         let Ok(size) = usize::try_from(bytes) else {
             return Err(Fault::new("cuMemAlloc_v2", Code::OUT_OF_MEMORY));
         };
         let mut address = 0;
         match kind {
-            Kind::Device => {
+            MemoryKind::Device => {
                 call!(self, cuMemAlloc_v2(&raw mut address, size))?;
-                Ok(Place { address, host: 0 })
+                Ok(MemoryPlace { address, host: 0 })
             }
-            Kind::Managed => {
+            MemoryKind::Managed => {
                 let flags = CUmemAttach_flags_enum::CU_MEM_ATTACH_GLOBAL as c_uint;
                 call!(self, cuMemAllocManaged(&raw mut address, size, flags))?;
-                Ok(Place { address, host: address as usize })
+                Ok(MemoryPlace { address, host: address as usize })
             }
-            Kind::Pinned => {
+            MemoryKind::Pinned => {
                 let mut host = ptr::null_mut();
                 let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
                 call!(self, cuMemHostAlloc(&raw mut host, size, flags))?;
                 match call!(self, cuMemHostGetDevicePointer_v2(&raw mut address, host, 0)) {
-                    Ok(()) => Ok(Place { address, host: host.expose_provenance() }),
+                    Ok(()) => Ok(MemoryPlace { address, host: host.expose_provenance() }),
                     Err(fault) => {
                         call!(self, cuMemFreeHost(host))?;
                         Err(fault)
@@ -202,10 +204,10 @@ impl Driver for Library {
         }
     }
 
-    fn free(&self, kind: Kind, place: Place) -> Result {
+    fn free(&self, kind: MemoryKind, place: MemoryPlace) -> Result {
         match kind {
-            Kind::Device | Kind::Managed => call!(self, cuMemFree_v2(place.address)),
-            Kind::Pinned => {
+            MemoryKind::Device | MemoryKind::Managed => call!(self, cuMemFree_v2(place.address)),
+            MemoryKind::Pinned => {
                 call!(self, cuMemFreeHost(ptr::with_exposed_provenance_mut(place.host)))
             }
         }
@@ -308,7 +310,7 @@ impl Driver for Library {
         let (mut graph, mut ready) = (ptr::null_mut(), ptr::null_mut());
         call!(self, cuStreamEndCapture(pointer(stream.0), &raw mut graph))?;
         let made = call!(self, cuGraphInstantiateWithFlags(&raw mut ready, graph, 0));
-        // What can be launched does not need what it was made from.
+        // The instantiated graph does not need its source.
         call!(self, cuGraphDestroy(graph))?;
         made.map(|()| Graph(handle(ready)))
     }

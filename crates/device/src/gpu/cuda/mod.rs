@@ -1,9 +1,11 @@
-//! The CUDA driver: the same launches on any NVIDIA GPU from SM 8.0 on, through libcuda, which is
-//! loaded at run time. On an Orin it is what the NV driver is held against.
+//! CUDA backend: the same launches on any NVIDIA GPU from SM 8.0 on, through libcuda, loaded at run
+//! time. On an Orin it serves for comparison with the NV backend.
 //!
-//! `driver` names the calls, `library` makes them, `fault` says what their results mean;
-//! `gpu` owns a context and what lives in it. `weights` moves the model, `code` loads kernels,
-//! `record` makes a step one graph, `instance` replays it. `proof` is first light.
+//! - `driver`, `library`, `fault`: calls of the driver and their results
+//! - `gpu`: owners of a context and its handles
+//! - `weights`: upload; `code`: kernels
+//! - `record`: a step as one graph; `instance`: replay
+//! - `proof`: first light
 
 mod code;
 mod driver;
@@ -24,10 +26,10 @@ use orind_kernels::source::Target;
 
 use super::GpuDevice;
 use super::layout::Layout;
-use crate::first_light::FirstLight;
+use crate::FirstLight;
 use crate::tune::{Choices, DeviceKey};
 use crate::{Instance, Result};
-use driver::{Attribute, ComputeMode, Driver, Kind};
+use driver::{Attribute, ComputeMode, Driver, MemoryKind};
 use fault::{Code, Fault};
 use gpu::Gpu;
 use instance::CudaInstance;
@@ -35,33 +37,34 @@ use telemetry::{Probe, Root};
 
 const DEVICE: &str = "cuda";
 
-/// The driver's version that cubins of CUDA 12 need (minor versions are compatible), and the one that
-/// PTX of NVRTC 12.6 (ISA 8.5) needs.
+/// Driver version that cubins of CUDA 12 need (minor versions are compatible), and version that PTX
+/// of NVRTC 12.6 (ISA 8.5) needs.
 const LEAST_VERSION: i32 = 12_000;
 const LEAST_VERSION_FOR_PTX: i32 = 12_050;
 
-/// The least compute capability that the kernels are compiled for.
+/// Lowest compute capability that the kernels are compiled for.
 const LEAST_CAPABILITY: u32 = 80;
 
-/// Which memory holds the weights: `device`, `pinned` or `managed`.
+/// Environment variable for the memory of weights: `device`, `pinned` or `managed`.
 const MEMORY: &str = "ORIND_CUDA_MEMORY";
-/// CUDA's own list of the GPUs that a process may see.
+/// CUDA's own list of visible GPUs.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// An NVIDIA GPU with a context of its own, through the CUDA driver.
+/// An NVIDIA GPU with a private context, through the CUDA driver.
 #[derive(Clone, Debug)]
 pub struct Cuda {
     gpu: Arc<Gpu>,
-    kind: Kind,
-    /// It may be opened again.
+    kind: MemoryKind,
+    /// The device may be opened again.
     _code: Unpacked,
 }
 
 impl Cuda {
-    /// Takes the first GPU that can be used; `CUDA_VISIBLE_DEVICES` chooses among several.
+    /// Opens the first usable GPU; `CUDA_VISIBLE_DEVICES` selects among several.
     ///
     /// # Errors
-    /// The reason why there is none, in one line.
+    ///
+    /// Why there is none, on one line.
     pub fn detect() -> Result<Self, String> {
         let variable = |name: &str| std::env::var(name).ok();
         let library = library::Library::load()?;
@@ -69,7 +72,7 @@ impl Cuda {
         Self::with(&driver, variable(VISIBLE).as_deref(), variable(MEMORY).as_deref())
     }
 
-    /// The same with a driver and the environment's words.
+    /// Likewise with a given driver and values of the environment.
     fn with(
         driver: &Arc<dyn Driver>,
         visible: Option<&str>,
@@ -106,15 +109,15 @@ impl Cuda {
     }
 }
 
-/// Which memory holds the weights. Where GPU and CPU share their memory, managed memory is what both
-/// cache and no copy is made of (CUDA for Tegra, "Memory Types"); elsewhere the GPU's own is fastest.
-fn kind(asked: Option<&str>, integrated: bool) -> Result<Kind, String> {
-    let kinds = [Kind::Device, Kind::Pinned, Kind::Managed];
+/// Kind of memory for weights. If GPU and CPU share memory, managed memory is cached by both and
+/// never copied (CUDA for Tegra, "Memory Types"); otherwise GPU memory is fastest.
+fn kind(asked: Option<&str>, integrated: bool) -> Result<MemoryKind, String> {
+    let kinds = [MemoryKind::Device, MemoryKind::Pinned, MemoryKind::Managed];
     match asked {
-        None if integrated => Ok(Kind::Managed),
-        None => Ok(Kind::Device),
+        None if integrated => Ok(MemoryKind::Managed),
+        None => Ok(MemoryKind::Device),
         Some(name) => kinds.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            format!("{MEMORY} is `{name}`; allowed are {}", kinds.map(Kind::name).join(", "))
+            format!("{MEMORY} is `{name}`; allowed are {}", kinds.map(MemoryKind::name).join(", "))
         }),
     }
 }
@@ -123,7 +126,7 @@ fn dotted(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Opens a context on a device, or says in a line why not.
+/// Opens a context on a device; the error is one line.
 fn open(driver: &Arc<dyn Driver>, device: i32, version: i32) -> Result<Gpu, String> {
     let name = driver.name(device).unwrap_or_else(|_| format!("GPU {device}"));
     let told = |fault: Fault| format!("{name}: {fault}");
@@ -145,15 +148,17 @@ fn open(driver: &Arc<dyn Driver>, device: i32, version: i32) -> Result<Gpu, Stri
     }
     let mode = ask(Attribute::ComputeMode)?;
     if mode == ComputeMode::PROHIBITED {
-        return Err(format!("{name} lets nobody compute (mode Prohibited): see nvidia-smi -c"));
+        return Err(format!(
+            "{name} does not allow contexts (compute mode Prohibited); see nvidia-smi -c"
+        ));
     }
     let context = driver.create_context(device).map_err(|fault| match fault.code {
         Code::DEVICE_UNAVAILABLE | Code::INVALID_DEVICE
             if mode == ComputeMode::EXCLUSIVE_PROCESS =>
         {
-            format!("{name} is in use by another process (mode Exclusive_Process)")
+            format!("{name} is in use by another process (compute mode Exclusive_Process)")
         }
-        Code::OUT_OF_MEMORY => format!("{name}: its memory is used up by other processes"),
+        Code::OUT_OF_MEMORY => format!("{name}: other processes use all of its memory"),
         _ => told(fault),
     })?;
     let gpu = |sms, integrated| {
@@ -162,7 +167,7 @@ fn open(driver: &Arc<dyn Driver>, device: i32, version: i32) -> Result<Gpu, Stri
     };
     match (ask(Attribute::Multiprocessors), ask(Attribute::Integrated)) {
         (Ok(sms), Ok(integrated)) => Ok(gpu(number(sms), integrated != 0)),
-        // Dropped at once, and with it the context.
+        // Dropped immediately, with the context.
         (Err(reason), _) | (_, Err(reason)) => {
             drop(gpu(0, false));
             Err(reason)

@@ -1,5 +1,5 @@
-//! First light through CUDA: what its launches compute, count and see. Channels, events and chains are the
-//! driver's own affair, so the device has no modes.
+//! First light through CUDA: results, counting and memory visibility of launches. The driver
+//! manages channels, events and QMD chains itself, so the device has no modes.
 
 use std::sync::Arc;
 
@@ -11,33 +11,34 @@ use orind_kernels::first_light::{
 use orind_kernels::params::IntoBytes;
 use orind_kernels::prebuilt;
 
-use super::driver::{Call, Function, Graph, Kind, Module, Stream};
+use super::driver::{Call, Function, Graph, MemoryKind, Module, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
 use super::{Cuda, DEVICE, code};
-use crate::first_light::{FirstLight, Mode, Note, Stage};
+use crate::FirstLight;
+use crate::modes::{Mode, Note, Stage};
 use crate::{Device, Error, Result, Scope};
 
-/// Launches of a graph, as many as a step of a model has.
+/// Launches of a graph, about as many as a model's step has.
 const LAUNCHES: u32 = 256;
 const ROUNDS: u32 = 64;
-/// Words that are handed over in a round: 64 KiB.
+/// Words handed over per round: 64 KiB.
 const WORDS: u32 = 16 << 10;
 
-/// A stream, and the kernels.
+/// A stream with the self-test kernels.
 struct Trial {
     gpu: Arc<Gpu>,
     _module: Owned<Module>,
-    /// In the order of [`Kernel::ALL`]: looked up once, since a driver may load a kernel when it is asked for,
-    /// which it must not while a graph is recorded.
+    /// In the order of [`Kernel::ALL`]. Resolved once: a driver may load a kernel on the first
+    /// request, which is not allowed during graph capture.
     functions: Vec<Function>,
     stream: Owned<Stream>,
 }
 
-/// What a stage does.
+/// A bring-up step.
 type Work = fn(&Trial) -> Result<(), Failure>;
 
-/// Why a stage is not passed: what the driver says, or what the GPU did.
+/// Failure of a bring-up step: of the driver, or a wrong result.
 enum Failure {
     Seam(Error),
     Wrong(String),
@@ -55,7 +56,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Compares words one by one; `what` says of which place they are.
+/// Compares words; `what` describes an index.
 fn same(found: &[u32], expected: &[u32], what: impl Fn(usize) -> String) -> Result<(), Failure> {
     match found.iter().zip(expected).position(|(found, expected)| found != expected) {
         None => Ok(()),
@@ -74,7 +75,7 @@ impl Trial {
             let what = format!("{}: not built", target.file(Unit::FirstLight));
             return Err(Error::Unsupported { device: DEVICE, what });
         };
-        // PTX is text, which the driver reads up to a zero.
+        // PTX is NUL-terminated text.
         image.push(0);
         Self::load(gpu, &image).map_err(Fault::at_the_seam)
     }
@@ -89,7 +90,7 @@ impl Trial {
     }
 
     fn memory(&self, words: u32) -> Result<Memory> {
-        Memory::new(&self.gpu, Kind::Device, 4 * u64::from(words))
+        Memory::new(&self.gpu, MemoryKind::Device, 4 * u64::from(words))
     }
 
     fn launch(&self, kernel: Kernel, grid: [u32; 3], params: &[u8]) -> Result<(), Fault> {
@@ -111,33 +112,33 @@ impl Trial {
             params,
             programmatic,
         };
-        // SAFETY: the parameters are the kernel's own, and every caller keeps the memory that they name
-        // until it has read what the launch wrote there.
+        // SAFETY: the parameters are the kernel's own, and every caller keeps the memory that they
+        // name until it has read what the launch wrote there.
         unsafe { self.gpu.enter()?.launch(&call, self.stream.get()) }
     }
 
     fn write(&self, memory: &Memory, words: &[u32]) -> Result<(), Fault> {
         let bytes = size_of_val(words).min(memory.bytes() as usize);
         let driver = self.gpu.enter()?;
-        // SAFETY: both are so long, and the words stay as they are until the copy is done.
+        // SAFETY: both have this length, and the words do not change until the copy is done.
         unsafe {
             driver.copy_in(memory.address(), words.as_ptr().cast(), bytes, self.stream.get())?;
         }
         driver.synchronize(self.stream.get())
     }
 
-    /// All words, behind everything that has been queued.
+    /// Reads all words after everything that is queued.
     fn read(&self, memory: &Memory) -> Result<Vec<u32>, Fault> {
         let mut words = vec![0u32; memory.bytes() as usize / 4];
         let driver = self.gpu.enter()?;
         let (to, bytes) = (words.as_mut_ptr().cast(), size_of_val(&*words));
-        // SAFETY: the vector is as long as the copy, which is done before it is looked at.
+        // SAFETY: the vector has the copy's length, and the copy is done before it is read.
         unsafe { driver.copy_out(to, memory.address(), bytes, self.stream.get())? };
         driver.synchronize(self.stream.get())?;
         Ok(words)
     }
 
-    /// One launch whose threads go through every kind of work, bit for bit.
+    /// One launch with every kind of work, compared bit for bit.
     fn single(&self) -> Result<(), Failure> {
         let expected = probe_words();
         let out = self.memory(expected.len() as u32)?;
@@ -148,7 +149,7 @@ impl Trial {
         })
     }
 
-    /// A graph of launches each of which goes on from what the one before it wrote.
+    /// A graph in which each launch continues from the previous one's result.
     fn order(&self) -> Result<(), Failure> {
         const FIRST: u32 = 0x5eed_0001;
         let mut expected = vec![FIRST];
@@ -163,7 +164,7 @@ impl Trial {
                 let early = index > 1 && self.gpu.programmatic();
                 self.launch_as(Kernel::Order, [self.gpu.sms, 1, 1], params.as_bytes(), early)
             });
-            // Also after a failure: the stream must not go on recording.
+            // Also after a failure: the stream must not stay in capture mode.
             let graph = driver.end_capture(self.stream.get())?;
             queued.map(|()| graph).or_else(|fault| {
                 driver.destroy_graph(graph)?;
@@ -177,7 +178,7 @@ impl Trial {
         same(&self.read(&out)?, &expected, |at| format!("the word of launch {at} of {LAUNCHES}"))
     }
 
-    /// Blocks count up, and the last finds what all others wrote; 64 times.
+    /// Blocks count, and the last one sums what all others wrote; 64 times.
     fn atomics(&self) -> Result<(), Failure> {
         let (blocks, threads) = (ATOMICS_BLOCKS, ATOMICS_THREADS);
         let (counter, parts) = (self.memory(1)?, self.memory(blocks * threads)?);
@@ -201,8 +202,8 @@ impl Trial {
         Ok(())
     }
 
-    /// The CPU rewrites 64 KiB and a parameter, every SM reads them by each way that a load can take, and
-    /// what they write the CPU reads; 64 times.
+    /// The CPU rewrites 64 KiB and a parameter, every SM reads them with each kind of load, and the
+    /// CPU reads the results; 64 times.
     fn handover(&self) -> Result<(), Failure> {
         let blocks = self.gpu.sms.max(1);
         let (words, copy) = (self.memory(WORDS)?, self.memory(WORDS)?);

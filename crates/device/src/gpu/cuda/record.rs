@@ -1,7 +1,7 @@
-//! A list of launches recorded once as a CUDA graph, and launched as a whole for every step.
+//! Recordings: launches captured once as a CUDA graph and launched as a whole for every step.
 //!
-//! What changes from step to step is in memory, so a graph's parameters are never updated. Launches
-//! follow each other in the stream's order; the last node brings the ring of tokens to the CPU.
+//! Inputs that change per step are in memory, so graph parameters are never updated. Launches run
+//! in stream order; the last node copies the ring of tokens to the CPU.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) struct Recording {
     gpu: Arc<Gpu>,
     launches: Vec<(Launch, Function)>,
     graph: Owned<Graph>,
-    /// The ring of tokens on the GPU, and its copy that the CPU reads.
+    /// Ring of tokens on the GPU, and the CPU's copy.
     ring: u64,
     seen: Memory,
 }
@@ -45,7 +45,7 @@ impl Recording {
             driver.begin_capture(stream)?;
             let recorded = queue(driver, stream, &launches, gpu.programmatic())
                 .and_then(|()| bring(driver, stream, ring, &seen));
-            // Also after a failure: the stream must not go on recording.
+            // Also after a failure: the stream must not stay in capture mode.
             let graph = driver.end_capture(stream)?;
             recorded.map(|()| graph).or_else(|fault| {
                 driver.destroy_graph(graph)?;
@@ -64,16 +64,16 @@ impl Recording {
         self.gpu.enter()?.launch_graph(self.graph.get(), stream)
     }
 
-    /// The word at `offset` of the ring, as the latest finished step left it.
+    /// Word at `offset` of the ring after the latest finished step.
     pub(super) fn ring(&self, offset: u64) -> i32 {
         debug_assert!(offset + 4 <= self.seen.bytes(), "{offset}");
         let at = self.seen.host().wrapping_add(offset as usize).cast::<i32>();
-        // SAFETY: a word of the pinned copy. A later step may be copying over it, but what that
-        // writes to a finished step's entry is what is there.
+        // SAFETY: a word of the pinned copy. A later step may be copying over it, but writes the
+        // same value to a finished step's entry.
         unsafe { at.read_volatile() }
     }
 
-    /// Runs a step as always, then one launch by launch, between events.
+    /// Runs a normal step, then one launch by launch, between events.
     pub(super) fn profile(&self, stream: Stream) -> Result<Profile, Fault> {
         let event = || Owned::new(&self.gpu, |driver| driver.create_event(true));
         let (begin, mut events) = (event()?, vec![event()?]);
@@ -104,7 +104,7 @@ impl Recording {
     }
 }
 
-/// Queues launches one after the other; all but the first may begin early where they are `programmatic`.
+/// Queues launches in order; all but the first may begin early if `programmatic`.
 fn queue(
     driver: &dyn Driver,
     stream: Stream,
@@ -120,14 +120,14 @@ fn queue(
             params: launch.params.as_bytes(),
             programmatic: programmatic && i > 0,
         };
-        // SAFETY: the parameters are of the size that the kernel takes; the addresses in them lie in
-        // the instance's memory, which outlives its recordings.
+        // SAFETY: the parameters have the size that the kernel expects; the addresses in them are
+        // in the instance's memory, which outlives its recordings.
         unsafe { driver.launch(&call, stream)? };
     }
     Ok(())
 }
 
 fn bring(driver: &dyn Driver, stream: Stream, ring: u64, seen: &Memory) -> Result<(), Fault> {
-    // SAFETY: the copy is as long as its pinned destination, which lives as long as the recording.
+    // SAFETY: the copy has the length of its pinned destination, which outlives the recording.
     unsafe { driver.copy_out(seen.host(), ring, seen.bytes() as usize, stream) }
 }

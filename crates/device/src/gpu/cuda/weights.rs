@@ -1,22 +1,23 @@
-//! A model's weights in GPU memory, and how they get there.
+//! Upload of weights to GPU memory.
 //!
-//! Memory that the CPU sees is filled in place. The GPU's own is filled through two page-locked
-//! halves in turn: while one is copied, the other is read into and laid out.
+//! CPU-visible memory is filled in place. GPU memory is filled through two page-locked halves:
+//! while one is copied, the other is filled.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use orind_kernels::repack::PANEL;
 
-use super::super::layout::{ALIGN, Layout, WeightLayout};
+use super::super::layout::Layout;
+use super::super::storage::{ALIGN, WeightLayout};
 use super::super::weights::{WHOLE, fill};
-use super::driver::{Event, Kind, Stream};
+use super::driver::{Event, MemoryKind, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, Memory, Owned};
 use crate::ledger::invalid;
 use crate::{Error, Result, WeightSource};
 
-/// Bytes of a half: enough that a copy costs more than to start it.
+/// Size of a half, large enough that copying dominates the overhead.
 pub(super) const HALF: usize = 4 << 20;
 
 pub(super) struct Weights {
@@ -24,13 +25,18 @@ pub(super) struct Weights {
     memory: Memory,
     places: HashMap<String, (u64, WeightLayout)>,
     uploaded: HashSet<String>,
-    /// While there is something to upload into memory that the CPU does not see.
+    /// Present during uploads to memory that the CPU does not see.
     staging: Option<Staging>,
     open: bool,
 }
 
 impl Weights {
-    pub(super) fn new(gpu: &Arc<Gpu>, layout: &Layout, kind: Kind, half: usize) -> Result<Self> {
+    pub(super) fn new(
+        gpu: &Arc<Gpu>,
+        layout: &Layout,
+        kind: MemoryKind,
+        half: usize,
+    ) -> Result<Self> {
         let memory = Memory::new(gpu, kind, layout.weight_bytes)?;
         let mut at = memory.address();
         let mut places = HashMap::new();
@@ -42,8 +48,8 @@ impl Weights {
             at += weight.bytes().next_multiple_of(ALIGN);
         }
         let staging = match kind {
-            Kind::Device => Some(Staging::new(gpu, layout, half)?),
-            Kind::Pinned | Kind::Managed => None,
+            MemoryKind::Device => Some(Staging::new(gpu, layout, half)?),
+            MemoryKind::Pinned | MemoryKind::Managed => None,
         };
         let gpu = Arc::clone(gpu);
         Ok(Self { gpu, memory, places, uploaded: HashSet::new(), staging, open: true })
@@ -78,7 +84,7 @@ impl Weights {
                 let at = (address - self.memory.address()) as usize;
                 let base = self.memory.host().wrapping_add(at);
                 // SAFETY: the places divide the allocation, which the CPU sees from `host` on; no
-                // launch has been submitted yet, so the GPU touches none of it.
+                // launch has been submitted yet, so the GPU accesses none of it.
                 let place =
                     unsafe { std::slice::from_raw_parts_mut(base, layout.bytes() as usize) };
                 fill(weight, &layout, source, place, progress)?;
@@ -88,7 +94,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Ends the upload: everything is in place.
+    /// Ends the upload.
     pub(super) fn seal(&mut self, stream: Stream) -> Result<()> {
         if let Some(name) = self.places.keys().find(|name| !self.uploaded.contains(*name)) {
             return invalid(format!("weight `{name}` has not been uploaded"));
@@ -109,7 +115,7 @@ struct Destination<'a> {
     stream: Stream,
 }
 
-/// Bytes of a half that lie together in the weight too.
+/// Bytes of a half that are contiguous in the weight.
 #[derive(Clone, Copy)]
 struct Piece {
     from: usize,
@@ -117,7 +123,7 @@ struct Piece {
     len: usize,
 }
 
-/// One page-locked buffer, and when it is free again.
+/// A page-locked buffer, and the event after which it is free.
 struct Half {
     memory: Memory,
     copied: Owned<Event>,
@@ -127,9 +133,9 @@ struct Half {
 struct Staging {
     halves: [Half; 2],
     next: usize,
-    /// Rows as the file has them, for types that are laid out anew.
+    /// Rows in file format, for types that are repacked.
     file: Vec<u8>,
-    /// Bytes of a half.
+    /// Size of a half in bytes.
     bytes: usize,
 }
 
@@ -141,7 +147,7 @@ impl Staging {
         let bytes = layout.weights.values().map(row).max().unwrap_or(0).max(half);
         let bytes = bytes.next_multiple_of(WHOLE);
         let one = || {
-            let memory = Memory::new(gpu, Kind::Pinned, bytes as u64)?;
+            let memory = Memory::new(gpu, MemoryKind::Pinned, bytes as u64)?;
             let copied =
                 Owned::new(gpu, |driver| driver.create_event(false)).map_err(Fault::at_the_seam)?;
             Ok(Half { memory, copied, busy: false })
@@ -169,7 +175,7 @@ impl Staging {
                     Ok(())
                 })?;
                 self.next = 1 - self.next;
-                // What is read twice is one weight.
+                // A weight that is read twice is reported once.
                 if layout.matrices().is_none() {
                     progress(read);
                 }
@@ -177,7 +183,7 @@ impl Staging {
         }
         let Some((matrix, count)) = layout.matrices() else { return Ok(()) };
         let (row, total) = (matrix.file_row_bytes(), matrix.rows());
-        // Whole panels, which are what lies together.
+        // Whole panels, which are contiguous.
         let rows = PANEL * (self.bytes / matrix.of_rows(PANEL).bytes()).max(1);
         for number in 0..count {
             let base = number * layout.stride() as usize;
@@ -208,7 +214,7 @@ impl Staging {
 }
 
 impl Half {
-    /// Has the first `bytes` bytes written by `write`, then copies `pieces` of them.
+    /// Fills the first `bytes` bytes with `write`, then copies `pieces` of them.
     fn send(
         &mut self,
         bytes: usize,
@@ -224,12 +230,12 @@ impl Half {
         if bytes as u64 > self.memory.bytes() {
             return invalid(format!("{bytes} bytes staged in {}", self.memory.bytes()));
         }
-        // SAFETY: pinned memory of at least `bytes` bytes, and no copy out of it is under way.
+        // SAFETY: pinned memory of at least `bytes` bytes, and no copy from it is in flight.
         write(unsafe { std::slice::from_raw_parts_mut(self.memory.host(), bytes) })?;
         self.busy = true;
         for &Piece { from, at, len } in pieces.iter().filter(|piece| piece.len > 0) {
             let from = self.memory.host().wrapping_add(from);
-            // SAFETY: the pieces lie within the `bytes` bytes, which are not written again before
+            // SAFETY: the pieces are inside the `bytes` bytes, which are not written again before
             // the event below has been waited for.
             unsafe { driver.copy_in(to.address + at as u64, from, len, to.stream) }
                 .map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Launches of attention, and of rotation and KV writes with or before it.
+//! Launches of attention, and of RoPE and KV cache writes, separate or fused.
 
 use orind_kernels::catalogue::launch::{
     ATTENTION_GROUP, attention_grid, prefill_attention_grid, prefill_attention_rows,
@@ -11,18 +11,18 @@ use super::matmul::takes_half;
 use super::{Lowering, count};
 use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::unsupported;
 use crate::gpu::limit;
+use crate::gpu::storage::unsupported;
 use plan::{
     Attention, Caches, QkNorm, Queries, RopeKv, RopeStyle, Rows, Scalar, Scores, Temperature, View,
 };
 
-/// Blocks of attention that keep the largest Orin busy.
+/// Attention blocks that keep the largest Orin busy.
 const ATTENTION_BLOCKS: u32 = 256;
-/// The same of prefill attention, two for each SM: with fewer, a block for each row is sooner done.
+/// Prefill attention blocks, two per SM, below which one block per row is faster.
 const PREFILL_ATTENTION_BLOCKS: u32 = 32;
 
-/// Blocks that divide a row's positions among them where the plan's rows see `context` of them.
+/// Blocks that share a row's positions if the plan's rows see `context` positions.
 pub(in crate::gpu) fn splits(
     heads: u32,
     kv_heads: u32,
@@ -31,7 +31,7 @@ pub(in crate::gpu) fn splits(
     context: usize,
 ) -> u32 {
     let group = heads / kv_heads.max(1);
-    // Whatever the cache is.
+    // For any cache type.
     let blocks = match Kernel::attention(dim, group, CacheType::F16) {
         Some(Kernel::Attention { heads: at_once, .. }) => heads / at_once,
         _ => heads,
@@ -40,7 +40,7 @@ pub(in crate::gpu) fn splits(
     ATTENTION_BLOCKS.div_ceil((blocks * rows).max(1)).min(groups.max(1))
 }
 
-/// The parameters of some of the rows, with the same scratch: launches do not overlap.
+/// Parameters for some of the rows. The launches share scratch, as they do not overlap.
 fn rows_of_attention(all: AttentionParams, first: u32, rows: u32) -> AttentionParams {
     let mut part = AttentionParams { rows, ..all };
     let (first, dim) = (u64::from(first), u64::from(all.dim));
@@ -49,7 +49,7 @@ fn rows_of_attention(all: AttentionParams, first: u32, rows: u32) -> AttentionPa
     part.out += 4 * first * queries;
     part.slots += 4 * first;
     part.positions += 4 * first;
-    // Absent without rotation.
+    // 0 without rotation.
     if all.table != 0 {
         part.k += 4 * first * keys;
         part.v += 4 * first * keys;
@@ -59,7 +59,7 @@ fn rows_of_attention(all: AttentionParams, first: u32, rows: u32) -> AttentionPa
 }
 
 impl Lowering<'_> {
-    /// What [`RopeKv`] says of queries, keys, values and norms, into the parameters.
+    /// Sets the parameters for queries, keys, values and norms of a [`RopeKv`].
     fn rotation(&self, rope: &RopeKv, params: &mut AttentionParams) -> Result<Vec<Region>> {
         let (k, v, table) = (self.f32(&rope.k)?, self.f32(&rope.v)?, self.f32(&rope.table)?);
         (params.k, params.v, params.table) = (k.address, v.address, table.address);
@@ -81,22 +81,22 @@ impl Lowering<'_> {
         Ok(regions)
     }
 
-    /// How heads are rotated by a table `[M, 2, R/2]`, into the parameters.
+    /// Sets the parameters for rotation by a table `[M, 2, R/2]`.
     fn rotated(style: RopeStyle, table: &View, params: &mut AttentionParams) -> Result<()> {
         params.interleaved = u32::from(style == RopeStyle::Interleaved);
         params.rotated = count(2 * table.shape.last().copied().unwrap_or(0))?;
         Ok(())
     }
 
-    /// Slots and positions, into the parameters.
+    /// Sets the parameters for slots and positions.
     fn rows(&self, rows: &Rows, params: &mut AttentionParams) -> Result<[Region; 2]> {
         let (slots, positions) = (self.i32(&rows.slots)?, self.i32(&rows.positions)?);
         (params.slots, params.positions) = (slots.address, positions.address);
         Ok([slots, positions])
     }
 
-    /// Caches and sizes, into the parameters; what says whose the caches' blocks are, among what is read; and what the
-    /// caches are.
+    /// Sets the parameters for caches and sizes; adds the block table to the reads; returns the
+    /// cache type.
     fn shape(
         &self,
         params: &mut AttentionParams,
@@ -145,7 +145,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The rotation of queries alone, `x` by `table`.
+    /// Rotates queries only, `x` by `table`.
     pub(super) fn rope(
         &mut self,
         label: &str,
@@ -169,12 +169,12 @@ impl Lowering<'_> {
         Self::rotated(style, table, &mut params)?;
         let grid = rope_kv_grid(params.heads, 0, params.rows);
         let (params, reads) = (Params::Attention(params), vec![q, angles]);
-        // No cache is touched.
+        // Uses no cache.
         self.launch(label, Kernel::RopeKv(CacheType::F16), grid, params, reads, vec![out]);
         Ok(())
     }
 
-    /// Attention, which rotates and stores first when `rotation` is given.
+    /// Launches attention, which rotates and stores first if `rotation` is given.
     pub(super) fn attention(
         &mut self,
         label: &str,
@@ -236,8 +236,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Attention of many rows of a sequence, which share what they read of its cache; false where there are too
-    /// few of them or no kernel takes such heads.
+    /// Launches prefill attention, whose rows share cache reads; false if there are too few rows or
+    /// no kernel for these heads.
     fn prefill_attention(
         &mut self,
         label: &str,

@@ -1,11 +1,11 @@
-//! What the kernels cannot do is refused before anything is laid out or launched, by name.
+//! Rejects plans with steps that no kernel supports, before anything is laid out or launched.
 
 use crate::Result;
-use crate::gpu::layout::unsupported;
+use crate::gpu::storage::unsupported;
 use orind_kernels::catalogue::launch::{CACHE_TILE, MOST_EXPERTS, MOST_KEY, MOST_TAPS};
 use plan::{Attention, Caches, Op, Plan, RopeKv, ShortConv};
 
-/// Refuses a plan with a step that the kernels cannot do.
+/// Checks every step of a plan.
 pub(in crate::gpu) fn check(plan: &Plan) -> Result<()> {
     match plan.steps.iter().find_map(|step| Some((lacking(&step.op)?, step))) {
         Some((lacking, step)) => Err(unsupported(format!("{lacking} ({})", step.label))),
@@ -13,7 +13,7 @@ pub(in crate::gpu) fn check(plan: &Plan) -> Result<()> {
     }
 }
 
-/// What a step asks for that the kernels cannot do.
+/// Unsupported feature of a step.
 fn lacking(op: &Op) -> Option<&'static str> {
     match op {
         Op::RopeKv(RopeKv { caches: Caches { keys, ring: true, .. }, .. })
@@ -45,7 +45,7 @@ mod tests {
     use plan::{BufferId, Recurrence, Rows, Scores, View};
 
     #[test]
-    fn what_the_kernels_cannot_do_is_named() {
+    fn unsupported_steps_are_named() {
         let view = |shape: &[usize]| View::whole(BufferId(0), shape);
         let one = || view(&[1]);
         let conv = |taps| {

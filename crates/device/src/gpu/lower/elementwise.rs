@@ -1,4 +1,4 @@
-//! Launches of what stands between other steps: functions of single elements, norms.
+//! Launches of elementwise functions and norms.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
@@ -7,49 +7,55 @@ use orind_kernels::params::{ElementwiseParams, Function, NormParams, RowsParams}
 use super::{Lowering, count, rows_of};
 use crate::Result;
 use crate::gpu::launch::{Params, Region};
-use crate::gpu::layout::unsupported;
+use crate::gpu::storage::unsupported;
 use plan::{Activation, Binary, Norm, NormKind, Op, View};
 
-/// What a function takes beside the element.
-enum Beside<'a> {
-    /// A number.
+/// Second operand of a function.
+enum SecondOperand<'a> {
+    /// A constant.
     Number(f32),
     /// The same element of another operand.
     Same(&'a View),
-    /// The column of one row.
+    /// The same column of one row.
     Row(&'a View),
-    /// The row's one value.
+    /// One value per row.
     Column(&'a View),
 }
 
 impl Lowering<'_> {
-    /// A step that is a function of single elements; false for any other.
+    /// Launches an elementwise step; false for any other step.
     pub(super) fn elementwise(&mut self, label: &str, op: &Op) -> Result<bool> {
         let (function, x, beside, out) = match op {
-            Op::Binary { op: Binary::Add, a, b, out } => (Function::Add, a, Beside::Same(b), out),
+            Op::Binary { op: Binary::Add, a, b, out } => {
+                (Function::Add, a, SecondOperand::Same(b), out)
+            }
             Op::Binary { op: Binary::Mul, a, b, out } => {
-                (Function::Multiply, a, Beside::Same(b), out)
+                (Function::Multiply, a, SecondOperand::Same(b), out)
             }
-            Op::Bias { x, bias, out } => (Function::Add, x, Beside::Row(bias), out),
+            Op::Bias { x, bias, out } => (Function::Add, x, SecondOperand::Row(bias), out),
             Op::Gate { gate, x, out } if gate.elements() == x.elements() => {
-                (Function::Gate, x, Beside::Same(gate), out)
+                (Function::Gate, x, SecondOperand::Same(gate), out)
             }
-            Op::Gate { gate, x, out } => (Function::Gate, x, Beside::Column(gate), out),
-            Op::Scale { factor, x, out } => (Function::Scale, x, Beside::Number(factor.get()), out),
-            Op::SoftCap { cap, x, out } => (Function::SoftCap, x, Beside::Number(cap.get()), out),
+            Op::Gate { gate, x, out } => (Function::Gate, x, SecondOperand::Column(gate), out),
+            Op::Scale { factor, x, out } => {
+                (Function::Scale, x, SecondOperand::Number(factor.get()), out)
+            }
+            Op::SoftCap { cap, x, out } => {
+                (Function::SoftCap, x, SecondOperand::Number(cap.get()), out)
+            }
             Op::Activate { activation, x, out } => {
                 let function = match activation {
                     Activation::Silu => Function::Silu,
                     Activation::Gelu => Function::Gelu,
                 };
-                (function, x, Beside::Number(0.0), out)
+                (function, x, SecondOperand::Number(0.0), out)
             }
             Op::Glu { activation, gate, up, out } => {
                 let function = match activation {
                     Activation::Silu => Function::SwiGlu,
                     Activation::Gelu => Function::GeGlu,
                 };
-                (function, gate, Beside::Same(up), out)
+                (function, gate, SecondOperand::Same(up), out)
             }
             _ => return Ok(false),
         };
@@ -57,14 +63,14 @@ impl Lowering<'_> {
         let (mut rows, mut n) = rows_of(x);
         let (mut b, mut strides, mut by) = (None, [0, 0], 0.0);
         match beside {
-            Beside::Number(number) => by = number,
-            Beside::Row(row) => (b, strides) = (Some(self.f32(row)?), [0, 1]),
-            Beside::Column(column) => (b, strides) = (Some(self.f32(column)?), [1, 0]),
-            Beside::Same(other) if other.is_contiguous() => {
+            SecondOperand::Number(number) => by = number,
+            SecondOperand::Row(row) => (b, strides) = (Some(self.f32(row)?), [0, 1]),
+            SecondOperand::Column(column) => (b, strides) = (Some(self.f32(column)?), [1, 0]),
+            SecondOperand::Same(other) if other.is_contiguous() => {
                 (b, strides) = (Some(self.f32(other)?), [0, 1]);
                 (rows, n) = (1, rows * n);
             }
-            Beside::Same(other) => {
+            SecondOperand::Same(other) => {
                 let (region, stride) = self.rows_apart(other)?;
                 (b, strides) = (Some(region), [stride, 1]);
             }
@@ -72,7 +78,7 @@ impl Lowering<'_> {
         let (n, rows) = (count(n)?, count(rows)?);
         let grid = elements_grid(n, rows);
         let reads = std::iter::once(a).chain(b).collect();
-        // Both operands whole: what has a kernel of its own.
+        // Both operands whole: these functions have their own kernels.
         let own = match function {
             Function::Add => Some(Kernel::Add),
             Function::SwiGlu => Some(Kernel::SwiGlu),
@@ -108,7 +114,7 @@ impl Lowering<'_> {
         Ok(true)
     }
 
-    /// A matrix whose rows are dense, and the distance between them in elements.
+    /// A matrix with dense rows, and the row stride in elements.
     fn rows_apart(&self, view: &View) -> Result<(Region, u32)> {
         let (&[rows, n], Some(&[stride, 1])) = (&view.shape[..], view.forward().as_deref()) else {
             let name = &self.buffer(view).name;
@@ -118,7 +124,7 @@ impl Lowering<'_> {
         Ok((Region::new(self.address(view)?, 4 * elements as u64), count(stride)?))
     }
 
-    /// The norm of `rows` rows of `n` values.
+    /// Launches the norm of `rows` rows of `n` values.
     pub(super) fn norm(
         &mut self,
         label: &str,

@@ -1,4 +1,5 @@
-//! Launches of products of many rows: the rows as integers, as halves or with their norm, then the products.
+//! Launches of matmuls of many rows: conversion of activations (quantised, half precision, or
+//! normalised), then products.
 
 use orind_kernels::catalogue::launch::{
     HALF_ROWS, HALF_TILE, MATMUL_HALF_SHARED_BYTES, matmul_grid, matmul_shared_bytes, matmul_takes,
@@ -11,27 +12,27 @@ use super::project::{Matrix, Projection, segments};
 use super::{Lowering, count};
 use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::unsupported;
+use crate::gpu::storage::unsupported;
 use crate::gpu::{limit, variant};
 use plan::{Plan, Precision};
 
-/// How many rows go through the kernels for many.
+/// Row limits and precision of a matmul.
 #[derive(Clone, Copy)]
 pub(super) struct Tiles {
     /// Rows of a block.
     tile: u32,
-    /// Rows of a launch at most.
+    /// Most rows of a launch.
     most: usize,
-    /// Whether they are in half precision.
+    /// True if it uses half precision.
     half: bool,
 }
 
-/// Whether a plan's steps of so many rows are in half precision, where there are kernels.
+/// Returns whether a plan's steps of `rows` rows use half precision where kernels support it.
 pub(super) fn takes_half(plan: &Plan, rows: usize) -> bool {
     plan.precision == Precision::Half && plan.bucket.chunk >= HALF_ROWS && rows >= HALF_ROWS
 }
 
-/// Whether products of so many rows and columns with weights of a type are.
+/// Returns whether a matmul of this shape and weight type uses half precision.
 pub(in crate::gpu) fn takes_halves(plan: &Plan, weight: Weight, rows: usize, k: usize) -> bool {
     takes_half(plan, rows)
         && weight.is_half()
@@ -40,7 +41,7 @@ pub(in crate::gpu) fn takes_halves(plan: &Plan, weight: Weight, rows: usize, k: 
 }
 
 impl Lowering<'_> {
-    /// The tiles that take products of `rows` rows with matrices of one type; `None` where projections do.
+    /// Tile for products of `rows` rows with matrices of one type; `None` for projection kernels.
     pub(super) fn tiles(
         &self,
         projection: &Projection,
@@ -64,8 +65,8 @@ impl Lowering<'_> {
         Ok(tiles)
     }
 
-    /// Products of many rows with matrices of one type: the rows as the kernel takes them, then one launch for at most so
-    /// many of them.
+    /// Launches a matmul of many rows with matrices of one type, split into launches of limited
+    /// size.
     pub(super) fn matmul(
         &mut self,
         label: &str,
@@ -87,7 +88,7 @@ impl Lowering<'_> {
         let ns: Vec<u32> = matrices.iter().map(|m| m.n).take(if glu > 0 { 1 } else { 3 }).collect();
         for first in (0..all).step_by(most) {
             let rows = most.min(all - first);
-            // The rows of these launches within the rows of the step.
+            // Rows of these launches within the rows of the step.
             let part = |whole: Region, n: u32| {
                 let (first, rows, n) = (first as u64, rows as u64, u64::from(n));
                 Region::new(whole.address + 4 * n * first, 4 * n * rows)
@@ -129,8 +130,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Rows as such products read them: as they are, where weights are plain and there is no norm.
-    #[expect(clippy::too_many_arguments, reason = "what a launch is made of")]
+    /// Launches the conversion of activations; none for plain weights without norm.
+    #[expect(clippy::too_many_arguments, reason = "all parts of a launch")]
     fn activations(
         &mut self,
         label: &str,

@@ -1,6 +1,6 @@
-//! Launches of mixtures of experts: each row's choice, products of pairs (a row and one of its experts) with the
-//! experts' matrices, the weighted sum. Which experts those are is decided on the device, while the launches run: a few
-//! pairs by themselves, the many of a prompt grouped by expert, so that those of a tile share what is read.
+//! Launches of MoE layers: the router, matmuls of pairs (row and expert), and the weighted sum. The
+//! device chooses the experts while the launches run. Few pairs run individually; the many pairs of
+//! a prompt are grouped by expert, so that a tile shares the weights it reads.
 
 use orind_kernels::catalogue::launch::{
     GROUP_GRID, GROUP_TILE, elements_grid, experts_grid, group_tiles, matmul_activations_bytes,
@@ -16,22 +16,22 @@ use orind_kernels::params::{
 use super::{Lowering, count, number_of};
 use crate::Result;
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::{ALIGN, unsupported};
 use crate::gpu::limit;
+use crate::gpu::storage::{ALIGN, unsupported};
 use plan::{Class, Experts, Gating, Mixture, Plan, RouterScores};
 
-/// Blocks of a pair's products for each SM that the pairs of a step share.
+/// Blocks per SM that the pairs of a step share.
 const BLOCKS_PER_SM: u32 = 8;
 
-/// Pairs of an expert on average from which on they are grouped. A tile takes the instructions of some five pairs by
-/// themselves, and reads the weights once instead of for each.
+/// Average pairs per expert from which pairs are grouped. A tile costs the instructions of about
+/// five individual pairs, and reads the weights once.
 const GROUPED: usize = 4;
 
-/// What a mixture keeps between its launches: experts of each pair, their weights, hidden values, results; pairs by
-/// expert and the experts of their tiles.
+/// Intermediate results of an MoE layer: experts of each pair, weights, hidden values, results,
+/// grouped pairs, and the experts of tiles.
 const PARTS: usize = 6;
 
-/// Bytes of each part.
+/// Size of each part in bytes.
 fn parts(op: &Mixture) -> [u64; PARTS] {
     let [rows, width] = op.x.shape[..] else { unreachable!("plans are validated") };
     let (pairs, tiles) = ((rows * op.routing.chosen) as u64, u64::from(tiles(op)));
@@ -40,19 +40,19 @@ fn parts(op: &Mixture) -> [u64; PARTS] {
     [4 * pairs, 4 * pairs, 4 * pairs * hidden, 4 * pairs * width as u64, 4 * places, 4 * tiles]
 }
 
-/// Bytes that it keeps.
+/// Size of all intermediate results in bytes.
 pub(in crate::gpu) fn work_bytes(op: &Mixture) -> u64 {
     parts(op).iter().map(|bytes| bytes.next_multiple_of(ALIGN)).sum()
 }
 
-/// Tiles of its pairs at most; none where they are not grouped.
+/// Most tiles of grouped pairs; 0 if they are not grouped.
 fn tiles(op: &Mixture) -> u32 {
     let pairs = op.x.shape[0] * op.routing.chosen;
     let grouped = pairs >= GROUPED * op.experts();
     if grouped { group_tiles(pairs as u32, op.experts() as u32) } else { 0 }
 }
 
-/// Bytes of activations of its pairs as integers.
+/// Bytes of quantised activations of all pairs.
 pub(in crate::gpu) fn activations_bytes(plan: &Plan, op: &Mixture) -> u64 {
     let places = tiles(op) * GROUP_TILE;
     let bytes = |experts: &Experts| {
@@ -68,34 +68,34 @@ pub(in crate::gpu) fn activations_bytes(plan: &Plan, op: &Mixture) -> u64 {
 struct Matrices {
     address: u64,
     weight: Weight,
-    /// Bytes to the next expert's.
+    /// Bytes between consecutive experts.
     stride: u64,
-    /// Of every expert; 0 for none.
+    /// Bias of every expert; 0 for none.
     bias: u64,
     n: usize,
     k: usize,
 }
 
-/// The pairs of a step.
+/// Pairs of a step.
 struct Pairs {
-    /// Experts of each.
+    /// Expert of each pair.
     chosen: Region,
     all: u32,
-    /// Of a row: they are launched together.
+    /// Pairs per row; a row's pairs are in one launch.
     of_row: u32,
-    /// Pairs by expert and the experts of so many tiles.
+    /// Grouped pairs, and the experts of tiles.
     by_expert: Region,
     experts: Region,
     tiles: u32,
 }
 
-/// What pairs are multiplied with, and where their products go.
+/// Matmul of pairs, and destination of the products.
 struct Products<'a> {
     matrices: &'a Matrices,
-    /// Of a gate what it meets, and how.
+    /// Up projection of a gated unit, and its activation.
     up: Option<(&'a Matrices, u32)>,
     x: Region,
-    /// Neighbouring pairs that share a row of `x`.
+    /// Consecutive pairs that share a row of `x`.
     share: u32,
     out: Region,
 }
@@ -105,7 +105,7 @@ impl Products<'_> {
         self.up.map_or(0, |(_, glu)| glu)
     }
 
-    /// The first expert's matrices as a launch for many rows takes them.
+    /// The first expert's matrices for a `matmul_*` launch.
     fn segments(&self) -> Result<[Segment; 3]> {
         let mut segments = [Segment::default(); 3];
         let matrices = std::iter::once(self.matrices).chain(self.up.map(|(up, _)| up));
@@ -204,7 +204,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Products of pairs with the matrices of their experts, of a gate and what it meets together.
+    /// Launches the products of pairs with their experts' matrices; gate and up together.
     fn products(&mut self, label: &str, products: &Products<'_>, pairs: &Pairs) -> Result<()> {
         let &Matrices { weight, k, .. } = products.matrices;
         if pairs.tiles > 0 && matmul_takes(weight, k) {
@@ -216,7 +216,8 @@ impl Lowering<'_> {
         self.pairs(label, products, pairs)
     }
 
-    /// Of pairs that are grouped: their activations, where they are not read as they are, then so many tiles at a time at most.
+    /// Grouped pairs: converts activations if needed, then launches a limited number of tiles at a
+    /// time.
     fn grouped(
         &mut self,
         label: &str,
@@ -289,7 +290,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Of each pair by itself; as many pairs as one launch may have.
+    /// Individual pairs, up to the launch limit at a time.
     fn pairs(&mut self, label: &str, products: &Products<'_>, pairs: &Pairs) -> Result<()> {
         let &Products { matrices, up, x, share, out } = products;
         let &Matrices { address, weight, stride, bias, n, k } = matrices;

@@ -1,15 +1,15 @@
-//! From a fused plan to launches: kernels chosen, grids sized, every address resolved.
+//! Lowers a fused plan to launches: selects kernels, computes grids and resolves addresses.
 //!
-//! What changes from step to step (tokens, positions, slots) is read from the mailboxes by the
-//! kernels, so a list of launches is good for as long as the memory stands. Here are the walk over the plan, operands,
-//! and what stands between projections; families of kernels have files of their own, [`check`] says what there is no kernel for.
+//! Inputs that change per step (tokens, positions, slots) are read from mailboxes by the kernels,
+//! so launches stay valid as long as the memory exists. This module walks the plan and resolves
+//! operands; each family of kernels has a file; [`check`] rejects unsupported steps.
 
-mod ahead;
 mod attention;
 mod check;
 mod elementwise;
 mod matmul;
 mod mixture;
+mod prefetch;
 mod project;
 mod recurrent;
 mod sample;
@@ -23,7 +23,7 @@ use orind_kernels::catalogue::launch::{elements_grid, embed_grid, rows_grid};
 use orind_kernels::params::{self, EmbedParams, GatherParams, RopeTableParams};
 
 use super::launch::{Launch, Params, Region};
-use super::layout::{Cache, State, WeightLayout, Workspace, plain, unsupported};
+use super::storage::{Cache, State, WeightLayout, Workspace, plain, unsupported};
 use super::variant::Tuning;
 use crate::plan_buffers::PlanBuffers;
 use crate::slots::Table;
@@ -41,19 +41,19 @@ pub(super) use mixture::{activations_bytes as mixture_activations, work_bytes as
 use project::Matrix;
 pub(super) use project::cost;
 
-/// How long kernels may be compiled without a word in the log.
+/// Compilation time after which a message is logged.
 const SILENT: Duration = Duration::from_secs(1);
 
 pub(super) struct Addresses<'a> {
     pub(super) weights: &'a HashMap<String, (u64, WeightLayout)>,
     pub(super) states: &'a HashMap<String, (u64, State)>,
-    /// Which blocks of states are whose.
+    /// Address and shape of the block table.
     pub(super) table: (u64, Table),
     pub(super) workspace: &'a Workspace,
-    /// The scratch that only the GPU touches, as [`Workspace`] divides it.
+    /// Address of the GPU-only scratch, divided by [`Workspace`].
     pub(super) scratch: u64,
     pub(super) counters: u64,
-    /// The plan's own buffers, and where they begin.
+    /// The plan's own buffers, and their address.
     pub(super) buffers: &'a PlanBuffers,
     pub(super) buffers_at: u64,
     pub(super) sms: u32,
@@ -61,22 +61,22 @@ pub(super) struct Addresses<'a> {
 }
 
 impl Addresses<'_> {
-    /// Where parts of attention are.
+    /// Partial results of attention.
     const fn attention(&self) -> Region {
         Region::new(self.scratch + self.workspace.arena, self.workspace.attention)
     }
 
-    /// What counts the blocks of attention, or of a sequence.
+    /// Block counters of attention or of a sequence.
     const fn block_counters(&self) -> Region {
         Region::new(self.counters, self.workspace.block_counters)
     }
 
-    /// What a mixture keeps between its launches.
+    /// Address of an MoE layer's intermediate results.
     const fn mixture(&self) -> u64 {
         self.normed().address - self.workspace.mixture
     }
 
-    /// Rows with their LayerNorm.
+    /// Rows after a LayerNorm.
     const fn normed(&self) -> Region {
         let normed = self.workspace.normed;
         Region::new(self.activations().address - normed, normed)
@@ -88,18 +88,19 @@ impl Addresses<'_> {
         (parts, candidates, self.counters + self.workspace.block_counters)
     }
 
-    /// Where quantised activations are.
+    /// Quantised activations.
     const fn activations(&self) -> Region {
         let bytes = self.workspace.activations;
         Region::new(self.scratch + self.workspace.scratch() - bytes, bytes)
     }
 }
 
-/// The launches of a plan.
+/// Lowers a plan to launches.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for steps, types or shapes that the kernels do not take,
-/// [`Error::Invalid`] for a plan that is not valid.
+///
+/// [`Error::Unsupported`] for steps, types or shapes that no kernel supports, [`Error::Invalid`]
+/// for an invalid plan.
 pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch>> {
     plan.validate().map_err(|e| Error::Invalid(e.to_string()))?;
     let arena = arena(plan);
@@ -125,11 +126,11 @@ pub(super) fn lower(plan: &Plan, addresses: &Addresses<'_>) -> Result<Vec<Launch
         }
     }
     let mut launches = lowering.launches;
-    ahead::look_ahead(&mut launches);
+    prefetch::set_prefetch(&mut launches);
     Ok(launches)
 }
 
-/// Steps that one launch does together, of those that are elementwise or reductions.
+/// Fused groups of elementwise steps and reductions.
 fn groups(plan: &Plan) -> Vec<Group> {
     plan::schedule(plan).into_iter().filter(|group| group.is_kernel(plan)).collect()
 }
@@ -140,8 +141,8 @@ struct Absorbed<'a> {
     label: &'a str,
 }
 
-/// The step at `at` and the next one, if one launch does both: in decode, where every row has a slot of
-/// its own, the next is the attention over what this one rotates, and nobody else reads that.
+/// Steps `at` and `at + 1` if one launch performs both: in decode, where every row has its own
+/// slot, an attention whose queries and keys only it reads.
 fn absorbed(plan: &Plan, at: usize) -> Option<Absorbed<'_>> {
     let (step, next) = (&plan.steps[at], plan.steps.get(at + 1)?);
     let (Op::RopeKv(rope), Op::Attention(attention)) = (&step.op, &next.op) else { return None };
@@ -156,7 +157,8 @@ fn absorbed(plan: &Plan, at: usize) -> Option<Absorbed<'_>> {
     absorbs.then_some(Absorbed { rope, attention, label: &next.label })
 }
 
-/// Where scratch lies. What one launch reads for two steps lives until the second has written.
+/// Layout of scratch. Inputs of a launch that performs two steps stay alive until the second has
+/// written.
 pub(super) fn arena(plan: &Plan) -> Arena {
     let groups = groups(plan);
     let last_of = |at| {
@@ -172,11 +174,11 @@ struct Lowering<'a> {
     addresses: &'a Addresses<'a>,
     arena: Arena,
     launches: Vec<Launch>,
-    /// The number of the plan's step that is lowered.
+    /// Index of the current step.
     at: usize,
 }
 
-/// Rows and columns of a view whose last axis is the row.
+/// Rows and columns of a view; the last axis is the row.
 pub(super) fn rows_of(view: &View) -> (usize, usize) {
     let n = view.shape.last().copied().unwrap_or(1).max(1);
     (view.elements() / n, n)
@@ -209,7 +211,7 @@ impl Lowering<'_> {
         Ok(Region::new(self.address(view)?, 4 * view.elements() as u64))
     }
 
-    /// Where a view of 4-byte elements begins.
+    /// Address of a view of 4-byte elements.
     fn address(&self, view: &View) -> Result<u64> {
         let buffer = self.buffer(view);
         let base = match buffer.class {
@@ -234,12 +236,12 @@ impl Lowering<'_> {
         Ok(base + 4 * view.offset as u64)
     }
 
-    /// The type of a buffer's elements as they lie.
+    /// Storage type of a buffer's elements.
     fn dtype(buffer: &Buffer) -> DType {
         if buffer.class == Class::Weight { plain(buffer.dtype) } else { buffer.dtype }
     }
 
-    /// Bytes of a buffer's elements as they lie.
+    /// Storage size of a buffer in bytes.
     fn bytes(buffer: &Buffer) -> u64 {
         match Self::dtype(buffer) {
             dtype if dtype == buffer.dtype => buffer.bytes(),
@@ -259,7 +261,7 @@ impl Lowering<'_> {
         self.typed(view, DType::F32)
     }
 
-    /// The address of what there may be; 0 for none.
+    /// Address of an optional view; 0 for none.
     fn optional(&self, view: Option<&View>) -> Result<u64> {
         view.map_or(Ok(0), |view| Ok(self.f32(view)?.address))
     }

@@ -1,4 +1,5 @@
-//! Launches of projections: which kernels take a step's matrices and rows, and those of few rows at a time.
+//! Launches of projections: kernel selection for a step's matrices and rows, and launches for few
+//! rows.
 
 use std::ops::Range;
 
@@ -10,30 +11,30 @@ use orind_kernels::params::{ProjectParams, Segment};
 
 use super::{Addresses, Lowering, count, number_of, rows_of};
 use crate::gpu::launch::{Launch, Params, Region};
-use crate::gpu::layout::unsupported;
+use crate::gpu::storage::unsupported;
 use crate::gpu::variant::{self, Shape};
 use crate::{Result, precision};
 use plan::{Class, Cost, Linear, NormKind, Op, Plan, Product, Project, View};
 
-/// Rows of activations that a projection takes at once.
+/// Most rows of activations of a projection launch.
 pub(super) const PROJECT_ROWS: usize = 8;
 
-/// A matrix of weights, and where the products with it go: of a gate's pair only the first one's do.
+/// A weight matrix and the destination of its products; with a gated unit only the gate has one.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
     pub(super) address: u64,
     pub(super) weight: Weight,
     pub(super) n: u32,
-    /// Planes of the activations that its products have.
+    /// Planes of activations to multiply.
     pub(super) planes: u32,
-    /// Added to its products; 0 for none. Then the activation's number.
+    /// Bias, 0 for none; then the activation's number.
     pub(super) bias: u64,
     pub(super) activation: u32,
     pub(super) out: Option<Region>,
 }
 
 impl Matrix {
-    /// Its part of a launch whose products go to `out`.
+    /// Segment of a launch that writes to `out`.
     fn segment(&self, out: Option<Region>) -> Segment {
         let &Self { address, n, planes, bias, activation, .. } = self;
         let out = out.map_or(0, |out| out.address);
@@ -41,7 +42,7 @@ impl Matrix {
     }
 }
 
-/// The matrices of a launch, and where their products of the step's first row go.
+/// Segments of a launch, with the destinations of the step's first row.
 pub(super) fn segments(matrices: &[Matrix]) -> [Segment; 3] {
     let mut segments = [Segment::default(); 3];
     for (segment, matrix) in segments.iter_mut().zip(matrices) {
@@ -50,7 +51,7 @@ pub(super) fn segments(matrices: &[Matrix]) -> [Segment; 3] {
     segments
 }
 
-/// Everything about a projection's step but its matrices.
+/// A projection without its matrices.
 pub(super) struct Projection {
     pub(super) x: Region,
     pub(super) k: usize,
@@ -58,22 +59,22 @@ pub(super) struct Projection {
     pub(super) norm_weight: u64,
     pub(super) eps: f32,
     pub(super) residual: Option<Region>,
-    /// The activation's number, of a gate and what it meets; else 0.
+    /// Activation's number of a gated unit, else 0.
     pub(super) glu: u32,
 }
 
-/// Rows of activations that one launch of a projection takes.
+/// Rows of activations of one launch.
 #[derive(Clone, Copy)]
 struct Chunk {
     first: usize,
     rows: usize,
-    /// Rows that the kernel has room for.
+    /// Rows that the kernel is compiled for.
     room: u32,
     planes: u32,
     shared_bytes: u32,
 }
 
-/// As many of the rows as one launch can take.
+/// As many of the rows as one launch supports.
 fn chunk(weight: Weight, planes: u32, rows: Range<usize>, k: usize) -> Option<Chunk> {
     (1..=rows.len().min(PROJECT_ROWS)).rev().find_map(|take| {
         let kernel = Kernel::project(weight, u32::try_from(take).ok()?, planes)?;
@@ -83,7 +84,7 @@ fn chunk(weight: Weight, planes: u32, rows: Range<usize>, k: usize) -> Option<Ch
     })
 }
 
-/// All rows, launch by launch. `None` where no kernel takes that many columns.
+/// All rows, split into launches. `None` if no kernel supports this many columns.
 fn chunks(weight: Weight, planes: u32, rows: usize, k: usize) -> Option<Vec<Chunk>> {
     let mut chunks = Vec::new();
     let mut first = 0;
@@ -95,12 +96,12 @@ fn chunks(weight: Weight, planes: u32, rows: usize, k: usize) -> Option<Vec<Chun
     Some(chunks)
 }
 
-/// Planes of the activations that products with a matrix have.
+/// Planes of activations for products with a matrix.
 fn planes(plan: &Plan, weight: Weight, out: &View) -> u32 {
     if weight.is_quantised() { precision::residual_planes_of(plan, out) as u32 } else { 1 }
 }
 
-/// What a plan moves and computes: each launch of a projection for few rows reads its matrices anew.
+/// Cost of a plan, counting that each launch of a projection reads its matrices again.
 pub(in crate::gpu) fn cost(plan: &Plan) -> Cost {
     let mut cost = plan.cost();
     for step in &plan.steps {
@@ -123,7 +124,7 @@ pub(in crate::gpu) fn cost(plan: &Plan) -> Cost {
                 };
                 chunks(weight, planes, rows, k)
             });
-            // What has no kernel is refused by `lower`.
+            // Steps without kernel are rejected by `lower`.
             let again = launches.map_or(0, |launches| launches.len() - 1);
             cost.weight_bytes += plan.buffer(view.buffer).bytes() * again as u64;
         }
@@ -164,7 +165,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// Products of the rows with matrices of one type at a time, as many rows as a kernel takes.
+    /// Launches products of the rows, one weight type at a time, with as many rows as a kernel
+    /// supports.
     pub(super) fn project(&mut self, label: &str, project: &Project) -> Result<()> {
         let (rows, k) = rows_of(&project.x);
         let mut projection = Projection {
@@ -225,7 +227,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// One launch: a chunk of the rows, and matrices of one type.
+    /// One launch: a chunk of rows, and matrices of one type.
     fn project_rows(
         &mut self,
         label: &str,
@@ -235,7 +237,7 @@ impl Lowering<'_> {
     ) -> Result<()> {
         let &Projection { x, k, norm_weight, eps, residual, glu } = projection;
         let Chunk { first, rows, room, planes, shared_bytes } = chunk;
-        // The rows of this launch within the rows of the step.
+        // Rows of this launch within the rows of the step.
         let part = |whole: Region, n: u64| {
             Region::new(whole.address + 4 * n * first as u64, 4 * n * rows as u64)
         };
@@ -269,7 +271,7 @@ impl Lowering<'_> {
             step: self.at,
             label: label.to_owned(),
             kernel: Kernel::Project { weight, rows: room, planes, variant },
-            // More blocks than the device holds at once would only prepare the same activations again.
+            // More blocks than fit at a time would only stage the same activations again.
             grid: [project_tiles(variant, &ns, glu > 0).min(sms * blocks).max(1), 1, 1],
             shared_bytes,
             params: Params::Project(params),

@@ -1,4 +1,4 @@
-//! Launches of layers that remember in a state of fixed size.
+//! Launches of recurrent layers.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{gated_delta_grid, short_conv_grid};
@@ -7,10 +7,10 @@ use orind_kernels::params::{self, DeltaRuleParams, GatedDeltaParams, ShortConvPa
 use super::{Lowering, count};
 use crate::Result;
 use crate::gpu::launch::{Params, Region};
-use crate::gpu::layout::{State, unsupported};
+use crate::gpu::storage::{State, unsupported};
 use plan::{DeltaRule, GatedDelta, Recurrence, ShortConv, View};
 
-/// A state in parameters, what a launch reads and what it writes of it.
+/// Parameters of a state, with the memory that a launch reads and writes.
 struct Memory {
     params: params::Recurrence,
     reads: Vec<Region>,
@@ -89,7 +89,7 @@ impl Lowering<'_> {
             key_size: count(heads.key_size)?,
             value_size: count(heads.value_size)?,
             grouped: u32::from(heads.grouped),
-            // A length of 1 by the mean square of a norm.
+            // A length of 1, as mean square of a norm.
             eps: step.eps.get() / size,
             query_scale: 1.0 / size,
             key_scale: 1.0 / size.sqrt(),

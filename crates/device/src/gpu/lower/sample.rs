@@ -1,11 +1,11 @@
-//! The launch that chooses tokens.
+//! Launch of the sampler.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::params::SampleParams;
 
 use super::{Lowering, count, rows_of};
 use crate::gpu::launch::{Params, Region};
-use crate::gpu::layout::SAMPLE_PARTS;
+use crate::gpu::storage::SAMPLE_PARTS;
 use crate::{RING_STEPS, Result};
 use plan::Sample;
 use plan::sample::Adjustment;

@@ -1,7 +1,7 @@
-//! Launches of tensor operations: of groups that [`plan::schedule`] makes, of products, and of rows by indices.
+//! Launches of tensor operations: fused groups of [`plan::schedule`], matmul, gather and scatter.
 //!
-//! A group becomes a list of steps that one kernel takes for every element, or a kernel of its own. Values that nobody else reads stay in the
-//! kernel's registers; a group that needs more of them, or of anything else, than there are is taken in parts.
+//! A group becomes a list of instructions for the kernel `tensor`, or a generated kernel. Values
+//! that only the group reads stay in registers. A group that exceeds the kernel's limits is split.
 
 use std::collections::HashMap;
 
@@ -22,47 +22,47 @@ use crate::Result;
 use crate::axes::merged;
 use crate::gpu::groups;
 use crate::gpu::launch::{Params, Region};
-use crate::gpu::layout::unsupported;
+use crate::gpu::storage::unsupported;
 use plan::{
     Binary, Buffer, BufferId, Class, DType, Gather, Group, Op, Plan, Reduce, Scalar, Step, Unary,
     View,
 };
 
-/// The most elements that one launch takes: their numbers are of 32 bits.
+/// Most elements of a launch, as indices have 32 bits.
 const MOST_ELEMENTS: usize = 1 << 31;
 
-/// A value of a group, before it has a register.
+/// A value of a group, before register allocation.
 type Value = usize;
 
-/// A step with values for registers.
+/// An instruction before register allocation.
 struct Instruction {
     action: Action,
-    /// None where something is written to memory.
+    /// `None` for stores.
     out: Option<Value>,
     reads: Vec<Value>,
-    /// What stands in for a register: the number of a source, of a store with its width.
+    /// Immediate operands: index of a source; index and width of a store.
     operands: [u8; 2],
 }
 
-/// A group as steps, before values have registers.
+/// Compiles a group to instructions.
 struct Compiler<'a, 'b> {
     lowering: &'a Lowering<'b>,
     params: TensorParams,
     sources: usize,
     stores: usize,
-    /// Each with its value.
+    /// Constants with their values.
     constants: Vec<(u32, Value)>,
     values: usize,
-    /// Of what the steps have written.
+    /// Value that each written buffer has.
     places: HashMap<BufferId, Value>,
     loaded: Vec<(&'a View, Value)>,
     reads: Vec<Region>,
     writes: Vec<Region>,
 }
 
-/// Why a group is no launch.
+/// Reason why a group cannot be launched.
 enum Refusal {
-    /// It does not fit in one.
+    /// It exceeds the limits of one launch.
     TooLarge,
     Error(crate::Error),
 }
@@ -76,11 +76,11 @@ impl From<crate::Error> for Refusal {
 type Compiled<T> = std::result::Result<T, Refusal>;
 
 impl Lowering<'_> {
-    /// The launches of a group that is a kernel.
+    /// Launches a group.
     pub(super) fn group(&mut self, group: &Group) -> Result<()> {
         let steps = &self.plan.steps[group.steps.clone()];
         self.at = group.steps.end - 1;
-        // Some have kernels of their own.
+        // Some single operations have their own kernels.
         if let [only] = steps
             && matches!(self.elementwise(&only.label, &only.op), Ok(true))
         {
@@ -99,14 +99,15 @@ impl Lowering<'_> {
                 }
                 Ok(())
             }
-            Err(Refusal::TooLarge) => {
-                Err(unsupported(format!("{} of so many operands ({label})", steps[0].op.name())))
-            }
+            Err(Refusal::TooLarge) => Err(unsupported(format!(
+                "{} with this number of operands ({label})",
+                steps[0].op.name()
+            ))),
             Err(Refusal::Error(error)) => Err(error),
         }
     }
 
-    /// A kernel of its own where one can be compiled, else the one that goes through the steps; and its grid.
+    /// Generated kernel if it can be compiled, else the interpreter; with its grid.
     fn group_kernel(&self, params: &TensorParams) -> (Kernel, Grid) {
         let tuning = self.addresses.tuning;
         let listed = (Kernel::Tensor, tensor_grid(params));
@@ -118,13 +119,13 @@ impl Lowering<'_> {
             let code = jit::code(Kernel::Generated(group), tuning.target, &|| true);
             code.is_ok().then(|| (Kernel::Generated(group), group.grid(params)))
         };
-        // What cannot be compiled takes longer, and gives the same.
+        // Without compiler the interpreter gives the same result more slowly.
         let heuristic = GroupVariant::of(params);
         let chosen = groups::variant(tuning.choices, params);
         made(chosen).or_else(|| (chosen != heuristic).then(|| made(heuristic))?).unwrap_or(listed)
     }
 
-    /// A product of tensors of which none is a weight.
+    /// Launches a matmul of tensors that are not weights.
     pub(super) fn matmul_of_tensors(
         &mut self,
         label: &str,
@@ -133,7 +134,7 @@ impl Lowering<'_> {
     ) -> Result<()> {
         let axes = out.shape.len();
         if !(2..=TENSOR_AXES).contains(&axes) || b.shape.len() != axes || a.shape.len() != axes {
-            return Err(unsupported(format!("a product of {} axes ({label})", a.shape.len())));
+            return Err(unsupported(format!("a matmul of {} axes ({label})", a.shape.len())));
         }
         let [(a_at, a_width), (b_at, b_width)] = [self.operand(a)?, self.operand(b)?];
         let [rows, columns] = [out.shape[axes - 2], out.shape[axes - 1]];
@@ -159,21 +160,21 @@ impl Lowering<'_> {
         }
         let grid = tensor_matmul_grid(&params);
         if grid[1] > 0xffff || grid[2] > 0xffff {
-            return Err(unsupported(format!("a product of {:?} ({label})", out.shape)));
+            return Err(unsupported(format!("a matmul of {:?} ({label})", out.shape)));
         }
         let (reads, writes) = (vec![self.buffer_of(a)?, self.buffer_of(b)?], vec![self.f32(out)?]);
         self.launch(label, Kernel::TensorMatmul, grid, Params::TensorMatmul(params), reads, writes);
         Ok(())
     }
 
-    /// Rows of a table however it lies, by any number of indices.
+    /// Launches a gather with any number of indices and any layout.
     pub(super) fn gather_of_tensors(&mut self, label: &str, gather: &Gather) -> Result<()> {
         let Gather { table, indices, out } = gather;
         let kernel = (Kernel::TensorGather, TensorRowsParams::default());
         self.rows_by(label, kernel, indices, [table, table, out])
     }
 
-    /// Rows that a table gets; or their sums, from zero, and nothing of what was there.
+    /// Launches a scatter, or a scatter-add that starts from zero.
     pub(super) fn scatter(
         &mut self,
         label: &str,
@@ -185,7 +186,7 @@ impl Lowering<'_> {
         self.rows_by(label, (Kernel::TensorScatter, params), indices, [table, values, table])
     }
 
-    /// Rows by their indices in a table: from a source to what is written, of which one is the table.
+    /// Gather or scatter: one of source and destination is the table.
     fn rows_by(
         &mut self,
         label: &str,
@@ -226,10 +227,10 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The numbers of the greatest elements of each row of `x [M, E]`.
+    /// Launches the top-k of each row of `x [M, E]`.
     pub(super) fn top_k(&mut self, label: &str, x: &View, out: &View) -> Result<()> {
         let (&[rows, n], &[row_stride, column_stride]) = (&x.shape[..], &x.strides[..]) else {
-            return Err(unsupported(format!("the greatest of {:?} ({label})", x.shape)));
+            return Err(unsupported(format!("top-k of {:?} ({label})", x.shape)));
         };
         let [read, written] = [self.buffer_of(x)?, self.i32(out)?];
         let params = TensorTopKParams {
@@ -267,14 +268,14 @@ impl Lowering<'_> {
         Ok(source)
     }
 
-    /// Where a view of numbers begins, whatever its strides, and how they lie.
+    /// Address of a view with any strides, and its storage type.
     fn operand(&self, view: &View) -> Result<(Region, Width)> {
         let buffer = self.buffer(view);
         let dtype = Self::dtype(buffer);
         let width = match dtype {
             DType::F32 | DType::I32 => Width::Word,
             DType::F16 => Width::Half,
-            DType::BF16 => Width::Brain,
+            DType::BF16 => Width::Bf16,
             DType::I8 => Width::Signed,
             DType::U8 | DType::BOOL => Width::Unsigned,
             other => {
@@ -289,14 +290,14 @@ impl Lowering<'_> {
         Ok((Region::new(base.address + offset, base.bytes), width))
     }
 
-    /// All of the buffer that a view is of.
+    /// The whole buffer of a view.
     fn buffer_of(&self, view: &View) -> Result<Region> {
         let whole = View::whole(view.buffer, &self.buffer(view).shape);
         Ok(Region::new(self.address(&whole)?, Self::bytes(self.buffer(view))))
     }
 }
 
-/// A group in two.
+/// Splits a group in two.
 fn halves(plan: &Plan, group: &Group) -> [Group; 2] {
     let middle = group.steps.start + group.steps.len() / 2;
     [group.steps.start..middle, middle..group.steps.end].map(|steps| {
@@ -366,7 +367,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
         Ok((self.params, self.reads, self.writes))
     }
 
-    /// Gives values registers, and writes the steps down.
+    /// Allocates registers and encodes the instructions.
     fn encode(&mut self, parts: &[Vec<Instruction>; 2], ends: [Option<Value>; 2]) -> Compiled<()> {
         let fixed = self.constants.iter().map(|(_, value)| *value);
         let mut registers: HashMap<Value, u8> = fixed.zip(0..).collect();
@@ -379,7 +380,8 @@ impl<'a, 'b> Compiler<'a, 'b> {
         let mut at = 0;
         for (number, (part, end)) in parts.iter().zip(ends).enumerate() {
             let mut free: Vec<u8> = (first..last).rev().collect();
-            // What was reduced is there from the start; what is to be reduced stays to the end.
+            // The reduction's result is defined at the start of the second part; its input is alive
+            // at the end of the first.
             if let (1, Some(into)) = (number, end) {
                 registers.insert(into, free.pop().ok_or(Refusal::TooLarge)?);
             }
@@ -404,14 +406,14 @@ impl<'a, 'b> Compiler<'a, 'b> {
                     Some(value) => {
                         let register = free.pop().ok_or(Refusal::TooLarge)?;
                         registers.insert(value, register);
-                        // What nobody reads has its register for this step alone.
+                        // An unread value needs a register for this instruction only.
                         let read = part[i + 1..].iter().any(|next| next.reads.contains(&value));
                         if !read && !pinned(value) {
                             free.push(register);
                         }
                         register
                     }
-                    // The number of the store.
+                    // Index of the store.
                     None => instruction.operands[0],
                 };
                 if instruction.action == Action::Store {
@@ -422,7 +424,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
                 at += 1;
             }
             if number == 0 {
-                self.params.chain = count(at)?;
+                self.params.body = count(at)?;
             }
         }
         self.params.tail = count(at)?;
@@ -456,7 +458,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
         self.store(group, out, value, to)
     }
 
-    /// `None` where a value goes on as it is.
+    /// `None` if the value is unchanged.
     fn action(&self, op: &Op) -> Option<Action> {
         Some(match op {
             Op::Unary { op, .. } => match op {
@@ -493,13 +495,13 @@ impl<'a, 'b> Compiler<'a, 'b> {
                 (true, DType::F32) => Action::ToFloat,
                 (false, DType::I32) => Action::ToInt,
                 (_, DType::F16) => Action::ToHalf,
-                (_, DType::BF16) => Action::ToBrain,
+                (_, DType::BF16) => Action::ToBf16,
                 (_, DType::I8) => Action::ToSigned,
                 (_, DType::U8) => Action::ToUnsigned,
                 (_, DType::BOOL) => Action::ToTruth,
                 _ => return None,
             },
-            Op::Iota { .. } => Action::Number,
+            Op::Iota { .. } => Action::Iota,
             _ => return None,
         })
     }
@@ -513,7 +515,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
         self.values - 1
     }
 
-    /// The value of a view; of a constant its whole part, where it is one of integers.
+    /// Value of a view; constants are truncated for integer operations.
     fn read(&mut self, view: &'a View, ints: bool, to: &mut Vec<Instruction>) -> Compiled<Value> {
         if let Some(value) = self.places.get(&view.buffer) {
             return Ok(*value);
@@ -539,7 +541,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
         Ok(value)
     }
 
-    /// The element of a view in memory, with zeroes around it on an axis.
+    /// Loads an element of a view, with zero padding on one axis.
     fn load(
         &mut self,
         view: &View,
@@ -570,7 +572,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
         Ok(value)
     }
 
-    /// Remembers a result, and writes it where others read it.
+    /// Records a result, and stores it if later steps read it.
     fn store(
         &mut self,
         group: &Group,
@@ -598,7 +600,7 @@ impl<'a, 'b> Compiler<'a, 'b> {
     }
 }
 
-/// What a constant is where its tensor's elements are.
+/// Bits of a constant in the element type of its tensor.
 fn bits_of(value: Scalar, buffer: &Buffer) -> u32 {
     if buffer.dtype == DType::I32 { whole(value) } else { value.get().to_bits() }
 }
@@ -608,13 +610,13 @@ fn whole(value: Scalar) -> u32 {
     (value.get() as i32).cast_unsigned()
 }
 
-/// A stride, one that goes backward as its complement of two: places are counted in 32 bits, and then have a sign.
+/// A stride; negative ones in two's complement, as the kernels use 32-bit offsets.
 fn distance(stride: isize) -> Result<u32> {
     let stride = i32::try_from(stride).map(i32::cast_unsigned);
-    stride.map_err(|_| unsupported("a tensor that reaches so far".into()))
+    stride.map_err(|_| unsupported("a tensor with strides beyond 32 bits".into()))
 }
 
-/// A number of elements, of which each has a number.
+/// An element count, limited to 32-bit indices.
 fn elements(n: usize) -> Result<u32> {
     if n < MOST_ELEMENTS { count(n) } else { Err(unsupported(format!("a tensor of {n} elements"))) }
 }

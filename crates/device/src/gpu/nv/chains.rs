@@ -1,37 +1,38 @@
-//! Chains: how many launches the hardware is given at once.
+//! QMD chains: how many launches the hardware is given at once.
 //!
-//! Completion of one launch of a chain starts the next; behind a chain the host unit waits until the GPU
-//! is idle and releases a semaphore. Only there others on the GPU can get their turn, and what was
-//! released says how far a step is: no time between two releases may be longer than the watchdog waits.
+//! Completion of a launch starts the next one of its chain. Behind a chain the host unit waits
+//! until the GPU is idle and releases a semaphore. Other programs get their turn only there, and
+//! releases are the progress that the watchdog sees, so no chain may take longer than the watchdog
+//! waits.
 
 use std::time::Duration;
 
 use super::super::launch::Launch;
 use super::super::limit;
 use super::watchdog;
-use crate::first_light;
+use crate::modes;
 
-/// Most launches of a chain that is not to be longer than what has run on an Orin.
+/// Most launches of a chain, unless longer ones are proven on this Orin.
 const SHORT: usize = 32;
 
-/// What no chain exceeds by the estimate, unless a single launch does.
-pub(crate) const fn turn(chains: first_light::Chains) -> Duration {
+/// Most time of a chain by the estimate, except for a single launch.
+pub(crate) const fn turn(chains: modes::Chains) -> Duration {
     match chains {
-        first_light::Chains::Full => limit::LONGEST,
-        first_light::Chains::Split | first_light::Chains::Serial => limit::TURN,
+        modes::Chains::Full => limit::LONGEST,
+        modes::Chains::Split | modes::Chains::Serial => limit::TURN,
     }
 }
 
-/// A step's launches, chain by chain.
+/// Launches of a step, divided into chains.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::gpu) struct Chains {
-    /// How many launches each has.
+    /// Number of launches of each chain.
     pub(in crate::gpu) lengths: Vec<usize>,
     /// Polls without progress after which the channel counts as hung.
     pub(super) polls: u32,
 }
 
-/// How long a launch takes at most, and by the estimate.
+/// Upper bound and estimate of a launch's duration.
 #[derive(Clone, Copy)]
 struct Times {
     at_most: Duration,
@@ -39,8 +40,8 @@ struct Times {
 }
 
 impl Chains {
-    /// Those of a plan whose rows see `context` positions.
-    pub(in crate::gpu) fn of(launches: &[Launch], context: u64, mode: first_light::Mode) -> Self {
+    /// Chains of a plan whose rows see `context` positions.
+    pub(in crate::gpu) fn of(launches: &[Launch], context: u64, mode: modes::Mode) -> Self {
         let times = |launch| Times {
             at_most: limit::at_most(launch, context),
             estimate: limit::estimate(launch, context),
@@ -48,13 +49,13 @@ impl Chains {
         Self::between(launches.iter().map(times), mode)
     }
 
-    fn between(launches: impl Iterator<Item = Times>, mode: first_light::Mode) -> Self {
+    fn between(launches: impl Iterator<Item = Times>, mode: modes::Mode) -> Self {
         let longest = mode.longest.max(1) as usize;
         let turn = turn(mode.chains);
         let most = match mode.chains {
-            first_light::Chains::Full => longest,
-            first_light::Chains::Split => longest.min(SHORT),
-            first_light::Chains::Serial => 1,
+            modes::Chains::Full => longest,
+            modes::Chains::Split => longest.min(SHORT),
+            modes::Chains::Serial => 1,
         };
         let mut lengths: Vec<usize> = Vec::new();
         let (mut estimate, mut at_most, mut longest) =
@@ -80,9 +81,9 @@ impl Chains {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::first_light::Mode;
+    use crate::modes::Mode;
 
-    fn lengths(milliseconds: &[u64], chains: first_light::Chains, longest: u32) -> Vec<usize> {
+    fn lengths(milliseconds: &[u64], chains: modes::Chains, longest: u32) -> Vec<usize> {
         let times = |&n: &u64| Times {
             at_most: Duration::from_millis(6 * n),
             estimate: Duration::from_millis(n),
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_chain_ends_before_it_is_too_long_by_count_or_by_time() {
-        use first_light::Chains::{Full, Serial, Split};
+        use modes::Chains::{Full, Serial, Split};
         assert_eq!(lengths(&[1; 70], Split, 2048), [32, 32, 6]);
         assert_eq!(lengths(&[1; 70], Split, 20), [20, 20, 20, 10]);
         assert_eq!(lengths(&[20, 30, 1, 49, 50, 60, 1], Split, 2048), [2, 2, 1, 1, 1]);
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_may_take_longer_is_watched_for_longer() {
+    fn longer_chains_have_longer_timeouts() {
         let polls = |at_most: u64, count: usize| {
             let (at_most, estimate) = (Duration::from_millis(at_most), Duration::from_millis(1));
             let times = vec![Times { at_most, estimate }; count];

@@ -1,4 +1,4 @@
-//! The kernels' machine code in GPU memory, and what a launch of each needs.
+//! Machine code of kernels in GPU memory, and launch data of each kernel.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,14 +12,14 @@ use tegra::local_memory::LocalMemorySize;
 use tegra::qmd::Program;
 use tegra::space::AddressSpace;
 
-use super::super::layout::ALIGN;
+use super::super::storage::ALIGN;
 use super::{DEVICE, TARGET, failed};
 use crate::{Error, Result};
 
-/// Bytes of stack that local memory is made for: no kernel of a plan has one.
+/// Stack bytes of local memory: no kernel of a plan has a stack.
 const STACK: u32 = 0;
 
-/// Mapped behind the last instruction: the hardware fetches ahead.
+/// Mapped behind the last instruction, because the hardware prefetches.
 const PREFETCH: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +27,9 @@ pub(super) struct Loaded {
     pub(super) program: Program,
     /// Static shared memory of a block, in bytes.
     pub(super) shared_bytes: u32,
-    /// Where the parameters begin in bank 0.
+    /// Offset of the parameters in bank 0.
     pub(super) params_offset: u32,
-    /// Bank 2: the compiler's literals, if any.
+    /// Address and size of bank 2, the compiler's literals, if any.
     pub(super) literals: Option<(tegra::address::GpuAddress, u32)>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Loaded {
 pub(super) struct Code {
     memory: Vec<Weights>,
     loaded: HashMap<Kernel, Loaded>,
-    /// The threads' local memory that they need.
+    /// Local memory that the threads need.
     pub(super) local: LocalMemorySize,
 }
 
@@ -45,12 +45,12 @@ fn broken(what: String) -> Error {
     Error::Unsupported { device: DEVICE, what }
 }
 
-/// Name of the file that a kernel is in: a prebuilt unit, or the kernel alone, compiled here.
+/// Name of the file that contains a kernel: a prebuilt unit, or a kernel compiled at run time.
 fn file_name(kernel: Kernel) -> String {
     if kernel.is_prebuilt(TARGET) { TARGET.file(kernel.unit()) } else { kernel.symbol() }
 }
 
-/// The file of that name.
+/// Contents of that file.
 fn machine_code(kernel: Kernel, name: &str) -> Result<Cow<'static, [u8]>> {
     if kernel.is_prebuilt(TARGET) {
         let file = prebuilt::file(kernel.unit(), TARGET).map(Cow::Owned);
@@ -60,7 +60,7 @@ fn machine_code(kernel: Kernel, name: &str) -> Result<Cow<'static, [u8]>> {
     code.map_err(|error| broken(format!("{name}: {error}")))
 }
 
-/// A cubin that needs nothing but its code and literals.
+/// Parses a cubin and checks that it needs only code and literals.
 fn parsed<'a>(name: &str, file: &'a [u8]) -> Result<Cubin<'a>> {
     let cubin = Cubin::parse(file).map_err(|e| broken(format!("{name}: {e}")))?;
     let free = cubin.relocations.is_empty()
@@ -76,12 +76,12 @@ struct Image {
     placed: Vec<Placed>,
 }
 
-/// A kernel in an image, whose file is not needed any more.
+/// A kernel in an image, independent of its file.
 struct Placed {
     kernel: Kernel,
     at: usize,
     code_bytes: u32,
-    /// Where the literals are, and their bytes.
+    /// Offset and size of the literals.
     literals: Option<(usize, u32)>,
     registers: u32,
     barriers: u32,
@@ -91,7 +91,7 @@ struct Placed {
 }
 
 impl Image {
-    /// The code of some kernels: what is prebuilt, else what is compiled here.
+    /// Code of the kernels: prebuilt or compiled at run time.
     fn new(kernels: &[Kernel]) -> Result<Self> {
         let mut files = HashMap::new();
         for &kernel in kernels {
@@ -133,21 +133,21 @@ impl Image {
         at
     }
 
-    /// Local memory of a thread that the largest takes.
+    /// Largest local memory of a thread.
     fn stack(&self) -> u32 {
         self.placed.iter().map(|p| p.stack_bytes).max().unwrap_or(0)
     }
 }
 
 impl Code {
-    /// Nothing yet.
+    /// No kernels.
     pub(super) fn new(space: &AddressSpace) -> Result<Self> {
         let local = LocalMemorySize::new(STACK, space.orin().tpcs())
             .ok_or_else(|| broken(format!("{STACK} bytes of stack")))?;
         Ok(Self { memory: Vec::new(), loaded: HashMap::new(), local })
     }
 
-    /// Loads those of some kernels that are not there yet. What was loaded stays where it is.
+    /// Loads kernels that are not loaded yet. Loaded code never moves.
     pub(super) fn add(
         &mut self,
         space: &AddressSpace,
@@ -199,7 +199,7 @@ impl Code {
         Ok(())
     }
 
-    /// Memory of all images.
+    /// Size of all images in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.memory.iter().map(Weights::bytes).sum()
     }

@@ -1,10 +1,10 @@
-//! What a fault leaves: the launches that were under way, and all that it takes to run them again
-//! elsewhere, as a bundle.
+//! Evidence of a fault: a bundle with the launches that were in flight and the memory needed to
+//! replay them.
 //!
-//! Everything is read from memory as the GPU has it, not from what was once written there, and nothing
-//! here fails: what cannot be read is left out. Smaller ranges come first, so that streams, QMDs,
-//! constants and activations are there however large the weights and the KV cache are. A bundle's limit
-//! also bounds the time that this takes, which is copying, and the memory.
+//! Memory is read as the GPU has it, not as it was written. Nothing here fails: unreadable ranges
+//! are skipped. Small ranges come first, so streams, QMDs, constants and activations are included
+//! however large weights and KV cache are. The size limit of a bundle also limits the time for
+//! copying.
 
 use std::collections::BTreeMap;
 
@@ -21,30 +21,30 @@ use super::code::Code;
 use super::describe;
 use super::record::Recording;
 
-/// Who writes bundles here.
+/// Writer field of bundles.
 const WRITER: &str = concat!("orind ", env!("CARGO_PKG_VERSION"));
-/// Streams that are told of: the oldest of those that the host unit has begun.
+/// Most streams to describe: the oldest ones that the host unit has started.
 const STREAMS: usize = 4;
 const QMD_BYTES: u64 = 256;
 
-/// Where it is looked for.
+/// State of the instance when a fault occurred.
 pub(super) struct Scene<'a> {
     pub(super) space: &'a AddressSpace,
-    /// What is known of the channel.
+    /// The channel's fault.
     pub(super) fault: &'a Fault,
     pub(super) message: String,
     pub(super) recording: &'a Recording,
     pub(super) launches: &'a [Launch],
-    /// The step of the plan that has not come to its end.
+    /// Unfinished step of the plan.
     pub(super) step: u64,
     pub(super) code: &'a Code,
-    /// Where the threads' local memory lies.
+    /// Address of the threads' local memory.
     pub(super) local: u64,
-    /// Each weight's address, and its bytes.
+    /// Address and size of each weight.
     pub(super) tensors: &'a BTreeMap<u64, u64>,
 }
 
-/// The bundle of a fault.
+/// Collects the bundle of a fault.
 pub(super) fn collect(scene: &Scene<'_>) -> Bundle {
     let Scene { space, fault, recording, launches, step, .. } = scene;
     let mut memory = Memory::new(space);
@@ -98,7 +98,7 @@ pub(super) fn collect(scene: &Scene<'_>) -> Bundle {
     memory.take(wanted, header)
 }
 
-/// A word for what the driver recorded, or did not.
+/// Name of the rule that the driver's error code stands for.
 const fn rule(code: Option<ErrorCode>) -> &'static str {
     match code {
         None => "hang",
@@ -120,7 +120,7 @@ fn told(mapping: &space::Mapping) -> Mapping {
     }
 }
 
-/// How far the queue and its host unit were.
+/// Progress of the queue and its host unit.
 fn place(progress: &Progress) -> String {
     let Progress { completed, submitted, at, .. } = progress;
     let at = match (at, progress.words()) {
@@ -131,19 +131,19 @@ fn place(progress: &Progress) -> String {
     format!("the queue was at {completed} of {submitted}{at}")
 }
 
-/// A QMD as it is in memory, or how it is no longer the one that was recorded.
+/// Decodes a QMD in memory, or describes how it differs from the recorded one.
 fn decoded(words: &[u32]) -> Result<QmdLaunch, String> {
     let words = <[u32; 64]>::try_from(words).map_err(|_| "it cannot be read".to_owned())?;
     QmdLaunch::decode(&Qmd::from_words(words)).map_err(|error| error.to_string())
 }
 
-/// The constant banks of a launch.
+/// Constant banks of a launch.
 fn bound(launch: &QmdLaunch) -> impl Iterator<Item = Range> {
     let banks = launch.constants.into_iter().flatten();
     banks.map(|bank| Range { va: bank.address.get(), bytes: bank.bytes.into() })
 }
 
-/// What a launch executes, reads and writes, and the weights that its parameters name.
+/// Memory that a launch executes, reads and writes, and the weights in its parameters.
 fn named_by<'a>(scene: &'a Scene<'_>, launch: &'a Launch) -> impl Iterator<Item = Range> + 'a {
     let code = scene.code.kernel(launch.kernel).ok().map(|loaded| Range {
         va: loaded.program.address.get(),
@@ -160,10 +160,10 @@ fn named_by<'a>(scene: &'a Scene<'_>, launch: &'a Launch) -> impl Iterator<Item 
     code.into_iter().chain(buffers).chain(weights)
 }
 
-/// The address space as the CPU reads it.
+/// CPU view of the address space.
 struct Memory {
     mappings: Vec<space::Mapping>,
-    /// Of those that were looked into, by address; none that cannot be.
+    /// Views by address; `None` if unreadable.
     views: BTreeMap<u64, Option<View>>,
 }
 
@@ -172,7 +172,7 @@ impl Memory {
         Self { mappings: space.mappings(), views: BTreeMap::new() }
     }
 
-    /// A range's bytes; none unless all of it is in one mapping.
+    /// Reads a range; `None` unless it is inside one mapping.
     fn read(&mut self, Range { va, bytes }: Range) -> Option<Vec<u8>> {
         let mapping = self.mappings.iter().find(|mapping| {
             va.checked_sub(mapping.address.get()).is_some_and(|offset| offset < mapping.bytes)
@@ -190,13 +190,13 @@ impl Memory {
         Some(found)
     }
 
-    /// The same in words; none of a range that cannot be read.
+    /// Reads a range as words; empty if unreadable.
     fn words(&mut self, range: Range) -> Vec<u32> {
         let bytes = self.read(range).unwrap_or_default();
         bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
     }
 
-    /// The bundle of what is wanted, as far as there is room, small ranges first.
+    /// Bundle of the ranges that fit, small ones first.
     fn take(&mut self, mut wanted: Vec<Range>, mut header: Header) -> Bundle {
         wanted.retain(|range| range.bytes > 0);
         wanted.sort_by_key(|range| (range.bytes, range.va));
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_qmd_that_was_written_over_is_told_of() {
+    fn an_overwritten_qmd_is_reported() {
         let address = GpuAddress::new(0x10_0000).unwrap();
         let program =
             Program { address, code_bytes: 256, registers: 32, barriers: 1, local_bytes: 0 };

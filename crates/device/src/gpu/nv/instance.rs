@@ -1,12 +1,12 @@
-//! One loaded model on the Orin's GPU, behind the asynchronous seam.
+//! A loaded model on the Orin's GPU.
 //!
-//! A step is one submission: the recorded body and the queue's tail, one doorbell. Steps of a
-//! submission are all handed over at once; the ring keeps them in order.
+//! A step is one submission: the recorded body, the queue's tail, one doorbell. Steps of a
+//! submission are submitted at once; the ring keeps them in order.
 //!
-//! After a fault the channels are rebuilt and the interrupted step is executed again: caches and
-//! scratch still lie in memory, inputs that the plan advances by itself are set back to what they
-//! were, from the ring of sampled tokens. So a fault changes no token. A step that fails twice is
-//! tried in the next lower mode, for which every plan is recorded anew.
+//! After a fault the channels are rebuilt and the interrupted step runs again. Caches and scratch
+//! are intact, and inputs that the plan advances are restored from the ring of sampled tokens, so a
+//! fault changes no token. A step that fails twice runs in the next lower mode, for which all plans
+//! are recorded again.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -24,8 +24,9 @@ use tegra::queue::Wake;
 use tegra::space::AddressSpace;
 
 use super::super::launch::Launch;
-use super::super::layout::{ALIGN, Layout, of_device};
+use super::super::layout::Layout;
 use super::super::lower::{Addresses, lower};
+use super::super::storage::{ALIGN, of_device};
 use super::super::variant::{Tuning, compiles};
 use super::super::weights::fill;
 use super::code::Code;
@@ -36,8 +37,8 @@ use super::slots::Slots;
 use super::uploads::Uploads;
 use super::watchdog::watch;
 use super::{DEVICE, TARGET, failed};
-use crate::first_light::{Mode, WakeBy};
 use crate::ledger::{self, Ledger, Write, invalid, words};
+use crate::modes::{Mode, WakeBy};
 use crate::plan_buffers::PlanBuffers;
 use crate::tune::Choices;
 use crate::{
@@ -47,11 +48,11 @@ use crate::{
 use plan::{BufferId, NextInputs, Op, Plan, Sample};
 use tracing::field::display;
 
-/// Ring entries of the channel: two for each step under way, one for each submission's uploads.
+/// Ring entries of the channel: two per step in flight, one per submission for uploads.
 const ENTRIES: u32 = (MAX_SUBMISSIONS as u32 * (2 * RING_STEPS + 1) + 1).next_power_of_two();
-/// Executions of one step that may fail in a mode. Without a lower one the device counts as lost then.
+/// Failures of a step per mode. Without a lower mode the device is lost.
 const ATTEMPTS: u32 = 2;
-/// In which a new channel must have answered.
+/// Time limit for a new channel's first answer.
 const OPENING: Duration = Duration::from_secs(1);
 
 enum Pool {
@@ -60,16 +61,16 @@ enum Pool {
 }
 
 struct PlanState {
-    /// Its mailboxes, outputs and ring.
+    /// Mailboxes, outputs and ring.
     memory: Mailbox,
     launches: Vec<Launch>,
-    /// Positions that its rows see.
+    /// Positions that the plan's rows see.
     context: u64,
     recording: Recording,
     advances: Option<Advances>,
 }
 
-/// Mailboxes that every step of a plan sets for the next one, as offsets into the plan's own buffers.
+/// Mailboxes that every step of a plan advances, as offsets into the plan's buffers.
 #[derive(Clone, Copy)]
 struct Advances {
     tokens: u64,
@@ -88,7 +89,7 @@ impl Advances {
             (Some(to), Some(at)) => {
                 Ok(Some(Self { tokens: to, positions: at, rows: tokens.elements() }))
             }
-            _ => invalid("a step advances what is no mailbox"),
+            _ => invalid("a step advances a buffer that is no mailbox"),
         }
     }
 }
@@ -97,18 +98,18 @@ impl Advances {
 struct Flight {
     sequence: u64,
     prepared: Prepared,
-    /// The plan's steps before it.
+    /// Steps of the plan before it.
     base: u64,
     tickets: Vec<context::Ticket>,
-    /// The stream that writes mailboxes before its first step.
+    /// Stream that writes mailboxes before its first step.
     upload: Option<Entry>,
-    /// What it goes on from; for a plan whose steps advance their inputs.
+    /// Inputs it starts from, for plans whose steps advance their inputs.
     inputs: Option<Inputs>,
 }
 
-/// The mailboxes that a plan advances, as a submission finds them.
+/// Mailboxes that a plan advances, before a submission.
 struct Inputs {
-    /// `None` for the tokens that the step before it has sampled.
+    /// `None` for the tokens sampled by the previous step.
     tokens: Option<Vec<u8>>,
     positions: Vec<u8>,
 }
@@ -121,37 +122,37 @@ impl Inputs {
     }
 }
 
-/// The memory of one model on the GPU, and its queue.
+/// Memory of one model on the GPU, and its queue.
 pub(super) struct NvInstance {
-    // The context goes first: nothing runs while the rest is taken down.
+    // Dropped first: nothing may run while the rest is released.
     context: RefCell<Context>,
     queue: QueueId,
     ledger: Ledger<PlanState>,
     flights: VecDeque<Flight>,
     uploads: Uploads,
-    /// Made when it is first needed: not everybody shares a beginning.
+    /// Created on first use.
     slots: Option<Slots>,
     layout: Layout,
     pool: Option<Pool>,
     placements: HashMap<String, Placement>,
     caches: Scratch,
-    /// Which blocks of them are whose.
+    /// Block table.
     table: Mailbox,
     scratch: Scratch,
     counters: Mailbox,
     code: Code,
-    /// Backs the threads' stacks.
+    /// Memory of the threads' stacks.
     local: Scratch,
     choices: Choices,
     space: AddressSpace,
     mode: Mode,
     launches: u64,
-    /// Where to leave what is known of faults.
+    /// Writer of fault bundles.
     keeper: Option<Keeper>,
 }
 
 impl NvInstance {
-    /// Reserves everything, and opens the channel: what fails there is known before weights are read.
+    /// Reserves all memory and opens the channel, so that failures occur before weights are read.
     pub(super) fn new(
         space: AddressSpace,
         layout: Layout,
@@ -170,7 +171,7 @@ impl NvInstance {
         let scratch = |bytes: u64| Scratch::new(&space, bytes.max(1)).map_err(failed);
         let counters = Mailbox::new(&space, layout.workspace.counters().max(1)).map_err(failed)?;
         let uploads = Uploads::new(&space, layout.mailbox_bytes)?;
-        // Parts of them are moved whole, also those that steps have written little of.
+        // Parts are copied whole, even if steps have written little of them.
         let caches = Scratch::cleared(&space, layout.state_bytes.max(1)).map_err(failed)?;
         let table = Mailbox::new(&space, layout.table_bytes().max(1)).map_err(failed)?;
         set_table(&table, 0, &layout.table.first())?;
@@ -198,7 +199,7 @@ impl NvInstance {
         })
     }
 
-    /// Hands the weights to the GPU, once.
+    /// Makes the weights available to the GPU, once.
     fn seal(&mut self) -> Result<()> {
         if let Some(name) = self.layout.weights.keys().find(|n| !self.placements.contains_key(*n)) {
             return invalid(format!("weight `{name}` has not been uploaded"));
@@ -209,7 +210,7 @@ impl NvInstance {
         Ok(())
     }
 
-    /// Where everything lies for a plan, and its launches.
+    /// Addresses and launches of a plan.
     fn launches(
         &mut self,
         plan: &Plan,
@@ -219,13 +220,13 @@ impl NvInstance {
     ) -> Result<Vec<Launch>> {
         self.seal()?;
         let Some(Pool::Sealed(pool)) = &self.pool else {
-            return invalid("weights were lost when they were handed to the GPU");
+            return invalid("weights were lost during their upload to the GPU");
         };
         let mut weights = HashMap::new();
         for (name, layout) in &self.layout.weights {
             let address = self.placements.get(name).and_then(|&placement| pool.address(placement));
             let Some(address) = address else {
-                return invalid(format!("weight `{name}` has no place"));
+                return invalid(format!("weight `{name}` has no address"));
             };
             weights.insert(name.clone(), (address.get(), *layout));
         }
@@ -248,7 +249,7 @@ impl NvInstance {
         .map_err(of_device(DEVICE))
     }
 
-    /// Hands steps of a plan over, the first behind the `upload`.
+    /// Submits steps of a plan; `upload` precedes the first.
     fn launch(
         &mut self,
         prepared: Prepared,
@@ -274,7 +275,7 @@ impl NvInstance {
         Ok(tickets)
     }
 
-    /// Copies what is known of a fault or a hang, before recovery changes it, and has it written: where to.
+    /// Starts writing a bundle before recovery changes the state; returns its path.
     fn report(&mut self, message: &dyn Display) -> Option<PathBuf> {
         let keeper = self.keeper.as_mut()?;
         if !keeper.is_due() {
@@ -304,7 +305,7 @@ impl NvInstance {
         Some(keeper.keep(bundle))
     }
 
-    /// Rebuilds the channel after a fault and executes again what it interrupted, in another mode if one is
+    /// Rebuilds the channel after a fault and repeats the interrupted steps, in another mode if
     /// given.
     fn recover(&mut self, mode: Option<Mode>) -> Result<()> {
         self.context.get_mut().rebuild().map_err(failed)?;
@@ -324,7 +325,7 @@ impl NvInstance {
             let (prepared, from) = (flight.prepared, flight.base + done as u64);
             let to = flight.base + flight.tickets.len() as u64;
             let upload = flight.upload.filter(|_| done == 0);
-            // Later submissions of the plan go on from where this one ends.
+            // Later submissions of the plan continue from this one's end.
             if restored.insert(prepared) {
                 self.restore(flight, done as u64)?;
             }
@@ -334,7 +335,7 @@ impl NvInstance {
         Ok(())
     }
 
-    /// Moves what slots hold: once more, on channels that were rebuilt, where a fault interrupts it.
+    /// Copies slot data; once more on rebuilt channels if a fault interrupts it.
     fn move_slots(
         &mut self,
         mut what: impl FnMut(&mut Slots, &mut Context, GpuAddress) -> Result<(), tegra::Error>,
@@ -346,7 +347,7 @@ impl NvInstance {
         };
         let moved = match what(&mut slots, self.context.get_mut(), base) {
             Err(error) if error.can_rebuild() => {
-                tracing::warn!(%error, "GPU fault: the channel is rebuilt, the copy repeated");
+                tracing::warn!(%error, "GPU fault: rebuilding the channel and repeating the copy");
                 let rebuilt = self.recover(None);
                 rebuilt
                     .and_then(|()| what(&mut slots, self.context.get_mut(), base).map_err(failed))
@@ -357,9 +358,9 @@ impl NvInstance {
         moved.map_err(|error| self.ledger.lose(error))
     }
 
-    /// Records every plan anew. Nothing may be running.
+    /// Records every plan for another mode. Nothing may be running.
     fn change_mode(&mut self, mode: Mode) -> Result<()> {
-        tracing::warn!(from = %self.mode, to = %mode, "the GPU is used in a lower mode");
+        tracing::warn!(from = %self.mode, to = %mode, "switching the GPU to a lower mode");
         self.mode = mode;
         for state in self.ledger.states_mut() {
             let (space, code) = (&self.space, &self.code);
@@ -369,7 +370,7 @@ impl NvInstance {
         Ok(())
     }
 
-    /// Sets a plan's inputs and cursor to what they were after `done` steps of a submission.
+    /// Restores a plan's inputs and cursor to their values after `done` steps of a submission.
     fn restore(&self, flight: &Flight, done: u64) -> Result<()> {
         let ledger::Entry { buffers, state, .. } = self.ledger.entry(flight.prepared)?;
         let memory = &state.memory;
@@ -391,7 +392,7 @@ impl NvInstance {
         memory.write(advances.positions, &inputs.positions_after(done)).map_err(failed)
     }
 
-    /// What the plan's next submission goes on from.
+    /// Inputs that the plan's next submission starts from.
     fn inputs(&self, prepared: Prepared, writes: &[Write<'_>]) -> Result<Option<Inputs>> {
         let state = &self.ledger.entry(prepared)?.state;
         let Some(Advances { tokens, positions, rows }) = state.advances else { return Ok(None) };
@@ -420,7 +421,7 @@ impl NvInstance {
         Ok(Some(inputs))
     }
 
-    /// A step as always, then one with a timestamp after each launch.
+    /// Runs a normal step, then one with a timestamp after each launch.
     fn profile_steps(&mut self, prepared: Prepared) -> Result<Profile> {
         let writes = self.ledger.staged(prepared)?;
         let ledger::Entry { state, steps, .. } = self.ledger.entry(prepared)?;
@@ -449,9 +450,9 @@ impl NvInstance {
         Ok(Profile { timings, serialised: true, whole })
     }
 
-    /// Waits for all steps of the oldest submission, recovering as often as that helps.
+    /// Waits for all steps of the oldest submission and recovers from faults.
     fn finish_oldest(&mut self) -> Result<()> {
-        // How often the step behind the first `reached` ones has failed.
+        // Number of failures of the step after the first `reached` ones.
         let (mut attempts, mut reached) = (0, 0);
         loop {
             let Some(flight) = self.flights.front() else {
@@ -463,7 +464,7 @@ impl NvInstance {
             };
             let recording = &self.ledger.entry(flight.prepared)?.state.recording;
             let started = Instant::now();
-            // More with every repetition of a step: it may only be slow.
+            // More polls with every repetition of a step, which may only be slow.
             let polls = |&(done, _): &(usize, _)| {
                 recording.polls() * if done > reached { 1 } else { attempts + 1 }
             };
@@ -491,7 +492,7 @@ impl NvInstance {
             let left = if error.can_rebuild() { self.report(&error) } else { None };
             let bundle = left.map(|path| display(path.display().to_string()));
             if !error.can_rebuild() || is_last && lower.is_none() {
-                tracing::warn!(%error, attempts, bundle, "GPU fault: the step is given up");
+                tracing::warn!(%error, attempts, bundle, "GPU fault: giving up on the step");
                 return Err(match failed(error) {
                     Error::Lost { scope, reason, source, .. } => {
                         Error::Lost { scope, rebuildable: true, reason, source }
@@ -499,7 +500,7 @@ impl NvInstance {
                     other => other,
                 });
             }
-            tracing::warn!(%error, attempts, bundle, "GPU fault: the channel is rebuilt, the step repeated");
+            tracing::warn!(%error, attempts, bundle, "GPU fault: rebuilding the channel and repeating the step");
             if is_last {
                 attempts = 0;
             }
@@ -518,7 +519,7 @@ impl Instance for NvInstance {
     }
 
     fn activity(&self) -> Activity {
-        // A submission is one store of GP_PUT and one doorbell.
+        // A submission is one write of GP_PUT and one doorbell.
         let done = self.context.borrow().statistics();
         Activity {
             launches: self.launches,
@@ -639,7 +640,7 @@ impl Instance for NvInstance {
         };
         let range = base..base + u64::from(steps);
         let handed_over = match self.launch(prepared, upload, range.clone()) {
-            // An earlier submission faulted: it is repeated first.
+            // An earlier submission faulted; it is repeated first.
             Err(Error::Lost { rebuildable: true, reason, .. }) => {
                 let bundle = self.report(&reason).map(|path| display(path.display().to_string()));
                 tracing::warn!(error = reason, bundle, "GPU fault: the channel is rebuilt");
@@ -689,18 +690,18 @@ impl Instance for NvInstance {
     }
 }
 
-/// Sets entries of a table from one on. Nothing may be running.
+/// Sets consecutive entries of a block table. Nothing may be running.
 fn set_table(table: &Mailbox, at: usize, entries: &[u32]) -> Result<()> {
     let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
     table.write(4 * at as u64, &bytes).map_err(failed)
 }
 
-/// Steps that are done; a lost one is not.
+/// Number of completed steps; a lost one is not.
 fn done(context: &mut Context, tickets: &[context::Ticket]) -> usize {
     tickets.iter().take_while(|ticket| context.is_done(**ticket).unwrap_or(false)).count()
 }
 
-/// Executes streams by themselves, and says when. `progress` changes while they progress.
+/// Executes streams alone and returns the duration. `progress` changes while they progress.
 fn time<P: PartialEq>(
     context: &mut Context,
     queue: QueueId,
@@ -717,6 +718,6 @@ fn time<P: PartialEq>(
     watch(|_| polls, is_late, wait).map_err(failed)?;
     match context.timing(ticket).map_err(failed)? {
         Some(timing) => Ok(timing),
-        None => invalid("the GPU's timestamps of a step are gone"),
+        None => invalid("missing GPU timestamps of a step"),
     }
 }

@@ -1,4 +1,4 @@
-//! Has bundles of faults written, by a thread of their own: whatever the disk does, recovery goes on.
+//! Writes fault bundles in a background thread: recovery never waits for the disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,44 +8,44 @@ use std::thread;
 use jiff::{Timestamp, Unit};
 use tegra_bundle::{Bundle, Directory, MAX_BUNDLES};
 
-/// Bundles that may be waiting for the disk: of a step that fails, and of its repetition.
+/// Most bundles waiting for the disk: those of a failing step and of its repetition.
 const WAITING: usize = 2;
 
-/// Where an instance's bundles go.
+/// Destination of an instance's bundles.
 #[derive(Debug)]
 pub(super) struct Keeper {
     directory: Directory,
-    /// The next bundle's.
+    /// Number of the next bundle.
     number: u64,
     faults: u64,
     writing: Arc<Writing>,
 }
 
-/// What the keeper and its threads know of each other.
+/// State shared with the writer thread.
 #[derive(Debug, Default)]
 struct Writing {
     under_way: AtomicUsize,
-    /// That it does not work has been said.
+    /// A write failure has been logged.
     has_failed: AtomicBool,
 }
 
 impl Keeper {
-    /// For a state directory, which is looked into now and not when something fails.
+    /// For a state directory, which is scanned now rather than during a fault.
     pub(super) fn new(state: &Path) -> Self {
         let directory = Directory::of_state(state);
         let number = directory.next_number();
         Self { directory, number, faults: 0, writing: Arc::default() }
     }
 
-    /// Whether this fault, one more, is to leave a bundle. A GPU that goes on failing for days does not wear
-    /// a disk out: after as many as are kept it is every one whose number is a power of two.
+    /// Returns whether this fault should leave a bundle. Beyond the retained number only powers of
+    /// two do, so that a GPU that fails for days does not wear out the disk.
     pub(super) fn is_due(&mut self) -> bool {
         self.faults += 1;
         let counts = self.faults <= MAX_BUNDLES as u64 || self.faults.is_power_of_two();
         counts && self.writing.under_way.load(Ordering::Acquire) < WAITING
     }
 
-    /// Has a bundle written, and gives the place where it will lie.
+    /// Starts writing a bundle and returns its path.
     pub(super) fn keep(&mut self, mut bundle: Bundle) -> PathBuf {
         let now = Timestamp::now();
         let now = now.round(Unit::Second).unwrap_or(now).to_string();
@@ -72,7 +72,7 @@ impl Keeper {
 impl Writing {
     fn tell(&self, error: &str) {
         if !self.has_failed.swap(true, Ordering::Relaxed) {
-            tracing::warn!(error, "the GPU fault left no bundle, and the next ones may not either");
+            tracing::warn!(error, "cannot write a GPU fault bundle; later ones may fail too");
         }
     }
 }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_that_goes_on_failing_wears_no_disk_out() {
+    fn repeated_faults_write_ever_fewer_bundles() {
         let state = tempfile::tempdir().unwrap();
         let mut keeper = Keeper::new(state.path());
         let due: Vec<u64> = (1..=1000).filter(|_| keeper.is_due()).collect();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn two_may_wait_for_the_disk_and_numbers_go_on() {
+    fn two_bundles_may_be_queued_and_numbers_continue() {
         let state = tempfile::tempdir().unwrap();
         let directory = Directory::of_state(state.path());
         let finish = |keeper: &Keeper| {

@@ -1,11 +1,15 @@
-//! The NV driver: launches carried to an Orin's GPU by its own queues, without CUDA.
+//! NV backend: drives the Orin's GPU through its own queues, without CUDA.
 //!
-//! `code` puts the kernels' machine code where the GPU finds it; `chains` says how many launches the
-//! hardware gets at once; `record` writes them down once, as QMDs, constant banks and a command
-//! stream that never change again; `uploads` writes mailboxes between two steps under way; `slots` moves what slots hold between them;
-//! `instance` replays recordings step by step, reads what comes back, and repeats a step that a
-//! fault interrupted, or that the `watchdog` gave up, in a lower mode if need be. `evidence` is what a
-//! fault leaves, `keeper` has it written to a file. `proof` says which mode first light allows. Memory, channels and queues are those of the crate `tegra`.
+//! - `code`: machine code in GPU memory
+//! - `chains`: number of launches per QMD chain
+//! - `record`: immutable recordings of QMDs, constant banks and command streams
+//! - `uploads`: mailbox writes between two steps in flight; `slots`: slot copies between steps
+//! - `instance`: replays recordings, reads results, repeats steps after a fault or a `watchdog`
+//!   timeout
+//! - `evidence`, `keeper`: fault bundles
+//! - `proof`: operating mode from first light
+//!
+//! Memory, channels and queues are those of the crate `tegra`.
 
 pub(crate) mod chains;
 mod code;
@@ -28,8 +32,9 @@ use tegra::orin::Orin;
 use tegra::space::{self, Access, AddressSpace, L2, Options};
 
 use super::{layout::Layout, limit};
-use crate::first_light::{FirstLight, Maps, Mode, Range};
+use crate::FirstLight;
 use crate::gpu::{self, GpuDevice};
+use crate::modes::{Maps, Mode, Range};
 use crate::tune::{Choices, DeviceKey};
 use crate::{Error, Instance, Result, Scope};
 use instance::NvInstance;
@@ -37,7 +42,7 @@ use telemetry::{Probe, Root, memory};
 
 const DEVICE: &str = "nv";
 
-/// How long a context runs while others wait: the driver's default, which none here changes.
+/// Timeslice of a context: the driver's default, which is not changed here.
 pub(crate) const TIMESLICE: Duration = Duration::from_micros(1024);
 
 const TARGET: Target = Target::Sm87;
@@ -47,30 +52,29 @@ const SM: u32 = 87;
 pub struct Nv {
     orin: Orin,
     mode: Mode,
-    turns: Turns,
-    /// It may be opened again.
+    priority: Priority,
+    /// The device may be opened again.
     _code: Unpacked,
 }
 
-/// How what runs here shares the GPU with other contexts.
+/// Scheduling priority among contexts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Turns {
-    /// As everybody.
+enum Priority {
+    /// Like any other program.
     #[default]
-    Equal,
-    /// Its turn comes as often as can be, and who waits for it looks at memory and does not sleep.
-    Often,
+    Normal,
+    /// Gets its turn as often as possible; waiting polls memory and does not sleep.
+    High,
 }
 
-impl Turns {
-    /// Of a context, and how long a wait looks at memory.
+impl Priority {
+    /// Options of a context: priority and how long a wait polls memory.
     fn options(self) -> context::Options {
         let options = context::Options::default();
         match self {
-            // A step takes milliseconds: polling memory for longer than reading the clock takes would only burn processor
-            // time.
-            Self::Equal => context::Options { spin: Duration::ZERO, ..options },
-            Self::Often => {
+            // A step takes milliseconds, so polling would only burn processor time.
+            Self::Normal => context::Options { spin: Duration::ZERO, ..options },
+            Self::High => {
                 context::Options { spin: limit::TURN, interleave: Interleave::High, ..options }
             }
         }
@@ -78,25 +82,27 @@ impl Turns {
 }
 
 impl Nv {
-    /// Opens the GPU's nodes.
+    /// Opens the GPU's device nodes.
     ///
     /// # Errors
-    /// The reason why there is no Orin to use, in one line.
+    ///
+    /// Why there is no usable Orin, on one line.
     pub fn detect() -> Result<Self, String> {
         match Orin::open() {
             Ok(orin) => {
-                let (mode, turns, _code) = (Mode::default(), Turns::default(), Unpacked::keep());
-                Ok(Self { orin, mode, turns, _code })
+                let (mode, priority, _code) =
+                    (Mode::default(), Priority::default(), Unpacked::keep());
+                Ok(Self { orin, mode, priority, _code })
             }
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// For control loops: what is opened with it has its own TSG and channel, gets its turn often, and is waited for
-    /// without sleep.
+    /// Device for control loops: its instances have their own TSG and channel, get their turn
+    /// often, and wait without sleeping.
     #[must_use]
-    pub fn often(self) -> Self {
-        Self { turns: Turns::Often, ..self }
+    pub fn high_priority(self) -> Self {
+        Self { priority: Priority::High, ..self }
     }
 }
 
@@ -120,7 +126,7 @@ impl GpuDevice for Nv {
     fn free(&self) -> Result<u64> {
         match self.orin.memory() {
             Ok(memory) => Ok(memory.free),
-            // Buffers are pages of the system's memory: what is available there is what there is.
+            // Buffers are system memory, so the available system memory is the limit.
             Err(error) => memory::available().ok_or_else(|| failed(error)),
         }
     }
@@ -138,14 +144,14 @@ impl GpuDevice for Nv {
             Maps::ReadOnly => Access::Read,
             Maps::ReadWrite => Access::ReadWrite,
         };
-        // No line of memory that the CPU writes is kept, so nothing needs to be thrown away.
+        // CPU-written memory is not cached in the L2, so nothing needs to be invalidated.
         let options = Options { l2: L2::Volatile, sealed, range: range(self.mode) };
         let space = AddressSpace::with(&self.orin, options).map_err(failed)?;
-        Ok(Box::new(NvInstance::new(space, layout, choices, self.mode, self.turns.options())?))
+        Ok(Box::new(NvInstance::new(space, layout, choices, self.mode, self.priority.options())?))
     }
 }
 
-/// The GPU in a line.
+/// Description of the GPU.
 fn describe(orin: &Orin) -> String {
     format!("{}, {} SMs", orin.chip(), orin.sms())
 }
@@ -157,7 +163,7 @@ const fn range(mode: Mode) -> space::Range {
     }
 }
 
-/// A failure of the drivers as the seam tells it.
+/// Converts a driver error.
 fn failed(error: tegra::Error) -> Error {
     match error {
         tegra::Error::OutOfMemory { need, have } => {

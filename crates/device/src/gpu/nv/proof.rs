@@ -1,4 +1,4 @@
-//! First light on the Orin: which mode the stages of `tegra-first-light` allow.
+//! First light on the Orin: runs the bring-up steps of `tegra-first-light` and derives the mode.
 
 use std::sync::Arc;
 
@@ -6,12 +6,13 @@ use sha2::{Digest, Sha256};
 use tegra_first_light::{Failure, LENGTHS, Trial};
 
 use super::{Nv, range};
-use crate::first_light::{Chains, FirstLight, Mode, Note, Range, Stage, WakeBy};
+use crate::FirstLight;
+use crate::modes::{Chains, Mode, Note, Range, Stage, WakeBy};
 use crate::{Device, Error, Result, Scope};
 
 type Tell<'a> = &'a mut dyn FnMut(Note<'_>) -> Result<()>;
 
-/// Runs a stage, told before and after.
+/// Runs a bring-up step and notifies before and after.
 fn stage<T>(
     stage: Stage,
     note: Tell<'_>,
@@ -37,7 +38,7 @@ const fn none<T>(_: &T) -> Option<String> {
 }
 
 impl Nv {
-    /// The first two stages: a channel, and an answer of it.
+    /// The first two steps: a channel, and its first answer.
     fn first_sign(&self, mode: Mode, note: Tell<'_>) -> Result<Trial> {
         let open = || Trial::open(&self.orin, range(mode));
         let mut trial = stage(Stage::Channel, note, open, none)?;
@@ -56,7 +57,7 @@ impl FirstLight for Nv {
     fn prove(&self, wanted: Mode, note: Tell<'_>) -> Result<Option<Mode>> {
         let mut mode = wanted;
         let mut trial = match self.first_sign(mode, note) {
-            // The driver may have placed its own where nothing fetches from.
+            // The driver may have placed its own memory where nothing fetches from.
             Err(Error::Lost { reason, .. }) if mode.range == Range::Short => {
                 mode.range = Range::Proven;
                 note(Note::Degraded(Stage::Channel, &format!("{reason}; with the proven range")))?;

@@ -1,13 +1,12 @@
-//! A list of launches written down for the hardware: QMDs, constant banks and a command stream.
+//! Recordings: launches encoded as QMDs, constant banks and a command stream.
 //!
-//! Launches form [chains](super::chains): completion of one starts the next, without the host unit or
-//! the CPU. What a launch must see of those before it decides which caches it drops first. A recording
-//! exists twice, and steps use the two in turn, so that one can be looked at after a fault while the
-//! other runs, and nothing that the GPU still reads is ever written.
+//! Launches form [QMD chains](super::chains): completion of one starts the next, without host unit
+//! or CPU. Dependencies determine which caches a launch invalidates. A recording exists twice and
+//! steps alternate between the copies, so that one can be inspected after a fault while the other
+//! runs, and no memory that the GPU still reads is written.
 //!
-//! Behind each chain the host unit waits for the engine and releases a semaphore, so that a step that
-//! progresses can be told from one that hangs. To be profiled, launches are recorded one by one, with a
-//! timestamp behind each.
+//! Behind each chain the host unit waits for the engine and releases a semaphore, which shows
+//! progress. For profiling, launches are recorded one by one, each followed by a timestamp.
 
 use std::ops::Range;
 
@@ -22,28 +21,28 @@ use tegra::space::AddressSpace;
 
 use super::super::dependencies::{Wait, waits};
 use super::super::launch::Launch;
-use super::super::layout::ALIGN;
+use super::super::storage::ALIGN;
 use super::chains::Chains;
 use super::code::{Code, Loaded};
 use super::failed;
 use crate::Result;
-use crate::first_light::{self, Mode};
+use crate::modes::{self, Mode};
 
 pub(super) const COPIES: usize = 2;
 
 const QMD_BYTES: u64 = 256;
 
-/// Bytes of a semaphore with a timestamp: payload, then nanoseconds.
+/// Bytes of a semaphore with timestamp: payload, then nanoseconds.
 const STAMP_BYTES: u64 = 16;
 
-/// Bytes from one copy's word of progress to the other's.
+/// Distance between the progress words of both copies.
 const WORD_STRIDE: u64 = 64;
 
-/// The initial stack pointer: the end of a thread's local addresses, less what lies above it.
+/// Initial stack pointer: the end of a thread's local memory, minus the reserved area.
 const STACK_POINTER: u32 =
     (1 << tegra::local_memory::THREAD_ADDRESS_BITS) - tegra::local_memory::ABOVE_STACK_POINTER;
 
-/// What a recording is made of.
+/// Inputs of a recording.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) space: &'a AddressSpace,
@@ -54,19 +53,19 @@ pub(super) struct Source<'a> {
 
 #[derive(Debug)]
 pub(super) struct Recording {
-    /// What the streams point at, copy by copy: QMDs first, then the rest.
+    /// Memory of both copies: QMDs first, then the rest.
     memory: Mailbox,
-    /// Bytes of a copy.
+    /// Size of a copy in bytes.
     copy_bytes: u64,
     chains: Vec<Range<usize>>,
     bodies: [Entry; COPIES],
-    /// For each copy how many chains are done, where there are several.
+    /// Completed chains of each copy, if there are several.
     progress: Option<Mailbox>,
     polls: u32,
 }
 
 impl Recording {
-    /// Records launches of a plan whose rows see `context` positions.
+    /// Records the launches of a plan whose rows see `context` positions.
     pub(super) fn new(source: Source<'_>, context: u64) -> Result<Self> {
         let Source { space, launches, mode, .. } = source;
         let Chains { lengths, polls } = Chains::of(launches, context, mode);
@@ -76,8 +75,8 @@ impl Recording {
         let layout = Layout::new(source, lengths)?;
         let memory = Mailbox::new(space, COPIES as u64 * layout.bytes).map_err(failed)?;
         let record = |number: u64| {
-            // The next step of the same recording counts alike: the last chain's number tells the two
-            // apart.
+            // The next step of the same copy counts alike: the last chain's number distinguishes
+            // them.
             layout.write(source, &memory, layout.bytes * number, |chain| {
                 let Some(progress) = &progress else { return Ok(None) };
                 let done = Payload::Word(chain as u32 + 1);
@@ -94,28 +93,28 @@ impl Recording {
         self.polls
     }
 
-    /// How many chains of each copy's latest execution are done.
+    /// Completed chains of each copy's latest execution.
     pub(super) fn progress(&self) -> [Option<u32>; COPIES] {
-        // The words are within the buffer, so that they can be read.
+        // The words are inside the buffer, so reading cannot fail.
         [0, WORD_STRIDE].map(|at| self.progress.as_ref()?.load_u32(at).ok())
     }
 
-    /// Forgets how far executions have been. Nothing may be running.
+    /// Resets the progress. Nothing may be running.
     pub(super) fn begin_again(&self) -> Result<()> {
         let Some(progress) = &self.progress else { return Ok(()) };
         [0, WORD_STRIDE].into_iter().try_for_each(|at| progress.store_u32(at, 0)).map_err(failed)
     }
 
-    /// Which launches of the step that is under way may be running: those of the first chain that has not
-    /// been released.
+    /// Launches of the current step that may be running: those of the first chain that has not been
+    /// released.
     pub(super) fn under_way(&self, step: u64) -> Range<usize> {
         let released = self.progress()[(step % COPIES as u64) as usize].unwrap_or(0);
-        // All of them: that was the execution before.
+        // All released: that was the previous execution.
         let chain = self.chains.get(released as usize).or(self.chains.first());
         chain.cloned().unwrap_or_default()
     }
 
-    /// Where a launch of a step has its QMD.
+    /// Address of a launch's QMD in a step.
     pub(super) fn qmd(&self, step: u64, launch: usize) -> u64 {
         let copy = self.memory.address().get() + self.copy_bytes * (step % COPIES as u64);
         copy + QMD_BYTES * launch as u64
@@ -126,7 +125,7 @@ impl Recording {
     }
 }
 
-/// A recording with a timestamp behind each launch, good for one execution.
+/// A recording with a timestamp behind each launch, for one execution.
 pub(super) struct Stamped {
     memory: Mailbox,
     pub(super) body: Entry,
@@ -158,14 +157,14 @@ impl Stamped {
         (0..self.count).take_while(is_done).count() as u64
     }
 
-    /// When each launch was done, in nanoseconds of the GPU's timer.
+    /// Completion time of each launch, in nanoseconds of the GPU's timer.
     pub(super) fn times(&self) -> Result<Vec<u64>> {
         let time = |launch| self.memory.load_u64(self.stamp(launch) + 8).map_err(failed);
         (0..self.count).map(time).collect()
     }
 }
 
-/// Where things lie in a copy of a recording: QMDs, constant banks, the stream.
+/// Layout of one copy of a recording: QMDs, constant banks, stream.
 struct Layout {
     loaded: Vec<Loaded>,
     waits: Vec<Wait>,
@@ -194,7 +193,7 @@ impl Layout {
             start..end
         };
         let chains: Vec<_> = lengths.into_iter().map(chain).collect();
-        // Addresses and payloads do not change how long a stream is.
+        // Addresses and payloads do not change the length of a stream.
         let nowhere = tegra::address::GpuAddress::from_words(0, 0).map_err(|e| failed(e.into()))?;
         let release = Release::new(nowhere, Payload::Word(0)).map_err(|e| failed(e.into()))?;
         let first = QmdAddress::from_shifted(0);
@@ -203,7 +202,7 @@ impl Layout {
         Ok(Self { loaded, waits: waits(launches), chains, bytes })
     }
 
-    /// Writes a copy at `start`; `release` says what is released behind a chain.
+    /// Writes a copy at `start`; `release` returns the semaphore release behind a chain.
     fn write(
         &self,
         source: Source<'_>,
@@ -248,7 +247,7 @@ impl Layout {
     }
 }
 
-/// The stream that sends chains, each by its first QMD, and what is released behind them.
+/// Stream that submits chains by their first QMD, with the releases behind them.
 fn stream(
     chains: impl Iterator<Item = Result<(QmdAddress, Option<Release>), tegra::Error>>,
 ) -> Result<Vec<u32>, tegra::Error> {
@@ -266,24 +265,19 @@ fn stream(
     Ok(stream.into_words())
 }
 
-fn describe(
-    launch: &Launch,
-    loaded: &Loaded,
-    wait: Wait,
-    chains: first_light::Chains,
-) -> QmdLaunch {
+fn describe(launch: &Launch, loaded: &Loaded, wait: Wait, chains: modes::Chains) -> QmdLaunch {
     let mut qmd = QmdLaunch::new(loaded.program, launch.grid, [launch.kernel.threads(), 1, 1]);
     qmd.shared_bytes = loaded.shared_bytes + launch.shared_bytes;
     qmd.constants[2] =
         loaded.literals.map(|(address, bytes)| ConstantBank { address, bytes, invalidate: false });
     qmd.membar = Membar::System;
     match chains {
-        // As every launch that was seen to run on an Orin.
-        first_light::Chains::Split | first_light::Chains::Serial => {
+        // As in all launches that are known to run on an Orin.
+        modes::Chains::Split | modes::Chains::Serial => {
             qmd.invalidate = Invalidate::default();
             qmd.program.barriers = qmd.program.barriers.max(1);
         }
-        first_light::Chains::Full => {
+        modes::Chains::Full => {
             qmd.invalidate = Invalidate {
                 texture: false,
                 data: wait == Wait::Visible,

@@ -1,6 +1,8 @@
-//! Slots moved by the copy engine: one onto another, and blocks of them by way of memory that the CPU sees too.
+//! Slot copies by the copy engine: between slots, and to and from a staging buffer that the CPU
+//! sees.
 //!
-//! Everything is waited for: no step runs meanwhile, and each begins with dropping what its caches hold.
+//! Every copy is waited for; no step runs meanwhile, and each step begins by invalidating its
+//! caches.
 
 use std::ops::Range;
 
@@ -14,13 +16,13 @@ use tegra::{Error, class};
 
 use super::watchdog::watch;
 
-/// Streams that can be under way, of which one is.
+/// Most streams in flight; one is used.
 const ENTRIES: u32 = 64;
-/// Bytes that the CPU and the copy engine hand each other at once.
+/// Size of the staging buffer.
 const STAGE: usize = 4 << 20;
-/// Words of a stream, less than it has room for, and of one copy in it.
+/// Words of a stream (less than its capacity) and of one copy in it.
 const WORDS: usize = 1024;
-/// Polls after which a copy counts as hung: it moves gigabytes in each.
+/// Polls after which a copy counts as hung; it moves gigabytes per poll.
 const POLLS: u32 = 50;
 
 pub(super) struct Slots {
@@ -28,7 +30,7 @@ pub(super) struct Slots {
     stage: Mailbox,
 }
 
-/// Bytes to copy within the GPU's memory.
+/// A copy within the GPU's memory.
 struct Copy {
     from: GpuAddress,
     to: GpuAddress,
@@ -36,14 +38,14 @@ struct Copy {
 }
 
 impl Slots {
-    /// Takes a queue of its own.
+    /// Creates a queue.
     pub(super) fn new(space: &AddressSpace, context: &mut Context) -> Result<Self, Error> {
         let stage = Mailbox::new(space, STAGE as u64)?;
         let queue = context.add_queue(Engine::Copy, ENTRIES)?;
         Ok(Self { copier: Copier::new(space, queue)?, stage })
     }
 
-    /// Copies so many bytes from one place to another, of each of these offsets from `base`.
+    /// Copies ranges given as offsets from `base`.
     pub(super) fn copy(
         &mut self,
         context: &mut Context,
@@ -57,7 +59,7 @@ impl Slots {
         self.run(context, copies)
     }
 
-    /// Reads these ranges from `base` on, one after the other.
+    /// Reads ranges from `base` on, one after the other.
     pub(super) fn read(
         &mut self,
         context: &mut Context,
@@ -80,7 +82,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Writes them.
+    /// Writes ranges.
     pub(super) fn write(
         &mut self,
         context: &mut Context,
@@ -103,7 +105,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Has the copies made, in their order.
+    /// Executes copies in order.
     fn run(
         &mut self,
         context: &mut Context,
@@ -131,7 +133,7 @@ impl Slots {
     }
 }
 
-/// The ranges in order, in parts that the stage has room for.
+/// Splits ranges into parts that fit the staging buffer.
 fn parts(ranges: &[Range<usize>]) -> Vec<Vec<Range<usize>>> {
     let mut parts = vec![Vec::new()];
     let mut room = STAGE;
@@ -153,7 +155,7 @@ fn parts(ranges: &[Range<usize>]) -> Vec<Vec<Range<usize>>> {
     parts
 }
 
-/// Each range of a part with where it lies in the stage.
+/// Ranges of a part with their offsets in the staging buffer.
 fn placed(part: &[Range<usize>]) -> impl Iterator<Item = (u64, &Range<usize>)> {
     part.iter().scan(0, |end, range| {
         let at = *end;
@@ -167,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_fill_the_stage_and_leave_nothing_out() {
+    fn parts_cover_all_ranges_and_fit_the_staging_buffer() {
         let ranges = [10..20, 100..100 + 2 * STAGE, 7..8];
         let parts = parts(&ranges);
         let bytes: Vec<usize> =

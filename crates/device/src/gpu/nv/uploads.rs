@@ -1,7 +1,7 @@
-//! Mailbox writes for a plan that is under way: the queue itself carries them out, in order with steps.
+//! Mailbox writes for a plan in flight, performed by the queue in order with steps.
 //!
-//! The words travel in a command stream of the submission that is to see them. There is room for one
-//! such stream of each submission that can be under way.
+//! The data is inside a command stream of the submission that must see it. There is one stream
+//! buffer for each submission that can be in flight.
 
 use tegra::address::GpuAddress;
 use tegra::buffer::Mailbox;
@@ -13,18 +13,19 @@ use super::failed;
 use crate::ledger::{Write, invalid};
 use crate::{MAX_SUBMISSIONS, Result, STAGED_WRITES};
 
-/// Words of an upload beside its data: two headers with five words of data, and one before the data.
+/// Words of an upload besides its data: two headers with five words of data, and one before the
+/// data.
 const UPLOAD_WORDS: u64 = 8;
 
 pub(super) struct Uploads {
     memory: Mailbox,
-    /// Bytes of one stream's place.
+    /// Size of a stream buffer.
     place: u64,
     next: u64,
 }
 
 impl Uploads {
-    /// Room for plans with so many bytes of mailboxes.
+    /// For plans with up to `mailbox_bytes` of mailboxes.
     pub(super) fn new(space: &AddressSpace, mailbox_bytes: u64) -> Result<Self> {
         let split = mailbox_bytes / (4 * u64::from(Upload::MAX_WORDS));
         let place = mailbox_bytes + 4 * UPLOAD_WORDS * (STAGED_WRITES as u64 + split);
@@ -32,8 +33,8 @@ impl Uploads {
         Ok(Self { memory, place, next: 0 })
     }
 
-    /// The stream that carries out writes to a plan's buffers at `base`. It stays as it is until so
-    /// many others have been recorded as submissions can be under way.
+    /// Records writes to a plan's buffers at `base`. The stream is overwritten after
+    /// [`MAX_SUBMISSIONS`] further calls.
     pub(super) fn record(&mut self, base: GpuAddress, writes: &[Write<'_>]) -> Result<Entry> {
         let mut stream = PushBuffer::<Compute>::new();
         for write in writes {

@@ -1,29 +1,27 @@
-//! The watchdog: how long a step may stand still before its channel counts as hung.
+//! Watchdog: declares a channel hung if a step makes no progress.
 //!
-//! What counts is not how long a step takes but how long it goes without progress. Its end is progress,
-//! and the end of each of its [chains](super::chains). How long those take at most is known before
-//! anything has run, so that the first execution of a plan is watched like any other.
+//! Progress is the end of a step and of each of its [QMD chains](super::chains). Their longest
+//! duration is computed in advance, so a plan's first execution is watched too.
 //!
-//! Time is counted in polls, each a tenth of a second of waiting, and not by a clock: nobody concludes
-//! anything from time in which this process, or the machine, was stopped.
-//!
-//! What is waited too long for is only a rebuild and a repetition, so being wrong costs time and no token.
+//! Time is counted in polls of a tenth of a second, not by a clock, so time in which the process or
+//! the machine was stopped does not count. A false alarm only costs a rebuild and a repetition,
+//! never a token.
 
 use std::time::Duration;
 
-/// Between two polls of how far a step is.
+/// Interval between two polls.
 const POLL: Duration = Duration::from_millis(100);
-/// The least of them: half as long again as the longest launch that can be had in parts.
+/// Fewest polls: 1.5 times the longest launch that can be split.
 const POLLS: u32 = 15;
 
-/// Polls without progress after which a channel counts as hung, where there is some after so long at most.
+/// Polls without progress after which a channel counts as hung, if progress is due after `longest`.
 pub(super) fn polls(longest: Duration) -> u32 {
     let polls = (longest * 3 / 2).as_nanos().div_ceil(POLL.as_nanos());
     u32::try_from(polls).unwrap_or(u32::MAX).max(POLLS)
 }
 
-/// Waits for a step: `poll` waits so long at most, and gives what changes while the step progresses.
-/// Gives up after `polls` polls, which may depend on how far it is, without change.
+/// Waits for a step. `poll` waits up to the given time and returns a value that changes with
+/// progress. Fails after `polls` polls without change; `polls` may depend on the progress.
 pub(super) fn watch<P: PartialEq, E>(
     polls: impl Fn(&P) -> u32,
     is_late: impl Fn(&E) -> bool,
@@ -52,13 +50,13 @@ mod tests {
 
     #[test]
     fn a_hang_is_noticed_within_two_seconds() {
-        // The poll in which it began, and those that saw nothing new.
+        // The first poll, and those without news.
         assert!(POLL * (POLLS + 2) < Duration::from_secs(2));
         assert!(POLL * POLLS >= limit::LONGEST * 3 / 2);
     }
 
-    /// Steps of launches that take so many polls each, of which the one `stuck` never ends: what the
-    /// wait came to, and after how many polls.
+    /// Runs a step whose launches take the given numbers of polls; launch `stuck` never ends.
+    /// Returns the result and the number of polls.
     fn wait_for(launches: &[u32], stuck: Option<usize>) -> (Result<(), &'static str>, u32) {
         let ends: Vec<u32> = launches
             .iter()
@@ -85,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_progresses_is_waited_for_and_one_that_stands_still_is_not() {
+    fn only_steps_without_progress_time_out() {
         let launches: Vec<u32> = (0..50).map(|i| 1 + i % 15).collect();
         assert_eq!(wait_for(&launches, None), (Ok(()), launches.iter().sum()));
         for stuck in [0, 1, 20, 49] {
@@ -97,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_other_than_lateness_end_the_watch() {
+    fn other_errors_end_the_wait() {
         let result = watch(|()| POLLS, |_: &&str| false, |_| ((), Err("fault")));
         assert_eq!(result, Err("fault"));
     }

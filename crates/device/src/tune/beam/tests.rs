@@ -3,15 +3,15 @@ use crate::tune::store::Tried;
 use crate::tune::{Candidates, Parameter, Scope};
 use plan::sample::philox;
 
-/// Three parameters with a planted optimum; what each step away costs; noise and drift.
+/// Three parameters with a planted optimum, a cost per step away from it, noise and drift.
 struct Planted {
     best: [usize; 3],
     seed: u64,
     taken: u32,
     wrong: Option<Choice>,
-    /// Faults when it is timed.
+    /// Choice that faults when timed.
     faulting: Option<Choice>,
-    /// Stops after so many samples.
+    /// Stops after this many samples.
     stop_after: u32,
     checked: Vec<Choice>,
     timed: Vec<Choice>,
@@ -50,7 +50,8 @@ impl Planted {
         1000.0 * bonus * away.map(|steps| 1.08f64.powf(steps)).product::<f64>()
     }
 
-    /// 2 % either way, a disturbance of up to half in one of twelve, and a slow drift of 10 %.
+    /// 2 % either way, a disturbance of up to half in one of twelve samples, and a slow drift of 10
+    /// %.
     fn noise(&mut self) -> f64 {
         self.taken += 1;
         let [a, b, c, _] = philox([self.taken, 0, 0, 0], self.seed);
@@ -108,7 +109,7 @@ fn a_planted_optimum_is_found_under_noise() {
 }
 
 #[test]
-fn without_a_better_one_the_heuristic_stays() {
+fn the_default_stays_unless_something_is_better() {
     for seed in 0..50 {
         let (from, _) = places(seed);
         let found = run(&mut Planted::new(seed, from), from, Settings::default()).unwrap();
@@ -129,10 +130,10 @@ fn wrong_and_faulting_candidates_are_recorded_and_never_chosen() {
         assert!(rejected.contains(&&choice([2, 1, 1])) && rejected.contains(&&choice(best)));
         assert!(!rejected.contains(&&found.choice), "seed {seed}");
         assert!(!bench.timed.contains(&choice([2, 1, 1])), "a wrong one was timed");
-        // The next best is one step from the optimum that faults.
+        // The second best is one step from the optimum, which faults.
         let away = bench.cost(&found.choice) / bench.cost(&choice(best));
         assert!(away < 1.09, "seed {seed}: {found:?}");
-        // Told so, a second search does not even try them.
+        // A second search skips rejected candidates.
         let bad: Vec<Choice> = rejected.into_iter().cloned().collect();
         let mut again = Planted::new(seed + 100, best);
         let known = Known { bad: &bad, tried: &[] };
@@ -150,9 +151,9 @@ fn a_wrong_heuristic_ends_the_search() {
     assert_eq!(failed, Failure::Rejected("row 3 is wrong".into()));
 }
 
-/// The way to the optimum leads over something slower: one choice at a time does not find it.
+/// The optimum is behind slower neighbours, so a beam of one does not find it.
 #[test]
-fn a_wider_beam_goes_through_a_valley() {
+fn a_wider_beam_crosses_a_valley() {
     struct Valley(u32);
     impl Bench for Valley {
         fn check(&mut self, _: &Choice) -> Result<(), Failure> {
@@ -181,7 +182,7 @@ fn a_wider_beam_goes_through_a_valley() {
 }
 
 #[test]
-fn the_budget_is_kept_and_what_is_left_suffices_to_prove() {
+fn the_budget_reserves_the_final_comparison() {
     for samples in [7, 40, 80, 120, 200, 400] {
         let mut bench = Planted::new(3, [3, 3, 3]);
         let settings = Settings { samples, ..Settings::default() };
@@ -196,7 +197,7 @@ fn the_budget_is_kept_and_what_is_left_suffices_to_prove() {
 }
 
 #[test]
-fn a_search_that_is_stopped_keeps_what_was_proved() {
+fn a_stopped_search_keeps_proven_results() {
     let mut proved = 0;
     for stop_after in (1..400).step_by(7) {
         let mut bench = Planted::new(4, [3, 1, 1]);
@@ -213,10 +214,10 @@ fn a_search_that_is_stopped_keeps_what_was_proved() {
     assert!(proved > 20, "{proved}");
 }
 
-/// However often it is interrupted: no candidate is measured twice, and what is found in the end is what
-/// an undisturbed search finds.
+/// However often it is interrupted, no candidate is measured twice, and the result is that of an
+/// uninterrupted search.
 #[test]
-fn an_interrupted_search_goes_on_where_it_was() {
+fn an_interrupted_search_continues() {
     for every in [120, 200, 400] {
         let (from, best) = ([0, 0, 0], [3, 1, 1]);
         let mut tried: Vec<Tried> = Vec::new();
@@ -235,7 +236,7 @@ fn an_interrupted_search_goes_on_where_it_was() {
                 });
             let before = tried.len();
             tried.extend(now);
-            // None is tried again; what won is compared with, and had to be right for that.
+            // None is tried again; the winner is compared with and must be checked for that.
             for Tried { choice, verdict } in &tried[..before] {
                 let won = matches!(verdict, Verdict::Faster(_));
                 let last = result.as_ref().is_ok_and(|found| found.complete);
@@ -255,7 +256,7 @@ fn an_interrupted_search_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_winner_that_no_longer_wins_is_told_from_one_that_does() {
+fn verification_detects_a_winner_that_no_longer_wins() {
     let space = space([1, 1, 1]);
     let settings = Settings::default();
     let winner = choice([2, 2, 2]);

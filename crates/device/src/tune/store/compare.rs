@@ -1,21 +1,21 @@
-//! What changed between two states of the memory: two files, or one file at two times.
+//! Differences between two states of the tuning store: two files, or one file at two times.
 
 use std::collections::BTreeMap;
 
 use super::format::File;
 use super::record::{Case, Clock, Record, When};
 
-/// What became of one case.
+/// Change of one case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change<'a> {
     pub case: &'a Case,
     pub clock: Clock,
-    /// What was best before, if anything was known.
+    /// Best record before, if any.
     pub before: Option<&'a Record>,
     pub after: Option<&'a Record>,
 }
 
-/// The latest record of each case, of those found by then.
+/// Latest record of each case up to a time.
 fn latest(Snapshot { file, until }: Snapshot<'_>) -> BTreeMap<(&Case, Clock), &Record> {
     let mut latest: BTreeMap<(&Case, Clock), &Record> = BTreeMap::new();
     let found = |record: &&Record| until.is_none_or(|until| record.when <= until);
@@ -31,12 +31,12 @@ fn latest(Snapshot { file, until }: Snapshot<'_>) -> BTreeMap<(&Case, Clock), &R
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
     pub file: &'a File,
-    /// When; now without.
+    /// Time; now if absent.
     pub until: Option<When>,
 }
 
-/// Every case of either, each with what was the latest by then. Of a file only what is still in it
-/// counts: an entry that a later one of the same kernels replaced is gone.
+/// Every case of either state with its latest record. Only records that are still in the file
+/// count: a later entry of the same kernels replaces an earlier one.
 #[must_use]
 pub fn compare<'a>(before: Snapshot<'a>, after: Snapshot<'a>) -> Vec<Change<'a>> {
     let (before, after) = (latest(before), latest(after));

@@ -1,5 +1,5 @@
-//! Files that are whole or as they were: one writer at a time, by a lock beside the file; a new
-//! text goes to a temporary file, to the disk, and into place in one step.
+//! Atomic file updates: one writer at a time, by a lock file; new text goes to a temporary file, is
+//! synced, and replaces the file by a rename.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 
 use super::StoreError;
 
-/// How long another writer may hold the lock: a merge takes milliseconds.
+/// Time limit for the lock; a merge takes milliseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Larger files are not read: a record takes about 1 KiB.
+/// Size limit: larger files are not read. A record takes about 1 KiB.
 const LARGEST: u64 = 16 << 20;
 
-/// A file that is made where there is none.
+/// Options that create a missing file.
 fn created() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.create(true).mode(0o644).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
     options
 }
 
-/// The right to write one file, until dropped.
+/// Write lock of one file, held until dropped.
 #[derive(Debug)]
 pub(super) struct Lock {
     path: PathBuf,
@@ -31,8 +31,8 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Waits for the lock of `path`, whose directory is made if there is none. The lock file stays:
-    /// removing it would let two writers hold a lock of the same name.
+    /// Waits for the lock of `path` and creates its directory. The lock file is never removed:
+    /// otherwise two writers could lock different files of the same name.
     pub(super) fn acquire(path: &Path, patience: Duration) -> Result<Self, StoreError> {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).map_err(|e| StoreError::io("make the directory", dir, e))?;
@@ -55,8 +55,7 @@ impl Lock {
         }
     }
 
-    /// Adds a line to a file beside the locked one. A line that was cut short before it does not
-    /// take this one with it.
+    /// Appends a line to a file next to the locked one. A preceding truncated line stays separate.
     pub(super) fn append(&self, path: &Path, line: &str) -> Result<(), StoreError> {
         let write = || {
             let mut file = created().read(true).append(true).open(path)?;
@@ -71,7 +70,7 @@ impl Lock {
         write().map_err(|e| StoreError::io("write", path, e))
     }
 
-    /// Puts `text` into the place of a file beside the locked one; of no text there is no file.
+    /// Replaces a file next to the locked one; an empty text removes it.
     pub(super) fn rewrite(&self, path: &Path, text: &str) -> Result<(), StoreError> {
         let temporary = path.with_extension("journal.tmp");
         let done = if text.is_empty() {
@@ -82,18 +81,17 @@ impl Lock {
         done.map_err(|e| StoreError::io("replace", path, e))
     }
 
-    /// Puts `text` into the file's place: when this returns it is on the disk; when it fails the
-    /// file is as it was.
+    /// Replaces the file: synced on return, unchanged on failure.
     pub(super) fn replace(&self, text: &str) -> Result<(), StoreError> {
         self.replace_by(|file| file.write_all(text.as_bytes()))
     }
 
-    /// The same with another way to write, for tests.
+    /// Likewise with another write function, for tests.
     pub(super) fn replace_by(
         &self,
         write: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> Result<(), StoreError> {
-        // Always the same name: what a killed writer left is overwritten by the next.
+        // A fixed name, so that the next writer overwrites a killed writer's file.
         let temporary = self.path.with_extension("tmp");
         let written = created()
             .write(true)
@@ -101,7 +99,7 @@ impl Lock {
             .open(&temporary)
             .and_then(|mut file| write(&mut file).and_then(|()| file.sync_all()));
         if let Err(error) = written {
-            // What is there of it would take the room that is missing.
+            // Frees the space of the partial file.
             let _ = fs::remove_file(&temporary);
             return Err(StoreError::io("write", &temporary, error));
         }
@@ -109,14 +107,14 @@ impl Lock {
         self.sync_directory()
     }
 
-    /// Moves the file to the first free name `FILE.WHY-N` and returns that.
+    /// Renames the file to the first free name `FILE.WHY-N` and returns it.
     pub(super) fn set_aside(&self, why: &str) -> Result<PathBuf, StoreError> {
         let mut number = 1;
         let aside = loop {
             let mut name = self.path.clone().into_os_string();
             name.push(format!(".{why}-{number}"));
             let name = PathBuf::from(name);
-            // Only holders of the lock make these names.
+            // Only holders of the lock create these names.
             if fs::symlink_metadata(&name).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
                 break name;
             }
@@ -127,7 +125,7 @@ impl Lock {
         Ok(aside)
     }
 
-    /// A new name is on the disk only when its directory is.
+    /// A new name is durable only after its directory is synced.
     fn sync_directory(&self) -> Result<(), StoreError> {
         let dir = self.path.parent().unwrap_or(Path::new("."));
         File::open(dir)
@@ -136,7 +134,7 @@ impl Lock {
     }
 }
 
-/// A file's bytes, or none where there is no file.
+/// Contents of a file; `None` if it does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     let failed = |e| StoreError::io("read", path, e);
     let file = match File::open(path) {
@@ -147,7 +145,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > LARGEST {
-        let why = format!("larger than {} MiB, which no file of the store is", LARGEST >> 20);
+        let why = format!("larger than the limit of {} MiB", LARGEST >> 20);
         return Err(failed(io::Error::other(why)));
     }
     Ok(Some(bytes))
@@ -161,7 +159,7 @@ mod tests {
         Lock::acquire(path, PATIENCE).unwrap()
     }
 
-    /// What a disk says that fills up half way.
+    /// Fails half way like a full disk.
     fn half(file: &mut File) -> io::Result<()> {
         file.write_all(b"half of")?;
         Err(io::Error::from_raw_os_error(libc::ENOSPC))
@@ -183,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_held_is_waited_for_and_then_named() {
+    fn a_held_lock_times_out_with_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/a.toml");
         let held = lock(&path);
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_aside_never_takes_a_name_in_use() {
+    fn renamed_files_never_replace_others() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.toml");
         for n in 1..=3 {
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_never_ends_is_not_read() {
+    fn oversized_files_are_not_read() {
         let error = read(Path::new("/dev/zero")).unwrap_err();
         assert!(error.to_string().contains("16 MiB"), "{error}");
     }

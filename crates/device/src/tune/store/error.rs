@@ -1,9 +1,9 @@
-//! How the store fails. None of it loses what is in a file.
+//! Errors of the tuning store. None of them loses the contents of a file.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why the store cannot be read or written.
+/// Reason why the store cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error(
@@ -14,16 +14,16 @@ pub enum StoreError {
     Newer { path: PathBuf, version: i64, known: i64 },
     #[error("{case}: not stored: {why}")]
     Implausible { case: String, why: String },
-    /// No room for the new file; the old one is as it was.
+    /// No space for the new file; the old one is unchanged.
     #[error(
-        "no room to write {}: {source}; what was stored is as before: free some space there, or set \
-         another tune_dir",
+        "no space to write {}: {source}; the old file is unchanged: free some space, or set another \
+         tune_dir",
         path.display()
     )]
     Full { path: PathBuf, source: io::Error },
     #[error(
         "{} has been locked by another process for {waited_s} s; nothing was stored: stop that \
-         process (`fuser {}` names it) and try again",
+         process (see `fuser {}`) and try again",
         path.display(),
         path.display()
     )]
@@ -33,7 +33,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What the system said about a file.
+    /// The system's error for a file.
     pub(super) fn io(what: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {

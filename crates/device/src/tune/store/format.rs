@@ -1,10 +1,8 @@
-//! One device's file as text: TOML, aligned and sorted, so that a person can read it and a change of
-//! one record changes few lines.
+//! Text format of a device's tuning file: aligned and sorted TOML, readable and with small diffs.
 //!
-//! Every entry ends in a `check` over its device and its contents: an entry changed by hand, or
-//! taken from another device's file, was not measured here and is not used. The last line is
-//! `[end]`, so that a file cut short between two entries is not taken for a whole one. What cannot
-//! be used is kept as it is and written back.
+//! Each entry ends with a `check` over its device and contents: an entry that was edited, or copied
+//! from another device's file, was not measured here and is ignored. The last line is `[end]`, so
+//! truncation between entries is detected. Ignored entries are preserved when the file is written.
 
 use std::fmt::Write as _;
 
@@ -15,27 +13,27 @@ use toml::{Table, Value};
 use super::DeviceKey;
 use super::record::{Candidates, Case, Choice, Clock, Cost, Heuristic, Record, Rejected, When};
 
-/// The version of the format that is written, and the latest that is read.
+/// Format version that is written, and the latest that is read.
 pub const VERSION: i64 = 1;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct File {
     pub key: DeviceKey,
-    /// Sorted; no two with the same [`Record::identity`].
+    /// Sorted, with distinct [`Record::identity`].
     pub records: Vec<Record>,
     pub unusable: Vec<Unusable>,
 }
 
-/// An entry that is not used but kept.
+/// An entry that is ignored but preserved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unusable {
-    /// The entry as it stands in the file.
+    /// The entry in the file.
     pub entry: Table,
     pub why: String,
 }
 
 impl Unusable {
-    /// What it is about, as far as that can be told.
+    /// Its case, if known.
     #[must_use]
     pub fn about(&self) -> String {
         let case = self.entry.get("case").cloned().map(Value::try_into::<CaseEntry>);
@@ -48,17 +46,17 @@ impl Unusable {
     }
 }
 
-/// Why a text is no file of the store.
+/// Reason why a text is no tuning file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    #[error("version {0} of the format; this program knows {VERSION}")]
+    #[error("format version {0}; supported is {VERSION}")]
     Newer(i64),
-    /// Nothing of it can be trusted.
+    /// The whole file is invalid.
     #[error("{0}")]
     Damaged(String),
 }
 
-/// An entry as it is spelt.
+/// Fields of an entry.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -69,7 +67,7 @@ struct Entry {
     gb_per_s: Option<f64>,
     counted: Option<f64>,
     heuristic: HeuristicEntry,
-    /// A date of TOML, which is a string to `serde`.
+    /// A TOML date, a string for `serde`.
     when: String,
     clocks: String,
     candidates: Candidates,
@@ -103,10 +101,11 @@ impl File {
         Self { key, records: Vec::new(), unusable: Vec::new() }
     }
 
-    /// Reads a file's text.
+    /// Parses a file.
     ///
     /// # Errors
-    /// [`FormatError`]; an entry that is wrong by itself is no error but [`Unusable`].
+    ///
+    /// [`FormatError`]; an invalid entry is no error but [`Unusable`].
     pub fn parse(text: &str) -> Result<Self, FormatError> {
         let damaged = |what: &str| FormatError::Damaged(what.to_owned());
         let mut table: Table = toml::from_str(text).map_err(|error| {
@@ -122,9 +121,9 @@ impl File {
                 return Err(FormatError::Newer(newer));
             }
             Some(other) => {
-                return Err(damaged(&format!("version is {other}, no version there is")));
+                return Err(damaged(&format!("version is {other}, which does not exist")));
             }
-            None => return Err(damaged("it has no version: no file of the store, or cut short")),
+            None => return Err(damaged("no `version` key: not a tuning file, or truncated")),
         }
         let key = table.remove("device").ok_or_else(|| damaged("it names no device"))?;
         let key: DeviceKey = key
@@ -137,7 +136,8 @@ impl File {
         if let Some(unknown) = table.keys().next() {
             return Err(damaged(&format!("unknown key `{unknown}`")));
         }
-        // Not by `serde`, to which a date is a string: what is not understood must stay what it is.
+        // Not by `serde`, which reads a date as a string: unknown entries must be preserved
+        // exactly.
         let Value::Array(entries) = entries else { return Err(damaged("entry is no list")) };
         let mut file = Self::new(key);
         for entry in entries {
@@ -152,8 +152,7 @@ impl File {
         Ok(file)
     }
 
-    /// Takes a record in; where there is one about the same, one of the two is kept
-    /// ([`Record::merged`]).
+    /// Adds a record, or merges it with one of the same identity ([`Record::merged`]).
     pub fn add(&mut self, record: Record) -> Added {
         match self.records.binary_search_by(|known| known.identity().cmp(&record.identity())) {
             Err(at) => {
@@ -170,7 +169,7 @@ impl File {
         }
     }
 
-    /// The file's text; [`Self::parse`] reads the same from it.
+    /// Text of the file; [`Self::parse`] reverses it.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::from(
@@ -199,13 +198,13 @@ impl File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
     New,
-    /// What is kept differs from what was there.
+    /// The stored record changed.
     Changed,
-    /// What was there stays.
+    /// The stored record is unchanged.
     Known,
 }
 
-/// The record that an entry is, or why it is not used.
+/// Parses an entry; the error is why it is ignored.
 fn record(entry: &Table, key: &DeviceKey) -> Result<Record, String> {
     let entry: Entry =
         entry.clone().try_into().map_err(|error: toml::de::Error| error.message().to_owned())?;
@@ -226,7 +225,7 @@ fn record(entry: &Table, key: &DeviceKey) -> Result<Record, String> {
         _ => return Err("the heuristic's cost is not under the same clock".into()),
     };
     let when = When::parse(&entry.when)
-        .ok_or_else(|| format!("when is {}, no second in UTC", entry.when))?;
+        .ok_or_else(|| format!("when is {}, not a time in UTC", entry.when))?;
     let record = Record {
         case: Case { family, dtype, rows, cols, batch },
         source: entry.source,
@@ -261,7 +260,7 @@ fn device(key: &DeviceKey) -> String {
     }
 }
 
-/// A record's lines, without the check.
+/// Lines of a record without the check.
 fn body(record: &Record) -> String {
     let Record { case, source, cost, heuristic, when, clocks, candidates, .. } = record;
     let mut text = String::new();
@@ -304,18 +303,18 @@ fn body(record: &Record) -> String {
     text
 }
 
-/// `{ rows_per_thread = 2, threads_per_row = 32 }`; the names are bare keys.
+/// `{ rows_per_thread = 2, threads_per_row = 32 }`; names are bare keys.
 fn inline(choice: &Choice) -> String {
     let pairs: Vec<String> = choice.iter().map(|(key, value)| format!("{key} = {value}")).collect();
     format!("{{ {} }}", pairs.join(", "))
 }
 
-/// 16 hexadecimal digits of a SHA-256: against mistakes, not against malice.
+/// 16 hexadecimal digits of a SHA-256, against mistakes rather than attacks.
 fn check(key: &DeviceKey, body: &str) -> String {
     Sha256::digest(device(key) + body).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A basic string of TOML on one line.
+/// A one-line basic string of TOML.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -335,7 +334,7 @@ fn quoted_key(key: &str) -> String {
     if !key.is_empty() && key.chars().all(bare) { key.to_owned() } else { quoted(key) }
 }
 
-/// A comment may not hold control characters.
+/// Comments cannot contain control characters.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,6 +1,6 @@
-//! What a search has tried and not yet concluded: a line of JSON for each candidate, in a file beside the
-//! store's. A case that is interrupted goes on from there; what it found is the store's, and then its
-//! lines go. Nothing is chosen by the journal, so a line that cannot be read is only work lost.
+//! Journal of unfinished searches: a line of JSON per tried candidate, next to the store's file. An
+//! interrupted case continues from it; when a case is finished its lines are removed. No choice
+//! comes from the journal, so an unreadable line only costs work.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +11,9 @@ use plan::DType;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Faster than the best so far; its cost in units of the heuristic's.
+    /// Faster than the best so far; cost relative to the default's.
     Faster(f64),
-    /// Slower, or no different that could be told.
+    /// Slower, or not distinguishable.
     Slower(f64),
     Rejected(String),
 }
@@ -24,11 +24,11 @@ pub struct Tried {
     pub verdict: Verdict,
 }
 
-/// What lines are about: the same case of the same kernels, compared with the same choice.
+/// Subject of lines: a case of certain kernels, compared with a certain default.
 #[derive(Clone, Copy, Debug)]
 pub struct Topic<'a> {
     pub case: &'a Case,
-    /// Hash of the source of the kernels.
+    /// Hash of the kernels' sources.
     pub source: &'a str,
     pub clock: Clock,
     pub heuristic: &'a Choice,
@@ -80,14 +80,14 @@ impl Line {
     }
 }
 
-/// What unfinished searches have tried.
+/// Candidates of unfinished searches.
 #[derive(Default)]
 pub struct Journal {
     lines: Vec<Line>,
 }
 
 impl Journal {
-    /// What has been tried, in that order.
+    /// Tried candidates in order.
     #[must_use]
     pub fn tried(&self, topic: Topic<'_>) -> Vec<Tried> {
         let of = self.lines.iter().filter(|line| line.is_about(topic));
@@ -95,7 +95,7 @@ impl Journal {
             .collect()
     }
 
-    /// Whether a search of the case is unfinished, whatever it began from.
+    /// Returns whether a search of the case is unfinished, with any default.
     #[must_use]
     pub fn is_unfinished(&self, case: &Case, source: &str, clock: Clock) -> bool {
         let of = |line: &Line| line.is_of(case) && line.source == source && line.clock == clock;
@@ -103,7 +103,7 @@ impl Journal {
     }
 }
 
-/// The lines of a journal that can be read.
+/// Readable lines of a journal.
 fn lines(bytes: &[u8]) -> impl Iterator<Item = Line> {
     let believable = |line: &Line| match line.verdict {
         Verdict::Faster(cost) | Verdict::Slower(cost) => cost.is_finite() && cost > 0.0,
@@ -114,16 +114,17 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = Line> {
 }
 
 impl Store {
-    /// What unfinished searches of a device's cases have tried.
+    /// Reads the journal of a device.
     ///
     /// # Errors
-    /// The journal cannot be read; where there is none nothing was tried.
+    ///
+    /// The journal cannot be read; a missing one is empty.
     pub fn journal(&self, key: &DeviceKey) -> Result<Journal, StoreError> {
         let bytes = disk::read(&self.journal_path(key))?.unwrap_or_default();
         Ok(Journal { lines: lines(&bytes).collect() })
     }
 
-    /// Notes that a candidate has been tried. Several processes may do it at once.
+    /// Records a tried candidate. Several processes may do so at once.
     pub fn note(&self, key: &DeviceKey, topic: Topic<'_>, tried: &Tried) -> Result<(), StoreError> {
         let path = self.journal_path(key);
         let lock = Lock::acquire(&self.path(key), PATIENCE)?;
@@ -133,7 +134,7 @@ impl Store {
         lock.append(&path, &line)
     }
 
-    /// Forgets what was tried of a case, under whatever kernels: its search is over, or begins anew.
+    /// Removes the lines of a case, for all kernels.
     pub fn conclude(&self, key: &DeviceKey, case: &Case) -> Result<(), StoreError> {
         let path = self.journal_path(key);
         let Some(bytes) = disk::read(&path)? else { return Ok(()) };
@@ -141,7 +142,7 @@ impl Store {
             return Ok(());
         }
         let lock = Lock::acquire(&self.path(key), PATIENCE)?;
-        // What others have noted meanwhile stays.
+        // Preserves lines that others have added meanwhile.
         let bytes = disk::read(&path)?.unwrap_or_default();
         let mut text = String::new();
         for line in lines(&bytes).filter(|line| !line.is_of(case)) {
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_is_known_until_the_search_is_over() {
+    fn tried_candidates_are_known_until_the_search_ends() {
         let dir = tempfile::tempdir().unwrap();
         let (store, key) = (Store::new(dir.path()), DeviceKey::gpu(87, 8, 1000));
         let (one, two, heuristic) = (case(16), case(32), choice(1));
@@ -190,7 +191,7 @@ mod tests {
         store.note(&key, topic(&two), &slow).unwrap();
         store.note(&key, topic(&one), &wrong).unwrap();
         assert_eq!(tried(topic(&one)), [slow.clone(), wrong]);
-        // Of other kernels, another clock or another start nothing is known.
+        // Other kernels, another clock or another default have no lines.
         let others = [
             Topic { source: "9876543210", ..topic(&one) },
             Topic { clock: Clock::Counted, ..topic(&one) },
@@ -202,7 +203,7 @@ mod tests {
         let journal = store.journal(&key).unwrap();
         assert!(journal.is_unfinished(&one, "0123456789", Clock::Measured));
         assert!(!journal.is_unfinished(&one, "0123456789", Clock::Counted));
-        // A line that was cut short costs itself, and not the next one.
+        // A truncated line does not affect the next one.
         let path = store.journal_path(&key);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.truncate(bytes.len() - 9);

@@ -1,36 +1,36 @@
-//! For which hardware a record holds.
+//! Hardware key of tuning records.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Hardware on which the same choices are best: a file of the store is about one of them.
+/// Hardware with the same best choices; each has its own file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum DeviceKey {
-    /// An NVIDIA GPU, whichever driver carries the launches.
+    /// An NVIDIA GPU, with any driver.
     Gpu {
         /// SM version: 87 for SM 8.7.
         sm: u32,
         sms: u32,
-        /// The clock that it may reach, in MHz, cut to a multiple of [`CLOCK_BAND_MHZ`]; 0 where it
-        /// is not known.
+        /// Highest allowed clock in MHz, rounded down to a multiple of [`CLOCK_BAND_MHZ`]; 0 if
+        /// unknown.
         clock_mhz: u32,
     },
     Cpu {
-        /// Its name, as the system tells it.
+        /// Processor name from the system.
         model: String,
-        /// The instruction set that the kernels use.
+        /// Instruction set of the kernels.
         features: String,
         cores: u32,
     },
 }
 
-/// Clocks closer than this make no difference to which variant is best.
+/// Clock differences below this do not change the best variant.
 pub const CLOCK_BAND_MHZ: u32 = 100;
 
 impl DeviceKey {
-    /// A GPU by its highest clock, 0 where that is not known.
+    /// A GPU with this highest clock, 0 if unknown.
     #[must_use]
     pub const fn gpu(sm: u32, sms: u32, clock_mhz: u32) -> Self {
         Self::Gpu { sm, sms, clock_mhz: clock_mhz - clock_mhz % CLOCK_BAND_MHZ }
@@ -41,7 +41,7 @@ impl DeviceKey {
         Self::Cpu { model: model.to_owned(), features: features.to_owned(), cores }
     }
 
-    /// The name of its file, without extension: `gpu-sm87-16sm-1300mhz`,
+    /// File name without extension, such as `gpu-sm87-16sm-1300mhz` or
     /// `cpu-intel-xeon-6975p-c-avx512-2cores`.
     #[must_use]
     pub fn stem(&self) -> String {
@@ -55,7 +55,7 @@ impl DeviceKey {
     }
 }
 
-/// What a file name can have anywhere: small letters, digits, single hyphens; at most 80 of them.
+/// Portable file name: lower-case letters, digits, single hyphens; at most 80 characters.
 fn plain(text: &str) -> String {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let mut plain = words.collect::<Vec<_>>().join("-").to_lowercase();

@@ -1,10 +1,11 @@
-//! The memory of tuning: a directory with one TOML file for each device.
+//! Tuning store: a directory with one TOML file per device.
 //!
-//! `record` says what is remembered, `key` for which hardware, `format` how that is spelt, `disk`
-//! how it gets onto the disk whole, `journal` what an unfinished search has tried. [`Store`] joins them: [`Store::read`] gives what may be used now
-//! and says of everything else why not; [`Store::merge`] adds to what is there. Nothing is ever
-//! dropped: what is stale, unusable or damaged is kept, and reported. What kernels there are, and
-//! what may be varied in them, it is told by [`Declared`].
+//! - `record`: contents of an entry; `key`: its hardware; `format`: its text
+//! - `disk`: atomic writes; `journal`: unfinished searches; `compare`: changes between two states
+//!
+//! [`Store::read`] returns the usable entries and reasons for ignoring the others; [`Store::merge`]
+//! adds entries. Nothing is ever dropped: stale, invalid or damaged content is preserved and
+//! reported. Knowledge of kernels and their parameters comes from [`Declared`].
 
 mod compare;
 mod disk;
@@ -31,59 +32,61 @@ use std::path::{Path, PathBuf};
 
 use disk::{Lock, PATIENCE};
 
-/// What this program knows of the kernels of a device: against it a record is held before use.
+/// This program's kernels of a device, for validating records.
 pub trait Declared {
-    /// Hash of the source that the case's kernels are made from, in hexadecimal digits; none where
-    /// there are no such kernels.
+    /// Hash of the sources of a case's kernels, in hexadecimal; `None` if there are no such
+    /// kernels.
     fn source(&self, case: &Case) -> Option<String>;
 
-    /// Whether the machine code that was measured is what the choice would run now.
+    /// Returns whether the choice would run the machine code that was measured.
     ///
     /// # Errors
-    /// What has changed.
+    ///
+    /// A description of the change.
     fn still(&self, record: &Record) -> Result<(), String> {
         let _ = record;
         Ok(())
     }
 
-    /// Whether the choice can be made for the case.
+    /// Returns whether the choice is valid for the case.
     ///
     /// # Errors
-    /// The parameter that is not known, or the value and its range.
+    ///
+    /// The unknown parameter, or the value and its range.
     fn admits(&self, case: &Case, choice: &Choice) -> Result<(), String>;
 }
 
-/// What a file holds, sorted by whether it may be used.
+/// Contents of a file, sorted by usability.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
-    /// Records that hold for the kernels of this program.
+    /// Records that are valid for this program's kernels.
     pub current: Vec<Record>,
-    /// Records that held once or elsewhere, each with the reason.
+    /// Outdated records, each with the reason.
     pub stale: Vec<(Record, String)>,
-    /// Entries that cannot be true, each with what it is about and what is wrong.
+    /// Invalid entries, each with its case and the reason.
     pub ignored: Vec<(String, String)>,
-    /// The whole file is not used: where it is and why. The next merge sets it aside.
+    /// Path and reason if the whole file is unusable. The next merge renames it.
     pub damaged: Option<(PathBuf, String)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// Records about what nothing was known of.
+    /// Records of new cases.
     pub added: usize,
-    /// Records that changed what was there.
+    /// Records that replaced others.
     pub changed: usize,
-    /// Records that are older, or the same, as what was there and stays.
+    /// Records that are older than, or equal to, existing ones.
     pub known: usize,
-    /// Where a file went that could not be used.
+    /// New name of an unusable file.
     pub set_aside: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     pub merged: Merged,
-    /// What does not hold for the kernels of this program, each with the reason; not taken.
+    /// Records that are outdated for this program's kernels, with the reason; not imported.
     pub stale: Vec<(Record, String)>,
-    /// What cannot be true, each with what it is about and what is wrong; not taken.
+    /// Invalid entries, with their case and the reason; not imported.
     pub ignored: Vec<(String, String)>,
 }
 
@@ -91,7 +94,7 @@ pub struct Imported {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
     pub path: PathBuf,
-    /// What it holds, or why it is not used.
+    /// Its contents, or why it is not used.
     pub content: Result<File, String>,
 }
 
@@ -100,16 +103,16 @@ pub struct Store {
     dir: PathBuf,
 }
 
-/// What is at a device's path.
+/// State of a device's file.
 enum Found {
     Nothing,
     Own(File),
-    /// A file that is not used, the word for its name when it is set aside, and why.
+    /// An unusable file: the suffix for renaming it, and the reason.
     Other(&'static str, String),
 }
 
 impl Store {
-    /// A store in a directory, which need not exist before something is stored.
+    /// A store in a directory, which is created on the first write.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
@@ -124,10 +127,11 @@ impl Store {
         self.dir.join(key.stem() + ".toml")
     }
 
-    /// What is known of a device, for costs under one clock: a count of the simulator is never taken
-    /// for a time. Needs no lock: a file is replaced in one step.
+    /// Reads a device's records for one clock: simulated counts are never used as times. Needs no
+    /// lock, because files are replaced atomically.
     ///
     /// # Errors
+    ///
     /// [`StoreError::Newer`], or the file cannot be read. A damaged file is no error, see
     /// [`Loaded::damaged`].
     pub fn read(
@@ -145,8 +149,8 @@ impl Store {
         })
     }
 
-    /// Adds records to a device's file. When this returns they are on the disk; when it fails the
-    /// file is as it was. Several processes may do it at once.
+    /// Adds records to a device's file. They are durable on return; on failure the file is
+    /// unchanged. Several processes may merge at once.
     pub fn merge(&self, key: &DeviceKey, records: &[Record]) -> Result<Merged, StoreError> {
         for record in records {
             record.plausible().map_err(|why| {
@@ -181,11 +185,11 @@ impl Store {
         Ok(merged)
     }
 
-    /// Takes over what another store of the same device holds, as far as it holds for the kernels of
-    /// this program. The caller makes sure that the device is one of this machine.
+    /// Imports another store's records of the same device that are valid for this program's
+    /// kernels. The caller checks that the device is one of this machine.
     pub fn import(&self, file: File, declared: &dyn Declared) -> Result<Imported, StoreError> {
         let key = file.key.clone();
-        // Each under its own clock: both are true, of what they were taken from.
+        // Records of both clocks are imported.
         let sort = |clock| {
             let of = |record: &&Record| record.cost.clock() == clock;
             let records = file.records.iter().filter(of).cloned().collect();
@@ -204,7 +208,8 @@ impl Store {
     /// Every device's file, by name.
     ///
     /// # Errors
-    /// The directory cannot be read; one that does not exist is empty.
+    ///
+    /// The directory cannot be read; a missing one is empty.
     pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
         let failed = |e| StoreError::io("read the directory", &self.dir, e);
         let entries = match fs::read_dir(&self.dir) {
@@ -244,7 +249,7 @@ impl Store {
     }
 }
 
-/// Why a file is not used, where its name is said anyway.
+/// Reason for ignoring a file, without its name.
 fn reason(error: StoreError) -> String {
     match error {
         StoreError::Io { source, .. } => source.to_string(),
@@ -252,10 +257,11 @@ fn reason(error: StoreError) -> String {
     }
 }
 
-/// Reads a file wherever it is: one of the store, or one that was exported.
+/// Reads a tuning file, in a store or exported.
 ///
 /// # Errors
-/// It cannot be read, or is no file of the store.
+///
+/// It cannot be read, or is no tuning file.
 pub fn open(path: &Path) -> Result<File, StoreError> {
     let failed = |e| StoreError::io("read", path, e);
     let bytes =
@@ -283,20 +289,20 @@ fn foreign(key: &DeviceKey) -> String {
 }
 
 impl Loaded {
-    /// Logs what is not used, and why.
+    /// Logs ignored content with the reasons.
     pub fn tell(&self) {
         for (record, why) in &self.stale {
-            tracing::info!(case = %record.case, %why, "a stale tuning entry is not used");
+            tracing::info!(case = %record.case, %why, "ignoring a stale tuning entry");
         }
         for (about, why) in &self.ignored {
-            tracing::warn!(%about, %why, "a tuning entry is ignored");
+            tracing::warn!(%about, %why, "ignoring an invalid tuning entry");
         }
         if let Some((file, why)) = &self.damaged {
-            tracing::warn!(file = %file.display(), %why, "nothing of the tuning file is used");
+            tracing::warn!(file = %file.display(), %why, "ignoring the tuning file");
         }
     }
 
-    /// Sorts a file's entries by whether they may be used.
+    /// Sorts a file's entries by usability.
     #[must_use]
     pub fn sort(file: File, clock: Clock, declared: &dyn Declared) -> Self {
         let mut loaded = Self::default();
@@ -317,13 +323,13 @@ impl Loaded {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Current,
-    /// It held once or elsewhere.
+    /// Outdated, or valid elsewhere.
     Stale(String),
-    /// It cannot be true.
+    /// Invalid.
     Ignored(String),
 }
 
-/// Whether a record may be used under a clock by a program with these kernels.
+/// Returns whether a record may be used with this clock and these kernels.
 #[must_use]
 pub fn state(record: &Record, clock: Clock, declared: &dyn Declared) -> State {
     if record.cost.clock() != clock {
@@ -337,7 +343,7 @@ pub fn state(record: &Record, clock: Clock, declared: &dyn Declared) -> State {
         Some(source) if source != record.source => {
             let short = |hash: &str| hash.get(..8).unwrap_or(hash).to_owned();
             let (then, now) = (short(&record.source), short(&source));
-            State::Stale(format!("the kernels have changed since: {then} then, {now} now"))
+            State::Stale(format!("the kernels have changed: {then} before, {now} now"))
         }
         Some(_) => match declared.still(record) {
             Err(why) => State::Stale(why),

@@ -1,5 +1,4 @@
-//! What is remembered: one record for each thing tuned, what makes it believable, and which of two
-//! records about the same thing is kept.
+//! Tuning records: one per case, with plausibility checks and a rule for merging two records.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -10,26 +9,26 @@ use serde::{Deserialize, Serialize};
 
 use plan::DType;
 
-/// A parameter's name and the value it has.
+/// Values by parameter name.
 pub type Choice = BTreeMap<String, u32>;
 
-/// What is tuned: kernels of one family on one shape.
+/// Unit of tuning: kernels of one family on one shape.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Case {
     /// Family of kernels: `matvec`, `gemm`, `attention`.
     pub family: String,
     /// Type of the weights, or of the KV cache.
     pub dtype: DType,
-    /// Rows of the matrix: what is computed. Heads for attention.
+    /// Rows of the matrix (outputs); heads for attention.
     pub rows: u32,
-    /// Columns: what is summed over. Positions for attention.
+    /// Columns of the matrix (inputs); positions for attention.
     pub cols: u32,
-    /// Rows of activations that share one reading of the matrix.
+    /// Rows of activations that share one read of the matrix.
     pub batch: u32,
 }
 
 impl fmt::Display for Case {
-    /// `matvec Q8_0 2048x1024`, and `batch 4` where it is not 1.
+    /// `matvec Q8_0 2048x1024`, followed by `batch 4` if it is not 1.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { family, dtype, rows, cols, batch } = self;
         write!(f, "{family} {dtype} {rows}x{cols}")?;
@@ -37,34 +36,34 @@ impl fmt::Display for Case {
     }
 }
 
-/// A choice for people: `rows_per_thread=2 threads_per_row=32`.
+/// Text of a choice: `rows_per_thread=2 threads_per_row=32`.
 #[must_use]
 pub fn describe(choice: &Choice) -> String {
     let words: Vec<String> = choice.iter().map(|(name, value)| format!("{name}={value}")).collect();
     words.join(" ")
 }
 
-/// What costs are counted in.
+/// Kind of cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
     Measured,
-    /// The simulator's count, which is no time and says nothing about hardware.
+    /// Count of the simulator, which says nothing about time on hardware.
     Counted,
 }
 
-/// What a choice costs. A counted cost has no unit of time, so that none can be read from it.
+/// Cost of a choice. A counted cost has no unit of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cost {
     Measured {
         /// Median time of one execution, in nanoseconds.
         ns: f64,
-        /// The interval that the median lies in, in nanoseconds.
+        /// Confidence interval of the median, in nanoseconds.
         interval_ns: [f64; 2],
-        /// Bytes that the case moves, over the median: gigabytes (10^9) per second.
+        /// Memory traffic of the case divided by the median, in 10^9 bytes per second.
         gb_per_s: f64,
     },
-    /// Counted by the simulator, in its own unit.
+    /// Count of the simulator, in its own unit.
     Counted(f64),
 }
 
@@ -77,7 +76,7 @@ impl Cost {
         }
     }
 
-    /// The number to compare: less is better, and only under the same clock.
+    /// Number to compare with others of the same clock; less is better.
     #[must_use]
     pub const fn value(&self) -> f64 {
         match self {
@@ -90,19 +89,19 @@ impl Cost {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heuristic {
     pub choice: Choice,
-    /// What that costs, counted as the record's [`Cost::value`].
+    /// Cost, in the unit of the record's [`Cost::value`].
     pub cost: f64,
 }
 
-/// Where the candidates of a search came from.
+/// Source of a search's candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Candidates {
-    /// Machine code that comes with this program.
+    /// Machine code that is part of this program.
     Prebuilt,
-    /// That, and code compiled on the machine by NVRTC of this version, major and minor.
+    /// Also code compiled on this machine by NVRTC of this version (major, minor).
     Nvrtc(u32, u32),
-    /// Code of this program: the CPU's kernels.
+    /// CPU kernels of this program.
     BuiltIn,
 }
 
@@ -121,8 +120,11 @@ impl TryFrom<String> for Candidates {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let unknown =
-            || format!("candidates are `{text}`; prebuilt, nvrtc 12.6 and built in are known");
+        let unknown = || {
+            format!(
+                "candidates are `{text}`; allowed are prebuilt, nvrtc with a version, and built in"
+            )
+        };
         match text.as_str() {
             "prebuilt" => return Ok(Self::Prebuilt),
             "built in" => return Ok(Self::BuiltIn),
@@ -137,7 +139,7 @@ impl TryFrom<String> for Candidates {
     }
 }
 
-/// A candidate that was wrong or faulted: not tried again while the source is the same.
+/// A candidate that was wrong or faulted; not tried again with the same sources.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rejected {
@@ -145,7 +147,7 @@ pub struct Rejected {
     pub why: String,
 }
 
-/// A second in UTC, written as in RFC 3339: `2026-11-20T21:00:00Z`.
+/// A time in UTC with a resolution of a second, written as in RFC 3339: `2026-11-20T21:00:00Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct When(Timestamp);
 
@@ -155,14 +157,14 @@ impl When {
         Timestamp::now().into()
     }
 
-    /// Reads what [`fmt::Display`] writes.
+    /// Parses the output of [`fmt::Display`].
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         text.parse::<Timestamp>().ok().map(Self::from)
     }
 }
 
-/// The second that a time lies in; 1970 for what is before.
+/// Truncates to seconds; times before 1970 become 1970.
 impl From<Timestamp> for When {
     fn from(time: Timestamp) -> Self {
         Self(Timestamp::from_second(time.as_second().max(0)).unwrap_or(Timestamp::UNIX_EPOCH))
@@ -175,18 +177,18 @@ impl fmt::Display for When {
     }
 }
 
-/// The best choice found for one case, and how that was found.
+/// Best choice for one case, and how it was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub case: Case,
-    /// Hash of the source of the kernels, in hexadecimal digits.
+    /// Hash of the kernels' sources, in hexadecimal.
     pub source: String,
     pub choice: Choice,
     pub cost: Cost,
-    /// What it is to be compared with.
+    /// Default choice that it was compared with.
     pub heuristic: Heuristic,
     pub when: When,
-    /// Clocks and power mode under which it was measured, for people.
+    /// Clocks and power mode during the measurement, for information.
     pub clocks: String,
     pub candidates: Candidates,
     /// Candidates that must not be used.
@@ -194,13 +196,13 @@ pub struct Record {
 }
 
 impl Record {
-    /// What tells records apart: of each there is one in a file.
+    /// Identity of a record: a file has at most one of each.
     #[must_use]
     pub fn identity(&self) -> (&Case, &str, Clock) {
         (&self.case, &self.source, self.cost.clock())
     }
 
-    /// How many times faster than the heuristic's choice.
+    /// Speedup over the default choice.
     #[must_use]
     pub fn gain(&self) -> f64 {
         self.heuristic.cost / self.cost.value()
@@ -211,10 +213,11 @@ impl Record {
         self.rejected.iter().any(|rejected| rejected.choice == *choice)
     }
 
-    /// Whether it can have been measured at all; what its parameters may be is for the devices to say.
+    /// Checks that the record can be a measurement. Parameters are checked by devices.
     ///
     /// # Errors
-    /// What is not believable, with the value.
+    ///
+    /// The implausible value.
     pub fn plausible(&self) -> Result<(), String> {
         name("family", &self.case.family)?;
         let case = &self.case;
@@ -234,7 +237,7 @@ impl Record {
             if value.is_finite() && value > 0.0 {
                 return Ok(());
             }
-            Err(format!("{what} is {value}; a positive number is needed"))
+            Err(format!("{what} is {value}; it must be positive"))
         };
         match self.cost {
             Cost::Measured { ns, interval_ns: [low, high], gb_per_s } => {
@@ -259,14 +262,14 @@ impl Record {
             choice.keys().try_for_each(|key| name("parameter", key))?;
         }
         if self.rejects(&self.choice) {
-            return Err(format!("it chooses {}, and rejects it", describe(&self.choice)));
+            return Err(format!("the choice {} is also rejected", describe(&self.choice)));
         }
         Ok(())
     }
 
-    /// One record of two with the same identity. The later one is kept, of the same second the
-    /// cheaper; never one whose choice either rejects, unless both do. What either rejects stays
-    /// rejected.
+    /// Merges two records of the same identity: the later one, or the cheaper one of the same
+    /// second. A choice that either rejects is used only if both are rejected. Rejections are
+    /// combined.
     #[must_use]
     pub fn merged(self, other: Self) -> Self {
         let rejected = union(&self.rejected, &other.rejected);
@@ -281,7 +284,7 @@ impl Record {
     }
 }
 
-/// Sorted, each choice once, with the first of its reasons.
+/// Sorted union of rejections, with the first reason of each.
 fn union(a: &[Rejected], b: &[Rejected]) -> Vec<Rejected> {
     let mut all: Vec<Rejected> = a.iter().chain(b).cloned().collect();
     all.sort();
@@ -289,11 +292,11 @@ fn union(a: &[Rejected], b: &[Rejected]) -> Vec<Rejected> {
     all
 }
 
-/// Refuses what cannot be a bare key of TOML.
+/// Checks that a name can be a bare TOML key.
 fn name(what: &str, name: &str) -> Result<(), String> {
     let letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if (1..=64).contains(&name.len()) && name.chars().all(letter) {
         return Ok(());
     }
-    Err(format!("{what} is named `{name}`; 1 to 64 of a-z, 0-9 and _ are needed"))
+    Err(format!("{what} is named `{name}`; allowed are 1 to 64 of a-z, 0-9 and _"))
 }

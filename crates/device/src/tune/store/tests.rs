@@ -1,4 +1,4 @@
-//! The store by itself: what is written is read again, what is wrong is not used and not lost.
+//! Tests of the store: what is written is read back; invalid content is ignored but preserved.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -28,7 +28,7 @@ fn sample(rows: u32) -> Record {
     }
 }
 
-/// Kernels of one source that take `threads_per_row` of 8 to 64.
+/// Kernels of one source that accept `threads_per_row` of 8 to 64.
 struct Kernels(&'static str);
 
 impl Declared for Kernels {
@@ -51,7 +51,7 @@ impl Declared for Kernels {
 
 const NOW: Kernels = Kernels("0123456789abcdef");
 
-/// A store in a directory of its own.
+/// A store in a temporary directory.
 fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path().join("tune"));
@@ -63,7 +63,7 @@ fn read(store: &Store) -> Loaded {
 }
 
 #[test]
-fn what_is_merged_is_read_and_the_file_is_for_people() {
+fn merged_records_are_read_back_from_readable_text() {
     let (_dir, store) = store();
     assert_eq!(read(&store), Loaded::default(), "nothing is known before");
     let mut record = sample(2048);
@@ -102,7 +102,7 @@ rejected    = [
 "#
     );
     assert!(check.ends_with("\"\n\n[end]\n"), "{check}");
-    // The same again changes nothing, not even the file.
+    // Merging the same records does not touch the file.
     let before = fs::metadata(store.path(&orin())).unwrap();
     let again = store.merge(&orin(), &[record]).unwrap();
     assert_eq!(again, Merged { known: 1, ..Merged::default() });
@@ -110,18 +110,18 @@ rejected    = [
 }
 
 #[test]
-fn a_changed_kernel_makes_its_entries_stale_and_they_are_kept() {
+fn entries_of_changed_kernels_are_stale_but_preserved() {
     let (_dir, store) = store();
     store.merge(&orin(), &[sample(1), sample(2)]).unwrap();
     let changed = Kernels("fedcba9876543210");
     let loaded = store.read(&orin(), Clock::Measured, &changed).unwrap();
     assert_eq!((loaded.current.len(), loaded.stale.len()), (0, 2));
-    assert_eq!(loaded.stale[0].1, "the kernels have changed since: 01234567 then, fedcba98 now");
+    assert_eq!(loaded.stale[0].1, "the kernels have changed: 01234567 then, fedcba98 now");
     let fresh = Record { source: changed.0.into(), ..sample(1) };
     assert_eq!(store.merge(&orin(), std::slice::from_ref(&fresh)).unwrap().added, 1);
     let loaded = store.read(&orin(), Clock::Measured, &changed).unwrap();
     assert_eq!((loaded.current, loaded.stale.len()), (vec![fresh], 2));
-    // Back to the old kernels: what was found for them holds again.
+    // With the old kernels their records are valid again.
     assert_eq!(read(&store).current, [sample(1), sample(2)]);
     let unknown = Record { case: Case { family: "conv".into(), ..sample(1).case }, ..sample(1) };
     assert_eq!(
@@ -131,7 +131,7 @@ fn a_changed_kernel_makes_its_entries_stale_and_they_are_kept() {
 }
 
 #[test]
-fn a_count_of_the_simulator_is_never_read_as_a_time() {
+fn simulated_counts_are_never_read_as_times() {
     let (_dir, store) = store();
     let counted = Record {
         cost: Cost::Counted(17.0),
@@ -144,7 +144,7 @@ fn a_count_of_the_simulator_is_never_read_as_a_time() {
     let loaded = read(&store);
     assert!(loaded.current.is_empty(), "{loaded:?}");
     assert_eq!(loaded.stale, [(counted.clone(), "counted by the simulator, not measured".into())]);
-    // A time beside it replaces nothing, however much later or smaller.
+    // A time does not replace a count, however much later or smaller it is.
     store.merge(&orin(), &[sample(1)]).unwrap();
     assert_eq!(read(&store).current, [sample(1)]);
     let loaded = store.read(&orin(), Clock::Counted, &NOW).unwrap();
@@ -152,7 +152,7 @@ fn a_count_of_the_simulator_is_never_read_as_a_time() {
 }
 
 #[test]
-fn values_that_the_kernels_do_not_take_are_not_used() {
+fn invalid_values_are_ignored() {
     let (_dir, store) = store();
     let with = |name, value| Record { choice: choice(&[(name, value)]), ..sample(value) };
     store.merge(&orin(), &[with("threads_per_row", 128), with("magic", 1), sample(2)]).unwrap();
@@ -169,7 +169,7 @@ fn values_that_the_kernels_do_not_take_are_not_used() {
 }
 
 #[test]
-fn the_later_record_is_kept_and_what_was_wrong_stays_rejected() {
+fn the_later_record_wins_and_rejections_stay() {
     let at = |second: u32, ns: f64, warps: u32| Record {
         when: When::parse(&format!("2026-11-20T21:00:{second:02}Z")).unwrap(),
         cost: Cost::Measured { ns, interval_ns: [ns, ns], gb_per_s: 1.0 },
@@ -180,7 +180,7 @@ fn the_later_record_is_kept_and_what_was_wrong_stays_rejected() {
     assert_eq!(older.clone().merged(later.clone()), later, "a later measurement counts");
     assert_eq!(at(1, 20.0, 4).merged(older.clone()), older, "of the same second the faster");
     let wrong = |warps| Rejected { choice: choice(&[("warps", warps)]), why: "row 3".into() };
-    // Elsewhere the later one's choice was found to be wrong.
+    // Another machine found the later choice to be wrong.
     let warned = Record { rejected: vec![wrong(4), wrong(8)], ..older };
     let merged = later.merged(warned.clone());
     assert_eq!(merged, warned);
@@ -188,7 +188,7 @@ fn the_later_record_is_kept_and_what_was_wrong_stays_rejected() {
 }
 
 #[test]
-fn a_record_that_is_new_and_one_that_changed_are_both_written() {
+fn new_and_changed_records_are_written() {
     let (_dir, store) = store();
     store.merge(&orin(), &[sample(1)]).unwrap();
     let later = When::parse("2026-11-21T21:00:00Z").unwrap();
@@ -199,13 +199,13 @@ fn a_record_that_is_new_and_one_that_changed_are_both_written() {
 }
 
 #[test]
-fn the_gain_is_how_many_times_faster_the_choice_is() {
+fn the_gain_is_the_speedup() {
     assert_eq!(sample(1).gain(), 2e3 / 1234.5);
     assert_eq!(Record { cost: Cost::Counted(4e3), ..sample(1) }.gain(), 0.5);
 }
 
 #[test]
-fn what_cannot_have_been_measured_is_not_stored() {
+fn implausible_records_are_not_stored() {
     let (_dir, store) = store();
     let cost = |ns, low, high| Cost::Measured { ns, interval_ns: [low, high], gb_per_s: 1.0 };
     let rejected = vec![Rejected { choice: sample(1).choice, why: "wrong".into() }];
@@ -232,7 +232,7 @@ fn what_cannot_have_been_measured_is_not_stored() {
 }
 
 #[test]
-fn a_file_cut_anywhere_is_not_used_and_not_lost() {
+fn truncated_files_are_ignored_but_preserved() {
     let (_dir, store) = store();
     store.merge(&orin(), &[sample(1), sample(2)]).unwrap();
     let path = store.path(&orin());
@@ -267,7 +267,7 @@ fn a_file_cut_anywhere_is_not_used_and_not_lost() {
 }
 
 #[test]
-fn an_entry_edited_by_hand_is_not_used_and_kept() {
+fn edited_entries_are_ignored_but_preserved() {
     for (from, to, why) in [
         ("threads_per_row = 32", "threads_per_row = 64", "check"),
         ("warps = 4 }\ntime", "wraps = 4 }\ntime", "check"),
@@ -296,7 +296,7 @@ fn an_entry_edited_by_hand_is_not_used_and_kept() {
         assert!(loaded.current.is_empty() && loaded.damaged.is_none(), "{to}: {loaded:?}");
         assert_eq!(loaded.ignored.len(), 1, "{to}");
         assert!(loaded.ignored[0].1.contains(why), "{to}: {:?}", loaded.ignored);
-        // What one merge keeps the next one keeps too.
+        // Entries that one merge preserves, the next preserves too.
         let kept = |text: &str| format!("{:?}", File::parse(text).unwrap().unusable);
         for rows in [1, 2] {
             store.merge(&orin(), &[sample(rows)]).unwrap();
@@ -308,7 +308,7 @@ fn an_entry_edited_by_hand_is_not_used_and_kept() {
 }
 
 #[test]
-fn spaces_comments_and_a_deleted_entry_are_no_damage() {
+fn whitespace_comments_and_deleted_entries_are_valid() {
     let (_dir, store) = store();
     store.merge(&orin(), &[sample(1), sample(2)]).unwrap();
     let path = store.path(&orin());
@@ -323,12 +323,12 @@ fn spaces_comments_and_a_deleted_entry_are_no_damage() {
 }
 
 #[test]
-fn what_another_device_found_is_not_used() {
+fn another_device_s_records_are_ignored() {
     let (_dir, store) = store();
     let other = DeviceKey::gpu(90, 132, 1980);
     store.merge(&other, &[sample(1)]).unwrap();
     let theirs = fs::read_to_string(store.path(&other)).unwrap();
-    // The whole file under this device's name.
+    // Another device's file under this device's name.
     fs::copy(store.path(&other), store.path(&orin())).unwrap();
     let loaded = read(&store);
     assert!(loaded.current.is_empty());
@@ -341,7 +341,7 @@ fn what_another_device_found_is_not_used() {
     let aside = merged.set_aside.unwrap();
     assert!(aside.ends_with("gpu-sm87-16sm-1300mhz.toml.foreign-1"), "{}", aside.display());
     assert_eq!(fs::read_to_string(aside).unwrap(), theirs);
-    // One entry of it, pasted; and its header changed to this device's.
+    // An entry of it pasted, and its header changed to this device's.
     let ours = fs::read_to_string(store.path(&orin())).unwrap();
     let pasted = theirs.split_once("[[entry]]").unwrap().1;
     let (head, own) = ours.split_once("[[entry]]").unwrap();
@@ -357,7 +357,7 @@ fn what_another_device_found_is_not_used() {
 }
 
 #[test]
-fn a_later_version_is_refused_and_left_alone() {
+fn newer_versions_are_rejected_and_unchanged() {
     let (_dir, store) = store();
     fs::create_dir(store.dir()).unwrap();
     let path = store.path(&orin());
@@ -376,7 +376,7 @@ fn a_later_version_is_refused_and_left_alone() {
 }
 
 #[test]
-fn an_import_takes_what_holds_here() {
+fn an_import_takes_valid_records() {
     let (_dir, store) = store();
     let mut file = File::new(orin());
     let stale = Record { source: "fedcba9876543210".into(), ..sample(2) };
@@ -394,7 +394,7 @@ fn an_import_takes_what_holds_here() {
 }
 
 #[test]
-fn what_changed_between_two_files_or_two_times() {
+fn changes_between_files_or_times_are_listed() {
     let day = |day: u32| When::parse(&format!("2026-11-{day:02}T12:00:00Z")).unwrap();
     let mut file = File::new(orin());
     let later = Record { source: "fedcba9876543210".into(), when: day(22), ..sample(1) };
@@ -415,7 +415,7 @@ fn what_changed_between_two_files_or_two_times() {
 }
 
 #[test]
-fn the_corpus_of_the_fuzzer_is_answered() {
+fn the_fuzzer_s_corpus_does_not_panic() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/tune_store");
     let mut accepted = 0;
     for entry in fs::read_dir(corpus).unwrap() {
@@ -500,7 +500,7 @@ mod properties {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn what_is_written_is_read(key in keys(), records in vec(records(), 0..6)) {
+        fn written_records_are_read_back(key in keys(), records in vec(records(), 0..6)) {
             let mut file = File::new(key);
             for record in records {
                 file.add(record);
@@ -509,7 +509,7 @@ mod properties {
             prop_assert_eq!(File::parse(&text), Ok(file), "{}", text);
         }
 
-        /// Two writers may come in either order, and one of them twice.
+        /// Two writers in any order, one of them twice.
         #[test]
         fn merging_does_not_depend_on_the_order(a in records(), b in records()) {
             let b = Record { case: a.case.clone(), source: a.source.clone(), ..b };
@@ -521,7 +521,7 @@ mod properties {
         }
 
         #[test]
-        fn any_text_is_answered(text in "(version = 1|\\[device\\]|\\[\\[entry\\]\\]|\\[end\\]|[a-z]{1,3} = [0-9\"{}\\[\\]]{1,4}|\n){0,12}") {
+        fn any_text_is_parsed_without_panic(text in "(version = 1|\\[device\\]|\\[\\[entry\\]\\]|\\[end\\]|[a-z]{1,3} = [0-9\"{}\\[\\]]{1,4}|\n){0,12}") {
             if let Ok(file) = File::parse(&text) {
                 prop_assert!(File::parse(&file.text()).is_ok());
             }

@@ -1,7 +1,6 @@
-//! Conversions.
+//! Table rows: conversions.
 
 use super::words::*;
-use super::{TWO, row};
 use crate::decode::field::{
     Choice, Encoding, Kind, What, choice, flag, show, split, with, without, word,
 };
@@ -9,16 +8,16 @@ use crate::isa::Modifier::{self, *};
 use crate::isa::Opcode;
 use What::{A, B, C, D, Matrix, W};
 
-/// The integer type that `F2I` makes: width, then sign.
+/// Integer type that `F2I` produces: width, then sign.
 const TO: Choice = split((75, 2), (72, 1), &[U8, U16, U32, U64, S8, S16, Unwritten, S64]);
-/// The integer type that `I2F` reads: sign, then width.
+/// Integer type that `I2F` reads: sign, then width.
 const FROM: &[Modifier] = &[U8, S8, U16, S16, U32, Unwritten, U64, S64];
 const INTEGRAL: Choice = choice(78, 2, &[Unwritten, Floor, Ceil, Trunc]);
 const FLOAT: &[Modifier] = &[Invalid, F16, Unwritten, F64];
 const FLOATS: &[Modifier] = &[Invalid, F16, F32, F64, Bf16];
-/// What tells that the source is a half.
+/// Bits that select a half as the source.
 const HALF: Option<(u8, u8, u64)> = Some((84, 2, 1));
-/// The format that `FRND` reads and makes: the same one.
+/// Format that `FRND` reads and produces.
 const SAME: Choice = split(
     (75, 2),
     (84, 2),
@@ -107,6 +106,6 @@ pub(super) const TABLE: &[Encoding] = &[
     ], fixed = &[(72, 4, 0)]),
 ];
 
-/// The type of what `I2IP` packs.
+/// Integer type that `I2IP` packs.
 const PACKED_TYPE: Choice = choice(76, 3, &[U8, S8, U16, S16, U2, S2, U4, S4]);
 const ROUND_PACK: Choice = choice(79, 2, &[Unwritten, Invalid, Invalid, Rz]);

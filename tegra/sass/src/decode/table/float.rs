@@ -1,14 +1,13 @@
-//! Single and double precision.
+//! Table rows: single and double precision.
 
 use super::words::*;
-use super::{SUM, THREE, TWO, row};
 use crate::decode::field::{Choice, Encoding, Kind, What, choice, flag, show, word};
 use crate::isa::Modifier::*;
 use crate::isa::Opcode;
 use What::{A, B, C, D, P, Q, W};
 
 const FMZ: Choice = choice(76, 1, &[Unwritten, Fmz]);
-/// What a product is multiplied by: divided or multiplied by so much.
+/// Power of two by which a product is divided or multiplied.
 const SCALE: Choice = choice(84, 3, &[Invalid, D8, D4, D2, Unwritten, M2, M4, M8]);
 const FUNCTION: Choice = choice(74, 4, &[Cos, Sin, Ex2, Lg2, Rcp, Rsq, Rcp64h, Rsq64h, Sqrt, Tanh]);
 
@@ -36,7 +35,7 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Fchk 0x102 TWO, [], [show(P(81)), show(A(Kind::Float)), show(W(Kind::Float))]),
     row!(Mufu 0x108 TWO, [FUNCTION, word(&[F16])], [show(D), show(W(Kind::FloatHalf))],
         when = Some((73, 1, 1))),
-    // The upper words of doubles.
+    // Operands are the upper words of doubles.
     row!(Mufu 0x108 TWO, [FUNCTION], [show(D), show(W(Kind::Double))], when = Some((75, 3, 3))),
     row!(Mufu 0x108 TWO, [FUNCTION], [show(D), show(W(Kind::Float))]),
     row!(Dadd 0x029 SUM, [ROUND], [show(D), show(A(Kind::Double)), show(C(Kind::Double))]),

@@ -1,7 +1,6 @@
-//! Integers, bits and moves.
+//! Table rows: integers, bits and moves.
 
 use super::words::*;
-use super::{THREE, TWO, row};
 use crate::decode::field::{
     Choice, Encoding, Kind, Show, Slot, What, choice, flag, hide, show, some, with, word,
 };

@@ -1,6 +1,6 @@
-//! Loads, stores, atomics and what orders them.
+//! Table rows: loads, stores, atomics, fences.
 
-use super::row;
+use super::words::row;
 use crate::decode::field::{
     Choice, Encoding, Show, Slot, What, choice, flag, hide, show, some, word,
 };
@@ -112,7 +112,7 @@ pub(super) const TABLE: &[Encoding] = &[
     row!(Cctl 0x18f &[4], [EXTENDED, choice(87, 4, LINES)], [show(Flat)]),
 ];
 
-/// What `CCTL` does to the line of an address.
+/// Operations of `CCTL` on the cache line of an address.
 const LINES: &[Modifier] =
     &[Pf1, Pf2, Invalid, Iv, Invalid, Invalid, Invalid, Invalid, Invalid, Pml2, Dml2, Rml2];
 const SPIN: Choice = flag(88, &[Unwritten, Spin]);

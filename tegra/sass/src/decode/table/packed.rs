@@ -1,7 +1,6 @@
-//! Pairs of halves.
+//! Table rows: packed halves.
 
 use super::words::*;
-use super::{SUM, THREE, TWO, row};
 use crate::decode::field::{Choice, Encoding, Kind, Show, Slot, What, choice, flag, show, word};
 use crate::isa::Modifier::*;
 use crate::isa::Opcode;
@@ -11,7 +10,7 @@ const FMZ: Choice = flag(76, &[Unwritten, Fmz]);
 const RELU: Choice = flag(79, &[Unwritten, Relu]);
 const WIDE: Choice = flag(78, &[Unwritten, F32]);
 const BRAIN: Choice = flag(85, &[Unwritten, Bf16V2]);
-/// Nothing says what it decides.
+/// Predicate behind `.RELU`; its effect is undocumented.
 const RECTIFIED: Slot = Slot { what: Q(87, 90), show: Show::UnlessTrueWith(Relu) };
 const H: Kind = Kind::Halves;
 

@@ -1,6 +1,5 @@
-//! The warp's own registers.
+//! Table rows: uniform registers.
 
-use super::row;
 use super::words::*;
 use crate::decode::field::{
     Choice, Encoding, Kind, What, choice, flag, hide, show, some, with, word,

@@ -1,7 +1,7 @@
-//! Between lanes: exchange, votes, matrices, special registers.
+//! Table rows: shuffles, votes, matrices, special registers.
 
-use super::row;
 use super::words::ROUND;
+use super::words::row;
 use crate::decode::field::{
     Choice, Encoding, Kind, Show, Slot, What, choice, flag, show, some, split, without, word,
 };

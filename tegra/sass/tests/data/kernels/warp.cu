@@ -1,5 +1,5 @@
-// What a warp's lanes do together and compilers rarely emit: small and bitwise products, transposed
-// matrices, reductions by masks, barriers whose number and count are in registers.
+// Operations across a warp's lanes that compilers rarely emit: small and bitwise matrix products,
+// transposed matrices, reductions by masks, barriers whose number and count are in registers.
 typedef unsigned u32;
 #define PRODUCT(name, text, A, B, C) extern "C" __global__ void name(u32* __restrict__ d, const u32* __restrict__ a, const u32* __restrict__ b) { \
   int l = threadIdx.x; u32 x[4] = {0}, y[2] = {0}, z[4] = {0}; \

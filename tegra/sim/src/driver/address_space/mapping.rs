@@ -1,16 +1,15 @@
-//! MAP_BUFFER_EX and what undoes or changes it: buffers at GPU addresses, counted.
+//! MAP_BUFFER_EX, MAP_BUFFER_BATCH, UNMAP_BUFFER and MAPPING_MODIFY: reference-counted mappings of
+//! buffers at GPU addresses.
 
 use std::sync::Arc;
 
-use super::{
-    AddressSpace, KIND_INVALID, MAP_BUFFER_BATCH, MAP_BUFFER_EX, MAPPING_MODIFY, Mapping, PAGE,
-    Space,
-};
+use super::{AddressSpace, KIND_INVALID, Mapping, Space};
+use crate::driver::abi::address_space::{MAP_BUFFER_BATCH, MAP_BUFFER_EX, MAPPING_MODIFY};
 use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled};
 use crate::driver::errno::{Refused, refusals};
-use crate::driver::user;
 use crate::gpu::MapFlags;
-use crate::memory::DmaBuf;
+use crate::memory::{DmaBuf, PAGE};
+use crate::user;
 
 refusals! { "as";
     BAD_BUFFER_FD = "MAP_BUFFER_EX", EBADF, "dmabuf_fd is not open",
@@ -67,8 +66,8 @@ const MAP_KNOWN: u32 = MAP_FIXED
     | MAP_ACCESS
     | MAP_TEGRA_RAW;
 
-/// What MAP_BUFFER_EX asks for.
-pub(super) struct MapRequest {
+/// Arguments of MAP_BUFFER_EX.
+struct MapRequest {
     flags: u32,
     compressed_kind: i16,
     kind: i16,
@@ -79,7 +78,7 @@ pub(super) struct MapRequest {
 }
 
 impl MapRequest {
-    pub(super) fn of(args: &Args) -> Self {
+    fn of(args: &Args) -> Self {
         Self {
             flags: args.get(MAP_BUFFER_EX::FLAGS),
             compressed_kind: args.get(MAP_BUFFER_EX::COMPR_KIND),
@@ -97,8 +96,8 @@ impl MapRequest {
 }
 
 impl Space {
-    /// The mapping that the driver would use again: the one at `va`, or the lowest of the buffer.
-    /// Source: os/linux/vm.c:nvgpu_vm_find_mapping.
+    /// Returns the mapping that the driver would reuse: the one at `va`, or the lowest of the
+    /// buffer. Source: os/linux/vm.c:nvgpu_vm_find_mapping.
     fn find(&self, buffer: &Arc<DmaBuf>, kind: i16, va: Option<u64>) -> Option<u64> {
         let is_it = |va: &u64| {
             self.mappings
@@ -114,7 +113,7 @@ impl Space {
         }
     }
 
-    /// The area that a fixed range lies in. Source:
+    /// Returns the area that contains a fixed range. Source:
     /// common/mm/vm_area.c:nvgpu_vm_area_validate_buffer.
     fn area_for(&self, va: u64, bytes: u64) -> Result<usize, Refused> {
         let end = va.checked_add(bytes).ok_or(&NO_AREA)?;
@@ -130,8 +129,15 @@ impl Space {
 }
 
 impl AddressSpace {
-    /// Source: os/linux/vm.c:nvgpu_vm_map_buffer and what it calls, in that order.
-    pub(super) fn map(&self, request: &MapRequest) -> Result<u64, Refused> {
+    pub(super) fn map_buffer(&self, args: &mut Args) -> Handled {
+        let va = self.map(&MapRequest::of(args))?;
+        args.set(MAP_BUFFER_EX::OFFSET, va);
+        Ok(Done::Ok)
+    }
+
+    /// Maps a buffer; checks are in the order of the driver. Source:
+    /// os/linux/vm.c:nvgpu_vm_map_buffer and its callees.
+    fn map(&self, request: &MapRequest) -> Result<u64, Refused> {
         let buffer = self
             .device
             .dma_buf(request.fd)
@@ -182,7 +188,7 @@ impl AddressSpace {
             return Err(&BEYOND_BUFFER);
         }
         let area = if fixed { Some(space.area_for(request.va, bytes)?) } else { None };
-        // A buffer offset within a page has no page-table entry.
+        // Page tables cannot represent a buffer offset within a page.
         if !request.buffer_offset.is_multiple_of(PAGE) {
             return Err(&NO_AREA);
         }
@@ -230,8 +236,8 @@ impl AddressSpace {
         Ok(va)
     }
 
-    /// Drops a reference. The driver waits up to 100 ms for a fixed mapping with others, and goes
-    /// on all the same. Source: common/mm/vm.c:nvgpu_vm_unmap.
+    /// Drops a reference. For a fixed mapping with other references, the driver waits up to 100 ms
+    /// and then continues. Source: common/mm/vm.c:nvgpu_vm_unmap.
     pub(super) fn unmap(&self, va: u64) {
         let mut space = self.space();
         let gone = self.put(&mut space, va);
@@ -240,7 +246,7 @@ impl AddressSpace {
         }
     }
 
-    /// Drops a reference; true when it was the last.
+    /// Drops a reference; returns whether it was the last.
     pub(super) fn put(&self, space: &mut Space, va: u64) -> bool {
         let Some(mapping) = space.mappings.get_mut(&va) else { return false };
         mapping.references -= 1;
@@ -264,7 +270,7 @@ impl AddressSpace {
         true
     }
 
-    /// Unmaps, then maps; the addresses of the maps are not told. Source:
+    /// Unmaps, then maps; does not return the addresses of the maps. Source:
     /// os/linux/ioctl_as.c:gk20a_as_ioctl_map_buffer_batch.
     pub(super) fn map_batch(&self, args: &Args) -> Handled {
         const MOST: u32 = 256;
@@ -286,7 +292,7 @@ impl AddressSpace {
         Ok(Done::Ok)
     }
 
-    /// Kinds change nothing that is simulated. Source: os/linux/vm.c:nvgpu_vm_mapping_modify.
+    /// Only checks: kinds have no simulated effect. Source: os/linux/vm.c:nvgpu_vm_mapping_modify.
     pub(super) fn modify(&self, args: &Args) -> Handled {
         let (offset, bytes) =
             (args.get(MAPPING_MODIFY::BUFFER_OFFSET), args.get(MAPPING_MODIFY::BUFFER_SIZE));
@@ -295,7 +301,7 @@ impl AddressSpace {
         let mapping = space.mappings.get(&va).ok_or(&MODIFY)?;
         let aligned = offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
         let inside = bytes <= mapping.bytes && offset <= mapping.bytes - bytes;
-        // Without compression tags the plain kind is used, whatever the other is.
+        // Without compression tags the incompressible kind is used.
         if !aligned || !inside || args.get(MAPPING_MODIFY::INCOMPR_KIND) == KIND_INVALID {
             return Err(&MODIFY);
         }

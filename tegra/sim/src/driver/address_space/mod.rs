@@ -1,7 +1,7 @@
-//! An address-space fd: which GPU addresses are taken, by what, and for how long. Magic `A`.
+//! An address-space fd: areas and mappings of GPU addresses and their lifetimes. Magic `A`.
 //!
-//! The allocator is the driver's ([`Buddy`]); a mapping is written through to the GPU's [`Mmu`].
-//! The driver's own 4 GiB lie directly above the range that the program asked for.
+//! Addresses come from a model of the driver's allocator ([`Buddy`]); mappings are written to the
+//! GPU's [`Mmu`]. The driver's own 4 GiB are directly above the range that the program requested.
 
 pub(super) mod mapping;
 pub(super) mod remap;
@@ -11,12 +11,14 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::abi::address_space::*;
 use super::buddy::Buddy;
-use super::device::{Counted, Device};
-use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, layout, requests};
+use super::census::Counted;
+use super::device::Device;
+use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, layout};
+use super::errno::Answer;
 use super::errno::refusals;
-use super::{Answer, user};
-use mapping::MapRequest;
+use crate::user;
 
 use crate::gpu::{MapAccess, MapFlags, Mmu};
 use crate::memory::{DmaBuf, PAGE};
@@ -36,35 +38,10 @@ refusals! { "as";
 }
 
 const ALLOC_AS_GRANULE: u64 = 1 << 21;
-/// Bytes of the driver's own range above the program's.
+/// Size of the driver's range above the program's.
 pub(super) const KERNEL_BYTES: u64 = 1 << 32;
-/// The end of every address space.
+/// Upper limit of every address space.
 const LIMIT: u64 = 1 << 49;
-
-requests! { b'A';
-    BIND_CHANNEL = iowr 1, 4 { 0 => CHANNEL_FD: i32 };
-    FREE_SPACE = iowr 3, 32 { 0 => OFFSET: u64 };
-    UNMAP_BUFFER = iowr 5, 8 { 0 => OFFSET: u64 };
-    ALLOC_SPACE = iowr 6, 32 {
-        0 => PAGES: u64, 8 => PAGE_SIZE: u32, 12 => FLAGS: u32, 16 => OFFSET: u64,
-    };
-    MAP_BUFFER_EX = iowr 7, 40 {
-        0 => FLAGS: u32, 4 => COMPR_KIND: i16, 6 => INCOMPR_KIND: i16, 8 => DMABUF_FD: i32,
-        16 => BUFFER_OFFSET: u64, 24 => MAPPING_SIZE: u64, 32 => OFFSET: u64,
-    };
-    GET_VA_REGIONS = iowr 8, 16 { 0 => BUF_ADDR: u64, 8 => BUF_SIZE: u32 };
-    MAP_BUFFER_BATCH = iowr 11, 32 {
-        0 => UNMAPS: u64, 8 => MAPS: u64, 16 => NUM_UNMAPS: u32, 20 => NUM_MAPS: u32,
-    };
-    GET_SYNC_RO_MAP = ior 12, 16 {
-        0 => BASE_GPUVA: u64, 8 => SYNC_SIZE: u32, 12 => NUM_SYNCPOINTS: u32,
-    };
-    MAPPING_MODIFY = iowr 13, 32 {
-        2 => INCOMPR_KIND: i16, 8 => BUFFER_OFFSET: u64, 16 => BUFFER_SIZE: u64,
-        24 => MAP_ADDRESS: u64,
-    };
-    REMAP = iowr 14, 16 { 0 => OPS: u64, 8 => NUM_OPS: u32 };
-}
 
 layout! { VA_REGION, 24 { 0 => OFFSET: u64, 8 => PAGE_SIZE: u32, 16 => PAGES: u64 } }
 
@@ -76,7 +53,7 @@ const SPACE_SPARSE: u32 = 1 << 1;
 /// `compr_kind` and `incompr_kind` for none.
 const KIND_INVALID: i16 = -1;
 
-/// The range of a new address space, checked. Source: common/mm/as.c:gk20a_vm_alloc_share,
+/// Checked range of a new address space. Source: common/mm/as.c:gk20a_vm_alloc_share,
 /// common/mm/vm.c:nvgpu_vm_init_attributes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
@@ -84,12 +61,12 @@ pub(super) struct Range {
     end: u64,
 }
 
-/// Why a range is none.
+/// Error of an invalid range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadRange {
-    /// Start or end is 0 or no multiple of 2 MiB, or nothing lies between.
+    /// Start or end is 0 or not a multiple of 2 MiB, or the range is empty.
     Misshapen,
-    /// It does not fit, with the driver's own range above.
+    /// The range and the driver's range above it do not fit.
     TooLarge,
 }
 
@@ -110,7 +87,7 @@ impl Range {
 #[derive(Debug)]
 struct Area {
     start: u64,
-    /// What the driver computes, wrapping as it does.
+    /// Size as the driver computes it, with wrap-around.
     bytes: u64,
     sparse: bool,
     mappings: Vec<u64>,
@@ -122,7 +99,7 @@ impl Area {
     }
 }
 
-/// One mapping that the program made.
+/// A mapping made by the program.
 #[derive(Debug)]
 struct Mapping {
     buffer: Arc<DmaBuf>,
@@ -130,7 +107,7 @@ struct Mapping {
     flags: u32,
     kind: i16,
     references: u32,
-    /// Whether the allocator gave the address, and not an area.
+    /// The address came from the allocator instead of an area.
     allocated: bool,
     _counted: Counted,
 }
@@ -146,7 +123,7 @@ struct Space {
     syncpoint_window: Option<u64>,
 }
 
-/// One address space: it lives as long as its fd or a channel that it is bound to.
+/// An address space, which lives as long as its fd or a channel bound to it.
 pub(super) struct AddressSpace {
     device: Arc<Device>,
     id: u64,
@@ -173,17 +150,17 @@ impl AddressSpace {
         })
     }
 
-    /// Where the program's range ends and the driver's own begins.
+    /// End of the program's range and start of the driver's.
     pub(super) fn end(&self) -> u64 {
         self.space().user.end()
     }
 
-    /// A number that no other address space has.
+    /// Unique number of the address space.
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Its page tables.
+    /// Page tables.
     pub(super) fn mmu(&self) -> &Arc<Mmu> {
         &self.mmu
     }
@@ -192,28 +169,25 @@ impl AddressSpace {
         self.space.lock()
     }
 
-    /// Answers one request.
+    /// Answers one request. `bind` binds the channel of an fd to this address space: none when the fd is no
+    /// channel, false when the channel has an address space already.
     pub(super) fn ioctl(
         self: &Arc<Self>,
         request: u32,
         arg: u64,
-        channel: impl FnOnce(i32) -> Option<Arc<super::channel::Channel>>,
+        bind: impl FnOnce(i32, &Arc<Self>) -> Option<bool>,
     ) -> Answer {
         RULES.dispatch(request, arg, |args| match request {
             BIND_CHANNEL => {
-                let channel = channel(args.get(BIND_CHANNEL::CHANNEL_FD)).ok_or(&BAD_CHANNEL)?;
-                if channel.bind_address_space(self) { Ok(Done::Ok) } else { Err(&BOUND) }
+                let bound = bind(args.get(BIND_CHANNEL::CHANNEL_FD), self).ok_or(&BAD_CHANNEL)?;
+                if bound { Ok(Done::Ok) } else { Err(&BOUND) }
             }
             ALLOC_SPACE => self.alloc_space(args),
             FREE_SPACE => {
                 self.free_space(args.get(FREE_SPACE::OFFSET));
                 Ok(Done::Ok)
             }
-            MAP_BUFFER_EX => {
-                let va = self.map(&MapRequest::of(args))?;
-                args.set(MAP_BUFFER_EX::OFFSET, va);
-                Ok(Done::Ok)
-            }
+            MAP_BUFFER_EX => self.map_buffer(args),
             UNMAP_BUFFER => {
                 self.unmap(args.get(UNMAP_BUFFER::OFFSET));
                 Ok(Done::Ok)
@@ -222,12 +196,12 @@ impl AddressSpace {
             MAP_BUFFER_BATCH => self.map_batch(args),
             GET_SYNC_RO_MAP => self.syncpoint_window(args),
             MAPPING_MODIFY => self.modify(args),
-            REMAP => remap::remap(self, args),
+            REMAP => self.remap(args),
             _ => Err(&UNKNOWN),
         })
     }
 
-    /// Source: common/mm/vm_area.c:nvgpu_vm_area_alloc. The alignment of `o_a` is not looked at.
+    /// Allocates an area. `o_a.align` is ignored. Source: common/mm/vm_area.c:nvgpu_vm_area_alloc.
     fn alloc_space(&self, args: &mut Args) -> Handled {
         let (pages, flags) = (args.get(ALLOC_SPACE::PAGES), args.get(ALLOC_SPACE::FLAGS));
         if args.get(ALLOC_SPACE::PAGE_SIZE) != PAGE as u32 {
@@ -247,7 +221,7 @@ impl AddressSpace {
         Ok(Done::Ok)
     }
 
-    /// Drops the area that contains `va`, and one reference of each mapping inside. Source:
+    /// Frees the area that contains `va`, and drops one reference of each mapping in it. Source:
     /// common/mm/vm_area.c:nvgpu_vm_area_free.
     fn free_space(&self, va: u64) {
         let mut space = self.space();
@@ -262,7 +236,8 @@ impl AddressSpace {
         space.user.free(area.start);
     }
 
-    /// One region: small pages. Source: os/linux/ioctl_as.c:gk20a_as_ioctl_get_va_regions.
+    /// Reports one region, of small pages. Source:
+    /// os/linux/ioctl_as.c:gk20a_as_ioctl_get_va_regions.
     fn va_regions(&self, args: &mut Args) -> Handled {
         const REGION: u32 = VA_REGION::BYTES as u32;
         if args.get(GET_VA_REGIONS::BUF_SIZE) >= REGION {
@@ -288,7 +263,7 @@ impl AddressSpace {
         Ok(Done::Ok)
     }
 
-    /// The read-only window on all syncpoints, made on first use.
+    /// Returns the read-only window of all syncpoints, creating it on first use.
     fn map_syncpoints(&self) -> Option<u64> {
         let mut space = self.space();
         if space.syncpoint_window.is_none() {
@@ -299,7 +274,7 @@ impl AddressSpace {
         space.syncpoint_window
     }
 
-    /// Maps one syncpoint for a channel to increment.
+    /// Maps a syncpoint that a channel can increment.
     pub(super) fn map_syncpoint(&self, id: u32) -> Option<u64> {
         self.map_syncpoints()?;
         let shim = self.device.syncpoints()?;
@@ -308,18 +283,18 @@ impl AddressSpace {
         self.map_kernel(&mut self.space(), shim, offset, bytes, MapAccess::ReadWrite)
     }
 
-    /// Maps a ring, read-only, into the driver's own range.
+    /// Maps a ring read-only in the driver's range.
     pub(super) fn map_ring(&self, ring: &Arc<DmaBuf>) -> Option<u64> {
         self.map_kernel(&mut self.space(), ring, 0, ring.bytes(), MapAccess::ReadOnly)
     }
 
-    /// Takes back what [`AddressSpace::map_ring`] or [`AddressSpace::map_syncpoint`] mapped.
+    /// Undoes [`AddressSpace::map_ring`] or [`AddressSpace::map_syncpoint`].
     pub(super) fn unmap_kernel(&self, va: u64, bytes: u64) {
         self.mmu.unmap(va, bytes);
         self.space().kernel.free(va);
     }
 
-    /// What the entries of a mapping of the program's let through.
+    /// Returns the access rights of a mapping made by the program.
     fn map_access(&self, read_only: bool) -> MapAccess {
         match read_only {
             true if self.device.quirks.read_only_maps_fault => MapAccess::Nothing,

@@ -1,16 +1,17 @@
-//! REMAP: pages of buffers in and out of sparse areas, by page number.
+//! REMAP: maps and unmaps pages of buffers in sparse areas, by page number.
 //!
-//! Source: common/mm/vm_remap.c and os/linux/vm_remap.c of r36.4.3. Operations are first all
-//! translated, then all checked against the area of the first, then done in order.
+//! Source: common/mm/vm_remap.c and os/linux/vm_remap.c of r36.4.3. All operations are translated,
+//! then checked against the area of the first, then executed in order.
 
 use std::sync::Arc;
 
-use super::{AddressSpace, Area, KIND_INVALID, LIMIT, PAGE, REMAP};
+use super::{AddressSpace, Area, KIND_INVALID, LIMIT};
+use crate::driver::abi::address_space::REMAP;
 use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled, layout};
 use crate::driver::errno::{Refused, refusals};
-use crate::driver::user;
 use crate::gpu::MapFlags;
-use crate::memory::DmaBuf;
+use crate::memory::{DmaBuf, PAGE};
+use crate::user;
 
 refusals! { "as";
     BAD_OP = "REMAP", EINVAL,
@@ -32,7 +33,7 @@ layout! { OP, 40 {
     16 => MEM_OFFSET_IN_PAGES: u64, 24 => VIRT_OFFSET_IN_PAGES: u64, 32 => NUM_PAGES: u64,
 } }
 
-/// Operations beyond this need more contiguous memory than the kernel gives: 4 MiB.
+/// Largest number of operations: the kernel has at most 4 MiB of contiguous memory for them.
 const MOST_OPS: u32 = 100_000;
 
 const CACHEABLE: u32 = 1 << 2;
@@ -75,7 +76,7 @@ impl Op {
         self.fd == 0
     }
 
-    /// Whether the range lies within a sparse area of the operation's page size.
+    /// Returns whether the range is within a sparse area with the operation's page size.
     fn within(&self, area: &Area) -> bool {
         let first = area.start / PAGE;
         self.flags & SMALL_PAGES != 0
@@ -85,59 +86,64 @@ impl Op {
     }
 }
 
-/// Does the operations of the program's array; on failure none of them.
-pub(super) fn remap(space: &AddressSpace, args: &mut Args) -> Handled {
-    let (address, count) = (args.get(REMAP::OPS), args.get(REMAP::NUM_OPS));
-    if count == 0 {
-        return Ok(Done::Ok);
-    }
-    if count > MOST_OPS {
-        return Err(&TOO_MANY);
-    }
-    let mut raw = Vec::new();
-    let mut ops = Vec::new();
-    for i in 0..u64::from(count) {
-        let from = address.wrapping_add(i * OP::BYTES as u64);
-        let op = Args::read(from, OP::BYTES).map_err(|_| &BAD_NESTED)?;
-        ops.push(Op::translate(&op).inspect_err(|_| args.set(REMAP::NUM_OPS, 0))?);
-        raw.push(op);
-    }
-    let inner = space.space();
-    let first = ops.first().map_or(0, |op| op.page * PAGE);
-    let area = inner.areas.iter().find(|area| area.contains(first));
-    let buffers = area
-        .filter(|area| area.sparse)
-        .ok_or(&NO_AREA)
-        .and_then(|area| ops.iter().map(|op| check(space, area, op)).collect::<Result<Vec<_>, _>>())
-        .inspect_err(|_| args.set(REMAP::NUM_OPS, 0))?;
-    for (op, buffer) in ops.iter().zip(buffers) {
-        let (va, bytes) = (op.page * PAGE, op.pages * PAGE);
-        space.mmu.unmap(va, bytes);
-        if let Some(buffer) = buffer {
-            let access = space.map_access(op.flags & NO_WRITE != 0 || read_only(&buffer));
-            let cacheable = op.flags & CACHEABLE != 0;
-            let flags = MapFlags { cacheable, access, unmapped_pte: false };
-            // Range and offset are whole pages within the buffer, and the range is free now.
-            let mapped = space.mmu.map(va, buffer, op.buffer_page * PAGE, bytes, flags);
-            debug_assert!(mapped.is_ok(), "{mapped:?}");
+impl AddressSpace {
+    /// Executes the operations of the program's array; on failure none of them.
+    pub(super) fn remap(&self, args: &mut Args) -> Handled {
+        let (address, count) = (args.get(REMAP::OPS), args.get(REMAP::NUM_OPS));
+        if count == 0 {
+            return Ok(Done::Ok);
         }
-    }
-    drop(inner);
-    for (i, op) in raw.iter().enumerate() {
-        let to = address.wrapping_add((i * OP::BYTES) as u64);
-        if user::write(to, op.bytes()).is_err() {
-            args.set(REMAP::NUM_OPS, i as u32);
-            return Err(&BAD_NESTED);
+        if count > MOST_OPS {
+            return Err(&TOO_MANY);
         }
+        let mut raw = Vec::new();
+        let mut ops = Vec::new();
+        for i in 0..u64::from(count) {
+            let from = address.wrapping_add(i * OP::BYTES as u64);
+            let op = Args::read(from, OP::BYTES).map_err(|_| &BAD_NESTED)?;
+            ops.push(Op::translate(&op).inspect_err(|_| args.set(REMAP::NUM_OPS, 0))?);
+            raw.push(op);
+        }
+        let inner = self.space();
+        let first = ops.first().map_or(0, |op| op.page * PAGE);
+        let area = inner.areas.iter().find(|area| area.contains(first));
+        let buffers = area
+            .filter(|area| area.sparse)
+            .ok_or(&NO_AREA)
+            .and_then(|area| {
+                ops.iter().map(|op| check(self, area, op)).collect::<Result<Vec<_>, _>>()
+            })
+            .inspect_err(|_| args.set(REMAP::NUM_OPS, 0))?;
+        for (op, buffer) in ops.iter().zip(buffers) {
+            let (va, bytes) = (op.page * PAGE, op.pages * PAGE);
+            self.mmu.unmap(va, bytes);
+            if let Some(buffer) = buffer {
+                let access = self.map_access(op.flags & NO_WRITE != 0 || read_only(&buffer));
+                let cacheable = op.flags & CACHEABLE != 0;
+                let flags = MapFlags { cacheable, access, unmapped_pte: false };
+                // Range and offset are whole pages within the buffer, and the range was unmapped
+                // above.
+                let mapped = self.mmu.map(va, buffer, op.buffer_page * PAGE, bytes, flags);
+                debug_assert!(mapped.is_ok(), "{mapped:?}");
+            }
+        }
+        drop(inner);
+        for (i, op) in raw.iter().enumerate() {
+            let to = address.wrapping_add((i * OP::BYTES) as u64);
+            if user::write(to, op.bytes()).is_err() {
+                args.set(REMAP::NUM_OPS, i as u32);
+                return Err(&BAD_NESTED);
+            }
+        }
+        Ok(Done::Ok)
     }
-    Ok(Done::Ok)
 }
 
 fn read_only(buffer: &DmaBuf) -> bool {
     buffer.pages().is_some_and(|pages| pages.read_only)
 }
 
-/// The buffer that an operation maps; none for an unmap.
+/// Returns the buffer that an operation maps; none for an unmap.
 fn check(space: &AddressSpace, area: &Area, op: &Op) -> Result<Option<Arc<DmaBuf>>, Refused> {
     let buffer = if op.unmaps() {
         None

@@ -1,8 +1,9 @@
-//! A channel fd: one hardware queue, and the state machine from open to running. Magic `H`.
+//! A channel fd: a hardware queue, and its states from open to running. Magic `H`.
 //!
-//! An address space is bound first, then a TSG, then SETUP_BIND gives the ring and makes the
-//! channel runnable. Calls on one channel are serialised, WAIT excepted.
+//! The program binds an address space, then a TSG; SETUP_BIND then creates the ring and makes the
+//! channel runnable. Calls on one channel are serialised, except WAIT.
 
+mod queue;
 pub(super) mod setup;
 pub(super) mod wait;
 
@@ -10,15 +11,17 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Answer;
+use super::abi::channel::*;
 use super::address_space::AddressSpace;
-use super::device::{Counted, Device, SYNCPOINT_BYTES};
-use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN, requests};
+use super::census::Counted;
+use super::device::{Device, SYNCPOINT_BYTES};
+use super::dispatch::{Args, Done, Handled, Rules, UNKNOWN};
+use super::errno::Answer;
 use super::errno::{Refused, refusals};
 use super::interrupt::{NOTIFICATION_BYTES, Notifier, RESET, Service};
-use super::tsg::{BOUND, Preemption, Tsg};
+use super::tsg::{BOUND, Member, Preemption, Tsg};
 use crate::gpu::SWITCH_LIMIT_MS;
-use setup::Queue;
+use queue::Queue;
 
 refusals! { "channel";
     WDT_LOCKED = "WDT", EINVAL, "anything but off, on a deterministic channel",
@@ -56,55 +59,19 @@ refusals! { "channel";
         "os/linux/ioctl_channel.c:gk20a_channel_ioctl";
 }
 
-requests! { b'H';
-    SET_NVMAP_FD = iow 5, 4;
-    SET_TIMEOUT = iow 11, 4 { 0 => TIMEOUT: u32 };
-    GET_TIMEDOUT = ior 12, 4 { 0 => VALUE: u32 };
-    SET_TIMEOUT_EX = iowr 18, 8 { 0 => TIMEOUT: u32 };
-    WAIT = iowr 102, 24 {
-        0 => TYPE: u32, 4 => TIMEOUT: i32, 8 => DMABUF_FD: i32, 12 => OFFSET: u32,
-        16 => PAYLOAD: u32,
-    };
-    SUBMIT_GPFIFO = iowr 107, 24 { 0 => GPFIFO: u64, 8 => NUM_ENTRIES: u32, 12 => FLAGS: u32 };
-    ALLOC_OBJ_CTX = iowr 108, 16 { 0 => CLASS_NUM: u32, 4 => FLAGS: u32 };
-    ZCULL_BIND = iowr 110, 16;
-    SET_ERROR_NOTIFIER = iowr 111, 24 { 0 => OFFSET: u64, 16 => MEM: i32 };
-    OPEN = ior 112, 4 { 0 => CHANNEL_FD: i32 };
-    ENABLE = io 113;
-    DISABLE = io 114;
-    PREEMPT = io 115;
-    FORCE_RESET = io 116;
-    WDT = iow 119, 8 { 0 => WDT_STATUS: u32 };
-    SET_PREEMPTION_MODE = iow 122, 8 {
-        0 => GRAPHICS_PREEMPT_MODE: u32, 4 => COMPUTE_PREEMPT_MODE: u32,
-    };
-    ALLOC_GPFIFO_EX = iow 123, 32 { 0 => NUM_ENTRIES: u32, 8 => FLAGS: u32 };
-    SET_BOOSTED_CTX = iow 124, 8;
-    GET_USER_SYNCPOINT = ior 126, 16 {
-        0 => GPU_VA: u64, 8 => SYNCPOINT_ID: u32, 12 => SYNCPOINT_MAX: u32,
-    };
-    RESCHEDULE_RUNLIST = iow 127, 4;
-    SETUP_BIND = iowr 128, 104 {
-        0 => NUM_GPFIFO_ENTRIES: u32, 8 => FLAGS: u32, 12 => USERD_DMABUF_FD: i32,
-        16 => GPFIFO_DMABUF_FD: i32, 20 => WORK_SUBMIT_TOKEN: u32, 24 => USERD_DMABUF_OFFSET: u64,
-        32 => GPFIFO_DMABUF_OFFSET: u64, 40 => GPFIFO_GPU_VA: u64, 48 => USERD_GPU_VA: u64,
-        56 => USERMODE_MMIO_GPU_VA: u64,
-    };
-}
-
 const RULES: Rules = Rules::of(REQUESTS);
 
-/// What a new syncpoint counts to, as seen on hardware.
+/// Initial value of a syncpoint, as observed on hardware.
 const SYNCPOINT_VALUE: u32 = 30_000;
-/// How long the first compute object of a process takes, in nanoseconds, as seen on hardware.
+/// Nanoseconds that the first compute object of a process takes, as observed on hardware.
 const GOLDEN_CONTEXT_NS: u64 = 1_010_000_000;
 
 const COMPUTE: u32 = 0xc7c0;
-/// Classes of compute objects, back to Volta. Source: hal/class of r36.4.3.
+/// Classes of compute objects since Volta. Source: hal/class of r36.4.3.
 const COMPUTE_CLASSES: [u32; 3] = [COMPUTE, 0xc5c0, 0xc3c0];
-/// Classes of graphics objects, back to Maxwell.
+/// Classes of graphics objects since Maxwell.
 const GRAPHICS_CLASSES: [u32; 5] = [0xc797, 0xc597, 0xc397, 0xc097, 0xb197];
-/// The other classes that the driver accepts: copies, channels, 2D, inline-to-memory, partitions,
+/// Other classes that the driver accepts: copies, channels, 2D, inline-to-memory, partitions,
 /// encoder, old compute.
 const OTHER_CLASSES: [u32; 16] = [
     0xc637, 0xc7b5, 0xc76f, 0xc46f, 0xc5b5, 0xc4b7, 0xc3b5, 0xc36f, 0xc0b5, 0xc06f, 0xc0c0, 0xa0b5,
@@ -129,7 +96,7 @@ struct State {
     deterministic: bool,
     class: u32,
     syncpoint: Option<Syncpoint>,
-    /// Milliseconds that switches may wait for it.
+    /// Milliseconds that context switches may wait for the channel.
     switch_limit_ms: u32,
     closed: bool,
 }
@@ -144,7 +111,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// A channel of a runlist; none when all are in use.
+    /// Opens a channel of a runlist; none if all are in use.
     pub(super) fn new(device: &Arc<Device>, runlist: u32) -> Option<Arc<Self>> {
         let id = device.take_channel_id()?;
         Some(Arc::new(Self {
@@ -161,25 +128,16 @@ impl Channel {
         }))
     }
 
-    /// Its number, 511 for the first.
+    /// Channel number; 511 is the first.
     pub(super) fn id(&self) -> u16 {
         self.id
-    }
-
-    pub(super) fn runlist(&self) -> u32 {
-        self.runlist
-    }
-
-    /// The part that interrupts touch.
-    pub(super) fn service(&self) -> &Arc<Service> {
-        &self.service
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// Binds an address space, once.
+    /// Binds an address space; false if one is bound already.
     pub(super) fn bind_address_space(&self, space: &Arc<AddressSpace>) -> bool {
         let mut state = self.state();
         let free = state.space.is_none() && !state.closed;
@@ -189,25 +147,26 @@ impl Channel {
         free
     }
 
-    /// Puts the channel into a TSG; without a subcontext, into the one that it was last given.
+    /// Binds the channel to a TSG; without a subcontext, to the last one given.
     pub(super) fn bind_tsg(&self, tsg: &Arc<Tsg>, veid: Option<u32>) -> Result<(), Refused> {
         let mut state = self.state();
         if state.closed {
             return Err(&BOUND);
         }
-        // The driver remembers the subcontext even if what follows fails; a bound channel's would
-        // change under it, so that is left out.
+        // The driver stores the subcontext even if later checks fail. This is not modelled for
+        // bound channels, whose subcontext would change.
         let bound = state.tsg.is_some();
         let veid = veid.unwrap_or(state.veid);
         if !bound {
             state.veid = veid;
         }
-        tsg.admit(self, veid, state.space.as_ref().map(|space| space.id()), bound)?;
+        let member = Member { id: self.id, runlist: self.runlist, service: &self.service };
+        tsg.admit(member, veid, state.space.as_ref().map(|space| space.id()), bound)?;
         state.tsg = Some(Arc::clone(tsg));
         Ok(())
     }
 
-    /// Takes the channel out of a TSG; false when it is in another. It never serves again.
+    /// Unbinds the channel from a TSG; false if it is in another one. It cannot be used afterwards.
     pub(super) fn unbind_tsg(&self, tsg: &Arc<Tsg>) -> bool {
         let mut state = self.state();
         if !state.tsg.as_ref().is_some_and(|own| Arc::ptr_eq(own, tsg)) {
@@ -217,19 +176,20 @@ impl Channel {
         true
     }
 
-    /// Leaves the TSG, and the GPU.
+    /// Removes the channel from the TSG and the GPU.
     fn leave(&self, state: &mut State, closing: bool) {
         if let Some(queue) = &mut state.queue {
             queue.stop(&self.device, self.id);
         }
         self.device.interrupts.unbind(self.id);
         if let Some(tsg) = state.tsg.take() {
-            tsg.dismiss(self, state.veid, closing);
+            tsg.dismiss(self.id, state.veid, closing);
         }
         self.service.set_unserviceable(true);
     }
 
-    /// The last reference to the fd is gone. Source: common/fifo/channel.c:channel_free.
+    /// Closes the channel when the last reference to its fd is gone. Source:
+    /// common/fifo/channel.c:channel_free.
     pub(super) fn close(&self) {
         let mut state = self.state();
         if std::mem::replace(&mut state.closed, true) {
@@ -251,12 +211,12 @@ impl Channel {
         self.device.give_channel_id(self.id);
     }
 
-    /// Whether SETUP_BIND made it deterministic.
+    /// Returns whether SETUP_BIND made the channel deterministic.
     pub(super) fn deterministic(&self) -> bool {
         self.state().deterministic
     }
 
-    /// Answers one request; `open` makes another channel and gives its fd.
+    /// Executes one request; `open` opens another channel and returns its fd.
     pub(super) fn ioctl(
         &self,
         request: u32,
@@ -270,7 +230,7 @@ impl Channel {
             match request {
                 OPEN => args.set(OPEN::CHANNEL_FD, open()?),
                 WAIT => return self.wait(args),
-                // The fd is looked at by nobody.
+                // The driver ignores the fd.
                 SET_NVMAP_FD => {}
                 SET_TIMEOUT => self.set_switch_limit(args.get(SET_TIMEOUT::TIMEOUT)),
                 SET_TIMEOUT_EX => self.set_switch_limit(args.get(SET_TIMEOUT_EX::TIMEOUT)),
@@ -324,7 +284,7 @@ impl Channel {
         Ok(Done::Ok)
     }
 
-    /// The previous notifier goes first, whatever comes of the new one. Source:
+    /// Replaces the notifier; the previous one is dropped even if the new one is invalid. Source:
     /// os/linux/ioctl_channel.c:gk20a_init_error_notifier.
     fn set_notifier(&self, args: &Args) -> Handled {
         let (offset, mem) =
@@ -347,7 +307,8 @@ impl Channel {
         Ok(Done::Ok)
     }
 
-    /// Source: common/gr/gr_setup.c:nvgpu_gr_setup_alloc_obj_ctx. `obj_id` stays as it was.
+    /// Allocates an object context. `obj_id` stays unchanged. Source:
+    /// common/gr/gr_setup.c:nvgpu_gr_setup_alloc_obj_ctx.
     fn alloc_object(&self, args: &Args) -> Handled {
         const GFXP: u32 = 1 << 1;
         const CILP: u32 = 1 << 2;
@@ -384,7 +345,7 @@ impl Channel {
         let state = self.state();
         let tsg = state.tsg.as_ref().filter(|_| state.class != 0).ok_or(&NO_CLASS)?;
         let now = tsg.preemption();
-        // A mode that is set already counts as none.
+        // A mode that is already set is ignored.
         let graphics = Some(args.get(SET_PREEMPTION_MODE::GRAPHICS_PREEMPT_MODE))
             .filter(|mode| *mode != 0 && *mode != now.graphics);
         let compute = Some(args.get(SET_PREEMPTION_MODE::COMPUTE_PREEMPT_MODE))

@@ -1,15 +1,19 @@
-//! SETUP_BIND: the ring and USERD of a channel, and kernel-mode submission.
+//! SETUP_BIND, which creates the ring and USERD of a channel, and SUBMIT_GPFIFO (kernel-mode
+//! submission).
 
 use std::sync::Arc;
 
-use super::{ALLOC_GPFIFO_EX, Args, Channel, Done, Handled, SETUP_BIND, SUBMIT_GPFIFO, State};
+use super::queue::Queue;
+use super::{Channel, State};
+use crate::driver::abi::channel::{ALLOC_GPFIFO_EX, SETUP_BIND, SUBMIT_GPFIFO};
 use crate::driver::address_space::{AddressSpace, KERNEL_BYTES};
-use crate::driver::device::{Device, NotDmaBuf};
+use crate::driver::device::NotDmaBuf;
+use crate::driver::dispatch::{Args, Done, Handled};
 use crate::driver::errno::{Refused, refusals};
-use crate::driver::user;
 use crate::finding::Rule;
 use crate::gpu::ChannelSetup;
 use crate::memory::{Caching, DmaBuf, PAGE, Pages};
+use crate::user;
 
 refusals! { "channel";
     ENTRIES = "SETUP_BIND", EINVAL,
@@ -55,42 +59,15 @@ refusals! { "channel";
 
 const DETERMINISTIC: u32 = 1 << 1;
 const USERMODE: u32 = 1 << 3;
-/// Bytes of a ring entry.
+/// Size of a ring entry in bytes.
 const ENTRY: u64 = 8;
-/// Words of USERD that the driver uses for kernel-mode submission.
+/// USERD words that the driver uses for kernel-mode submission.
 const GP_GET: u64 = 0x88;
 const GP_PUT: u64 = 0x8c;
-/// End of the addresses that Host can name.
+/// End of the addresses that Host can reach.
 const HOST_END: u64 = 1 << 40;
 
-/// A channel's ring.
-pub(super) struct Queue {
-    usermode: bool,
-    entries: u32,
-    token: u32,
-    ring: Arc<DmaBuf>,
-    userd: Arc<DmaBuf>,
-    ring_va: u64,
-    /// Whether the GPU knows the channel.
-    running: bool,
-    put: u32,
-}
-
-impl Queue {
-    /// Takes the channel off the GPU.
-    pub(super) fn stop(&mut self, device: &Device, id: u16) {
-        if std::mem::take(&mut self.running) {
-            device.gpu.close_channel(id);
-        }
-    }
-
-    /// Gives the ring's address back.
-    pub(super) fn unmap(&self, space: &AddressSpace) {
-        space.unmap_kernel(self.ring_va, self.ring.bytes());
-    }
-}
-
-/// What SETUP_BIND or ALLOC_GPFIFO_EX asks for.
+/// Arguments of SETUP_BIND or ALLOC_GPFIFO_EX.
 struct Request {
     entries: u32,
     flags: u32,
@@ -110,12 +87,12 @@ impl Channel {
                 || args.get(SETUP_BIND::GPFIFO_DMABUF_OFFSET) != 0,
         };
         let token = self.setup(&request)?;
-        // Kernel mode has no token of the program's; the driver's structure is zero there.
+        // Kernel mode returns no token: the driver's structure stays zero.
         args.set(
             SETUP_BIND::WORK_SUBMIT_TOKEN,
             if request.flags & USERMODE != 0 { token } else { 0 },
         );
-        // The GPU cannot ring doorbells here: the three addresses are 0.
+        // The GPU cannot ring doorbells on this system, so these three addresses are 0.
         args.set(SETUP_BIND::GPFIFO_GPU_VA, 0);
         args.set(SETUP_BIND::USERD_GPU_VA, 0);
         args.set(SETUP_BIND::USERMODE_MMIO_GPU_VA, 0);
@@ -130,7 +107,7 @@ impl Channel {
         Ok(Done::Ok)
     }
 
-    /// The checks, in the driver's order; then the ring. Gives the doorbell token.
+    /// Checks in the driver's order, then creates the ring. Returns the doorbell token.
     fn setup(&self, request: &Request) -> Result<u32, Refused> {
         let usermode = request.flags & USERMODE != 0;
         let deterministic = request.flags & DETERMINISTIC != 0;
@@ -167,8 +144,9 @@ impl Channel {
         Ok(token)
     }
 
-    /// Whether Host's 40 address bits reach what the driver keeps above the program's range: it maps the ring's whole
-    /// dma-buf there, and at the first object the buffers of a context.
+    /// Checks whether Host's 40 address bits reach the driver's range above the program's. The
+    /// driver maps the ring's whole dma-buf there, and with the first object the buffers of a
+    /// context.
     fn check_reach(&self, space: &AddressSpace, ring_va: u64, bytes: u64) {
         let (channel, start) = (self.id, space.end());
         let advice = format!(
@@ -194,8 +172,8 @@ impl Channel {
         }
     }
 
-    /// Makes the channel known to the GPU. Host has 40 address bits: it never fetches from a ring
-    /// that reaches beyond them, so that such a channel is not told to the GPU at all.
+    /// Opens the channel on the GPU. Host has 40 address bits and never fetches from a ring beyond
+    /// them, so such a channel is not opened.
     fn start(&self, state: &mut State, mut queue: Queue, space: &Arc<AddressSpace>) {
         if let Some(tsg) = &state.tsg {
             self.device.interrupts.bind(self.id, &self.service, tsg.members());
@@ -212,7 +190,7 @@ impl Channel {
                     usermode: queue.usermode,
                     switch_limit_ms: state.switch_limit_ms,
                 });
-                // Everything that the GPU refuses was refused before.
+                // The checks above exclude every error of the GPU.
                 debug_assert!(opened.is_ok(), "{opened:?}");
                 queue.running = opened.is_ok();
             }
@@ -252,7 +230,7 @@ impl Channel {
         if buffer.pages().is_some() { Ok(buffer) } else { Err(&NO_PAGES) }
     }
 
-    /// A ring and USERD of the driver's own.
+    /// Allocates the ring and USERD of kernel mode.
     fn kernel_buffers(
         &self,
         entries: u32,
@@ -275,7 +253,7 @@ impl Channel {
     pub(super) fn submit(&self, args: &Args) -> Handled {
         const FENCE_WAIT: u32 = 1 << 0;
         const FENCE_GET: u32 = 1 << 1;
-        /// Entries that the driver keeps for its own waits and increments.
+        /// Entries that the driver reserves for its waits and increments.
         const EXTRA: u32 = 2;
         let (address, count, flags) = (
             args.get(SUBMIT_GPFIFO::GPFIFO),
@@ -305,13 +283,13 @@ impl Channel {
         let mut entries = vec![0; count as usize * ENTRY as usize];
         user::read(address, &mut entries).map_err(|_| &BAD_ENTRIES)?;
         for entry in entries.chunks_exact(ENTRY as usize) {
-            // Ring and USERD are the driver's own, and every index is below the ring's length.
+            // The driver owns ring and USERD, and every index is within the ring.
             let written = queue.ring.write(u64::from(queue.put) * ENTRY, entry);
             debug_assert!(written.is_ok(), "{written:?}");
             queue.put = (queue.put + 1) % ring_entries;
         }
-        let told = queue.userd.store_u32(GP_PUT, queue.put);
-        debug_assert!(told.is_ok(), "{told:?}");
+        let written = queue.userd.store_u32(GP_PUT, queue.put);
+        debug_assert!(written.is_ok(), "{written:?}");
         self.device.gpu.doorbell(queue.token);
         Ok(Done::Ok)
     }

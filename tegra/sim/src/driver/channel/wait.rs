@@ -1,8 +1,11 @@
-//! WAIT: sleeping until memory says so. Asked again at each interrupt only, as the driver does.
+//! WAIT: sleeps until memory meets a condition, which is checked only at interrupts, as in the
+//! driver.
 
 use std::time::Duration;
 
-use super::{Args, Channel, Done, Handled, WAIT};
+use super::Channel;
+use crate::driver::abi::channel::WAIT;
+use crate::driver::dispatch::{Args, Done, Handled};
 use crate::driver::errno::refusals;
 use crate::gpu::TICK;
 use crate::memory::DmaBuf;
@@ -31,20 +34,20 @@ refusals! { "channel";
 
 const NOTIFIER: u32 = 0;
 const SEMAPHORE: u32 = 1;
-/// Bytes of `struct notification`; its status is the last two.
+/// Size of `struct notification`; its last two bytes are the status.
 const NOTIFIER_BYTES: u64 = 16;
-/// What the driver puts where an object's name should be.
+/// Value that the driver writes in place of an object name.
 const NOTIFIER_INFO: u32 = 0xdead_beef;
 
 impl Channel {
-    /// Source: os/linux/ioctl_channel.c:gk20a_channel_wait. A fault ends a wait for a semaphore
-    /// with success.
+    /// Waits for a notifier or semaphore. A fault ends a wait for a semaphore with success. Source:
+    /// os/linux/ioctl_channel.c:gk20a_channel_wait.
     pub(super) fn wait(&self, args: &Args) -> Handled {
         if self.service.unserviceable() {
             return Err(&UNSERVICEABLE);
         }
         let limit = match args.get(WAIT::TIMEOUT) {
-            // The driver's limit is signed, and only one above 0 is a limit.
+            // The timeout is signed; values up to 0 mean no limit.
             ..=0 => None,
             ms => Some(Duration::from_millis(ms as u64)),
         };
@@ -100,7 +103,7 @@ impl Channel {
         record[4..8].copy_from_slice(&(seconds as u32).to_le_bytes());
         record[8..12].copy_from_slice(&NOTIFIER_INFO.to_le_bytes());
         record[12..].copy_from_slice(&self.id().to_le_bytes());
-        // Lent pages that are gone have nobody who looks at them.
+        // Nothing can observe lent pages that the program has unmapped.
         let _ = buffer.write(offset, &record);
         Ok(Done::Ok)
     }

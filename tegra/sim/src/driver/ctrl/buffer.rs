@@ -1,9 +1,11 @@
-//! REGISTER_BUFFER and GET_BUFFER_INFO: bytes that programs attach to a dma-buf for each other.
+//! REGISTER_BUFFER and GET_BUFFER_INFO: metadata that programs attach to a dma-buf.
 
-use super::{Args, BAD_NESTED, Device, Done, GET_BUFFER_INFO, Handled, REGISTER_BUFFER};
+use crate::driver::abi::ctrl::{GET_BUFFER_INFO, REGISTER_BUFFER};
+use crate::driver::device::Device;
+use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled};
 use crate::driver::errno::refusals;
-use crate::driver::user;
 use crate::memory::Metadata;
+use crate::user;
 
 refusals! { "ctrl";
     SIZE = "REGISTER_BUFFER", EINVAL,

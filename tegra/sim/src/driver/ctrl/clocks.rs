@@ -1,9 +1,9 @@
-//! GPU clocks, and the sensors that an Orin does not have.
+//! GPU clocks, and requests for sensors that an Orin lacks.
 
-use super::{Args, BAD_NESTED, CLK_GET_INFO, CLK_GET_RANGE, CLK_GET_VF_POINTS, Done, Handled};
-use crate::driver::dispatch::{Member, layout};
+use crate::driver::abi::ctrl::{CLK_GET_INFO, CLK_GET_RANGE, CLK_GET_VF_POINTS};
+use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled, Member, layout};
 use crate::driver::errno::{Refused, refusals};
-use crate::driver::user;
+use crate::user;
 
 refusals! { "ctrl";
     COUNT = "CLK_GET_RANGE, CLK_GET_INFO", EINVAL,
@@ -18,7 +18,7 @@ refusals! { "ctrl";
         EINVAL, "not supported on this chip", "os/linux/ioctl_ctrl.c:nvgpu_gpu_get_voltage";
 }
 
-/// The GPU's clock, the only domain.
+/// The GPU clock, the only domain.
 const GPC_CLOCK: u32 = 1;
 /// Frequencies of the domain in Hz, as devfreq lists them.
 const FREQUENCIES: [u64; 11] = [
@@ -34,7 +34,7 @@ const FREQUENCIES: [u64; 11] = [
     1_224_000_000,
     super::facts::MAX_HZ,
 ];
-/// The frequency that the 30 W mode runs at, in Hz.
+/// Frequency of the 30 W mode in Hz.
 const NOW: u64 = 612_000_000;
 
 const SPECIFIC_DOMAINS: u32 = 1;
@@ -47,7 +47,7 @@ layout! { CLK_INFO, 16 {
     0 => FLAGS: u16, 2 => CLK_TYPE: u16, 4 => CLK_DOMAIN: u32, 8 => FREQ_HZ: u64,
 } }
 
-/// How many entries to fill: all domains, or those that the entries name.
+/// Returns the number of entries to fill: all domains, or those that the entries name.
 fn entries(
     args: &mut Args,
     flags: Member<u32>,
@@ -59,13 +59,13 @@ fn entries(
             Ok(None)
         }
         (0, _) => Ok(Some(1)),
-        // One domain, and three kinds of frequency.
+        // There is one domain with three kinds of frequency.
         (SPECIFIC_DOMAINS, count @ 0..=3) => Ok(Some(count)),
         _ => Err(&COUNT),
     }
 }
 
-/// Lowest and highest frequency of each domain.
+/// Reports the lowest and highest frequency of each domain.
 pub(super) fn range(args: &mut Args) -> Handled {
     use CLK_GET_RANGE::{CLK_RANGE_ENTRIES, FLAGS, NUM_ENTRIES};
     let specific = args.get(FLAGS) == SPECIFIC_DOMAINS;
@@ -86,7 +86,7 @@ pub(super) fn range(args: &mut Args) -> Handled {
     Ok(Done::Ok)
 }
 
-/// The frequencies of a domain.
+/// Reports the frequencies of a domain.
 pub(super) fn points(args: &mut Args) -> Handled {
     use CLK_GET_VF_POINTS::{CLK_DOMAIN, CLK_VF_POINT_ENTRIES, FLAGS, MAX_ENTRIES, NUM_ENTRIES};
     let room = usize::from(args.get(MAX_ENTRIES));
@@ -106,7 +106,7 @@ pub(super) fn points(args: &mut Args) -> Handled {
     Ok(Done::Ok)
 }
 
-/// The present frequency of each domain.
+/// Reports the current frequency of each domain.
 pub(super) fn info(args: &mut Args) -> Handled {
     use CLK_GET_INFO::{CLK_INFO_ENTRIES, CLK_TYPE, FLAGS, NUM_ENTRIES};
     const KINDS: std::ops::RangeInclusive<u16> = 1..=3;

@@ -1,18 +1,18 @@
-//! What the GPU is, as the control node reports it.
+//! Characteristics of the GPU that the control node reports.
 //!
-//! Values: an Orin AGX 64 GB in its 30 W mode, which powers one of two GPCs. Fields that no public
-//! source names are 0, and the copy engines' list is a guess.
+//! The values are those of an Orin AGX 64 GB in its 30 W mode, which powers one of two GPCs. Fields
+//! that no public source names are 0, and the list of copy engines is a guess.
 
-use super::{
-    Args, Device, Done, GET_CHARACTERISTICS, GET_CPU_TIME_CORRELATION_INFO, GET_ENGINE_INFO,
-    GET_FBP_L2_MASKS, GET_GPC_LOCAL_TO_LOGICAL_MAP, GET_GPC_LOCAL_TO_PHYSICAL_MAP,
-    GET_TPC_EXCEPTION_EN_STATUS, GET_TPC_MASKS, Handled, NUM_VSMS, UNKNOWN, VSMS_MAPPING,
-    ZCULL_GET_CTX_SIZE, ZCULL_GET_INFO,
+use crate::driver::abi::ctrl::{
+    GET_CHARACTERISTICS, GET_CPU_TIME_CORRELATION_INFO, GET_ENGINE_INFO, GET_FBP_L2_MASKS,
+    GET_GPC_LOCAL_TO_LOGICAL_MAP, GET_GPC_LOCAL_TO_PHYSICAL_MAP, GET_TPC_EXCEPTION_EN_STATUS,
+    GET_TPC_MASKS, NUM_VSMS, VSMS_MAPPING, ZCULL_GET_CTX_SIZE, ZCULL_GET_INFO,
 };
-use crate::driver::dispatch::{BAD_NESTED, copy_out, layout};
+use crate::driver::device::Device;
+use crate::driver::dispatch::{Args, BAD_NESTED, Done, Handled, UNKNOWN, copy_out, layout};
 use crate::driver::errno::refusals;
-use crate::driver::user;
 use crate::profile::{Engine, Shape};
+use crate::user;
 
 refusals! { "ctrl";
     SAMPLES = "GET_CPU_TIME_CORRELATION_INFO", EINVAL, "count above 16, or an unknown source",
@@ -22,17 +22,17 @@ refusals! { "ctrl";
         "os/linux/ioctl_ctrl.c:gk20a_ctrl_get_gpc_local_to_physical_map";
 }
 
-/// GPCs with power and TPCs of each, where no profile says otherwise.
+/// Default number of powered GPCs and of TPCs in each.
 const OWN: Shape = Shape { gpcs: 1, tpcs_of_gpc: 4 };
 const FBPS: u32 = 2;
-/// Highest GPU clock in Hz.
+/// Maximum GPU clock in Hz.
 pub(super) const MAX_HZ: u64 = 1_300_000_000;
 const FLAGS: u64 = 0x01bf_5fff_7f5d_035d;
 
-/// Bytes of `nvgpu_gpu_characteristics`.
+/// Size of `nvgpu_gpu_characteristics`.
 const CHARACTERISTICS: usize = 328;
 
-/// Four-byte fields that are not 0, by offset.
+/// Non-zero 32-bit fields, by offset.
 const WORDS: &[(usize, u32)] = &[
     (0, 0x170),                // arch
     (4, 0xb),                  // impl
@@ -69,7 +69,7 @@ const WORDS: &[(usize, u32)] = &[
     (308, 0x1000_0000),        // max_gpfifo_entries
 ];
 
-/// Two-byte fields, by offset: the last request numbers of gpu, tsg, dbg, channel and as.
+/// 16-bit fields, by offset: the last request numbers of gpu, tsg, dbg, channel and as.
 const HALVES: &[(usize, u16)] = &[(112, 44), (114, 21), (116, 33), (118, 128), (120, 14)];
 
 fn record() -> [u8; CHARACTERISTICS] {
@@ -88,7 +88,7 @@ fn record() -> [u8; CHARACTERISTICS] {
     record
 }
 
-/// A shorter buffer gets the beginning; the size told is the driver's.
+/// A shorter buffer receives the start of the record; the reported size is the driver's.
 pub(super) fn characteristics(device: &Device, args: &mut Args) -> Handled {
     use GET_CHARACTERISTICS::{GPU_CHARACTERISTICS_BUF_ADDR, GPU_CHARACTERISTICS_BUF_SIZE};
     let record = device.hardware.record.clone().unwrap_or_else(|| record().to_vec());
@@ -98,7 +98,7 @@ pub(super) fn characteristics(device: &Device, args: &mut Args) -> Handled {
     sized(room, address, &record, |size| args.set(GPU_CHARACTERISTICS_BUF_SIZE, size))
 }
 
-/// Copies as much of `data` as there is room for, and tells how much there is.
+/// Copies as much of `data` as fits, and reports its full size through `tell`.
 fn sized(room: u64, address: u64, data: &[u8], tell: impl FnOnce(u64)) -> Handled {
     let bytes = room.min(data.len() as u64) as usize;
     let done = copy_out(address, &data[..bytes])?;
@@ -112,12 +112,12 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Answers the requests that only report.
+/// Executes requests that only report facts.
 pub(super) fn answer(device: &Device, request: u32, args: &mut Args) -> Handled {
     let shape = device.hardware.shape();
     match request {
         ZCULL_GET_CTX_SIZE => args.set(ZCULL_GET_CTX_SIZE::SIZE, 164_352),
-        // Graphics is not simulated: its geometry is all 0.
+        // Graphics is not simulated: all fields are 0.
         ZCULL_GET_INFO => {}
         GET_TPC_MASKS => {
             use GET_TPC_MASKS::{MASK_BUF_ADDR, MASK_BUF_SIZE};
@@ -154,8 +154,8 @@ pub(super) fn answer(device: &Device, request: u32, args: &mut Args) -> Handled 
     Ok(Done::Ok)
 }
 
-/// Six bytes for each SM: its GPC (logical and virtual), its TPC (in the GPC and overall), its
-/// number in the TPC, its TPC once more.
+/// Six bytes for each SM: logical and virtual GPC, TPC in the GPC and overall, SM in the TPC, and
+/// the TPC again.
 fn sm_map(shape: Shape) -> Vec<u8> {
     (0..shape.sms() as u8)
         .flat_map(|sm| {
@@ -166,7 +166,7 @@ fn sm_map(shape: Shape) -> Vec<u8> {
         .collect()
 }
 
-/// Engines that are made up: kind, instance, runlist.
+/// Invented engines: kind, instance, runlist.
 const OWN_ENGINES: [Engine; 5] =
     [[GRAPHICS, 0, 0], [GRAPHICS_COPY, 0, 0], [GRAPHICS_COPY, 1, 0], [COPY, 2, 1], [COPY, 3, 2]];
 const GRAPHICS: u32 = 0;
@@ -200,7 +200,8 @@ fn list_engines(device: &Device, args: &mut Args) -> Handled {
 
 layout! { SAMPLE, 16 { 0 => CPU_TIMESTAMP: u64, 8 => GPU_TIMESTAMP: u64 } }
 
-/// Pairs of CPU and GPU time. Both clocks of the CPU follow the GPU's, which is the only one here.
+/// Reports pairs of CPU and GPU time. Both CPU clocks follow the GPU's, the only clock of the
+/// simulator.
 pub(super) fn time_samples(device: &Device, args: &mut Args) -> Handled {
     const MOST: u32 = 16;
     const TSC: u32 = 1;
@@ -214,7 +215,7 @@ pub(super) fn time_samples(device: &Device, args: &mut Args) -> Handled {
     }
     for i in 0..count as usize {
         let gpu = device.gpu.time_ns();
-        // The counter runs at the timer's 31.25 MHz, one step in 32 ns.
+        // The counter runs at 31.25 MHz, like the timer: one step every 32 ns.
         let cpu = if source == TSC { gpu / 32 } else { gpu };
         args.set_element(i, SAMPLE::BYTES, SAMPLE::CPU_TIMESTAMP, cpu);
         args.set_element(i, SAMPLE::BYTES, SAMPLE::GPU_TIMESTAMP, gpu);

@@ -1,5 +1,5 @@
-//! `/dev/nvgpu/igpu0/ctrl`: the GPU as a whole, and where address spaces, TSGs and channels come
-//! from. Magic `G`. An mmap of the same fd is the doorbell page.
+//! `/dev/nvgpu/igpu0/ctrl`: GPU-wide requests, and creation of address spaces, TSGs and channels.
+//! Magic `G`. An mmap of the fd maps the doorbell page.
 
 pub(super) mod buffer;
 pub(super) mod clocks;
@@ -8,15 +8,16 @@ pub(super) mod facts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Answer;
+use super::abi::ctrl::*;
 use super::address_space::{AddressSpace, BadRange, Range};
 use super::channel::Channel;
 use super::device::{CHANNELS, Device};
-use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules, UNKNOWN, requests};
+use super::dispatch::{Args, BAD_NESTED, Done, Handled, Rules};
+use super::errno::Answer;
 use super::errno::{Refused, refusals};
 use super::release::SHORT_RANGE;
 use super::tsg::Tsg;
-use super::user;
+use crate::user;
 
 refusals! { "ctrl";
     BIG_PAGES = "ALLOC_AS", EINVAL, "a big_page_size other than 0: there are no big pages",
@@ -48,92 +49,25 @@ refusals! { "ctrl";
         "debugging; it is not simulated", "not the driver's answer";
 }
 
-requests! { b'G';
-    OPEN_CHANNEL = iowr 11, 4 { 0 => RUNLIST_ID: i32, 0 => CHANNEL_FD: i32 };
-    ZCULL_GET_CTX_SIZE = ior 1, 4 { 0 => SIZE: u32 };
-    ZCULL_GET_INFO = ior 2, 40;
-    GET_CHARACTERISTICS = iowr 5, 16 {
-        0 => GPU_CHARACTERISTICS_BUF_SIZE: u64, 8 => GPU_CHARACTERISTICS_BUF_ADDR: u64,
-    };
-    ALLOC_AS = iowr 8, 64 {
-        0 => BIG_PAGE_SIZE: u32, 4 => AS_FD: i32, 16 => VA_RANGE_START: u64,
-        24 => VA_RANGE_END: u64, 32 => VA_RANGE_SPLIT: u64,
-    };
-    OPEN_TSG = iowr 9, 24 {
-        0 => TSG_FD: i32, 4 => FLAGS: u32, 8 => SOURCE_DEVICE_INSTANCE_ID: u64,
-        16 => SHARE_TOKEN: u64,
-    };
-    GET_TPC_MASKS = iowr 10, 16 { 0 => MASK_BUF_SIZE: u32, 8 => MASK_BUF_ADDR: u64 };
-    FLUSH_L2 = iowr 12, 5 { 0 => L2_FLUSH: u8 };
-    SET_MMUDEBUG_MODE = iowr 14, 8;
-    SET_SM_DEBUG_MODE = iowr 15, 16;
-    WAIT_FOR_PAUSE = iowr 16, 8;
-    GET_TPC_EXCEPTION_EN_STATUS = iowr 17, 8 { 0 => TPC_EXCEPTION_EN_SM_MASK: u64 };
-    NUM_VSMS = iowr 18, 8 { 0 => NUM_VSMS: u32 };
-    VSMS_MAPPING = iowr 19, 8 { 0 => VSMS_MAP_BUF_ADDR: u64 };
-    RESUME_FROM_PAUSE = io 21;
-    TRIGGER_SUSPEND = io 22;
-    CLEAR_SM_ERRORS = io 23;
-    GET_CPU_TIME_CORRELATION_INFO = iowr 24, 264 { 256 => COUNT: u32, 260 => SOURCE_ID: u32 };
-    GET_GPU_TIME = iowr 25, 16 { 0 => GPU_TIMESTAMP: u64 };
-    GET_ENGINE_INFO = iowr 26, 16 {
-        0 => ENGINE_INFO_BUF_SIZE: u32, 8 => ENGINE_INFO_BUF_ADDR: u64,
-    };
-    CLK_GET_RANGE = iowr 28, 16 {
-        0 => FLAGS: u32, 6 => NUM_ENTRIES: u16, 8 => CLK_RANGE_ENTRIES: u64,
-    };
-    CLK_GET_VF_POINTS = iowr 29, 24 {
-        0 => FLAGS: u32, 4 => CLK_DOMAIN: u32, 8 => MAX_ENTRIES: u16, 10 => NUM_ENTRIES: u16,
-        16 => CLK_VF_POINT_ENTRIES: u64,
-    };
-    CLK_GET_INFO = iowr 30, 16 {
-        0 => FLAGS: u32, 4 => CLK_TYPE: u16, 6 => NUM_ENTRIES: u16, 8 => CLK_INFO_ENTRIES: u64,
-    };
-    CLK_SET_INFO = iowr 31, 24;
-    GET_EVENT_FD = iowr 32, 8;
-    GET_VOLTAGE = iowr 34, 16;
-    GET_CURRENT = iowr 35, 16;
-    GET_POWER = iowr 36, 16;
-    GET_TEMPERATURE = iowr 37, 16;
-    GET_FBP_L2_MASKS = iowr 38, 16 { 0 => MASK_BUF_SIZE: u32, 8 => MASK_BUF_ADDR: u64 };
-    SET_THERM_ALERT_LIMIT = iowr 39, 16;
-    SET_DETERMINISTIC_OPTS = iowr 40, 16 {
-        0 => NUM_CHANNELS: u32, 4 => FLAGS: u32, 8 => CHANNELS: u64,
-    };
-    REGISTER_BUFFER = iowr 41, 24 {
-        0 => DMABUF_FD: i32, 4 => COMPTAGS_ALLOC_CONTROL: u8, 8 => METADATA_ADDR: u64,
-        16 => METADATA_SIZE: u32, 20 => FLAGS: u32,
-    };
-    GET_BUFFER_INFO = iowr 42, 24 {
-        0 => IN_DMABUF_FD: i32, 4 => IN_METADATA_SIZE: u32, 8 => IN_METADATA_ADDR: u64,
-        0 => OUT_FLAGS: u64, 8 => OUT_METADATA_SIZE: u32, 12 => OUT_RESERVED: u32,
-        16 => OUT_SIZE: u64,
-    };
-    GET_GPC_LOCAL_TO_PHYSICAL_MAP = iowr 43, 16 {
-        0 => MAP_BUF_SIZE: u32, 8 => PHYSICAL_GPC_BUF_ADDR: u64,
-    };
-    GET_GPC_LOCAL_TO_LOGICAL_MAP = iowr 44, 16;
-}
-
 const RULES: Rules = Rules::of(REQUESTS);
 
-/// What OPEN_CHANNEL is given for the graphics runlist.
+/// Runlist argument of OPEN_CHANNEL for graphics.
 pub(super) const GRAPHICS_RUNLIST: i32 = -1;
-/// Bytes of the doorbell page at most.
+/// Largest size of the doorbell mapping in bytes.
 const DOORBELL_BYTES: u64 = 0x1_0000;
 
-/// What an ioctl opens.
+/// Object that an ioctl opens.
 pub(super) enum Opened {
     Space(Arc<AddressSpace>),
     Tsg(Arc<Tsg>),
     Channel(Arc<Channel>),
 }
 
-/// Where new descriptions go, and where channels are found.
+/// Table of file descriptions: opens new ones and finds channels.
 pub(super) trait Files {
-    /// Gives what an ioctl opened an fd; when there is none left it is closed again.
+    /// Installs an fd for an opened object; closes the object if the table is full.
     fn open(&self, opened: Opened) -> Result<i32, NoFd>;
-    /// The channel behind an fd.
+    /// Returns the channel of an fd.
     fn channel(&self, fd: i32) -> Option<Arc<Channel>>;
 }
 
@@ -141,14 +75,14 @@ pub(super) trait Files {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoFd;
 
-/// One open of the node.
+/// An open description of the node.
 #[derive(Debug, Default)]
 pub(super) struct Ctrl {
     mapped: AtomicBool,
 }
 
 impl Ctrl {
-    /// Answers an mmap: the doorbell page, once. Source: os/linux/ioctl_ctrl.c:gk20a_ctrl_dev_mmap.
+    /// Maps the doorbell page, once. Source: os/linux/ioctl_ctrl.c:gk20a_ctrl_dev_mmap.
     pub(super) fn mmap(&self, bytes: u64, offset: u64) -> Result<u64, Refused> {
         if self.mapped.load(Ordering::Acquire) {
             return Err(&MAPPED);
@@ -159,13 +93,13 @@ impl Ctrl {
         if self.mapped.swap(true, Ordering::AcqRel) { Err(&MAPPED) } else { Ok(bytes) }
     }
 
-    /// The mapping is gone.
+    /// Records that the doorbell page was unmapped.
     pub(super) fn unmapped(&self) {
         self.mapped.store(false, Ordering::Release);
     }
 }
 
-/// Answers one request.
+/// Executes one request.
 pub(super) fn ioctl(device: &Arc<Device>, request: u32, arg: u64, files: &dyn Files) -> Answer {
     RULES.dispatch(request, arg, |args| {
         match request {
@@ -193,7 +127,7 @@ pub(super) fn ioctl(device: &Arc<Device>, request: u32, arg: u64, files: &dyn Fi
                 args.set(OPEN_CHANNEL::CHANNEL_FD, fd);
             }
             FLUSH_L2 => {
-                // Three of one bit: l2_flush, l2_invalidate, fb_flush.
+                // Three one-bit fields: l2_flush, l2_invalidate, fb_flush.
                 let flags = args.get(FLUSH_L2::L2_FLUSH);
                 let (l2, invalidate, fb) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
                 if !l2 && (!fb || invalidate) {
@@ -204,7 +138,7 @@ pub(super) fn ioctl(device: &Arc<Device>, request: u32, arg: u64, files: &dyn Fi
                 }
             }
             SET_MMUDEBUG_MODE | SET_SM_DEBUG_MODE | WAIT_FOR_PAUSE => return Err(&DEBUGGER),
-            // No SM is ever paused, and none has an exception without a teardown.
+            // No SM is ever paused, and every SM exception tears down its TSG.
             RESUME_FROM_PAUSE | TRIGGER_SUSPEND | CLEAR_SM_ERRORS => {}
             GET_GPU_TIME => args.set(GET_GPU_TIME::GPU_TIMESTAMP, device.gpu.time_ns()),
             GET_CPU_TIME_CORRELATION_INFO => return facts::time_samples(device, args),
@@ -227,7 +161,7 @@ pub(super) fn ioctl(device: &Arc<Device>, request: u32, arg: u64, files: &dyn Fi
     })
 }
 
-/// Opens a channel; -1 is the graphics runlist.
+/// Opens a channel; runlist -1 is graphics.
 pub(super) fn open_channel(
     device: &Arc<Device>,
     runlist: i32,
@@ -244,8 +178,7 @@ pub(super) fn open_channel(
     files.open(Opened::Channel(channel)).map_err(|NoFd| &NO_FD as Refused)
 }
 
-/// Source: common/mm/as.c:gk20a_vm_alloc_share.
-/// Where address spaces end of all programs that were seen to run on an Orin.
+/// End of the address space of every program that was seen to run on an Orin.
 const PROVEN_END: u64 = 0xff_ffe0_0000;
 
 fn range(args: &Args) -> Result<Range, Refused> {
@@ -261,8 +194,8 @@ fn range(args: &Args) -> Result<Range, Refused> {
     }
 }
 
-/// Checks only: the GPU never powers off here. The count of those done is not told on failure.
-/// Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_opts.
+/// Only checks, because the simulated GPU never powers off. On failure, the number of processed
+/// channels is not reported. Source: os/linux/ioctl_ctrl.c:nvgpu_gpu_set_deterministic_opts.
 fn railgating(args: &Args, files: &dyn Files) -> Handled {
     const ALLOW: u32 = 1;
     const DISALLOW: u32 = 2;

@@ -1,8 +1,8 @@
 //! `/dev/nvmap`: memory handles and their dma-bufs. Magic `N`.
 //!
-//! The handle table belongs to the process, whichever open of the node is used. Ids count up from
-//! 0x7fffffff. A handle has a dma-buf from the start and pages from ALLOC on; GPU and CPU mappings
-//! keep the dma-buf, not the handle.
+//! All opens of the node in a process share one handle table. Ids count up from 0x7fffffff. A
+//! handle has a dma-buf from its creation and pages from ALLOC on; GPU and CPU mappings hold the
+//! dma-buf, not the handle.
 
 pub(super) mod access;
 pub(super) mod import;
@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Answer;
+use super::abi::nvmap::*;
 use super::device::{Device, NotDmaBuf};
-use super::dispatch::{Args, Parts, requests};
+use super::dispatch::{Args, Parts};
+use super::errno::Answer;
 use super::errno::{Refused, refusals};
 use super::fd::NewFile;
-use super::user;
 use crate::memory::{Caching, DmaBuf, PAGE, Pages};
+use crate::user;
 
 refusals! { "nvmap";
     UNKNOWN = "any", ENOTTY, "wrong magic, or a request without a case", "nvmap_dev.c:nvmap_ioctl";
@@ -68,56 +69,11 @@ refusals! { "nvmap";
     NODE_MMAP = "mmap", EPERM, "the node itself", "nvmap_dev.c:nvmap_map";
 }
 
-requests! { b'N';
-    CREATE = iowr 0, 8 { 0 => SIZE: u32, 4 => HANDLE: u32 };
-    CREATE_64 = iowr 1, 8 { 0 => SIZE64: u64, 0 => HANDLE64: u32 };
-    FROM_ID = iowr 2, 8;
-    ALLOC = iow 3, 20 {
-        0 => HANDLE: u32, 4 => HEAP_MASK: u32, 8 => FLAGS: u32, 12 => ALIGN: u32,
-        16 => NUMA_NID: i32,
-    };
-    FREE = io 4;
-    WRITE = iow 6, 56 {
-        0 => ADDR: u64, 8 => HANDLE: u32, 16 => OFFSET: u64, 24 => ELEM_SIZE: u64,
-        32 => HMEM_STRIDE: u64, 40 => USER_STRIDE: u64, 48 => COUNT: u64,
-    };
-    READ = iow 7, 56;
-    CACHE = iow 12, 24 { 0 => ADDR: u64, 8 => HANDLE: u32, 12 => LEN: u32, 16 => OP: i32 };
-    CACHE_64 = iow 12, 32 { 16 => LEN: u64, 24 => OP: i32 };
-    GET_ID = iowr 13, 8;
-    GET_FD = iowr 15, 8 { 0 => FD: i32, 4 => HANDLE: u32 };
-    FROM_FD = iowr 16, 8 { 0 => FD: i32, 4 => HANDLE: u32 };
-    CACHE_LIST = iow 17, 32 {
-        0 => HANDLES: u64, 8 => OFFSETS: u64, 16 => SIZES: u64, 24 => NR: u32, 28 => OP: u32,
-    };
-    GET_IVM_HEAPS = ior 21, 4;
-    FROM_VA = iowr 22, 24 {
-        0 => VA: u64, 8 => SIZE: u32, 12 => FLAGS: u32, 16 => HANDLE: u32, 16 => SIZE64: u64,
-    };
-    GUP_TEST = iowr 23, 16 { 0 => VA: u64, 8 => HANDLE: u32, 12 => RESULT: u32 };
-    SET_TAG_LABEL = iow 24, 16 { 4 => LEN: u32, 8 => ADDR: u64 };
-    GET_AVAILABLE_HEAPS = ior 25, 8;
-    GET_HEAP_SIZE = ior 26, 16 { 0 => HEAP: u32, 8 => SIZE: u64 };
-    PARAMETERS = ior 27, 72 {
-        0 => CONTIG: u8, 8 => HANDLE: u32, 12 => HEAP_NUMBER: u32, 16 => ACCESS_FLAGS: u32,
-        24 => HEAP: u64, 32 => ALIGN: u64, 40 => COHERENCY: u64, 48 => SIZE: u64, 56 => OFFSET: u64,
-        64 => SERIAL_ID: u64,
-    };
-    GET_SCIIPCID = ior 103, 32;
-    HANDLE_FROM_SCIIPCID = ior 104, 32;
-    QUERY_HEAP_PARAMS = ior 105, 48 {
-        0 => HEAP_MASK: u32, 16 => TOTAL: u64, 24 => FREE: u64, 32 => LARGEST_FREE_BLOCK: u64,
-        40 => GRANULE_SIZE: u32,
-    };
-    DUP_HANDLE = iowr 106, 12 { 0 => HANDLE: u32, 4 => ACCESS_FLAGS: u32, 8 => DUP_HANDLE: u32 };
-    GET_FD_FOR_RANGE_FROM_LIST = ior 107, 40;
-}
-
 /// Id of the first handle.
 const FIRST_ID: u32 = u32::MAX / 2;
-/// Addresses at and above this are the kernel's.
+/// First address of the kernel.
 const USER_END: u64 = 1 << 48;
-/// NUMA nodes that the kernel is built for.
+/// Number of NUMA nodes that the kernel supports.
 const MAX_NUMA_NODES: i32 = 16;
 
 const HEAP_IOVMM: u32 = 1 << 30;
@@ -125,13 +81,13 @@ const HEAP_VPR: u32 = 1 << 28;
 const HEAP_VIDMEM: u32 = 1 << 26;
 const HEAP_FSI: u32 = 1 << 2;
 const HEAP_IVM: u32 = 1 << 1;
-/// Carveouts of the system and their sizes; the sizes are not known from hardware.
+/// Carveouts of the system and their sizes, which are not known from hardware.
 const CARVEOUTS: [(u32, u64); 2] = [(HEAP_VPR, 0x4_0000_0000 >> 4), (HEAP_FSI, 4 << 20)];
 
 const FLAG_CONTIGUOUS: u32 = 1 << 6;
 const FLAG_READ_ONLY: u32 = 1 << 9;
 
-/// How the CPU maps a handle. Bit 2 and above are other flags.
+/// Decodes the CPU caching of a handle from the two low bits of its flags.
 fn caching(flags: u32) -> Caching {
     match flags & 3 {
         0 => Caching::Uncached,
@@ -141,18 +97,18 @@ fn caching(flags: u32) -> Caching {
     }
 }
 
-/// One id of the table.
+/// An entry of the handle table.
 #[derive(Clone, Debug)]
 struct Handle {
     buffer: Arc<DmaBuf>,
-    /// Whether this id may only be read through.
+    /// The id only permits reads.
     read_only: bool,
-    /// What ALLOC was given, for PARAMETERS.
+    /// Arguments of ALLOC, for PARAMETERS.
     heap: Arc<Mutex<Heap>>,
     serial: u64,
 }
 
-/// Where a handle's pages come from.
+/// Heap of a handle's pages.
 #[derive(Clone, Copy, Debug)]
 struct Heap {
     kind: u32,
@@ -165,11 +121,11 @@ struct Table {
     handles: HashMap<u32, Handle>,
     next_id: u32,
     next_serial: u64,
-    /// Heaps by the dma-buf's inode, for handles that are made again from an fd.
+    /// Heaps by inode of the dma-buf, for handles recreated from an fd.
     heaps: HashMap<u64, (Arc<Mutex<Heap>>, std::sync::Weak<DmaBuf>)>,
 }
 
-/// The process's table of handles.
+/// Handle table of the process.
 #[derive(Debug)]
 pub(super) struct Client(Mutex<Table>);
 
@@ -182,19 +138,19 @@ impl Client {
         self.0.lock()
     }
 
-    /// Handles alive, and dma-bufs that something keeps alive.
+    /// Numbers of live handles and dma-bufs.
     pub(super) fn live(&self) -> (usize, usize) {
         let mut table = self.table();
         table.heaps.retain(|_, (_, buffer)| buffer.strong_count() > 0);
         (table.handles.len(), table.heaps.len())
     }
 
-    /// The last open of the node is gone, and with it every handle.
+    /// Drops all handles, after the last open of the node was closed.
     pub(super) fn clear(&self) {
         self.table().handles.clear();
     }
 
-    /// The handle of an id, as the program knows it.
+    /// Returns the handle of an id.
     fn get(&self, id: u32) -> Option<Handle> {
         self.table().handles.get(&id).cloned()
     }
@@ -223,7 +179,7 @@ impl Client {
         id
     }
 
-    /// Takes an id back after its caller could not be told of it.
+    /// Removes an id.
     fn remove(&self, id: u32) {
         self.table().handles.remove(&id);
     }
@@ -238,18 +194,19 @@ impl Client {
             return Err(&NOT_USER);
         }
         match request {
-            // The id is the argument itself. An id that is a dma-buf's fd would be closed; left out.
+            // The argument is the id. The driver also accepts an fd of a dma-buf and closes it,
+            // which is not modelled.
             FREE => self.remove(arg as u32),
             CREATE | CREATE_64 => self.create(request == CREATE_64, arg)?,
             FROM_FD => self.handle_of_fd(device, arg)?,
             GET_FD => self.get_fd(device, arg)?,
             ALLOC => self.alloc(device, &read(arg, ALLOC)?)?,
-            FROM_VA => import::from_va(self, device, arg)?,
-            WRITE | READ => access::copy(self, request == READ, arg)?,
-            CACHE | CACHE_64 => access::cache(self, request == CACHE_64, arg)?,
-            CACHE_LIST => access::cache_list(self, &read(arg, CACHE_LIST)?)?,
-            GUP_TEST => access::gup_test(self, arg)?,
-            SET_TAG_LABEL => access::set_tag_label(&read(arg, SET_TAG_LABEL)?)?,
+            FROM_VA => self.import_va(device, arg)?,
+            WRITE | READ => self.copy(request == READ, arg)?,
+            CACHE | CACHE_64 => self.cache(request == CACHE_64, arg)?,
+            CACHE_LIST => self.cache_list(&read(arg, CACHE_LIST)?)?,
+            GUP_TEST => self.gup_test(arg)?,
+            SET_TAG_LABEL => Self::set_tag_label(&read(arg, SET_TAG_LABEL)?)?,
             GET_AVAILABLE_HEAPS => {
                 let heaps = u64::from(HEAP_VPR | HEAP_FSI).to_le_bytes();
                 user::write(arg, &heaps).map_err(|_| &HEAPS_FAULT)?;
@@ -267,7 +224,7 @@ impl Client {
         Ok(0)
     }
 
-    /// Source: nvmap_handle.c:nvmap_create_handle. The id goes where the size was.
+    /// Creates a handle; the id overwrites the size. Source: nvmap_handle.c:nvmap_create_handle.
     fn create(&self, wide: bool, arg: u64) -> Result<(), Refused> {
         let mut args = read(arg, if wide { CREATE_64 } else { CREATE })?;
         let bytes =
@@ -278,19 +235,19 @@ impl Client {
         let buffer = DmaBuf::new(bytes).map_err(|_| &NO_HANDLE_MEMORY)?;
         let id = self.insert(buffer, false, None);
         args.set(if wide { CREATE_64::HANDLE64 } else { CREATE::HANDLE }, id);
-        self.tell(id, arg, &args)
+        self.return_id(id, arg, &args)
     }
 
-    /// Tells the program of a new id, or takes it back.
-    fn tell(&self, id: u32, arg: u64, args: &Args) -> Result<(), Refused> {
+    /// Returns a new id to the program; removes it if that fails.
+    fn return_id(&self, id: u32, arg: u64, args: &Args) -> Result<(), Refused> {
         user::write(arg, args.bytes()).map_err(|_| {
             self.remove(id);
             &BAD_ARGUMENT as Refused
         })
     }
 
-    /// A handle without pages, or a dma-buf of another exporter, gives one more fd instead of an
-    /// id. Source: nvmap_ioctl.c:nvmap_ioctl_create.
+    /// Imports an fd. A handle without pages, or a dma-buf of another exporter, returns another fd
+    /// instead of an id. Source: nvmap_ioctl.c:nvmap_ioctl_create.
     fn handle_of_fd(&self, device: &Device, arg: u64) -> Result<(), Refused> {
         let mut args = read(arg, FROM_FD)?;
         let found = device.dma_buf(args.get(FROM_FD::FD));
@@ -302,7 +259,7 @@ impl Client {
         };
         let id = self.insert(buffer, read_only, None);
         args.set(FROM_FD::HANDLE, id);
-        self.tell(id, arg, &args)
+        self.return_id(id, arg, &args)
     }
 
     /// Source: nvmap_ioctl.c:nvmap_ioctl_getfd.
@@ -320,8 +277,9 @@ impl Client {
         user::write(arg, args.bytes()).map_err(|_| &BAD_ARGUMENT as Refused)
     }
 
-    /// The checks in the driver's order. Source: nvmap_ioctl.c:nvmap_ioctl_alloc, nvmap_dev.c:
-    /// is_nvmap_memory_available, nvmap_alloc.c:nvmap_alloc_handle.
+    /// Allocates pages; checks are in the order of the driver. Source:
+    /// nvmap_ioctl.c:nvmap_ioctl_alloc, nvmap_dev.c: is_nvmap_memory_available,
+    /// nvmap_alloc.c:nvmap_alloc_handle.
     fn alloc(&self, device: &Device, args: &Args) -> Result<(), Refused> {
         let (id, heaps) = (args.get(ALLOC::HANDLE), args.get(ALLOC::HEAP_MASK));
         let (flags, align) = (args.get(ALLOC::FLAGS), args.get(ALLOC::ALIGN));
@@ -378,8 +336,8 @@ impl Client {
         Ok(())
     }
 
-    /// Source: nvmap_ioctl.c:nvmap_ioctl_get_handle_parameters. Fields that it does not set keep
-    /// what the program had there.
+    /// Reports the parameters of a handle; other fields keep the program's values. Source:
+    /// nvmap_ioctl.c:nvmap_ioctl_get_handle_parameters.
     fn parameters(&self, arg: u64) -> Result<(), Refused> {
         let mut args = read(arg, PARAMETERS)?;
         let handle = self.get(args.get(PARAMETERS::HANDLE)).ok_or(&PARAMETERS_UNKNOWN)?;
@@ -390,7 +348,7 @@ impl Client {
             _ => true,
         };
         args.set(PARAMETERS::CONTIG, u8::from(contiguous));
-        // No peer of another virtual machine.
+        // There is no peer virtual machine.
         args.set(PARAMETERS::HEAP_NUMBER, u32::MAX);
         if handle.read_only {
             args.set(PARAMETERS::ACCESS_FLAGS, FLAG_READ_ONLY);
@@ -421,10 +379,10 @@ impl Client {
         }
         let id = self.insert(buffer, wants_read_only, None);
         args.set(DUP_HANDLE::DUP_HANDLE, id);
-        self.tell(id, arg, &args)
+        self.return_id(id, arg, &args)
     }
 
-    /// Whether the kernel would map a dma-buf into the program. Source:
+    /// Checks whether the kernel would map a dma-buf into the program. Source:
     /// drivers/dma-buf/dma-buf.c:dma_buf_mmap_internal, nvmap_dmabuf.c:__nvmap_map.
     pub(super) fn check_mmap(
         &self,
@@ -447,7 +405,7 @@ impl Client {
     }
 }
 
-/// Copies a request's argument in.
+/// Copies the argument of a request in.
 fn read(arg: u64, request: u32) -> Result<Args, Refused> {
     Args::read(arg, Parts::of(request).size).map_err(|_| &BAD_ARGUMENT as Refused)
 }

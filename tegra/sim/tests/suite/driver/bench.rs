@@ -1,4 +1,4 @@
-//! A device and a table of descriptors, and short ways to make what a test needs.
+//! Test bench: a device, a table of descriptors, and helpers for common objects.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,7 +42,7 @@ impl Fds {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Whether an event is latched; takes it, as a poll would.
+    /// Returns whether an event is latched, and consumes it, as a poll would.
     pub(crate) fn poll(&self, fd: i32) -> bool {
         let entries = self.entries.lock();
         let Some(Entry::Event(_, event)) = entries.get(&fd) else { panic!("{fd} is no event") };

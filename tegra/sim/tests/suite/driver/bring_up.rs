@@ -1,4 +1,4 @@
-//! The order of calls that is proven on hardware, and what each of them gives.
+//! The order of calls that is proven on hardware, and the results of each.
 
 use tegra::abi::{channel, ctrl, tsg};
 use tegra_sim::driver::{Errno, Live, Node, Request, requests};
@@ -180,9 +180,10 @@ fn a_ring_above_forty_bits_is_found_and_never_fetched() {
     }
 }
 
-/// What the finding advises is enough: the same ring in an address space that ends lower, and a small ring here.
+/// The advice of the finding suffices: the same ring in an address space that ends lower, or a
+/// small ring here.
 #[test]
-fn a_ring_within_forty_bits_is_none_to_find() {
+fn a_ring_within_forty_bits_is_no_finding() {
     for (end, bytes) in [(0xff_0000_0000, 3 << 20), (0xff_ffe0_0000, 2 << 20)] {
         let bench = Bench::new();
         let (space, tsg) = (bench.alloc_as(0x20_0000, end).unwrap(), bench.tsg());

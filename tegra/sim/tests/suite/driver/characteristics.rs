@@ -1,4 +1,4 @@
-//! What the device says of itself, field by field as hardware said it.
+//! Characteristics of the device, field by field as observed on hardware.
 
 use tegra::abi::{ctrl, nvmap};
 

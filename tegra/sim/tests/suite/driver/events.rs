@@ -1,4 +1,4 @@
-//! Interrupts as a program notices them: event fds, WAIT, notifiers, the state afterwards.
+//! Interrupts as seen by a program: event fds, WAIT, notifiers, and the state afterwards.
 
 use std::thread;
 use std::time::Duration;
@@ -131,7 +131,7 @@ fn wait_looks_at_memory_at_once_and_when_an_interrupt_comes() {
     assert_eq!(record[8..], [0xef, 0xbe, 0xad, 0xde, 0xff, 1, 0, 0], "the channel's id is 511");
 }
 
-/// What a program sees of a dead TSG.
+/// Checks the state of a stopped TSG as a program sees it.
 fn assert_dead(bench: &Bench, ready: &Ready, notifier: i32, code: u32) {
     assert_eq!(bench.timedout(ready.channel), 1);
     let mut record = [0; 16];
@@ -149,7 +149,7 @@ fn assert_dead(bench: &Bench, ready: &Ready, notifier: i32, code: u32) {
 }
 
 #[test]
-fn a_fault_ends_every_channel_of_the_tsg_and_no_other() {
+fn a_fault_stops_only_the_channels_of_its_tsg() {
     let bench = Bench::new();
     let ready = bench.running();
     let (_, notifier) = bench.buffer(4096);
@@ -178,7 +178,7 @@ fn a_fault_ends_every_channel_of_the_tsg_and_no_other() {
 }
 
 #[test]
-fn a_fault_at_what_was_unmapped_says_until_when() {
+fn a_fault_at_an_unmapped_address_reports_the_unmap_time() {
     let bench = Bench::new();
     let ready = bench.running();
     let (_, fd) = bench.buffer(8192);
@@ -202,7 +202,7 @@ fn force_reset_ends_the_tsg_before_it_returns() {
     bench.notifier(ready.channel, notifier, 64);
     bench.raw(bench.file(ready.channel), "NVGPU_IOCTL_CHANNEL_FORCE_RESET", &mut []).unwrap();
     assert_dead(&bench, &ready, notifier, 43);
-    // What survives: address space, buffers. What is made anew: TSG, channel.
+    // Address space and buffers survive; TSG and channel are recreated.
     bench.close(ready.channel);
     bench.close(ready.tsg);
     let (tsg, channel) = (bench.tsg(), bench.channel());

@@ -1,4 +1,4 @@
-//! Anything at all as request, argument, address: an errno perhaps, never a panic.
+//! Arbitrary requests, arguments and addresses: an errno is allowed, a panic is not.
 
 use proptest::prelude::*;
 use tegra_sim::driver::{FileId, Node, requests};

@@ -1,4 +1,4 @@
-//! Who keeps what alive, and that nothing leaks.
+//! Lifetimes of objects, and leak checks.
 
 use tegra::abi::nvmap;
 use tegra_sim::config::Config;

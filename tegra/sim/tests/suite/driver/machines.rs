@@ -1,4 +1,4 @@
-//! Machines on which a reliance fails, and drivers of other releases, as a program meets them.
+//! Machines with defects and drivers of other releases, as seen by a program.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,7 +11,8 @@ use tegra::pushbuffer::{PushBuffer, Windows};
 use tegra::qmd::Program;
 use tegra_sim::config::Config;
 use tegra_sim::driver::{Errno, requests};
-use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch, SmFault};
+use tegra_sim::finding::SmFault;
+use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch};
 use tegra_sim::trace::Work;
 
 use super::bench::{Bench, bytes, errno, whole};
@@ -39,7 +40,7 @@ fn an_event_never_comes() {
 }
 
 #[test]
-fn heaps_cannot_be_asked() {
+fn heap_queries_are_refused() {
     for (words, expected) in [("", Ok(0)), ("no-heap-query", Err(Errno::ENOTTY))] {
         let bench = bench("TEGRA_SIM_MACHINE", words);
         let mut heaps = nvmap::AvailableHeaps::default();
@@ -97,7 +98,7 @@ fn the_gpu_cannot_read_through_a_read_only_mapping() {
     assert_eq!(acquired("read-only-maps-fault", read_only), (1, 31));
 }
 
-/// Whether `call` has not come back after a while; it goes on for ever then.
+/// Returns whether `call` has not returned after a while; its thread then runs for ever.
 fn never_returns<T: Send + 'static>(
     bench: &Arc<Bench>,
     call: impl FnOnce(&Bench) -> T + Send + 'static,
@@ -130,7 +131,7 @@ fn a_frozen_request_never_returns() {
 }
 
 #[test]
-fn r36_is_what_there_is_without_a_word() {
+fn r36_is_the_default_release() {
     for release in ["", "r36.2", "r36.4"] {
         let bench = bench("TEGRA_SIM_RELEASE", release);
         assert_eq!(record_bytes(&bench), 328);

@@ -1,4 +1,4 @@
-//! Where buffers land: the addresses that hardware gave, and the rules of areas and mappings.
+//! Addresses of buffers as observed on hardware, and the rules of areas and mappings.
 
 use proptest::prelude::*;
 use tegra::abi::address_space::{
@@ -56,7 +56,7 @@ impl Bench {
 }
 
 #[test]
-fn areas_hold_fixed_maps_and_take_them_along() {
+fn areas_contain_fixed_maps_and_free_them() {
     let bench = Bench::new();
     let space = bench.space();
     let at = 0x12_3450_0000;

@@ -1,7 +1,7 @@
-//! Every line of the drivers' refusals, one row each: what is asked, and the errno.
+//! Every refusal of the drivers, one row each: the request and its errno.
 //!
-//! Rows run on a device of their own. At the end every refusal in the simulator's table must have
-//! been met by a row, but for those that nothing can provoke here.
+//! Each row runs on its own device. At the end every refusal in the simulator's table must have
+//! been met by a row, except those that cannot be provoked.
 
 use std::collections::BTreeSet;
 
@@ -664,7 +664,7 @@ fn fill(b: &Bench, ready: &Ready) {
 }
 
 #[test]
-fn every_refusal_is_met_and_has_the_errno_of_the_driver() {
+fn every_refusal_has_a_row_and_the_errno_of_the_driver() {
     let nodes = [
         ("nvmap", nvmap_rows()),
         ("ctrl", ctrl_rows()),

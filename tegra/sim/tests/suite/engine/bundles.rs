@@ -1,4 +1,4 @@
-//! What a failed launch leaves, and that it fails again.
+//! Bundles of failed launches, and their replay.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ fn a_launch_that_the_scheduler_refuses() {
 }
 
 #[test]
-fn a_fault_that_was_made_to_happen() {
+fn injected_faults_are_reproduced_in_a_replay() {
     let directory = tempfile::tempdir().unwrap();
     let path = left(directory.path(), "mmu-fault@1", |_, _| {});
     let bundle = Bundle::read(&path).unwrap();
@@ -87,7 +87,7 @@ fn a_fault_that_was_made_to_happen() {
 }
 
 #[test]
-fn what_is_too_large_is_left_out() {
+fn bundles_omit_memory_beyond_the_limit() {
     let directory = tempfile::tempdir().unwrap();
     let mut address = 0;
     let path = left(directory.path(), "", |rig, loaded| {
@@ -121,7 +121,7 @@ fn the_command_tells_the_same() {
 }
 
 #[test]
-fn a_good_launch_leaves_nothing() {
+fn a_successful_launch_writes_no_bundle() {
     let directory = tempfile::tempdir().unwrap();
     let rig = rig_with(1, "", Some(directory.path()));
     let loaded = Loaded::new(&rig, Kernel::Add, elements_grid(512, 1), &params(&rig));
@@ -143,7 +143,7 @@ fn header() -> Header {
 }
 
 #[test]
-fn bundles_that_lie() {
+fn inconsistent_bundles_are_rejected() {
     let mapping =
         |va, bytes| Mapping { va, bytes, writable: true, valid: true, ..Mapping::default() };
     let refused = |change: &dyn Fn(&mut Bundle)| {
@@ -170,10 +170,10 @@ fn bundles_that_lie() {
     assert!(checks.contains("\"stricts\""), "{checks}");
 }
 
-/// As an Orin's driver would have told of it: by the notifier's code and where an SM stopped. The launches
-/// before the one that fails run to their end.
+/// The bundle has only what an Orin's driver reports: the notifier code and where an SM stopped.
+/// The launches before the failing one complete.
 #[test]
-fn a_fault_of_an_orin_is_found_among_the_launches_under_way() {
+fn a_fault_of_an_orin_is_found_among_the_pending_launches() {
     let directory = tempfile::tempdir().unwrap();
     let good = left(directory.path(), "mmu-fault@1", |_, _| {});
     let mut bundle = Bundle::read(&good).unwrap();

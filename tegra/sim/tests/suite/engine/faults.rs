@@ -1,4 +1,4 @@
-//! Bad launches: which fault the driver is told of, and what the message says.
+//! Faulting launches: the fault that the driver receives, and its message.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
@@ -6,8 +6,9 @@ use orind_kernels::params::RowsParams;
 use tegra::local_memory::LocalMemorySize;
 use tegra_bundle::Bundle;
 use tegra_sim::engine::Replay;
+use tegra_sim::finding::SmFault;
 use tegra_sim::finding::{Rule, notifier};
-use tegra_sim::gpu::{Access, MapAccess, MapFlags, MmuFaultKind, SmFault};
+use tegra_sim::gpu::{Access, MapAccess, MapFlags, MmuFaultKind};
 
 use super::loaded::{Loaded, TPCS, floats, rig, rig_with};
 use crate::gpu::rig::Rig;
@@ -18,7 +19,7 @@ fn params(rig: &Rig) -> RowsParams {
     RowsParams { a: ones.va, b: ones.va, out: out.va, n: 512, rows: 1, eps: 1e-5, reserved: 0 }
 }
 
-/// What the driver is told of one launch of `kernel` that was changed by `spoil`.
+/// Fault of one launch of `kernel` that `spoil` has changed.
 fn fault(
     kernel: Kernel,
     spoil: impl FnOnce(&Rig, &mut Loaded, &mut RowsParams),
@@ -121,7 +122,7 @@ fn too_few_barriers() {
 }
 
 #[test]
-fn code_that_is_not_there() {
+fn unmapped_code_faults() {
     let found = fault(Kernel::Add, |rig, loaded, _| {
         // The first instructions only, at the end of what is mapped.
         let page = rig.buffer(4096);
@@ -133,7 +134,7 @@ fn code_that_is_not_there() {
 }
 
 #[test]
-fn code_that_is_none() {
+fn invalid_code_faults() {
     let found = fault(Kernel::Add, |_, loaded, _| {
         let end = loaded.code_bytes;
         loaded.code.write(0, &vec![0x5a; end as usize]);
@@ -179,15 +180,15 @@ fn bad(
 }
 
 #[test]
-fn what_hardware_would_let_pass() {
+fn mistakes_that_hardware_lets_pass() {
     bad("deadlock", 96, 3, |_| None).unwrap();
     exception(&bad("deadlock", 96, 2, |_| None).unwrap_err(), "barrier-deadlock", 0);
 }
 
-/// What hardware does not notice is a finding and no fault: the launch has ended well, and the driver is told nothing.
-/// A bundle of it can be run again, and stops where it was found.
+/// Mistakes that hardware would not notice are findings: the launch succeeds and the driver
+/// receives nothing. The bundle can be replayed and stops at the finding.
 #[test]
-fn a_value_from_nowhere_and_a_race_are_findings() {
+fn uninitialised_values_and_races_are_findings() {
     for (name, good, wrong, rule, instruction) in [
         ("unset", 64, 50, Rule::UninitialisedUse, "(STG"),
         ("race", 1, 0, Rule::SharedRace, "(LDS"),
@@ -225,7 +226,7 @@ fn local_memory() {
 }
 
 #[test]
-fn writing_what_may_only_be_read() {
+fn writes_to_read_only_memory_fault() {
     let found = fault(Kernel::Add, |rig, loaded, params| {
         let flags = MapFlags { access: MapAccess::ReadOnly, ..MapFlags::default() };
         params.out = rig.mapped(4096, flags).va;

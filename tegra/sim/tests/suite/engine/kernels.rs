@@ -1,4 +1,4 @@
-//! Kernels that run to their end, against plain arithmetic.
+//! Successful kernels, compared with plain arithmetic.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn add_in_seeded_orders() {
 }
 
 #[test]
-fn a_launch_tells_what_it_did() {
+fn a_launch_reports_its_work() {
     let Rows { rig, params, .. } = rows(1000, 3, 1);
     let loaded = Loaded::new(&rig, Kernel::Add, elements_grid(1000, 3), &params);
     assert!(loaded.run(&rig));
@@ -171,7 +171,7 @@ fn every_access_is_seen_by_the_checks() {
 }
 
 #[test]
-fn exactly_the_words_that_were_read_are_told() {
+fn exactly_the_read_words_are_reported() {
     // Stale is what a launch reads again and the CPU has changed, to the word.
     let stale = |word: u64| {
         let rig = rig(1);
@@ -222,7 +222,7 @@ fn lent_pages_are_read_and_written() {
     assert!(seen[..1024].iter().chain(&seen[3072..]).all(|byte| *byte == 0x55), "and nothing else");
 }
 
-/// How long a launch takes on the virtual clock, in ticks of 32 ns, and what it does.
+/// Duration of a launch on the virtual clock in ticks of 32 ns, and its work.
 fn timed(rig: &Rig, loaded: &Loaded) -> (u64, Work) {
     let before = rig.trace.take().len();
     assert!(loaded.run(rig), "behind {before} records");
@@ -239,7 +239,7 @@ fn timed(rig: &Rig, loaded: &Loaded) -> (u64, Work) {
 }
 
 #[test]
-fn a_launch_takes_as_long_as_the_memory_needs_that_it_touches() {
+fn a_launch_takes_as_long_as_its_memory_accesses() {
     // A launch takes 160 ticks; 45 GB/s are 1440 bytes a tick.
     for (n, ticks) in [(100, 160), (1 << 20, 3 * 4 * (1 << 20) / 1440)] {
         let Rows { rig, params, .. } = rows(n, 1, 1);
@@ -250,7 +250,7 @@ fn a_launch_takes_as_long_as_the_memory_needs_that_it_touches() {
 }
 
 #[test]
-fn a_launch_takes_as_long_as_its_warps_have_instructions() {
+fn a_launch_takes_as_long_as_its_warp_instructions() {
     // One block computes a norm, on one SM, which executes 40 in a tick.
     let Rows { rig, params, .. } = rows(1 << 16, 1, 1);
     let loaded = Loaded::new(&rig, Kernel::RmsNorm, rows_grid(1), &params);

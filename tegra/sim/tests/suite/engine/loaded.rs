@@ -40,7 +40,7 @@ pub(crate) struct Loaded {
     pub(crate) launch: Launch,
     /// Another backing store of local memory: where it is, and its bytes a TPC.
     pub(crate) local: Option<(u64, u64)>,
-    /// Whether the stream invalidates L1 before the launch.
+    /// The stream invalidates L1 before the launch.
     pub(crate) invalidate: bool,
     /// Changes the QMD's words as no encoder would.
     pub(crate) spoil: Option<fn(&mut [u32])>,

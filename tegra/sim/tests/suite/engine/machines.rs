@@ -1,4 +1,4 @@
-//! Machines on which shaders go wrong.
+//! Machines on which shaders compute wrong results.
 
 use orind_kernels::catalogue::Kernel;
 use orind_kernels::catalogue::launch::{elements_grid, rows_grid};
@@ -18,7 +18,7 @@ fn rig(seed: u64, words: &str) -> Rig {
     rig
 }
 
-/// What a kernel of `a` and `b` gives.
+/// Result of a kernel of `a` and `b`.
 fn rows(words: &str, kernel: Kernel) -> Vec<f32> {
     let rig = rig(1, words);
     let n = 256;
@@ -50,7 +50,7 @@ fn one_instruction_gives_nan_and_the_others_do_not() {
     assert_eq!(nan(rows("nan=hmma", Kernel::RmsNorm)), 0);
 }
 
-/// What 600 blocks have counted when the last of them has set the count back.
+/// Count of 600 blocks when the last of them has reset it.
 fn counted(words: &str) -> u32 {
     let rig = rig(1, words);
     let values: Vec<f32> = (0..600).map(|i| i as f32).collect();
@@ -75,7 +75,7 @@ fn some_atomic_operations_are_lost() {
     assert!((500..600).contains(&left), "{left}");
 }
 
-/// What an SM reads of a table that the CPU rewrites 32 times: how often it is the table before.
+/// Number of times that an SM reads the previous table, of 32 that the CPU writes.
 fn stale(words: &str, invalidate: bool) -> usize {
     let rig = rig(1, words);
     let table = floats(&rig, &[0.0; 100]);
@@ -111,7 +111,7 @@ fn stale(words: &str, invalidate: bool) -> usize {
 }
 
 #[test]
-fn what_the_cpu_wrote_is_not_always_seen() {
+fn lost_invalidates_leave_stale_data_in_l1() {
     assert_eq!(stale("", false), 0);
     let seen = stale("stale-handover", false);
     assert!((4..29).contains(&seen), "{seen} of 32");

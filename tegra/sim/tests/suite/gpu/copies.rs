@@ -1,4 +1,4 @@
-//! The copy engine against a plain copy.
+//! Copy engine, compared with plain copies.
 
 use proptest::prelude::*;
 use tegra::class::Copy;
@@ -182,7 +182,7 @@ fn pipelined_copies_may_swap_and_others_may_not() {
     assert!(swapped.contains(&1) && swapped.contains(&2), "{swapped:?}");
 }
 
-/// Whoever closes a channel knows that it does nothing any more.
+/// Closing a channel orders its work before later work.
 #[test]
 fn a_closed_channel_is_before_those_that_come_later() {
     for closed in [true, false] {

@@ -1,4 +1,4 @@
-//! Faults: their notifier codes, and what they do to a TSG and to others.
+//! Faults: notifier codes, and effects on the TSG and on others.
 
 use tegra::pushbuffer::PushBuffer;
 use tegra_sim::finding::Rule;
@@ -9,7 +9,7 @@ use super::rig::{Rig, acquire, copy_stream, release};
 fn codes_of_the_notifier() {
     let compute = [0x2001_2000, 0xc7c0];
     let copy = [0x2001_8000, 0xc7b5];
-    // What follows the binding, the code, the rule.
+    // Methods after the binding, notifier code, rule.
     let cases: [(&[u32], &[u32], u32, Rule); 15] = [
         (&[], &[0x2001_1002, 0], 32, Rule::PbdmaEntry),
         (&[], &[0x2002_0fff, 0, 0], 32, Rule::PbdmaEntry),
@@ -35,7 +35,7 @@ fn codes_of_the_notifier() {
 }
 
 #[test]
-fn a_fault_ends_its_tsg_for_good_and_no_other() {
+fn a_fault_stops_only_its_tsg_permanently() {
     let rig = Rig::new(1);
     let slot = rig.buffer(4096);
     let tsg = rig.gpu.open_tsg();
@@ -78,7 +78,7 @@ fn failures_on_request() {
 }
 
 #[test]
-fn channels_are_refused_that_make_no_sense() {
+fn invalid_channels_are_refused() {
     use tegra_sim::gpu::{ChannelError, ChannelSetup, SWITCH_LIMIT_MS};
     use tegra_sim::memory::DmaBuf;
 

@@ -1,4 +1,4 @@
-//! Launches: what the engine is given, order, dependents, releases, and SKED's checks.
+//! Launches: arguments of the engine, order, dependents, releases, and SKED's checks.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use tegra::class::qmd::{DependentAction, Membar};
 use tegra::pushbuffer::{Payload, PushBuffer, Release, Upload};
 use tegra::qmd::{Dependent, QmdRelease};
 use tegra_sim::finding::Rule;
-use tegra_sim::gpu::{Access, ComputeEngine, GpuMemory, Launch, SmFault};
+use tegra_sim::finding::SmFault;
+use tegra_sim::gpu::{Access, ComputeEngine, GpuMemory, Launch};
 use tegra_sim::trace::Work;
 
 use super::rig::{Kernel, LOCAL, Rig, SHARED, compute_stream, release};

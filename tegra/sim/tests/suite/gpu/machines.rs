@@ -1,4 +1,4 @@
-//! GPUs on which a reliance fails: each does fail, and the rest of it works.
+//! GPUs with defects: each defect has its effect, and everything else works.
 
 use std::sync::Arc;
 use std::thread;
@@ -19,7 +19,7 @@ fn launches(rig: &Rig) -> usize {
 }
 
 #[test]
-fn a_chain_is_cut_and_the_engine_is_idle() {
+fn a_cut_qmd_chain_leaves_the_engine_idle() {
     for (words, ran) in [("", 5), ("chain-cut=3", 3), ("chain-cut=1", 1), ("chain-cut=5", 5)] {
         let rig = Rig::on_machine(1, words);
         let kernel = Kernel::new(&rig);
@@ -35,7 +35,7 @@ fn a_chain_is_cut_and_the_engine_is_idle() {
         }
         let mut stream = compute_stream();
         stream.launch(kernel.at(0)).release(release(slot.at(0), 1));
-        // A launch of its own begins a chain of its own.
+        // A separate launch starts its own QMD chain.
         stream.launch(kernel.at(4)).release(release(slot.at(16), 1));
         rig.run(stream.words());
         assert_eq!(launches(&rig), ran + 1, "{words}");
@@ -61,7 +61,7 @@ fn releases_of_qmds_are_not_done() {
 }
 
 #[test]
-fn an_interrupt_wakes_nobody() {
+fn a_lost_event_wakes_no_waiter() {
     for (words, woken) in [("", 1), ("no-event", 0)] {
         let rig = Rig::on_machine(1, words);
         let mut stream = compute_stream();
@@ -92,7 +92,7 @@ fn local_memory_for_48_warps_of_an_sm_is_refused() {
     }
 }
 
-/// Whether `work` has not come back after a while; it goes on for ever then.
+/// Returns whether `work` has not returned after a while; its thread then runs for ever.
 fn never_returns<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> bool {
     let worker = thread::spawn(work);
     thread::sleep(Duration::from_millis(50));
@@ -100,7 +100,7 @@ fn never_returns<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
 }
 
 #[test]
-fn a_frozen_doorbell_keeps_whoever_rings_it() {
+fn a_frozen_doorbell_blocks_the_ringing_thread() {
     for (words, frozen) in [("", false), ("freeze=doorbell", true)] {
         let rig = Rig::on_machine(1, words);
         let slot = rig.buffer(4096);
@@ -116,7 +116,7 @@ fn a_frozen_doorbell_keeps_whoever_rings_it() {
 }
 
 #[test]
-fn a_launch_freezes_the_machine_and_what_led_to_it() {
+fn a_frozen_launch_also_blocks_its_doorbell() {
     let rig = Rig::on_machine(1, "freeze=launch");
     let slot = rig.buffer(4096);
     let mut stream = compute_stream();

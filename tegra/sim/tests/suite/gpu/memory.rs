@@ -1,4 +1,4 @@
-//! Page tables: ranges, pieces, rights, and what a fault is called.
+//! Page tables: ranges, pieces, rights, and fault types.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! The GPU driven directly, without a driver: streams, semaphores, copies, launches, and each rule
-//! broken on purpose.
+//! The GPU without a driver: streams, semaphores, copies, launches, and a violation of each rule.
 
 mod copies;
 mod faults;

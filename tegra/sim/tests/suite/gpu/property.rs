@@ -1,6 +1,7 @@
-//! Random programs of copies and semaphores over several channels against a plain run in order.
+//! Random programs of copies and semaphores over several channels, compared with sequential
+//! execution.
 //!
-//! 20 seeds; `TEGRA_SIM_PROGRAMS` asks for more, as 1000.
+//! Runs 20 seeds; `TEGRA_SIM_PROGRAMS` sets another number, such as 1000.
 
 use tegra::pushbuffer::Fill;
 use tegra_sim::gpu::Random;

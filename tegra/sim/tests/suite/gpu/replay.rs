@@ -1,4 +1,4 @@
-//! The same seed gives the same run, another seed another one; and what a trace file says.
+//! The same seed gives the same run, another seed another one; contents of a trace file.
 
 use std::collections::BTreeSet;
 
@@ -91,7 +91,7 @@ fn a_trace_file_is_listed_and_counted() {
 }
 
 #[test]
-fn time_goes_on_when_it_is_read() {
+fn reading_the_time_advances_it() {
     let rig = Rig::new(1);
     let first = rig.gpu.time_ns();
     let second = rig.gpu.time_ns();
@@ -103,9 +103,9 @@ fn time_goes_on_when_it_is_read() {
     assert!(slot.long(8) > second && slot.long(8) < rig.gpu.time_ns());
 }
 
-/// A program that blocks says so, and does not wait for doorbells that never come.
+/// A program that announces that it blocks does not wait for delayed doorbells.
 #[test]
-fn nothing_is_held_back_from_a_program_that_blocks() {
+fn doorbells_are_not_delayed_for_a_blocking_program() {
     for seed in 0..20 {
         let rig = Rig::new(seed);
         let (mut channel, _other) = (rig.channel(), rig.channel());

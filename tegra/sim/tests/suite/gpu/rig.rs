@@ -24,7 +24,7 @@ pub(crate) fn at(address: u64) -> GpuAddress {
     GpuAddress::new(address).unwrap()
 }
 
-/// What the GPU told the driver.
+/// Events that the driver received.
 #[derive(Default)]
 pub(crate) struct Driver {
     pub(crate) errors: Mutex<Vec<(TsgId, u32, Fault)>>,
@@ -102,7 +102,7 @@ impl Rig {
         Self::of(&[("TEGRA_SIM_FAULTS", faults)], seed, deadlock_timeout, bundles)
     }
 
-    /// A GPU on which something fails.
+    /// A GPU with defects.
     pub(crate) fn on_machine(seed: u64, words: &str) -> Self {
         Self::of(&[("TEGRA_SIM_MACHINE", words)], seed, Duration::from_secs(1000), None)
     }

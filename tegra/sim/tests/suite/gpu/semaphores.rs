@@ -1,4 +1,4 @@
-//! Host semaphores: words seen on hardware, every form, waiting across channels.
+//! Host semaphores: words observed on hardware, every form, and waits across channels.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn first_submission_of_the_hardware() {
     assert_eq!(channel.gp_get(), 2);
 }
 
-/// What counts is how long a channel waits, not how long the GPU had nothing to do before that.
+/// The duration of a channel's wait counts, not earlier idle time of the GPU.
 #[test]
 fn idleness_before_a_wait_is_no_deadlock() {
     let limit = Duration::from_secs(2);

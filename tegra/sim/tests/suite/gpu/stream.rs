@@ -13,7 +13,7 @@ use tegra_sim::gpu::{
 use tegra_sim::memory::DmaBuf;
 use tegra_sim::trace::Trace;
 
-/// Where the bytes lie for the GPU; a read-only and a cacheable view of them follow.
+/// GPU address of the bytes; a read-only and a cacheable view follow.
 const BASE: u64 = 0x20_0000;
 const SIZE: u64 = 64 << 10;
 const ENTRIES: u32 = 16;

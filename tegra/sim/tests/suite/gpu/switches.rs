@@ -1,4 +1,4 @@
-//! Switches of the compute engine to a desktop: how long it waits, and what the driver makes of that.
+//! Compute engine switches to a desktop: waiting times, and the driver's timeouts.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use tegra::class::host::WfiScope;
 use tegra::class::qmd::DependentAction;
 use tegra::qmd::Dependent;
 use tegra_sim::finding::Rule;
-use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch, Preemption, SmFault};
+use tegra_sim::finding::SmFault;
+use tegra_sim::gpu::{ComputeEngine, GpuMemory, Launch, Preemption};
 use tegra_sim::trace::{Event, Work};
 
 use super::rig::{Buffer, Channel, Kernel, Rig, compute_stream, release};
@@ -35,12 +36,12 @@ struct Bed {
     times: Arc<Mutex<Vec<u64>>>,
 }
 
-/// How launches of a step follow each other.
+/// Arrangement of the launches of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Link {
-    /// Chains of so many.
+    /// QMD chains of this length.
     Chains(u64),
-    /// Each from the stream, with nothing between.
+    /// Each launch from the stream, without anything between.
     Stream,
 }
 
@@ -49,7 +50,7 @@ impl Bed {
         let times = Arc::default();
         rig.gpu.set_compute_engine(Box::new(Engine(Arc::clone(&times))));
         let mut kernel = Kernel::new(&rig);
-        // Of 64 QMDs.
+        // Room for 64 QMDs.
         kernel.qmd = rig.buffer(64 * 256);
         kernel.store(0, &kernel.launch);
         let slot = rig.buffer(4096);
@@ -80,7 +81,7 @@ impl Bed {
         self.rig.gpu.drain();
     }
 
-    /// How often the driver was interrupted, and what had been waited in all by then.
+    /// Number of interrupts of the driver, and the total waiting time.
     fn timeouts(&self) -> (usize, u32) {
         let waited = self.rig.trace.take().into_iter().filter_map(|record| match record.event {
             Event::SwitchTimeout { waited_ms, .. } => Some(waited_ms),
@@ -106,7 +107,7 @@ fn steps(bed: &Bed, channel: &mut Channel, link: Link, most: usize) -> usize {
 }
 
 #[test]
-fn long_chains_beside_a_desktop_die_after_three_seconds_of_waiting() {
+fn long_qmd_chains_stop_after_three_seconds_of_desktop_waiting() {
     for link in [Link::Chains(30), Link::Stream] {
         let bed = Bed::new(Rig::with_desktop());
         let mut channel = bed.rig.channel();
@@ -118,7 +119,7 @@ fn long_chains_beside_a_desktop_die_after_three_seconds_of_waiting() {
 }
 
 #[test]
-fn without_a_desktop_nobody_waits() {
+fn without_a_desktop_there_are_no_timeouts() {
     let bed = Bed::new(Rig::new(1));
     let mut channel = bed.rig.channel();
     assert_eq!(steps(&bed, &mut channel, Link::Chains(30), 60), 60);
@@ -126,7 +127,7 @@ fn without_a_desktop_nobody_waits() {
 }
 
 #[test]
-fn the_same_work_in_short_chains_accumulates_nothing() {
+fn short_qmd_chains_accumulate_no_waiting_time() {
     let bed = Bed::new(Rig::with_desktop());
     let mut channel = bed.rig.channel();
     // 50 ms each.
@@ -160,13 +161,13 @@ fn waits_below_100_ms_count_for_nothing_and_longer_ones_for_each_100() {
 }
 
 #[test]
-fn the_limit_is_the_channels() {
+fn the_waiting_limit_belongs_to_the_channel() {
     let bed = Bed::new(Rig::with_desktop());
     let mut channel = bed.rig.channel();
     bed.rig.gpu.set_switch_limit(channel.id, 6000);
     assert_eq!(steps(&bed, &mut channel, Link::Chains(30), 100), 60);
     assert_eq!(bed.timeouts(), (61, 6100));
-    // What another channel has waited for is not its business.
+    // The waiting time of another channel does not count.
     let bed = Bed::new(Rig::with_desktop());
     let (mut first, mut second) = (bed.rig.channel(), bed.rig.channel());
     assert_eq!(steps(&bed, &mut first, Link::Chains(30), 20), 20);
@@ -213,7 +214,7 @@ fn other_kinds_of_preemption_let_the_desktop_in() {
 }
 
 #[test]
-fn a_wait_for_idle_of_any_kind_ends_what_cannot_be_switched_out() {
+fn every_kind_of_wait_for_idle_allows_a_switch() {
     let bed = Bed::new(Rig::with_desktop());
     let mut stream = compute_stream();
     for _ in 0..5 {

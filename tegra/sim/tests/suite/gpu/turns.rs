@@ -1,4 +1,4 @@
-//! Turns of groups of channels on the graphics engine: who has it when, for how long, and what that leaves as it is.
+//! Turns of TSGs on the graphics engine: order, duration, and what they leave unchanged.
 
 use std::sync::Arc;
 
@@ -6,9 +6,8 @@ use parking_lot::Mutex;
 use tegra::class::qmd::DependentAction;
 use tegra::qmd::Dependent;
 use tegra_sim::finding::Rule;
-use tegra_sim::gpu::{
-    ComputeEngine, Gpu, GpuMemory, Latency, Launch, Preemption, Random, SmFault, TICK,
-};
+use tegra_sim::finding::SmFault;
+use tegra_sim::gpu::{ComputeEngine, Gpu, GpuMemory, Latency, Launch, Preemption, Random, TICK};
 use tegra_sim::trace::{Event, Record, Work};
 
 use super::rig::{Buffer, Channel, Kernel, Rig, compute_stream, release};
@@ -18,10 +17,10 @@ const US: u64 = 1000;
 const TIMESLICE: u64 = 1024 * US;
 /// QMDs of a bed.
 const QMDS: u64 = 64;
-/// What methods, releases and a switch may take beside what a test counts.
+/// Allowance for methods, releases and a switch.
 const REST: u64 = 100 * US;
 
-/// Which doorbells are rung while a launch runs, counted from 0.
+/// Doorbells rung during a launch: launch counted from 0, channel.
 type Plan = Arc<Mutex<Vec<(usize, u16)>>>;
 
 /// An engine whose launches take so long, in which the program rings as planned: the host's order is the GPU's.
@@ -104,7 +103,7 @@ impl Bed {
     }
 }
 
-/// Whose launches ran, one after the other: channel, and how many in a row.
+/// Launches in order: channel, and number in a row.
 fn rows(records: &[Record]) -> Vec<(u16, usize)> {
     let mut rows: Vec<(u16, usize)> = Vec::new();
     for record in records {
@@ -118,7 +117,7 @@ fn rows(records: &[Record]) -> Vec<(u16, usize)> {
     rows
 }
 
-/// How long a channel waited from its doorbell to its first turn.
+/// Time from a channel's doorbell to its first turn.
 fn waited(records: &[Record], of: &Channel) -> u64 {
     let waits = records.iter().find_map(|record| match record.event {
         Event::Turn { channel, waited, .. } if channel == of.id => waited,
@@ -128,7 +127,7 @@ fn waited(records: &[Record], of: &Channel) -> u64 {
 }
 
 #[test]
-fn a_group_begins_when_the_timeslice_before_it_is_over_and_its_launch_has_ended() {
+fn a_tsg_starts_after_the_previous_timeslice_and_launch() {
     const LAUNCH: u64 = 300 * US;
     for (timeslice, before) in [(1024, 4), (3000, 10), (6000, 20)] {
         let bed = Bed::new(LAUNCH);
@@ -137,7 +136,7 @@ fn a_group_begins_when_the_timeslice_before_it_is_over_and_its_launch_has_ended(
         bed.queue(&mut long, 30, 1);
         bed.queue(&mut short, 1, 1);
         let records = bed.run(&long, &[(1, &short)]);
-        // What is under way when the timeslice ends goes on to its end, and nothing follows it.
+        // Work in progress at the end of the timeslice completes, and nothing follows it.
         let expected = [(long.id, before), (short.id, 1), (long.id, 30 - before)];
         assert_eq!(rows(&records), expected, "{timeslice} us");
         let (waited, bound) = (waited(&records, &short), u64::from(timeslice) * US + LAUNCH + REST);
@@ -148,7 +147,7 @@ fn a_group_begins_when_the_timeslice_before_it_is_over_and_its_launch_has_ended(
 }
 
 #[test]
-fn a_chain_is_not_switched_out_of_unless_the_group_allows_it() {
+fn a_qmd_chain_is_switched_out_only_if_the_tsg_allows_it() {
     const LAUNCH: u64 = 300 * US;
     for (preemption, before) in [(Preemption::Wfi, 16), (Preemption::Cta, 4), (Preemption::Cilp, 4)]
     {
@@ -165,7 +164,7 @@ fn a_chain_is_not_switched_out_of_unless_the_group_allows_it() {
 }
 
 #[test]
-fn who_has_nothing_to_do_gives_up_its_turn() {
+fn an_idle_tsg_gives_up_its_turn() {
     const LAUNCH: u64 = 50 * US;
     let bed = Bed::new(LAUNCH);
     let (mut long, mut short) = (bed.rig.channel(), bed.rig.channel());
@@ -178,7 +177,7 @@ fn who_has_nothing_to_do_gives_up_its_turn() {
 }
 
 #[test]
-fn a_higher_level_comes_between_any_two_of_the_lower_one() {
+fn a_higher_interleave_level_runs_between_any_two_of_the_lower_one() {
     const LAUNCH: u64 = 500 * US;
     let bed = Bed::new(LAUNCH);
     let mut channels: Vec<Channel> = (0..3).map(|_| bed.rig.channel()).collect();
@@ -213,7 +212,7 @@ fn doorbells_of_one_group_still_wait_for_its_rest() {
 }
 
 #[test]
-fn chains_that_others_wait_for_too_long_end_their_group() {
+fn long_waits_for_qmd_chains_stop_the_tsg() {
     let bed = Bed::new(20_000 * US);
     let (mut long, mut short) = (bed.rig.channel(), bed.rig.channel());
     bed.queue(&mut long, 1, 63);
@@ -233,7 +232,7 @@ fn chains_that_others_wait_for_too_long_end_their_group() {
 /// Groups with random timeslices, levels, launches and doorbells: each does all that it was given, none waits for
 /// longer than the turns of the others, and the same seed gives the same run.
 #[test]
-fn nobody_waits_for_longer_than_one_turn_of_each_place_before_it() {
+fn no_tsg_waits_longer_than_the_turns_before_it() {
     let run = |seed: u64| {
         let mut random = Random::new(seed);
         let launch = (5 + random.below(400)) * US;

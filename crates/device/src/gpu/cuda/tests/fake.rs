@@ -1,8 +1,8 @@
-//! A CUDA driver of the tests' own: no GPU, but streams that do nothing before somebody waits, memory
-//! with gaps between allocations, and kernels executed from their sm_87 machine code.
+//! Fake CUDA driver: no GPU, but streams that run only when waited for, memory with gaps between
+//! allocations, and kernels executed from their sm_87 machine code.
 //!
-//! It is as lazy as a GPU may be: what is queued is done when it is waited for and not earlier, from
-//! the bytes that pinned memory holds by then. Any call can be made to fail.
+//! It is as lazy as a GPU may be: queued work runs when it is waited for, on the contents that
+//! pinned memory has then. Any call can be made to fail.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,11 +14,12 @@ use parking_lot::{Mutex, MutexGuard};
 use sass::memory::{Access, Memory, MemoryFault, Region};
 
 use super::super::driver::{
-    Attribute, Call, Context, Driver, Event, Function, Graph, Kind, Module, Place, Stream,
+    Attribute, Call, Context, Driver, Event, Function, Graph, MemoryKind, MemoryPlace, Module,
+    Stream,
 };
 use super::super::fault::{Code, Fault, Result};
 
-/// Addresses of neighbouring allocations of the GPU's own are this far apart.
+/// Distance between addresses of GPU allocations.
 const APART: u64 = 1 << 32;
 
 #[derive(Clone)]
@@ -39,7 +40,7 @@ enum Work {
         to: u64,
         bytes: Vec<u8>,
     },
-    /// From pinned memory, as it is when the copy is done.
+    /// From pinned memory, with its contents at the time of the copy.
     CopyPinned {
         to: u64,
         from: usize,
@@ -72,9 +73,9 @@ enum Work {
 #[derive(Default)]
 struct State {
     log: Vec<&'static str>,
-    /// Fails the call with that number, counted from 0.
+    /// Index of the call that fails, and its result.
     fail: Option<(usize, u32)>,
-    /// What every call gives once a kernel has gone wrong.
+    /// Result of every call after a kernel fault.
     lost: Option<u32>,
     next: u64,
     launched: u64,
@@ -88,7 +89,7 @@ struct State {
     modules: HashMap<u64, Vec<u8>>,
     functions: HashMap<u64, (u64, String)>,
     shared: HashMap<u64, u32>,
-    /// Streams of recorded events, until they have happened.
+    /// Streams of recorded events that have not happened yet.
     events: HashMap<u64, u64>,
     current: Option<u64>,
 }
@@ -97,16 +98,16 @@ pub(super) struct Fake {
     pub(super) version: i32,
     pub(super) init: u32,
     pub(super) gpus: Vec<FakeGpu>,
-    /// What opening a context gives.
+    /// Result of opening a context.
     pub(super) context: u32,
-    /// Number of the kernel launch that goes wrong.
+    /// Index of the kernel launch that faults.
     pub(super) fatal: Option<u64>,
-    /// Number of the one that does nothing.
+    /// Index of the kernel launch that does nothing.
     pub(super) skipped: Option<u64>,
     state: Mutex<State>,
 }
 
-/// Words by where they begin.
+/// Words by start address.
 type Allocations = BTreeMap<u64, Arc<[AtomicU32]>>;
 
 struct Seen<'a>(&'a Allocations);
@@ -139,7 +140,7 @@ impl Fake {
         self.state.lock()
     }
 
-    /// Fails the call with that number, counted from now.
+    /// Makes a call fail, counted from now.
     pub(super) fn fail_after(&self, calls: usize, code: u32) {
         let mut state = self.state();
         state.fail = Some((state.log.len() + calls, code));
@@ -153,7 +154,7 @@ impl Fake {
         self.state().log.len()
     }
 
-    /// Handles that nobody has given back.
+    /// Handles that were not released.
     pub(super) fn leaks(&self) -> Vec<&'static str> {
         self.state().live.values().copied().collect()
     }
@@ -196,7 +197,7 @@ impl Fake {
         Ok(())
     }
 
-    /// Does what has been queued, up to an event if one is named.
+    /// Runs queued work, up to an event if given.
     fn drain(&self, stream: u64, until: Option<u64>) -> Result {
         loop {
             let work = self.state().queues.entry(stream).or_default().pop_front();
@@ -228,7 +229,7 @@ impl Fake {
             }
             Work::CopyOut { to, from, bytes } => {
                 let found = read(&state.memory, from, bytes).ok_or(bad)?;
-                // SAFETY: whoever queued the copy keeps its destination.
+                // SAFETY: the code that queued the copy keeps its destination alive.
                 unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), to as *mut u8, bytes) };
                 Ok(())
             }
@@ -268,7 +269,7 @@ impl Fake {
     }
 
     fn give_back(&self, name: &'static str, handle: u64, what: &str) -> Result {
-        // What a lost context says does not keep it from going.
+        // A lost context can still be destroyed.
         let result = self.call(name).map(drop);
         let mut state = self.state();
         assert_eq!(state.live.remove(&handle), Some(what).map(|w| w as &str), "{name}");
@@ -344,7 +345,7 @@ impl Driver for Fake {
 
     fn destroy_context(&self, context: Context) -> Result {
         let result = self.give_back("destroy_context", context.0, "context");
-        // A new context begins anew.
+        // A new context is not lost.
         self.state().lost = None;
         result
     }
@@ -359,24 +360,24 @@ impl Driver for Fake {
         self.inside("memory").map(|state| (total - state.used, total))
     }
 
-    fn alloc(&self, kind: Kind, bytes: u64) -> Result<Place> {
+    fn alloc(&self, kind: MemoryKind, bytes: u64) -> Result<MemoryPlace> {
         let mut state = self.inside("alloc")?;
-        if kind == Kind::Device && state.used + bytes > self.gpus[0].bytes {
+        if kind == MemoryKind::Device && state.used + bytes > self.gpus[0].bytes {
             return Err(Fault::new("cuMemAlloc_v2", Code::OUT_OF_MEMORY));
         }
-        // What nobody has written is not zero.
+        // Uninitialised memory is not zero.
         let words: Arc<[AtomicU32]> =
             (0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0x7fc0_dead)).collect();
         state.next += 1;
         let place = match kind {
-            Kind::Device => Place { address: APART * state.next, host: 0 },
-            Kind::Pinned | Kind::Managed => {
+            MemoryKind::Device => MemoryPlace { address: APART * state.next, host: 0 },
+            MemoryKind::Pinned | MemoryKind::Managed => {
                 let host = words.as_ptr().expose_provenance();
                 state.pinned.insert(host, 4 * words.len());
-                Place { address: host as u64, host }
+                MemoryPlace { address: host as u64, host }
             }
         };
-        if kind == Kind::Device {
+        if kind == MemoryKind::Device {
             state.used += 4 * words.len() as u64;
         }
         state.live.insert(place.address, kind.name());
@@ -384,12 +385,12 @@ impl Driver for Fake {
         Ok(place)
     }
 
-    fn free(&self, kind: Kind, place: Place) -> Result {
+    fn free(&self, kind: MemoryKind, place: MemoryPlace) -> Result {
         let result = self.give_back("free", place.address, kind.name());
         let mut state = self.state();
         let words = state.memory.remove(&place.address).unwrap();
         state.pinned.remove(&place.host);
-        if kind == Kind::Device {
+        if kind == MemoryKind::Device {
             state.used -= 4 * words.len() as u64;
         }
         result
@@ -404,7 +405,7 @@ impl Driver for Fake {
         let work = if pinned(&self.state()) {
             Work::CopyPinned { to, from: at, bytes }
         } else {
-            // SAFETY: as the caller promises.
+            // SAFETY: promised by the caller.
             Work::Copy { to, bytes: unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec() }
         };
         self.queue("copy_in", stream, work)
@@ -474,7 +475,7 @@ impl Driver for Fake {
         if !call.programmatic {
             return self.queue("launch", stream, work);
         }
-        // What it may run beside is a kernel, in the same recording.
+        // A programmatic edge needs a kernel before it in the same recording.
         let after = self.state().capture.as_ref().and_then(|(_, work)| work.last().cloned());
         assert!(matches!(after, Some(Work::Launch { .. })));
         self.queue("launch_early", stream, work)
@@ -488,7 +489,7 @@ impl Driver for Fake {
     }
 
     fn end_capture(&self, stream: Stream) -> Result<Graph> {
-        // Recording ends also where that fails.
+        // A failed capture ends too.
         let captured = self.state().capture.take();
         drop(self.inside("end_capture")?);
         let (from, work) = captured.unwrap();

@@ -1,5 +1,5 @@
-//! The CUDA driver without CUDA: a fake libcuda behind the same calls, whose kernels are executed from
-//! their machine code. What it computes is held against the CPU device.
+//! CUDA backend over a fake libcuda that executes kernels from their machine code. Results are
+//! compared with the CPU device.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ mod fake;
 use super::weights::Weights;
 use super::*;
 use crate::cpu::Cpu;
-use crate::first_light::{Mode, Note, Stage};
+use crate::modes::{Mode, Note, Stage};
 use crate::{Data, Device, Error, MAX_SUBMISSIONS, Prepared, Request, Scope};
 use fake::{Fake, FakeGpu, ORIN};
 use plan::{Buffer, BufferId, Class, Cost, DType, Plan};
@@ -16,7 +16,7 @@ use plan::{Buffer, BufferId, Class, Cost, DType, Plan};
 const HIDDEN: usize = 256;
 const VOCABULARY: usize = 96;
 
-/// A step by hand: a row of a table, twice through a projection of each type, a sampled token.
+/// A manual step: a gathered row, two projections of each type, a sampled token.
 mod sketch {
     use super::*;
     use plan::{
@@ -42,7 +42,7 @@ mod sketch {
         }
     }
 
-    /// The same with a step that reads its matrices number by number too.
+    /// The same with a step that also reads its matrices as numbers.
     pub(super) fn with_numbers(dtype: DType) -> Plan {
         let mut plan = decode(dtype);
         let find = |name| plan.find(Class::Weight, name).unwrap();
@@ -98,7 +98,7 @@ mod sketch {
     }
 }
 
-/// Seeded values in a weight's own type.
+/// Seeded values in a weight's type.
 fn weight(buffer: &Buffer) -> Vec<u8> {
     let mut state = buffer.name.bytes().fold(7u64, |h, b| h.wrapping_mul(31) + u64::from(b));
     let mut random = || {
@@ -143,7 +143,7 @@ impl Running {
         self.plan.find(class, name).unwrap()
     }
 
-    /// Tokens of a few steps from a first one, and the last logits.
+    /// Tokens of a few steps, and the last logits.
     fn run(&mut self, token: i32, steps: u32) -> Result<(Vec<i32>, Vec<f32>)> {
         for (name, value) in [("tokens", token), ("positions", 0)] {
             let mailbox = self.find(Class::Mailbox, name);
@@ -185,7 +185,7 @@ const TYPES: [DType; 8] = [
 ];
 
 #[test]
-fn steps_compute_what_the_cpu_computes() {
+fn steps_match_the_cpu() {
     for dtype in TYPES {
         let fake = Arc::new(Fake::new(&[ORIN]));
         let device = cuda(&fake).unwrap();
@@ -199,7 +199,7 @@ fn steps_compute_what_the_cpu_computes() {
     }
 }
 
-/// What first light says of a GPU, with the stages that it came to.
+/// Result of first light, and the bring-up steps that were run.
 fn prove(fake: &Arc<Fake>) -> (Result<Option<Mode>>, Vec<Stage>) {
     let device = cuda(fake).unwrap();
     let mut begun = Vec::new();
@@ -213,7 +213,7 @@ fn prove(fake: &Arc<Fake>) -> (Result<Option<Mode>>, Vec<Stage>) {
 }
 
 #[test]
-fn first_light_finds_the_launch_that_does_nothing() {
+fn first_light_detects_a_skipped_launch() {
     use Stage::{Atomics, Handover, Launch, Order};
     let fake = Arc::new(Fake::new(&[ORIN]));
     let (proven, begun) = prove(&fake);
@@ -241,7 +241,7 @@ fn first_light_finds_the_launch_that_does_nothing() {
 }
 
 #[test]
-fn every_kind_of_memory_holds_the_same_weights() {
+fn weights_are_equal_in_every_kind_of_memory() {
     let answers: Vec<_> = ["device", "pinned", "managed"]
         .map(|kind| {
             let fake = Arc::new(Fake::new(&[ORIN]));
@@ -271,7 +271,7 @@ fn halves_are_not_written_while_they_are_copied() {
         let layout = Layout::new(&request).unwrap();
         let stream = gpu::Owned::new(&device.gpu, |driver| driver.create_stream()).unwrap();
         // A few rows at a time.
-        let mut weights = Weights::new(&device.gpu, &layout, Kind::Device, 2048).unwrap();
+        let mut weights = Weights::new(&device.gpu, &layout, MemoryKind::Device, 2048).unwrap();
         let progress = std::sync::atomic::AtomicU64::new(0);
         for buffer in &buffers {
             let count = |n| {
@@ -300,15 +300,15 @@ fn halves_are_not_written_while_they_are_copied() {
 }
 
 #[test]
-fn the_contract_of_the_seam_is_kept() {
+fn the_contract_is_satisfied() {
     let fake = Arc::new(Fake::new(&[ORIN]));
     crate::contract::check(&cuda(&fake).unwrap());
     assert!(fake.leaks().is_empty(), "{:?}", fake.leaks());
 }
 
-/// Graphs are queued one behind the other, and the driver is not asked to wait before the host does.
+/// Graphs are queued back to back, and the driver does not wait before the host does.
 #[test]
-fn as_many_submissions_as_allowed_are_under_way_before_the_first_wait() {
+fn all_allowed_submissions_are_queued_before_the_first_wait() {
     let fake = Arc::new(Fake::new(&[ORIN]));
     let mut running = Running::new(&cuda(&fake).unwrap(), DType::Q8_0).unwrap();
     let waits = || fake.calls("wait") + fake.calls("synchronize");
@@ -334,7 +334,7 @@ fn a_step_is_one_graph() {
     assert_eq!(fake.calls("launch_graph"), 7);
     let activity = running.instance.activity();
     assert_eq!((activity.submits, activity.launches), (7, 28));
-    // Launch by launch it is the same step.
+    // Launched individually it is the same step.
     let alone = running.run(9, 2).unwrap();
     for (name, value) in [("tokens", 9), ("positions", 0)] {
         let mailbox = running.find(Class::Mailbox, name);
@@ -351,7 +351,7 @@ fn a_step_is_one_graph() {
 }
 
 #[test]
-fn recorded_launches_begin_early_where_code_and_driver_let_them() {
+fn recorded_launches_begin_early_if_code_and_driver_allow_it() {
     let hopper = FakeGpu { name: "H100", capability: (9, 0), ..ORIN };
     for (gpu, version, early) in
         [(hopper.clone(), 12_060, 3), (hopper, 12_020, 0), (ORIN, 12_060, 0)]
@@ -365,7 +365,7 @@ fn recorded_launches_begin_early_where_code_and_driver_let_them() {
 }
 
 #[test]
-fn a_kernel_that_goes_wrong_loses_the_device_and_a_new_context_works() {
+fn a_faulting_kernel_loses_the_device_and_a_new_context_works() {
     let mut fake = Fake::new(&[ORIN]);
     fake.fatal = Some(6);
     let fake = Arc::new(fake);
@@ -390,7 +390,7 @@ fn a_kernel_that_goes_wrong_loses_the_device_and_a_new_context_works() {
 }
 
 #[test]
-fn whichever_call_fails_it_is_an_error_and_nothing_is_left_behind() {
+fn a_failure_of_any_call_is_reported_and_leaks_nothing() {
     let whole = |fake: &Arc<Fake>| -> Result<(), String> {
         let device = cuda(fake)?;
         let mut running = Running::new(&device, DType::Q8_0).map_err(|e| e.to_string())?;
@@ -403,7 +403,7 @@ fn whichever_call_fails_it_is_an_error_and_nothing_is_left_behind() {
     let calls = fake.all_calls();
     for code in [Code::OUT_OF_MEMORY.0, Code::ILLEGAL_ADDRESS.0, 46, 12_345] {
         let mut failed = 0;
-        // Every call of the start, and some of the many of the steps.
+        // Every call during start-up, and some of the many during steps.
         for at in (0..calls).step_by(3) {
             let fake = Arc::new(Fake::new(&[ORIN]));
             fake.fail_after(at, code);
@@ -415,7 +415,7 @@ fn whichever_call_fails_it_is_an_error_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_in_one_line() {
+fn unusable_gpus_are_rejected_on_one_line() {
     let gpu = |change: fn(&mut FakeGpu)| {
         let mut gpu = ORIN;
         change(&mut gpu);
@@ -453,7 +453,7 @@ fn what_cannot_be_used_is_refused_in_one_line() {
     busy.context = 101;
     let reason = with(&Arc::new(busy), None, None).unwrap_err();
     assert!(reason.contains("in use by another process"), "{reason}");
-    // The next one is taken.
+    // The next GPU is used.
     let old = FakeGpu { name: "old", capability: (6, 1), ..ORIN };
     let device = cuda(&Arc::new(Fake::new(&[old, ORIN]))).unwrap();
     assert!(device.info().description.starts_with("Orin, 4 SMs, sm_87"), "{:?}", device.info());
@@ -461,7 +461,7 @@ fn what_cannot_be_used_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_gpu_that_is_too_small_says_so_before_anything_is_allocated() {
+fn too_little_memory_is_reported_before_allocating() {
     let fake = Arc::new(Fake::new(&[FakeGpu { bytes: 1000, ..ORIN }]));
     match Running::new(&cuda(&fake).unwrap(), DType::Q8_0).map(drop) {
         Err(Error::OutOfMemory { what, need, have: 1000 }) => {
@@ -474,16 +474,16 @@ fn a_gpu_that_is_too_small_says_so_before_anything_is_allocated() {
 
 #[test]
 fn without_the_library_there_is_a_reason() {
-    // Wherever this runs, it must not panic.
+    // Must not panic on any machine.
     match Cuda::detect() {
         Ok(device) => assert_eq!(device.info().name, "cuda"),
         Err(reason) => assert_eq!(reason.lines().count(), 1, "{reason}"),
     }
 }
 
-/// Rows of which one takes an adapter and the other nothing.
+/// Two rows, one with an adapter and one without.
 #[test]
-fn a_step_with_adapters_computes_what_the_cpu_computes() {
+fn a_step_with_adapters_matches_the_cpu() {
     use model::gguf::Writer;
     use model::{Adapter, KvLayout, Model, ports};
     let dir = tempfile::tempdir().unwrap();
