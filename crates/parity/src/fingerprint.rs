@@ -1,36 +1,36 @@
-//! A fingerprint: one hash over the bits of a model's logits for a fixed set of token sequences, the same on every
-//! device that follows `docs/numerics.md`, which describes the set too.
+//! Fingerprint: one hash over the bits of a model's logits for a fixed set of token sequences. It
+//! is the same on every device that follows `docs/numerics.md`, which also describes the set.
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use super::error::Failure;
 use super::measure::bits;
-use super::model::Failure;
 use super::runner::{Row, Runner};
 use device::{Device, NUMERICS};
 use model::{KvLayout, Model};
 use plan::{Bucket, Outputs};
 
-/// Tokens of the longest prompt, where the model's context allows it.
+/// Length of the longest prompt, if the model's context allows it.
 pub const LONGEST: u32 = 600;
 
-/// Prompt lengths: on both sides of where spans and groups of positions end, and in between.
+/// Prompt lengths: around the boundaries of position blocks, and in between.
 const PROMPTS: [usize; 10] = [1, 2, 7, 31, 32, 33, 64, 100, 257, LONGEST as usize];
-/// Tokens decoded after each prompt, and in company.
+/// Tokens decoded after each prompt and with several sequences.
 const STEPS: usize = 3;
-/// Chunks that one prompt is cut into, of [`CUT`] tokens at most.
+/// Chunk sizes for one prompt of at most [`CUT`] tokens.
 const CHUNKS: [usize; 4] = [512, 64, 33, 2];
 const CUT: usize = 100;
-/// Sequences decoded together, and the rows of the plan that does it.
+/// Numbers of sequences decoded together, and the rows of their plans.
 const COMPANY: [(usize, usize); 2] = [(3, 4), (8, 8)];
-/// Rows of a plan that gives logits for each.
+/// Rows of the plan with logits for every row.
 const ALL: usize = 16;
 
 /// One part of the set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
     pub name: String,
-    /// Rows of logits.
+    /// Number of rows of logits.
     pub rows: usize,
     pub hash: String,
 }
@@ -39,20 +39,21 @@ pub struct Part {
 pub struct Fingerprint {
     /// [`device::NUMERICS`]
     pub numerics: u32,
-    /// Tokens of the longest prompt.
+    /// Length of the longest prompt.
     pub longest: usize,
     pub hash: String,
     pub parts: Vec<Part>,
 }
 
-/// Token `i` of a sequence.
+/// Returns token `i` of a sequence.
 fn token(sequence: usize, i: usize, vocabulary: usize) -> u32 {
     let (s, i) = (sequence as u64, i as u64);
     ((s * 7919 + i * 104_729 + i * i) % vocabulary.max(1) as u64) as u32
 }
 
 impl Fingerprint {
-    /// Of a model on a device, with prompts of at most `longest` tokens; `told` hears what is being done.
+    /// Computes the fingerprint of a model on a device, with prompts of at most `longest` tokens.
+    /// `told` receives the progress.
     ///
     /// # Errors
     /// [`Failure`]
@@ -89,23 +90,23 @@ impl Fingerprint {
     }
 }
 
-/// 128 bits of a hash.
+/// Returns 128 bits of a hash in hexadecimal.
 fn hex(hash: Sha256) -> String {
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The set on its way through a device.
+/// The set while it runs on a device.
 struct Set {
     runner: Runner,
     longest: usize,
     vocabulary: usize,
     parts: Vec<Part>,
-    /// Of the part under way.
+    /// Hash of the current part.
     hash: Sha256,
     rows: usize,
 }
 
-/// Plans of the set: those of [`CHUNKS`] come first.
+/// Indices of the plans; those of [`CHUNKS`] come first.
 impl Set {
     const DECODE: usize = CHUNKS.len();
     const COMPANY: usize = Self::DECODE + 1;
@@ -142,7 +143,7 @@ impl Set {
         Ok(())
     }
 
-    /// One row of logits.
+    /// Adds one row of logits to the hash.
     fn take(&mut self, logits: &[f32]) {
         for &x in logits {
             self.hash.update(bits(x).to_le_bytes());
@@ -154,7 +155,7 @@ impl Set {
         (0..count).map(|i| token(sequence, i, self.vocabulary)).collect()
     }
 
-    /// A prompt in the longest chunks, then its sequence's next tokens one by one.
+    /// Evaluates a prompt in the largest chunks, then decodes the next tokens one by one.
     fn prompt(&mut self, length: usize) -> Result<(), Failure> {
         let tokens = self.tokens(0, length + STEPS);
         let (prompt, next) = tokens.split_at(length);
@@ -167,7 +168,7 @@ impl Set {
         Ok(())
     }
 
-    /// One prompt in chunks: every size must give the same.
+    /// Evaluates one prompt in chunks; every chunk size must give the same logits.
     fn cut(&mut self, bucket: usize) -> Result<(), Failure> {
         let tokens = self.tokens(1, CUT.min(self.longest));
         let logits = self.runner.run(bucket, 1, 0, &tokens)?;
@@ -175,7 +176,7 @@ impl Set {
         Ok(())
     }
 
-    /// Sequences of different lengths, decoded together.
+    /// Decodes sequences of different lengths together.
     fn company(&mut self, bucket: usize, sequences: usize) -> Result<(), Failure> {
         let length = |sequence: usize| (3 + 13 * sequence).min(self.longest);
         let lengths: Vec<usize> = (0..sequences).map(length).collect();
@@ -197,7 +198,7 @@ impl Set {
         Ok(())
     }
 
-    /// A plan that gives logits for each of its rows.
+    /// Runs a plan with logits for every row.
     fn every_row(&mut self) -> Result<(), Failure> {
         let rows = self.runner.width(Self::ALL).min(self.longest);
         let tokens = self.tokens(2, rows);
