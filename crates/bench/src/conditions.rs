@@ -144,14 +144,14 @@ impl Conditions {
             }
         }
         if on_gpu {
-            reasons.extend(self.company());
+            reasons.extend(self.gpu_sharing());
         }
         reasons
     }
 
     /// Other GPU users: the GPU was busy before the tests, or a process opened or closed it
     /// meanwhile. An idle desktop that has it open does not count.
-    fn company(&self) -> Option<String> {
+    fn gpu_sharing(&self) -> Option<String> {
         let names = |users: &Users| {
             let names: Vec<String> = users
                 .processes

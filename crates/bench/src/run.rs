@@ -60,12 +60,12 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn all(&mut self, spec: &Spec, date: String) -> Result<Report, Error> {
-        self.tell(Progress::Probe)?;
+        self.report(Progress::Probe)?;
         let mut peak = memory::peak_resident().unwrap_or(0);
         let watch = MachineWatch::start();
         let begin = Instant::now();
         let schedule = self.schedule(spec)?;
-        self.tell(Progress::Chosen {
+        self.report(Progress::Chosen {
             tests: schedule.tests.iter().map(ToString::to_string).collect(),
             repetitions: schedule.repetitions,
             estimated_seconds: schedule.estimate,
@@ -73,7 +73,7 @@ impl Runner<'_> {
 
         let mut meter = None;
         if spec.roof {
-            self.tell(Progress::Roof)?;
+            self.report(Progress::Roof)?;
             meter.insert(Meter::new(self.core)?).measure();
         }
         let tests = schedule.tests.len();
@@ -96,7 +96,7 @@ impl Runner<'_> {
                     total,
                     tokens_per_second: Summary::of(samples.clone()).map(|s| s.median),
                 };
-                self.tell(at.clone())?;
+                self.report(at.clone())?;
                 let length = if timed { *test } else { schedule::shortened(*test) };
                 let speed = self.time(length, &at)?;
                 if timed {
@@ -237,7 +237,7 @@ impl Runner<'_> {
                     self.core.decode(batch, steps).map_err(engine)?;
                     left -= steps;
                     if told.elapsed() > QUIET {
-                        self.tell(at.clone())?;
+                        self.report(at.clone())?;
                         told = Instant::now();
                     }
                 }
@@ -322,7 +322,7 @@ impl Runner<'_> {
         }
     }
 
-    fn tell(&mut self, progress: Progress) -> Result<(), Error> {
+    fn report(&mut self, progress: Progress) -> Result<(), Error> {
         match (self.progress)(progress) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(Error::Cancelled),

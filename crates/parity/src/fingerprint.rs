@@ -22,7 +22,7 @@ const STEPS: usize = 3;
 const CHUNKS: [usize; 4] = [512, 64, 33, 2];
 const CUT: usize = 100;
 /// Numbers of sequences decoded together, and the rows of their plans.
-const COMPANY: [(usize, usize); 2] = [(3, 4), (8, 8)];
+const TOGETHER: [(usize, usize); 2] = [(3, 4), (8, 8)];
 /// Rows of the plan with logits for every row.
 const ALL: usize = 16;
 
@@ -53,7 +53,7 @@ fn token(sequence: usize, i: usize, vocabulary: usize) -> u32 {
 
 impl Fingerprint {
     /// Computes the fingerprint of a model on a device, with prompts of at most `longest` tokens.
-    /// `told` receives the progress.
+    /// `report` receives the progress.
     ///
     /// # Errors
     /// [`Failure`]
@@ -61,26 +61,26 @@ impl Fingerprint {
         device: &dyn Device,
         model: &Model,
         longest: usize,
-        told: &dyn Fn(&str),
+        report: &dyn Fn(&str),
     ) -> Result<Self, Failure> {
         let trained = model.hyperparameters().context;
         let longest = longest.min(trained.saturating_sub(STEPS)).max(1);
         let context = (longest + STEPS).next_multiple_of(64).min(trained);
-        told("loading");
+        report("loading");
         let mut set = Set::new(device, model, context, longest)?;
         for length in PROMPTS {
             if length <= longest {
-                set.part(format!("prompt of {length}"), told, |set| set.prompt(length))?;
+                set.part(format!("prompt of {length}"), report, |set| set.prompt(length))?;
             }
         }
         for (bucket, chunk) in CHUNKS.into_iter().enumerate() {
-            set.part(format!("chunks of {chunk}"), told, |set| set.cut(bucket))?;
+            set.part(format!("chunks of {chunk}"), report, |set| set.cut(bucket))?;
         }
-        for (i, (sequences, _)) in COMPANY.into_iter().enumerate() {
+        for (i, (sequences, _)) in TOGETHER.into_iter().enumerate() {
             let name = format!("{sequences} sequences");
-            set.part(name, told, |set| set.company(Set::COMPANY + i, sequences))?;
+            set.part(name, report, |set| set.decode_together(Set::TOGETHER + i, sequences))?;
         }
-        set.part(format!("{ALL} rows"), told, Set::every_row)?;
+        set.part(format!("{ALL} rows"), report, Set::every_row)?;
         let mut whole = Sha256::new();
         whole.update(format!("orind numerics {NUMERICS}, prompts up to {longest}\n"));
         for Part { name, rows, hash } in &set.parts {
@@ -109,8 +109,8 @@ struct Set {
 /// Indices of the plans; those of [`CHUNKS`] come first.
 impl Set {
     const DECODE: usize = CHUNKS.len();
-    const COMPANY: usize = Self::DECODE + 1;
-    const ALL: usize = Self::COMPANY + COMPANY.len();
+    const TOGETHER: usize = Self::DECODE + 1;
+    const ALL: usize = Self::TOGETHER + TOGETHER.len();
 
     fn new(
         device: &dyn Device,
@@ -121,9 +121,9 @@ impl Set {
         let prefill = |rows: usize, outputs| Bucket::prefill(rows.min(context), context, outputs);
         let mut buckets = CHUNKS.map(|rows| prefill(rows, Outputs::Last)).to_vec();
         buckets.push(Bucket::decode(1, context));
-        buckets.extend(COMPANY.map(|(_, rows)| Bucket::decode(rows, context)));
+        buckets.extend(TOGETHER.map(|(_, rows)| Bucket::decode(rows, context)));
         buckets.push(prefill(ALL, Outputs::All));
-        let slots = COMPANY.iter().map(|(sequences, _)| *sequences).max().unwrap_or(1);
+        let slots = TOGETHER.iter().map(|(sequences, _)| *sequences).max().unwrap_or(1);
         let runner = Runner::new(device, model, KvLayout { slots, context, ring: None }, &buckets)?;
         let vocabulary = model.hyperparameters().vocabulary;
         let (parts, hash) = (Vec::new(), Sha256::new());
@@ -133,10 +133,10 @@ impl Set {
     fn part(
         &mut self,
         name: String,
-        told: &dyn Fn(&str),
+        report: &dyn Fn(&str),
         run: impl FnOnce(&mut Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        told(&name);
+        report(&name);
         run(self)?;
         let hash = hex(std::mem::take(&mut self.hash));
         self.parts.push(Part { name, rows: std::mem::take(&mut self.rows), hash });
@@ -177,7 +177,7 @@ impl Set {
     }
 
     /// Decodes sequences of different lengths together.
-    fn company(&mut self, bucket: usize, sequences: usize) -> Result<(), Failure> {
+    fn decode_together(&mut self, bucket: usize, sequences: usize) -> Result<(), Failure> {
         let length = |sequence: usize| (3 + 13 * sequence).min(self.longest);
         let lengths: Vec<usize> = (0..sequences).map(length).collect();
         for (slot, &length) in lengths.iter().enumerate() {
